@@ -4,12 +4,10 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use pandastack_webhooks::Webhooks;
-use tokio::sync::broadcast;
 
 use crate::apps::Apps;
 use crate::audit::AuditLog;
-use crate::auth::KeyCache;
-pub(crate) use crate::clock::now;
+use crate::auth::Keys;
 use crate::databases::PublicAddress;
 use crate::databases::backups::Backups;
 use crate::databases::ports::Ports;
@@ -17,7 +15,6 @@ use crate::databases::revive::Revivals;
 use crate::databases::room::Rooms;
 use crate::functions::Functions;
 use crate::metrics::Metrics;
-use crate::rate::{KeyFailures, Rates};
 use crate::replicas::Replicas;
 use crate::sandboxes::Sandboxes;
 use crate::schedules::Schedules;
@@ -28,11 +25,7 @@ pub(crate) struct App {
     /// Where clients of databases connect to.
     pub(crate) postgres: Option<PublicAddress>,
     pub(crate) database_ports: Option<Ports>,
-    /// Told when names of apps may lead elsewhere.
-    pub(crate) names: broadcast::Sender<()>,
-    pub(crate) keys: KeyCache,
-    pub(crate) rates: Rates,
-    pub(crate) key_failures: KeyFailures,
+    pub(crate) keys: Arc<Keys>,
     pub(crate) metrics: Metrics,
     pub(crate) audit: AuditLog,
     pub(crate) functions: Functions,
@@ -52,24 +45,5 @@ impl Deref for App {
 
     fn deref(&self) -> &Sandboxes {
         &self.sandboxes
-    }
-}
-
-impl App {
-    /// Names of apps may lead elsewhere: edges ask again, also those of other replicas.
-    pub(crate) fn names_changed(&self) {
-        self.forget_names();
-        let store = Arc::clone(&self.store);
-        self.tasks.spawn(async move {
-            if let Err(error) = store.tell_names_changed().await {
-                tracing::warn!(%error, "other servers may take a name for what it was, until their next look");
-            }
-        });
-    }
-
-    /// What is known of names is asked for again.
-    pub(crate) fn forget_names(&self) {
-        self.edge.forget_names();
-        let _ = self.names.send(());
     }
 }

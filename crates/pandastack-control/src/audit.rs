@@ -1,12 +1,11 @@
 //! The audit log: every call that could change something, whatever came of it.
 //!
-//! Entries are written behind the answer ([`crate::write_behind`]): a commit for each exec would cost more than the exec's
+//! Entries are written behind the answer ([`pandastack_store::write_behind`]): a commit for each exec would cost more than the exec's
 //! own bookkeeping. Reads are not audited, nor are calls without a good key, which change nothing.
 
 use std::sync::Arc;
 use std::time::Instant;
 
-use async_trait::async_trait;
 use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
@@ -15,25 +14,16 @@ use pandastack_rest::Caller;
 use pandastack_rest::request_id::{REQUEST_ID, sandbox_of};
 use pandastack_types::api::AuditEntry;
 
-use crate::app::{App, now};
+use crate::app::App;
+use crate::clock::now;
 use crate::store::ledger::AuditRecord;
-use crate::store::{self, Store};
-use crate::write_behind::{Behind, WriteBehind};
+use pandastack_store::write_behind::WriteBehind;
 
 /// Longest path that is kept; it names what was called, not what was sent.
 const PATH_CHARS_MAX: usize = 512;
 
 /// Entries on their way into the store.
 pub(crate) type AuditLog = WriteBehind<AuditRecord>;
-
-#[async_trait]
-impl Behind for AuditRecord {
-    const WHAT: &'static str = "entries of the audit log";
-
-    async fn insert(store: &dyn Store, batch: &[Self]) -> store::Result<()> {
-        store.insert_audit(batch).await
-    }
-}
 
 /// Layer around every call with a key.
 pub(crate) async fn audited(

@@ -10,21 +10,23 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use async_trait::async_trait;
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
 use http::header::AUTHORIZATION;
 use jiff::Timestamp;
 use pandastack_e2b::OnBehalf;
-use pandastack_rest::{ApiResult, Caller};
+use pandastack_rest::{Admission, ApiResult, Caller};
 use pandastack_types::api::Scope;
 use pandastack_types::{Error, ErrorCode, Result, SandboxId, WorkspaceId};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
-use crate::app::{App, now};
+use crate::clock::now;
+use crate::rate::{KeyFailures, Rates};
 use crate::replicas::PASSED_ON_FOR;
-use crate::store::TokenRecord;
+use crate::store::{Store, TokenRecord};
 use crate::{scope, signed_url};
 
 const KEY_START: &str = "pds_";
@@ -76,7 +78,7 @@ type GoodKeys = HashMap<[u8; 32], (Caller, Option<Timestamp>, Instant)>;
 
 /// Good keys, and those used since the store last heard of it.
 #[derive(Default)]
-pub(crate) struct KeyCache {
+struct KeyCache {
     good: Mutex<GoodKeys>,
     used: Mutex<HashMap<String, Timestamp>>,
 }
@@ -107,7 +109,7 @@ impl KeyCache {
     }
 
     /// Forgets a key that was deleted.
-    pub(crate) fn forget(&self, prefix: &str) {
+    fn forget(&self, prefix: &str) {
         self.good().retain(|_, (caller, ..)| caller.prefix != prefix);
     }
 
@@ -116,40 +118,30 @@ impl KeyCache {
     }
 
     /// Keys used since the last call, for the store.
-    pub(crate) fn take_used(&self) -> Vec<(String, Timestamp)> {
+    fn take_used(&self) -> Vec<(String, Timestamp)> {
         self.used.lock().unwrap_or_else(PoisonError::into_inner).drain().collect()
     }
 }
 
 /// Lets only callers pass whose key is good and may do this, within their workspace's rate, and says who they are.
 pub(crate) async fn authenticate(
-    State(app): State<Arc<App>>,
+    State(keys): State<Arc<Keys>>,
     mut request: Request,
     next: Next,
 ) -> ApiResult<Response> {
     let caller = match (request.extensions().get::<OnBehalf>(), signed_url::presented(&request)) {
-        (Some(OnBehalf(sandbox)), _) => holder(&app, sandbox).await?,
-        (None, Some(signed)) => signed.check(&app).await?,
+        (Some(OnBehalf(sandbox)), _) => keys.holder(sandbox).await?,
+        (None, Some(signed)) => signed.check(keys.store.as_ref()).await?,
         (None, None) => {
             let missing = "this call needs an API key: send `Authorization: Bearer pds_...`";
             let secret = presented(&request).ok_or_else(|| unauthorized(missing))?;
-            check_from(&app, address_of(&request), &secret).await?
+            keys.check_from(address_of(&request), &secret).await?
         }
     };
-    app.rates.admit(&caller.workspace, Instant::now())?;
-    let needed = scope::needed(request.method(), request.uri().path(), request.headers());
-    if caller.scope < needed {
-        return Err(scope::refusal(&caller, needed).into());
-    }
+    keys.rates.admit(&caller.workspace, Instant::now())?;
+    caller.require(scope::needed(request.method(), request.uri().path(), request.headers()))?;
     request.extensions_mut().insert(caller);
     Ok(next.run(request).await)
-}
-
-/// Who holds a sandbox's own access token, which the facade checked: what they do is done in its workspace.
-async fn holder(app: &App, sandbox: &SandboxId) -> Result<Caller> {
-    let workspace = app.store.sandbox(None, sandbox).await?.workspace;
-    let label = format!("access token of {sandbox}");
-    Ok(Caller { workspace, prefix: TOKEN_HOLDER.to_owned(), label, scope: Scope::Sandboxes })
 }
 
 /// The key in the header, else in the query.
@@ -162,58 +154,98 @@ fn presented(request: &Request) -> Option<String> {
     pairs.filter_map(|pair| pair.strip_prefix("access_token=")).next().map(str::to_owned)
 }
 
-/// Lets a key of one workspace pass that may do more than read: for what is called outside the API.
-pub(crate) async fn check_for(app: &App, bearer: Option<&str>, workspace: &WorkspaceId) -> Result<()> {
-    let missing = "this needs an API key of its workspace: send `Authorization: Bearer pds_...`";
-    let secret = bearer.and_then(|value| value.split_once(' ')).map(|(_, secret)| secret.trim());
-    let caller = check(app, secret.ok_or_else(|| unauthorized(missing))?).await?;
-    if caller.workspace != *workspace {
-        return Err(unauthorized(missing));
-    }
-    if caller.scope < Scope::Sandboxes {
-        return Err(scope::refusal(&caller, Scope::Sandboxes));
-    }
-    Ok(())
-}
-
 /// Where a request comes from. One that another replica passed on says so; only those come without a client's connection.
 fn address_of(request: &Request) -> Option<IpAddr> {
     let client = request.extensions().get::<pandastack_edge::Client>().map(|client| client.address);
     client.or_else(|| request.headers().get(PASSED_ON_FOR)?.to_str().ok()?.parse().ok())
 }
 
-/// Checks a key, unless too many that were not good came from that address. A key that was good lately is always looked
-/// at: whoever shares an address with somebody who guesses must not be shut out.
-async fn check_from(app: &App, address: Option<IpAddr>, secret: &str) -> Result<Caller> {
-    if !app.keys.was_good(&hash(secret)) {
-        app.key_failures.admit(address, Instant::now())?;
-    }
-    let checked = check(app, secret).await;
-    if matches!(&checked, Err(error) if error.code == ErrorCode::Unauthorized) {
-        app.key_failures.note(address, Instant::now());
-    }
-    checked
+/// The API keys of this installation: who may call, and how often.
+pub(crate) struct Keys {
+    store: Arc<dyn Store>,
+    cache: KeyCache,
+    /// Requests of workspaces.
+    pub(crate) rates: Rates,
+    failures: KeyFailures,
 }
 
-async fn check(app: &App, secret: &str) -> Result<Caller> {
-    let refused = || unauthorized("this API key is not known here; it may have been deleted or expired");
-    let prefix = secret.get(..PREFIX_CHARS).filter(|_| secret.starts_with(KEY_START)).ok_or_else(refused)?;
-    let (given, at) = (hash(secret), now());
-    if let Some(caller) = app.keys.remembered(&given, at) {
-        app.keys.touch(&caller.prefix, at);
-        return Ok(caller);
+impl Keys {
+    pub(crate) fn new(store: Arc<dyn Store>, rates: Rates) -> Self {
+        Self { store, cache: KeyCache::default(), rates, failures: KeyFailures::default() }
     }
-    let token = app.store.token(prefix).await?.ok_or_else(refused)?;
-    let matches = bool::from(token.hash.as_slice().ct_eq(given.as_slice()));
-    if !matches || token.expires_at.is_some_and(|end| at >= end) {
-        return Err(refused());
+
+    /// Forgets a key that was deleted.
+    pub(crate) fn forget(&self, prefix: &str) {
+        self.cache.forget(prefix);
     }
-    let TokenRecord { workspace, prefix, label, scope, expires_at, .. } = token;
-    app.rates.learn(&workspace, app.store.quota(&workspace).await?.requests_per_second);
-    let caller = Caller { workspace, prefix, label, scope };
-    app.keys.remember(given, &caller, expires_at);
-    app.keys.touch(&caller.prefix, at);
-    Ok(caller)
+
+    /// Writes when keys were last used.
+    pub(crate) async fn write_last_used(&self) -> Result<()> {
+        let used = self.cache.take_used();
+        if !used.is_empty() {
+            self.store.touch_tokens(&used).await?;
+        }
+        Ok(())
+    }
+
+    /// Who holds a sandbox's own access token, which the facade checked: what they do is done in its workspace.
+    async fn holder(&self, sandbox: &SandboxId) -> Result<Caller> {
+        let workspace = self.store.sandbox(None, sandbox).await?.workspace;
+        let label = format!("access token of {sandbox}");
+        Ok(Caller { workspace, prefix: TOKEN_HOLDER.to_owned(), label, scope: Scope::Sandboxes })
+    }
+
+    /// Checks a key, unless too many that were not good came from that address. A key that was good lately is always looked
+    /// at: whoever shares an address with somebody who guesses must not be shut out.
+    async fn check_from(&self, address: Option<IpAddr>, secret: &str) -> Result<Caller> {
+        if !self.cache.was_good(&hash(secret)) {
+            self.failures.admit(address, Instant::now())?;
+        }
+        let checked = self.check(secret).await;
+        if matches!(&checked, Err(error) if error.code == ErrorCode::Unauthorized) {
+            self.failures.note(address, Instant::now());
+        }
+        checked
+    }
+
+    async fn check(&self, secret: &str) -> Result<Caller> {
+        let refused = || unauthorized("this API key is not known here; it may have been deleted or expired");
+        let prefix =
+            secret.get(..PREFIX_CHARS).filter(|_| secret.starts_with(KEY_START)).ok_or_else(refused)?;
+        let (given, at) = (hash(secret), now());
+        if let Some(caller) = self.cache.remembered(&given, at) {
+            self.cache.touch(&caller.prefix, at);
+            return Ok(caller);
+        }
+        let token = self.store.token(prefix).await?.ok_or_else(refused)?;
+        let matches = bool::from(token.hash.as_slice().ct_eq(given.as_slice()));
+        if !matches || token.expires_at.is_some_and(|end| at >= end) {
+            return Err(refused());
+        }
+        let TokenRecord { workspace, prefix, label, scope, expires_at, .. } = token;
+        self.rates.learn(&workspace, self.store.quota(&workspace).await?.requests_per_second);
+        let caller = Caller { workspace, prefix, label, scope };
+        self.cache.remember(given, &caller, expires_at);
+        self.cache.touch(&caller.prefix, at);
+        Ok(caller)
+    }
+}
+
+#[async_trait]
+impl Admission for Keys {
+    async fn check_key(&self, bearer: Option<&str>, workspace: &WorkspaceId) -> Result<()> {
+        let missing = "this needs an API key of its workspace: send `Authorization: Bearer pds_...`";
+        let secret = bearer.and_then(|value| value.split_once(' ')).map(|(_, secret)| secret.trim());
+        let caller = self.check(secret.ok_or_else(|| unauthorized(missing))?).await?;
+        if caller.workspace != *workspace {
+            return Err(unauthorized(missing));
+        }
+        caller.require(Scope::Sandboxes)
+    }
+
+    fn check_rate(&self, workspace: &WorkspaceId) -> Result<()> {
+        self.rates.admit(workspace, Instant::now())
+    }
 }
 
 fn unauthorized(what: &str) -> Error {

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use pandastack_types::WorkspaceId;
 use pandastack_types::api::Scope;
 
-use crate::app::now;
 use crate::auth::new_key;
+use crate::clock::now;
 use crate::serve::ServeError;
 use crate::store::Store;
 

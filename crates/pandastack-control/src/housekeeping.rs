@@ -8,7 +8,8 @@ use jiff::{SignedDuration, Timestamp};
 use pandastack_types::Result;
 use pandastack_types::limits::{AUDIT_DAYS, EVENTS_PAGE_MAX, IDEMPOTENCY_SECONDS, RUN_DAYS, RUNS_KEPT_MAX};
 
-use crate::app::{App, now};
+use crate::app::App;
+use crate::clock::now;
 
 /// How often old rows are removed.
 const PRUNE_EVERY: Duration = Duration::from_secs(3600);
@@ -51,17 +52,8 @@ async fn prune_old(app: &App, hooks: &[PruneHook]) -> Result<()> {
 pub(crate) async fn keep_keys(app: Arc<App>) {
     let mut every = tokio::time::interval(TOUCH_EVERY);
     while app.shutdown.run_until_cancelled(every.tick()).await.is_some() {
-        if let Err(error) = touch_keys(&app).await {
+        if let Err(error) = app.keys.write_last_used().await {
             tracing::warn!(%error, "last-used times of keys are written later");
         }
     }
-}
-
-/// Writes when keys were last used.
-pub(crate) async fn touch_keys(app: &App) -> Result<()> {
-    let used = app.keys.take_used();
-    if !used.is_empty() {
-        app.store.touch_tokens(&used).await?;
-    }
-    Ok(())
 }

@@ -39,7 +39,6 @@ mod scope;
 mod serve;
 mod signed_url;
 mod unread_body;
-mod write_behind;
 
 pub use config::{BackupConfig, ControlConfig, DatabaseUrl, PostgresConfig};
 pub use functions::local::{LocalError, LocalFunction, LocalRuntime, local_router};

@@ -3,9 +3,7 @@
 //! One rule for every route, so that a new one is closed to keys that only read unless it only reads.
 
 use http::{HeaderMap, Method, header};
-use pandastack_rest::Caller;
 use pandastack_types::api::Scope;
-use pandastack_types::{Error, ErrorCode};
 
 /// Routes about the installation and its keys, below `/v1`.
 const ADMIN_ROUTES: [&str; 3] = ["/me/tokens", "/hosts", "/audit"];
@@ -24,16 +22,6 @@ pub(crate) fn needed(method: &Method, path: &str, headers: &HeaderMap) -> Scope 
     // A GET that asks for another protocol opens a session in the sandbox.
     let reads = [Method::GET, Method::HEAD, Method::OPTIONS].contains(method);
     if reads && !headers.contains_key(header::UPGRADE) { Scope::Read } else { Scope::Sandboxes }
-}
-
-/// The answer to a key that may not do it.
-pub(crate) fn refusal(caller: &Caller, needed: Scope) -> Error {
-    let (prefix, has) = (&caller.prefix, caller.scope);
-    let what = format!(
-        "this needs a key with scope `{needed}`, and `{prefix}...` has `{has}`; \
-         `pandastack token create --scope {needed}` makes one, with an admin key"
-    );
-    Error::new(ErrorCode::Forbidden, what)
 }
 
 #[cfg(test)]

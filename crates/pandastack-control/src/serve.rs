@@ -18,14 +18,14 @@ use pandastack_edge::{AccessLog, Edge, OwnPorts, Server};
 use pandastack_types::{DatabaseId, SandboxId};
 use pandastack_webhooks::Webhooks;
 use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::broadcast;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::app::{App, now};
+use crate::app::App;
 use crate::apps::Apps;
 use crate::audit::AuditLog;
-use crate::auth::KeyCache;
+use crate::auth::Keys;
+use crate::clock::now;
 use crate::config::ControlConfig;
 use crate::databases::StoredDatabases;
 use crate::databases::backups::Backups;
@@ -37,7 +37,7 @@ use crate::housekeeping::{self, PruneHook};
 use crate::metrics::Metrics;
 use crate::postgres_listener::PostgresListener;
 use crate::preview_routes::StoredRoutes;
-use crate::rate::{KeyFailures, Rates};
+use crate::rate::Rates;
 use crate::replicas::{self, LeaderTask, LeadershipLost, ReplicaPeers, Replicas};
 use crate::sandboxes::hosts::Hosts;
 use crate::sandboxes::{Sandboxes, reaper};
@@ -50,8 +50,6 @@ use crate::{apps, bootstrap, databases, functions, routes, schedules};
 
 /// How long work in progress may take after a stop was asked for. Streams are cut then.
 const STOP_WAIT: Duration = Duration::from_secs(5);
-/// Changes of names that a slow edge may be behind before it forgets all of them.
-const NAMES_BUFFERED_MAX: usize = 1024;
 
 /// Why the control plane did not start.
 #[derive(Debug, thiserror::Error)]
@@ -241,7 +239,7 @@ impl Control {
         if let Err(failed) = auditor.await {
             tracing::error!(%failed, "the audit log was not finished");
         }
-        if let Err(error) = housekeeping::touch_keys(&app).await {
+        if let Err(error) = app.keys.write_last_used().await {
             tracing::debug!(%error, "last-used times of keys were not written");
         }
         // Last, so that nobody else begins what is being finished here.
@@ -299,15 +297,13 @@ fn new_app(
     let edge = Edge::new(Arc::new(routes), log);
     let peers =
         ReplicaPeers { store: Arc::clone(&store), replicas: Arc::clone(&replicas), link: link.clone() };
+    let keys = Arc::new(Keys::new(Arc::clone(&store), Rates::new(config.requests_per_second)));
     let webhooks = Arc::new(Webhooks::new(config.schedules_private_targets));
     App {
         sandboxes: Arc::new(Sandboxes::new(store, hosts, edge, link, Box::new(peers), shutdown)),
         postgres: None,
         database_ports: None,
-        names: broadcast::Sender::new(NAMES_BUFFERED_MAX),
-        keys: KeyCache::default(),
-        rates: Rates::new(config.requests_per_second),
-        key_failures: KeyFailures::default(),
+        keys,
         metrics: Metrics::default(),
         audit: AuditLog::default(),
         functions: Functions::default(),

@@ -17,8 +17,8 @@ use pandastack_types::{Error, ErrorCode, Result, SandboxId};
 use sha2::Sha256;
 use subtle::ConstantTimeEq;
 
-use crate::app::{App, now};
-use crate::store::TokenRecord;
+use crate::clock::now;
+use crate::store::{Store, TokenRecord};
 
 /// Version of what is signed; the first part of every signature.
 const VERSION: &str = "pandastack-file-url-1";
@@ -64,13 +64,13 @@ impl Signed {
     }
 
     /// Whom the URL speaks for.
-    pub(crate) async fn check(&self, app: &App) -> Result<Caller> {
+    pub(crate) async fn check(&self, store: &dyn Store) -> Result<Caller> {
         let refused = || {
             let why = "this signed URL is not valid: it was changed, it has expired, or its key was deleted";
             Error::new(ErrorCode::Unauthorized, format!("{why}; ask for a new one"))
         };
         let prefix = self.one("key").ok_or_else(refused)?;
-        let token = app.store.token(prefix).await?.ok_or_else(refused)?;
+        let token = store.token(prefix).await?.ok_or_else(refused)?;
         let wanted = signature(&token.hash, self.method, &self.sandbox, &self.pairs);
         let given = self.one(SIGNATURE).unwrap_or_default();
         let matches = bool::from(wanted.as_bytes().ct_eq(given.as_bytes()));

@@ -1,10 +1,11 @@
 //! Who makes a request.
 
+use async_trait::async_trait;
 use axum::Extension;
 use axum::extract::FromRequestParts;
 use http::request::Parts;
 use pandastack_types::api::Scope;
-use pandastack_types::{Error, WorkspaceId};
+use pandastack_types::{Error, ErrorCode, Result, WorkspaceId};
 
 use crate::{ApiError, ApiResult};
 
@@ -19,6 +20,31 @@ pub struct Caller {
     pub label: String,
     /// What the key may do.
     pub scope: Scope,
+}
+
+impl Caller {
+    /// Refuses a key with a lesser scope.
+    pub fn require(&self, needed: Scope) -> Result<()> {
+        if self.scope >= needed {
+            return Ok(());
+        }
+        let (prefix, has) = (&self.prefix, self.scope);
+        let message = format!(
+            "this needs a key with scope `{needed}`, and `{prefix}...` has `{has}`; \
+             `pandastack token create --scope {needed}` makes one, with an admin key"
+        );
+        Err(Error::new(ErrorCode::Forbidden, message))
+    }
+}
+
+/// Checks callers of what is served outside the API, such as functions by their own URLs.
+#[async_trait]
+pub trait Admission: Send + Sync {
+    /// Admits an `Authorization` header with a key of that workspace which may do more than read.
+    async fn check_key(&self, bearer: Option<&str>, workspace: &WorkspaceId) -> Result<()>;
+
+    /// Admits one more request to that workspace, unless it is over its rate.
+    fn check_rate(&self, workspace: &WorkspaceId) -> Result<()>;
 }
 
 impl<S: Send + Sync> FromRequestParts<S> for Caller {

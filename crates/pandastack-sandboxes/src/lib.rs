@@ -64,6 +64,9 @@ use self::usage_clock::UsageClock;
 /// Events that a slow follower may be behind before it has to read them from the store.
 const EVENTS_BUFFERED_MAX: usize = 1024;
 
+/// Changes of names that a slow edge may be behind before it forgets all of them.
+const NAMES_BUFFERED_MAX: usize = 1024;
+
 /// The other servers on the same database.
 #[async_trait]
 pub trait Peers: Send + Sync {
@@ -83,6 +86,8 @@ pub struct Sandboxes {
     pub link: LinkKey,
     /// Every event, as it is committed.
     pub events: broadcast::Sender<EventNotice>,
+    /// Told when a name of an app may lead to other machines, or to other databases.
+    pub names: broadcast::Sender<()>,
     /// Notified when a lifetime may have changed.
     pub expiry_changed: Notify,
     /// What this process is working on.
@@ -140,6 +145,7 @@ impl Sandboxes {
             edge,
             link,
             events: broadcast::Sender::new(EVENTS_BUFFERED_MAX),
+            names: broadcast::Sender::new(NAMES_BUFFERED_MAX),
             expiry_changed: Notify::new(),
             in_flight: Arc::default(),
             locations: LocationCache::default(),
@@ -198,6 +204,23 @@ impl Sandboxes {
         self.edge.forget_route(None);
         self.expiry_changed.notify_one();
         let _ = self.events.send(EventNotice::Missed);
+    }
+
+    /// Makes every edge look up names of apps again, also those of other replicas.
+    pub fn names_changed(&self) {
+        self.forget_names();
+        let store = Arc::clone(&self.store);
+        self.tasks.spawn(async move {
+            if let Err(error) = store.tell_names_changed().await {
+                tracing::warn!(%error, "other replicas may use old names of apps until they look them up again");
+            }
+        });
+    }
+
+    /// Forgets what was cached of names of apps.
+    pub fn forget_names(&self) {
+        self.edge.forget_names();
+        let _ = self.names.send(());
     }
 
     fn forget(&self, sandbox: &SandboxId) {

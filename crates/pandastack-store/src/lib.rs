@@ -29,6 +29,7 @@ pub mod schedules;
 pub mod sql;
 pub mod volumes;
 pub mod workspaces;
+pub mod write_behind;
 
 use async_trait::async_trait;
 pub use error::{Result, StoreError};

@@ -12,7 +12,7 @@ use pandastack_types::{Error, Result};
 use super::git::{self, Repository};
 use super::previews;
 use super::record::{AppSpec, EnvEntry};
-use crate::app::now;
+use crate::clock::now;
 
 /// Longest name: with a dash and an id before it, it still is a host name label.
 const NAME_CHARS_MAX: usize = 40;

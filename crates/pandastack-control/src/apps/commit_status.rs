@@ -182,8 +182,8 @@ fn description(deployment: &DeploymentRecord, state: State) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::app::now;
     use crate::apps::record::AppRecord;
+    use crate::clock::now;
 
     const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 

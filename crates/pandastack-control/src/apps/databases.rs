@@ -136,8 +136,8 @@ pub(crate) async fn holder(app: &App, database: &DatabaseRecord) -> Result<Optio
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::app::now;
     use crate::apps::record::{EnvEntry, PullSpec};
+    use crate::clock::now;
 
     fn attached(id: &str, scope: EnvScope) -> AttachedDatabase {
         AttachedDatabase { database: id.parse().unwrap(), scope, build: false }

@@ -26,7 +26,8 @@ use super::machine::{self, Machine};
 use super::record::{AppRecord, DeploymentRecord};
 use super::serve::Serving;
 use super::{Stop, check, previews, tidy};
-use crate::app::{App, now};
+use crate::app::App;
+use crate::clock::now;
 use crate::store::StoreError;
 
 /// After a switch the old version sleeps once it was idle for this long; requests under way keep it awake. Sleep ends WebSockets, and

@@ -19,7 +19,8 @@ use pandastack_types::{AppId, DeploymentId, Result};
 
 use super::record::DeploymentRecord;
 use super::{Stop, deploy, log, mend, removal, tidy};
-use crate::app::{App, now};
+use crate::app::App;
+use crate::clock::now;
 use crate::sandboxes::lost;
 
 /// How often a deployment is begun before it fails.

@@ -13,7 +13,8 @@ use pandastack_types::{Error, ErrorBody, Result};
 use super::check;
 use super::record::{AppRecord, DeploymentRecord, DomainRecord};
 use super::routes::OfApp;
-use crate::app::{App, now};
+use crate::app::App;
+use crate::clock::now;
 use crate::store::StoreError;
 
 /// The host name of an app, as the caller would reach it.

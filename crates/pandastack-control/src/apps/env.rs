@@ -17,7 +17,8 @@ use super::record::{AppRecord, AppSpec, EnvEntry};
 use super::routes::OfApp;
 use super::view::MASK;
 use super::{check, dotenv};
-use crate::app::{App, now};
+use crate::app::App;
+use crate::clock::now;
 
 /// Beginnings of variables that builds write into their output.
 const BUILD_ONLY: [&str; 4] = ["VITE_", "NEXT_PUBLIC_", "REACT_APP_", "PUBLIC_"];

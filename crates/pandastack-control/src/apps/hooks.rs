@@ -37,7 +37,8 @@ use super::pulls::{self, Pull};
 use super::record::{AppRecord, DeploymentRecord};
 use super::routes::queued;
 use super::{check, poller, preview_repos, previews};
-use crate::app::{App, now};
+use crate::app::App;
+use crate::clock::now;
 
 /// Bytes of a delivery's name that are kept.
 const DELIVERY_BYTES_MAX: usize = 200;

@@ -21,7 +21,8 @@ use super::deploy::DRAIN_IDLE_SECONDS;
 use super::machine;
 use super::record::{AppRecord, DeploymentRecord};
 use super::{log, tidy};
-use crate::app::{App, now};
+use crate::app::App;
+use crate::clock::now;
 use crate::store::{SandboxRecord, StoreError};
 
 /// What begins a deployment that replaces lost machines.

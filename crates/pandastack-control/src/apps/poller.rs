@@ -19,7 +19,8 @@ use super::git::{self, KEEP_HOSTS, PREPARE};
 use super::machine::{self, Purpose};
 use super::record::{AppRecord, DeploymentRecord, Source};
 use super::source::step;
-use crate::app::{App, now};
+use crate::app::App;
+use crate::clock::now;
 use crate::sandboxes::ops;
 
 /// What began a deployment.

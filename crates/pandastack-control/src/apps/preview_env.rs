@@ -18,7 +18,8 @@ use super::env::{self, Kind};
 use super::preview_repos::OfRepo;
 use super::record::PreviewRepoRecord;
 use super::{check, dotenv};
-use crate::app::{App, now};
+use crate::app::App;
+use crate::clock::now;
 
 /// What is said of a variable of a repository.
 fn kind(secret: Option<bool>) -> Kind {

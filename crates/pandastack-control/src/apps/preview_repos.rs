@@ -25,7 +25,8 @@ use serde::Deserialize;
 use super::deploy::change;
 use super::record::{AppRecord, AppSpec, PreviewRepoRecord};
 use super::{commit_status, git};
-use crate::app::{App, now};
+use crate::app::App;
+use crate::clock::now;
 
 /// Characters of an owner or a name; GitHub's own limits are 39 and 100.
 const NAME_CHARS_MAX: usize = 100;

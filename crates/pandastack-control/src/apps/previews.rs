@@ -34,7 +34,8 @@ use super::pulls::{Change, Pull};
 use super::record::{AppRecord, AppSpec, DeploymentRecord, EnvEntry, PullSpec};
 use super::routes::{OfApp, queued};
 use super::{preview_repos, removal, view};
-use crate::app::{App, now};
+use crate::app::App;
+use crate::clock::now;
 use crate::store::{self, Store, StoreError};
 
 /// What began a preview's deployment.

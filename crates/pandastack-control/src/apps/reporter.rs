@@ -4,7 +4,7 @@
 //! A status may then arrive twice, which changes nothing.
 //!
 //! Must hold: no deployment waits for this or fails by it; a host that does not answer is tried [`TRIES_MAX`] times, one
-//! that refuses once; requests go nowhere that [`crate::schedules`] would not let a schedule call.
+//! that refuses once; requests go nowhere that the webhooks of schedules could not go either.
 
 use std::collections::HashMap;
 use std::sync::Arc;

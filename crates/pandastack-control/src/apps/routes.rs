@@ -19,7 +19,8 @@ use super::{
     Stop, check, databases, domains, env, log, preview_env, preview_repos, previews, removal, settings, tidy,
     upload, view,
 };
-use crate::app::{App, now};
+use crate::app::App;
+use crate::clock::now;
 
 /// Calls that make something and take an `Idempotency-Key`.
 pub(crate) fn once_only() -> Router<Arc<App>> {

@@ -13,7 +13,7 @@ use pandastack_types::Result;
 
 use super::check;
 use super::record::{AppSpec, EnvEntry, SourceConfig};
-use crate::app::now;
+use crate::clock::now;
 
 /// Takes over what a file says, within the limits of an app's own settings.
 pub(super) fn source_config(manifest: Manifest, app: &AppSpec) -> Result<SourceConfig> {

@@ -102,8 +102,8 @@ fn check_api_url(app: &App, settings: &AppSettings) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::app::now;
     use crate::apps::record::EnvEntry;
+    use crate::clock::now;
 
     #[test]
     fn variables_that_are_there_stay_what_they_are() {

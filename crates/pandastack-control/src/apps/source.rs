@@ -227,8 +227,8 @@ pub(super) async fn view(machine: &Machine, directory: &str) -> Result<View> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::app::now;
     use crate::apps::record::AppSpec;
+    use crate::clock::now;
 
     fn deployed(trigger: &str, commit: &str) -> DeploymentRecord {
         let workspace = pandastack_types::WorkspaceId::default_workspace();

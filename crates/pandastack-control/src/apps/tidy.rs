@@ -134,8 +134,8 @@ pub(super) async fn machine(app: &Arc<App>, id: &SandboxId) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::app::now;
     use crate::apps::record::AppSpec;
+    use crate::clock::now;
 
     fn of() -> AppRecord {
         AppRecord::new(

@@ -27,7 +27,8 @@ use super::record::{AppRecord, DeploymentRecord, Source};
 use super::routes::{OfApp, queue};
 use super::source::ARCHIVE;
 use super::{check, tidy};
-use crate::app::{App, now};
+use crate::app::App;
+use crate::clock::now;
 use crate::sandboxes::{ops, validate};
 
 /// Kinds of content that are a source, not a request.

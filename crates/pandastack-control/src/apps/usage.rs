@@ -12,8 +12,9 @@ use pandastack_types::{ErrorBody, SandboxId};
 use super::record::AppRecord;
 use super::routes::OfApp;
 use super::view;
-use crate::app::{App, now};
-use crate::routes::observe;
+use crate::app::App;
+use crate::clock::now;
+use crate::sandboxes::ops;
 
 /// What an app uses now: all machines of its live version together, and each. Never wakes a sleeper.
 #[utoipa::path(get, path = "/v1/apps/{id}/metrics", tag = "apps", operation_id = "app_metrics", params(("id" = String, Path)),
@@ -37,7 +38,7 @@ pub(crate) async fn metrics(
 /// One machine; what cannot be seen of it is left out, so that the others are shown.
 async fn instance(app: &App, of: &AppRecord, id: &SandboxId) -> AppInstanceMetrics {
     let sandbox_id = id.clone();
-    match observe::of_machine(app, &of.workspace, id).await {
+    match ops::metrics(app, &of.workspace, id).await {
         Ok(seen) => {
             AppInstanceMetrics { sandbox_id, status: seen.status, host: Some(seen.host), guest: seen.guest }
         }

@@ -67,7 +67,7 @@ pub(super) fn administrator(link: &LinkKey, id: Option<&DatabaseId>) -> Credenti
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::app::now;
+    use crate::clock::now;
     use crate::store::databases::{DatabaseSpecRecord, DatabaseState};
     use pandastack_types::WorkspaceId;
 

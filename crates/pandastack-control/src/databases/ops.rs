@@ -15,7 +15,8 @@ use pandastack_types::{DatabaseId, Error, ErrorCode, Result, SandboxId, Workspac
 
 use super::server::{self, Descent};
 use super::{MIB_PER_GIB, SIZE_DEFAULT_GIB, SIZES_GIB, TEMPLATE, backups, owner, revive, room};
-use crate::app::{App, now};
+use crate::app::App;
+use crate::clock::now;
 use crate::sandboxes::in_flight::{InFlightMark, Mark};
 use crate::sandboxes::ops as machines;
 use crate::sandboxes::ops::lifecycle::Move;

@@ -140,9 +140,7 @@ pub(crate) async fn connection(
     headers: HeaderMap,
     Id(id): Id<DatabaseId>,
 ) -> ApiResult<Json<DatabaseConnection>> {
-    if caller.scope == Scope::Read {
-        return Err(crate::scope::refusal(&caller, Scope::Sandboxes).into());
-    }
+    caller.require(Scope::Sandboxes)?;
     let record = find(&app, &caller, &id).await?;
     ops::ready(&record)?;
     let none = || {

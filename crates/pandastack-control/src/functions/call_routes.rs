@@ -21,7 +21,8 @@ use super::deploy_routes::read_limited;
 use super::invoke::{self, Asked};
 use super::routes::{Named, find};
 use super::{dead_letters, known, queue, shown};
-use crate::app::{App, now};
+use crate::app::App;
+use crate::clock::now;
 use crate::store::functions::{FunctionRecord, RunSelect};
 
 /// Bytes of `X-Log-Result`, before base64.

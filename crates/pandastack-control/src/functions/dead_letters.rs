@@ -12,7 +12,8 @@ use pandastack_types::{Error, Result};
 use serde_json::json;
 
 use super::queue::{backoff, jitter_percent};
-use crate::app::{App, now};
+use crate::app::App;
+use crate::clock::now;
 use crate::store::functions::{FunctionRecord, RunRecord, RunSelect};
 
 /// Calls that are queued again in one request.

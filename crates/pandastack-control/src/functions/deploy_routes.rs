@@ -16,7 +16,8 @@ use pandastack_types::{Error, ErrorBody, ErrorCode, FunctionId, Result};
 
 use super::routes::{Named, find, shown_now};
 use super::{build, bundle, settings, shown};
-use crate::app::{App, now};
+use crate::app::App;
+use crate::clock::now;
 use crate::store::functions::{FunctionRecord, FunctionSpec, VersionRecord, VersionSpec};
 
 /// Deploy a bundle: `multipart/form-data` with `bundle` (a gzip-compressed tar archive or a zip archive) and `entrypoint`, or the

@@ -13,7 +13,8 @@ use super::connection::Said;
 use super::pool::Lease;
 use super::settings;
 use super::tail::Line;
-use crate::app::{App, now};
+use crate::app::App;
+use crate::clock::now;
 use crate::store::functions::{FunctionRecord, RunRecord};
 
 /// How much longer than its timeout a call is waited for: the runtime kills the handler and tells.

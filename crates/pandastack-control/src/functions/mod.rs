@@ -40,7 +40,6 @@ mod pool;
 mod queue;
 mod requirements;
 pub(crate) mod routes;
-mod run_log;
 mod settings;
 mod shown;
 mod tail;
@@ -58,11 +57,13 @@ use pandastack_types::{Error, ErrorCode, FunctionId, Result, SnapshotId, Workspa
 use pool::{Pool, Source, owner};
 use tokio::sync::Notify;
 
-use crate::app::{App, now};
-use crate::metrics::Family;
+use crate::app::App;
+use crate::clock::now;
 use crate::sandboxes::ops;
-use crate::store::functions::{FunctionRecord, VersionRecord};
+use crate::store::functions::{FunctionRecord, RunRecord, VersionRecord};
+use crate::store::write_behind::WriteBehind;
 use crate::store::{Select, StoreError};
+use pandastack_rest::metrics::Family;
 
 pub(crate) use routes::{once_only, repeatable};
 pub(crate) use url::{by_host, is_named};
@@ -71,7 +72,7 @@ pub(crate) use url::{by_host, is_named};
 pub(crate) struct Functions {
     pools: Mutex<HashMap<(FunctionId, u32), Arc<Pool>>>,
     known: known::Known,
-    pub(crate) runs: run_log::RunLog,
+    pub(crate) runs: WriteBehind<RunRecord>,
     pub(crate) tails: tail::Tails,
     /// Told when a deploy ended.
     built: Notify,
@@ -88,7 +89,7 @@ impl Default for Functions {
         Self {
             pools: Mutex::default(),
             known: known::Known::default(),
-            runs: run_log::RunLog::default(),
+            runs: WriteBehind::default(),
             tails: tail::Tails::default(),
             built: Notify::new(),
             queued: Notify::new(),

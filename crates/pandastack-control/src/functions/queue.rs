@@ -24,7 +24,8 @@ use tokio::sync::Semaphore;
 
 use super::invoke::{self, Asked};
 use super::{dead_letters, settings};
-use crate::app::{App, now};
+use crate::app::App;
+use crate::clock::now;
 use crate::store::StoreError;
 use crate::store::functions::{FunctionRecord, RunRecord};
 use crate::store::record::after_seconds;

@@ -13,7 +13,8 @@ use pandastack_types::{Error, ErrorBody, FunctionId, Result, WorkspaceId};
 use super::bundle::{self, BundleRefused};
 use super::deploy_routes::deploy_bundle;
 use super::{call_routes, deploy_routes, settings, shown};
-use crate::app::{App, now};
+use crate::app::App;
+use crate::clock::now;
 use crate::store::functions::{FunctionRecord, FunctionSpec};
 
 /// Template of a function that names none.

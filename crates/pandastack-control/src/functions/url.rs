@@ -18,7 +18,7 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use pandastack_function_proto::{ANSWER_BYTES_MAX, Head, Outcome};
-use pandastack_rest::ApiError;
+use pandastack_rest::{Admission, ApiError};
 use pandastack_types::api::RunKind;
 use pandastack_types::limits::EVENT_BYTES_MAX;
 use pandastack_types::{Error, ErrorCode, FunctionId, Result};
@@ -27,7 +27,8 @@ use serde_json::{Value, json};
 
 use super::invoke::{self, Asked, Part, Under};
 use super::known;
-use crate::app::{App, now};
+use crate::app::App;
+use crate::clock::now;
 
 /// Begins the host name's first label.
 const START: &str = "fn-";
@@ -89,12 +90,12 @@ async fn serve(app: &Arc<App>, id: &FunctionId, host: &str, request: Request) ->
         parts.headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()).map(str::to_owned);
     let key = key.filter(|value| value.starts_with(KEY_START));
     if !function.spec.public {
-        crate::auth::check_for(app, key.as_deref(), &function.workspace).await?;
+        app.keys.check_key(key.as_deref(), &function.workspace).await?;
     }
     if key.is_some() {
         parts.headers.remove(header::AUTHORIZATION);
     }
-    app.rates.admit(&function.workspace, std::time::Instant::now())?;
+    app.keys.check_rate(&function.workspace)?;
     let qualifier = parts.headers.get("x-function-qualifier").and_then(|value| value.to_str().ok());
     let version = super::version_for(&function, qualifier)?;
     let body = match Limited::new(body, EVENT_BYTES_MAX).collect().await {

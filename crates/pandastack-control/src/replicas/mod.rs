@@ -209,7 +209,7 @@ async fn catch_up(app: &App) {
     app.sandboxes.forget_all();
     let hosts: Result<_> = app.store.hosts().await.map_err(Into::into);
     match hosts {
-        Ok(hosts) => app.hosts.load(hosts, crate::app::now()),
+        Ok(hosts) => app.hosts.load(hosts, crate::clock::now()),
         Err(error) => tracing::warn!(%error, "hosts are seen again when they report"),
     }
 }

@@ -21,7 +21,8 @@ use pandastack_types::{Error, ErrorBody, ErrorCode, Result, SandboxId};
 use serde::Deserialize;
 
 use super::data::{PathArg, checked, forward, limit_body};
-use crate::app::{App, now};
+use crate::app::App;
+use crate::clock::now;
 use crate::sandboxes::validate;
 use crate::signed_url;
 use crate::store::record::after_seconds;

@@ -50,7 +50,7 @@ pub(crate) fn public(app: Arc<App>) -> Router {
         .layer(from_fn_with_state(Arc::clone(&app), once))
         .merge(repeatable(&app))
         .layer(from_fn_with_state(Arc::clone(&app), audited))
-        .layer(from_fn_with_state(Arc::clone(&app), authenticate));
+        .layer(from_fn_with_state(Arc::clone(&app.keys), authenticate));
     let router = Router::new()
         .nest("/v1", v1)
         .merge(crate::apps::hooks::routes())

@@ -1,26 +1,23 @@
 //! What a sandbox uses, what a workspace used, and who did what.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
 use jiff::{SignedDuration, Timestamp};
 use pandastack_rest::{ApiResult, Caller, Id, Query};
-use pandastack_types::agent_api::endpoints::ReadMetrics;
 use pandastack_types::api::{AuditList, SandboxMetrics, UsageReport};
 use pandastack_types::limits::{AUDIT_PAGE_MAX, USAGE_SANDBOXES_MAX};
-use pandastack_types::{Error, ErrorBody, Result, SandboxId, WorkspaceId};
+use pandastack_types::{Error, ErrorBody, Result, SandboxId};
 use serde::Deserialize;
 
-use crate::app::{App, now};
+use crate::app::App;
+use crate::clock::now;
 use crate::sandboxes::ops;
 use crate::store::ledger::AuditSelect;
 
 /// Entries of the audit log without a limit.
 const AUDIT_PAGE_DEFAULT: u32 = 100;
-/// How long a host may take to look at a sandbox; it gives a busy guest five seconds of that.
-const METRICS_WAIT: Duration = Duration::from_secs(15);
 /// Period of a usage report that names no begin.
 const USAGE_DAYS_DEFAULT: i64 = 30;
 
@@ -32,15 +29,7 @@ pub(crate) async fn metrics(
     caller: Caller,
     Id(id): Id<SandboxId>,
 ) -> ApiResult<Json<SandboxMetrics>> {
-    Ok(of_machine(&app, &caller.workspace, &id).await.map(Json)?)
-}
-
-/// What a machine uses now, as its host tells.
-pub(crate) async fn of_machine(app: &App, workspace: &WorkspaceId, id: &SandboxId) -> Result<SandboxMetrics> {
-    let (record, client) = ops::live(app, workspace, id).await?;
-    let call = ReadMetrics::new(id.clone());
-    let seen = client.call(call, ops::on(&record, METRICS_WAIT), ()).await?;
-    Ok(SandboxMetrics { egress_denied: record.spec.egress_denied, ..seen })
+    Ok(ops::metrics(&app, &caller.workspace, &id).await.map(Json)?)
 }
 
 #[derive(Deserialize)]

@@ -20,7 +20,8 @@ use pandastack_types::preview::{PARAMETER, PreviewKey, Visibility};
 use pandastack_types::{Error, ErrorBody, SandboxId};
 use serde::Deserialize;
 
-use crate::app::{App, now};
+use crate::app::App;
+use crate::clock::now;
 use crate::sandboxes::ops;
 use crate::store::record::after_seconds;
 use crate::store::{Amendment, SandboxRecord};

@@ -33,6 +33,6 @@ pub(crate) async fn set(
         .into());
     }
     app.store.set_quota(&caller.workspace, &quota).await?;
-    app.rates.learn(&caller.workspace, quota.requests_per_second);
+    app.keys.rates.learn(&caller.workspace, quota.requests_per_second);
     get(State(app), caller).await
 }

@@ -9,8 +9,9 @@ use pandastack_rest::{ApiResult, Caller, Id, JsonBody};
 use pandastack_types::api::{CreateToken, Items, Me, TokenCreated, TokenInfo};
 use pandastack_types::{Error, ErrorBody};
 
-use crate::app::{App, now};
+use crate::app::App;
 use crate::auth::new_key;
+use crate::clock::now;
 use crate::store::TokenRecord;
 use crate::store::record::after_seconds;
 

@@ -41,9 +41,10 @@ use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::app::{App, now};
-use crate::metrics::Family;
+use crate::app::App;
+use crate::clock::now;
 use crate::store::schedules::{RunRecord, RunState, ScheduleRecord};
+use pandastack_rest::metrics::Family;
 
 /// What handlers and the scheduler share: a bell, the runs of this process, and who waits for them.
 pub(crate) struct Schedules {

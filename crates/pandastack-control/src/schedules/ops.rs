@@ -10,7 +10,8 @@ use pandastack_types::limits::SCHEDULE_PREVIEW_MAX;
 use pandastack_types::{Error, Result, ScheduleId, ScheduleRunId, WorkspaceId};
 
 use super::{scheduler, spec};
-use crate::app::{App, now};
+use crate::app::App;
+use crate::clock::now;
 use crate::store::schedules::{RunRecord, ScheduleRecord, ScheduleSpec};
 
 /// Times of a preview that names no number.

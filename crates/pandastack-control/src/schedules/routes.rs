@@ -16,7 +16,8 @@ use pandastack_types::{Error, ErrorBody, ScheduleId, ScheduleRunId};
 use serde::Deserialize;
 
 use super::{ops, spec};
-use crate::app::{App, now};
+use crate::app::App;
+use crate::clock::now;
 
 /// Runs in an answer that names no number.
 const RUNS_DEFAULT: u32 = 100;

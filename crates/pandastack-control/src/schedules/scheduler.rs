@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::runner::Runner;
 use super::timer::WallTimer;
 use super::{Schedules, alert, spec};
-use crate::app::now;
+use crate::clock::now;
 use crate::store::schedules::{Firing, RunEnd, RunOutcome, RunRecord, RunState, ScheduleRecord};
 use crate::store::{self, Store};
 

@@ -20,6 +20,7 @@ use pandastack_agent_client::{AgentClient, AgentError, CallOptions};
 use pandastack_store::clock::now;
 use pandastack_store::{Change, SandboxRecord};
 use pandastack_types::agent_api::{AgentSandbox, endpoints};
+use pandastack_types::api::SandboxMetrics;
 use pandastack_types::{Error, ErrorCode, Owner, Result, SandboxId, SandboxState, WorkspaceId};
 
 use crate::Sandboxes;
@@ -33,6 +34,9 @@ pub const MOVE_WAIT: Duration = Duration::from_secs(60);
 const SNAPSHOT_WAIT: Duration = Duration::from_secs(180);
 /// How long a look at a sandbox may take.
 const LOOK_WAIT: Duration = Duration::from_secs(5);
+
+/// How long a host may take to measure a sandbox; it gives a busy guest five seconds of that.
+const METRICS_WAIT: Duration = Duration::from_secs(15);
 
 /// How a call on a sandbox is made: it carries the incarnation that is meant.
 pub fn on(record: &SandboxRecord, wait: Duration) -> CallOptions {
@@ -156,4 +160,16 @@ pub async fn live(
     let record = live_record(sandboxes, workspace, id).await?;
     let client = sandboxes.hosts.client(&record.host)?;
     Ok((record, client))
+}
+
+/// What a machine uses now, as its host measures it. Never wakes a sleeper.
+pub async fn metrics(
+    sandboxes: &Sandboxes,
+    workspace: &WorkspaceId,
+    id: &SandboxId,
+) -> Result<SandboxMetrics> {
+    let (record, client) = live(sandboxes, workspace, id).await?;
+    let call = endpoints::ReadMetrics::new(id.clone());
+    let seen = client.call(call, on(&record, METRICS_WAIT), ()).await?;
+    Ok(SandboxMetrics { egress_denied: record.spec.egress_denied, ..seen })
 }

@@ -9,7 +9,8 @@ use pandastack_types::api::{DatabaseDrill, OnTimeout};
 use pandastack_types::{DatabaseId, Error, Owner, Result};
 
 use super::restore;
-use crate::app::{App, now};
+use crate::app::App;
+use crate::clock::now;
 use crate::databases::ops;
 use crate::sandboxes::in_flight::Mark;
 use crate::sandboxes::ops as machines;

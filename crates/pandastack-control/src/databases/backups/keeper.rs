@@ -18,7 +18,8 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::way::{Purpose, connect};
 use super::{BASE_EVERY, DRILL_AGAIN_AFTER, DRILL_EVERY, Kept, drill, login, unavailable};
-use crate::app::{App, now};
+use crate::app::App;
+use crate::clock::now;
 use crate::databases::reset;
 use crate::sandboxes::EventNotice;
 use crate::sandboxes::in_flight::Mark;

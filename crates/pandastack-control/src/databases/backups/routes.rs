@@ -74,9 +74,7 @@ pub(crate) async fn drill(
 }
 
 async fn find_to_change(app: &App, caller: &Caller, id: &DatabaseId) -> Result<DatabaseRecord> {
-    if caller.scope == Scope::Read {
-        return Err(crate::scope::refusal(caller, Scope::Sandboxes));
-    }
+    caller.require(Scope::Sandboxes)?;
     let record = app.store.database(Some(&caller.workspace), id).await?;
     app.backups.config()?;
     Ok(record)
@@ -137,7 +135,7 @@ fn base_of(base: &BaseBackup) -> DatabaseBaseBackup {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::app::now;
+    use crate::clock::now;
 
     #[test]
     fn a_failed_restore_is_named_until_one_works() {

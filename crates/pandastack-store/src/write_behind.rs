@@ -13,7 +13,9 @@ use pandastack_types::limits::WRITE_BEHIND_MAX;
 use tokio::sync::{Mutex, Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::store::{self, Store};
+use crate::functions::RunRecord;
+use crate::ledger::AuditRecord;
+use crate::{self as store, Store};
 
 /// Records written in one transaction.
 const BATCH_MAX: usize = 256;
@@ -26,7 +28,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Something that may be written behind the answer.
 #[async_trait]
-pub(crate) trait Behind: Sized + Send + Sync + 'static {
+pub trait Behind: Sized + Send + Sync + 'static {
     /// What the records are, for the log: "entries of the audit log".
     const WHAT: &'static str;
 
@@ -34,8 +36,28 @@ pub(crate) trait Behind: Sized + Send + Sync + 'static {
     async fn insert(store: &dyn Store, batch: &[Self]) -> store::Result<()>;
 }
 
+/// Entries of the audit log.
+#[async_trait]
+impl Behind for AuditRecord {
+    const WHAT: &'static str = "entries of the audit log";
+
+    async fn insert(store: &dyn Store, batch: &[Self]) -> store::Result<()> {
+        store.insert_audit(batch).await
+    }
+}
+
+/// Calls of functions. Those of type `Event` are not among them: the queue commits these itself.
+#[async_trait]
+impl Behind for RunRecord {
+    const WHAT: &'static str = "calls of functions";
+
+    async fn insert(store: &dyn Store, batch: &[Self]) -> store::Result<()> {
+        store.put_runs(batch).await
+    }
+}
+
 /// Records of one kind on their way into the store.
-pub(crate) struct WriteBehind<T> {
+pub struct WriteBehind<T> {
     sender: mpsc::Sender<T>,
     receiver: Mutex<mpsc::Receiver<T>>,
     /// Records that were put.
@@ -56,7 +78,7 @@ impl<T> Default for WriteBehind<T> {
 
 impl<T: Behind> WriteBehind<T> {
     /// Has a record written, as soon as there is room for it in the queue.
-    pub(crate) async fn put(&self, record: T) {
+    pub async fn put(&self, record: T) {
         match self.sender.reserve().await {
             Ok(place) => {
                 // Counted first, so that none in the queue is missing from what somebody waits for.
@@ -68,7 +90,7 @@ impl<T: Behind> WriteBehind<T> {
     }
 
     /// Waits until everything that was put so far is in the store.
-    pub(crate) async fn flush(&self) {
+    pub async fn flush(&self) {
         let put = self.put.load(Ordering::SeqCst);
         let mut written = self.written.subscribe();
         if *written.borrow() < put {
@@ -79,7 +101,7 @@ impl<T: Behind> WriteBehind<T> {
     }
 
     /// Writes until told to stop, then what is left. Only one task does this.
-    pub(crate) async fn write(&self, store: &dyn Store, stop: &CancellationToken) {
+    pub async fn write(&self, store: &dyn Store, stop: &CancellationToken) {
         let mut receiver = self.receiver.lock().await;
         let mut batch = Vec::with_capacity(BATCH_MAX);
         loop {
@@ -121,7 +143,7 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use super::*;
-    use crate::store::sql::SqlStore;
+    use crate::sql::SqlStore;
 
     /// Notes how many were written at once.
     struct Note(Arc<Mutex<Vec<usize>>>);
