@@ -59,8 +59,10 @@ async fn check_traffic(State(_): State<Native>, session: Session, request: Reque
     };
     match is_open {
         true => next.run(request).await,
-        false => let what = "the traffic access token is missing or wrong; send it in `E2b-Traffic-Access-Token`";
-            RestError::new(StatusCode::FORBIDDEN, what).into_response(),
+        false => {
+            let what = "the traffic access token is missing or wrong; send it in `E2b-Traffic-Access-Token`";
+            RestError::new(StatusCode::FORBIDDEN, what).into_response()
+        }
     }
 }
 
