@@ -131,7 +131,7 @@ pub(crate) async fn authenticate(
         (Some(OnBehalf(sandbox)), _) => holder(&app, sandbox).await?,
         (None, Some(signed)) => signed.check(&app).await?,
         (None, None) => {
-            let missing = "this call needs an API key: send `Authorization: Bearer pds_...`";
+            let missing = "the request has no API key; send `Authorization: Bearer pds_...`";
             let secret = presented(&request).ok_or_else(|| unauthorized(missing))?;
             check_from(&app, address_of(&request), &secret).await?
         }
@@ -164,7 +164,7 @@ fn presented(request: &Request) -> Option<String> {
 
 /// Lets a key of one workspace pass that may do more than read: for what is called outside the API.
 pub(crate) async fn check_for(app: &App, bearer: Option<&str>, workspace: &WorkspaceId) -> Result<()> {
-    let missing = "this needs an API key of its workspace: send `Authorization: Bearer pds_...`";
+    let missing = "the request needs an API key of the workspace; send `Authorization: Bearer pds_...`";
     let secret = bearer.and_then(|value| value.split_once(' ')).map(|(_, secret)| secret.trim());
     let caller = check(app, secret.ok_or_else(|| unauthorized(missing))?).await?;
     if caller.workspace != *workspace {
@@ -196,7 +196,7 @@ async fn check_from(app: &App, address: Option<IpAddr>, secret: &str) -> Result<
 }
 
 async fn check(app: &App, secret: &str) -> Result<Caller> {
-    let refused = || unauthorized("this API key is not known here; it may have been deleted or expired");
+    let refused = || unauthorized("the API key is invalid; it may have been deleted or have expired");
     let prefix = secret.get(..PREFIX_CHARS).filter(|_| secret.starts_with(KEY_START)).ok_or_else(refused)?;
     let (given, at) = (hash(secret), now());
     if let Some(caller) = app.keys.remembered(&given, at) {
@@ -217,7 +217,7 @@ async fn check(app: &App, secret: &str) -> Result<Caller> {
 }
 
 fn unauthorized(what: &str) -> Error {
-    let next = "`pandastack up` writes a key to ~/.config/pandastack/config.json, `pandastack token create` makes more";
+    let next = "find a key in ~/.config/pandastack/config.json, or create one with `pandastack token create`";
     Error::new(ErrorCode::Unauthorized, format!("{what}; {next}"))
 }
 

@@ -30,8 +30,8 @@ pub(crate) fn needed(method: &Method, path: &str, headers: &HeaderMap) -> Scope 
 pub(crate) fn refusal(caller: &Caller, needed: Scope) -> Error {
     let (prefix, has) = (&caller.prefix, caller.scope);
     let what = format!(
-        "this needs a key with scope `{needed}`, and `{prefix}...` has `{has}`; \
-         `pandastack token create --scope {needed}` makes one, with an admin key"
+        "this request needs scope `{needed}`, but key `{prefix}...` has `{has}`; \
+         create a key with `pandastack token create --scope {needed}`, using an admin key"
     );
     Error::new(ErrorCode::Forbidden, what)
 }
