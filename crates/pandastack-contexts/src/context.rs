@@ -40,7 +40,7 @@ pub(super) fn check_language(language: Option<&str>) -> Result<()> {
         None | Some("" | PYTHON | "python3" | "py") => Ok(()),
         Some(other) => {
             let shown: String = other.chars().take(40).collect();
-            let what = format!("language `{shown}` is not supported here; there is `{PYTHON}`");
+            let what = format!("language `{shown}` is not supported; use `{PYTHON}`");
             Err(Error::bad_request(what))
         }
     }

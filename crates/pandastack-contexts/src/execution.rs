@@ -83,7 +83,7 @@ impl Run {
                     Err(_) => {
                         self.timed_out = true;
                         let why = format!(
-                            "timeout: the code ran past {} ms and was interrupted",
+                            "timeout: the code exceeded {} ms and was interrupted",
                             limit.as_millis()
                         );
                         self.heard.give_up("TimeoutError", &why);
@@ -137,7 +137,7 @@ impl RunEvents {
             self.take_event(&event, run);
         }
         if self.events.is_nonsense() || self.line.len() > CONTEXT_LINE_BYTES_MAX {
-            self.give_up(LOST, "a result is too large to be shown; write it to a file");
+            self.give_up(LOST, "a result is too large to return; write it to a file");
         }
     }
 
@@ -149,12 +149,14 @@ impl RunEvents {
                 self.is_done = true;
                 let code = &data["exit_code"];
                 let why = format!(
-                    "the context's process ended with {code} and its state is lost; make another context"
+                    "the context's process exited with {code} and its state is lost; create another context"
                 );
                 self.give_up(LOST, &why);
             }
-            "gap" => self.give_up(LOST, "output of the context was lost, because nobody read it in time"),
-            "error" => self.give_up(LOST, data["error"].as_str().unwrap_or("the context cannot be followed")),
+            "gap" => self.give_up(LOST, "output of the context was lost because it was not read in time"),
+            "error" => {
+                self.give_up(LOST, data["error"].as_str().unwrap_or("the context's output is unavailable"))
+            }
             _ => {}
         }
     }

@@ -69,7 +69,7 @@ impl Machine {
         let call = endpoints::WriteStdin::new(self.id.clone(), process, StdinQuery::default());
         let written = tokio::time::timeout(CALL_WAIT, self.call(call, Body::from(bytes))).await;
         let late = |_| {
-            let what = format!("the context did not take its code within {} s", CALL_WAIT.as_secs());
+            let what = format!("the context did not accept the code within {} s", CALL_WAIT.as_secs());
             Error::new(ErrorCode::GuestUnavailable, what)
         };
         written.map_err(late)?.map(drop)

@@ -180,7 +180,7 @@ async fn read(request: Request) -> Result<RunCode> {
     let too_large = || {
         Error::new(
             ErrorCode::BodyTooLarge,
-            format!("code has at most {CODE_BYTES_MAX} bytes; write a file and run that"),
+            format!("`code` must be at most {CODE_BYTES_MAX} bytes; upload a file and run it"),
         )
     };
     let body =
@@ -193,7 +193,7 @@ async fn read(request: Request) -> Result<RunCode> {
     let most = EXEC_TIMEOUT_SECONDS_MAX * 1000;
     match wanted.timeout_ms {
         Some(ms) if !(1..=most).contains(&ms) => {
-            Err(Error::bad_request(format!("timeout_ms must be 1 to {most}")))
+            Err(Error::bad_request(format!("`timeout_ms` must be 1 to {most}")))
         }
         _ => Ok(wanted),
     }

@@ -133,7 +133,7 @@ pub(crate) async fn authenticate(
         (Some(OnBehalf(sandbox)), _) => keys.holder(sandbox).await?,
         (None, Some(signed)) => signed.check(keys.store.as_ref()).await?,
         (None, None) => {
-            let missing = "this call needs an API key: send `Authorization: Bearer pds_...`";
+            let missing = "the request has no API key; send `Authorization: Bearer pds_...`";
             let secret = presented(&request).ok_or_else(|| unauthorized(missing))?;
             keys.check_from(address_of(&request), &secret).await?
         }
@@ -209,7 +209,7 @@ impl Keys {
     }
 
     async fn check(&self, secret: &str) -> Result<Caller> {
-        let refused = || unauthorized("this API key is not known here; it may have been deleted or expired");
+        let refused = || unauthorized("the API key is invalid; it may have been deleted or have expired");
         let prefix =
             secret.get(..PREFIX_CHARS).filter(|_| secret.starts_with(KEY_START)).ok_or_else(refused)?;
         let (given, at) = (hash(secret), now());
@@ -234,7 +234,7 @@ impl Keys {
 #[async_trait]
 impl Admission for Keys {
     async fn check_key(&self, bearer: Option<&str>, workspace: &WorkspaceId) -> Result<()> {
-        let missing = "this needs an API key of its workspace: send `Authorization: Bearer pds_...`";
+        let missing = "the request needs an API key of the workspace; send `Authorization: Bearer pds_...`";
         let secret = bearer.and_then(|value| value.split_once(' ')).map(|(_, secret)| secret.trim());
         let caller = self.check(secret.ok_or_else(|| unauthorized(missing))?).await?;
         if caller.workspace != *workspace {
@@ -249,7 +249,7 @@ impl Admission for Keys {
 }
 
 fn unauthorized(what: &str) -> Error {
-    let next = "`pandastack up` writes a key to ~/.config/pandastack/config.json, `pandastack token create` makes more";
+    let next = "find a key in ~/.config/pandastack/config.json, or create one with `pandastack token create`";
     Error::new(ErrorCode::Unauthorized, format!("{what}; {next}"))
 }
 

@@ -42,7 +42,7 @@ impl TryFrom<String> for DatabaseUrl {
     fn try_from(text: String) -> Result<Self, String> {
         match ["postgres://", "postgresql://"].iter().any(|start| text.starts_with(start)) {
             true => Ok(Self(text)),
-            false => Err("a database's address begins with `postgres://`".to_owned()),
+            false => Err("the database URL must begin with `postgres://`".to_owned()),
         }
     }
 }

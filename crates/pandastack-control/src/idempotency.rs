@@ -84,7 +84,7 @@ pub(crate) async fn once(
         IdempotencyOutcome::Mismatch => {
             return Err(Error::new(
                 ErrorCode::IdempotencyConflict,
-                "this Idempotency-Key was used for a different request; use a fresh key for each request",
+                "this Idempotency-Key was used for a different request; use a new key for each request",
             )
             .into());
         }
@@ -113,7 +113,7 @@ fn fingerprint(method: &str, path: &str, body: &[u8]) -> Vec<u8> {
 fn running() -> Error {
     Error::new(
         ErrorCode::IdempotencyConflict,
-        "the first request with this Idempotency-Key is still being worked on; ask again in a moment",
+        "the first request with this Idempotency-Key is still in progress; retry in a moment",
     )
 }
 
@@ -149,7 +149,7 @@ fn replay(status: u16, body: Vec<u8>) -> Response {
 
 /// The process that worked on it died, and so did the machine: nobody was told of it, so it is made again.
 async fn discard(app: &Arc<App>, key: &IdempotencyKey, record: SandboxRecord) -> Result<()> {
-    ops::delete::delete(&app.sandboxes, record, Some("it failed before anybody was told of it")).await?;
+    ops::delete::delete(&app.sandboxes, record, Some("its creation was not acknowledged")).await?;
     Ok(app.store.idempotency_finish(key, None).await?)
 }
 

@@ -96,7 +96,8 @@ impl Rates {
             return Ok(());
         }
         let what = format!(
-            "this workspace may make {per_second} requests per second (`requests_per_second`) and made more; slow down"
+            "rate limit exceeded: the workspace may send {per_second} requests per second \
+             (`requests_per_second`); slow down"
         );
         Err(Error::new(ErrorCode::RateLimited, what))
     }
@@ -113,7 +114,8 @@ impl KeyFailures {
     pub(crate) fn admit(&self, address: Option<IpAddr>, now: Instant) -> Result<(), Error> {
         match address {
             Some(address) if !self.0.take(&address, Self::FLOW, 0.0, now) => {
-                let what = "too many keys that are not known came from this address; check the key, and try again later";
+                let what =
+                    "too many requests with invalid API keys from this address; check the key, retry later";
                 Err(Error::new(ErrorCode::RateLimited, what))
             }
             _ => Ok(()),

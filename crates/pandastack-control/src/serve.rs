@@ -55,7 +55,7 @@ const STOP_WAIT: Duration = Duration::from_secs(5);
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// A folder or file of the data directory is not usable.
-    #[error("`{path}` is not usable; check that it exists and who may write it")]
+    #[error("cannot use `{path}`; check that it exists and is writable")]
     DataDir {
         /// Which.
         path: PathBuf,
@@ -64,10 +64,10 @@ pub enum ServeError {
         source: std::io::Error,
     },
     /// Another control plane works on the same data.
-    #[error("another control process uses `{0}`; stop it first, or choose another data directory")]
+    #[error("another control process uses `{0}`; stop it, or choose another data directory")]
     InUse(PathBuf),
     /// An address is not usable.
-    #[error("cannot listen on {address}; is another program using it? choose another with --listen")]
+    #[error("cannot listen on {address}; another program may use it; choose another with --listen")]
     Listen {
         /// Which.
         address: SocketAddr,
@@ -79,9 +79,7 @@ pub enum ServeError {
     #[error("the store could not be opened")]
     Store(#[from] StoreError),
     /// It led the servers on its database and lost its session there: another one may lead.
-    #[error(
-        "the session with the database was lost, and another control server may lead; start this one again"
-    )]
+    #[error("the database session was lost, and another control server may be the leader; restart this one")]
     LeadershipLost(#[source] StoreError),
 }
 

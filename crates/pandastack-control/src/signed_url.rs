@@ -66,8 +66,8 @@ impl Signed {
     /// Whom the URL speaks for.
     pub(crate) async fn check(&self, store: &dyn Store) -> Result<Caller> {
         let refused = || {
-            let why = "this signed URL is not valid: it was changed, it has expired, or its key was deleted";
-            Error::new(ErrorCode::Unauthorized, format!("{why}; ask for a new one"))
+            let why = "the signed URL is invalid: it was changed, it has expired, or its key was deleted";
+            Error::new(ErrorCode::Unauthorized, format!("{why}; request a new one"))
         };
         let prefix = self.one("key").ok_or_else(refused)?;
         let token = store.token(prefix).await?.ok_or_else(refused)?;

@@ -207,8 +207,8 @@ pub enum Undetected {
     #[error(
         "no app was found in {where_looked}: looked for package.json (node), requirements.txt, pyproject.toml, uv.lock, \
          poetry.lock, pdm.lock, Pipfile, main.py, app.py, server.py (python), Staticfile, public/index.html and \
-         index.html (static), and found {found}; set root_directory if the app is further down, or start_command to say \
-         how it starts (in pandastack.toml, by `pandastack app deploy --start ...`, or by the API)"
+         index.html (static), and found {found}; set root_directory if the app is in a subdirectory, or \
+         set start_command (in pandastack.toml, with `pandastack app deploy --start ...`, or in the API)"
     )]
     Nothing {
         /// The directory.
@@ -220,7 +220,7 @@ pub enum Undetected {
     #[error("{0}")]
     NoStart(String),
     /// A kind that there is not.
-    #[error("`{0}` is not a kind of app; use one of {names}", names = Framework::NAMES.join(", "))]
+    #[error("`{0}` is not a framework; use one of {names}", names = Framework::NAMES.join(", "))]
     UnknownFramework(String),
     /// `pandastack.toml` or `package.json` cannot be read.
     #[error("{file} cannot be read: {why}")]
@@ -299,7 +299,9 @@ fn found(view: &View, wishes: &Wishes) -> Result<Plan, Undetected> {
         Some(Framework::Python) => return python::plan(view, start),
         Some(Framework::Static) => return site::plan(view).ok_or_else(|| nothing(view)),
         Some(Framework::Custom) => {
-            let missing = || Undetected::NoStart("framework `custom` needs a start_command".to_owned());
+            let missing = || {
+                Undetected::NoStart("framework `custom` needs a start command; set start_command".to_owned())
+            };
             return start.map(custom).ok_or_else(missing);
         }
         Some(kind) => return node::plan(view, start, Some(kind)),
@@ -333,7 +335,8 @@ fn both(view: &View, start: Option<&str>) -> Result<Plan, Undetected> {
         (Err(error), Err(_)) => return Err(error),
     };
     plan.because(format!(
-        "there are Node and Python files; the {other} side does not say how it starts: set `framework` to choose the other"
+        "found Node and Python files, but no start command for {other}; to use {other}, set `framework` and \
+         start_command"
     ));
     Ok(plan)
 }
@@ -342,26 +345,26 @@ fn custom(start: &str) -> Plan {
     Plan::new(
         Framework::Custom,
         Serve::Command(start.to_owned()),
-        "the start command was said, and no known kind of app was found".to_owned(),
+        "start_command is set, and no known framework was detected".to_owned(),
     )
 }
 
 /// What was said replaces what was found.
 fn apply(plan: &mut Plan, view: &View, wishes: Wishes) {
     if let Some(install) = wishes.install {
-        plan.because("the install command was said");
+        plan.because("install_command is set");
         locks::said(&mut plan.locks, view, &install);
         plan.refresh = None;
         plan.install = Some(install);
     }
     if let Some(build) = wishes.build {
-        plan.because("the build command was said");
+        plan.because("build_command is set");
         plan.build = Some(build);
     }
     if let Some(start) = wishes.start
         && plan.serve != Serve::Command(start.clone())
     {
-        plan.because("the start command was said");
+        plan.because("start_command is set");
         plan.serve = Serve::Command(start);
     }
 }

@@ -99,7 +99,7 @@ fn plain(key: &str, value: toml::Value) -> Result<String, ManifestError> {
         toml::Value::Integer(number) => Ok(number.to_string()),
         toml::Value::Boolean(is_true) => Ok(is_true.to_string()),
         other => Err(ManifestError(format!(
-            "`{key}` in [env] is of type {}; use a text, a whole number, true or false",
+            "`{key}` in [env] is of type {}; use a string, an integer, true or false",
             other.type_str()
         ))),
     }

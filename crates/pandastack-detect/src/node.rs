@@ -24,7 +24,8 @@ struct Package {
 impl Package {
     fn read(view: &View) -> Result<Self, Undetected> {
         let unreadable = |why: String| Undetected::Unreadable { file: "package.json", why };
-        let text = view.text("package.json").ok_or_else(|| unreadable("it is not there".to_owned()))?;
+        let text =
+            view.text("package.json").ok_or_else(|| unreadable("the file does not exist".to_owned()))?;
         serde_json::from_str(text).map_err(|error| unreadable(error.to_string()))
     }
 
@@ -82,7 +83,7 @@ pub(crate) fn plan(view: &View, start: Option<&str>, kind: Option<Framework>) ->
     let web = procfile::web(view);
     let start = start.or(web.as_deref());
     let (kind, reason) = match kind {
-        Some(kind) => (kind, "framework was said".to_owned()),
+        Some(kind) => (kind, "framework is set".to_owned()),
         None => kind_of(view, &package),
     };
     let mut plan = match kind {
@@ -93,7 +94,7 @@ pub(crate) fn plan(view: &View, start: Option<&str>, kind: Option<Framework>) ->
     };
     plan.reasons = vec![format!("detected {} because {reason}", plan.framework.as_str())];
     if let Some(web) = web {
-        plan.because("Procfile says how `web` starts");
+        plan.because("Procfile has a `web` process");
         plan.serve = Serve::Command(web);
     }
     plan.build = build(&package, &manager, kind);
@@ -134,14 +135,14 @@ fn kind_of(view: &View, package: &Package) -> (Framework, String) {
         if let Some(server) = package.needs_any(&VITE_SERVERS) {
             return (
                 Framework::Node,
-                format!("package.json builds with vite, but {server} makes it a server"),
+                format!("package.json builds with vite, but depends on {server}, a server"),
             );
         }
         let starts_server = package.script("start").is_some_and(|start| !start.contains("vite"));
         if starts_server {
             return (
                 Framework::Node,
-                "package.json builds with vite, but has a start script of its own".to_owned(),
+                "package.json builds with vite, but has its own start script".to_owned(),
             );
         }
         let by = config.map_or("its build script runs it".to_owned(), |config| format!("there is {config}"));
@@ -223,7 +224,8 @@ fn node_start(
     match main.or_else(|| view.first(&MAINS)) {
         Some(main) => Ok(Serve::Command(format!("exec node {main}"))),
         None => Err(Undetected::NoStart(format!(
-            "package.json has neither a `start` script nor `main`, and there is none of {}; add one, or set start_command",
+            "package.json has neither a `start` script nor `main`, and none of {} exists; add one, or set \
+             start_command",
             MAINS.join(", ")
         ))),
     }
@@ -351,7 +353,7 @@ impl Manager {
         let found = by_file.iter().find(|(file, _)| view.has(file));
         let (kind, reason) = match found {
             Some((file, kind)) => (*kind, format!("there is {file}")),
-            None => (ManagerKind::Npm, "nothing names another".to_owned()),
+            None => (ManagerKind::Npm, "no other package manager is named".to_owned()),
         };
         Self { kind, version: None, reason, locked }
     }

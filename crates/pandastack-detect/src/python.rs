@@ -46,7 +46,7 @@ pub(crate) fn plan(view: &View, start: Option<&str>) -> Result<Plan, Undetected>
         }
         if let Some(server) = missing {
             steps.push(pip(server));
-            plan.because(format!("{server} is added: nothing else here serves it"));
+            plan.because(format!("{server} is added because the app lists no server"));
         }
         let install = steps.join(" && ");
         plan.refresh = installer.as_ref().and_then(|installer| installer.refresh(view, &install));
@@ -174,10 +174,10 @@ fn mentions(view: &View, package: &str) -> bool {
 /// The start command, the server program it needs, and why.
 fn serving(view: &View, start: Option<&str>) -> Result<(String, Option<&'static str>, String), Undetected> {
     if let Some(start) = start {
-        return Ok((start.to_owned(), None, "the start command was said".to_owned()));
+        return Ok((start.to_owned(), None, "start_command is set".to_owned()));
     }
     if let Some(web) = procfile::web(view) {
-        return Ok((web, None, "Procfile says how `web` starts".to_owned()));
+        return Ok((web, None, "Procfile has a `web` process".to_owned()));
     }
     if view.has("manage.py")
         && let Some(module) = django_module(view)
@@ -199,7 +199,7 @@ fn serving(view: &View, start: Option<&str>) -> Result<(String, Option<&'static 
     match view.first(&MAINS) {
         Some(main) => Ok((format!("exec python3 {main}"), None, format!("{main} is run as a program"))),
         None => Err(Undetected::NoStart(format!(
-            "this is a Python app, but nothing says how it starts: looked for Procfile, manage.py, an assignment of \
+            "found a Python app without a start command; looked for Procfile, manage.py, an assignment of \
              FastAPI(...), Starlette(...) or Flask(...), and {}; set start_command",
             MAINS.join(", ")
         ))),

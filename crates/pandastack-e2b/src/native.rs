@@ -39,7 +39,7 @@ pub trait Directory: Send + Sync {
 
 /// The record of sandboxes does not answer.
 #[derive(Debug, thiserror::Error)]
-#[error("the record of sandboxes does not answer; try again in a moment")]
+#[error("sandbox records are unavailable; try again in a moment")]
 pub struct DirectoryUnavailable(#[source] pub Box<dyn std::error::Error + Send + Sync>);
 
 /// A native call that did not succeed.
@@ -60,10 +60,7 @@ impl NativeError {
     /// The answer was not what this side understands.
     fn nonsense(what: impl std::fmt::Display) -> Self {
         tracing::error!(%what, "the native API answered something unexpected");
-        Self::new(
-            StatusCode::BAD_GATEWAY,
-            "the server failed to translate its own answer; its log has the cause",
-        )
+        Self::new(StatusCode::BAD_GATEWAY, "internal server error; search the server's log for the cause")
     }
 
     pub(crate) fn is_missing_file(&self) -> bool {
@@ -113,8 +110,12 @@ impl Caller {
         match &self.identity {
             Identity::Key(key) => {
                 let value = HeaderValue::from_str(&format!("Bearer {key}"));
-                let unreadable =
-                    |_| NativeError::new(StatusCode::UNAUTHORIZED, "the API key has unreadable characters");
+                let unreadable = |_| {
+                    NativeError::new(
+                        StatusCode::UNAUTHORIZED,
+                        "the API key contains invalid characters; check E2B_API_KEY",
+                    )
+                };
                 request.headers_mut().insert(header::AUTHORIZATION, value.map_err(unreadable)?);
             }
             Identity::Sandbox(id) => {
@@ -186,7 +187,7 @@ async fn refusal(response: Response) -> NativeError {
     };
     match body {
         Some(body) => NativeError { status, code: Some(body.code), message: body.error, retry_after },
-        None => NativeError::new(status, "the call was refused without a reason"),
+        None => NativeError::new(status, "the request failed without a reason"),
     }
 }
 

@@ -23,7 +23,7 @@ pub(crate) struct Events {
 /// The stream cannot be read on.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StreamBroken {
-    #[error("the stream broke off: {0}")]
+    #[error("the stream was interrupted: {0}")]
     Body(axum::Error),
     #[error(transparent)]
     TooLarge(#[from] EventTooLarge),

@@ -52,7 +52,7 @@ pub(crate) enum Operation {
 pub(crate) enum SignatureRefused {
     #[error("the signature does not match; sign path, operation and user with the sandbox's access token")]
     Mismatch,
-    #[error("the signed URL has expired; make another")]
+    #[error("the signed URL has expired; create another")]
     Expired,
 }
 

@@ -34,7 +34,7 @@ pub(crate) fn named_by(headers: &HeaderMap) -> RestResult<Option<String>> {
     match parsed {
         Some(name) if name.is_empty() => Ok(None),
         Some(name) => Ok(Some(name)),
-        None => Err(unknown("the Authorization header does not name a user: send Basic base64(\"name:\")")),
+        None => Err(unknown("the Authorization header has no user name; send Basic base64(\"name:\")")),
     }
 }
 

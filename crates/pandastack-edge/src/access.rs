@@ -102,7 +102,7 @@ fn set_cookie(
     let cookie = format!("{PARAMETER}={signed}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Lax{flag}");
     // Two slashes at the start would lead to another site.
     let target = uri.path_and_query().map_or("/", PathAndQuery::as_str).trim_start_matches('/');
-    let malformed = |_| Trouble::Malformed("the address is malformed".to_owned());
+    let malformed = |_| Trouble::Malformed("the request URL is malformed".to_owned());
     let mut response = Response::new(ResponseBody::empty());
     *response.status_mut() = StatusCode::FOUND;
     response.headers_mut().insert(SET_COOKIE, HeaderValue::from_str(&cookie).map_err(malformed)?);

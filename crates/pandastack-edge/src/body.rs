@@ -26,12 +26,12 @@ pub struct BodyTooLarge;
 
 /// The client stopped in the middle.
 #[derive(Debug, Clone, Copy, thiserror::Error)]
-#[error("the client sent no more of the body in time")]
+#[error("the client stopped sending the body")]
 pub struct BodyStalled;
 
 /// The sandbox stopped before its answer was complete.
 #[derive(Debug, Clone, Copy, thiserror::Error)]
-#[error("the sandbox stopped before the answer was complete")]
+#[error("the sandbox stopped before the response was complete")]
 struct Cut;
 
 /// What a client sends.

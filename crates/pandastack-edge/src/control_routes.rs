@@ -90,13 +90,17 @@ impl ControlRoutes {
                 Ok(()) = moved.changed() => return Ok(()),
             };
             let Ok(Some(chunk)) = chunk else {
-                return Err(RouteUnavailable("control closed the stream of changes".to_owned()));
+                return Err(RouteUnavailable(
+                    "the control server closed the stream of route changes".to_owned(),
+                ));
             };
             for byte in chunk.map_err(|error| RouteUnavailable(error.to_string()))? {
                 if byte != b'\n' {
                     line.push(byte);
                     if line.len() > LINE_BYTES_MAX {
-                        return Err(RouteUnavailable("control sent nonsense".to_owned()));
+                        return Err(RouteUnavailable(
+                            "the control server sent a malformed route change".to_owned(),
+                        ));
                     }
                     continue;
                 }

@@ -48,7 +48,7 @@ impl ControlServers {
         path: &str,
         wait: Duration,
     ) -> Result<Option<T>, RouteUnavailable> {
-        let mut failed = RouteUnavailable("there is no control server to ask".to_owned());
+        let mut failed = RouteUnavailable("no control server is configured".to_owned());
         for _ in &self.servers {
             let turn = *self.turn.borrow();
             match self.ask(turn, path, wait).await {
@@ -80,7 +80,9 @@ impl ControlServers {
         let moved = self.turn.subscribe();
         let turn = *moved.borrow();
         let opening = tokio::time::timeout(ANSWER_WAIT, self.request(turn, path).send()).await;
-        let late = |_| RouteUnavailable(format!("control at {} does not answer", self.servers[turn].name));
+        let late = |_| {
+            RouteUnavailable(format!("the control server at {} is not responding", self.servers[turn].name))
+        };
         let answer = opening.map_err(late)?.and_then(reqwest::Response::error_for_status);
         let answer = answer.map_err(|error| self.failed(turn, &error))?;
         Ok(Following { answer, moved })
@@ -113,7 +115,7 @@ impl ControlServers {
     }
 
     fn failed(&self, turn: usize, error: &reqwest::Error) -> RouteUnavailable {
-        RouteUnavailable(format!("control at {}: {error}", self.servers[turn].name))
+        RouteUnavailable(format!("the control server at {} failed: {error}", self.servers[turn].name))
     }
 }
 

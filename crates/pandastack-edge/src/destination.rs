@@ -81,14 +81,12 @@ fn may_be_app(name: &str) -> bool {
 
 fn target(port: &str, id: &str, by_header: bool) -> Destination {
     let Some(port) = port.parse::<u16>().ok().filter(|port| *port > 0) else {
-        return Destination::Malformed("the port in the address is not between 1 and 65535");
+        return Destination::Malformed("invalid port in the host name; use 1 to 65535");
     };
     // Host names do not know case, ids are lowercase, and so are nearly all names.
     match id.parse().or_else(|_| id.to_ascii_lowercase().parse()) {
         Ok(sandbox) => Destination::Sandbox(Target { sandbox, port, by_header }),
-        Err(_) => {
-            Destination::Malformed("the address does not name a sandbox: use <port>-<sandbox id>.<domain>")
-        }
+        Err(_) => Destination::Malformed("the host name has no sandbox id; use <port>-<sandbox id>.<domain>"),
     }
 }
 
@@ -169,7 +167,7 @@ mod tests {
         check(
             "localhost",
             &[("e2b-sandbox-id", ID)],
-            Destination::Malformed("the port in the address is not between 1 and 65535"),
+            Destination::Malformed("invalid port in the host name; use 1 to 65535"),
         );
     }
 

@@ -123,7 +123,7 @@ impl Edge {
         let asked = Asked::of(parts, client);
         let mut since = asked.began;
         let Some(mut at) = self.choose(app, &[]) else {
-            let trouble = Trouble::NotServing("no machine serves this app; deploy it again".to_owned());
+            let trouble = Trouble::NotServing("the app has no running instance; deploy it again".to_owned());
             return trouble.answer(None, &parts.headers);
         };
         let (mut tried, mut is_repeated, mut cut_off) = (Vec::new(), false, None);
@@ -327,11 +327,11 @@ fn of_guest(response: Response<GuestBody>) -> Response<ResponseBody> {
 
 fn check_head(parts: &Parts) -> Result<(), Trouble> {
     if parts.method == Method::CONNECT {
-        return Err(Trouble::Malformed("previews do not take CONNECT".to_owned()));
+        return Err(Trouble::Malformed("previews do not support CONNECT".to_owned()));
     }
     if is_ambiguous(&parts.headers) {
         return Err(Trouble::Malformed(
-            "the request names its length or its host more than once; send each once".to_owned(),
+            "the request has more than one Content-Length or Host header; send each once".to_owned(),
         ));
     }
     let length = parts.headers.get(header::CONTENT_LENGTH);

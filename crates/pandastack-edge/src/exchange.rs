@@ -281,11 +281,11 @@ fn to_origin_form(parts: &mut Parts) {
 }
 
 fn malformed(_: http::uri::InvalidUri) -> Trouble {
-    Trouble::Malformed("the address is malformed".to_owned())
+    Trouble::Malformed("the request URL is malformed".to_owned())
 }
 
 pub(crate) fn stopped() -> Trouble {
-    Trouble::Busy("the sandbox was stopped before it answered; try again".to_owned())
+    Trouble::Busy("the sandbox stopped before it responded; try again".to_owned())
 }
 
 fn trouble_of(error: &(dyn std::error::Error + 'static)) -> Trouble {

@@ -27,7 +27,7 @@ pub trait Opened: Send + Sync + 'static {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refused<E> {
     /// Too many wait already.
-    #[error("{HELD_REQUESTS_MAX} requests already wait")]
+    #[error("{HELD_REQUESTS_MAX} requests are already waiting")]
     Full,
     /// It waited too long.
     #[error("not ready within {} s", HELD_WAIT.as_secs())]

@@ -38,7 +38,7 @@ pub enum DialError {
     #[error("the guest did not accept a connection within {} s", DIAL_WAIT.as_secs())]
     Late,
     /// Anything else.
-    #[error("the guest was not reached: {0}")]
+    #[error("the guest is unreachable: {0}")]
     Failed(String),
 }
 

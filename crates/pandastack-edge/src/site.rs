@@ -170,7 +170,7 @@ impl Site {
     fn refusal(&self, refused: Refused<Trouble>) -> Trouble {
         match refused {
             Refused::Full => Trouble::Busy(format!(
-                "{HELD_REQUESTS_MAX} requests already wait for this sandbox to wake; try again shortly"
+                "{HELD_REQUESTS_MAX} requests are waiting for the sandbox to wake; try again shortly"
             )),
             Refused::Late => Trouble::Busy(format!(
                 "the sandbox did not wake within {} s; try again shortly",
@@ -187,7 +187,7 @@ impl Site {
 
 fn busy() -> Trouble {
     Trouble::Busy(format!(
-        "{REQUESTS_PER_SANDBOX_MAX} requests are under way to this sandbox; try again shortly"
+        "{REQUESTS_PER_SANDBOX_MAX} requests to this sandbox are in flight; try again shortly"
     ))
 }
 

@@ -80,16 +80,16 @@ impl Trouble {
     fn title(&self) -> &'static str {
         match self {
             Trouble::Malformed(_) => "Bad request",
-            Trouble::Unknown => "No such sandbox",
+            Trouble::Unknown => "Sandbox not found",
             Trouble::NeedsToken => "This preview is private",
             Trouble::PortClosed => "Nothing listens here",
-            Trouble::InsideOnly(_) => "Open inside the sandbox only",
-            Trouble::NotServing(_) => "The sandbox does not serve requests",
+            Trouble::InsideOnly(_) => "Only reachable inside the sandbox",
+            Trouble::NotServing(_) => "The sandbox is not serving requests",
             Trouble::Busy(_) => "Too busy",
-            Trouble::Unavailable(_) => "The sandbox's host does not answer",
-            Trouble::Broken | Trouble::Silent => "The program in the sandbox did not answer",
+            Trouble::Unavailable(_) => "The sandbox's host is not responding",
+            Trouble::Broken | Trouble::Silent => "The program in the sandbox did not respond",
             Trouble::TooLarge => "The body is too large",
-            Trouble::TooSlow => "The body did not come in time",
+            Trouble::TooSlow => "The request body timed out",
         }
     }
 
@@ -110,26 +110,28 @@ impl Trouble {
             Trouble::Malformed(what) | Trouble::NotServing(what) | Trouble::Busy(what) => what.clone(),
             Trouble::Unavailable(what) => what.clone(),
             Trouble::Unknown => {
-                format!("sandbox `{id}` was not found; it may have been deleted, or its lifetime has ended")
+                format!("sandbox `{id}` not found; it may have been deleted or have expired")
             }
             Trouble::NeedsToken => {
-                "this preview is private: open it with a signed URL, or send its token in \
+                "this preview is private; open it with a signed URL, or send its token in \
                  `x-pandastack-preview-token`"
                     .to_owned()
             }
-            Trouble::PortClosed => format!(
-                "the sandbox runs but port is not open: nothing listens on port {port}; start a server on 0.0.0.0:{port}"
-            ),
+            Trouble::PortClosed => {
+                format!("the sandbox is running but port {port} is closed; start a server on 0.0.0.0:{port}")
+            }
             Trouble::InsideOnly(address) => format!(
-                "the sandbox runs but port is not open to the outside: the server listens on {address}:{port} only; \
+                "the sandbox is running but its server listens on {address}:{port} only; \
                  make it listen on 0.0.0.0:{port} (often `--host 0.0.0.0`)"
             ),
-            Trouble::Broken => format!("the program on port {port} closed the connection before it answered"),
-            Trouble::Silent => format!("the program on port {port} does not accept connections"),
+            Trouble::Broken => {
+                format!("the program on port {port} closed the connection before it responded")
+            }
+            Trouble::Silent => format!("the program on port {port} is not accepting connections"),
             Trouble::TooLarge => crate::body::BodyTooLarge.to_string(),
             Trouble::TooSlow => {
                 let seconds = BODY_WAIT.as_secs();
-                format!("nothing more of the body came for {seconds} s; send it without such pauses")
+                format!("the request body stalled for {seconds} s; send it without long pauses")
             }
         }
     }

@@ -13,14 +13,15 @@ pub enum NetError {
     InvalidConfig(String),
     /// Somebody else works with the same interface names.
     #[error(
-        "another agent on this host already uses the slot prefix {prefix:?}: give this one its own name_prefix and subnet"
+        "another agent on this host already uses the slot prefix {prefix:?}; set another name_prefix and \
+         subnet"
     )]
     PrefixTaken {
         /// The prefix both want.
         prefix: String,
     },
     /// The slots' addresses are in use for something else.
-    #[error("slot subnet {subnet} overlaps {address} on interface {interface}: choose another subnet")]
+    #[error("slot subnet {subnet} overlaps {address} on interface {interface}; choose another subnet")]
     SubnetTaken {
         /// The configured subnet.
         subnet: String,
@@ -31,7 +32,7 @@ pub enum NetError {
     },
     /// Every slot of the subnet is leased.
     #[error(
-        "all {capacity} network slots are in use: delete or hibernate sandboxes, or configure a larger subnet"
+        "all {capacity} network slots are in use; delete or hibernate sandboxes, or configure a larger subnet"
     )]
     Exhausted {
         /// Slots in the subnet.

@@ -77,7 +77,7 @@ impl Shared {
         let cause = self.lock().failure.clone();
         NetError::NotReady {
             waited_ms: waited.as_millis() as u64,
-            cause: cause.unwrap_or_else(|| "slots are taken faster than this host makes them".to_owned()),
+            cause: cause.unwrap_or_else(|| "slots are used faster than this host creates them".to_owned()),
         }
     }
 

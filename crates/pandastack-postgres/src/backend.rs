@@ -45,7 +45,7 @@ impl Backend {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectError {
     /// No such database.
-    #[error("there is no database `{0}`")]
+    #[error("database `{0}` not found")]
     Unknown(String),
     /// Whoever asks may not use it: a sentence.
     #[error("{0}")]

@@ -50,12 +50,12 @@ pub struct Endpoint {
 /// Why no database is meant.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NoEndpoint {
-    #[error("the client did not say which database it wants")]
+    #[error("the client did not name a database")]
     Unnamed,
-    #[error("the host name means database `{name}`, and the option means `{option}`")]
+    #[error("the host name names database `{name}`, but the endpoint option names `{option}`")]
     Differ { name: String, option: String },
     // Whose it is, nobody is told who has not logged in.
-    #[error("this port is that of another database than `{0}`")]
+    #[error("this port does not belong to database `{0}`")]
     OtherPort(String),
 }
 

@@ -38,7 +38,10 @@ impl Inside {
         usual: Option<Endpoint>,
     ) {
         let Ok(_place) = Arc::clone(&self.room).try_acquire_owned() else {
-            let full = Fatal::new("53300", format!("this server already has {CONNECTIONS_MAX} connections"));
+            let full = Fatal::new(
+                "53300",
+                format!("the limit of {CONNECTIONS_MAX} connections to this server is reached"),
+            );
             return refuse(&mut stream, &full.hint("close some, or try again shortly")).await;
         };
         let mut startup = match tokio::time::timeout(STARTUP_WAIT, self.begin(&mut stream, databases)).await {
@@ -50,8 +53,8 @@ impl Inside {
         let named = take_named(&mut startup);
         let endpoint = named.map_or(usual, |name| Endpoint::from_label(&name));
         let Some(endpoint) = endpoint else {
-            let unnamed = Fatal::new("08004", "the client did not say which database it wants");
-            let hint = "use the connection string in the variable that the database was attached with";
+            let unnamed = Fatal::new("08004", "the client did not name a database");
+            let hint = "use the connection string from the variable that attaching the database set";
             return refuse(&mut stream, &unnamed.hint(hint)).await;
         };
         run_session(stream, startup, &endpoint, databases, &self.cancel).await;

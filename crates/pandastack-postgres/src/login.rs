@@ -47,10 +47,10 @@ pub enum LoginError {
     #[error("{0}")]
     Sql(Box<SqlError>),
     /// The connection broke, or the server said something else than it should.
-    #[error("the connection to the database broke: {0}")]
+    #[error("the connection to the database was lost: {0}")]
     Broken(std::io::Error),
     /// It took too long.
-    #[error("the database did not answer the login within {} s", LOGIN_WAIT.as_secs())]
+    #[error("the login to the database timed out after {} s", LOGIN_WAIT.as_secs())]
     Late,
 }
 
@@ -168,15 +168,15 @@ impl Session {
                     scram = Some(begun);
                 }
                 Message::AuthenticationSaslContinue(challenge) => {
-                    let scram = scram.as_mut().ok_or_else(|| odd("a challenge before its time"))?;
+                    let scram = scram.as_mut().ok_or_else(|| odd("an unexpected SASL challenge"))?;
                     scram.update(challenge.data())?;
                     frontend::sasl_response(scram.message(), &mut out)?;
                 }
                 Message::AuthenticationSaslFinal(proof) => {
-                    scram.as_mut().ok_or_else(|| odd("a proof before its time"))?.finish(proof.data())?;
+                    scram.as_mut().ok_or_else(|| odd("an unexpected SASL proof"))?.finish(proof.data())?;
                     continue;
                 }
-                _ => return Err(odd("a way to log in that is not spoken here").into()),
+                _ => return Err(odd("an unsupported authentication method").into()),
             }
             self.send(&out).await?;
         }
@@ -227,7 +227,7 @@ impl Session {
 
 fn parse(kind: u8, body: &Bytes) -> std::io::Result<Message> {
     let mut whole = BytesMut::from(&crate::wire::message(kind, body)[..]);
-    Message::parse(&mut whole)?.ok_or_else(|| odd("half a message"))
+    Message::parse(&mut whole)?.ok_or_else(|| odd("an incomplete message"))
 }
 
 fn offers_scram(offer: &AuthenticationSaslBody) -> std::io::Result<bool> {

@@ -89,16 +89,16 @@ async fn answer(databases: &dyn Databases, headers: &HeaderMap, body: Body) -> R
     let bytes = match Limited::new(body, QUERY_BODY_BYTES_MAX).collect().await {
         Ok(collected) => collected.to_bytes(),
         Err(error) if error.is::<LengthLimitError>() => return Err(Refusal::TooLong),
-        Err(_) => return Err(bad("the request body ended before it was complete")),
+        Err(_) => return Err(bad("the request body is incomplete; send it again")),
     };
     let call: Call = serde_json::from_slice(&bytes)
-        .map_err(|error| bad(format!("the body is neither {{query, params}} nor {{queries}}: {error}")))?;
+        .map_err(|error| bad(format!("the body must be {{query, params}} or {{queries}}: {error}")))?;
     let (queries, transaction) = match call {
         Call::Single(query) => (vec![query], None),
         Call::Batch { queries } => (queries, Some(transaction(headers)?)),
     };
     if queries.len() > BATCH_STATEMENTS_MAX {
-        return Err(bad(format!("a transaction has at most {BATCH_STATEMENTS_MAX} statements")));
+        return Err(bad(format!("a transaction can have at most {BATCH_STATEMENTS_MAX} statements")));
     }
     let modes: Vec<_> = queries.iter().map(|query| query.array_mode).collect();
     let statement = |query: Query| Statement {
@@ -115,7 +115,7 @@ async fn answer(databases: &dyn Databases, headers: &HeaderMap, body: Body) -> R
     let mut shown = shown.map(|(outcome, mode)| show(outcome, raw, mode.unwrap_or(arrays)));
     match transaction {
         Some(_) => Ok(json!({ "results": shown.collect::<Vec<_>>() })),
-        None => shown.next().ok_or_else(|| bad("the statement is empty")),
+        None => shown.next().ok_or_else(|| bad("the statement is empty; give one")),
     }
 }
 
@@ -132,7 +132,8 @@ fn transaction(headers: &HeaderMap) -> Result<Transaction, Refusal> {
         Some(b"Serializable") => Some("SERIALIZABLE"),
         Some(_) => {
             return Err(bad(
-                "Neon-Batch-Isolation-Level is ReadUncommitted, ReadCommitted, RepeatableRead or Serializable",
+                "Neon-Batch-Isolation-Level must be ReadUncommitted, ReadCommitted, RepeatableRead or \
+                 Serializable",
             ));
         }
     };
@@ -148,8 +149,8 @@ fn connection(headers: &HeaderMap, domain: Option<&str>) -> Result<(Endpoint, Cr
     let host = headers.get(header::HOST).and_then(|value| value.to_str().ok());
     parse_connection(text, host, domain).ok_or_else(|| {
         bad(format!(
-            "Neon-Connection-String is not postgresql://user:password@<database id>.{}/database; \
-             where the host is an address, add ?options=endpoint%3D<database id>",
+            "Neon-Connection-String must be postgresql://user:password@<database id>.{}/database; \
+             if the host is an address, add ?options=endpoint%3D<database id>",
             domain.unwrap_or("pg.<domain>")
         ))
     })

@@ -313,7 +313,7 @@ impl Session {
                     failed = failed.or_else(|| {
                         Some(SqlError::new(
                             "25001",
-                            "the statement left a transaction open; send all of it in one call",
+                            "the statement left a transaction open; send the whole transaction in one call",
                         ))
                     });
                 }
@@ -342,9 +342,11 @@ fn truncated_tag(sql: &str, rows: usize) -> String {
 fn encode(statement: &Statement, rows_max: u32, out: &mut BytesMut) -> Result<(), RunError> {
     let parameters = &statement.parameters;
     if parameters.len() > PARAMETERS_MAX {
-        return Err(
-            SqlError::new("08P01", format!("a statement has at most {PARAMETERS_MAX} parameters")).into()
-        );
+        return Err(SqlError::new(
+            "08P01",
+            format!("a statement can have at most {PARAMETERS_MAX} parameters"),
+        )
+        .into());
     }
     // Before anything is sent: a transaction would be committed with rows that nobody gets, or wait for rows that nobody sends.
     if keyword(&statement.sql) == "COPY" {
@@ -359,7 +361,7 @@ fn encode(statement: &Statement, rows_max: u32, out: &mut BytesMut) -> Result<()
         None => Ok(IsNull::Yes),
     };
     let bound = frontend::bind("", "", [0], parameters, write, [0], out);
-    bound.map_err(|_| SqlError::new("08P01", "the parameters do not fit a message"))?;
+    bound.map_err(|_| SqlError::new("08P01", "the parameters are too large for a message"))?;
     frontend::describe(b'P', "", out)?;
     frontend::execute("", i32::try_from(rows_max).unwrap_or(0), out)?;
     Ok(())

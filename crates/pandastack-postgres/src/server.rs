@@ -104,7 +104,10 @@ impl Server {
             tracing::debug!(%error, "options of a connection");
         }
         let Ok(_place) = Arc::clone(&self.room).try_acquire_owned() else {
-            let full = Fatal::new("53300", format!("this edge already has {CONNECTIONS_MAX} connections"));
+            let full = Fatal::new(
+                "53300",
+                format!("the limit of {CONNECTIONS_MAX} connections to this edge is reached"),
+            );
             return refuse(&mut stream, &full.hint("close some, or try again shortly")).await;
         };
         match tokio::time::timeout(STARTUP_WAIT, self.secure(stream)).await {
@@ -123,7 +126,7 @@ impl Server {
         let secure = if is_tls(&stream, STARTUP_WAIT).await? {
             let mut secure = self.tls.accept(stream).await?;
             if secure.get_ref().1.alpn_protocol() != Some(ALPN) {
-                let missing = Fatal::new("08P01", "direct TLS needs the ALPN protocol `postgresql`");
+                let missing = Fatal::new("08P01", "direct TLS requires the ALPN protocol `postgresql`");
                 refuse(&mut secure, &missing.hint("use a PostgreSQL client with sslnegotiation=direct"))
                     .await;
                 return Ok(None);
@@ -145,7 +148,7 @@ impl Server {
                 Ok(None)
             }
             Ok(Packet::Tls | Packet::Gss) => {
-                refuse(&mut secure, &Fatal::new("08P01", "the connection is encrypted already")).await;
+                refuse(&mut secure, &Fatal::new("08P01", "the connection is already encrypted")).await;
                 Ok(None)
             }
             Err(error) => refuse_startup(&mut secure, error).await,
@@ -171,7 +174,7 @@ impl Server {
                     return Ok(false);
                 }
                 Ok(Packet::Startup(_)) => {
-                    let plain = Fatal::new("28000", "this server takes encrypted connections only");
+                    let plain = Fatal::new("28000", "this server accepts encrypted connections only");
                     refuse(stream, &plain.hint("add sslmode=require to the connection string")).await;
                     return Ok(false);
                 }
@@ -239,7 +242,7 @@ pub(crate) fn endpoint_of(
             NoEndpoint::Unnamed => "08004",
             NoEndpoint::Differ { .. } => "08P01",
             NoEndpoint::OtherPort(_) => {
-                let hint = "use that database's own port: `pandastack db url` prints it";
+                let hint = "use the port of that database; `pandastack db url` prints it";
                 return Fatal::new("08P01", none.to_string()).hint(hint);
             }
         };
@@ -292,7 +295,8 @@ async fn begin(
             tracing::debug!(database = endpoint.database, "a startup is sent again");
             continue;
         }
-        let hung_up = || format!("the server of database `{}` hung up at the login", endpoint.database);
+        let hung_up =
+            || format!("the server of database `{}` closed the connection during login", endpoint.database);
         return said.map(|said| (backend, said)).ok_or_else(|| ConnectError::Unavailable(hung_up()));
     }
 }

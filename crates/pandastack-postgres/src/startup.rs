@@ -40,12 +40,13 @@ pub(crate) struct Startup {
 /// Why a packet is none.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StartupError {
-    #[error("the connection ended before it began")]
+    #[error("the connection was closed before startup")]
     Ended(#[from] std::io::Error),
-    #[error("a startup packet of {0} bytes is not one; is this another protocol?")]
+    #[error("invalid startup packet of {0} bytes; the client may use another protocol")]
     Length(u32),
     #[error(
-        "protocol version {major}.{minor} is not spoken here; clients of PostgreSQL 7.4 and later speak 3.0"
+        "protocol version {major}.{minor} is not supported; use a client that supports 3.0 (PostgreSQL 7.4 \
+         or later)"
     )]
     Version { major: u32, minor: u32 },
     #[error("the startup packet is malformed")]

@@ -46,7 +46,7 @@ pub(crate) async fn upgrade(
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Response {
     let Ok(upgrade) = upgrade else {
-        let message = "this address is for WebSockets of database drivers; connect with one";
+        let message = "this URL accepts WebSockets of database drivers only; connect with a driver";
         let body = serde_json::json!({ "message": message, "error": message, "code": "bad_request" });
         return (StatusCode::BAD_REQUEST, axum::Json(body)).into_response();
     };
@@ -67,7 +67,7 @@ async fn serve(
     databases: &dyn Databases,
     wait: Duration,
 ) {
-    let late = |_| Fatal::new("08P01", format!("the client did not say who it is within {wait:?}"));
+    let late = |_| Fatal::new("08P01", format!("the client did not log in within {wait:?}"));
     let said = tokio::time::timeout(wait, hear(&mut stream, host, databases)).await;
     let Wish { endpoint, credentials, mut early } = match said.map_err(late).and_then(|heard| heard) {
         Ok(wish) => wish,
@@ -126,10 +126,7 @@ async fn hear(
 ) -> Result<Wish, Fatal> {
     let packet = read(stream).await.map_err(|error| Fatal::new("08P01", error.to_string()))?;
     let Packet::Startup(mut startup) = packet else {
-        return Err(Fatal::new(
-            "08P01",
-            "a WebSocket carries a session from its first byte; TLS is the socket's",
-        ));
+        return Err(Fatal::new("08P01", "TLS inside a WebSocket is not supported; use wss:// instead"));
     };
     let endpoint = endpoint_of(&mut startup, host, None, databases.domain())?;
     stream.write_all(&ASK_PASSWORD).await.map_err(broken)?;
@@ -142,7 +139,7 @@ async fn hear(
             Ok(Some(_)) | Err(_) => return Err(Fatal::new("08P01", "the client did not send a password")),
         }
         if stream.read_buf(&mut early).await.map_err(broken)? == 0 {
-            return Err(Fatal::new("08006", "the client went away before it sent a password"));
+            return Err(Fatal::new("08006", "the client disconnected before it sent a password"));
         }
     };
     let password = String::from_utf8_lossy(body.strip_suffix(b"\0").unwrap_or(&body)).into_owned();

@@ -94,7 +94,7 @@ pub(crate) async fn read_message(stream: &mut (impl AsyncRead + Unpin)) -> std::
 
 /// A message is longer than it may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a message is longer than it may be")]
+#[error("a message is too long")]
 pub(crate) struct TooLong;
 
 /// Writes a message.
@@ -123,7 +123,7 @@ impl Fatal {
     /// What whoever has work under way is told when the machine stops.
     pub(crate) fn asleep() -> Self {
         Self::new("57P01", "the database went to sleep or was stopped")
-            .hint("connect again: a sleeping database wakes when it is connected to")
+            .hint("connect again; connecting wakes a sleeping database")
     }
 
     pub(crate) fn hint(self, hint: impl Into<String>) -> Self {

@@ -30,8 +30,8 @@ impl Caller {
         }
         let (prefix, has) = (&self.prefix, self.scope);
         let message = format!(
-            "this needs a key with scope `{needed}`, and `{prefix}...` has `{has}`; \
-             `pandastack token create --scope {needed}` makes one, with an admin key"
+            "this request needs scope `{needed}`, but key `{prefix}...` has `{has}`; \
+             create a key with `pandastack token create --scope {needed}`, using an admin key"
         );
         Err(Error::new(ErrorCode::Forbidden, message))
     }

@@ -32,7 +32,7 @@ pub async fn read_body(body: axum::body::Body) -> Result<bytes::Bytes> {
             ErrorCode::BodyTooLarge,
             format!("the request body is larger than {JSON_BODY_BYTES_MAX} bytes"),
         )),
-        Err(_) => Err(Error::bad_request("the request body ended before it was complete")),
+        Err(_) => Err(Error::bad_request("the request body is incomplete; send it again")),
     }
 }
 
@@ -48,12 +48,12 @@ pub fn parse_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
     let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let (path, cause) = (error.path().to_string(), error.inner());
         match path.as_str() {
-            "." | "?" => Error::bad_request(format!("the request body is not what this call takes: {cause}")),
-            field => Error::bad_request(format!("`{field}` is not what this call takes: {cause}")),
+            "." | "?" => Error::bad_request(format!("invalid request body: {cause}")),
+            field => Error::bad_request(format!("invalid value for `{field}`: {cause}")),
         }
     })?;
     json.end()
-        .map_err(|error| Error::bad_request(format!("the request body goes on after its end: {error}")))?;
+        .map_err(|error| Error::bad_request(format!("unexpected data after the JSON body: {error}")))?;
     Ok(value)
 }
 
@@ -66,7 +66,9 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
     async fn from_request_parts(parts: &mut Parts, _: &S) -> ApiResult<Self> {
         let query = axum::extract::Query::<T>::try_from_uri(&parts.uri);
         let refused = |error: axum::extract::rejection::QueryRejection| {
-            Error::bad_request(format!("the query is not what this call takes: {}", error.body_text()))
+            let text = error.body_text();
+            let cause = text.strip_prefix("Failed to deserialize query string: ").unwrap_or(&text);
+            Error::bad_request(format!("invalid query: {cause}"))
         };
         Ok(Query(query.map_err(refused)?.0))
     }

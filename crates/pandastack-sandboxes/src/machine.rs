@@ -127,7 +127,7 @@ impl Machine {
         let call = endpoints::UnpackArchive::new(self.id().clone(), query);
         match self.client.call(call, on(&self.record, wait), archive).await {
             Err(AgentError::Timeout { .. }) => {
-                Err(Error::new(ErrorCode::GuestUnavailable, "the archive could not be copied in time"))
+                Err(Error::new(ErrorCode::GuestUnavailable, "copying the archive timed out; try again"))
             }
             unpacked => Ok(unpacked.map(drop)?),
         }
@@ -196,7 +196,7 @@ impl Machine {
                 return Ok(Exit { last_lines: last.into(), ..exit });
             }
             // The stream broke off before the end: its agent is being restarted, and the process goes on.
-            let Some(process) = process else { return Err(lost("the agent did not name the process")) };
+            let Some(process) = process else { return Err(lost("the agent did not return a process id")) };
             match self.reattach(process, events.last_id.as_deref()).await {
                 Ok(again) => {
                     body = Some(again);
@@ -304,7 +304,7 @@ fn is_restart(error: &AgentError) -> bool {
 }
 
 fn lost(why: &str) -> Error {
-    Error::new(ErrorCode::GuestUnavailable, format!("a command's output was lost: {why}"))
+    Error::new(ErrorCode::GuestUnavailable, format!("the output of the command was lost: {why}"))
 }
 
 #[cfg(test)]

@@ -80,7 +80,7 @@ impl Events {
                 Some(OutputEvent::Text(format!("\n[{} bytes of output were dropped]\n", gap.to - gap.from)))
             }
             "exit" => Some(serde_json::from_str(&data).map_or_else(
-                |error| OutputEvent::Failed(format!("the agent sent a malformed exit: {error}")),
+                |error| OutputEvent::Failed(format!("the agent sent a malformed exit event: {error}")),
                 OutputEvent::Exit,
             )),
             "error" => Some(OutputEvent::Failed(read().error)),

@@ -29,14 +29,15 @@ pub struct Candidate {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlacementRefused {
     /// No host has it in its catalogue.
-    #[error("there is no template `{0}`; GET /v1/templates lists those there are")]
+    #[error("template `{0}` not found; `pandastack template list` shows the templates")]
     UnknownTemplate(String),
     /// No host was heard lately.
-    #[error("no host answers at present; try again in a few seconds")]
+    #[error("no host is reachable; try again in a few seconds")]
     NoHosts,
     /// Hosts that have it have no room.
     #[error(
-        "no host has room for {memory_mb} MiB of memory and a network slot free; delete or hibernate some sandboxes, or add a host"
+        "no host has {memory_mb} MiB of free memory and a free network slot; delete or hibernate sandboxes, \
+         or add a host"
     )]
     Full {
         /// What it needs.

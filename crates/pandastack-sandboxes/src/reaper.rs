@@ -83,7 +83,7 @@ fn until(at: Timestamp) -> Duration {
 async fn end(sandboxes: &Arc<Sandboxes>, record: SandboxRecord) -> Result<()> {
     let kill = record.spec.on_timeout == OnTimeout::Kill || record.spec.candidate;
     if kill || record.state == SandboxState::Failed {
-        return ops::delete::delete(sandboxes, record, Some("its lifetime ended")).await;
+        return ops::delete::delete(sandboxes, record, Some("its lifetime expired")).await;
     }
     if record.state == SandboxState::Hibernated {
         let change = Change { ends_lifetime: true, ..Change::at(now()) };

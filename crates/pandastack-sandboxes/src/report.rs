@@ -162,16 +162,16 @@ async fn resolve(sandboxes: &Sandboxes, row: SandboxRecord) {
     let result = match (row.state, seen) {
         (SandboxState::Creating, Some(seen)) if seen.state == SandboxState::Creating => return,
         (SandboxState::Creating, Some(seen)) if seen.state.is_live() => {
-            let change = Change::at(now()).seeing(seen).because("finished after a restart of the server");
+            let change = Change::at(now()).seeing(seen).because("completed after a server restart");
             sandboxes.transition(&row.id, Transition::Created, &change).await
         }
         (SandboxState::Creating, _) => {
-            let why = "the server stopped while it was being made";
+            let why = "the server stopped while creating the sandbox";
             return ops::create::undo(sandboxes, &row, Some(&client), why).await;
         }
         (_, Some(_)) => return,
         (_, None) => {
-            let why = format!("host `{}` no longer has it; was the host restarted?", row.host);
+            let why = format!("host `{}` no longer has this sandbox; the host may have restarted", row.host);
             sandboxes.transition(&row.id, Transition::Lost, &Change::at(now()).because(why)).await
         }
     };

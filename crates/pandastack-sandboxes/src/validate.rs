@@ -37,7 +37,7 @@ pub fn create(request: &CreateSandbox) -> Result<()> {
     lifetime("ttl_seconds", request.ttl_seconds)?;
     let sized = request.cpu.is_some() || request.memory_mb.is_some();
     if request.from_snapshot.is_some() && sized {
-        return refuse("`cpu` and `memory_mb` are those of the snapshot; leave them out".to_owned());
+        return refuse("`cpu` and `memory_mb` come from the snapshot; leave them out".to_owned());
     }
     size(request.cpu, request.memory_mb)?;
     request.checkpoints.map_or(Ok(()), checkpoints)?;
@@ -67,7 +67,7 @@ pub fn snapshot(request: &CreateSnapshot) -> Result<()> {
     }
     request.name.as_deref().map_or(Ok(()), snapshot_name)?;
     if request.ttl_seconds == Some(0) {
-        return refuse("ttl_seconds must be at least 1; without it the snapshot stays".to_owned());
+        return refuse("`ttl_seconds` must be at least 1; leave it out to keep the snapshot".to_owned());
     }
     request.keep_last.map_or(Ok(()), keep_last)
 }
@@ -76,7 +76,8 @@ fn snapshot_name(name: &str) -> Result<()> {
     let fits = name.len() <= SNAPSHOT_NAME_BYTES_MAX;
     if name.trim().is_empty() || !fits || name.contains(char::is_control) {
         return refuse(format!(
-            "`name` is one line of 1 to {SNAPSHOT_NAME_BYTES_MAX} bytes; leave it out for a snapshot without one"
+            "`name` must be one line of 1 to {SNAPSHOT_NAME_BYTES_MAX} bytes; leave it out for an unnamed \
+             snapshot"
         ));
     }
     Ok(())
@@ -85,13 +86,13 @@ fn snapshot_name(name: &str) -> Result<()> {
 fn keep_last(count: u32) -> Result<()> {
     match count {
         1..=KEEP_LAST_MAX => Ok(()),
-        _ => refuse(format!("keep_last must be 1 to {KEEP_LAST_MAX}")),
+        _ => refuse(format!("`keep_last` must be 1 to {KEEP_LAST_MAX}")),
     }
 }
 
 fn checkpoints(wanted: Checkpoints) -> Result<()> {
     if wanted.every_seconds != 0 && wanted.every_seconds < CHECKPOINT_SECONDS_MIN {
-        return refuse(format!("checkpoints.every_seconds is 0 or at least {CHECKPOINT_SECONDS_MIN}"));
+        return refuse(format!("`checkpoints.every_seconds` must be 0 or at least {CHECKPOINT_SECONDS_MIN}"));
     }
     keep_last(wanted.keep_last)
 }
@@ -108,7 +109,7 @@ pub fn template_name(name: &str) -> Result<()> {
     let good = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
     if !(1..=TEMPLATE_NAME_BYTES_MAX).contains(&name.len()) || !name.bytes().all(good) {
         return refuse(format!(
-            "a template name is 1 to {TEMPLATE_NAME_BYTES_MAX} letters, digits, `.`, `_` and `-`"
+            "invalid template name; use 1 to {TEMPLATE_NAME_BYTES_MAX} letters, digits, `.`, `_` and `-`"
         ));
     }
     Ok(())
@@ -116,10 +117,10 @@ pub fn template_name(name: &str) -> Result<()> {
 
 fn lifetime(field: &str, seconds: Option<u64>) -> Result<()> {
     match seconds {
-        Some(0) => refuse(format!("{field} must be at least 1")),
-        Some(seconds) if seconds > TTL_SECONDS_MAX => {
-            refuse(format!("{field} is at most {TTL_SECONDS_MAX}; for longer use `persistent: true`"))
-        }
+        Some(0) => refuse(format!("`{field}` must be at least 1")),
+        Some(seconds) if seconds > TTL_SECONDS_MAX => refuse(format!(
+            "`{field}` must be at most {TTL_SECONDS_MAX}; for no limit, set `persistent: true`"
+        )),
         _ => Ok(()),
     }
 }
@@ -127,12 +128,12 @@ fn lifetime(field: &str, seconds: Option<u64>) -> Result<()> {
 /// Checks labels.
 pub fn metadata(metadata: &Metadata) -> Result<()> {
     if metadata.len() > METADATA_PAIRS_MAX {
-        return refuse(format!("metadata has {} pairs; at most {METADATA_PAIRS_MAX} fit", metadata.len()));
+        return refuse(format!("`metadata` has {} pairs; the limit is {METADATA_PAIRS_MAX}", metadata.len()));
     }
     for (key, value) in metadata {
         if key.is_empty() || key.len() > METADATA_TEXT_BYTES_MAX || value.len() > METADATA_TEXT_BYTES_MAX {
             return refuse(format!(
-                "metadata keys and values are at most {METADATA_TEXT_BYTES_MAX} bytes, and keys not empty"
+                "`metadata` keys must be 1 to {METADATA_TEXT_BYTES_MAX} bytes, and values at most as long"
             ));
         }
     }
@@ -142,13 +143,13 @@ pub fn metadata(metadata: &Metadata) -> Result<()> {
 /// Checks environment variables.
 pub fn env(env: &BTreeMap<String, String>) -> Result<()> {
     if env.len() > ENV_PAIRS_MAX {
-        return refuse(format!("env has {} variables; at most {ENV_PAIRS_MAX} fit", env.len()));
+        return refuse(format!("`env` has {} variables; the limit is {ENV_PAIRS_MAX}", env.len()));
     }
     for (name, value) in env {
         if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
             let shown: String = name.chars().take(40).collect();
             return refuse(format!(
-                "env variable `{shown}`: names are not empty and have no `=`, nothing has NUL"
+                "invalid variable `{shown}` in `env`; use no empty name, no `=` in a name and no NUL"
             ));
         }
     }
@@ -161,7 +162,7 @@ pub fn start_process(request: &StartProcess) -> Result<()> {
         terminal(size)?;
     }
     if request.tag.as_ref().is_some_and(|tag| tag.len() > PROCESS_TAG_BYTES_MAX) {
-        return refuse(format!("tag is at most {PROCESS_TAG_BYTES_MAX} bytes"));
+        return refuse(format!("`tag` must be at most {PROCESS_TAG_BYTES_MAX} bytes"));
     }
     if request.pty.is_some() && request.exec.cmd.is_none() && request.exec.argv.is_none() {
         return exec(&ExecRequest { cmd: Some("shell".to_owned()), ..request.exec.clone() });
@@ -173,7 +174,7 @@ pub fn start_process(request: &StartProcess) -> Result<()> {
 pub fn terminal(size: TerminalSize) -> Result<()> {
     let sides = 1..=TERMINAL_SIDE_MAX;
     if !sides.contains(&size.rows) || !sides.contains(&size.cols) {
-        return refuse(format!("a terminal has 1 to {TERMINAL_SIDE_MAX} rows and columns"));
+        return refuse(format!("a terminal must have 1 to {TERMINAL_SIDE_MAX} rows and columns"));
     }
     Ok(())
 }
@@ -184,15 +185,16 @@ pub fn exec(request: &ExecRequest) -> Result<()> {
         (Some(_), Some(_)) => return refuse("give `cmd` or `argv`, not both".to_owned()),
         (Some(cmd), None) if !cmd.trim().is_empty() => std::slice::from_ref(cmd),
         (None, Some(argv)) if argv.first().is_some_and(|program| !program.is_empty()) => argv.as_slice(),
-        _ => return refuse("`cmd` is empty: say what to run".to_owned()),
+        _ => return refuse("`cmd` is empty; give a command to run".to_owned()),
     };
     if command.iter().map(String::len).sum::<usize>() > EXEC_COMMAND_BYTES_MAX {
         return refuse(format!(
-            "the command is longer than {EXEC_COMMAND_BYTES_MAX} bytes; write a script with PUT /fs and run that"
+            "the command is longer than {EXEC_COMMAND_BYTES_MAX} bytes; upload a script with PUT /fs and run \
+             it"
         ));
     }
     if command.iter().any(|part| part.contains('\0')) {
-        return refuse("the command contains a NUL byte".to_owned());
+        return refuse("the command contains a NUL byte; remove it".to_owned());
     }
     if let Some(cwd) = &request.cwd {
         path("cwd", cwd)?;
@@ -201,9 +203,9 @@ pub fn exec(request: &ExecRequest) -> Result<()> {
         self::env(env)?;
     }
     match request.timeout_seconds {
-        Some(0) => refuse("timeout_seconds must be at least 1".to_owned()),
+        Some(0) => refuse("`timeout_seconds` must be at least 1".to_owned()),
         Some(seconds) if seconds > EXEC_TIMEOUT_SECONDS_MAX => {
-            refuse(format!("timeout_seconds is at most {EXEC_TIMEOUT_SECONDS_MAX}"))
+            refuse(format!("`timeout_seconds` must be at most {EXEC_TIMEOUT_SECONDS_MAX}"))
         }
         _ => Ok(()),
     }

@@ -12,7 +12,7 @@ pub type Result<T> = std::result::Result<T, StoreError>;
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// No such row, or one of another workspace.
-    #[error("there is no {what} `{id}`")]
+    #[error("{what} `{id}` not found")]
     NotFound {
         /// Kind of thing.
         what: &'static str,
@@ -23,7 +23,7 @@ pub enum StoreError {
     #[error(transparent)]
     Refused(#[from] TransitionRefused),
     /// A workspace has as many as it may have.
-    #[error("this workspace already has {limit} {what}, as many as it may have; delete some first")]
+    #[error("the limit of {limit} {what} is reached; delete some first")]
     Quota {
         /// Kind of thing.
         what: &'static str,
@@ -32,8 +32,8 @@ pub enum StoreError {
     },
     /// The operator allows less.
     #[error(
-        "the workspace's quota `{name}` is {limit}: {used} are in use, and this needs {wanted} more; delete something, or \
-         raise it with `pandastack quota set`"
+        "quota `{name}` exceeded: the limit is {limit}, {used} are in use and this needs {wanted} more; \
+         delete something, or raise it with `pandastack quota set`"
     )]
     OverQuota {
         /// The quota.
@@ -46,7 +46,7 @@ pub enum StoreError {
         wanted: u64,
     },
     /// There is one of that name.
-    #[error("there is already {what} `{id}`; choose another name")]
+    #[error("{what} `{id}` already exists; choose another name")]
     Exists {
         /// Kind of thing, with its article.
         what: &'static str,
@@ -57,10 +57,10 @@ pub enum StoreError {
     #[error("{0}")]
     Held(String),
     /// It would leave the workspace without a key that can make others.
-    #[error("`{0}` is the last admin key of this workspace; make another before deleting it")]
+    #[error("`{0}` is the last admin key of this workspace; create another before you delete it")]
     LastToken(String),
     /// A stored value cannot be read.
-    #[error("stored {what} is not readable; was the database written by a newer version?")]
+    #[error("the stored {what} cannot be read; a newer version may have written the database")]
     Corrupt {
         /// Where.
         what: &'static str,
@@ -72,10 +72,10 @@ pub enum StoreError {
     #[error("the disk that holds the database is full; free some space and try again")]
     DiskFull,
     /// The database failed.
-    #[error("the database failed")]
+    #[error("the database query failed")]
     Database(#[source] sqlx::Error),
     /// The schema could not be brought up to date.
-    #[error("the database schema could not be brought up to date")]
+    #[error("the database schema could not be migrated")]
     Migrate(#[from] sqlx::migrate::MigrateError),
 }
 

@@ -349,8 +349,8 @@ impl SandboxRecord {
     pub fn promote(&mut self, at: Timestamp) -> Result<(), StoreError> {
         if !self.state.is_live() {
             return Err(StoreError::Held(format!(
-                "sandbox `{}` is {} and cannot be promoted: another child of its fork was promoted before it, or it was \
-                 deleted",
+                "sandbox `{}` is {} and cannot be promoted; it was deleted, or another child of its fork was \
+                 promoted first",
                 self.id,
                 self.state.as_str()
             )));

@@ -42,7 +42,7 @@ impl Error {
     /// Nothing has this id.
     pub fn not_found(what: &str, id: &str) -> Self {
         let shown: String = id.chars().take(80).collect();
-        Self::new(ErrorCode::NotFound, format!("there is no {what} `{shown}`"))
+        Self::new(ErrorCode::NotFound, format!("{what} `{shown}` not found"))
     }
 
     /// The state of the thing does not allow this.
@@ -52,7 +52,7 @@ impl Error {
 
     /// The server failed. The user sees no cause; the log does.
     pub fn internal(cause: impl Into<Cause>) -> Self {
-        let message = "the server failed; its log has the cause under this request id";
+        let message = "internal server error; search the server's log for this request id";
         Self { cause: Some(cause.into()), ..Self::new(ErrorCode::Internal, message) }
     }
 

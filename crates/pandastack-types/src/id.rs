@@ -10,7 +10,7 @@ pub const ID_CHARS_MAX: usize = 57;
 
 /// Text that is not an id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is not a {kind} id: use 1 to {ID_CHARS_MAX} lowercase letters, digits and `-`")]
+#[error("`{text}` is not a valid {kind} id; use 1 to {ID_CHARS_MAX} lowercase letters, digits and `-`")]
 pub struct IdError {
     kind: &'static str,
     text: String,

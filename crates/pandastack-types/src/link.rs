@@ -54,24 +54,22 @@ impl std::fmt::Debug for LinkKey {
 pub enum LinkRefused {
     /// The secret is too short to be one.
     #[error(
-        "the join secret is shorter than {SECRET_BYTES_MIN} bytes; make one with `pandastack join-secret`"
+        "the join secret is shorter than {SECRET_BYTES_MIN} bytes; generate one with `pandastack join-secret`"
     )]
     WeakSecret,
     /// No signature, or not in our form.
-    #[error("the request carries no link signature")]
+    #[error("the request has no valid link signature; set the same join secret on both sides")]
     Missing,
     /// The other side speaks another version.
-    #[error(
-        "link version `{0}` is not spoken here (this side speaks {LINK_VERSION}); upgrade the older side"
-    )]
+    #[error("link version `{0}` is not supported (this side uses {LINK_VERSION}); upgrade the older side")]
     Version(String),
     /// Clocks differ or the request is old.
     #[error(
-        "the link signature is older than {SKEW_SECONDS_MAX} s or from the future; check both hosts' clocks"
+        "the link signature is over {SKEW_SECONDS_MAX} s old or in the future; synchronize the hosts' clocks"
     )]
     Expired,
     /// Another secret, path or direction.
-    #[error("the link signature does not match; check that both sides have the same join secret")]
+    #[error("the link signature does not match; set the same join secret on both sides")]
     Mismatch,
 }
 

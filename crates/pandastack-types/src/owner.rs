@@ -75,7 +75,7 @@ impl fmt::Display for Owner {
 
 /// The text names no owner.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not an owner such as app:<id>")]
+#[error("`{0}` is not a valid owner; use a form such as app:<id>")]
 pub struct OwnerError(String);
 
 impl FromStr for Owner {

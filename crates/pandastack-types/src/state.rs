@@ -68,7 +68,7 @@ pub enum Transition {
 
 /// A transition that the present state does not allow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a {} sandbox cannot become {}", .state.as_str(), .transition.as_str())]
+#[error("the sandbox is {} and cannot become {}", .state.as_str(), .transition.as_str())]
 pub struct TransitionRefused {
     /// The present state.
     pub state: SandboxState,

@@ -41,7 +41,7 @@ pub enum DeliveryError {
     #[error("{0}")]
     Unreachable(String),
     /// The answer was not a success.
-    #[error("it answered {0}")]
+    #[error("the server responded with {0}")]
     Answered(reqwest::StatusCode),
 }
 
@@ -112,9 +112,9 @@ impl Webhooks {
     pub fn check_url(&self, field: &str, text: &str) -> Result<Url> {
         let refuse = |why: String| Error::bad_request(format!("`{field}` {why}"));
         if text.len() > URL_BYTES_MAX {
-            return Err(refuse(format!("is at most {URL_BYTES_MAX} bytes")));
+            return Err(refuse(format!("must be at most {URL_BYTES_MAX} bytes")));
         }
-        let url = Url::parse(text).map_err(|error| refuse(format!("is not a URL: {error}")))?;
+        let url = Url::parse(text).map_err(|error| refuse(format!("is not a valid URL: {error}")))?;
         if !["http", "https"].contains(&url.scheme()) {
             return Err(refuse("must begin with http:// or https://".to_owned()));
         }
@@ -125,7 +125,7 @@ impl Webhooks {
         };
         if !self.allow_private && literal.is_some_and(|address| !is_public(address)) {
             return Err(refuse(
-                "is not on the internet; the operator can allow private addresses with \
+                "is not a public address; the operator can allow private addresses with \
                  --schedules-private-targets"
                     .to_owned(),
             ));

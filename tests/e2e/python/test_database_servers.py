@@ -191,7 +191,7 @@ def test_without_a_name_an_option_says_it_and_every_mistake_is_answered(platform
     first, second = two
     for how, said in (
         ({"host": f"no-such-database.{DOMAIN}"}, "FATAL:  there is no database `no-such-database`"),
-        (unnamed, "FATAL:  the client did not say which database it wants"),
+        (unnamed, "FATAL:  the client did not name a database"),
         ({"options": f"endpoint={second['id']}"}, f"FATAL:  the host name means database `{first['id']}`"),
     ):
         with pytest.raises(psycopg.OperationalError, match=re.escape(said)):

@@ -69,7 +69,7 @@ def test_a_killed_server_loses_no_queued_call(platform: Platform) -> None:
         wait_until("ready again", platform.is_ready, 120)
     ended = functions.wait_for_run(function, last, timeout_seconds=120)
     assert (ended["status"], ended["attempt"], ended["dead_letter"]) == ("error", 2, True), ended
-    assert ended["error"] == "the server ended during this attempt", ended
+    assert ended["error"] == "the server stopped during this attempt", ended
     assert [run["id"] for run in functions.dead_letters(function)] == [last]
     # Who is to know was told, once it answered well.
     wait_until("the notice", lambda: receiver.calls, 60)

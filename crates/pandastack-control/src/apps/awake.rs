@@ -27,8 +27,7 @@ pub(crate) async fn keep_awake(
     JsonBody(request): JsonBody<KeepAwake>,
 ) -> ApiResult<Json<Lifecycle>> {
     let record = of.find(&app, &caller).await?;
-    let none =
-        || Error::conflict(format!("app `{}` has no version that serves; deploy it first", record.name));
+    let none = || Error::conflict(format!("app `{}` has no live deployment; deploy it first", record.name));
     let live = app.store.deployment(&record.id, record.active.as_ref().ok_or_else(none)?).await?;
     let (mut asked, mut lost) = (Vec::new(), Vec::new());
     for id in live.spec.machines() {

@@ -67,22 +67,23 @@ impl BuildError {
     pub(super) fn step(what: &str, exit: &Exit) -> Self {
         let why = match (exit.timed_out, exit.signal, exit.exit_code) {
             (true, ..) => {
-                format!("it took longer than it may (installing and building: {BUILD_SECONDS_MAX} s)")
+                format!("it exceeded {BUILD_SECONDS_MAX} s, the limit for install and build")
             }
             (_, Some(9), _) | (_, _, 137) => {
-                "it was killed, most likely because the machine ran out of memory; give the app more with `memory_mb` (`pandastack app deploy --memory MIB`)"
+                "it was killed, most likely because the machine ran out of memory; raise `memory_mb` \
+                 (`pandastack app deploy --memory MIB`)"
                     .to_owned()
             }
-            (_, Some(signal), _) => format!("signal {signal} ended it"),
-            (_, _, 127) => "a program that it needs is not installed (exit code 127)".to_owned(),
-            (.., code) => format!("it ended with exit code {code}"),
+            (_, Some(signal), _) => format!("it was killed by signal {signal}"),
+            (_, _, 127) => "a program it needs is not installed (exit code 127)".to_owned(),
+            (.., code) => format!("it exited with code {code}"),
         };
         Self::step_because(what, &why)
     }
 
     /// A step that ended badly, and what is known of why.
     pub(super) fn step_because(what: &str, why: &str) -> Self {
-        BuildError::Step(format!("{what} failed: {why}; its log has the output"))
+        BuildError::Step(format!("{what} failed: {why}; see the log for its output"))
     }
 }
 
@@ -114,8 +115,7 @@ impl Build<'_> {
     /// The machine of a build: the one that has the archive, or a fresh one.
     pub(super) async fn machine(&self, deployment: &DeploymentRecord) -> Result<Machine, BuildError> {
         if let (Source::Archive, Some(id)) = (&deployment.spec.source, &deployment.spec.build_machine) {
-            let gone =
-                |_| BuildError::Step("the machine with the uploaded source is gone; deploy again".to_owned());
+            let gone = |_| BuildError::Step("the machine with the upload was lost; deploy again".to_owned());
             let machine = machine::open(&self.app.sandboxes, self.of, id).await.map_err(gone)?;
             // A build that was begun before a restart of the server may still run; two at once would disturb each other.
             machine::end_builds(&machine).await?;
@@ -153,7 +153,7 @@ impl Build<'_> {
         let (directory, view) = self.look(machine).await?;
         let spec = &self.of.spec;
         let says = says::source_config(manifest(&view)?, spec)
-            .map_err(|error| BuildError::Step(format!("{MANIFEST} cannot be used: {}", error.message)))?;
+            .map_err(|error| BuildError::Step(format!("{MANIFEST} is invalid: {}", error.message)))?;
         let wishes = Wishes {
             framework: spec.framework.clone(),
             install: spec.install_command.clone(),
@@ -177,9 +177,7 @@ impl Build<'_> {
         let root = text.as_deref().map(|text| Manifest::parse(text).map_err(unreadable));
         let place = Place::of(&self.of.spec, root).map_err(|error| match error {
             PlaceError::Unreadable(why) => BuildError::Undetected(why),
-            PlaceError::Outside(why) => {
-                BuildError::Step(format!("{MANIFEST} cannot be used: {}", why.message))
-            }
+            PlaceError::Outside(why) => BuildError::Step(format!("{MANIFEST} is invalid: {}", why.message)),
         })?;
         let directory = match place.directory.as_str() {
             "" => SOURCE_DIR.to_owned(),
@@ -237,7 +235,7 @@ impl Build<'_> {
     /// Installs again what of the restored packages the source itself decides.
     async fn refresh(&self, machine: &Machine, found: &Found) -> Result<(), BuildError> {
         let Some(command) = &found.plan.refresh else { return Ok(()) };
-        self.log.say(format!("the source's own part of them is made anew: {command}")).await;
+        self.log.say(format!("reinstalling the source itself: {command}")).await;
         self.command("installing the source itself", machine, command, found).await
     }
 
@@ -258,9 +256,7 @@ impl Build<'_> {
             if !wish.suits(&has) {
                 let (wanted, file, has) = (wish.shown(), wish.file, has.trim());
                 self.log
-                    .say(format!(
-                        "Node {wanted} is wanted by {file}, but {has} is used; one major number there is installed"
-                    ))
+                    .say(format!("{file} asks for Node {wanted}, but {has} is used; name one major version"))
                     .await;
             }
         }
@@ -271,7 +267,8 @@ impl Build<'_> {
             let PythonWish { wanted, file } = wish;
             self.log
                 .say(format!(
-                    "Python {wanted} is wanted by {file}, but this machine has {has}, which is used; a template with the other one changes that"
+                    "{file} asks for Python {wanted}, but this machine has {has}, which is used; to change \
+                     it, use another template"
                 ))
                 .await;
         }
@@ -313,7 +310,8 @@ impl Build<'_> {
                 let there = machine.exec(&shell(r#"test -d "$DIR""#, &[("DIR", &root)])).await?;
                 if there.exit_code != 0 {
                     return Err(BuildError::Step(format!(
-                        "the build made no directory `{files}`; if its output is elsewhere, say so where the build reads it, or set start_command"
+                        "the build created no directory `{files}`; configure the build to write its output \
+                         there, or set start_command"
                     )));
                 }
                 machine.write(STATIC_SERVER_PATH, STATIC_SERVER.into()).await?;
@@ -345,7 +343,7 @@ pub(super) async fn build_machine(
                 tracing::warn!(app = %of.id, %error, "a build begins without what earlier ones installed");
                 if let Some(log) = log {
                     log.say(
-                        "what earlier builds installed is not there any more; everything is installed anew",
+                        "the dependencies of earlier builds are no longer cached; installing from scratch",
                     )
                     .await;
                 }

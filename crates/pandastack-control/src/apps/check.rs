@@ -40,13 +40,14 @@ pub(super) fn name(name: &str, api_host: &str) -> Result<()> {
     let starts = name.starts_with(|c: char| c.is_ascii_lowercase());
     if name.len() > NAME_CHARS_MAX || !starts || name.ends_with('-') || !name.chars().all(label) {
         return refuse(format!(
-            "an app's name is 1 to {NAME_CHARS_MAX} lowercase letters, digits and `-`, begins with a letter and does not end with `-`"
+            "an app name must be 1 to {NAME_CHARS_MAX} lowercase letters, digits and `-`, begin with a \
+             letter and not end with `-`"
         ));
     }
     let platform = api_host.split('.').next().is_some_and(|first| first.eq_ignore_ascii_case(name));
     let taken = RESERVED.contains(&name) || name.starts_with("fn-") || previews::is_name(name);
     if taken || uuid::Uuid::try_parse(name).is_ok() || platform {
-        return refuse(format!("`{name}` means something else in addresses here; choose another name"));
+        return refuse(format!("`{name}` is a reserved host name; choose another name"));
     }
     Ok(())
 }
@@ -68,7 +69,7 @@ pub(super) fn apply(spec: &mut AppSpec, settings: AppSettings) -> Result<()> {
         if let Some(text) = text
             && (text.len() > APP_TEXT_BYTES_MAX || text.contains('\0'))
         {
-            return refuse(format!("`{field}` is at most {APP_TEXT_BYTES_MAX} bytes without NUL"));
+            return refuse(format!("`{field}` must be at most {APP_TEXT_BYTES_MAX} bytes without NUL"));
         }
     }
     settings.git_url.as_deref().map_or(Ok(()), repository)?;
@@ -138,7 +139,7 @@ fn apply_poll(spec: &mut AppSpec, seconds: Option<u64>) -> Result<()> {
     let Some(seconds) = seconds else { return Ok(()) };
     let (least, most) = (POLL_SECONDS_RANGE.start(), POLL_SECONDS_RANGE.end());
     if seconds != 0 && !POLL_SECONDS_RANGE.contains(&seconds) {
-        return refuse(format!("`poll_seconds` must be {least} to {most}, or 0 for none"));
+        return refuse(format!("`poll_seconds` must be {least} to {most}, or 0 to disable it"));
     }
     spec.poll_seconds = Some(seconds).filter(|seconds| *seconds > 0);
     spec.poll_asked += 1;
@@ -152,7 +153,7 @@ fn apply_instances(spec: &mut AppSpec, least: Option<u32>, most: Option<u32>) ->
     }
     if least > most {
         return refuse(format!(
-            "`min_instances` is {least}, but there are only {most} machines: it must be 0 to `max_instances`"
+            "`min_instances` is {least}, but `max_instances` is {most}; set it to 0 to `max_instances`"
         ));
     }
     (spec.min_instances, spec.max_instances) = (least, most);
@@ -179,7 +180,8 @@ fn apply_numbers(spec: &mut AppSpec, port: Option<u16>, idle: Option<u64>) -> Re
 fn repository(text: &str) -> Result<()> {
     if !text.is_empty() && (Repository::parse(text).is_none() || text.len() > APP_TEXT_BYTES_MAX) {
         return refuse(
-            "`git_url` must be an address such as https://git.example.com/me/app.git or git@git.example.com:me/app.git"
+            "`git_url` must be a URL such as https://git.example.com/me/app.git or \
+             git@git.example.com:me/app.git"
                 .to_owned(),
         );
     }
@@ -202,7 +204,7 @@ fn address(field: &str, text: &str) -> Result<()> {
     let good =
         url::Url::parse(text).is_ok_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
     if !good || text.len() > APP_TEXT_BYTES_MAX {
-        return refuse(format!("`{field}` must be an address such as https://git.example.com/api/v1"));
+        return refuse(format!("`{field}` must be a URL such as https://git.example.com/api/v1"));
     }
     Ok(())
 }
@@ -212,7 +214,7 @@ pub(super) fn git_ref(text: &str) -> Result<()> {
     let odd = |c: char| c.is_ascii_control() || " ~^:?*[\\".contains(c);
     if text.starts_with('-') || text.contains("..") || text.contains(odd) || text.len() > APP_TEXT_BYTES_MAX {
         return refuse(format!(
-            "`{}` is not a branch, tag or commit",
+            "`{}` is not a valid branch, tag or commit",
             text.chars().take(80).collect::<String>()
         ));
     }
@@ -230,7 +232,7 @@ fn framework(text: &str) -> Result<()> {
 pub(super) fn root_directory(text: &str) -> Result<()> {
     let outside = text.split('/').any(|part| part == "..");
     if outside || text.contains('\0') || text.len() > APP_TEXT_BYTES_MAX {
-        return refuse("`root_directory` must be a directory within the source".to_owned());
+        return refuse("`root_directory` must be a directory in the source".to_owned());
     }
     Ok(())
 }
@@ -239,9 +241,7 @@ pub(super) fn root_directory(text: &str) -> Result<()> {
 pub(super) fn put_env(spec: &mut AppSpec, key: &str, entry: EnvEntry) -> Result<()> {
     if let Some(attached) = spec.databases.get(key) {
         let id = &attached.database;
-        return refuse(format!(
-            "`{key}` holds the address of database `{id}`, which is attached; detach that"
-        ));
+        return refuse(format!("`{key}` is set by the attached database `{id}`; detach it first"));
     }
     put_variable(&mut spec.env, key, entry)
 }
@@ -250,7 +250,9 @@ pub(super) fn put_env(spec: &mut AppSpec, key: &str, entry: EnvEntry) -> Result<
 pub(super) fn put_variable(env: &mut BTreeMap<String, EnvEntry>, key: &str, entry: EnvEntry) -> Result<()> {
     env_name(key)?;
     if entry.value.len() > ENV_VALUE_BYTES_MAX || entry.value.contains('\0') {
-        return refuse(format!("the value of `{key}` is at most {ENV_VALUE_BYTES_MAX} bytes without NUL"));
+        return refuse(format!(
+            "the value of `{key}` must be at most {ENV_VALUE_BYTES_MAX} bytes without NUL"
+        ));
     }
     env.insert(key.to_owned(), entry);
     env_room(env)
@@ -260,8 +262,9 @@ pub(super) fn put_variable(env: &mut BTreeMap<String, EnvEntry>, key: &str, entr
 pub(super) fn env_room(env: &BTreeMap<String, EnvEntry>) -> Result<()> {
     if env.len() > ENV_VARIABLES_MAX {
         return refuse(format!(
-            "there are {} variables, and at most {ENV_VARIABLES_MAX} fit; those of an app, of its `pandastack.toml` and, for a \
-             preview, of its repository count together",
+            "there are {} variables, but the limit is {ENV_VARIABLES_MAX}; variables of the app, its \
+             `pandastack.toml` and, for a \
+             preview, its repository count together",
             env.len()
         ));
     }
@@ -273,12 +276,13 @@ pub(super) fn env_name(key: &str) -> Result<()> {
     if !is_env_name(key) {
         let shown: String = key.chars().take(40).collect();
         return refuse(format!(
-            "`{shown}` is not a variable's name: use letters, digits and `_`, not a digit first"
+            "`{shown}` is not a valid variable name; use letters, digits and `_`, not a digit first"
         ));
     }
     if key == PORT {
         return refuse(format!(
-            "`{PORT}` is what the app's setting `port` says; set that instead (`pandastack app deploy --port`, or `port` of `PATCH`)"
+            "`{PORT}` comes from the app's `port` setting; set that instead (`pandastack app deploy --port`, \
+             or PATCH `port`)"
         ));
     }
     Ok(())
@@ -303,12 +307,13 @@ pub(super) fn domain(text: &str, own: &str) -> Result<String> {
     let reserved = name.starts_with("api.") || name.starts_with("sandbox.");
     let address = name.parse::<std::net::IpAddr>().is_ok();
     if name.len() > 253 || !name.contains('.') || !name.split('.').all(label) || reserved || address {
-        return refuse("`domain` must be a name such as www.example.com".to_owned());
+        return refuse("`domain` must be a domain name such as www.example.com".to_owned());
     }
     let inside = |own: &str| name.strip_suffix(own).is_some_and(|rest| rest.ends_with('.'));
     if inside(&own.to_ascii_lowercase()) || inside("localhost") {
         return refuse(format!(
-            "`{name}` is inside the platform's own domain, where addresses are names of apps; give a domain outside of it, or name the app so"
+            "`{name}` is in the platform's own domain, which is reserved for app names; use another domain, \
+             or rename the app"
         ));
     }
     Ok(name)

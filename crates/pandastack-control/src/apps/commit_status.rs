@@ -16,7 +16,7 @@ use super::git;
 use super::record::{AppSpec, DeploymentRecord, Source};
 
 /// What a commit is told whose push came late, so that the branch was elsewhere already.
-const LATE: &str = "this push came late: the branch was at another commit by then";
+const LATE: &str = "the branch had already moved to another commit";
 /// Characters of a description; GitHub refuses longer ones.
 const DESCRIPTION_CHARS_MAX: usize = 140;
 
@@ -173,7 +173,7 @@ fn description(deployment: &DeploymentRecord, state: State) -> String {
         State::Pending => "building and starting",
         State::Success => "live",
         State::Failure | State::Stopped => {
-            deployment.spec.error.as_deref().unwrap_or("it did not come to serve")
+            deployment.spec.error.as_deref().unwrap_or("the deployment failed")
         }
     };
     said.chars().map(|c| if c.is_control() { ' ' } else { c }).take(DESCRIPTION_CHARS_MAX).collect()

@@ -82,7 +82,7 @@ impl Databases for Attached {
         let reachable = self.reachable().await;
         let reachable = reachable.map_err(|error| ConnectError::Unavailable(error.to_string()))?;
         let Some(id) = reachable.into_iter().find(|id| id.as_str() == endpoint.database) else {
-            let message = format!("no database `{}` is attached to this machine's app", endpoint.database);
+            let message = format!("database `{}` is not attached to this app", endpoint.database);
             return Err(ConnectError::Refused(message));
         };
         self.used.lock().unwrap_or_else(PoisonError::into_inner).push(id);

@@ -86,17 +86,17 @@ fn put(spec: &mut AppSpec, env: &str, attached: &AttachedDatabase) -> Result<()>
     let is_other = |one: &&AttachedDatabase| one.database != attached.database;
     if let Some(other) = spec.databases.get(env).filter(is_other) {
         return Err(Error::conflict(format!(
-            "`{env}` holds the address of database `{}`; give another `env`",
+            "`{env}` is already set by database `{}`; choose another `env`",
             other.database
         )));
     }
     if spec.env.contains_key(env) {
         return Err(Error::conflict(format!(
-            "the app has a variable `{env}` of its own; remove that one, or give another `env`"
+            "the app already has a variable `{env}`; remove it, or choose another `env`"
         )));
     }
     if spec.databases.values().filter(is_other).count() >= DATABASES_PER_APP_MAX {
-        let message = format!("an app has at most {DATABASES_PER_APP_MAX} databases; detach one first");
+        let message = format!("an app can have at most {DATABASES_PER_APP_MAX} databases; detach one");
         return Err(Error::new(ErrorCode::QuotaExceeded, message));
     }
     spec.databases.retain(|_, one| one.database != attached.database);

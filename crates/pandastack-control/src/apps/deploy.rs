@@ -115,7 +115,7 @@ impl Deploy {
         self.record.status = status;
         self.record.updated_at = now();
         if !self.app.store.put_deployment(&self.record, was).await.map_err(Error::from)? {
-            return Err(BuildError::Step("it was stopped meanwhile".to_owned()));
+            return Err(BuildError::Step("the deployment was stopped".to_owned()));
         }
         self.app.apps.tell();
         Ok(())
@@ -125,7 +125,7 @@ impl Deploy {
     async fn switch(&mut self, of: &AppRecord, machines: Vec<Machine>) -> Result<(), BuildError> {
         let before = self.app.store.app(None, of.id.as_str()).await.map_err(Error::from)?.active;
         if !self.app.apps.switch(&self.record.id) {
-            return Err(BuildError::Step("it was stopped meanwhile".to_owned()));
+            return Err(BuildError::Step("the deployment was stopped".to_owned()));
         }
         self.record.spec.set_machines(machines.iter().map(|machine| machine.id().clone()));
         self.record.spec.build_machine = None;
@@ -171,7 +171,7 @@ impl Deploy {
             (Some(Ok(())), _) => return,
             (_, Some(Stop::Canceled)) => (DeploymentStatus::Canceled, "canceled".to_owned()),
             (_, Some(Stop::Superseded)) => {
-                (DeploymentStatus::Superseded, "a newer deployment took its place".to_owned())
+                (DeploymentStatus::Superseded, "a newer deployment replaced it".to_owned())
             }
             (Some(Err(error)), None) => (DeploymentStatus::Failed, sentence(&error)),
             (None, None) => (DeploymentStatus::Canceled, "canceled".to_owned()),
@@ -209,7 +209,7 @@ impl Deploy {
             return Ok(false);
         };
         if !self.app.store.put_deployment(&ended, was).await? {
-            return Err(Error::conflict("the deployment was changed at the same time"));
+            return Err(Error::conflict("another request changed the deployment"));
         }
         self.record = ended;
         Ok(true)
@@ -250,7 +250,7 @@ pub(crate) async fn change(
             return Ok(record);
         }
     }
-    Err(Error::conflict("the app is being changed by others at the same time; try again"))
+    Err(Error::conflict("other requests are changing the app; try again"))
 }
 
 #[cfg(test)]
@@ -274,7 +274,7 @@ mod tests {
             assert!(ended.finished_at.is_some());
         }
         for status in [S::Canceled, S::Superseded, S::Live] {
-            assert_eq!(ended(stored(status), S::Failed, "it was stopped meanwhile"), None, "{status:?}");
+            assert_eq!(ended(stored(status), S::Failed, "the deployment was stopped"), None, "{status:?}");
         }
     }
 }

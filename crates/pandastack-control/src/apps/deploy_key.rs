@@ -27,14 +27,14 @@ pub(super) fn parse(given: &str) -> Result<String, &'static str> {
     let text = given.replace("\r\n", "\n").trim().to_owned() + "\n";
     let framed = text.starts_with("-----BEGIN ") && text.contains("PRIVATE KEY-----\n");
     if !framed || text.contains('\0') {
-        return Err("is not a private key; give the file that ssh-keygen wrote, without `.pub`");
+        return Err("is not a private key; give the file without `.pub` that ssh-keygen wrote");
     }
-    let encrypted = "has a passphrase, which nobody could type; make one without: ssh-keygen -N ''";
+    let encrypted = "has a passphrase; create a key without one: ssh-keygen -N ''";
     if text.contains("ENCRYPTED") {
         return Err(encrypted);
     }
     if text.starts_with(BEGIN) {
-        let (cipher, _) = read(&text).ok_or("is damaged; copy the whole file")?;
+        let (cipher, _) = read(&text).ok_or("is incomplete or damaged; copy the whole file")?;
         if cipher != b"none" {
             return Err(encrypted);
         }

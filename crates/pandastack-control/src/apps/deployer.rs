@@ -85,10 +85,9 @@ fn taken_up(mut left: DeploymentRecord) -> (DeploymentRecord, String) {
     left.updated_at = now();
     if left.spec.attempts < ATTEMPTS_MAX {
         left.status = DeploymentStatus::Queued;
-        return (left, "the server was restarted; this deployment begins again".to_owned());
+        return (left, "the server restarted; this deployment starts again".to_owned());
     }
-    let sentence =
-        format!("the server was restarted {ATTEMPTS_MAX} times during this deployment; deploy again");
+    let sentence = format!("the server restarted {ATTEMPTS_MAX} times during this deployment; deploy again");
     left.status = DeploymentStatus::Failed;
     left.finished_at = Some(now());
     left.spec.error = Some(sentence.clone());
@@ -167,8 +166,7 @@ fn chosen(
 /// Lets the logs of those that wait say so, once each. Nobody fails for want of that.
 async fn say_waiting(app: &Arc<App>, waiting: &[DeploymentRecord]) {
     for id in app.apps.note_waiting(waiting) {
-        let sentence =
-            "waiting for its turn: as many deployments of other apps as may be at once are under way";
+        let sentence = "queued: the limit of concurrent deployments is reached";
         if let Err(error) = log::append(app, &id, sentence).await {
             tracing::info!(deployment = %id, %error, "the log of a deployment does not say that it waits");
         }
@@ -202,10 +200,10 @@ async fn supersede(app: &Arc<App>, mut old: DeploymentRecord) -> Result<()> {
     old.status = DeploymentStatus::Superseded;
     old.updated_at = now();
     old.finished_at = Some(now());
-    old.spec.error = Some("a newer deployment took its place".to_owned());
+    old.spec.error = Some("a newer deployment replaced it".to_owned());
     old.spec.build_machine = None;
     if app.store.put_deployment(&old, DeploymentStatus::Queued).await? {
-        log::append(app, &old.id, "superseded: a newer deployment took its place").await?;
+        log::append(app, &old.id, "superseded: a newer deployment replaced it").await?;
     }
     Ok(())
 }

@@ -33,7 +33,7 @@ fn shown(headers: &HeaderMap, app: &AppRecord, record: DomainRecord) -> AppDomai
     };
     AppDomain {
         dns_note: Some(format!(
-            "requests reach the app once `{}` leads to this server, as `{target}` does",
+            "requests reach the app once `{}` points to this server, as `{target}` does",
             record.domain
         )),
         domain: record.domain,
@@ -63,7 +63,7 @@ pub(crate) async fn add(
     refuse_address(&app, &record, &domain).await?;
     let host = headers.get("host").and_then(|host| host.to_str().ok()).unwrap_or_default();
     if host.split(':').next().is_some_and(|host| host.eq_ignore_ascii_case(&domain)) {
-        return Err(Error::bad_request(format!("`{domain}` is the name of the API itself")).into());
+        return Err(Error::bad_request(format!("`{domain}` is the API's host name; choose another")).into());
     }
     let new = DomainRecord { domain, app: record.id.clone(), created_at: now() };
     app.store.insert_domain(&new).await?;
@@ -82,7 +82,7 @@ async fn refuse_address(app: &App, of: &AppRecord, domain: &str) -> Result<()> {
     let is_there =
         |one: &DeploymentRecord| one.spec.address.as_deref().is_some_and(|url| leads_to(url, domain));
     match app.store.deployments(&other.id).await?.iter().any(is_there) {
-        true => Err(Error::conflict(format!("`{domain}` is the address of another app"))),
+        true => Err(Error::conflict(format!("`{domain}` is used by another app; choose another"))),
         false => Ok(()),
     }
 }

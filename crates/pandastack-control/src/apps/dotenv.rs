@@ -44,7 +44,7 @@ pub(super) fn parse(text: &str) -> Result<Vec<Pair>> {
         let is_blank = line.trim().is_empty() || line.trim_start().starts_with('#');
         if !is_blank {
             if !line.contains('=') {
-                return Err(refuse("is not of the form KEY=value"));
+                return Err(refuse("must have the form KEY=value"));
             }
             // The first one is in this line, and what follows it may be in the next ones.
             let (name, written) = rest.split_once('=').unwrap_or_default();
@@ -52,7 +52,7 @@ pub(super) fn parse(text: &str) -> Result<Vec<Pair>> {
             let name = name.strip_prefix("export ").unwrap_or(name).trim();
             if !check::is_env_name(name) {
                 return Err(refuse(
-                    "does not begin with a variable's name: use letters, digits and `_`, not a digit first",
+                    "has an invalid variable name; use letters, digits and `_`, not a digit first",
                 ));
             }
             let value;
@@ -79,12 +79,10 @@ fn read_value(written: &str) -> Result<(String, &str), &'static str> {
     let mut inner = value.chars();
     if let Some(quote @ ('"' | '\'')) = inner.next() {
         let closed = quoted(inner.as_str(), quote);
-        let (value, rest) = closed.ok_or("begins a value with a quote that nothing closes")?;
+        let (value, rest) = closed.ok_or("has a value with an unclosed quote; close it")?;
         let (more, after) = first_line(rest);
         if !more.trim().is_empty() && !more.trim_start().starts_with('#') {
-            return Err(
-                "begins a value in quotes after whose end there is more; put a `\\` before a `\"` that belongs to it",
-            );
+            return Err("has text after a quoted value; put a `\\` before a `\"` inside the value");
         }
         return Ok((value, after));
     }

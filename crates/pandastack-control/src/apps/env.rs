@@ -28,11 +28,11 @@ pub(super) fn note(key: &str, stage: EnvStage) -> String {
     let is_for_builds = BUILD_ONLY.iter().any(|start| key.starts_with(start));
     match (stage, is_for_builds) {
         (EnvStage::Run, true) => {
-            format!("`{key}` is read by builds, but they do not see it: set it with stage `build` or `all`")
+            format!("builds read `{key}`, but it is not set for builds; set it with stage `build` or `all`")
         }
-        (EnvStage::Build, _) | (EnvStage::All, true) => format!(
-            "`{key}` is read by the build: deploy again for it to take effect, a restart is not enough"
-        ),
+        (EnvStage::Build, _) | (EnvStage::All, true) => {
+            format!("the build reads `{key}`; deploy again to apply it, because a restart is not enough")
+        }
         (EnvStage::Run | EnvStage::All, false) => {
             "it takes effect with the next deployment or restart".to_owned()
         }

@@ -253,7 +253,7 @@ pub(super) fn public_key(app: &App, of: &AppRecord) -> Option<String> {
 /// Variables of the programs above. The error says why there can be no fetch.
 pub(super) fn variables(app: &App, of: &AppRecord) -> Result<BTreeMap<String, String>, String> {
     let Some(repository) = repository(&of.spec) else {
-        return Err("the app has no address of a repository; set git_url".to_owned());
+        return Err("the app has no repository; set git_url".to_owned());
     };
     let mut env = BTreeMap::new();
     let mut set = |key: &str, value: &str| env.insert(key.to_owned(), value.to_owned());
@@ -263,18 +263,18 @@ pub(super) fn variables(app: &App, of: &AppRecord) -> Result<BTreeMap<String, St
             set("GIT_ORIGIN", &url.origin().ascii_serialization());
             set("GIT_TOKEN", of.spec.git_token.as_deref().unwrap_or_default());
             set("PROTOCOLS", "http:https");
-            set("FETCH_HINT", "does the branch exist, and does a private one have a git_token?");
+            set("FETCH_HINT", "check that the branch exists; a private repository needs a git_token");
         }
         Repository::Ssh { text, host, .. } => {
             let Some(key) = private_key(app, of) else {
                 return Err(
-                    "pull requests of forks are fetched without the app's key, so not by ssh: give the \
-                            app the https address of its repository"
+                    "pull requests from forks are fetched without the app's key, so SSH does not work; set \
+                            git_url to the https URL of the repository"
                         .to_owned(),
                 );
             };
             let known = known_hosts(&of.spec);
-            let public = deploy_key::public_of(&key).unwrap_or_else(|| "the one it was given".to_owned());
+            let public = deploy_key::public_of(&key).unwrap_or_else(|| "the configured key".to_owned());
             set("GIT_URL", text);
             set("DEPLOY_KEY", key.trim_end());
             set("KNOWN_HOSTS", known.unwrap_or_default());
@@ -283,8 +283,9 @@ pub(super) fn variables(app: &App, of: &AppRecord) -> Result<BTreeMap<String, St
             set(
                 "FETCH_HINT",
                 &format!(
-                    "does the branch exist, and may this deploy key read it: {public}? If {host} has a new key of its \
-                     own, say so: git_known_hosts"
+                    "check that the branch exists and that this deploy key can read it: {public}. If {host} \
+                     has a new host \
+                     key, set git_known_hosts"
                 ),
             );
         }

@@ -21,7 +21,7 @@ pub(super) async fn ask(
     host: &str,
 ) -> Result<StatusCode, String> {
     let asked = tokio::time::timeout(ANSWER_WAIT, get(app, machine, port, path, host)).await;
-    asked.unwrap_or_else(|_| Err(format!("no answer within {} s", ANSWER_WAIT.as_secs())))
+    asked.unwrap_or_else(|_| Err(format!("no response within {} s", ANSWER_WAIT.as_secs())))
 }
 
 async fn get(
@@ -47,8 +47,8 @@ async fn get(
     };
     tokio::select! {
         answer = sender.send_request(request) => {
-            answer.map(|answer| answer.status()).map_err(|error| format!("it gave no answer: {error}"))
+            answer.map(|answer| answer.status()).map_err(|error| format!("no response: {error}"))
         }
-        () = driven => Err("it closed the connection".to_owned()),
+        () = driven => Err("the app closed the connection".to_owned()),
     }
 }

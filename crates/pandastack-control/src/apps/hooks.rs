@@ -90,13 +90,13 @@ pub(crate) async fn hook(
     let body = match Limited::new(body, HOOK_BODY_BYTES_MAX).collect().await {
         Ok(body) => body.to_bytes(),
         Err(error) if error.is::<LengthLimitError>() => {
-            let message = format!("a delivery is at most {HOOK_BODY_BYTES_MAX} bytes");
+            let message = format!("a delivery must be at most {HOOK_BODY_BYTES_MAX} bytes");
             return Err(Error::new(ErrorCode::BodyTooLarge, message).into());
         }
-        Err(_) => return Err(Error::bad_request("the delivery ended before it was complete").into()),
+        Err(_) => return Err(Error::bad_request("the delivery is incomplete; send it again").into()),
     };
     if !is_proved(&parts.headers, &secret, &body) {
-        let message = "the delivery is not signed with this app's webhook secret";
+        let message = "the delivery's signature does not match this app's webhook secret";
         return Err(Error::new(ErrorCode::Unauthorized, message).into());
     }
     // GitHub's first delivery, a ping, tells this as well as any other.
@@ -122,11 +122,11 @@ async fn take_once(
     let Some(delivery) = delivery(headers) else { return note_and_take(app, record, told, headers).await };
     let Some(_taking) = app.apps.taking(&record.id, &delivery) else {
         // Not a success: the attempt under way may fail, and its host would not send the delivery again.
-        let message = "this delivery is being taken already; send it again to see what became of it";
+        let message = "this delivery is already being processed; send it again to see its outcome";
         return Err(Error::new(ErrorCode::Unavailable, message));
     };
     if app.store.has_delivery(&record.id, &delivery).await? {
-        return Ok(ignored("this delivery was taken before".to_owned()));
+        return Ok(ignored("this delivery was already processed".to_owned()));
     }
     fault::point("control.hook.proved").await;
     let taken = note_and_take(app, record, told, headers).await?;
@@ -170,7 +170,7 @@ async fn take(
             };
             if !app.store.insert_deployment_unless(&new, &is_needless).await? {
                 return Ok(ignored(
-                    "this commit is deployed already: by this delivery, by looking at the repository, or with one after it"
+                    "this commit or a later one is already deployed, by this delivery or by polling"
                         .to_owned(),
                 ));
             }
@@ -265,13 +265,11 @@ fn told(headers: &HeaderMap, body: &[u8], app: &AppRecord) -> Result<Told> {
         Some(_) if app.spec.git_url.is_none() => return nothing("the app has no git_url"),
         Some(_) => {}
         None => {
-            return Err(Error::bad_request(
-                "the delivery does not say what happened: no X-GitHub-Event or alike",
-            ));
+            return Err(Error::bad_request("the delivery has no event header, such as X-GitHub-Event"));
         }
     }
     let unreadable =
-        |error: serde_json::Error| Error::bad_request(format!("the delivery is not readable: {error}"));
+        |error: serde_json::Error| Error::bad_request(format!("the delivery is not valid JSON: {error}"));
     let payload = payload(headers, body);
     let pull = match event.unwrap_or_default() {
         "push" | "Push Hook" => {
@@ -304,10 +302,13 @@ fn payload<'a>(headers: &HeaderMap, body: &'a [u8]) -> Cow<'a, [u8]> {
 fn of_push(push: Push, app: &AppRecord) -> Told {
     let nothing = |why: &str| Told::Nothing(why.to_owned());
     let Some(branch) = push.reference.strip_prefix("refs/heads/") else {
-        return nothing("it is not a push to a branch");
+        return nothing("not a push to a branch");
     };
     if branch != app.spec.branch() {
-        return Told::Nothing(format!("`{branch}` is not the branch `{}`", app.spec.branch()));
+        return Told::Nothing(format!(
+            "pushed to `{branch}`, not to the app's branch `{}`",
+            app.spec.branch()
+        ));
     }
     if push.deleted || push.after.is_empty() || push.after.bytes().all(|byte| byte == b'0') {
         return nothing("the branch was deleted");
@@ -315,7 +316,7 @@ fn of_push(push: Push, app: &AppRecord) -> Told {
     let head =
         push.head_commit.as_ref().or_else(|| push.commits.iter().find(|commit| commit.id == push.after));
     if head.is_some_and(|head| SKIP.iter().any(|skip| head.message.contains(skip))) {
-        return nothing("its message says to skip it");
+        return nothing("the commit message says to skip it");
     }
     Told::Push(push)
 }

@@ -106,7 +106,7 @@ fn fitting(next: u64, batch: &[String]) -> Vec<String> {
         if number < DEPLOY_LOG_LINES_MAX || line.starts_with(OURS) {
             kept.push(line.clone());
         } else if number == DEPLOY_LOG_LINES_MAX {
-            kept.push(format!("{OURS}the log is full: further output is left out"));
+            kept.push(format!("{OURS}the log is full: further output is dropped"));
         }
     }
     kept
@@ -167,7 +167,7 @@ mod tests {
         let lines = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
         let batch = lines(&["a", "b", "==> failed", "c"]);
         assert_eq!(fitting(0, &batch), batch);
-        let full = "==> the log is full: further output is left out";
+        let full = "==> the log is full: further output is dropped";
         assert_eq!(fitting(DEPLOY_LOG_LINES_MAX - 1, &batch), lines(&["a", full, "==> failed"]));
         assert_eq!(fitting(DEPLOY_LOG_LINES_MAX + 1, &batch), lines(&["==> failed"]));
     }

@@ -196,7 +196,7 @@ fn next_try(failed: &DeploymentRecord) -> Timestamp {
 async fn try_again(app: &Arc<App>, failed: &DeploymentRecord, new: DeploymentRecord) -> Result<()> {
     let again = again(failed, new);
     if app.store.put_deployment(&again, DeploymentStatus::Failed).await? {
-        log::append(app, &again.id, &format!("tried again, for the {}. time", again.spec.retries)).await?;
+        log::append(app, &again.id, &format!("retry number {}", again.spec.retries)).await?;
     }
     Ok(())
 }
@@ -292,7 +292,7 @@ mod tests {
         all.insert(0, version(&of, S::Queued, &["a"], 8000));
         assert_eq!(since(&all, "a"), None, "a rollback returns to it");
         (all[0].status, all[0].spec.error) = (S::Superseded, Some("a newer one took its place".to_owned()));
-        assert_eq!(since(&all, "a"), Some(after(&of, 1000)), "it did not come to serve again");
+        assert_eq!(since(&all, "a"), Some(after(&of, 1000)), "the deployment failed again");
         let at = |seconds| is_drain_over(after(&of, 1000), after(&of, 1000 + seconds));
         assert_eq!((at(DRAIN_SECONDS_MAX - 60), at(DRAIN_SECONDS_MAX + 60)), (false, true));
     }

@@ -12,7 +12,7 @@ pub(crate) async fn find(store: &dyn Store, name: &str) -> Result<Option<Named>,
     let unavailable = |error: StoreError| RouteUnavailable(error.to_string());
     let Some(app) = app_of(store, name).await.map_err(unavailable)? else { return Ok(None) };
     let Some(active) = &app.active else {
-        let why = format!("app `{}` has no version that serves yet; deploy it first", app.name);
+        let why = format!("app `{}` has no live deployment yet; deploy it first", app.name);
         return Ok(Some(Named::NotServing(why)));
     };
     let live = store.deployment(&app.id, active).await.map_err(unavailable)?;

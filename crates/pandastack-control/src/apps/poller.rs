@@ -157,13 +157,13 @@ async fn head_of(app: &Arc<App>, of: &AppRecord) -> Result<String> {
     };
     let printed = looked.await;
     let removed =
-        ops::delete::delete(&app.sandboxes, machine.record, Some("its look at a repository is over")).await;
+        ops::delete::delete(&app.sandboxes, machine.record, Some("its check of the repository ended")).await;
     let printed = printed?;
     removed?;
     let line = printed.stdout.split_whitespace().next().unwrap_or_default();
     if printed.exit_code != 0 || !is_commit(line) {
         let said: String = printed.stderr.chars().filter(|c| !c.is_control()).take(200).collect();
-        return Err(Error::bad_request(format!("no branch `{}` was found: {said}", of.spec.branch())));
+        return Err(Error::bad_request(format!("branch `{}` not found: {said}", of.spec.branch())));
     }
     Ok(line.to_owned())
 }

@@ -232,7 +232,7 @@ fn check_full_name(text: &str) -> Result<()> {
     if text.split_once('/').is_some_and(|(owner, name)| is_name(owner) && is_name(name)) {
         return Ok(());
     }
-    let message = "`repo_full_name` must be the owner and the name of a repository, such as me/shop";
+    let message = "`repo_full_name` must be an owner and a repository name, such as me/shop";
     Err(Error::bad_request(message))
 }
 

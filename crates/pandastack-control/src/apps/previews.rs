@@ -107,8 +107,8 @@ pub(super) async fn take(
     if pull.change == Change::Closed {
         return Ok(match close(app, of, &pull).await? {
             Closed::Going => (StatusCode::ACCEPTED, answer),
-            Closed::Late => (StatusCode::OK, ignored("a newer change of the pull request is known already")),
-            Closed::NotThere => (StatusCode::OK, ignored("it has no preview")),
+            Closed::Late => (StatusCode::OK, ignored("a newer change of the pull request is already known")),
+            Closed::NotThere => (StatusCode::OK, ignored("the pull request has no preview")),
         });
     }
     let closed_at = of.spec.closed_pulls.get(&pull.number);
@@ -117,7 +117,7 @@ pub(super) async fn take(
         return Ok((StatusCode::OK, ignored("the pull request was closed after this")));
     }
     let Some(preview) = ensure(app, of, &pull).await? else {
-        return Ok((StatusCode::OK, ignored("a newer change of the pull request is known already")));
+        return Ok((StatusCode::OK, ignored("a newer change of the pull request is already known")));
     };
     let mut new = DeploymentRecord::queued(&preview, TRIGGER, now());
     new.spec.git_ref = Some(pull.commit.clone());
@@ -125,7 +125,7 @@ pub(super) async fn take(
     new.spec.address = Some(beside(headers, &preview.name));
     new.spec.delivery = delivery(headers);
     if !app.store.insert_deployment_unless(&new, &|all| new.is_delivered(all)).await? {
-        return Ok((StatusCode::OK, ignored("this delivery was taken before")));
+        return Ok((StatusCode::OK, ignored("this delivery was already processed")));
     }
     let (status, Json(deployment)) = queued(app, new);
     Ok((status, HookAnswer { deployment_id: Some(deployment.id), ..answer }))
@@ -151,7 +151,7 @@ async fn ensure(app: &Arc<App>, of: &AppRecord, pull: &Pull) -> Result<Option<Ap
         Err(error) => return Err(error.into()),
     };
     if found.preview_of.as_ref() != Some(&of.id) {
-        let message = format!("the name `{name}` is another app's; delete that one to have this preview");
+        let message = format!("the name `{name}` belongs to another app; delete it to get this preview");
         return Err(Error::conflict(message));
     }
     if found.spec.deleting {

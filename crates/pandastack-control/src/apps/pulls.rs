@@ -87,7 +87,7 @@ pub(super) fn from_github(payload: &[u8]) -> serde_json::Result<Result<Pull, Str
         "opened" | "synchronize" | "synchronized" => Change::Updated,
         "reopened" => Change::Reopened,
         "closed" => Change::Closed,
-        other => return Ok(Err(format!("`{}` changes nothing of a preview", shown(other)))),
+        other => return Ok(Err(format!("`{}` does not change a preview", shown(other)))),
     };
     let PullRequest { title, html_url, updated_at, head, base } = event.pull_request;
     let known = |end: &End| end.repo.as_ref().map(|repo| repo.id).filter(|id| *id != 0);
@@ -142,11 +142,11 @@ pub(super) fn from_gitlab(payload: &[u8]) -> serde_json::Result<Result<Pull, Str
         "update" if merge.oldrev.is_some() => Change::Updated,
         "reopen" => Change::Reopened,
         "close" | "merge" => Change::Closed,
-        other => return Ok(Err(format!("`{}` without commits changes nothing of a preview", shown(other)))),
+        other => return Ok(Err(format!("`{}` without commits does not change a preview", shown(other)))),
     };
     let last = merge.last_commit.unwrap_or_default();
     if change != Change::Closed && skips(&last.message) {
-        return Ok(Err("its message says to skip it".to_owned()));
+        return Ok(Err("the commit message says to skip it".to_owned()));
     }
     Ok(Ok(Pull {
         change,
@@ -167,15 +167,15 @@ pub(super) fn unwanted(app: &AppSpec, pull: &Pull) -> Option<String> {
     match pull.change {
         _ if pull.number == 0 => Some("the pull request has no number".to_owned()),
         Change::Closed => None,
-        _ if app.previews == AppPreviews::Off => Some("previews of this app are off".to_owned()),
+        _ if app.previews == AppPreviews::Off => Some("previews are off for this app".to_owned()),
         _ if pull.fork && app.previews != AppPreviews::All => {
-            Some("it comes from a fork; set `previews` to `all` to have previews of those".to_owned())
+            Some("the pull request is from a fork; set `previews` to `all` to allow those".to_owned())
         }
         _ if pull.base != app.branch() => {
-            Some(format!("it would not be merged into the branch `{}`", app.branch()))
+            Some(format!("the pull request does not target the branch `{}`", app.branch()))
         }
         _ if !is_commit => Some("the pull request names no commit".to_owned()),
-        _ if skips(&pull.title) => Some("its title says to skip it".to_owned()),
+        _ if skips(&pull.title) => Some("the title says to skip it".to_owned()),
         _ => None,
     }
 }

@@ -64,7 +64,7 @@ pub(super) async fn wait(app: &App, of: &AppRecord) -> Result<()> {
         }
     };
     let late = || {
-        let message = format!("`{}` is still being removed; deliver this again in a moment", of.name);
+        let message = format!("`{}` is still being deleted; send the delivery again in a moment", of.name);
         Error::new(ErrorCode::Unavailable, message)
     };
     tokio::select! {

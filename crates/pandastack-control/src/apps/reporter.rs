@@ -128,8 +128,7 @@ async fn settle(
             tracing::warn!(deployment = %id, why, "a commit's status was not told");
             // While it is under way, its log has another writer.
             if !pending {
-                let sentence =
-                    format!("the commit's status could not be told to the repository's host: {why}");
+                let sentence = format!("the commit status could not be reported to the Git host: {why}");
                 log::append(app, id, &sentence).await?;
             }
         }

@@ -36,18 +36,19 @@ impl Room {
     pub(super) fn lack_since(&self, before: &Self) -> Option<String> {
         if self.out_of_memory > before.out_of_memory {
             return Some(
-                "the machine ran out of memory, and a process was ended for that; give the app more with `memory_mb` \
+                "the machine ran out of memory and a process was killed; raise `memory_mb` \
                  (`pandastack app deploy --memory MIB`)"
                     .to_owned(),
             );
         }
         let left = match (self.free_bytes < FREE_BYTES_MIN, self.free_files) {
             (true, _) => format!("{} MiB are left", self.free_bytes >> 20),
-            (_, 0) => "no more files can be made".to_owned(),
+            (_, 0) => "no inodes are left".to_owned(),
             _ => return None,
         };
         Some(format!(
-            "the machine's disk is full ({left}); make the source or what it installs smaller, or use a template with a larger disk"
+            "the machine's disk is full ({left}); reduce the source or its dependencies, or use a template \
+             with a larger disk"
         ))
     }
 }

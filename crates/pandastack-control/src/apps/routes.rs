@@ -90,7 +90,7 @@ impl OfApp {
         match &record.preview_of {
             None => Ok(record),
             Some(of) => Err(Error::conflict(format!(
-                "`{}` is a preview and has the settings of its app; change those of `{of}`",
+                "`{}` is a preview and uses the settings of its app; change the settings of `{of}`",
                 record.name
             ))),
         }
@@ -294,13 +294,13 @@ pub(crate) async fn rollback(
                     && live.is_none_or(|live| !live.shares_machines(one))
             };
             let none =
-                || Error::conflict(format!("app `{}` has no earlier version to return to", record.name));
+                || Error::conflict(format!("app `{}` has no earlier deployment to return to", record.name));
             all.iter().find(earlier).ok_or_else(none)?
         }
     };
     if !kept.contains(&target.id) {
         return Err(Error::conflict(format!(
-            "deployment `{}` is not kept any more; deploy its commit again, or choose one that is `kept`",
+            "deployment `{}` is no longer kept; deploy its commit again, or choose one that is `kept`",
             target.id
         ))
         .into());
@@ -319,8 +319,7 @@ pub(crate) async fn restart(
     of: OfApp,
 ) -> ApiResult<(StatusCode, Json<Deployment>)> {
     let record = of.find(&app, &caller).await?;
-    let none =
-        || Error::conflict(format!("app `{}` has no version that serves; deploy it first", record.name));
+    let none = || Error::conflict(format!("app `{}` has no live deployment; deploy it first", record.name));
     let live = app.store.deployment(&record.id, record.active.as_ref().ok_or_else(none)?).await?;
     Ok(queue(&app, DeploymentRecord::returning_to(&record, &live, "restart", now())).await?)
 }

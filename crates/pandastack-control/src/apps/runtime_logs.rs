@@ -126,7 +126,7 @@ impl Live {
 }
 
 fn none(record: &AppRecord) -> Error {
-    Error::conflict(format!("app `{}` has no version that serves; deploy it first", record.name))
+    Error::conflict(format!("app `{}` has no live deployment; deploy it first", record.name))
 }
 
 /// What one process prints.
@@ -210,12 +210,12 @@ impl Follower {
             Ok(None) => self.ended = self.output.ended,
             Ok(Some((live, place))) => {
                 if let Err(error) = self.go_on(live, place, lines).await {
-                    lines.push(format!("{OURS}what serves now cannot be followed: {error}"));
+                    lines.push(format!("{OURS}cannot follow the live deployment: {error}"));
                     self.ended = true;
                 }
             }
             Err(error) => {
-                lines.push(format!("{OURS}it is not known what serves now: {error}"));
+                lines.push(format!("{OURS}cannot find the live deployment: {error}"));
                 self.ended = true;
             }
         }
@@ -240,7 +240,7 @@ impl Follower {
             lines.extend(self.output.lines.rest());
             let (deployment, id) = (&live.deployment, machine.id());
             lines.push(format!(
-                "{OURS}deployment {deployment} serves now; what its machine {id} prints follows"
+                "{OURS}deployment {deployment} is live now; output of its machine {id} follows"
             ));
             self.output = output;
         }

@@ -71,7 +71,7 @@ impl Serving<'_> {
         }
         let (Some(artifact), Some(start)) = (&deployment.spec.artifact, &mut deployment.spec.start) else {
             return Err(BuildError::Step(
-                "what this deployment built is not kept any more; deploy again".to_owned(),
+                "the build of this deployment is no longer kept; deploy again".to_owned(),
             ));
         };
         let env = match ready.first() {
@@ -114,9 +114,7 @@ impl Serving<'_> {
                 Ok(machine) => awake.push(machine),
                 Err(error) => {
                     self.log
-                        .say(format!(
-                            "a machine that was kept cannot be used ({error}); a new one is started"
-                        ))
+                        .say(format!("a kept machine cannot be used ({error}); starting a new one"))
                         .await;
                 }
             }
@@ -130,7 +128,7 @@ impl Serving<'_> {
         env.extend(start.source.env_values(EnvStage::Run));
         env.extend(self.of.spec.env_values(EnvStage::Run));
         for (variable, url) in databases::urls(self.app, self.of, EnvStage::Run).await? {
-            self.log.say(format!("{variable} leads to a database that is attached")).await;
+            self.log.say(format!("{variable} points to an attached database")).await;
             env.insert(variable, url);
         }
         env.insert("PORT".to_owned(), start.port.to_string());
@@ -158,10 +156,10 @@ impl Serving<'_> {
         let began = Instant::now();
         let status = self.ask(id, port).await.map_err(BuildError::Step)?;
         if status >= 500 {
-            return Err(BuildError::Step(format!("it answered with status {status}")));
+            return Err(BuildError::Step(format!("the health check responded with status {status}")));
         }
         self.log
-            .say(format!("the version that was kept answers again after {} ms", began.elapsed().as_millis()))
+            .say(format!("the kept version responds again after {} ms", began.elapsed().as_millis()))
             .await;
         Ok(machine)
     }
@@ -193,7 +191,7 @@ impl Serving<'_> {
     ) -> Result<()> {
         let began = Instant::now();
         let (mut told, mut wrong_since) = (None, None);
-        let (mut good, mut last) = (0, "it does not listen yet".to_owned());
+        let (mut good, mut last) = (0, "nothing listens on the port yet".to_owned());
         let mut watch = machine.watch(deadline);
         while let Some(ports) = watch.next().await? {
             self.check_runs(machine, process).await?;
@@ -205,7 +203,7 @@ impl Serving<'_> {
                             let after = began.elapsed().as_secs_f64();
                             self.log
                                 .say(format!(
-                                    "healthy: {} answered {status} after {after:.1} s",
+                                    "healthy: {} responded with {status} after {after:.1} s",
                                     self.of.spec.health_path
                                 ))
                                 .await;
@@ -214,7 +212,7 @@ impl Serving<'_> {
                         tokio::time::sleep(HEALTHY_EVERY).await;
                         continue;
                     }
-                    Ok(status) => last = format!("{} answered {status}", self.of.spec.health_path),
+                    Ok(status) => last = format!("{} responded with {status}", self.of.spec.health_path),
                     Err(error) => last = error,
                 },
                 Listening::Wrong(hint) => {
@@ -233,7 +231,7 @@ impl Serving<'_> {
             good = 0;
         }
         self.show_end(machine, process).await;
-        Err(BuildError::Step(format!("it was not healthy within {HEALTH_SECONDS_MAX} s: {last}")))
+        Err(BuildError::Step(format!("the app was not healthy within {HEALTH_SECONDS_MAX} s: {last}")))
     }
 
     async fn check_runs(&self, machine: &Machine, process: &Process) -> Result<()> {
@@ -250,7 +248,7 @@ impl Serving<'_> {
             ..Exit::default()
         };
         if exit.exit_code == 0 {
-            let why = "the start command ended by itself; it must run the server until it is stopped";
+            let why = "the start command exited; it must keep running in the foreground";
             return Err(BuildError::Step(why.to_owned()));
         }
         Err(BuildError::step("starting", &exit))
@@ -299,13 +297,15 @@ fn listening(ports: &[Port], wanted: u16) -> Listening {
     }
     if let Some(port) = ports.iter().find(|port| port.port == wanted) {
         return Listening::Wrong(format!(
-            "the app listens on {}:{wanted}, which is reachable inside its machine only: listen on 0.0.0.0:{wanted}",
+            "the app listens on {}:{wanted}, which is only reachable inside its machine; listen on \
+             0.0.0.0:{wanted}",
             port.address
         ));
     }
     match ports.first() {
         Some(port) => Listening::Wrong(format!(
-            "the app listens on {}:{}, but its requests come to port {wanted}: listen on 0.0.0.0 and $PORT, or set the app's port to {}",
+            "the app listens on {}:{}, but requests go to port {wanted}; listen on 0.0.0.0 and $PORT, or set \
+             the app's port to {}",
             port.address, port.port, port.port
         )),
         None => Listening::No,

@@ -78,7 +78,7 @@ pub(super) async fn bring(
         return Ok(None);
     }
     if git::pin_host(app, of, machine).await? {
-        log.say("noted the key that the repository's host showed; from now on it must show the same").await;
+        log.say("recorded the SSH host key of the Git host; later fetches require the same key").await;
     }
     let commit = machine.exec(&shell("cat /srv/commit", &[])).await?;
     Ok(Some(commit.stdout.trim().to_owned()).filter(|commit| !commit.is_empty()))

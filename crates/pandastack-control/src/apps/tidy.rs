@@ -104,7 +104,7 @@ async fn delete_others(
 ) -> Result<()> {
     for machine in machines {
         if !needed.contains(&machine.id) {
-            ops::delete::delete(&app.sandboxes, machine, Some("its app needs it no more")).await?;
+            ops::delete::delete(&app.sandboxes, machine, Some("its app no longer needs it")).await?;
         }
     }
     Ok(())
@@ -124,7 +124,7 @@ pub(super) fn machine_behind(app: &Arc<App>, id: SandboxId) {
 pub(super) async fn machine(app: &Arc<App>, id: &SandboxId) -> Result<()> {
     match app.store.sandbox(None, id).await {
         Ok(machine) => {
-            ops::delete::delete(&app.sandboxes, machine, Some("its deployment was not begun")).await
+            ops::delete::delete(&app.sandboxes, machine, Some("its deployment was not started")).await
         }
         Err(StoreError::NotFound { .. }) => Ok(()),
         Err(error) => Err(error.into()),

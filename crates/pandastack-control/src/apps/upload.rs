@@ -92,7 +92,7 @@ async fn from_git(
 ) -> Result<(StatusCode, Json<Deployment>)> {
     if of.spec.git_url.is_none() {
         return Err(Error::bad_request(format!(
-            "app `{}` has no git_url; set one, or send its source: `pandastack app deploy {} --dir .`",
+            "app `{}` has no git_url; set it, or upload the source: `pandastack app deploy {} --dir .`",
             of.name, of.name
         )));
     }
@@ -110,8 +110,7 @@ fn limited(request: Request) -> Result<Body> {
     let announced = request.headers().get(header::CONTENT_LENGTH);
     let announced = announced.and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     if announced.is_some_and(|bytes| bytes > SOURCE_BYTES_MAX) {
-        let message =
-            format!("a source is at most {SOURCE_BYTES_MAX} bytes; leave out what a build makes anew");
+        let message = format!("a source must be at most {SOURCE_BYTES_MAX} bytes; leave out build output");
         return Err(Error::new(ErrorCode::BodyTooLarge, message));
     }
     let limit = usize::try_from(SOURCE_BYTES_MAX).unwrap_or(usize::MAX);
@@ -175,7 +174,7 @@ impl Unclaimed {
             let machine = tokio::select! {
                 made = build_machine(&app, &of, cache, None) => made?,
                 () = app.shutdown.cancelled() => {
-                    let message = "the server is being restarted; deploy again in a moment";
+                    let message = "the server is restarting; deploy again in a moment";
                     return Err(Error::new(ErrorCode::Unavailable, message));
                 }
             };

@@ -58,7 +58,7 @@ pub(super) async fn branch(
     check_label(request.label.as_deref())?;
     if request.size.as_ref().is_some_and(|size| *size != original.spec.size) {
         return Err(Error::bad_request(format!(
-            "a copy has the size of its original, `{}`; leave `size` out",
+            "a copy has the size of its original, `{}`; leave out `size`",
             original.spec.size
         )));
     }
@@ -166,8 +166,7 @@ async fn make_machine(
 fn as_database(error: Error) -> Error {
     match error.code {
         ErrorCode::TemplateBaking => Error {
-            message: "PostgreSQL is being prepared on this host for the first time; try again shortly"
-                .to_owned(),
+            message: "the host is building the PostgreSQL template; try again shortly".to_owned(),
             ..error
         },
         _ => error,
@@ -209,7 +208,7 @@ async fn change_marked(
 ) -> Result<DatabaseRecord> {
     if request == PatchDatabase::default() {
         return Err(Error::bad_request(
-            "nothing to change: give label, always_on, protected, storage_mb or size",
+            "nothing to change; set label, always_on, protected, storage_mb or size",
         ));
     }
     check_label(request.label.as_deref())?;
@@ -225,7 +224,7 @@ async fn change_marked(
     if let Some(storage_mb) = request.storage_mb {
         let volumes = owned::of(app, &record.workspace, &owner(&record.id)).await?;
         let volume = volumes.into_iter().next();
-        let volume = volume.ok_or_else(|| Error::conflict("this database has no volume"))?;
+        let volume = volume.ok_or_else(|| Error::conflict("this database has no volume to resize"))?;
         // A file system grows in a machine that runs, and one that is full sleeps as others do.
         go(app, &record, true).await?;
         owned::grow(&app.sandboxes, volume, storage_mb).await?;
@@ -287,7 +286,8 @@ pub(super) async fn delete(app: &Arc<App>, record: DatabaseRecord) -> Result<()>
         let record = app.store.database(Some(&record.workspace), &record.id).await?;
         if record.spec.protected {
             return Err(Error::conflict(format!(
-                "database `{0}` is protected; take that back first: `pandastack db set {0} --protected false`, or PATCH it \
+                "database `{0}` is protected; run `pandastack db set {0} --protected false` first, or PATCH \
+                 it \
                  with `protected: false`",
                 record.id
             )));
@@ -336,7 +336,7 @@ pub(super) async fn machine(app: &App, record: &DatabaseRecord) -> Result<(Sandb
     let machine = match app.store.sandbox(Some(&record.workspace), sandbox).await {
         Ok(machine) => machine,
         Err(StoreError::NotFound { .. }) => {
-            return Err(Error::conflict(format!("the machine of database `{}` is gone", record.id)));
+            return Err(Error::conflict(format!("the machine of database `{}` was lost", record.id)));
         }
         Err(error) => return Err(error.into()),
     };
@@ -351,12 +351,12 @@ pub(super) fn ready(record: &DatabaseRecord) -> Result<&SandboxId> {
     match (record.state, &record.sandbox) {
         (DatabaseState::Ready, Some(sandbox)) => Ok(sandbox),
         (DatabaseState::Creating, _) => {
-            let message = format!("database `{id}` is still being made; try again in a moment");
+            let message = format!("database `{id}` is still being created; try again in a moment");
             Err(Error::new(ErrorCode::Unavailable, message))
         }
         (DatabaseState::Deleting, _) => Err(Error::conflict(format!("database `{id}` is being deleted"))),
         (DatabaseState::Failed | DatabaseState::Ready, _) => {
-            let why = record.spec.failure.as_deref().unwrap_or("it was never finished");
+            let why = record.spec.failure.as_deref().unwrap_or("its creation did not finish");
             Err(Error::conflict(format!("database `{id}` failed: {why}")))
         }
     }
@@ -367,13 +367,13 @@ pub(crate) fn take_mark(app: &App, id: &DatabaseId) -> Result<InFlightMark> {
 }
 
 fn taken(id: &DatabaseId) -> Error {
-    Error::conflict(format!("something else is being done to database `{id}`; try again shortly"))
+    Error::conflict(format!("another operation on database `{id}` is in progress; try again"))
 }
 
 fn check_label(label: Option<&str>) -> Result<()> {
     match label {
         Some(label) if label.len() > DATABASE_LABEL_BYTES_MAX => {
-            Err(Error::bad_request(format!("`label` is at most {DATABASE_LABEL_BYTES_MAX} bytes")))
+            Err(Error::bad_request(format!("`label` must be at most {DATABASE_LABEL_BYTES_MAX} bytes")))
         }
         _ => Ok(()),
     }
@@ -392,7 +392,7 @@ fn size_gib(size: Option<&str>, memory_mb: Option<u32>) -> Result<u32> {
     wanted.filter(|gib| SIZES_GIB.contains(gib)).ok_or_else(|| {
         let sizes: Vec<String> = SIZES_GIB.iter().map(|gib| format!("`{gib}g`")).collect();
         Error::bad_request(format!(
-            "a database's size is one of {} of memory (`size`, or `memory_mb` in MiB)",
+            "a database must have {} of memory (`size`, or `memory_mb` in MiB)",
             sizes.join(", ")
         ))
     })

@@ -18,7 +18,7 @@ use crate::store::Select;
 use crate::store::databases::{DatabaseRecord, DatabaseState};
 
 /// Why a database is not there though somebody asked for it.
-const STOPPED: &str = "the server stopped while it was being made; delete it and make another";
+const STOPPED: &str = "the server stopped while creating it; delete it and create another";
 
 /// Finishes what was under way. Called once at the start, before anything new begins.
 pub(crate) async fn recover(app: Arc<App>) {

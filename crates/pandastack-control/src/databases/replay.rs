@@ -70,7 +70,7 @@ pub(super) async fn start(app: &Arc<App>, record: &DatabaseRecord, machine: &San
     match started.exit_code {
         0 if started.stdout.contains(REPLAYING) => await_replayed(app, &record.id, &machine.id).await,
         0 => Ok(()),
-        _ => Err(Error::internal(format!("its server did not start: {}", started.stderr.trim()))),
+        _ => Err(Error::internal(format!("PostgreSQL did not start: {}", started.stderr.trim()))),
     }
 }
 
@@ -84,8 +84,8 @@ async fn await_replayed(app: &Arc<App>, id: &DatabaseId, sandbox: &SandboxId) ->
             Replay::Unheard => {}
         }
         let too_long = [
-            (began, REPLAY_MAX, "its server still replays its log after"),
-            (heard, UNHEARD_MAX, "its server replays its log, and has not answered for"),
+            (began, REPLAY_MAX, "PostgreSQL is still replaying its log after"),
+            (heard, UNHEARD_MAX, "PostgreSQL is replaying its log and has not responded for"),
         ];
         if let Some((_, max, what)) = too_long.into_iter().find(|(since, max, _)| since.elapsed() >= *max) {
             return Err(Error::internal(format!("{what} {} min", max.as_secs() / 60)));

@@ -118,7 +118,7 @@ async fn revive(app: &Arc<App>, record: &DatabaseRecord) -> Result<()> {
 pub(super) async fn replace(app: &Arc<App>, mut record: DatabaseRecord) -> Result<SandboxId> {
     let volumes = owned::of(app, &record.workspace, &owner(&record.id)).await?;
     let volume = volumes.first().ok_or_else(|| {
-        Error::conflict("its data was on the machine's own disk, which is lost; delete the database")
+        Error::conflict("the database's data was on its machine's disk, which is lost; delete it")
     })?;
     ops::remove_machines(app, &record.id).await?;
     let mut request = ops::machine_request(&record)?;
@@ -161,7 +161,7 @@ pub(super) async fn restart(app: &Arc<App>, id: &DatabaseId, closed: &SandboxId)
             return Ok(sandbox.clone());
         }
         if Instant::now() >= deadline {
-            let message = format!("the server of database `{id}` does not run and could not be started yet");
+            let message = format!("the server of database `{id}` is down and could not be started yet");
             return Err(Error::conflict(message));
         }
     }
@@ -207,7 +207,7 @@ pub(super) async fn await_machine(app: &App, id: &DatabaseId) -> Result<SandboxI
         // Another server on the same database may be the one that replaces it, and tells nobody here.
         let _ = tokio::time::timeout(HOLD_LOOK, done).await;
         if Instant::now() >= deadline {
-            let message = format!("the machine of database `{id}` was lost and another one is not ready yet");
+            let message = format!("the machine of database `{id}` was lost; its replacement is not ready");
             return Err(Error::conflict(message));
         }
     }

@@ -174,14 +174,14 @@ pub(super) async fn advice(app: &App, record: &DatabaseRecord) -> String {
 
 fn say(id: &DatabaseId, room_mb: u64) -> String {
     let more_mb = (room_mb * 2).min(VOLUME_MB_MAX);
-    let free = "or delete something in a transaction that begins with BEGIN READ WRITE";
-    let sentence = format!("the disk of database {id} ({room_mb} MiB) is full, so it is read only:");
+    let free = "or delete data in a transaction that begins with BEGIN READ WRITE";
+    let sentence = format!("the disk of database {id} ({room_mb} MiB) is full, so it is read-only;");
     match more_mb > room_mb {
         true => {
-            format!("{sentence} make it larger with `pandastack db set {id} --storage-mb {more_mb}`, {free}")
+            format!("{sentence} grow it with `pandastack db set {id} --storage-mb {more_mb}`, {free}")
         }
         false => format!(
-            "{sentence} it cannot be larger; delete something in a transaction that begins with BEGIN READ WRITE"
+            "{sentence} it cannot grow, so delete data in a transaction that begins with BEGIN READ WRITE"
         ),
     }
 }

@@ -146,7 +146,7 @@ pub(crate) async fn connection(
     let none = || {
         Error::new(
             ErrorCode::Unavailable,
-            "this server has no address for databases; start it with --postgres-listen",
+            "this server does not accept database connections; start it with --postgres-listen",
         )
     };
     Ok(view::connection(&app, &headers, &record).await.map(Json).ok_or_else(none)?)
@@ -176,14 +176,14 @@ pub(crate) async fn run_query(
     ops::ready(record)?;
     let wait_ms = request.timeout_ms.unwrap_or(QUERY_MS_DEFAULT);
     if !(1..=DATABASE_QUERY_MS_MAX).contains(&wait_ms) {
-        return Err(Error::bad_request(format!("timeout_ms is 1 to {DATABASE_QUERY_MS_MAX}")));
+        return Err(Error::bad_request(format!("`timeout_ms` must be 1 to {DATABASE_QUERY_MS_MAX}")));
     }
     let rows_max = request.max_rows.unwrap_or(DATABASE_ROWS_MAX);
     if !(1..=DATABASE_ROWS_MAX).contains(&rows_max) {
-        return Err(Error::bad_request(format!("max_rows is 1 to {DATABASE_ROWS_MAX}")));
+        return Err(Error::bad_request(format!("`max_rows` must be 1 to {DATABASE_ROWS_MAX}")));
     }
     if request.sql.trim().is_empty() {
-        return Err(Error::bad_request("`sql` is empty: say what to run"));
+        return Err(Error::bad_request("`sql` is empty; give a statement to run"));
     }
     let began = Instant::now();
     let databases = StoredDatabases(Arc::clone(app));
@@ -337,7 +337,7 @@ async fn broker_record(app: &App, id: &DatabaseId, headers: &HeaderMap) -> Resul
     let refused = || {
         Error::new(
             ErrorCode::Unauthorized,
-            "the broker takes `Authorization: Bearer <broker_token>` of this database",
+            "invalid broker token; send `Authorization: Bearer <broker_token>` of this database",
         )
     };
     let given = bearer.ok_or_else(refused)?;

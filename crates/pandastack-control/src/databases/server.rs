@@ -153,7 +153,7 @@ pub(super) async fn stop(app: &Arc<App>, record: &DatabaseRecord) -> Result<()> 
     let stopped = crate::sandboxes::ops::exec::exec_in(app, &machine, &request).await?;
     match stopped.exit_code {
         0 => Ok(()),
-        _ => Err(Error::internal(format!("its server did not stop: {}", stopped.stderr.trim()))),
+        _ => Err(Error::internal(format!("PostgreSQL did not stop: {}", stopped.stderr.trim()))),
     }
 }
 

@@ -130,7 +130,7 @@ async fn status(app: &App, record: &DatabaseRecord) -> (DatabaseStatus, Option<S
             (DatabaseStatus::ReadOnly, Some(room::advice(app, record).await))
         }
         Ok(_) => (DatabaseStatus::Running, None),
-        Err(_) => (DatabaseStatus::Recovering, Some("its machine is gone".to_owned())),
+        Err(_) => (DatabaseStatus::Recovering, Some("its machine was lost".to_owned())),
     }
 }
 

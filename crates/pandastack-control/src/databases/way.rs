@@ -56,13 +56,13 @@ impl Databases for StoredDatabases {
                 Err(trouble) => self.connect_again(&id, endpoint, trouble, &sandbox).await,
             },
             (DatabaseState::Creating, _) => {
-                Err(ConnectError::NotReady(format!("database `{id}` is still being made")))
+                Err(ConnectError::NotReady(format!("database `{id}` is still being created")))
             }
             (DatabaseState::Deleting, _) => {
                 Err(ConnectError::NotReady(format!("database `{id}` is being deleted")))
             }
             (DatabaseState::Failed | DatabaseState::Ready, _) => {
-                let why = record.spec.failure.unwrap_or_else(|| "it was never finished".to_owned());
+                let why = record.spec.failure.unwrap_or_else(|| "its creation did not finish".to_owned());
                 Err(ConnectError::NotReady(format!("database `{id}` failed: {why}")))
             }
         }
@@ -152,10 +152,10 @@ async fn connect_port(app: &App, sandbox: &SandboxId, port: u16) -> Result<Backe
 pub(super) fn explain(trouble: &Trouble, sandbox: &SandboxId, endpoint: &Endpoint) -> ConnectError {
     let id = &endpoint.database;
     let why = match trouble {
-        Trouble::PortClosed | Trouble::InsideOnly(_) => "its server does not run".to_owned(),
-        Trouble::Unknown => "its machine is gone".to_owned(),
-        Trouble::Silent => "its machine does not answer".to_owned(),
+        Trouble::PortClosed | Trouble::InsideOnly(_) => "its server is not running".to_owned(),
+        Trouble::Unknown => "its machine was lost".to_owned(),
+        Trouble::Silent => "its machine is not responding".to_owned(),
         other => other.sentence(sandbox, endpoint.entrance.port()),
     };
-    ConnectError::Unavailable(format!("database `{id}` cannot be reached: {why}"))
+    ConnectError::Unavailable(format!("database `{id}` is unreachable: {why}"))
 }

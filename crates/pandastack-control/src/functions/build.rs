@@ -108,7 +108,7 @@ async fn build(
     let mut build = Build { app, version: version.clone(), machine, log: String::new() };
     let steps = tokio::select! {
         steps = build.steps(checked, reused) => steps,
-        () = app.shutdown.cancelled() => Err(Error::new(ErrorCode::Unavailable, "the server stopped during the deploy; deploy again")),
+        () = app.shutdown.cancelled() => Err(Error::new(ErrorCode::Unavailable, "the server stopped during the deployment; deploy again")),
     };
     log.push_str(&build.log);
     version.spec = build.version.spec;
@@ -224,7 +224,7 @@ impl Build<'_> {
         self.log.push_str(&result.stderr);
         if result.exit_code != 0 {
             let why = last_line(&result.stderr).or_else(|| last_line(&result.stdout)).unwrap_or_default();
-            let message = format!("`{command}` exited with {}: {why}", result.exit_code);
+            let message = format!("`{command}` exited with code {}: {why}", result.exit_code);
             return Err(Error::bad_request(message));
         }
         Ok(result)

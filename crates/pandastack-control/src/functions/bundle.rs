@@ -32,21 +32,21 @@ const TAR_OVERHEAD_BYTES_MAX: u64 = 2048 * BUNDLE_ENTRIES_MAX as u64;
 pub(crate) enum BundleRefused {
     #[error("the bundle is neither a gzip-compressed tar archive nor a zip archive: {0}")]
     NotAnArchive(String),
-    #[error("the bundle has `{0}`: paths must be relative and must not contain `..`")]
+    #[error("the bundle contains `{0}`; paths must be relative and must not contain `..`")]
     Outside(String),
-    #[error("the bundle has the link `{0}`, which leads out of it")]
+    #[error("the bundle contains the link `{0}`, which points outside of it")]
     LinkOutside(String),
-    #[error("the bundle has `{0}`, which is neither a file, a directory nor a link")]
+    #[error("the bundle contains `{0}`, which is not a file, directory or link")]
     Special(String),
     #[error("the bundle unpacks to more than {BUNDLE_UNPACKED_BYTES_MAX} bytes")]
     TooLarge,
     #[error("the bundle has more than {BUNDLE_ENTRIES_MAX} entries")]
     TooMany,
-    #[error("the bundle has no file `{0}`, which the entrypoint names")]
+    #[error("the bundle has no file `{0}`, but the entrypoint names it")]
     NoEntrypoint(String),
-    #[error("the bundle's pyproject.toml cannot be used: {0}")]
+    #[error("the bundle's pyproject.toml is invalid: {0}")]
     Pyproject(String),
-    #[error("the code is not base64: {0}")]
+    #[error("`code` is not valid base64: {0}")]
     NotBase64(String),
 }
 

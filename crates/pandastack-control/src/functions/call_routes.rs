@@ -56,7 +56,7 @@ pub(crate) async fn invoke(
     let text = |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
     let kind = text("x-invocation-type");
     let refuse =
-        || Error::new(ErrorCode::BodyTooLarge, format!("an event is at most {EVENT_BYTES_MAX} bytes"));
+        || Error::new(ErrorCode::BodyTooLarge, format!("an event must be at most {EVENT_BYTES_MAX} bytes"));
     let body = read_limited(body, EVENT_BYTES_MAX, refuse).await?;
     let version = super::version_for(&function, query.qualifier.as_deref())?;
     match kind.as_deref() {
@@ -114,7 +114,7 @@ async fn enqueue(
     event: bytes::Bytes,
 ) -> Result<Response> {
     if event.len() > ASYNC_EVENT_BYTES_MAX {
-        let message = format!("an event of a queued call is at most {ASYNC_EVENT_BYTES_MAX} bytes");
+        let message = format!("an event of a queued call must be at most {ASYNC_EVENT_BYTES_MAX} bytes");
         return Err(Error::new(ErrorCode::BodyTooLarge, message));
     }
     let run = queue::put(app, function, Asked::new(RunKind::Async, version, event)).await?;

@@ -120,7 +120,8 @@ pub(crate) fn lost(name: &str, why: &str) -> Error {
     tracing::info!(name, why, "a function's machine was lost");
     Error::new(
         ErrorCode::GuestUnavailable,
-        "the machine of this call was lost before it answered; whether the handler ran is not known, so repeat the \
-         call only if it may run twice",
+        "the machine of this call was lost before it responded, and the handler may have run; retry only if \
+         it is \
+         safe to run it twice",
     )
 }

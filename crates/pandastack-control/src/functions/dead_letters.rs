@@ -73,13 +73,13 @@ fn notice(function: &FunctionRecord, record: &RunRecord) -> serde_json::Value {
 pub(super) async fn redrive(app: &App, function: &FunctionRecord, mut record: RunRecord) -> Result<Run> {
     if !record.run.dead_letter || record.event.is_none() {
         return Err(Error::conflict(format!(
-            "run {} was not given up: only calls with `dead_letter` can be queued again",
+            "run {} is not a dead letter; only calls with `dead_letter` can be queued again",
             record.run.id
         )));
     }
     if record.queued {
         return Err(Error::conflict(format!(
-            "dead_letter_url is being told of run {}; queue it again when that is over, shortly",
+            "run {} is being reported to dead_letter_url; queue it again in a moment",
             record.run.id
         )));
     }

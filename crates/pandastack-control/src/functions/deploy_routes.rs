@@ -48,7 +48,7 @@ pub(crate) async fn deploy(
 }
 
 fn too_large() -> Error {
-    Error::new(ErrorCode::BodyTooLarge, format!("a bundle is at most {BUNDLE_BYTES_MAX} bytes"))
+    Error::new(ErrorCode::BodyTooLarge, format!("a bundle must be at most {BUNDLE_BYTES_MAX} bytes"))
 }
 
 async fn read_bundle(request: Request) -> Result<(Vec<u8>, Option<String>)> {
@@ -60,7 +60,7 @@ async fn read_bundle(request: Request) -> Result<(Vec<u8>, Option<String>)> {
     let request = request.map(|body| Body::new(Limited::new(body, BUNDLE_BYTES_MAX + 64 * 1024)));
     let malformed = |error: axum::extract::multipart::MultipartError| match error.status() {
         StatusCode::PAYLOAD_TOO_LARGE => too_large(),
-        _ => Error::bad_request(format!("the form is not readable: {}", error.body_text())),
+        _ => Error::bad_request(format!("invalid form: {}", error.body_text())),
     };
     let form = Multipart::from_request(request, &()).await;
     let mut form = form.map_err(|error| Error::bad_request(error.body_text()))?;
@@ -72,7 +72,7 @@ async fn read_bundle(request: Request) -> Result<(Vec<u8>, Option<String>)> {
             _ => {}
         }
     }
-    let bundle = bundle.ok_or_else(|| Error::bad_request("the form has no field `bundle`"))?;
+    let bundle = bundle.ok_or_else(|| Error::bad_request("the form has no field `bundle`; add it"))?;
     if bundle.len() > BUNDLE_BYTES_MAX {
         return Err(too_large());
     }
@@ -87,7 +87,7 @@ pub(super) async fn read_limited(
     match Limited::new(body, limit).collect().await {
         Ok(collected) => Ok(collected.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => Err(refuse()),
-        Err(_) => Err(Error::bad_request("the request body ended before it was complete")),
+        Err(_) => Err(Error::bad_request("the request body is incomplete; send it again")),
     }
 }
 
@@ -148,9 +148,9 @@ async fn await_built(app: &App, function: &FunctionId, version: u32) -> Result<(
         match record.state {
             DeployStatus::Ready => return Ok(()),
             DeployStatus::Failed => {
-                let why = record.spec.error.unwrap_or_else(|| "its log says why".to_owned());
+                let why = record.spec.error.unwrap_or_else(|| "see the deployment log".to_owned());
                 let code = record.spec.error_code.unwrap_or(ErrorCode::BadRequest);
-                return Err(Error::new(code, format!("version {version} was not deployed: {why}")));
+                return Err(Error::new(code, format!("version {version} failed to deploy: {why}")));
             }
             DeployStatus::Building => {}
         }
@@ -229,7 +229,7 @@ pub(crate) async fn rollback(
             let ready = |version: &&VersionRecord| {
                 version.state == DeployStatus::Ready && version.version < record.version
             };
-            let none = || Error::conflict("there is no earlier version to return to".to_owned());
+            let none = || Error::conflict("the function has no earlier version to roll back to".to_owned());
             earlier.iter().find(ready).map(|version| version.version).ok_or_else(none)?
         }
     };
@@ -243,8 +243,7 @@ pub(crate) async fn rollback(
 async fn check_ready(app: &App, record: &FunctionRecord, version: u32) -> Result<()> {
     let found = app.store.version(&record.id, version).await?;
     if found.state != DeployStatus::Ready {
-        let message =
-            format!("version {version} is {}; only a ready one can be called", found.state.as_str());
+        let message = format!("version {version} is {}; choose a ready version", found.state.as_str());
         return Err(Error::conflict(message));
     }
     Ok(())
@@ -265,7 +264,7 @@ pub(crate) async fn set_alias(
     settings::check_name("alias", &alias)?;
     if alias.bytes().all(|byte| byte.is_ascii_digit()) || alias == "latest" {
         return Err(
-            Error::bad_request("an alias is neither a number nor `latest`: these name versions").into()
+            Error::bad_request("an alias must not be a number or `latest`; these name versions").into()
         );
     }
     if request.canary_percent > 100 {

@@ -85,7 +85,7 @@ pub(crate) struct Answered {
 /// Begins a call: waits for a place and sends the event.
 pub(crate) async fn begin(app: &Arc<App>, function: &FunctionRecord, asked: Asked) -> Result<Under> {
     if asked.event.len() > EVENT_BYTES_MAX {
-        let message = format!("an event is at most {EVENT_BYTES_MAX} bytes");
+        let message = format!("an event must be at most {EVENT_BYTES_MAX} bytes");
         return Err(Error::new(ErrorCode::BodyTooLarge, message));
     }
     let arrived = Instant::now();
@@ -125,7 +125,7 @@ impl Under {
             let connection = self.lease.connection().await?;
             let said = tokio::time::timeout_at(self.deadline, connection.next()).await;
             let silent =
-                |_| Error::new(ErrorCode::GuestUnavailable, "the machine of this call stopped answering");
+                |_| Error::new(ErrorCode::GuestUnavailable, "the machine of this call stopped responding");
             match said.map_err(silent)?? {
                 Said::Head(head) => return Ok(Part::Head(head)),
                 Said::Data(bytes) => return Ok(Part::Data(bytes)),
@@ -246,7 +246,7 @@ pub(crate) async fn call(app: &Arc<App>, function: &FunctionRecord, asked: Asked
             Ok(Part::Data(_)) => {
                 let error = Error::new(
                     ErrorCode::GuestUnavailable,
-                    "the answer is too large; stream it over the function's URL",
+                    "the response is too large; stream it over the function's URL",
                 );
                 under.fail(&error).await;
                 return Err(error);

@@ -61,7 +61,7 @@ pub struct LocalFunction {
 #[derive(Debug, thiserror::Error)]
 pub enum LocalError {
     /// Its processes could not be started.
-    #[error("the function cannot be started here: {0}")]
+    #[error("the function cannot be started locally: {0}")]
     Start(#[from] std::io::Error),
     /// The handler could not be imported.
     #[error("the handler is not ready: {why}")]
@@ -133,14 +133,14 @@ impl LocalRuntime {
             eprint!("{}", ready.log);
             return Ok(());
         }
-        let why = ready.failure.unwrap_or_else(|| "it does not ask for an event".to_owned());
+        let why = ready.failure.unwrap_or_else(|| "it does not request events".to_owned());
         Err(LocalError::NotReady { why, log: ready.log })
     }
 
     async fn connect(&self) -> Result<Connection<TcpStream>> {
         let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).await;
         let stream = stream.map_err(|error| {
-            Error::new(ErrorCode::GuestUnavailable, format!("the function's runtime is gone: {error}"))
+            Error::new(ErrorCode::GuestUnavailable, format!("the function's runtime was lost: {error}"))
         })?;
         Ok(Connection::over(stream, "the local function"))
     }
@@ -180,7 +180,7 @@ impl LocalRuntime {
                 Said::Data(part) if body.len() + part.len() <= ANSWER_BYTES_MAX => {
                     body.extend_from_slice(&part)
                 }
-                Said::Data(_) => return Err(url::malformed("it is too large to be shown here")),
+                Said::Data(_) => return Err(url::malformed("it is too large")),
                 Said::End(end) => return Ok((end.outcome, body.into(), end.message, content_type)),
             }
         }
@@ -189,8 +189,9 @@ impl LocalRuntime {
     /// An event as the body, or any HTTP request.
     async fn answer(&self, request: Request) -> Result<Response> {
         let (parts, body) = request.into_parts();
-        let refuse =
-            || Error::new(ErrorCode::BodyTooLarge, format!("an event is at most {EVENT_BYTES_MAX} bytes"));
+        let refuse = || {
+            Error::new(ErrorCode::BodyTooLarge, format!("an event must be at most {EVENT_BYTES_MAX} bytes"))
+        };
         let body = read_limited(body, EVENT_BYTES_MAX, refuse).await?;
         let http = !parts.headers.contains_key("x-invocation-type");
         let event: Bytes = match http {
@@ -206,7 +207,7 @@ impl LocalRuntime {
             false => super::call_routes::event_of(body)?,
         };
         let made = tokio::time::timeout(self.timeout + GRACE, self.call(&event, http)).await;
-        let late = |_| Error::new(ErrorCode::ExecTimeout, "the call took too long");
+        let late = |_| Error::new(ErrorCode::ExecTimeout, "the call timed out");
         let (outcome, body, message, content_type) = match made.map_err(late).and_then(|made| made) {
             Ok(ended) => ended,
             Err(error) => {
@@ -263,7 +264,7 @@ async fn serve(
         Some(runtime) => runtime.answer(request).await,
         None => Err(Error::new(
             ErrorCode::Unavailable,
-            "the function does not run; its error is where `fn dev` was started",
+            "the function is not running; see the output of `pandastack fn dev`",
         )),
     };
     answered.unwrap_or_else(|error| ApiError(error).into_response())

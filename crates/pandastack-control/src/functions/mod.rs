@@ -159,7 +159,7 @@ async fn recover(app: &Arc<App>) -> Result<()> {
     }
     for mut version in app.store.versions_building().await? {
         version.state = DeployStatus::Failed;
-        version.spec.error = Some("the server ended during the deploy; deploy again".to_owned());
+        version.spec.error = Some("the server stopped during the deployment; deploy again".to_owned());
         app.store.finish_version(&version, now()).await?;
     }
     queue::recover(app).await
@@ -181,7 +181,7 @@ async fn pool_of(app: &App, function: &FunctionRecord, version: u32) -> Result<A
     }
     let record = app.store.version(&function.id, version).await?;
     let Some(snapshot) = record.spec.snapshot.filter(|_| record.state == DeployStatus::Ready) else {
-        return Err(Error::conflict(format!("version {version} of this function is not ready to be called")));
+        return Err(Error::conflict(format!("version {version} of this function is not ready")));
     };
     let source = Source {
         function: function.id.clone(),
@@ -197,7 +197,7 @@ async fn pool_of(app: &App, function: &FunctionRecord, version: u32) -> Result<A
 pub(crate) fn version_for(function: &FunctionRecord, qualifier: Option<&str>) -> Result<u32> {
     let not_ready = || {
         Error::conflict(format!(
-            "function `{}` has no code that can be called yet; deploy some, or see why its deploy failed",
+            "function `{}` has no ready version; deploy it, or check why its deployment failed",
             function.name
         ))
     };
@@ -281,7 +281,7 @@ async fn delete(app: &Arc<App>, function: &FunctionRecord) -> Result<()> {
     if versions.iter().any(|version| version.state == DeployStatus::Building) {
         return Err(Error::new(
             ErrorCode::Conflict,
-            "a deploy of this function is under way; delete it when that ended",
+            "a deployment of this function is in progress; delete it afterwards",
         ));
     }
     for version in &versions {

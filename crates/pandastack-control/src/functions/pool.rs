@@ -318,7 +318,8 @@ fn full(limits: Limits) -> Error {
     Error::new(
         ErrorCode::RateLimited,
         format!(
-            "{} calls already wait for this function's {} machines; try again shortly, or raise max_instances or queue_max",
+            "{} calls are waiting for this function's {} machines; try again shortly, or raise max_instances \
+             or queue_max",
             limits.queue_max, limits.max_instances
         ),
     )

@@ -67,7 +67,7 @@ pub(super) async fn recover(app: &App) -> Result<()> {
             continue;
         }
         let function = app.store.function(None, &record.run.function_id).await?;
-        "the server ended during this attempt".clone_into(record.run.error.get_or_insert_default());
+        "the server stopped during this attempt".clone_into(record.run.error.get_or_insert_default());
         settle_failed(&function, &mut record, 0);
         app.store.put_runs(&[record]).await?;
     }

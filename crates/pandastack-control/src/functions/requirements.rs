@@ -75,16 +75,14 @@ fn listed(content: &[u8]) -> Result<String, String> {
     let poetry = parsed.tool.and_then(|tool| tool.poetry).and_then(|poetry| poetry.dependencies);
     let only_poetry = poetry.is_some_and(|table| table.keys().any(|name| name != "python"));
     if project.dependencies.is_empty() && only_poetry {
-        return Err(
-            "only [project] dependencies are read, and it has those of [tool.poetry]; list them under \
+        return Err("[tool.poetry] dependencies are not supported; list them under \
                     [project], or add a requirements.txt"
-                .to_owned(),
-        );
+            .to_owned());
     }
     let mut lines = String::new();
     for dependency in project.dependencies {
         if dependency.chars().any(char::is_control) || dependency.starts_with('-') {
-            return Err(format!("`{}` is not a dependency", dependency.escape_debug()));
+            return Err(format!("`{}` is not a valid dependency", dependency.escape_debug()));
         }
         lines.push_str(&dependency);
         lines.push('\n');

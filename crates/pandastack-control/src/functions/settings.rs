@@ -96,7 +96,7 @@ pub(crate) fn check(given: &FunctionSettings) -> Result<()> {
     crate::sandboxes::validate::size(given.cpu, given.memory_mb)?;
     if given.isolation == Some(Isolation::Fresh) && given.concurrency.is_some_and(|count| count > 1) {
         return Err(Error::bad_request(
-            "with `isolation: fresh` a machine serves one call: leave `concurrency` at 1",
+            "with `isolation: fresh` a machine serves one call; leave `concurrency` at 1",
         ));
     }
     Ok(())
@@ -116,7 +116,7 @@ pub(crate) fn check_name(what: &str, name: &str) -> Result<()> {
     let good = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
     if !(1..=NAME_BYTES_MAX).contains(&name.len()) || !name.bytes().all(good) {
         return Err(Error::bad_request(format!(
-            "a {what}'s name is 1 to {NAME_BYTES_MAX} letters, digits, `.`, `_` and `-`"
+            "invalid {what} name; use 1 to {NAME_BYTES_MAX} letters, digits, `.`, `_` and `-`"
         )));
     }
     Ok(())
@@ -131,7 +131,7 @@ pub(crate) fn check_entrypoint(entrypoint: &str) -> Result<()> {
         || entrypoint.chars().any(char::is_control);
     if bad {
         return Err(Error::bad_request(
-            "`entrypoint` is `module.function` or a file of the bundle, such as `main.py`, without `..`",
+            "`entrypoint` must be `module.function` or a file in the bundle such as `main.py`, without `..`",
         ));
     }
     Ok(())
@@ -143,7 +143,7 @@ pub(crate) fn check_env(env: &BTreeMap<String, String>) -> Result<()> {
     let own = ["AWS_LAMBDA_RUNTIME_API", "_HANDLER", "LAMBDA_TASK_ROOT", "PANDASTACK_CONCURRENCY"];
     match env.keys().find(|name| own.contains(&name.as_str())) {
         Some(name) => {
-            Err(Error::bad_request(format!("the environment variable `{name}` is set by the runtime")))
+            Err(Error::bad_request(format!("the runtime sets the variable `{name}`; choose another name")))
         }
         None => Ok(()),
     }

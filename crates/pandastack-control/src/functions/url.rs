@@ -101,10 +101,10 @@ async fn serve(app: &Arc<App>, id: &FunctionId, host: &str, request: Request) ->
     let body = match Limited::new(body, EVENT_BYTES_MAX).collect().await {
         Ok(body) => body.to_bytes(),
         Err(error) if error.is::<LengthLimitError>() => {
-            let message = format!("a request to a function is at most {EVENT_BYTES_MAX} bytes");
+            let message = format!("a request to a function must be at most {EVENT_BYTES_MAX} bytes");
             return Err(Error::new(ErrorCode::BodyTooLarge, message));
         }
-        Err(_) => return Err(Error::bad_request("the request body ended before it was complete")),
+        Err(_) => return Err(Error::bad_request("the request body is incomplete; send it again")),
     };
     let mut asked = Asked::new(RunKind::Http, version, Bytes::new());
     let event = event(&parts, &body, id, host, asked.id.as_str());
@@ -242,7 +242,7 @@ async fn answer(app: &Arc<App>, mut under: Under) -> Result<Response> {
                     }
                     Outcome::Error | Outcome::Crashed => Err(Error::new(
                         ErrorCode::GuestUnavailable,
-                        format!("the function failed (run {}): its log says why", run.id),
+                        format!("the function failed (run {}); see its log", run.id),
                     )),
                 };
             }
@@ -255,7 +255,7 @@ async fn answer(app: &Arc<App>, mut under: Under) -> Result<Response> {
 }
 
 pub(super) fn malformed(why: &str) -> Error {
-    Error::new(ErrorCode::GuestUnavailable, format!("the function's answer is not an HTTP response: {why}"))
+    Error::new(ErrorCode::GuestUnavailable, format!("the function's result is not an HTTP response: {why}"))
 }
 
 /// An answer that is all there, whether it was streamed (then its content type is known) or not.
@@ -302,14 +302,14 @@ fn begun(answer: &Answer, body: Body) -> Result<Response, String> {
     let code = answer.status_code.unwrap_or(200);
     let status = StatusCode::from_u16(code).ok().filter(|status| status.as_u16() >= 200);
     let mut response = Response::new(body);
-    *response.status_mut() = status.ok_or_else(|| format!("{code} is not a status"))?;
+    *response.status_mut() = status.ok_or_else(|| format!("{code} is not a valid status"))?;
     let headers = response.headers_mut();
     for (name, value) in &answer.headers {
         let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         if HOP_BY_HOP.contains(&name.to_ascii_lowercase().as_str()) {
             continue;
         }
-        let name = name.parse::<HeaderName>().map_err(|_| format!("`{name}` is not a header"))?;
+        let name = name.parse::<HeaderName>().map_err(|_| format!("`{name}` is not a valid header name"))?;
         let value =
             HeaderValue::from_str(&text).map_err(|_| format!("the header `{name}` has a line break"))?;
         headers.append(name, value);

@@ -65,7 +65,7 @@ fn check_count(bytes: &[u8]) -> Result<(), BundleRefused> {
     match count.map(u16::from_le_bytes) {
         Some(count) if usize::from(count) > BUNDLE_ENTRIES_MAX => Err(BundleRefused::TooMany),
         Some(_) => Ok(()),
-        None => Err(broken("it ends too early")),
+        None => Err(broken("it is truncated")),
     }
 }
 

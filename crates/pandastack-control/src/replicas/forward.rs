@@ -96,8 +96,10 @@ async fn pass_on(app: &App, request: Request) -> Result<Response> {
         .await;
     let answer = sent.map_err(|error| {
         app.replicas.forget_leader();
-        let what =
-            format!("replica `{}` leads and does not answer; try again in a moment", leader.replica.instance);
+        let what = format!(
+            "the leader, replica `{}`, is not responding; try again shortly",
+            leader.replica.instance
+        );
         Error { cause: Some(error.into()), ..Error::new(ErrorCode::Unavailable, what) }
     })?;
     let mut response = Response::new(Body::empty());
@@ -111,7 +113,7 @@ async fn pass_on(app: &App, request: Request) -> Result<Response> {
 }
 
 fn nobody_leads() -> Error {
-    Error::new(ErrorCode::Unavailable, "no control server leads at present; try again in a few seconds")
+    Error::new(ErrorCode::Unavailable, "the control servers have no leader; try again in a few seconds")
 }
 
 async fn leader(app: &App) -> Result<Leader> {

@@ -17,7 +17,8 @@ pub(super) fn routes() -> Router<Arc<App>> {
 async fn absent() -> ApiError {
     Error::new(
         ErrorCode::NotImplemented,
-        "building templates is not there yet on this server; set up a sandbox, take a snapshot of it and create others from that",
+        "building templates is not supported yet; set up a sandbox, take a snapshot of it and create \
+         sandboxes from that",
     )
     .into()
 }

@@ -54,7 +54,7 @@ impl PathArg {
     pub(super) fn check(&self) -> Result<()> {
         match &self.path {
             Some(path) => validate::path("path", path),
-            None => Err(Error::bad_request("say which file with `?path=/absolute/path`")),
+            None => Err(Error::bad_request("`path` is missing; add `?path=/absolute/path`")),
         }
     }
 }
@@ -133,7 +133,7 @@ pub(super) fn limit_body(request: Request) -> Result<Request> {
     if announced.is_some_and(|bytes| bytes > FILE_BODY_BYTES_MAX) {
         return Err(Error::new(
             ErrorCode::BodyTooLarge,
-            format!("a file is at most {FILE_BODY_BYTES_MAX} bytes"),
+            format!("a file must be at most {FILE_BODY_BYTES_MAX} bytes"),
         ));
     }
     let limit = usize::try_from(FILE_BODY_BYTES_MAX).unwrap_or(usize::MAX);

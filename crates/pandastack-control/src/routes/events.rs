@@ -48,7 +48,7 @@ pub(crate) async fn events(
     let past = match headers.get("last-event-id") {
         Some(value) => {
             let last = value.to_str().ok().and_then(|text| text.parse().ok());
-            let last = last.ok_or_else(|| Error::bad_request("Last-Event-ID must be the id of an event"))?;
+            let last = last.ok_or_else(|| Error::bad_request("Last-Event-ID must be an event id"))?;
             app.store.events_after(&caller.workspace, &id, last, EVENTS_PAGE_MAX).await?
         }
         None => app.store.events_tail(&caller.workspace, &id, tail).await?,

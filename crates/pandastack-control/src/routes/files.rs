@@ -71,7 +71,7 @@ pub(crate) async fn grep(
 ) -> ApiResult<Response> {
     args.check()?;
     if args.pattern.as_deref().is_none_or(str::is_empty) {
-        return Err(Error::bad_request("say what to look for with `?pattern=...`").into());
+        return Err(Error::bad_request("`pattern` is missing; add `?pattern=...`").into());
     }
     Ok(forward(&app, &caller, &id, GrepFiles::pass_through, request).await?)
 }
@@ -178,7 +178,7 @@ pub(crate) async fn sign(
         );
     }
     app.store.sandbox(Some(&caller.workspace), &id).await?;
-    let gone = || Error::new(ErrorCode::Unauthorized, "the key of this call was deleted");
+    let gone = || Error::new(ErrorCode::Unauthorized, "the API key of this request was deleted; use another");
     let token = app.store.token(&caller.prefix).await?.ok_or_else(gone)?;
     // Rounded up to the second that the URL names.
     let expires = after_seconds(now(), seconds + 1).unwrap_or(Timestamp::MAX).as_second();

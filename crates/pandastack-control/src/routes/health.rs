@@ -32,11 +32,11 @@ pub(crate) async fn healthz() -> Json<Health> {
 #[utoipa::path(get, path = "/readyz", tag = "health", security(()), responses((status = 200, body = Health), (status = 503, body = ErrorBody)))]
 pub(crate) async fn readyz(State(app): State<Arc<App>>) -> ApiResult<Json<Health>> {
     if let Err(error) = app.store.ping().await {
-        let message = "the store does not answer";
+        let message = "the database is not responding; try again shortly";
         return Err(Error { cause: Some(error.into()), ..Error::new(ErrorCode::Unavailable, message) }.into());
     }
     if app.hosts.clients().is_empty() {
-        return Err(Error::new(ErrorCode::Unavailable, "no host answers yet; is an agent running?").into());
+        return Err(Error::new(ErrorCode::Unavailable, "no host is connected; start an agent").into());
     }
     Ok(Json(Health { status: "ok" }))
 }

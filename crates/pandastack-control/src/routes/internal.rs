@@ -86,11 +86,14 @@ pub(crate) async fn database(
     let (parts, _) = request.into_parts();
     let host = signer(&app, &parts)?;
     if parts.headers.get(header::UPGRADE).is_none_or(|asked| asked != DATABASE_UPGRADE) {
-        return Err(Error::bad_request(format!("this call needs `Upgrade: {DATABASE_UPGRADE}`")).into());
+        return Err(Error::bad_request(format!(
+            "this request needs the header `Upgrade: {DATABASE_UPGRADE}`"
+        ))
+        .into());
     }
     let machine = app.store.sandbox(None, &id).await?;
     if machine.host != host {
-        let message = format!("`{host}` speaks for a machine of `{}`", machine.host);
+        let message = format!("host `{host}` cannot act for a machine of host `{}`", machine.host);
         return Err(Error::new(ErrorCode::Forbidden, message).into());
     }
     app.tasks.clone().spawn(async move {
@@ -132,12 +135,12 @@ pub(crate) async fn report(State(app): State<Arc<App>>, request: Request) -> Api
     let pandastack_rest::extract::Id(host) =
         pandastack_rest::extract::Id::<HostId>::from_request_parts(&mut parts, &()).await?;
     let bytes = Limited::new(body, REPORT_BYTES_MAX).collect().await;
-    let bytes = bytes.map_err(|error| Error::bad_request(format!("the report is not readable: {error}")))?;
+    let bytes = bytes.map_err(|error| Error::bad_request(format!("the report cannot be read: {error}")))?;
     let report: HostReport = serde_json::from_slice(&bytes.to_bytes()).map_err(|error| {
-        Error::bad_request(format!("the report is not readable ({error}); do the versions match?"))
+        Error::bad_request(format!("the report is invalid ({error}); run the same version on both sides"))
     })?;
     if signer != host || report.host != host {
-        let message = format!("`{signer}` reports for `{}` at the address of `{host}`", report.host);
+        let message = format!("`{signer}` cannot report for `{}` as `{host}`", report.host);
         return Err(Error::new(ErrorCode::Forbidden, message).into());
     }
     Ok(Json(crate::sandboxes::report::take(&app.sandboxes, report).await?))

@@ -197,7 +197,7 @@ async fn unknown_route(uri: Uri) -> ApiError {
 
 async fn wrong_method(method: Method, uri: Uri) -> ApiError {
     let path: String = uri.path().chars().take(200).collect();
-    Error::new(ErrorCode::MethodNotAllowed, format!("`{path}` does not take {method}")).into()
+    Error::new(ErrorCode::MethodNotAllowed, format!("`{path}` does not support {method}")).into()
 }
 
 /// The framework's own refusals (a malformed path, say) are plain text; ours are JSON.
@@ -209,9 +209,9 @@ async fn never_plain(response: Response) -> Response {
         return response;
     }
     let error = match status {
-        StatusCode::NOT_FOUND => Error::new(ErrorCode::NotFound, "there is no such thing"),
-        StatusCode::METHOD_NOT_ALLOWED => Error::new(ErrorCode::MethodNotAllowed, "not this method"),
-        StatusCode::PAYLOAD_TOO_LARGE => Error::new(ErrorCode::BodyTooLarge, "the body is too large"),
+        StatusCode::NOT_FOUND => Error::new(ErrorCode::NotFound, "not found; check the URL"),
+        StatusCode::METHOD_NOT_ALLOWED => Error::new(ErrorCode::MethodNotAllowed, "method not allowed"),
+        StatusCode::PAYLOAD_TOO_LARGE => Error::new(ErrorCode::BodyTooLarge, "the request body is too large"),
         status if status.is_client_error() => Error::bad_request("the request is malformed"),
         _ => Error::internal(format!("a handler answered {status} without a body")),
     };

@@ -91,7 +91,7 @@ pub(crate) async fn audit(
         return Err(Error::bad_request(format!("`limit` must be 1 to {AUDIT_PAGE_MAX}")).into());
     }
     let sandbox = args.sandbox_id.map(|id| id.parse()).transpose();
-    let sandbox = sandbox.map_err(|_| Error::bad_request("`sandbox_id` is not the id of a sandbox"))?;
+    let sandbox = sandbox.map_err(|_| Error::bad_request("`sandbox_id` is not a valid sandbox id"))?;
     let select = AuditSelect { before: args.before, sandbox, limit };
     app.audit.flush().await;
     Ok(Json(AuditList { entries: app.store.audit(&caller.workspace, &select).await? }))

@@ -102,13 +102,13 @@ pub(crate) async fn sign(
     let seconds = wanted.ttl_seconds.unwrap_or(SIGNED_SECONDS_DEFAULT);
     if wanted.port == 0 || seconds == 0 || seconds > SIGNED_URL_SECONDS_MAX {
         return Err(Error::bad_request(format!(
-            "a signed URL needs a port of 1 to 65535 and a ttl_seconds of 1 to {SIGNED_URL_SECONDS_MAX}"
+            "`port` must be 1 to 65535 and `ttl_seconds` 1 to {SIGNED_URL_SECONDS_MAX}"
         ))
         .into());
     }
     let record = app.store.sandbox(Some(&caller.workspace), &id).await?;
     let expires_at =
-        after_seconds(now(), seconds).ok_or_else(|| Error::bad_request("ttl_seconds is too large"))?;
+        after_seconds(now(), seconds).ok_or_else(|| Error::bad_request("`ttl_seconds` is too large"))?;
     let token = key(&app, &record).sign(wanted.port, expires_at.as_second());
     let url = format!("{}/?{PARAMETER}={token}", preview_url(&parts.headers, &id, wanted.port));
     Ok(Json(SignedPreview { url, token, sandbox_id: id, port: wanted.port, expires_at }))
@@ -158,7 +158,7 @@ pub(crate) async fn tunnel(
     let asked = request.headers().get(header::UPGRADE).is_some_and(|asked| asked == TUNNEL_UPGRADE);
     if !asked || arg.port == 0 {
         return Err(Error::bad_request(format!(
-            "this call needs `Connection: upgrade`, `Upgrade: {TUNNEL_UPGRADE}` and a port of 1 to 65535"
+            "this request needs `Connection: upgrade`, `Upgrade: {TUNNEL_UPGRADE}` and a port of 1 to 65535"
         ))
         .into());
     }

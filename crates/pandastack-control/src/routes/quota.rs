@@ -28,7 +28,7 @@ pub(crate) async fn set(
 ) -> ApiResult<Json<QuotaReport>> {
     if quota.requests_per_second == Some(0) {
         return Err(Error::bad_request(
-            "`requests_per_second` must be 1 or more: with 0 nobody could change it back",
+            "`requests_per_second` must be at least 1; 0 would block every request, also to change it back",
         )
         .into());
     }

@@ -60,7 +60,7 @@ pub(crate) async fn delete(
     if let Some(owner) = &record.owner {
         let (service, name) = (owner.kind(), owner.id());
         let message = format!(
-            "sandbox `{id}` belongs to {service} `{name}`, which deletes it when it needs it no more; \
+            "sandbox `{id}` belongs to {service} `{name}`, which deletes it when no longer needed; \
              delete the {service} instead"
         );
         return Err(Error::conflict(message).into());

@@ -87,7 +87,7 @@ pub(crate) async fn delete(
     let snapshot = ops::snapshot::find(&app, &caller.workspace, &id).await?;
     if snapshot.spec.kind == SnapshotKind::Service {
         return Err(Error::conflict(format!(
-            "snapshot `{id}` belongs to a service, which deletes it when it needs it no more"
+            "snapshot `{id}` belongs to a service, which deletes it when no longer needed"
         ))
         .into());
     }

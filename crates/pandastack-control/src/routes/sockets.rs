@@ -84,7 +84,7 @@ async fn tunnel<E: Endpoint<Response = Upgrade<WebSocketProtocol>>>(
 ) -> Result<Response> {
     let upgrade = request.headers().get(header::UPGRADE).and_then(|value| value.to_str().ok());
     if !upgrade.is_some_and(|name| name.eq_ignore_ascii_case("websocket")) {
-        return Err(Error::bad_request("this address is for WebSockets; connect with a WebSocket client"));
+        return Err(Error::bad_request("this URL accepts WebSockets only; connect with a WebSocket client"));
     }
     let (place, client) = ops::locate(app, &caller.workspace, id).await?;
     let call = call(id, agent_query(request.uri().query()));

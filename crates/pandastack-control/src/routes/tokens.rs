@@ -50,7 +50,7 @@ pub(crate) async fn create(
 ) -> ApiResult<(StatusCode, Json<TokenCreated>)> {
     let label = request.label.unwrap_or_default();
     if label.len() > LABEL_BYTES_MAX {
-        return Err(Error::bad_request(format!("`label` is at most {LABEL_BYTES_MAX} bytes")).into());
+        return Err(Error::bad_request(format!("`label` must be at most {LABEL_BYTES_MAX} bytes")).into());
     }
     let expires_at = match request.expires_in_days {
         Some(days) if !(1..=EXPIRY_DAYS_MAX).contains(&days) => {

@@ -35,7 +35,7 @@ pub(super) async fn attempt(
     limit: Duration,
 ) -> Result<Attempt> {
     let late = |_| {
-        let message = format!("app `{}` did not answer within {} s", target.app_id, limit.as_secs());
+        let message = format!("app `{}` did not respond within {} s", target.app_id, limit.as_secs());
         Error::new(ErrorCode::ExecTimeout, message)
     };
     tokio::time::timeout(limit, ask(app, target, schedule, run)).await.map_err(late)?
@@ -64,7 +64,7 @@ async fn ask(
 
 /// A connection to the first machine that takes one, woken if it sleeps.
 async fn connect(app: &App, to: &Instances) -> Result<(GuestStream, Ticket)> {
-    let mut why = "no machine serves this app; deploy it again".to_owned();
+    let mut why = "the app has no running instance; deploy it".to_owned();
     for machine in to.sandboxes.iter() {
         match app.edge.connect(machine, to.port).await {
             Ok(connected) => return Ok(connected),
@@ -77,7 +77,7 @@ async fn connect(app: &App, to: &Instances) -> Result<(GuestStream, Ticket)> {
 /// Sends a request and reads its answer. The machine stays awake for as long as the ticket is there, and is cut off if it stops all the
 /// same.
 async fn exchange(stream: GuestStream, ticket: &Ticket, request: Request<Full<Bytes>>) -> Result<Attempt> {
-    let broken = |error: hyper::Error| unavailable(format!("the app gave no whole answer: {error}"));
+    let broken = |error: hyper::Error| unavailable(format!("the app's response is incomplete: {error}"));
     let shaken = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
     let (mut sender, connection) = shaken.map_err(broken)?;
     let answered = async {
@@ -103,7 +103,7 @@ async fn exchange(stream: GuestStream, ticket: &Ticket, request: Request<Full<By
     tokio::select! {
         answered = answered => answered,
         () = driven => Err(unavailable("the app closed the connection".to_owned())),
-        () = cut.cancelled() => Err(unavailable("the app's machine stopped before it answered".to_owned())),
+        () = cut.cancelled() => Err(unavailable("the app's machine stopped before responding".to_owned())),
     }
 }
 
@@ -136,10 +136,10 @@ fn path(target: &AppTarget) -> Result<Uri> {
     let text = target.path.as_deref().unwrap_or("/");
     let refuse = |why: &str| Error::bad_request(format!("`target.path` {why}"));
     if !text.starts_with('/') || text.len() > URL_BYTES_MAX {
-        return Err(refuse(&format!("begins with / and is at most {URL_BYTES_MAX} bytes")));
+        return Err(refuse(&format!("must begin with / and be at most {URL_BYTES_MAX} bytes")));
     }
     let parsed = text.parse::<http::uri::PathAndQuery>();
-    parsed.map(Uri::from).map_err(|_| refuse("is no path that a request could have"))
+    parsed.map(Uri::from).map_err(|_| refuse("is not a valid request path"))
 }
 
 /// The request as one to a URL, which has the same rules.

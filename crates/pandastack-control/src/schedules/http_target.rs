@@ -39,10 +39,10 @@ pub(super) async fn attempt(
     match tokio::time::timeout(limit, exchange(request)).await {
         Ok(Ok(attempt)) => attempt,
         Ok(Err(error)) => {
-            failure(RunState::Error, format!("{} did not answer: {}", target.url, chain(&error)))
+            failure(RunState::Error, format!("{} did not respond: {}", target.url, chain(&error)))
         }
         Err(_) => {
-            failure(RunState::Timeout, format!("{} did not answer within {} s", target.url, limit.as_secs()))
+            failure(RunState::Timeout, format!("{} did not respond within {} s", target.url, limit.as_secs()))
         }
     }
 }
@@ -91,7 +91,7 @@ pub(super) fn judged(status: reqwest::StatusCode, body: &[u8], truncated: bool) 
         http_status: Some(status.as_u16()),
         stdout: String::from_utf8_lossy(body).into_owned(),
         truncated,
-        error: (!is_good).then(|| format!("it answered {status}")),
+        error: (!is_good).then(|| format!("the response status was {status}")),
         ..RunOutcome::default()
     };
     Attempt { state: if is_good { RunState::Success } else { RunState::Error }, outcome }
@@ -114,7 +114,7 @@ pub(super) fn check_request(target: &HttpTarget) -> Result<()> {
     headers(target)?;
     match &target.body {
         Some(body) if body.len() > BODY_BYTES_MAX => {
-            Err(Error::bad_request(format!("`target.body` is at most {BODY_BYTES_MAX} bytes")))
+            Err(Error::bad_request(format!("`target.body` must be at most {BODY_BYTES_MAX} bytes")))
         }
         _ => Ok(()),
     }
@@ -125,23 +125,23 @@ pub(super) fn method(target: &HttpTarget) -> Result<reqwest::Method> {
     let known = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"];
     match known.iter().find(|known| known.eq_ignore_ascii_case(text)) {
         Some(known) => reqwest::Method::from_bytes(known.as_bytes()).map_err(Error::internal),
-        None => Err(Error::bad_request(format!("`target.method` is one of {}", known.join(", ")))),
+        None => Err(Error::bad_request(format!("`target.method` must be one of {}", known.join(", ")))),
     }
 }
 
 pub(super) fn headers(target: &HttpTarget) -> Result<HeaderMap> {
     if target.headers.len() > HEADERS_MAX {
-        return Err(Error::bad_request(format!("`target.headers` has at most {HEADERS_MAX}")));
+        return Err(Error::bad_request(format!("`target.headers` can have at most {HEADERS_MAX} headers")));
     }
     let mut map = HeaderMap::new();
     for (name, value) in &target.headers {
         let shown: String = name.chars().take(64).collect();
-        let refuse = |why: &str| Error::bad_request(format!("header `{shown}` of `target.headers` {why}"));
+        let refuse = |why: &str| Error::bad_request(format!("header `{shown}` in `target.headers` {why}"));
         if OWN_HEADERS.iter().any(|own| own.eq_ignore_ascii_case(name)) {
             return Err(refuse("is set by the connection; leave it out"));
         }
-        let name: HeaderName = name.parse().map_err(|_| refuse("is not a header name"))?;
-        let value: HeaderValue = value.parse().map_err(|_| refuse("has a value that HTTP cannot carry"))?;
+        let name: HeaderName = name.parse().map_err(|_| refuse("is not a valid header name"))?;
+        let value: HeaderValue = value.parse().map_err(|_| refuse("is not a valid header value"))?;
         map.insert(name, value);
     }
     Ok(map)

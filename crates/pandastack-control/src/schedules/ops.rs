@@ -30,12 +30,12 @@ pub(super) async fn create(
     let timing = spec::read_timing(&request.timing, at)?;
     let next = timing.next_after(at);
     if request.timing.at.is_some() && next.is_none() {
-        return Err(Error::bad_request("`at` has passed; give a time in the future"));
+        return Err(Error::bad_request("`at` is in the past; give a time in the future"));
     }
     let target = match (request.target, request.function_id.filter(|id| !id.is_empty())) {
         (Some(target), None) => target,
         (None, Some(function_id)) => ScheduleTarget::Function(FunctionTarget { function_id, input: None }),
-        _ => return Err(Error::bad_request("say what to run, with either `target` or `function_id`")),
+        _ => return Err(Error::bad_request("nothing to run; set either `target` or `function_id`")),
     };
     let options = spec::overlay(request.options, spec::defaults());
     spec::check_options(&app.schedules, &options)?;
@@ -68,7 +68,7 @@ pub(super) async fn patch(
     request: PatchSchedule,
 ) -> Result<ScheduleRecord> {
     if request == PatchSchedule::default() {
-        return Err(Error::bad_request("nothing to change: give name, cron, target, paused or an option"));
+        return Err(Error::bad_request("nothing to change; set name, cron, target, paused or an option"));
     }
     if let Some(target) = &request.target {
         spec::check_target(app, workspace, target).await?;
@@ -81,7 +81,7 @@ pub(super) async fn patch(
             return Ok(app.store.schedule(workspace, id).await?);
         }
     }
-    Err(Error::conflict(format!("schedule `{id}` is changing all the time; try again")))
+    Err(Error::conflict(format!("schedule `{id}` was changed by other requests; try again")))
 }
 
 fn change(app: &App, record: &mut ScheduleRecord, request: PatchSchedule) -> Result<()> {
@@ -111,7 +111,7 @@ fn change(app: &App, record: &mut ScheduleRecord, request: PatchSchedule) -> Res
         record.cursor = record.cursor.max(at);
     }
     if retimed && record.spec.timing.at.is_some_and(|once| once <= at) {
-        return Err(Error::bad_request("`at` has passed; give a time in the future"));
+        return Err(Error::bad_request("`at` is in the past; give a time in the future"));
     }
     record.next_run_at = timing.next_after(record.cursor).filter(|_| !record.paused);
     record.updated_at = at;
@@ -169,7 +169,7 @@ pub(super) async fn cancel(
 ) -> Result<RunRecord> {
     app.store.run(workspace, id, run).await?;
     if !app.store.cancel_run(workspace, run, now()).await? {
-        return Err(Error::conflict(format!("run `{run}` has ended already")));
+        return Err(Error::conflict(format!("run `{run}` has already ended")));
     }
     app.schedules.end(run);
     app.schedules.wake();
@@ -191,7 +191,7 @@ pub(super) fn next_runs(
 ) -> Result<NextRuns> {
     let count = count.unwrap_or(PREVIEW_DEFAULT);
     if !(1..=SCHEDULE_PREVIEW_MAX).contains(&count) {
-        return Err(Error::bad_request(format!("`count` is 1 to {SCHEDULE_PREVIEW_MAX}")));
+        return Err(Error::bad_request(format!("`count` must be 1 to {SCHEDULE_PREVIEW_MAX}")));
     }
     let read = spec::read_timing(timing, anchor)?;
     let items: Vec<_> = read.instants_after(after).take(count as usize).collect();

@@ -141,7 +141,7 @@ pub(crate) async fn runs(
 ) -> ApiResult<Json<Items<ScheduleRun>>> {
     let limit = query.limit.unwrap_or(RUNS_DEFAULT);
     if !(1..=RUNS_KEPT_MAX).contains(&limit) {
-        return Err(Error::bad_request(format!("`limit` is 1 to {RUNS_KEPT_MAX}")).into());
+        return Err(Error::bad_request(format!("`limit` must be 1 to {RUNS_KEPT_MAX}")).into());
     }
     let schedule = app.store.schedule(&caller.workspace, &id).await?;
     let records = app.store.runs(&caller.workspace, &id, query.before, limit).await?;

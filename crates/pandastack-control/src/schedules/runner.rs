@@ -47,8 +47,7 @@ impl Runner for Targets {
     async fn attempt(&self, schedule: &ScheduleRecord, run: &RunRecord, stop: &CancellationToken) -> Attempt {
         let began = Instant::now();
         let limit = timeout_of(schedule);
-        let late =
-            || Error::new(ErrorCode::ExecTimeout, format!("it took longer than {} s", limit.as_secs()));
+        let late = || Error::new(ErrorCode::ExecTimeout, format!("the run exceeded {} s", limit.as_secs()));
         let ended = tokio::time::timeout(limit + GRACE, dispatch(&self.0, schedule, run, stop)).await;
         let mut attempt = match ended.unwrap_or_else(|_| Err(late())) {
             Ok(attempt) => attempt,
@@ -92,7 +91,7 @@ async fn dispatch(
 }
 
 fn ended_early() -> Error {
-    Error::conflict("it was ended before its end")
+    Error::conflict("the run was cancelled")
 }
 
 /// Everything but commands: what is called ends by itself.
@@ -102,7 +101,7 @@ async fn call(app: &Arc<App>, schedule: &ScheduleRecord, run: &RunRecord) -> Res
         ScheduleTarget::Http(target) => {
             Ok(http_target::attempt(&app.webhooks, target, schedule, run, limit).await)
         }
-        ScheduleTarget::Command(_) => Err(Error::internal("a command is no call")),
+        ScheduleTarget::Command(_) => Err(Error::internal("a command is not a call")),
         ScheduleTarget::Sandbox(target) => sandbox(app, target, schedule).await,
         ScheduleTarget::App(target) => app_target::attempt(app, target, schedule, run, limit).await,
         ScheduleTarget::Function(target) => {
@@ -146,7 +145,7 @@ async fn command(
         stdout: result.stdout,
         stderr: result.stderr,
         truncated: result.truncated,
-        error: (result.exit_code != 0).then(|| format!("the command exited with {}", result.exit_code)),
+        error: (result.exit_code != 0).then(|| format!("the command exited with code {}", result.exit_code)),
         sandbox: Some(sandbox),
         ..RunOutcome::default()
     };

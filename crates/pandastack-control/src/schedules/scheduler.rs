@@ -265,7 +265,7 @@ pub(super) fn manual_run(schedule: &ScheduleRecord, now: Timestamp) -> RunRecord
 
 /// Stands in the history for instants that are not made good.
 fn missed_run(schedule: &ScheduleRecord, newest: Timestamp, missed: u32, now: Timestamp) -> RunRecord {
-    let error = format!("{missed} times passed while no scheduler ran");
+    let error = format!("{missed} runs were missed while no scheduler was running");
     RunRecord {
         state: RunState::Skipped,
         ended_at: Some(now),

@@ -36,10 +36,10 @@ pub(super) fn read_timing(timing: &ScheduleTiming, anchor: Timestamp) -> Result<
     let zone = timing.timezone.as_deref();
     match (&timing.cron, timing.every_seconds, timing.at) {
         (Some(cron), None, None) => Ok(Timing::cron(cron, zone.unwrap_or(ZONE_DEFAULT))?),
-        (None, ..) if zone.is_some() => Err(Error::bad_request("`timezone` goes with `cron` only")),
+        (None, ..) if zone.is_some() => Err(Error::bad_request("`timezone` is only valid with `cron`")),
         (None, Some(seconds), None) => Ok(Timing::every(seconds, anchor)?),
         (None, None, Some(at)) => Ok(Timing::Once(at)),
-        _ => Err(Error::bad_request("say when, with exactly one of `cron`, `every_seconds` and `at`")),
+        _ => Err(Error::bad_request("no time given; set exactly one of `cron`, `every_seconds` and `at`")),
     }
 }
 
@@ -56,7 +56,7 @@ pub(super) fn zone_name(timing: &ScheduleTiming) -> String {
 pub(super) fn check_name(name: &str) -> Result<()> {
     match name.len() {
         1..=SCHEDULE_NAME_BYTES_MAX => Ok(()),
-        _ => Err(Error::bad_request(format!("`name` is 1 to {SCHEDULE_NAME_BYTES_MAX} bytes"))),
+        _ => Err(Error::bad_request(format!("`name` must be 1 to {SCHEDULE_NAME_BYTES_MAX} bytes"))),
     }
 }
 
@@ -96,7 +96,7 @@ pub(super) fn defaults() -> ScheduleOptions {
 pub(super) fn check_options(shared: &Schedules, options: &ScheduleOptions) -> Result<()> {
     let within = |field: &str, value: Option<u64>, least: u64, most: u64| match value {
         Some(value) if !(least..=most).contains(&value) => {
-            Err(Error::bad_request(format!("`{field}` is {least} to {most}")))
+            Err(Error::bad_request(format!("`{field}` must be {least} to {most}")))
         }
         _ => Ok(()),
     };
@@ -127,7 +127,7 @@ pub(super) async fn check_target(app: &App, workspace: &WorkspaceId, target: &Sc
         ScheduleTarget::Function(target) => services::check_function(app, workspace, target).await,
         ScheduleTarget::Sql(target) => {
             if target.sql.is_empty() || target.sql.len() > SQL_BYTES_MAX {
-                return Err(Error::bad_request(format!("`target.sql` is 1 to {SQL_BYTES_MAX} bytes")));
+                return Err(Error::bad_request(format!("`target.sql` must be 1 to {SQL_BYTES_MAX} bytes")));
             }
             services::check_database(app, workspace, target).await
         }
@@ -137,7 +137,7 @@ pub(super) async fn check_target(app: &App, workspace: &WorkspaceId, target: &Sc
 async fn check_command(app: &App, workspace: &WorkspaceId, target: &CommandTarget) -> Result<()> {
     validate::exec(&target.exec)?;
     if target.exec.timeout_seconds.is_some() {
-        return Err(Error::bad_request("say `timeout_seconds` of the schedule, not of its command"));
+        return Err(Error::bad_request("set `timeout_seconds` on the schedule, not on its command"));
     }
     match (&target.sandbox_id, &target.template) {
         (Some(_), Some(_)) => Err(Error::bad_request("give `sandbox_id` or `template`, not both")),

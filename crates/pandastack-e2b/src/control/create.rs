@@ -154,7 +154,7 @@ async fn snapshot_named(caller: &Caller, name: &str) -> RestResult<Option<Snapsh
 
 async fn post(caller: &Caller, headers: &HeaderMap, create: &CreateSandbox) -> RestResult<Sandbox> {
     let unreadable =
-        |error: String| RestError::bad_request(format!("the sandbox cannot be described: {error}"));
+        |error: String| RestError::bad_request(format!("the sandbox settings cannot be encoded: {error}"));
     let body = serde_json::to_vec(create).map_err(|error| unreadable(error.to_string()))?;
     let mut request = http::Request::builder().method(Method::POST).uri("/v1/sandboxes");
     if let Some(key) = headers.get(IDEMPOTENCY_KEY) {
@@ -164,8 +164,13 @@ async fn post(caller: &Caller, headers: &HeaderMap, create: &CreateSandbox) -> R
     let answer = caller.send(request).await?;
     let bytes = axum::body::to_bytes(answer.into_body(), crate::limits::ANSWER_BYTES_MAX).await;
     let sandbox = bytes.ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
-    sandbox
-        .ok_or_else(|| NativeError::new(StatusCode::BAD_GATEWAY, "the answer to the create broke off").into())
+    sandbox.ok_or_else(|| {
+        NativeError::new(
+            StatusCode::BAD_GATEWAY,
+            "the response to the create request was interrupted; try again",
+        )
+        .into()
+    })
 }
 
 /// Closes the sandbox's ports to those without its token, and answers the token. A sandbox that stays open is not given out.

@@ -64,7 +64,7 @@ impl Filter {
 }
 
 fn parsed<T: std::str::FromStr>(name: &str, value: &str) -> RestResult<T> {
-    value.parse().map_err(|_| RestError::bad_request(format!("`{name}` is not what it should be")))
+    value.parse().map_err(|_| RestError::bad_request(format!("invalid value for `{name}`")))
 }
 
 /// The filter by labels is encoded three times: as a query value, as a query string, and key and value once more.

@@ -69,7 +69,7 @@ async fn secrets() -> RestError {
 }
 
 async fn wrong_method() -> RestError {
-    RestError::new(StatusCode::METHOD_NOT_ALLOWED, "this address does not take this method")
+    RestError::new(StatusCode::METHOD_NOT_ALLOWED, "method not allowed")
 }
 
 /// The native API as the holder of the key that a request presents; the native API decides whether the key is good.
@@ -80,7 +80,7 @@ impl FromRequestParts<Native> for Keyed {
 
     async fn from_request_parts(parts: &mut Parts, native: &Native) -> RestResult<Self> {
         let key = presented(&parts.headers).ok_or_else(|| {
-            let what = "this call needs an API key in `X-API-Key`: set E2B_API_KEY to a key of this server (`pds_...`)";
+            let what = "`X-API-Key` is missing; set E2B_API_KEY to an API key of this server (`pds_...`)";
             RestError::new(StatusCode::UNAUTHORIZED, what)
         })?;
         Ok(Keyed(native.caller(Identity::Key(key))))
@@ -117,14 +117,14 @@ impl<S: Send + Sync> FromRequestParts<S> for Segment {
 }
 
 async fn segment<S: Send + Sync>(parts: &mut Parts, state: &S) -> RestResult<String> {
-    let malformed = |_| RestError::bad_request("the address is malformed");
+    let malformed = |_| RestError::bad_request("the request URL is malformed");
     let params = RawPathParams::from_request_parts(parts, state).await.map_err(malformed)?;
     Ok(params.iter().next().map(|(_, value)| value.to_owned()).unwrap_or_default())
 }
 
 fn no_sandbox(text: &str) -> RestError {
     let shown: String = text.chars().take(80).collect();
-    RestError::new(StatusCode::NOT_FOUND, format!("sandbox `{shown}` was not found"))
+    RestError::new(StatusCode::NOT_FOUND, format!("sandbox `{shown}` not found"))
 }
 
 /// A JSON body, whatever its content type and however it is sent; an empty one is `{}`.
@@ -139,7 +139,6 @@ async fn read_json<T: DeserializeOwned>(body: Body) -> RestResult<T> {
     })?;
     let bytes = collected.to_bytes();
     let text = if bytes.trim_ascii().is_empty() { b"{}".as_slice() } else { &bytes };
-    serde_json::from_slice(text).map_err(|error| {
-        RestError::bad_request(format!("the request body is not what this call takes: {error}"))
-    })
+    serde_json::from_slice(text)
+        .map_err(|error| RestError::bad_request(format!("invalid request body: {error}")))
 }

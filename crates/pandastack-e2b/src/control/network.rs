@@ -49,11 +49,11 @@ impl Network {
         let given =
             |value: &Option<Value>| value.as_ref().is_some_and(|value| !super::create::is_empty(value));
         for (is_given, what) in [
-            (some(&self.dns_servers), "name servers of a sandbox's own are"),
+            (some(&self.dns_servers), "custom name servers are"),
             (given(&self.egress_proxy), "egress proxies are"),
-            (given(&self.rules), "rules that change requests are"),
+            (given(&self.rules), "request rewrite rules are"),
             (self.mask_request_host.is_some(), "masked host names are"),
-            (some(&self.https_ports), "ports that serve HTTPS are"),
+            (some(&self.https_ports), "HTTPS ports are"),
         ] {
             if is_given {
                 return Err(RestError::unsupported(what));
@@ -80,7 +80,7 @@ fn network(target: &Target) -> Option<Cidr> {
 fn translate(allow: Vec<Target>, deny: Vec<Target>, closed: bool) -> RestResult<NetworkPolicy> {
     let is_name = |target: &Target| matches!(target.place, Place::Name(_));
     if deny.iter().any(is_name) {
-        return Err(RestError::bad_request("`denyOut` takes addresses and networks, not names"));
+        return Err(RestError::bad_request("`denyOut` accepts addresses and networks only, not names"));
     }
     let is_all = |target: &Target| network(target) == Some(ALL);
     let policy = if closed || deny.iter().any(is_all) {
@@ -88,7 +88,7 @@ fn translate(allow: Vec<Target>, deny: Vec<Target>, closed: bool) -> RestResult<
         json!({ "egress": if open { Egress::All } else { Egress::None }, "allow": allow })
     } else if allow.iter().any(is_name) {
         let what =
-            "names in `allowOut` open nothing while everything is open: deny 0.0.0.0/0 in `denyOut` too";
+            "names in `allowOut` have no effect while all traffic is allowed; add 0.0.0.0/0 to `denyOut`";
         return Err(RestError::bad_request(what));
     } else {
         let deny: Vec<String> = deny.iter().flat_map(|denied| without(denied, &allow)).collect();

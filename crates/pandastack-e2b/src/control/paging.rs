@@ -24,7 +24,7 @@ pub(super) fn page(
     let start = match token {
         None | Some("") => 0,
         Some(token) => items.iter().position(|(key, _)| key == token).map(|at| at + 1).ok_or_else(|| {
-            RestError::bad_request("the page that `nextToken` names is gone; list again from the first page")
+            RestError::bad_request("`nextToken` has expired; list again from the first page")
         })?,
     };
     let more = items.len() > start + limit;

@@ -88,7 +88,7 @@ pub(super) async fn connect(
     let sandbox = find(&caller, &id).await?;
     let paused = shape::is_paused(&sandbox);
     if paused && wanted.memory == Some(false) {
-        return Err(RestError::unsupported("dropping a paused sandbox's memory is"));
+        return Err(RestError::unsupported("discarding the memory of a paused sandbox is"));
     }
     if paused {
         let verb = if sandbox.status == SandboxState::Paused { "resume" } else { "wake" };
@@ -171,7 +171,7 @@ pub(super) async fn fork(
         answers.push(match (failed, failed.is_none().then(|| children.next()).flatten()) {
             (None, Some(child)) => settle(&native, &caller, &child, seconds, &domain).await,
             (Some(error), _) => failure(&error.err),
-            (None, None) => failure("the host does not mention it"),
+            (None, None) => failure("the host did not report this child"),
         });
     }
     Ok((StatusCode::CREATED, Json(answers)))

@@ -50,7 +50,7 @@ pub(super) async fn list(Keyed(caller): Keyed, RawQuery(query): RawQuery) -> Res
             "sandboxID" => sandbox = Some(value),
             "name" => name = Some(value),
             "limit" => {
-                let wrong = |_| RestError::bad_request("`limit` is not a number");
+                let wrong = |_| RestError::bad_request("`limit` must be a number");
                 limit = Some(value.parse().map_err(wrong)?);
             }
             "nextToken" => token = Some(value),
@@ -81,6 +81,6 @@ async fn find(caller: &Caller, name: &str) -> RestResult<SnapshotId> {
         .find(|snapshot| snapshot.id.as_str() == name || snapshot.name.as_deref() == Some(name));
     found.map(|snapshot| snapshot.id).ok_or_else(|| {
         let shown: String = name.chars().take(80).collect();
-        RestError::new(StatusCode::NOT_FOUND, format!("there is no snapshot `{shown}`"))
+        RestError::new(StatusCode::NOT_FOUND, format!("snapshot `{shown}` not found"))
     })
 }

@@ -15,7 +15,7 @@ pub(super) async fn exists(Keyed(caller): Keyed, Segment(name): Segment) -> Rest
     let found =
         templates.into_iter().find(|template| template.name == wanted || template.aliases.contains(&wanted));
     let shown: String = name.chars().take(80).collect();
-    let missing = || RestError::new(StatusCode::NOT_FOUND, format!("there is no template `{shown}`"));
+    let missing = || RestError::new(StatusCode::NOT_FOUND, format!("template `{shown}` not found"));
     let template = found.ok_or_else(missing)?;
     Ok(Json(json!({ "templateID": template.name, "public": true })))
 }

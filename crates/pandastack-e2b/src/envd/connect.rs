@@ -43,16 +43,15 @@ pub(super) async fn read_first<T: DeserializeOwned>(body: Body) -> RpcResult<T> 
 }
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> RpcResult<T> {
-    serde_json::from_slice(bytes)
-        .map_err(|error| RpcError::invalid(format!("the message is not what this call takes: {error}")))
+    serde_json::from_slice(bytes).map_err(|error| RpcError::invalid(format!("invalid message: {error}")))
 }
 
 fn too_long() -> RpcError {
-    RpcError::new(RpcCode::ResourceExhausted, format!("a message has at most {MESSAGE_BYTES_MAX} bytes"))
+    RpcError::new(RpcCode::ResourceExhausted, format!("a message must be at most {MESSAGE_BYTES_MAX} bytes"))
 }
 
 fn cut_off() -> RpcError {
-    RpcError::invalid("the request ended before it was complete")
+    RpcError::invalid("the request is incomplete; send it again")
 }
 
 /// Messages of a streaming request, until its end.
@@ -79,7 +78,7 @@ impl Messages {
                     flags if flags & FLAG_COMPRESSED != 0 => {
                         return Err(RpcError::new(
                             RpcCode::Unimplemented,
-                            "compressed messages are not understood",
+                            "compressed messages are not supported",
                         ));
                     }
                     _ => return Ok(Some(message)),

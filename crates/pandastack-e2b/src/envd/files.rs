@@ -65,8 +65,7 @@ impl Args {
 type ArgsResult = Result<Query<Args>, axum::extract::rejection::QueryRejection>;
 
 fn args(query: ArgsResult) -> RestResult<Args> {
-    let refused =
-        |_| RestError::bad_request("the query is not what this call takes: path, username, signature");
+    let refused = |_| RestError::bad_request("invalid query; use path, username and signature");
     query.map(|Query(args)| args).map_err(refused)
 }
 
@@ -121,7 +120,7 @@ async fn signer(native: &Native, args: &Args, operation: Operation) -> Result<Se
     let refused = |what: &str| RestError::new(StatusCode::UNAUTHORIZED, what).into_response();
     let signed = args
         .signed()
-        .ok_or_else(|| refused("name a sandbox by the E2b-Sandbox-Id header, or use a signed URL"))?;
+        .ok_or_else(|| refused("no sandbox given; send the E2b-Sandbox-Id header or use a signed URL"))?;
     let candidates = native.directory.newest(SIGNED_CANDIDATES_MAX).await;
     let candidates = candidates.map_err(|error| RestError::from(error).into_response())?;
     let now = Timestamp::now().as_second();
@@ -132,7 +131,7 @@ async fn signer(native: &Native, args: &Args, operation: Operation) -> Result<Se
             Err(expired) => return Err(refused(&expired.to_string())),
         }
     }
-    Err(refused("the signature is of no sandbox that there is"))
+    Err(refused("the signature matches no sandbox; create another signed URL"))
 }
 
 async fn session_of(native: &Native, sandbox: SandboxId) -> Result<Session, Response> {
@@ -147,7 +146,8 @@ async fn session_of(native: &Native, sandbox: SandboxId) -> Result<Session, Resp
 async fn download(session: &Session, args: &Args, headers: &HeaderMap) -> RestResult<Response> {
     let user = user::find(&session.native, &session.sandbox, args.username.clone()).await?;
     let given = args.path.as_deref().filter(|path| !path.is_empty());
-    let path = user.absolute(given.ok_or_else(|| RestError::bad_request("say which file with `path`"))?);
+    let path = user
+        .absolute(given.ok_or_else(|| RestError::bad_request("`path` is missing; give the path of a file"))?);
     let uri = format!("/v1{}", session.path(&format!("fs?path={}", encode(&path))));
     let mut request = http::Request::builder().method(Method::GET).uri(uri);
     for name in PASSED {

@@ -96,7 +96,7 @@ pub(super) async fn list_dir(session: Session, request: Request) -> RpcResult<Js
     })?;
     if listing.truncated {
         let what = format!(
-            "`{path}` has more than {} entries to that depth; list less of it",
+            "`{path}` has more than {} entries at that depth; list fewer levels",
             listing.entries.len()
         );
         return Err(RpcError::new(RpcCode::ResourceExhausted, what));

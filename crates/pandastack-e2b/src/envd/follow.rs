@@ -101,7 +101,7 @@ impl Follow {
         };
         match read {
             Ok(Some(told)) => self.translate(told),
-            Ok(None) => self.fail("the stream ended before the process did; connect to the process to go on"),
+            Ok(None) => self.fail("the stream ended before the process exited; reconnect to the process"),
             Err(broken) => self.fail(&broken.to_string()),
         }
     }
@@ -120,7 +120,7 @@ impl Follow {
                 tracing::debug!(%error, "a process past its time was not killed");
             }
         }
-        RpcError::new(RpcCode::DeadlineExceeded, "the time limit of the call is over")
+        RpcError::new(RpcCode::DeadlineExceeded, "the request's deadline has passed")
     }
 
     fn translate(&mut self, told: Event) -> Option<Bytes> {
@@ -133,7 +133,7 @@ impl Follow {
             "exit" if data["timed_out"] == true => {
                 self.step = Step::End(Err(RpcError::new(
                     RpcCode::DeadlineExceeded,
-                    "the command ran past its timeout",
+                    "the command exceeded its timeout",
                 )));
                 None
             }
@@ -142,7 +142,8 @@ impl Follow {
                 Some(event(json!({ "end": ended(&data) })))
             }
             "error" => {
-                let why = data["error"].as_str().unwrap_or("the process cannot be followed").to_owned();
+                let why =
+                    data["error"].as_str().unwrap_or("the output of the process is unavailable").to_owned();
                 self.fail(&why)
             }
             _ => None,

@@ -65,8 +65,12 @@ impl<S: Send + Sync> FromRequestParts<S> for Session {
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> RestResult<Self> {
         let found = Extension::<Session>::from_request_parts(parts, state).await;
-        let nowhere =
-            |_| RestError::new(StatusCode::NOT_FOUND, "this address belongs to a sandbox: name one");
+        let nowhere = |_| {
+            RestError::new(
+                StatusCode::NOT_FOUND,
+                "this route needs a sandbox; name one in the host name or the E2b-Sandbox-Id header",
+            )
+        };
         found.map(|Extension(session)| session).map_err(nowhere)
     }
 }
@@ -109,7 +113,7 @@ pub(crate) fn routes(native: Native, interpreter: Router) -> Router {
 async fn unknown() -> RpcError {
     RpcError::new(
         RpcCode::Unimplemented,
-        "this server does not have this call; see docs/reference/e2b-compatibility.md",
+        "this server does not support this call; see docs/reference/e2b-compatibility.md",
     )
 }
 
@@ -129,7 +133,8 @@ async fn dispatch(
         ENVD_PORT => ports.envd,
         INTERPRETER_PORT => ports.interpreter,
         _ => {
-            return RestError::new(StatusCode::NOT_FOUND, "this port belongs to the sandbox").into_response();
+            return RestError::new(StatusCode::NOT_FOUND, "this port is served by the sandbox itself")
+                .into_response();
         }
     };
     router.oneshot(request).await.unwrap_or_else(|never| match never {})
@@ -138,8 +143,11 @@ async fn dispatch(
 /// Lets requests pass to sandboxes that serve.
 async fn admit(State(native): State<Native>, mut request: Request, next: Next) -> Response {
     let Some(Target { sandbox, .. }) = request.extensions().get::<Target>().cloned() else {
-        return RestError::new(StatusCode::NOT_FOUND, "this address belongs to a sandbox: name one")
-            .into_response();
+        return RestError::new(
+            StatusCode::NOT_FOUND,
+            "this route needs a sandbox; name one in the host name or the E2b-Sandbox-Id header",
+        )
+        .into_response();
     };
     let found = match native.directory.find(&sandbox).await {
         Ok(found) => found,
@@ -159,7 +167,7 @@ fn serves(sandbox: Option<&Sandbox>) -> Result<(), &'static str> {
             Err("it is paused; connect to it to resume it")
         }
         Some(sandbox) if is_shown(sandbox) => Ok(()),
-        _ => Err("it was killed, its lifetime has ended, or it never existed"),
+        _ => Err("it was killed, it expired, or it never existed"),
     }
 }
 
@@ -177,8 +185,7 @@ pub(crate) async fn check_token(
 }
 
 /// What to do about a missing or wrong token.
-const TOKEN_WANTED: &str =
-    "send the sandbox's access token in `X-Access-Token`; connect to the sandbox to get it";
+const TOKEN_WANTED: &str = "the sandbox's access token is missing or wrong; connect to the sandbox to get it";
 
 fn has_token(native: &Native, sandbox: &SandboxId, headers: &http::HeaderMap) -> bool {
     let given = headers.get("x-access-token").and_then(|value| value.to_str().ok());

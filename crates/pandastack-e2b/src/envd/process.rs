@@ -97,7 +97,7 @@ async fn begin(
     let (Some(id), Some(pid)) = (number(PROCESS_HEADER), number(PID_HEADER)) else {
         return Err(RpcError::new(
             RpcCode::Internal,
-            "the host started a process and did not name it; is it older than this server?",
+            "the host did not return a process id; upgrade the host to this server's version",
         ));
     };
     let id = u64::try_from(id).unwrap_or_default();
@@ -199,7 +199,7 @@ pub(super) async fn send_input(session: Session, body: Body) -> RpcResult<Json<V
 async fn write(session: &Session, process: &Process, input: Option<&Input>) -> RpcResult<()> {
     let encoded = input.and_then(|input| input.stdin.as_ref().or(input.pty.as_ref()));
     let encoded = encoded.ok_or_else(|| RpcError::invalid("`input` has neither `stdin` nor `pty`"))?;
-    let bytes = STANDARD.decode(encoded).map_err(|_| RpcError::invalid("the input is not base64"))?;
+    let bytes = STANDARD.decode(encoded).map_err(|_| RpcError::invalid("`input` is not valid base64"))?;
     stdin(session, process, "", bytes).await
 }
 

@@ -41,7 +41,7 @@ impl Selector {
         let what = match (&self.pid, &self.tag) {
             (Some(pid), _) => format!("process with pid {pid} not found"),
             (None, Some(tag)) => format!("process with tag `{tag}` not found"),
-            (None, None) => return RpcError::invalid("say which process: give `pid` or `tag`"),
+            (None, None) => return RpcError::invalid("no process given; set `pid` or `tag`"),
         };
         RpcError::new(RpcCode::NotFound, what)
     }

@@ -32,7 +32,7 @@ pub(super) async fn store(
     if kind.starts_with("multipart/form-data") {
         return store_parts(session, user, path, request).await;
     }
-    let path = path.ok_or_else(|| RestError::bad_request("say where to write with `path`"))?;
+    let path = path.ok_or_else(|| RestError::bad_request("`path` is missing; give the path to write to"))?;
     let body = match encoding(request.headers())? {
         Encoding::Identity => request.into_body(),
         Encoding::Gzip => Body::from_stream(unpacked(request.into_body())),
@@ -51,7 +51,7 @@ fn encoding(headers: &HeaderMap) -> RestResult<Encoding> {
         None | Some(b"identity") => Ok(Encoding::Identity),
         Some(b"gzip") => Ok(Encoding::Gzip),
         Some(_) => {
-            let what = "only `gzip` is understood as Content-Encoding";
+            let what = "unsupported Content-Encoding; use `gzip` or none";
             Err(RestError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, what))
         }
     }
@@ -90,7 +90,7 @@ async fn store_parts(
 ) -> RestResult<Vec<Value>> {
     // The native write has the limit of a file.
     DefaultBodyLimit::disable().apply(&mut request);
-    let broken = |error: String| RestError::bad_request(format!("the form cannot be read: {error}"));
+    let broken = |error: String| RestError::bad_request(format!("invalid form: {error}"));
     let mut form = Multipart::from_request(request, &()).await.map_err(|error| broken(error.body_text()))?;
     let mut stored = Vec::new();
     while let Some(mut part) = form.next_field().await.map_err(|error| broken(error.body_text()))? {
@@ -99,13 +99,13 @@ async fn store_parts(
         }
         if path.is_some() && !stored.is_empty() {
             return Err(RestError::bad_request(
-                "`path` names one file and the form has several; leave `path` out",
+                "`path` names one file but the form has several; leave out `path`",
             ));
         }
         // The whole name counts: it is a path, not only its last part.
         let target = path.or(part.file_name()).map(str::to_owned);
         let target = target
-            .ok_or_else(|| RestError::bad_request("a part has no file name, and there is no `path`"))?;
+            .ok_or_else(|| RestError::bad_request("a part has no file name; add one, or set `path`"))?;
         let (sender, receiver) = mpsc::channel(PIECES_BUFFERED_MAX);
         let pump = async {
             while let Some(piece) = part.chunk().await.transpose() {
@@ -126,7 +126,7 @@ async fn store_parts(
         stored.push(entry?);
     }
     match stored.is_empty() {
-        true => Err(RestError::bad_request("the form has no part named `file`")),
+        true => Err(RestError::bad_request("the form has no part named `file`; add one")),
         false => Ok(stored),
     }
 }

@@ -45,7 +45,7 @@ impl Watch {
         let broken = |why: String| RpcError::new(RpcCode::Unavailable, why);
         match events.next().await {
             Ok(Some(_watching)) => Ok(Self { events, directory }),
-            Ok(None) => Err(broken("the watch ended before it began".to_owned())),
+            Ok(None) => Err(broken("the watch ended before it started".to_owned())),
             Err(error) => Err(broken(error.to_string())),
         }
     }
@@ -107,7 +107,7 @@ impl Stream {
                     self.queue.push_back(connect::message(&json!({ "keepalive": {} })));
                 }
                 () = at(self.deadline) => {
-                    self.end(Err(RpcError::new(RpcCode::DeadlineExceeded, "the time limit of the watch is over")));
+                    self.end(Err(RpcError::new(RpcCode::DeadlineExceeded, "the watch deadline has passed")));
                 }
             }
         }

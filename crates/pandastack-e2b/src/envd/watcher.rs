@@ -55,7 +55,7 @@ impl Watchers {
         let idle = Duration::from_secs(WATCHER_IDLE_SECONDS);
         all.retain(|_, watcher| watcher.polled.elapsed() < idle);
         if all.len() >= WATCHERS_MAX {
-            let what = format!("there are {WATCHERS_MAX} watchers, which is the limit; remove some");
+            let what = format!("the limit of {WATCHERS_MAX} watchers is reached; remove some");
             return Err(RpcError::new(RpcCode::ResourceExhausted, what));
         }
         let id = uuid::Uuid::new_v4().to_string();
@@ -81,7 +81,7 @@ impl Watchers {
 
 fn missing(id: &str) -> RpcError {
     let shown: String = id.chars().take(64).collect();
-    RpcError::new(RpcCode::NotFound, format!("watcher with id {shown} not found; begin another watch"))
+    RpcError::new(RpcCode::NotFound, format!("watcher with id {shown} not found; start another watch"))
 }
 
 /// Keeps the newest changes of a watch until it ends.

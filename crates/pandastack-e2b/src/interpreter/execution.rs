@@ -36,14 +36,12 @@ pub(super) async fn execute(session: Session, body: Body) -> RestResult<Response
     let wanted: Execute = read_json(body).await?;
     if wanted.context_id.is_some() && wanted.language.is_some() {
         return Err(RestError::bad_request(
-            "give `context_id` or `language`, not both: a context has its language",
+            "give `context_id` or `language`, not both; a context already has a language",
         ));
     }
     if let Some(other) = wanted.language.filter(|language| !LANGUAGES.contains(&language.as_str())) {
         let shown: String = other.chars().take(40).collect();
-        return Err(RestError::bad_request(format!(
-            "language `{shown}` is not supported here; there is `python`"
-        )));
+        return Err(RestError::bad_request(format!("language `{shown}` is not supported; use `python`")));
     }
     let run = RunCode { code: wanted.code, env: wanted.env_vars, timeout_ms: None };
     let context = wanted.context_id.as_deref().unwrap_or(CONTEXT_DEFAULT);
@@ -66,7 +64,7 @@ struct Execution {
 impl Execution {
     async fn begin(session: &Session, context: &str, run: &RunCode) -> RestResult<Self> {
         let unreadable =
-            |error: String| RestError::bad_request(format!("the code cannot be passed on: {error}"));
+            |error: String| RestError::bad_request(format!("the code cannot be encoded: {error}"));
         let body = serde_json::to_vec(run).map_err(|error| unreadable(error.to_string()))?;
         let request = Request::builder()
             .method(Method::POST)

@@ -38,7 +38,9 @@ pub(crate) fn routes(native: Native) -> Router {
     execute
         .merge(contexts)
         .route("/health", get(async || StatusCode::OK))
-        .fallback(async || RestError::new(StatusCode::NOT_FOUND, "the interpreter does not have this call"))
+        .fallback(async || {
+            RestError::new(StatusCode::NOT_FOUND, "route not found on the code interpreter's port")
+        })
         .with_state(native)
 }
 
@@ -58,20 +60,21 @@ async fn check_traffic(State(_): State<Native>, session: Session, request: Reque
     match is_open {
         true => next.run(request).await,
         false => {
-            RestError::new(StatusCode::FORBIDDEN, "send the sandbox's traffic access token").into_response()
+            let what = "the traffic access token is missing or wrong; send it in `E2b-Traffic-Access-Token`";
+            RestError::new(StatusCode::FORBIDDEN, what).into_response()
         }
     }
 }
 
 async fn read_json<T: DeserializeOwned>(body: Body) -> RestResult<T> {
     let collected = Limited::new(body, REQUEST_BYTES_MAX).collect().await.map_err(|_| {
-        let what = format!("the request is incomplete, or its code is longer than {CODE_BYTES_MAX} bytes");
+        let what = format!("the request is incomplete or its code exceeds {CODE_BYTES_MAX} bytes");
         RestError::new(StatusCode::PAYLOAD_TOO_LARGE, what)
     })?;
     let bytes = collected.to_bytes();
     let text = if bytes.trim_ascii().is_empty() { b"{}".as_slice() } else { &bytes };
     serde_json::from_slice(text)
-        .map_err(|error| RestError::bad_request(format!("the request cannot be read: {error}")))
+        .map_err(|error| RestError::bad_request(format!("invalid request body: {error}")))
 }
 
 /// An answer whose body clients ignore.

@@ -52,13 +52,13 @@ impl AnswerHead {
             .parse_response_with_uninit_headers(&mut parsed, bytes, &mut lines)
             .map_err(malformed)?;
         let (Status::Complete(_), Some(code), Some(version)) = (end, parsed.code, parsed.version) else {
-            return Err(malformed("the head has no end"));
+            return Err(malformed("the head is incomplete"));
         };
         // The parser passes over empty lines before a head.
         if !bytes.starts_with(b"HTTP/") {
-            return Err(malformed("it does not begin with its head"));
+            return Err(malformed("it does not begin with a status line"));
         }
-        let status = StatusCode::from_u16(code).map_err(|_| malformed("the status is no status"))?;
+        let status = StatusCode::from_u16(code).map_err(|_| malformed("the status is invalid"))?;
         if status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS {
             return Ok(None);
         }
@@ -121,7 +121,7 @@ fn content_length(headers: &mut HeaderMap) -> Result<Option<u64>, Malformed> {
         }
         is_repeated = true;
     }
-    let length = number(first.as_bytes()).ok_or_else(|| malformed("its length is no number"))?;
+    let length = number(first.as_bytes()).ok_or_else(|| malformed("its length is not a number"))?;
     if is_repeated {
         headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
     }

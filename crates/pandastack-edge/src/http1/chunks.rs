@@ -57,7 +57,7 @@ impl Chunks {
                         *self = Chunks::Size;
                     }
                     [] | [b'\r'] => return Ok(None),
-                    _ => return Err(malformed("a chunk is longer than it says")),
+                    _ => return Err(malformed("a chunk is longer than its size")),
                 },
                 Chunks::Trailers => {
                     let Some(trailers) = take_trailers(input)? else { return Ok(None) };
@@ -74,14 +74,13 @@ fn take_size(input: &mut BytesMut) -> Result<Option<u64>, Malformed> {
     let seen = &input[..input.len().min(SIZE_LINE_BYTES_MAX)];
     let Some(end) = memchr::memchr(b'\n', seen) else {
         if seen.len() == SIZE_LINE_BYTES_MAX {
-            return Err(malformed("a chunk's size has no end"));
+            return Err(malformed("a chunk size is too long"));
         }
         return Ok(None);
     };
-    let line = seen[..end]
-        .strip_suffix(b"\r")
-        .ok_or_else(|| malformed("a chunk's size ends in a bare line feed"))?;
-    let size = parse_size(line).ok_or_else(|| malformed("a chunk's size is no number"))?;
+    let line =
+        seen[..end].strip_suffix(b"\r").ok_or_else(|| malformed("a chunk size ends in a bare line feed"))?;
+    let size = parse_size(line).ok_or_else(|| malformed("a chunk size is not a number"))?;
     input.advance(end + 1);
     Ok(Some(size))
 }
@@ -116,7 +115,7 @@ fn take_trailers(input: &mut BytesMut) -> Result<Option<HeaderMap>, Malformed> {
     let mut lines = [httparse::EMPTY_HEADER; HEADER_LINES_MAX];
     match httparse::parse_headers(&block, &mut lines) {
         Ok(httparse::Status::Complete((_, lines))) => header_map(&block, lines).map(Some),
-        _ => Err(malformed("its trailers are no headers")),
+        _ => Err(malformed("its trailers are not valid headers")),
     }
 }
 

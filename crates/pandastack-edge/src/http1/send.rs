@@ -204,7 +204,7 @@ impl<B: Body<Data = Bytes, Error = BodyError> + Unpin> Sending<B> {
 }
 
 fn wrong_length() -> BodyError {
-    "the body is not as long as its head says".into()
+    "the body does not match its Content-Length".into()
 }
 
 #[cfg(test)]

@@ -35,16 +35,16 @@ const READ_BYTES: usize = 8 * 1024;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum UpstreamError {
     /// Before the first byte of an answer. The guest may have closed it without seeing the request.
-    #[error("the guest closed the connection before it answered")]
+    #[error("the guest closed the connection before it responded")]
     Closed,
     /// Within the answer.
-    #[error("the guest broke off within its answer")]
+    #[error("the guest closed the connection during its response")]
     Incomplete,
     /// It cannot be read, or can be read in two ways.
-    #[error("the guest's answer is malformed: {0}")]
+    #[error("the guest's response is malformed: {0}")]
     Malformed(Malformed),
     /// The request's body has no end, or is too long.
-    #[error("the client broke off")]
+    #[error("the client disconnected")]
     Client(#[source] BodyError),
 }
 

@@ -34,7 +34,7 @@ const HANDSHAKE_RECORD: u8 = 0x16;
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file cannot be read or written.
-    #[error("TLS: `{path}` is not usable: {reason}")]
+    #[error("TLS: `{path}` cannot be used: {reason}")]
     File {
         /// Which.
         path: PathBuf,
@@ -42,7 +42,7 @@ pub enum TlsError {
         reason: io::Error,
     },
     /// A file holds something else.
-    #[error("TLS: `{path}` holds no {what} in PEM form: {reason}")]
+    #[error("TLS: `{path}` contains no PEM {what}: {reason}")]
     Content {
         /// Which.
         path: PathBuf,
@@ -52,10 +52,10 @@ pub enum TlsError {
         reason: String,
     },
     /// The key does not belong to the certificate, or is of a kind that is not supported.
-    #[error("TLS: the key and the certificate do not go together: {0}")]
+    #[error("TLS: the key does not match the certificate: {0}")]
     Mismatch(String),
     /// A certificate could not be made.
-    #[error("TLS: no certificate could be made for `{name}`: {reason}")]
+    #[error("TLS: cannot create a certificate for `{name}`: {reason}")]
     Making {
         /// For which name.
         name: String,

@@ -48,7 +48,7 @@ impl Upstreams {
     /// Asks one server after the other. The query's id is the guest's: it is unique per socket, and the socket is fresh.
     pub(super) async fn ask(&self, query: &[u8], by_tcp: bool) -> io::Result<Vec<u8>> {
         let none =
-            || io::Error::new(io::ErrorKind::NotFound, "this host has no name server in /etc/resolv.conf");
+            || io::Error::new(io::ErrorKind::NotFound, "/etc/resolv.conf names no DNS server; add one");
         let mut failure = none();
         for server in self.current().into_iter().take(SERVERS_MAX) {
             let asked =

@@ -135,7 +135,7 @@ async fn make(
     let seen = seen?;
     fault::point("control.create.made").await;
     if seen.state != SandboxState::Running {
-        let why = seen.failure.unwrap_or_else(|| format!("its host left it {}", seen.state.as_str()));
+        let why = seen.failure.unwrap_or_else(|| format!("its host reports it {}", seen.state.as_str()));
         return Err(Error::internal(format!("sandbox `{}` did not start: {why}", record.id)));
     }
     Ok(sandboxes.transition(&record.id, Transition::Created, &Change::at(now()).seeing(seen)).await?)
@@ -230,10 +230,10 @@ async fn plan_from_snapshot(
     workspace: WorkspaceId,
     request: &CreateSandbox,
 ) -> Result<Plan> {
-    let id = request.from_snapshot.as_ref().ok_or_else(|| Error::bad_request("no snapshot given"))?;
+    let id =
+        request.from_snapshot.as_ref().ok_or_else(|| Error::bad_request("`from_snapshot` is missing"))?;
     if request.volumes.as_ref().is_some_and(|volumes| !volumes.is_empty()) {
-        let message =
-            "a sandbox from a snapshot gets copies of the volumes that the snapshot has; leave out `volumes`";
+        let message = "a sandbox from a snapshot gets copies of the snapshot's volumes; leave out `volumes`";
         return Err(Error::bad_request(message));
     }
     let snapshot = super::snapshot::find(sandboxes, &workspace, id).await?;
@@ -269,7 +269,7 @@ fn check_template(sandboxes: &Sandboxes, given: Option<&str>, snapshot: &Snapsho
         return Ok(());
     }
     Err(Error::bad_request(format!(
-        "snapshot `{}` is of template `{own}` and has nothing of `{given}`; leave out `template`",
+        "snapshot `{}` is from template `{own}`, not `{given}`; leave out `template`",
         snapshot.id
     )))
 }

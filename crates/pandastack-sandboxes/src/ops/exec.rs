@@ -75,7 +75,7 @@ pub async fn run(
         let create_ms = milliseconds(began);
         let ran = tokio::select! {
             ran = exec_in(&own, &record, &request.exec) => ran,
-            () = gone.cancelled() => Err(Error::new(ErrorCode::Unavailable, "the client went away")),
+            () = gone.cancelled() => Err(Error::new(ErrorCode::Unavailable, "the client disconnected")),
         };
         let (sandbox_id, spec) = (record.id.clone(), record.spec.clone());
         if let Err(error) = ops::delete::delete(&own, record, None).await {

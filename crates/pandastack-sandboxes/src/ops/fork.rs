@@ -115,7 +115,7 @@ async fn run(
     let mut forked = Forked { tree, pause_ms: answer.pause_ms, children: Vec::new(), errors: Vec::new() };
     let mut outcomes = answer.children.into_iter();
     for (index, child) in (0..).zip(&children) {
-        let outcome = outcomes.next().unwrap_or(ChildOutcome::Failed("its host does not mention it".into()));
+        let outcome = outcomes.next().unwrap_or(ChildOutcome::Failed("its host did not report it".into()));
         match settle(sandboxes, &client, child, outcome, answer.pause_ms).await {
             Ok(record) => forked.children.push(record),
             Err(err) => forked.errors.push(ForkError { index, err }),
@@ -211,10 +211,16 @@ pub async fn promote(
     request: &Promote,
 ) -> Result<Promoted> {
     let Some(tree) = winner.tree.clone() else {
-        return Err(Error::bad_request(format!("sandbox `{}` is not a child of a fork", winner.id)));
+        return Err(Error::bad_request(format!(
+            "sandbox `{}` is not a child of a fork; promote one that is",
+            winner.id
+        )));
     };
     if request.tree_id.as_ref().is_some_and(|given| *given != tree) {
-        return Err(Error::bad_request(format!("sandbox `{}` belongs to tree `{tree}`", winner.id)));
+        return Err(Error::bad_request(format!(
+            "sandbox `{}` belongs to tree `{tree}`; set that `tree_id`",
+            winner.id
+        )));
     }
     let (own, alone) = (Arc::clone(sandboxes), request.cleanup_siblings);
     sandboxes.owned(async move { promote_in(&own, winner, tree, alone).await }).await
@@ -230,8 +236,9 @@ async fn promote_in(
         // It was there a moment ago.
         Err(StoreError::NotFound { .. }) => {
             return Err(Error::conflict(format!(
-                "sandbox `{}` is gone and cannot be promoted: another child of its fork was promoted before it, or it was \
-                 deleted",
+                "sandbox `{}` no longer exists and cannot be promoted; it was deleted, or another child of \
+                 its fork \
+                 was promoted first",
                 winner.id
             )));
         }
@@ -239,7 +246,7 @@ async fn promote_in(
     };
     sandboxes.publish(promotion.events);
     sandboxes.expiry_changed.notify_one();
-    let stays = |id: SandboxId| (id.to_string(), "it was promoted too, and stays".to_owned());
+    let stays = |id: SandboxId| (id.to_string(), "it was promoted too, so it is kept".to_owned());
     let mut failures: BTreeMap<_, _> = promotion.staying.into_iter().map(stays).collect();
     let results = futures::stream::iter(promotion.leaving).map(|sibling| async move {
         let done = delete::carry_out(sandboxes, &sibling).await;

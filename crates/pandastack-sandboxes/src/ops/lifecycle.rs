@@ -136,7 +136,7 @@ pub async fn keep_awake(
 ) -> Result<SandboxRecord> {
     if seconds > KEEP_AWAKE_SECONDS_MAX {
         return Err(Error::bad_request(format!(
-            "`seconds` is at most {KEEP_AWAKE_SECONDS_MAX}; ask again before the lease ends"
+            "`seconds` must be at most {KEEP_AWAKE_SECONDS_MAX}; renew the lease before it ends"
         )));
     }
     let until = if seconds == 0 { None } else { after_seconds(now(), seconds) };
@@ -159,7 +159,7 @@ pub async fn patch(
     crate::validate::patch(&request)?;
     if request == PatchLifecycle::default() {
         return Err(Error::bad_request(
-            "nothing to change: give ttl_seconds, persistent, idle_timeout_seconds, on_timeout or checkpoints",
+            "nothing to change; set ttl_seconds, persistent, idle_timeout_seconds, on_timeout or checkpoints",
         ));
     }
     check_live(&record)?;

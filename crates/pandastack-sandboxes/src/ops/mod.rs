@@ -70,7 +70,7 @@ pub fn check_live(record: &SandboxRecord) -> Result<()> {
         }
         SandboxState::Failed => {
             let why = record.spec.failure.as_deref().unwrap_or("its machine was lost");
-            let message = format!("sandbox `{id}` failed: {why}; delete it and make another");
+            let message = format!("sandbox `{id}` failed: {why}; delete it and create another");
             Err(Error::new(ErrorCode::SandboxFailed, message))
         }
     }
@@ -82,7 +82,8 @@ fn check_unsealed(record: &SandboxRecord) -> Result<()> {
     match record.owner.as_ref().and_then(Owner::sealed_for) {
         None => Ok(()),
         Some(database) => Err(Error::conflict(format!(
-            "sandbox `{}` is the machine of database `{database}`; use the database: `pandastack db get {database}`",
+            "sandbox `{}` runs database `{database}`; use the database instead: `pandastack db get \
+             {database}`",
             record.id
         ))),
     }

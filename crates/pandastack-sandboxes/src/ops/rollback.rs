@@ -33,7 +33,7 @@ pub async fn rollback(
         .owned(async move {
             let Some(_marked) = own.in_flight.mark(&Mark::Sandbox(record.id.clone())) else {
                 let message =
-                    format!("sandbox `{}` is being rolled back or looked after; try again", record.id);
+                    format!("another operation on sandbox `{}` is in progress; try again", record.id);
                 return Err(Error::conflict(message));
             };
             let body = AgentRollback { snapshot_id: snapshot.id.clone() };
@@ -54,13 +54,13 @@ async fn choose(
 ) -> Result<SnapshotRecord> {
     let Some(id) = given else {
         let newest = sandboxes.store.snapshots(workspace, Some(&record.id)).await?.into_iter().next();
-        let none = || Error::conflict(format!("sandbox `{}` has no snapshot to return to", record.id));
+        let none = || Error::conflict(format!("sandbox `{}` has no snapshot; create one first", record.id));
         return newest.ok_or_else(none);
     };
     let snapshot = super::snapshot::find(sandboxes, workspace, &id).await?;
     if snapshot.sandbox != record.id {
         return Err(Error::bad_request(format!(
-            "snapshot `{id}` shows sandbox `{}`, not `{}`; create a sandbox from it instead",
+            "snapshot `{id}` is of sandbox `{}`, not `{}`; create a sandbox from it instead",
             snapshot.sandbox, record.id
         )));
     }

@@ -24,8 +24,7 @@ use crate::in_flight::Mark;
 pub async fn find(sandboxes: &Sandboxes, workspace: &WorkspaceId, id: &SnapshotId) -> Result<SnapshotRecord> {
     match sandboxes.store.snapshot(workspace, id).await {
         Err(error @ StoreError::NotFound { .. }) => {
-            let hint =
-                "give the whole id of one, which `pandastack snapshot list` shows; names are for people";
+            let hint = "give its full id, not its name; `pandastack snapshot list` shows the ids";
             Err(Error::new(ErrorCode::NotFound, format!("{error}; {hint}")))
         }
         found => Ok(found?),

@@ -103,14 +103,13 @@ async fn existing(
         let record = ops::ready(sandboxes, workspace, &volume.name).await?;
         owned::check(&record, owner)?;
         if host.get_or_insert_with(|| record.host.clone()) != &record.host {
-            let message =
-                "the volumes are on different hosts, and a sandbox is on one; clone or move the data first";
+            let message = "the volumes are on different hosts; copy the data to volumes on one host first";
             return Err(Error::conflict(message));
         }
         let read_only = volume.read_only.unwrap_or(false);
         if record.spec.snapshot && !read_only {
             return Err(Error::conflict(format!(
-                "volume `{}` is a snapshot: attach it with `read_only: true`, or clone it",
+                "volume `{}` is a snapshot; attach it with `read_only: true`, or clone it",
                 volume.name
             )));
         }
@@ -133,7 +132,7 @@ fn mount_path(volume: &AttachVolume) -> String {
 fn check(wanted: &[AttachVolume], room: usize) -> Result<()> {
     if wanted.len() > room {
         return Err(Error::bad_request(format!(
-            "a sandbox has at most {VOLUMES_PER_SANDBOX_MAX} volumes, that of its template included"
+            "a sandbox can have at most {VOLUMES_PER_SANDBOX_MAX} volumes, including its template's volume"
         )));
     }
     for (index, volume) in wanted.iter().enumerate() {
@@ -144,13 +143,13 @@ fn check(wanted: &[AttachVolume], room: usize) -> Result<()> {
         let is_kernels = KERNELS.iter().any(|of| Path::new(&path).starts_with(of));
         if odd || is_kernels || FORBIDDEN.contains(&path.as_str()) {
             return Err(Error::bad_request(format!(
-                "a volume cannot be mounted at `{path}`; choose a directory of its own, such as `{MOUNT_ROOT}/{}`",
+                "a volume cannot be mounted at `{path}`; choose another directory, such as `{MOUNT_ROOT}/{}`",
                 volume.name
             )));
         }
         let mut others = wanted.iter().take(index);
         if others.any(|other| other.name == volume.name || mount_path(other) == path) {
-            return Err(Error::bad_request("each volume and each path can be given once"));
+            return Err(Error::bad_request("`volumes` contains a name or path twice; give each once"));
         }
     }
     Ok(())

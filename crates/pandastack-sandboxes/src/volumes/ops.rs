@@ -104,7 +104,7 @@ pub async fn grow(sandboxes: &Arc<Sandboxes>, record: VolumeRecord, size_mb: u64
     check_size(size_mb)?;
     if record.spec.snapshot {
         let name = &record.name;
-        return Err(Error::conflict(format!("volume `{name}` is a snapshot and never changes; clone it")));
+        return Err(Error::conflict(format!("volume `{name}` is a read-only snapshot; clone it")));
     }
     let client = sandboxes.hosts.client(&record.host)?;
     let writer = writer(sandboxes, &record).await?;
@@ -144,7 +144,8 @@ pub async fn delete(sandboxes: &Arc<Sandboxes>, workspace: &WorkspaceId, name: &
     owned::check(&record, None)?;
     if record.spec.protected {
         return Err(Error::conflict(format!(
-            "volume `{name}` is protected; take that back first: `pandastack volume protect {name} --off`, or PATCH it with \
+            "volume `{name}` is protected; run `pandastack volume protect {name} --off` first, or PATCH it \
+             with \
              `protected: false`"
         )));
     }
@@ -191,7 +192,7 @@ pub async fn ready(sandboxes: &Sandboxes, workspace: &WorkspaceId, name: &str) -
     let record = sandboxes.store.volume(workspace, name).await?;
     match record.state {
         VolumeState::Ready => Ok(record),
-        _ => Err(Error::conflict(format!("volume `{name}` is still being made; try again in a moment"))),
+        _ => Err(Error::conflict(format!("volume `{name}` is still being created; try again in a moment"))),
     }
 }
 
@@ -223,7 +224,8 @@ pub fn check_name(name: &str) -> Result<()> {
         return Ok(());
     }
     Err(Error::bad_request(format!(
-        "`name` is 1 to {VOLUME_NAME_CHARS_MAX} lowercase letters, digits and `-`, and neither begins nor ends with `-`"
+        "`name` must be 1 to {VOLUME_NAME_CHARS_MAX} lowercase letters, digits and `-`, and must not begin \
+         or end with `-`"
     )))
 }
 
@@ -231,7 +233,9 @@ fn check_size(size_mb: u64) -> Result<()> {
     if (VOLUME_MB_MIN..=VOLUME_MB_MAX).contains(&size_mb) {
         return Ok(());
     }
-    Err(Error::bad_request(format!("a volume has {VOLUME_MB_MIN} to {VOLUME_MB_MAX} MiB, not {size_mb}")))
+    Err(Error::bad_request(format!(
+        "volume size must be {VOLUME_MB_MIN} to {VOLUME_MB_MAX} MiB, not {size_mb}"
+    )))
 }
 
 #[cfg(test)]

@@ -65,7 +65,7 @@ pub async fn delete_all(sandboxes: &Sandboxes, workspace: &WorkspaceId, owner: &
 pub(super) fn check(record: &VolumeRecord, caller: Option<&Owner>) -> Result<()> {
     match &record.spec.owner {
         Some(owner) if caller != Some(owner) => Err(Error::conflict(format!(
-            "volume `{}` belongs to `{owner}`, which alone may use and delete it",
+            "volume `{}` belongs to `{owner}`; only its owner can use or delete it",
             record.name
         ))),
         _ => Ok(()),

@@ -264,7 +264,7 @@ impl AppStore for SqlStore {
         .execute(write.conn())
         .await?;
         if !put(write.conn(), deployment, DeploymentStatus::Deploying).await? {
-            let what = "deployment that is being deployed";
+            let what = "deployment in progress";
             return Err(StoreError::NotFound { what, id: deployment.id.to_string() });
         }
         sqlx::query("UPDATE apps SET active_deployment_id = $1, updated_at_us = $2, revision = revision + 1 WHERE id = $3")
@@ -338,7 +338,7 @@ impl AppStore for SqlStore {
             .fetch_one(write.conn())
             .await?;
         if unsigned(count) >= DOMAINS_PER_APP_MAX {
-            return Err(StoreError::Quota { what: "domains of one app", limit: DOMAINS_PER_APP_MAX });
+            return Err(StoreError::Quota { what: "domains per app", limit: DOMAINS_PER_APP_MAX });
         }
         let added = sqlx::query(
             "INSERT INTO app_domains (domain, app_id, created_at_us) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING",
@@ -430,7 +430,7 @@ async fn check_room(conn: &mut sqlx::AnyConnection, app: &AppRecord) -> Result<(
         Some(of) => (
             "SELECT COUNT(*) FROM apps WHERE preview_of = $1",
             of.as_str(),
-            "previews of one app",
+            "previews per app",
             PREVIEWS_PER_APP_MAX,
         ),
     };

@@ -123,7 +123,7 @@ async fn check_room(conn: &mut AnyConnection, workspace: &WorkspaceId) -> Result
         .fetch_one(conn)
         .await?;
     if unsigned(count) >= PREVIEW_REPOS_PER_WORKSPACE_MAX {
-        let what = "repositories with previews, or with variables for them";
+        let what = "repositories with previews or preview variables";
         return Err(StoreError::Quota { what, limit: PREVIEW_REPOS_PER_WORKSPACE_MAX });
     }
     Ok(())

@@ -178,7 +178,7 @@ async fn claim(
             run.state = RunState::Waiting;
             return write_run(write.conn(), &run, None).await;
         }
-        Admission::Skip => end_unrun(&mut run, RunState::Skipped, at, "an earlier run was under way"),
+        Admission::Skip => end_unrun(&mut run, RunState::Skipped, at, "an earlier run was still in progress"),
         Admission::Full => end_unrun(&mut run, RunState::Skipped, at, "too many earlier runs were waiting"),
         Admission::Replace => {
             for mut earlier in under_way {
@@ -324,7 +324,7 @@ impl RunStore for SqlStore {
                 continue;
             }
             run.outcome.exit_code = -1;
-            end_unrun(&mut run, RunState::Error, at, "the server was restarted while it ran");
+            end_unrun(&mut run, RunState::Error, at, "the server restarted during the run");
             write_run(write.conn(), &run, None).await?;
             note_end(write.conn(), lock, &run, at).await?;
         }

@@ -137,14 +137,11 @@ fn check_usable(volume: &VolumeRecord, wanted: &AttachedVolume) -> Result<()> {
     if volume.state == VolumeState::Ready && volume.generation == before {
         return Ok(());
     }
-    Err(StoreError::Held(format!(
-        "volume `{}` has just been changed by another call; try again",
-        volume.name
-    )))
+    Err(StoreError::Held(format!("another request changed volume `{}`; try again", volume.name)))
 }
 
 fn held(name: &str, holder: &VolumeHolderRecord) -> StoreError {
-    let does = if holder.read_only { "reads" } else { "writes" };
+    let does = if holder.read_only { "reads from" } else { "writes to" };
     StoreError::Held(format!(
         "volume `{name}` is attached to sandbox `{}`, which {does} it; delete that sandbox first{}",
         holder.sandbox,
@@ -192,7 +189,7 @@ async fn check_name(conn: &mut AnyConnection, workspace: &WorkspaceId, name: &st
         .await?;
     match taken {
         0 => Ok(()),
-        _ => Err(StoreError::Held(format!("there is a volume `{name}` already; choose another name"))),
+        _ => Err(StoreError::Held(format!("a volume `{name}` already exists; choose another name"))),
     }
 }
 

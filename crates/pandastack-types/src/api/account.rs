@@ -46,7 +46,7 @@ impl std::str::FromStr for Scope {
         [Scope::Read, Scope::Sandboxes, Scope::Admin]
             .into_iter()
             .find(|scope| scope.as_str() == text)
-            .ok_or_else(|| format!("{text:?} is not a scope; there are `read`, `sandboxes` and `admin`"))
+            .ok_or_else(|| format!("{text:?} is not a scope; use `read`, `sandboxes` or `admin`"))
     }
 }
 

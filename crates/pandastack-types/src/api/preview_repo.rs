@@ -14,7 +14,7 @@ pub struct GithubRepoId(i64);
 
 /// A number or text that is not such an id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not the id of a GitHub repository, which is a positive whole number")]
+#[error("`{0}` is not a GitHub repository id; use a positive integer")]
 pub struct GithubRepoIdError(String);
 
 /// Characters of a text that is no id which are shown.

@@ -205,9 +205,7 @@ impl TryFrom<SignalForm> for Signal {
         match form {
             SignalForm::Name(name) => name.parse(),
             SignalForm::Number(number) if (1..=SIGNAL_MAX).contains(&number) => Ok(Signal(number as i32)),
-            SignalForm::Number(number) => {
-                Err(format!("{number} is not a signal; numbers are 1 to {SIGNAL_MAX}"))
-            }
+            SignalForm::Number(number) => Err(format!("{number} is not a signal; use 1 to {SIGNAL_MAX}")),
         }
     }
 }

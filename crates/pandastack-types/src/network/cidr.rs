@@ -14,11 +14,13 @@ use super::ranges::Range;
 #[serde(try_from = "String", into = "String")]
 pub struct Cidr(Ipv4Net);
 
-/// Why a text is no IPv4 network.
+/// What is wrong with a text that is not an IPv4 network, and what to write.
+pub(super) const NOT_A_NETWORK: &str =
+    "is not an IPv4 network; write an address and a prefix length such as 10.0.0.0/8, with host bits zero";
+
+/// A text that is not an IPv4 network.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{0:?} is not an IPv4 network: write an address and a prefix length such as 10.0.0.0/8, with no bit set after the prefix"
-)]
+#[error("{0:?} {NOT_A_NETWORK}")]
 pub struct CidrError(String);
 
 impl Cidr {

@@ -129,7 +129,8 @@ struct Draft {
 pub enum PolicyError {
     /// A list is too long.
     #[error(
-        "a network policy's `{list}` has at most {NETWORK_TARGETS_MAX} entries, this one has {count}; use larger networks or *. names"
+        "`{list}` has {count} entries, but the limit is {NETWORK_TARGETS_MAX}; use larger networks or *. \
+         names"
     )]
     TooMany {
         /// Which list.
@@ -139,12 +140,14 @@ pub enum PolicyError {
     },
     /// Too many names with ports of their own.
     #[error(
-        "a network policy has at most {NETWORK_PORT_CLASSES_MAX} different sets of ports for names, this one has {0}; give more names the same ports"
+        "the network policy has {0} different port sets for names, but the limit is \
+         {NETWORK_PORT_CLASSES_MAX}; give more names the same ports"
     )]
     PortClasses(usize),
     /// Addresses times ports are more than a kernel should look through.
     #[error(
-        "this network policy needs {0} combinations of networks and ports, at most {NETWORK_OPENINGS_MAX} are kept; use fewer port ranges or larger networks"
+        "the network policy needs {0} combinations of networks and ports, but the limit is \
+         {NETWORK_OPENINGS_MAX}; use fewer port ranges or larger networks"
     )]
     Openings(usize),
 }

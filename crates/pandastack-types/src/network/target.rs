@@ -13,6 +13,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use super::Cidr;
+use super::cidr::NOT_A_NETWORK;
 use crate::limits::{NETWORK_NAME_BYTES_MAX, NETWORK_TARGET_PORTS_MAX};
 
 /// Longest label of a name.
@@ -108,8 +109,7 @@ impl FromStr for Target {
             None => (text, Vec::new()),
         };
         if place.contains('/') || is_like_an_address(place) {
-            let network =
-                place.parse().map_err(|error: super::CidrError| refuse(format!("is not usable: {error}")))?;
+            let network = place.parse().map_err(|_| refuse(NOT_A_NETWORK.to_owned()))?;
             return Ok(Target { place: Place::Network(network), ports });
         }
         Ok(Target { place: Place::Name(parse_name(place).map_err(refuse)?), ports })
@@ -129,10 +129,9 @@ fn parse_ports(text: &str) -> Result<Vec<PortRange>, String> {
         (0 < first && first <= last).then_some(PortRange { first, last })
     };
     let ports: Option<Vec<_>> = text.split(',').take(NETWORK_TARGET_PORTS_MAX + 1).map(parse).collect();
-    let mut ports =
-        ports.ok_or("has ports that are none: write :443, :8000-8009 or :80,443, from 1 to 65535")?;
+    let mut ports = ports.ok_or("has invalid ports; write :443, :8000-8009 or :80,443, from 1 to 65535")?;
     if ports.len() > NETWORK_TARGET_PORTS_MAX {
-        return Err(format!("has more than {NETWORK_TARGET_PORTS_MAX} port ranges; use several entries"));
+        return Err(format!("has more than {NETWORK_TARGET_PORTS_MAX} port ranges; split the entry"));
     }
     ports.sort_unstable();
     Ok(ports)
@@ -148,8 +147,8 @@ fn parse_name(text: &str) -> Result<NamePattern, String> {
             && !label.ends_with('-')
     };
     if name.len() > NETWORK_NAME_BYTES_MAX || !name.split('.').all(is_label) {
-        return Err("is neither an IPv4 address or network nor a name: write 10.0.0.0/8, example.com or \
-                    *.example.com; names that are not ASCII in their xn-- form"
+        return Err("is not an IPv4 address, network or domain name; write 10.0.0.0/8, example.com or \
+                    *.example.com, and non-ASCII names in their xn-- form"
             .to_owned());
     }
     Ok(NamePattern { wildcard, name })

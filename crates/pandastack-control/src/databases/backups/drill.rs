@@ -33,7 +33,7 @@ fn owner(id: &DatabaseId) -> Owner {
 /// Tries a restore and notes the outcome. Fails only if that cannot be noted, or another one is under way.
 pub(super) async fn run(app: &Arc<App>, record: &DatabaseRecord) -> Result<DatabaseDrill> {
     let id = record.id.clone();
-    let taken = || Error::conflict(format!("a restore of database `{id}` is being tried already"));
+    let taken = || Error::conflict(format!("a restore test of database `{id}` is already in progress"));
     let _marked = app.in_flight.mark(&Mark::Drill(id.clone())).ok_or_else(taken)?;
     let began = Instant::now();
     let tried = restore_and_check(app, record).await;
@@ -62,7 +62,7 @@ async fn restore_and_check(app: &Arc<App>, record: &DatabaseRecord) -> Result<()
 
 async fn remove(app: &Arc<App>, id: &DatabaseId) -> Result<()> {
     for machine in app.store.sandboxes(&Select::Owner(owner(id))).await? {
-        machines::delete::delete(&app.sandboxes, machine, Some("its restore was only tried")).await?;
+        machines::delete::delete(&app.sandboxes, machine, Some("its restore test ended")).await?;
     }
     Ok(())
 }

@@ -36,7 +36,7 @@ pub(in crate::databases) async fn fail_over(
         ops::ready(&record)?;
         app.backups.config()?;
         if !is_possible(&app, &record).await {
-            let message = "the database's host answers, so nothing takes over: its volume has more than its backups. Restore a copy instead, or wait";
+            let message = "the database's host is reachable, and its volume has more data than the backups; restore a copy instead, or wait";
             return Err(Error::conflict(message));
         }
         let found = restore::prepare(&app, &record.id, Target::Latest).await?;

@@ -100,7 +100,9 @@ impl<'a> Feed<'a> {
             }
             if since.elapsed() >= FILE_MAX {
                 let minutes = FILE_MAX.as_secs() / 60;
-                return Error::internal(format!("its server did not go on with its log for {minutes} min"));
+                return Error::internal(format!(
+                    "PostgreSQL made no progress with its log for {minutes} min"
+                ));
             }
             let wanted;
             (wanted, unwanted) =
@@ -131,7 +133,7 @@ impl<'a> Feed<'a> {
         let looked = machines::exec::exec_in(self.app, self.machine, &request).await?;
         if looked.exit_code != 0 {
             let said = looked.stderr.trim();
-            return Err(Error::internal(format!("the log could not be handed to its server: {said}")));
+            return Err(Error::internal(format!("the log could not be passed to PostgreSQL: {said}")));
         }
         self.there.retain(|n| !unwanted.contains(n));
         let asked = looked.stdout.trim();

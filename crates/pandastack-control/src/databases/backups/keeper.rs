@@ -281,13 +281,13 @@ pub(super) async fn take(
     archive: &Archive,
     login: &Login,
 ) -> Result<BaseBackup> {
-    let taken = || Error::conflict(format!("a base backup of database `{id}` is being taken already"));
+    let taken = || Error::conflict(format!("a base backup of database `{id}` is already in progress"));
     let _marked = app.in_flight.mark(&Mark::BaseBackup(id.clone())).ok_or_else(taken)?;
     let _turn = app.backups.bases.acquire().await.map_err(Error::internal)?;
     let stream = connect(app, sandbox, Purpose::Base).await.map_err(|error| match error {
-        ConnectError::Asleep => Error::conflict(format!("database `{id}` sleeps; wake it first")),
+        ConnectError::Asleep => Error::conflict(format!("database `{id}` is asleep; wake it first")),
         ConnectError::Failed(why) => {
-            Error::new(ErrorCode::GuestUnavailable, format!("database `{id}` cannot be reached: {why}"))
+            Error::new(ErrorCode::GuestUnavailable, format!("database `{id}` is unreachable: {why}"))
         }
     })?;
     let base = take_base(stream, login, archive, None).await.map_err(|error| match error {

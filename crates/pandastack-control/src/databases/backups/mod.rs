@@ -94,7 +94,7 @@ impl Backups {
     }
 
     fn config(&self) -> Result<&BackupConfig> {
-        let message = "this server makes no backups; its operator starts it with --backups and an address";
+        let message = "this server makes no backups; ask its operator to set --backups to a URL";
         self.config.as_ref().ok_or_else(|| Error::new(ErrorCode::NotImplemented, message))
     }
 
@@ -141,7 +141,7 @@ pub(super) async fn remove(app: &App, id: &DatabaseId) -> Result<()> {
         }
         app.backups.changed.notify_one();
         if tokio::time::timeout_at(deadline, ended).await.is_err() {
-            let message = format!("the backup of database `{id}` does not end; try again shortly");
+            let message = format!("a backup of database `{id}` is still running; try again shortly");
             return Err(Error::new(ErrorCode::Unavailable, message));
         }
     }
@@ -156,5 +156,5 @@ fn login(link: &LinkKey, id: &DatabaseId) -> Result<Login> {
 
 /// An archive that fails, as the API says it.
 fn unavailable(error: ArchiveError) -> Error {
-    Error::new(ErrorCode::Unavailable, format!("the archive of backups cannot be used: {error}"))
+    Error::new(ErrorCode::Unavailable, format!("the backup archive is unavailable: {error}"))
 }

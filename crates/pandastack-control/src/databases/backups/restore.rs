@@ -117,7 +117,7 @@ async fn make(
 /// Nobody waits for an answer: the record has it.
 async fn give_up(app: &Arc<App>, mut record: DatabaseRecord, error: &Error) {
     record.state = DatabaseState::Failed;
-    record.spec.failure = Some(format!("it could not be restored: {error}"));
+    record.spec.failure = Some(format!("the restore failed: {error}"));
     let gone = async {
         ops::remove_machines(app, &record.id).await?;
         owned::delete_all(app, &record.workspace, &owner(&record.id)).await?;
@@ -251,7 +251,7 @@ pub(super) async fn write(
 fn copied<T>(outcome: Result<T, AgentError>) -> Result<()> {
     match outcome {
         Err(AgentError::Timeout { .. }) => {
-            Err(Error::new(ErrorCode::GuestUnavailable, "the data could not be copied in time"))
+            Err(Error::new(ErrorCode::GuestUnavailable, "copying the data timed out; try again"))
         }
         outcome => Ok(outcome.map(drop)?),
     }
@@ -274,7 +274,7 @@ pub(super) async fn sh(
     let done = machines::exec::exec_in(app, machine, &request).await?;
     match done.exit_code {
         0 => Ok(()),
-        code => Err(Error::internal(format!("a step of it ended with {code}: {}", done.stderr.trim()))),
+        code => Err(Error::internal(format!("a restore step exited with {code}: {}", done.stderr.trim()))),
     }
 }
 

@@ -112,8 +112,8 @@ async fn shown(app: &App, record: &DatabaseRecord) -> Result<DatabaseBackups> {
 /// says nothing about that.
 fn trouble(log: &Status, base_error: Option<String>, drill: Option<&DatabaseDrill>) -> Option<String> {
     let failed = drill.filter(|drill| !drill.ok).map(|drill| {
-        let why = drill.error.as_deref().unwrap_or("nobody knows why");
-        format!("the last restore that was tried failed: {why}; `pandastack db drill` tries another")
+        let why = drill.error.as_deref().unwrap_or("the cause is unknown");
+        format!("the last restore test failed: {why}; run `pandastack db drill` for another")
     });
     log.last_error.clone().or(base_error).or(failed)
 }

@@ -36,7 +36,7 @@ pub(in crate::databases) async fn connect(
     match machine.state {
         SandboxState::Running => {}
         SandboxState::Hibernated | SandboxState::Paused => return Err(ConnectError::Asleep),
-        _ => return Err(failed("its machine does not run")),
+        _ => return Err(failed("its machine is not running")),
     }
     let port = Entrance::Direct.port();
     // Falling asleep takes a while, in which its record still says that it runs.
