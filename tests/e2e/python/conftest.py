@@ -10,6 +10,7 @@ from typing import Any, Callable, Dict, Iterator, List, TypeVar
 import httpx
 import pytest
 
+from full_only import reason_of
 from pandastack import NotFoundError, PandaStack, Sandbox
 
 T = TypeVar("T")
@@ -42,8 +43,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: List[pytest.Function]) -> None:
-    """Whoever starts platforms or an internet is marked, so that those tests can run beside the others."""
+    """Whoever starts platforms or an internet is marked, so that those tests can run beside the others. What only a full run
+    has is skipped."""
     for item in items:
+        reason = reason_of(f"{item.path.name}::{item.name}")
+        if reason is not None:
+            item.add_marker(pytest.mark.skip(reason=reason))
         if "InternetInABox" in vars(item.module):
             item.add_marker("internet")
         if {"Platform", "ReplicatedPlatform"} & vars(item.module).keys():

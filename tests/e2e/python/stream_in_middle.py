@@ -8,8 +8,10 @@ from typing import Callable, List
 from pandastack import Sandbox
 
 LAST = 150_000
+#: Each takes some 25 ms on an emulated machine: what happens in the middle begins after the first five.
+SLOWLY = 120
 # Slowly at first, so that something happens in its middle; then far more than any buffer holds.
-COUNT = f"i=0; while [ $i -lt 300 ]; do echo $i; i=$((i+1)); sleep 0.01; done; seq 300 {LAST}"
+COUNT = f"i=0; while [ $i -lt {SLOWLY} ]; do echo $i; i=$((i+1)); sleep 0.01; done; seq {SLOWLY} {LAST}"
 EXPECTED = "".join(f"{number}\n" for number in range(LAST + 1))
 
 

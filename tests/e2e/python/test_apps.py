@@ -306,17 +306,19 @@ def test_a_failing_build_leaves_the_live_version_alone(apps: Apps, served: Dict[
     assert get(served).text == before
 
 
-@pytest.mark.parametrize(
-    "address, port, hint",
-    [("127.0.0.1", 'os.environ["PORT"]', "listen on 0.0.0.0:8080"), ("0.0.0.0", "3000", "set the app's port to 3000")],
-)
-def test_a_wrong_address_or_port_is_named(apps: Apps, address: str, port: str, hint: str) -> None:
-    app = apps.create()
-    ended = apps.finished(apps.upload(app, server("x", address, port)))
-    assert ended["status"] == "failed" and hint in ended["build_logs"] and hint in ended["error"], ended
-    answer = get(app)
-    assert answer.status_code == 409 and "deploy it first" in answer.text
-    assert apps.call("GET", f"/apps/{app['id']}", 200)["status"] == "error"
+def test_a_wrong_address_or_port_is_named(apps: Apps) -> None:
+    # Both at once: that nobody listens is said after a while.
+    wrong = [("127.0.0.1", 'os.environ["PORT"]', "listen on 0.0.0.0:8080"), ("0.0.0.0", "3000", "set the app's port to 3000")]
+    begun = []
+    for address, port, hint in wrong:
+        app = apps.create()
+        begun.append((app, apps.upload(app, server("x", address, port)), hint))
+    for app, deployment, hint in begun:
+        ended = apps.finished(deployment)
+        assert ended["status"] == "failed" and hint in ended["build_logs"] and hint in ended["error"], ended
+        answer = get(app)
+        assert answer.status_code == 409 and "deploy it first" in answer.text
+        assert apps.call("GET", f"/apps/{app['id']}", 200)["status"] == "error"
 
 
 def test_cancel_and_the_newest_wins(apps: Apps, served: Dict[str, Any]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 from typing import Any, Dict, Iterator
@@ -18,11 +17,6 @@ from registries import Registries
 
 #: A page is there at once; a machine that wakes for it may take a while.
 SHOWN_MS_MAX = 60_000
-#: Live within a minute also on an emulated machine, so they always run. Between them: files, Bun, pip.
-QUICK = ("static", "node", "flask")
-full_only = pytest.mark.skipif(
-    not os.environ.get("PANDASTACK_TEST_FULL"), reason="installs and builds for minutes: cargo xtask test --full"
-)
 
 
 class World:
@@ -68,7 +62,7 @@ def shows(page: Page, address: str, heading: str) -> None:
     expect(page.locator("h1")).to_have_text(heading, timeout=SHOWN_MS_MAX)
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in QUICK else full_only) for name in SAMPLES])
+@pytest.mark.parametrize("name", SAMPLES)
 def test_a_pushed_sample_is_shown(world: World, page: Page, name: str) -> None:
     sample, began = SAMPLES[name], time.monotonic()
     repository = world.create(name, sample)
@@ -80,7 +74,6 @@ def test_a_pushed_sample_is_shown(world: World, page: Page, name: str) -> None:
     world.client.call("DELETE", f"/apps/{name}", 204)
 
 
-@full_only
 def test_a_second_push_installs_nothing_and_changes_the_page(world: World, page: Page) -> None:
     name = "again"
     repository = world.create(name, VITE)

@@ -10,6 +10,7 @@ import pytest
 from pandastack import NotFoundError, PandaStack, Sandbox
 
 from crash_world import Faults
+from full_only import times
 from platform_process import Platform, wait_until
 
 # Writes the same byte over a large buffer again and again and checks each time that the last pass is all there. Memory
@@ -95,7 +96,7 @@ def test_a_snapshot_of_a_busy_machine_is_one_instant(client: PandaStack, platfor
     own.exec("setsid python3 /root/writer.py > /dev/null 2>&1 < /dev/null &", check=True)
     wait_until("the writer writes", lambda: passes(own) >= 2, 120)
     machines = len(platform.machine_pids())
-    for _ in range(3):
+    for _ in range(times(3, 1)):
         snapshot = own.snapshot()
         with client.sandboxes.create(from_snapshot=snapshot) as copy:
             is_whole(copy)

@@ -18,12 +18,12 @@ import pytest
 
 from crash_operations import APP_POINTS, OPERATIONS, Cell, Operation, points_of
 from crash_world import RECOVERY_SECONDS_MAX, World
+from full_only import FULL
 from platform_process import Platform, wait_until
 
 VICTIMS = ("control", "agent", "machine", "zygote", "processes", "power")
 #: The same sample in every run, so that a change which breaks something is the one that turns red.
 SEED = int(os.environ.get("PANDASTACK_CRASH_SEED") or 1)
-FULL = bool(os.environ.get("PANDASTACK_TEST_FULL"))
 STEPS = set(filter(None, os.environ.get("PANDASTACK_CRASH_STEPS", "").split(",")))
 #: Operations held at once: the first must not have waited for longer than its caller does when the last one stands.
 ROUND_MAX = 12

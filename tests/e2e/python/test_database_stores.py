@@ -17,8 +17,6 @@ psycopg = pytest.importorskip("psycopg")
 def store(request: pytest.FixtureRequest) -> Iterator[Union[GoogleBucket, AzureContainer]]:
     if request.param == "az" and AZURITE not in os.environ:
         pytest.skip(f"no Azurite: {AZURITE} is not set; `cargo xtask test` brings it where node is 20 or newer")
-    if request.param == "az" and not os.environ.get("PANDASTACK_TEST_FULL"):
-        pytest.skip("a platform for minutes; the archive's own tests use this store too: cargo xtask test --full")
     with GoogleBucket() if request.param == "gs" else AzureContainer() as made:
         yield made
 

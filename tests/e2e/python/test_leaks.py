@@ -7,9 +7,10 @@ from typing import Iterator
 
 import pytest
 
+from full_only import times
 from platform_process import Platform, wait_until
 
-SERIAL = 200
+SERIAL = times(200, 50)
 PARALLEL = 20
 
 

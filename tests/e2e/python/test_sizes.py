@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from typing import Iterator
 
 import pytest
 from pandastack import BadRequestError, PandaStack, Sandbox
 
 from conftest import RUN, wait_for
+from full_only import times
 from test_machines import assert_goes_on, read_counter, start_counter
 
 CPU, MEMORY_MB = 2, 2048
@@ -22,7 +22,8 @@ HUGE_MB, HUGE_HOST_MB_MIN = 4096, 8192
 HOLD_3300_MIB = "mount -o remount,size=95% /dev/shm && seq 1000000000 1999999999 | head -c 3460300800 > /dev/shm/held"
 #: A megabyte of every 50.
 SAMPLE = "for at in $(seq 0 50 3299); do dd if=/dev/shm/held bs=1M skip=$at count=1 2> /dev/null; done | md5sum"
-HOLD_1_GIB = "mount -o remount,size=90% /dev/shm && head -c 1073741824 /dev/zero | tr '\\0' 'x' > /dev/shm/held"
+HELD_BYTES = times(1024, 192) << 20
+HOLD = f"mount -o remount,size=90% /dev/shm && head -c {HELD_BYTES} /dev/zero | tr '\\0' 'x' > /dev/shm/held"
 
 
 @pytest.fixture
@@ -57,13 +58,13 @@ def test_a_size_out_of_range_is_refused(client: PandaStack) -> None:
 
 
 def test_a_large_machine_under_load_forks_sleeps_and_comes_back(large: Sandbox) -> None:
-    large.exec(HOLD_1_GIB, timeout_seconds=240, check=True)
+    large.exec(HOLD, timeout_seconds=240, check=True)
     large.exec(LOAD, check=True)
     start_counter(large)
     identity, count = read_counter(large)
     with large.fork() as child:
         assert_size(child)
-        assert child.exec("stat -c %s /dev/shm/held", check=True).stdout.strip() == str(1 << 30)
+        assert child.exec("stat -c %s /dev/shm/held", check=True).stdout.strip() == str(HELD_BYTES)
         assert_goes_on(child, identity, count)
         child.hibernate()
         assert_goes_on(child, identity, count)
@@ -73,9 +74,6 @@ def test_a_large_machine_under_load_forks_sleeps_and_comes_back(large: Sandbox) 
     assert_goes_on(large, identity, count)
 
 
-@pytest.mark.skipif(
-    not os.environ.get("PANDASTACK_TEST_FULL"), reason="fills 3.3 GiB of a machine for minutes: cargo xtask test --full"
-)
 def test_memory_above_3_gib_is_forked_too(client: PandaStack) -> None:
     """A machine's memory has a gap before 4 GiB: what is above it comes from another part of its file."""
     available_mb = int(next(line for line in open("/proc/meminfo") if line.startswith("MemAvailable")).split()[1]) >> 10

@@ -8,7 +8,11 @@ import pytest
 from pandastack import PandaStack, PandaStackError, Sandbox
 
 from counter import count, start_counter
+from full_only import times
 from platform_process import RESERVE_BYTES, Platform, fill, wait_until
+
+#: Each writes the whole machine down and reads it again.
+SLEEPS = times(100, 15)
 
 # A connection that lives in memory only.
 ECHO = """
@@ -68,19 +72,19 @@ def test_a_full_disk_stops_the_snapshot_and_not_the_sandbox(platform: Platform, 
         assert sandbox.exec("wc -c < /dev/shm/dirty").stdout.strip() == "167772160"
 
 
-def test_a_hundred_sleeps_lose_nothing(client: PandaStack) -> None:
+def test_many_sleeps_lose_nothing(client: PandaStack) -> None:
     with client.sandboxes.create("base", ttl_seconds=3600) as sandbox:
         start_counter(sandbox)
         sandbox.filesystem.write("/root/echo.py", ECHO)
         sandbox.exec("setsid python3 /root/echo.py > /dev/null 2>&1 < /dev/null &", check=True)
         wait_until("both run", lambda: sandbox.exec("cat /dev/shm/count /dev/shm/echo").ok, 30)
         last = {"count": count(sandbox), "echo": echoed(sandbox)}
-        for sleep in range(100):
+        for sleep in range(SLEEPS):
             sandbox.hibernate()
             shown = sandbox.exec(f"cat /dev/shm/count /dev/shm/echo; echo {sleep} >> /srv/sleeps", check=True)
             now = dict(zip(last, map(int, shown.stdout.split())))
             assert all(now[name] >= last[name] for name in last), f"sleep {sleep}: {last} became {now}"
             last = now
-        assert sandbox.filesystem.read("/srv/sleeps").text.split() == [str(n) for n in range(100)]
+        assert sandbox.filesystem.read("/srv/sleeps").text.split() == [str(n) for n in range(SLEEPS)]
         end = echoed(sandbox)
         wait_until("the connection still works", lambda: echoed(sandbox) > end, 30)
