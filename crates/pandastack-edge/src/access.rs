@@ -11,8 +11,8 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Uri
 use pandastack_types::preview::{Accepted, PARAMETER, PreviewKey, TOKEN_HEADER, Visibility};
 
 use crate::body::ResponseBody;
+use crate::error::EdgeError;
 use crate::route::Route;
-use crate::trouble::Trouble;
 
 const TOKEN: HeaderName = HeaderName::from_static(TOKEN_HEADER);
 /// The same token as clients of the header form send it.
@@ -33,14 +33,14 @@ pub fn check(
     port: u16,
     secure: bool,
     now_unix: impl FnOnce() -> i64,
-) -> Result<Verdict, Trouble> {
+) -> Result<Verdict, EdgeError> {
     match (route.visibility, &route.key) {
         (Visibility::Unlisted, _) => {
             drop_credentials(parts);
             Ok(Verdict::Pass)
         }
-        (Visibility::Off, _) => Err(Trouble::Unknown),
-        (Visibility::Private, None) => Err(Trouble::NeedsToken),
+        (Visibility::Off, _) => Err(EdgeError::Unknown),
+        (Visibility::Private, None) => Err(EdgeError::NeedsToken),
         (Visibility::Private, Some(key)) => check_private(parts, key, port, secure, now_unix()),
     }
 }
@@ -71,7 +71,7 @@ fn check_private(
     port: u16,
     secure: bool,
     now_unix: i64,
-) -> Result<Verdict, Trouble> {
+) -> Result<Verdict, EdgeError> {
     let by_header = [TOKEN, TRAFFIC_TOKEN].into_iter().any(|name| {
         let given = parts.headers.remove(name);
         given.is_some_and(|given| {
@@ -88,7 +88,7 @@ fn check_private(
         }
         Some(_) => Ok(Verdict::Pass),
         None if by_header || by_cookie => Ok(Verdict::Pass),
-        None => Err(Trouble::NeedsToken),
+        None => Err(EdgeError::NeedsToken),
     }
 }
 
@@ -97,12 +97,12 @@ fn set_cookie(
     signed: &str,
     seconds: i64,
     secure: bool,
-) -> Result<Response<ResponseBody>, Trouble> {
+) -> Result<Response<ResponseBody>, EdgeError> {
     let flag = if secure { "; Secure" } else { "" };
     let cookie = format!("{PARAMETER}={signed}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Lax{flag}");
     // Two slashes at the start would lead to another site.
     let target = uri.path_and_query().map_or("/", PathAndQuery::as_str).trim_start_matches('/');
-    let malformed = |_| Trouble::Malformed("the request URL is malformed".to_owned());
+    let malformed = |_| EdgeError::Malformed("the request URL is malformed".to_owned());
     let mut response = Response::new(ResponseBody::empty());
     *response.status_mut() = StatusCode::FOUND;
     response.headers_mut().insert(SET_COOKIE, HeaderValue::from_str(&cookie).map_err(malformed)?);

@@ -16,6 +16,7 @@ use crate::access::{self, Verdict};
 use crate::access_log::{AccessLog, Entry};
 use crate::body::{GuestBody, RequestBody, ResponseBody};
 use crate::destination::Target;
+use crate::error::EdgeError;
 use crate::exchange::{Exchange, ExchangeError, Rest, Setback, stopped};
 use crate::headers::{Client, is_ambiguous, to_guest, upgrade_of};
 use crate::limits::{BODY_BYTES_MAX, HELD_WAIT, STOP_WAIT};
@@ -23,7 +24,6 @@ use crate::names::{Instances, Named, Names};
 use crate::route::{Route, RouteSource};
 use crate::site::{Site, Sites};
 use crate::spread::choose;
-use crate::trouble::Trouble;
 
 /// An edge. Shared by all connections of all listeners.
 pub struct Edge {
@@ -70,9 +70,9 @@ impl Edge {
     }
 
     /// What stands behind a host name now; `None` when it is no app's.
-    pub async fn named(&self, name: &str) -> Result<Option<Named>, Trouble> {
+    pub async fn named(&self, name: &str) -> Result<Option<Named>, EdgeError> {
         let found = self.names.find(name, self.source.as_ref()).await;
-        found.map_err(|error| Trouble::Unavailable(error.to_string()))
+        found.map_err(|error| EdgeError::Unavailable(error.to_string()))
     }
 
     /// Ends doors, tunnels and the log. Requests under way were waited for by the server.
@@ -123,8 +123,8 @@ impl Edge {
         let asked = Asked::of(parts, client);
         let mut since = asked.began;
         let Some(mut at) = self.choose(app, &[]) else {
-            let trouble = Trouble::NotServing("the app has no running instance; deploy it again".to_owned());
-            return trouble.answer(None, &parts.headers);
+            let error = EdgeError::NotServing("the app has no running instance; deploy it again".to_owned());
+            return error.answer(None, &parts.headers);
         };
         let (mut tried, mut is_repeated, mut cut_off) = (Vec::new(), false, None);
         loop {
@@ -203,7 +203,7 @@ impl Edge {
                 let outcome = self.pass(&site, &route, target, parts, body, client).await;
                 (Some(site), outcome)
             }
-            Err(trouble) => (None, Err(Setback::unsent(trouble, body))),
+            Err(error) => (None, Err(Setback::unsent(error, body))),
         }
     }
 
@@ -216,13 +216,13 @@ impl Edge {
         site: Option<Arc<Site>>,
         setback: Setback,
     ) -> Response<ResponseBody> {
-        let trouble = match setback.error {
-            ExchangeError::Other(trouble) => trouble,
+        let error = match setback.error {
+            ExchangeError::Other(error) => error,
             ExchangeError::Cut => stopped(),
             // Boxed: rare, and large beside what a usual request needs.
             ExchangeError::Dial(error) => Box::pin(self.explain(error, site.as_deref(), target)).await,
         };
-        let response = trouble.answer(Some(target), headers);
+        let response = error.answer(Some(target), headers);
         self.conclude(asked, target, site, response)
     }
 
@@ -261,7 +261,7 @@ impl Edge {
         to_guest(parts);
         let ticket = match site.enter(route, &self.tasks, &self.stop).await {
             Ok(ticket) => ticket,
-            Err(trouble) => return Err(Setback::unsent(trouble, body)),
+            Err(error) => return Err(Setback::unsent(error, body)),
         };
         let exchange = Exchange { ticket, port: target.port, client };
         let answer = match upgrade {
@@ -285,13 +285,13 @@ impl Edge {
     ) -> (Option<Arc<Site>>, Result<Response<ResponseBody>, Setback>) {
         let (site, route) = match self.sites.find(&target.sandbox, self.source.as_ref()).await {
             Ok(found) => found,
-            Err(trouble) => return (None, Err(trouble.into())),
+            Err(error) => return (None, Err(error.into())),
         };
         let answer = match site.enter(&route, &self.tasks, &self.stop).await {
             Ok(ticket) => {
                 Exchange { ticket, port: target.port, client }.send(parts, RequestBody::Empty).await
             }
-            Err(trouble) => Err(trouble.into()),
+            Err(error) => Err(error.into()),
         };
         (Some(site), answer.map(of_guest))
     }
@@ -325,19 +325,19 @@ fn of_guest(response: Response<GuestBody>) -> Response<ResponseBody> {
     response.map(|body| ResponseBody::Guest(Box::new(body)))
 }
 
-fn check_head(parts: &Parts) -> Result<(), Trouble> {
+fn check_head(parts: &Parts) -> Result<(), EdgeError> {
     if parts.method == Method::CONNECT {
-        return Err(Trouble::Malformed("previews do not support CONNECT".to_owned()));
+        return Err(EdgeError::Malformed("previews do not support CONNECT".to_owned()));
     }
     if is_ambiguous(&parts.headers) {
-        return Err(Trouble::Malformed(
+        return Err(EdgeError::Malformed(
             "the request has more than one Content-Length or Host header; send each once".to_owned(),
         ));
     }
     let length = parts.headers.get(header::CONTENT_LENGTH);
     let length = length.and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     if length.is_some_and(|length| length > BODY_BYTES_MAX) {
-        return Err(Trouble::TooLarge);
+        return Err(EdgeError::TooLarge);
     }
     Ok(())
 }
@@ -417,7 +417,7 @@ mod tests {
 
         async fn door(&self) -> Arc<Door> {
             let found = self.edge.sites.find(&self.target.sandbox, &Loopback).await;
-            let (site, _) = found.unwrap_or_else(|trouble| panic!("{trouble:?}"));
+            let (site, _) = found.unwrap_or_else(|error| panic!("{error:?}"));
             site.door().expect("an open door")
         }
 
@@ -455,7 +455,7 @@ mod tests {
         let _cut = world.accept().await;
         for (at, sandbox) in app.sandboxes.iter().enumerate() {
             let found = world.edge.sites.find(sandbox, &Loopback).await;
-            let (site, _) = found.unwrap_or_else(|trouble| panic!("{trouble:?}"));
+            let (site, _) = found.unwrap_or_else(|error| panic!("{error:?}"));
             if let Some(door) = site.door().filter(|door| door.count_under_way() > 0) {
                 door.hold();
                 door.drain(Duration::from_millis(1)).await;

@@ -16,10 +16,10 @@ use tokio_util::task::TaskTracker;
 
 use crate::body::{BodyStalled, BodyTooLarge, GuestBody, RequestBody, Source};
 use crate::door::Ticket;
+use crate::error::EdgeError;
 use crate::headers::{Client, strip_hop_by_hop};
 use crate::http1::UpstreamError;
 use crate::pool::{DialError, IDLE_KEPT, IDLE_SURE, Upstream, connect, connect_shared};
-use crate::trouble::Trouble;
 use crate::tunnel::{Lively, UPGRADED_BUFFER_BYTES, copy};
 use crate::websocket::Relay;
 
@@ -35,7 +35,7 @@ pub(crate) enum ExchangeError {
     Dial(DialError),
     /// The sandbox was stopped before it answered.
     Cut,
-    Other(Trouble),
+    Other(EdgeError),
 }
 
 /// What is left of a request that got no answer.
@@ -65,15 +65,15 @@ impl Setback {
 }
 
 /// For what is final: neither the request nor its body is of use to another machine.
-impl From<Trouble> for Setback {
-    fn from(trouble: Trouble) -> Self {
-        Self::sent(trouble, false)
+impl From<EdgeError> for Setback {
+    fn from(error: EdgeError) -> Self {
+        Self::sent(error, false)
     }
 }
 
-impl From<Trouble> for ExchangeError {
-    fn from(trouble: Trouble) -> Self {
-        Self::Other(trouble)
+impl From<EdgeError> for ExchangeError {
+    fn from(error: EdgeError) -> Self {
+        Self::Other(error)
     }
 }
 
@@ -122,7 +122,7 @@ impl Exchange<'_> {
         }
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             tracing::debug!("a guest switched protocols unasked");
-            return Err(Trouble::Broken.into());
+            return Err(EdgeError::Broken.into());
         }
         self.ticket.answered();
         Ok(self.finish(response, Source::Upstream(upstream)))
@@ -153,7 +153,7 @@ impl Exchange<'_> {
             Ok(sender) => sender,
             Err(error) => return Err(Setback::unsent(error, body)),
         };
-        let broken = |error: hyper::Error| Setback::from(trouble_of(&error));
+        let broken = |error: hyper::Error| Setback::from(edge_error(&error));
         sender.ready().await.map_err(broken)?;
         let mut request = Request::new(body);
         *request.version_mut() = Version::HTTP_2;
@@ -256,7 +256,7 @@ impl Silence {
     fn error(self) -> ExchangeError {
         match self {
             Silence::Cut => ExchangeError::Cut,
-            Silence::Failed(error) => trouble_of(&error).into(),
+            Silence::Failed(error) => edge_error(&error).into(),
         }
     }
 }
@@ -280,27 +280,27 @@ fn to_origin_form(parts: &mut Parts) {
     parts.uri = Uri::from_parts(origin).unwrap_or(fallback);
 }
 
-fn malformed(_: http::uri::InvalidUri) -> Trouble {
-    Trouble::Malformed("the request URL is malformed".to_owned())
+fn malformed(_: http::uri::InvalidUri) -> EdgeError {
+    EdgeError::Malformed("the request URL is malformed".to_owned())
 }
 
-pub(crate) fn stopped() -> Trouble {
-    Trouble::Busy("the sandbox stopped before it responded; try again".to_owned())
+pub(crate) fn stopped() -> EdgeError {
+    EdgeError::Busy("the sandbox stopped before it responded; try again".to_owned())
 }
 
-fn trouble_of(error: &(dyn std::error::Error + 'static)) -> Trouble {
+fn edge_error(error: &(dyn std::error::Error + 'static)) -> EdgeError {
     let mut cause = Some(error);
     while let Some(inner) = cause {
         if inner.is::<BodyTooLarge>() {
-            return Trouble::TooLarge;
+            return EdgeError::TooLarge;
         }
         if inner.is::<BodyStalled>() {
-            return Trouble::TooSlow;
+            return EdgeError::TooSlow;
         }
         cause = inner.source();
     }
     tracing::debug!(error, "a guest broke off");
-    Trouble::Broken
+    EdgeError::Broken
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@
 //! | `http1`, `pool`, `exchange`, `tunnel`, `body` | connections to guests, and what goes over them |
 //! | `websocket` | upgraded connections that are WebSockets, which end with a close frame |
 //! | `headers` | what changes in heads |
-//! | `trouble` | answers of our own |
+//! | `error` | answers of our own |
 //! | `access_log`, `log_file` | a line of each request, in files that do not grow without end |
 //!
 //! Must hold: a transition of ours (sleep, wake, move) fails no request; a guest learns nothing about a client that the
@@ -38,6 +38,7 @@ mod control_servers;
 mod destination;
 mod door;
 mod edge;
+mod error;
 mod exchange;
 pub mod gate;
 mod head_clock;
@@ -53,7 +54,6 @@ mod server;
 mod site;
 mod spread;
 pub mod tls;
-mod trouble;
 mod tunnel;
 mod under_way;
 mod websocket;
@@ -64,10 +64,10 @@ pub use control_routes::ControlRoutes;
 pub use destination::{Destination, Target, destination};
 pub use door::{Door, Ticket, Way};
 pub use edge::Edge;
+pub use error::EdgeError;
 pub use headers::Client;
 pub use names::{Instances, Named};
 pub use pool::{DialError, GuestStream};
 pub use route::{Place, Route, RouteSource, RouteUnavailable};
 pub use server::{OwnPorts, Server};
-pub use trouble::Trouble;
 pub use tunnel::{Stirring, copy};

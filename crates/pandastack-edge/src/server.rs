@@ -25,6 +25,7 @@ use crate::body::{RequestBody, ResponseBody};
 use crate::client_stream::{ClientStream, WriteClock, tune};
 use crate::destination::{Destination, destination};
 use crate::edge::Edge;
+use crate::error::EdgeError;
 use crate::head_clock::HeadClock;
 use crate::headers::Client;
 use crate::limits::{
@@ -34,7 +35,6 @@ use crate::limits::{
 use crate::names::Named;
 use crate::plain;
 use crate::tls::{Tls, is_tls};
-use crate::trouble::Trouble;
 use crate::under_way::{Counted, UnderWay};
 
 /// How long who was told to go may take for the rest of its last answer, in waits for a head.
@@ -144,7 +144,7 @@ impl Server {
             Destination::Named(name) => Box::pin(self.answer_named(&name, request, client)).await,
             Destination::Api => Box::pin(self.answer_api(request, client)).await,
             Destination::Malformed(what) => {
-                Trouble::Malformed(what.to_owned()).answer(None, request.headers())
+                EdgeError::Malformed(what.to_owned()).answer(None, request.headers())
             }
         }
     }
@@ -162,9 +162,9 @@ impl Server {
                 let body = RequestBody::of(body, self.body_wait);
                 self.edge.serve_app(&instances, &mut parts, body, client).await
             }
-            Ok(Some(Named::NotServing(why))) => Trouble::NotServing(why).answer(None, request.headers()),
+            Ok(Some(Named::NotServing(why))) => EdgeError::NotServing(why).answer(None, request.headers()),
             Ok(None) => self.answer_api(request, client).await,
-            Err(trouble) => trouble.answer(None, request.headers()),
+            Err(error) => error.answer(None, request.headers()),
         }
     }
 

@@ -11,11 +11,11 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::door::{Door, NoTicket, Ticket};
+use crate::error::EdgeError;
 use crate::gate::{Gate, Refused};
 use crate::limits::{AVOIDED_FOR, HELD_REQUESTS_MAX, HELD_WAIT, REQUESTS_PER_SANDBOX_MAX, SITES_MAX};
 use crate::route::{Place, Route, RouteSource};
 use crate::spread::Load;
-use crate::trouble::Trouble;
 
 /// Between two tries to reach an agent that is being restarted.
 const AGENT_RETRY: std::time::Duration = std::time::Duration::from_millis(100);
@@ -25,7 +25,7 @@ pub struct Site {
     /// Its id.
     pub id: SandboxId,
     known: Mutex<Known>,
-    gate: Arc<Gate<Door, Trouble>>,
+    gate: Arc<Gate<Door, EdgeError>>,
     /// When a request last did not reach it.
     missed: Mutex<Option<Instant>>,
 }
@@ -104,7 +104,7 @@ impl Site {
         route: &Route,
         tasks: &TaskTracker,
         stop: &CancellationToken,
-    ) -> Result<Ticket, Trouble> {
+    ) -> Result<Ticket, EdgeError> {
         if let Some(ticket) = self.gate.opened().and_then(|door| door.enter().ok()) {
             return Ok(ticket);
         }
@@ -119,7 +119,7 @@ impl Site {
         route: &Route,
         tasks: &TaskTracker,
         stop: &CancellationToken,
-    ) -> Result<Option<Ticket>, Trouble> {
+    ) -> Result<Option<Ticket>, EdgeError> {
         let door = match (self.gate.opened(), &route.to) {
             (Some(door), _) => door,
             (None, Place::Fixed(address)) => Door::fixed(*address),
@@ -131,7 +131,7 @@ impl Site {
                     Err(AgentError::Answered { body, .. }) if body.code == ErrorCode::Conflict => {
                         return Ok(None);
                     }
-                    Err(error) => return Err(trouble_of(error)),
+                    Err(error) => return Err(edge_error(error)),
                 }
             }
         };
@@ -147,7 +147,7 @@ impl Site {
         route: &Route,
         tasks: &TaskTracker,
         stop: &CancellationToken,
-    ) -> Result<Ticket, Trouble> {
+    ) -> Result<Ticket, EdgeError> {
         let deadline = tokio::time::Instant::now() + HELD_WAIT;
         loop {
             let door = match self.gate.opened() {
@@ -167,26 +167,26 @@ impl Site {
         }
     }
 
-    fn refusal(&self, refused: Refused<Trouble>) -> Trouble {
+    fn refusal(&self, refused: Refused<EdgeError>) -> EdgeError {
         match refused {
-            Refused::Full => Trouble::Busy(format!(
+            Refused::Full => EdgeError::Busy(format!(
                 "{HELD_REQUESTS_MAX} requests are waiting for the sandbox to wake; try again shortly"
             )),
-            Refused::Late => Trouble::Busy(format!(
+            Refused::Late => EdgeError::Busy(format!(
                 "the sandbox did not wake within {} s; try again shortly",
                 HELD_WAIT.as_secs()
             )),
-            Refused::Failed(trouble) => {
+            Refused::Failed(error) => {
                 // Whatever is wrong, the next request looks at the record again.
                 self.doubt();
-                trouble
+                error
             }
         }
     }
 }
 
-fn busy() -> Trouble {
-    Trouble::Busy(format!(
+fn busy() -> EdgeError {
+    EdgeError::Busy(format!(
         "{REQUESTS_PER_SANDBOX_MAX} requests to this sandbox are in flight; try again shortly"
     ))
 }
@@ -197,7 +197,7 @@ fn open(
     route: &Route,
     tasks: &TaskTracker,
     stop: &CancellationToken,
-) -> impl Future<Output = Result<Arc<Door>, Trouble>> + Send + 'static {
+) -> impl Future<Output = Result<Arc<Door>, EdgeError>> + Send + 'static {
     let (id, to, tasks, stop) = (id.clone(), route.to.clone(), tasks.clone(), stop.clone());
     async move {
         let (agent, incarnation) = match to {
@@ -211,7 +211,7 @@ fn open(
                 Err(error) if is_restart(&error) && tokio::time::Instant::now() < deadline => {
                     tokio::time::sleep(AGENT_RETRY).await;
                 }
-                Err(error) => return Err(trouble_of(error)),
+                Err(error) => return Err(edge_error(error)),
             }
         }
     }
@@ -226,16 +226,16 @@ fn is_restart(error: &AgentError) -> bool {
     }
 }
 
-fn trouble_of(error: AgentError) -> Trouble {
+fn edge_error(error: AgentError) -> EdgeError {
     let text = error.to_string();
     match error {
         AgentError::Answered { body, .. } => match body.code {
-            ErrorCode::NotFound => Trouble::Unknown,
-            ErrorCode::Conflict => Trouble::NotServing(text),
-            ErrorCode::NoCapacity | ErrorCode::DiskFull => Trouble::Busy(text),
-            _ => Trouble::Unavailable(text),
+            ErrorCode::NotFound => EdgeError::Unknown,
+            ErrorCode::Conflict => EdgeError::NotServing(text),
+            ErrorCode::NoCapacity | ErrorCode::DiskFull => EdgeError::Busy(text),
+            _ => EdgeError::Unavailable(text),
         },
-        _ => Trouble::Unavailable(text),
+        _ => EdgeError::Unavailable(text),
     }
 }
 
@@ -265,7 +265,7 @@ impl Sites {
         &self,
         id: &SandboxId,
         source: &dyn RouteSource,
-    ) -> Result<(Arc<Site>, Arc<Route>), Trouble> {
+    ) -> Result<(Arc<Site>, Arc<Route>), EdgeError> {
         let Some(site) = self.get(id) else { return self.find_new(id, source).await };
         let change = match site.fresh_route() {
             Ok(route) => return Ok((site, route)),
@@ -278,7 +278,7 @@ impl Sites {
             }
             Ok(None) => {
                 self.write().remove(id);
-                Err(Trouble::Unknown)
+                Err(EdgeError::Unknown)
             }
             Err(error) => {
                 tracing::debug!(%error, "a route is used as last known");
@@ -292,7 +292,7 @@ impl Sites {
         &self,
         id: &SandboxId,
         source: &dyn RouteSource,
-    ) -> Result<(Arc<Site>, Arc<Route>), Trouble> {
+    ) -> Result<(Arc<Site>, Arc<Route>), EdgeError> {
         let change = self.change.load(Ordering::SeqCst);
         match source.find(id).await {
             Ok(Some(route)) => {
@@ -300,8 +300,8 @@ impl Sites {
                 let route = site.route();
                 Ok((site, route))
             }
-            Ok(None) => Err(Trouble::Unknown),
-            Err(error) => Err(Trouble::Unavailable(error.to_string())),
+            Ok(None) => Err(EdgeError::Unknown),
+            Err(error) => Err(EdgeError::Unavailable(error.to_string())),
         }
     }
 

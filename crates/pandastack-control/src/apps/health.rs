@@ -31,7 +31,7 @@ async fn get(
     path: &str,
     host: &str,
 ) -> Result<StatusCode, String> {
-    let stream = app.edge.tunnel(machine, port).await.map_err(|trouble| trouble.sentence(machine, port))?;
+    let stream = app.edge.tunnel(machine, port).await.map_err(|error| error.sentence(machine, port))?;
     let connected = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
     let (mut sender, connection) = connected.map_err(|error| error.to_string())?;
     let request = Request::get(path)

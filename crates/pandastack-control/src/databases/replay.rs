@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pandastack_edge::Trouble;
+use pandastack_edge::EdgeError;
 use pandastack_postgres::{Endpoint, Entrance, LoginError, RunError, Session};
 use pandastack_types::api::ExecRequest;
 use pandastack_types::{DatabaseId, Error, Result, SandboxId};
@@ -55,7 +55,7 @@ pub(super) enum Replay {
 /// Why a look found out nothing by asking.
 #[derive(Debug)]
 enum Setback {
-    Way(Trouble),
+    Way(EdgeError),
     Session(RunError),
 }
 
@@ -105,9 +105,7 @@ pub(super) async fn look(app: &Arc<App>, original: &DatabaseId, sandbox: &Sandbo
             tracing::debug!(database = %original, %sandbox, ?setback, "a server that replays its log is looked at again");
             Ok(found)
         }
-        (None, Setback::Way(trouble)) => {
-            Err(refusal(way::explain(&trouble, sandbox, &endpoint(sandbox)).into()))
-        }
+        (None, Setback::Way(error)) => Err(refusal(way::explain(&error, sandbox, &endpoint(sandbox)).into())),
         (None, Setback::Session(error)) => Err(run_refusal(error)),
     }
 }
@@ -129,8 +127,8 @@ fn endpoint(sandbox: &SandboxId) -> Endpoint {
 /// server says something else than that it is not ready.
 fn despite(setback: &Setback) -> Option<Replay> {
     match setback {
-        Setback::Way(trouble) => match trouble {
-            Trouble::Busy(_) | Trouble::Unavailable(_) | Trouble::Broken | Trouble::Silent => {
+        Setback::Way(error) => match error {
+            EdgeError::Busy(_) | EdgeError::Unavailable(_) | EdgeError::Broken | EdgeError::Silent => {
                 Some(Replay::Unheard)
             }
             _ => None,
@@ -187,13 +185,13 @@ mod tests {
             (sql(ENDED), Some(Replay::Unheard)),
             (session(LoginError::Late), Some(Replay::Unheard)),
             (session(io::Error::from(io::ErrorKind::UnexpectedEof).into()), Some(Replay::Unheard)),
-            (Setback::Way(Trouble::Silent), Some(Replay::Unheard)),
-            (Setback::Way(Trouble::Broken), Some(Replay::Unheard)),
-            (Setback::Way(Trouble::Busy(said())), Some(Replay::Unheard)),
-            (Setback::Way(Trouble::Unavailable(said())), Some(Replay::Unheard)),
-            (Setback::Way(Trouble::PortClosed), None),
-            (Setback::Way(Trouble::Unknown), None),
-            (Setback::Way(Trouble::NotServing(said())), None),
+            (Setback::Way(EdgeError::Silent), Some(Replay::Unheard)),
+            (Setback::Way(EdgeError::Broken), Some(Replay::Unheard)),
+            (Setback::Way(EdgeError::Busy(said())), Some(Replay::Unheard)),
+            (Setback::Way(EdgeError::Unavailable(said())), Some(Replay::Unheard)),
+            (Setback::Way(EdgeError::PortClosed), None),
+            (Setback::Way(EdgeError::Unknown), None),
+            (Setback::Way(EdgeError::NotServing(said())), None),
             (sql("28P01"), None),
             (Setback::Session(RunError::TooLarge), None),
         ] {

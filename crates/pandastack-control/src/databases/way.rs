@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use pandastack_edge::{Ticket, Trouble};
+use pandastack_edge::{EdgeError, Ticket};
 use pandastack_postgres::{Backend, ConnectError, Databases, Endpoint, Entrance, InUse};
 use pandastack_types::{DatabaseId, SandboxId};
 use tokio::time::Instant;
@@ -53,7 +53,7 @@ impl Databases for StoredDatabases {
         match (record.state, record.sandbox) {
             (DatabaseState::Ready, Some(sandbox)) => match connect(&self.0, &sandbox, endpoint).await {
                 Ok(backend) => Ok(backend),
-                Err(trouble) => self.connect_again(&id, endpoint, trouble, &sandbox).await,
+                Err(error) => self.connect_again(&id, endpoint, error, &sandbox).await,
             },
             (DatabaseState::Creating, _) => {
                 Err(ConnectError::NotReady(format!("database `{id}` is still being created")))
@@ -83,19 +83,19 @@ impl StoredDatabases {
         &self,
         id: &DatabaseId,
         endpoint: &Endpoint,
-        trouble: Trouble,
+        error: EdgeError,
         tried: &SandboxId,
     ) -> Result<Backend, ConnectError> {
-        let machine = match trouble {
-            Trouble::InsideOnly(_) => None,
-            Trouble::PortClosed => {
+        let machine = match error {
+            EdgeError::InsideOnly(_) => None,
+            EdgeError::PortClosed => {
                 let started = revive::restart(&self.0, id, tried).await;
                 Some(started.map_err(|error| ConnectError::Unavailable(error.to_string())))
             }
             _ => self.successor(id, tried).await,
         };
-        let machine = machine.unwrap_or_else(|| Err(explain(&trouble, tried, endpoint)))?;
-        connect(&self.0, &machine, endpoint).await.map_err(|trouble| explain(&trouble, &machine, endpoint))
+        let machine = machine.unwrap_or_else(|| Err(explain(&error, tried, endpoint)))?;
+        connect(&self.0, &machine, endpoint).await.map_err(|error| explain(&error, &machine, endpoint))
     }
 
     /// The machine that replaces one which was lost; `None` if it was not. Its host may know of a loss before its report is here.
@@ -120,12 +120,16 @@ impl StoredDatabases {
 impl Databases for OneMachine {
     async fn connect(&self, endpoint: &Endpoint) -> Result<Backend, ConnectError> {
         let connected = connect(&self.app, &self.sandbox, endpoint).await;
-        connected.map_err(|trouble| explain(&trouble, &self.sandbox, endpoint))
+        connected.map_err(|error| explain(&error, &self.sandbox, endpoint))
     }
 }
 
 /// The way to a machine's server or pooler.
-pub(super) async fn connect(app: &App, sandbox: &SandboxId, endpoint: &Endpoint) -> Result<Backend, Trouble> {
+pub(super) async fn connect(
+    app: &App,
+    sandbox: &SandboxId,
+    endpoint: &Endpoint,
+) -> Result<Backend, EdgeError> {
     connect_port(app, sandbox, endpoint.entrance.port()).await
 }
 
@@ -133,28 +137,28 @@ pub(super) async fn connect(app: &App, sandbox: &SandboxId, endpoint: &Endpoint)
 pub(super) async fn connect_first(app: &App, sandbox: &SandboxId) -> Result<Option<Backend>, ConnectError> {
     match connect_port(app, sandbox, FIRST_SESSION_PORT).await {
         Ok(backend) => Ok(Some(backend)),
-        Err(Trouble::PortClosed) => Ok(None),
+        Err(EdgeError::PortClosed) => Ok(None),
         // One may wait all the same, and must not be left open.
-        Err(trouble) => {
+        Err(error) => {
             let endpoint = Endpoint { database: sandbox.to_string(), entrance: Entrance::Direct };
-            Err(explain(&trouble, sandbox, &endpoint))
+            Err(explain(&error, sandbox, &endpoint))
         }
     }
 }
 
-async fn connect_port(app: &App, sandbox: &SandboxId, port: u16) -> Result<Backend, Trouble> {
+async fn connect_port(app: &App, sandbox: &SandboxId, port: u16) -> Result<Backend, EdgeError> {
     let (stream, ticket) = app.edge.connect(sandbox, port).await?;
     let (closing, cut) = (ticket.closing(), ticket.cut());
     Ok(Backend { stream: Box::new(stream), in_use: Box::new(Awake(ticket)), closing, cut })
 }
 
 /// What kept from a machine, for whoever asked for it.
-pub(super) fn explain(trouble: &Trouble, sandbox: &SandboxId, endpoint: &Endpoint) -> ConnectError {
+pub(super) fn explain(error: &EdgeError, sandbox: &SandboxId, endpoint: &Endpoint) -> ConnectError {
     let id = &endpoint.database;
-    let why = match trouble {
-        Trouble::PortClosed | Trouble::InsideOnly(_) => "its server is not running".to_owned(),
-        Trouble::Unknown => "its machine was lost".to_owned(),
-        Trouble::Silent => "its machine is not responding".to_owned(),
+    let why = match error {
+        EdgeError::PortClosed | EdgeError::InsideOnly(_) => "its server is not running".to_owned(),
+        EdgeError::Unknown => "its machine was lost".to_owned(),
+        EdgeError::Silent => "its machine is not responding".to_owned(),
         other => other.sentence(sandbox, endpoint.entrance.port()),
     };
     ConnectError::Unavailable(format!("database `{id}` is unreachable: {why}"))

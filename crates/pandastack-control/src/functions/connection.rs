@@ -42,8 +42,7 @@ impl Connection {
     pub(crate) async fn open(app: &App, sandbox: &SandboxId) -> Result<Self> {
         let opened = tokio::time::timeout(CONNECT_WAIT, app.edge.tunnel(sandbox, PORT)).await;
         let late = |_| lost(sandbox.as_str(), "its runtime did not accept a connection in time");
-        let stream =
-            opened.map_err(late)?.map_err(|trouble| lost(sandbox.as_str(), &format!("{trouble:?}")))?;
+        let stream = opened.map_err(late)?.map_err(|error| lost(sandbox.as_str(), &format!("{error:?}")))?;
         Ok(Self::over(stream, sandbox.as_str()))
     }
 }

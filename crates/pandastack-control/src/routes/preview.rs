@@ -8,7 +8,7 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use http::{HeaderMap, header};
 use hyper_util::rt::TokioIo;
-use pandastack_edge::Trouble;
+use pandastack_edge::EdgeError;
 use pandastack_edge::limits::SIGNED_URL_SECONDS_MAX;
 use pandastack_rest::extract::{parse_json, read_body};
 use pandastack_rest::url::beside;
@@ -164,8 +164,7 @@ pub(crate) async fn tunnel(
     }
     ops::unsealed(&app, &caller.workspace, &id).await?;
     let upgrade = hyper::upgrade::on(&mut request);
-    let guest =
-        app.edge.tunnel(&id, arg.port).await.map_err(|trouble| trouble_of(&trouble, &id, arg.port))?;
+    let guest = app.edge.tunnel(&id, arg.port).await.map_err(|error| api_error(&error, &id, arg.port))?;
     let stop = app.shutdown.clone();
     app.tasks.spawn(async move {
         let Ok(client) = upgrade.await else { return };
@@ -177,6 +176,6 @@ pub(crate) async fn tunnel(
     Ok(switching(TUNNEL_UPGRADE))
 }
 
-fn trouble_of(trouble: &Trouble, id: &SandboxId, port: u16) -> Error {
-    Error::new(trouble.code(), trouble.sentence(id, port))
+fn api_error(error: &EdgeError, id: &SandboxId, port: u16) -> Error {
+    Error::new(error.code(), error.sentence(id, port))
 }

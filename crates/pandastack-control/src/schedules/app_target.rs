@@ -53,7 +53,7 @@ async fn ask(
     let address = known.unwrap_or_else(|| format!("http://{}.localhost", record.name));
     let request = request(target, &address, schedule, run)?;
     let named = app.edge.named(&format!("{}.localhost", record.id)).await;
-    let instances = match named.map_err(|trouble| unavailable(format!("{trouble:?}")))? {
+    let instances = match named.map_err(|error| unavailable(format!("{error:?}")))? {
         Some(Named::Serving(instances)) => instances,
         Some(Named::NotServing(why)) => return Err(Error::conflict(why)),
         None => return Err(Error::not_found("app", &target.app_id)),
@@ -68,7 +68,7 @@ async fn connect(app: &App, to: &Instances) -> Result<(GuestStream, Ticket)> {
     for machine in to.sandboxes.iter() {
         match app.edge.connect(machine, to.port).await {
             Ok(connected) => return Ok(connected),
-            Err(trouble) => why = trouble.sentence(machine, to.port),
+            Err(error) => why = error.sentence(machine, to.port),
         }
     }
     Err(unavailable(why))

@@ -9,10 +9,10 @@ use pandastack_types::agent_api::endpoints::ListPorts;
 use super::Edge;
 use crate::destination::Target;
 use crate::door::Ticket;
+use crate::error::EdgeError;
 use crate::pool::{DialError, GuestStream, dial};
 use crate::route::Place;
 use crate::site::Site;
-use crate::trouble::Trouble;
 use crate::tunnel::Stirring;
 
 /// How long the question what a sandbox listens on may take; without an answer the page says less.
@@ -20,13 +20,13 @@ const PORTS_WAIT: Duration = Duration::from_secs(2);
 
 impl Edge {
     /// Opens a stream to a port of a sandbox, waking it if it sleeps.
-    pub async fn tunnel(&self, sandbox: &SandboxId, port: u16) -> Result<Stirring<GuestStream>, Trouble> {
+    pub async fn tunnel(&self, sandbox: &SandboxId, port: u16) -> Result<Stirring<GuestStream>, EdgeError> {
         let (stream, ticket) = self.connect(sandbox, port).await?;
         Ok(Stirring::new(stream, ticket))
     }
 
     /// The same for protocols that know when work is under way: see [`Ticket::set_busy`].
-    pub async fn connect(&self, sandbox: &SandboxId, port: u16) -> Result<(GuestStream, Ticket), Trouble> {
+    pub async fn connect(&self, sandbox: &SandboxId, port: u16) -> Result<(GuestStream, Ticket), EdgeError> {
         let (site, route) = self.sites.find(sandbox, self.source.as_ref()).await?;
         let ticket = site.enter(&route, &self.tasks, &self.stop).await?;
         self.dial(&site, ticket, port).await
@@ -37,7 +37,7 @@ impl Edge {
         &self,
         sandbox: &SandboxId,
         port: u16,
-    ) -> Result<Option<(GuestStream, Ticket)>, Trouble> {
+    ) -> Result<Option<(GuestStream, Ticket)>, EdgeError> {
         let (site, route) = self.sites.find(sandbox, self.source.as_ref()).await?;
         match site.enter_awake(&route, &self.tasks, &self.stop).await? {
             Some(ticket) => self.dial(&site, ticket, port).await.map(Some),
@@ -45,7 +45,7 @@ impl Edge {
         }
     }
 
-    async fn dial(&self, site: &Site, ticket: Ticket, port: u16) -> Result<(GuestStream, Ticket), Trouble> {
+    async fn dial(&self, site: &Site, ticket: Ticket, port: u16) -> Result<(GuestStream, Ticket), EdgeError> {
         match dial(&ticket.door().way, port).await {
             Ok(stream) => Ok((stream, ticket)),
             Err(error) => {
@@ -56,19 +56,19 @@ impl Edge {
     }
 
     /// Says what a sandbox listens on instead, if that explains it.
-    pub(super) async fn explain(&self, error: DialError, site: Option<&Site>, target: &Target) -> Trouble {
+    pub(super) async fn explain(&self, error: DialError, site: Option<&Site>, target: &Target) -> EdgeError {
         match error {
-            DialError::Late => return Trouble::Silent,
-            DialError::Failed(why) => return Trouble::Unavailable(why),
+            DialError::Late => return EdgeError::Silent,
+            DialError::Failed(why) => return EdgeError::Unavailable(why),
             DialError::Closed => {}
         }
-        let Some(route) = site.map(Site::route) else { return Trouble::PortClosed };
-        let Place::Sandbox { agent, incarnation } = &route.to else { return Trouble::PortClosed };
+        let Some(route) = site.map(Site::route) else { return EdgeError::PortClosed };
+        let Place::Sandbox { agent, incarnation } = &route.to else { return EdgeError::PortClosed };
         let options = CallOptions::on_sandbox(*incarnation, PORTS_WAIT);
         let listening = match agent.call(ListPorts::new(target.sandbox.clone()), options, ()).await {
             Ok(list) => list.ports.into_iter().find(|port| port.port == target.port),
             Err(_) => None,
         };
-        listening.map_or(Trouble::PortClosed, |port| Trouble::InsideOnly(port.address))
+        listening.map_or(EdgeError::PortClosed, |port| EdgeError::InsideOnly(port.address))
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use pandastack_backup::ConnectError;
-use pandastack_edge::{GuestStream, Ticket, Trouble};
+use pandastack_edge::{EdgeError, GuestStream, Ticket};
 use pandastack_postgres::{ByteStream, Entrance};
 use pandastack_types::{SandboxId, SandboxState};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -41,10 +41,10 @@ pub(in crate::databases) async fn connect(
     let port = Entrance::Direct.port();
     // Falling asleep takes a while, in which its record still says that it runs.
     let connected = app.edge.connect_awake(sandbox, port).await;
-    if matches!(connected, Err(Trouble::PortClosed)) {
+    if matches!(connected, Err(EdgeError::PortClosed)) {
         restart(app, &machine);
     }
-    let connected = connected.map_err(|trouble| failed(&trouble.sentence(sandbox, port)))?;
+    let connected = connected.map_err(|error| failed(&error.sentence(sandbox, port)))?;
     let (stream, mut ticket) = connected.ok_or(ConnectError::Asleep)?;
     ticket.set_busy(purpose == Purpose::Base);
     let end = if purpose == Purpose::Base { ticket.cut() } else { ticket.closing() };

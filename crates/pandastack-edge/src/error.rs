@@ -1,7 +1,7 @@
-//! Answers of our own: what is wrong with a request or its sandbox, and what to do about it.
+//! The edge's own error responses: why a request failed, and what to do about it.
 //!
-//! The form follows the client: a page for browsers, JSON for programs, and for clients that named the sandbox by
-//! headers the JSON and statuses that those read.
+//! The format depends on the client: a page for browsers, JSON for programs. Clients that name the sandbox in headers
+//! get the JSON and the statuses they expect.
 
 use bytes::Bytes;
 use http::header::{ACCEPT, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, RETRY_AFTER};
@@ -13,12 +13,12 @@ use crate::body::ResponseBody;
 use crate::destination::Target;
 use crate::limits::BODY_WAIT;
 
-/// Names an answer of ours in the log.
+/// Identifies an error response in the log.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// What is wrong.
+/// Why a request or a stream does not reach its sandbox, or gets no answer from it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Trouble {
+pub enum EdgeError {
     /// The request is malformed.
     Malformed(String),
     /// No such sandbox, or none that this caller may know of.
@@ -45,61 +45,61 @@ pub enum Trouble {
     TooSlow,
 }
 
-impl std::fmt::Display for Trouble {
+impl std::fmt::Display for EdgeError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.sentence_for(None))
     }
 }
 
-impl std::error::Error for Trouble {}
+impl std::error::Error for EdgeError {}
 
-impl Trouble {
+impl EdgeError {
     /// Its stable name.
     pub fn code(&self) -> ErrorCode {
         match self {
-            Trouble::Malformed(_) | Trouble::TooSlow => ErrorCode::BadRequest,
-            Trouble::Unknown => ErrorCode::NotFound,
-            Trouble::NeedsToken => ErrorCode::Forbidden,
-            Trouble::PortClosed | Trouble::InsideOnly(_) => ErrorCode::PortClosed,
-            Trouble::NotServing(_) => ErrorCode::Conflict,
-            Trouble::Busy(_) => ErrorCode::NoCapacity,
-            Trouble::Unavailable(_) => ErrorCode::HostUnreachable,
-            Trouble::Broken | Trouble::Silent => ErrorCode::GuestUnavailable,
-            Trouble::TooLarge => ErrorCode::BodyTooLarge,
+            EdgeError::Malformed(_) | EdgeError::TooSlow => ErrorCode::BadRequest,
+            EdgeError::Unknown => ErrorCode::NotFound,
+            EdgeError::NeedsToken => ErrorCode::Forbidden,
+            EdgeError::PortClosed | EdgeError::InsideOnly(_) => ErrorCode::PortClosed,
+            EdgeError::NotServing(_) => ErrorCode::Conflict,
+            EdgeError::Busy(_) => ErrorCode::NoCapacity,
+            EdgeError::Unavailable(_) => ErrorCode::HostUnreachable,
+            EdgeError::Broken | EdgeError::Silent => ErrorCode::GuestUnavailable,
+            EdgeError::TooLarge => ErrorCode::BodyTooLarge,
         }
     }
 
     /// The answer's status: its code's, but for the one that HTTP has a word for and the API has not.
     fn status(&self) -> u16 {
         match self {
-            Trouble::TooSlow => StatusCode::REQUEST_TIMEOUT.as_u16(),
+            EdgeError::TooSlow => StatusCode::REQUEST_TIMEOUT.as_u16(),
             _ => self.code().status(),
         }
     }
 
     fn title(&self) -> &'static str {
         match self {
-            Trouble::Malformed(_) => "Bad request",
-            Trouble::Unknown => "Sandbox not found",
-            Trouble::NeedsToken => "This preview is private",
-            Trouble::PortClosed => "Nothing listens here",
-            Trouble::InsideOnly(_) => "Only reachable inside the sandbox",
-            Trouble::NotServing(_) => "The sandbox is not serving requests",
-            Trouble::Busy(_) => "Too busy",
-            Trouble::Unavailable(_) => "The sandbox's host is not responding",
-            Trouble::Broken | Trouble::Silent => "The program in the sandbox did not respond",
-            Trouble::TooLarge => "The body is too large",
-            Trouble::TooSlow => "The request body timed out",
+            EdgeError::Malformed(_) => "Bad request",
+            EdgeError::Unknown => "Sandbox not found",
+            EdgeError::NeedsToken => "This preview is private",
+            EdgeError::PortClosed => "Nothing listens here",
+            EdgeError::InsideOnly(_) => "Only reachable inside the sandbox",
+            EdgeError::NotServing(_) => "The sandbox is not serving requests",
+            EdgeError::Busy(_) => "Too busy",
+            EdgeError::Unavailable(_) => "The sandbox's host is not responding",
+            EdgeError::Broken | EdgeError::Silent => "The program in the sandbox did not respond",
+            EdgeError::TooLarge => "The body is too large",
+            EdgeError::TooSlow => "The request body timed out",
         }
     }
 
     fn sentence_for(&self, target: Option<&Target>) -> String {
         match (target, self) {
             (Some(target), _) => self.sentence(&target.sandbox, target.port),
-            (None, Trouble::Malformed(what) | Trouble::Busy(what) | Trouble::NotServing(what)) => {
+            (None, EdgeError::Malformed(what) | EdgeError::Busy(what) | EdgeError::NotServing(what)) => {
                 what.clone()
             }
-            (None, Trouble::Unavailable(what)) => what.clone(),
+            (None, EdgeError::Unavailable(what)) => what.clone(),
             (None, _) => self.title().to_owned(),
         }
     }
@@ -107,29 +107,29 @@ impl Trouble {
     /// What happened and what to do, in a sentence.
     pub fn sentence(&self, id: &SandboxId, port: u16) -> String {
         match self {
-            Trouble::Malformed(what) | Trouble::NotServing(what) | Trouble::Busy(what) => what.clone(),
-            Trouble::Unavailable(what) => what.clone(),
-            Trouble::Unknown => {
+            EdgeError::Malformed(what) | EdgeError::NotServing(what) | EdgeError::Busy(what) => what.clone(),
+            EdgeError::Unavailable(what) => what.clone(),
+            EdgeError::Unknown => {
                 format!("sandbox `{id}` not found; it may have been deleted or have expired")
             }
-            Trouble::NeedsToken => {
+            EdgeError::NeedsToken => {
                 "this preview is private; open it with a signed URL, or send its token in \
                  `x-pandastack-preview-token`"
                     .to_owned()
             }
-            Trouble::PortClosed => {
+            EdgeError::PortClosed => {
                 format!("the sandbox is running but port {port} is closed; start a server on 0.0.0.0:{port}")
             }
-            Trouble::InsideOnly(address) => format!(
+            EdgeError::InsideOnly(address) => format!(
                 "the sandbox is running but its server listens on {address}:{port} only; \
                  make it listen on 0.0.0.0:{port} (often `--host 0.0.0.0`)"
             ),
-            Trouble::Broken => {
+            EdgeError::Broken => {
                 format!("the program on port {port} closed the connection before it responded")
             }
-            Trouble::Silent => format!("the program on port {port} is not accepting connections"),
-            Trouble::TooLarge => crate::body::BodyTooLarge.to_string(),
-            Trouble::TooSlow => {
+            EdgeError::Silent => format!("the program on port {port} is not accepting connections"),
+            EdgeError::TooLarge => crate::body::BodyTooLarge.to_string(),
+            EdgeError::TooSlow => {
                 let seconds = BODY_WAIT.as_secs();
                 format!("the request body stalled for {seconds} s; send it without long pauses")
             }
@@ -157,8 +157,8 @@ impl Trouble {
         if let Ok(id) = HeaderValue::from_str(&request_id) {
             answer.insert(REQUEST_ID, id);
         }
-        tracing::debug!(request_id, trouble = ?self, "answered by the edge itself");
-        if matches!(self, Trouble::Malformed(_) | Trouble::TooSlow) {
+        tracing::debug!(request_id, error = ?self, "answered by the edge itself");
+        if matches!(self, EdgeError::Malformed(_) | EdgeError::TooSlow) {
             // What follows a head that can be read in two ways may be read in two ways too, and a body that stopped has no end.
             answer.insert(CONNECTION, HeaderValue::from_static("close"));
         }
@@ -176,7 +176,7 @@ impl Trouble {
     /// Clients that name sandboxes by headers take 502 for "gone".
     fn header_status(&self) -> u16 {
         match self {
-            Trouble::Unknown => 502,
+            EdgeError::Unknown => 502,
             _ => self.status(),
         }
     }
@@ -185,7 +185,7 @@ impl Trouble {
         let mut body = serde_json::json!({
             "sandboxId": target.sandbox, "message": self.sentence_for(Some(target)), "code": status,
         });
-        if matches!(self, Trouble::PortClosed | Trouble::InsideOnly(_)) {
+        if matches!(self, EdgeError::PortClosed | EdgeError::InsideOnly(_)) {
             body["port"] = target.port.into();
         }
         body.to_string()
@@ -216,29 +216,29 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(trouble: Trouble, by_header: bool, accept: &'static str, status: u16, kind: &str) {
+    fn check(error: EdgeError, by_header: bool, accept: &'static str, status: u16, kind: &str) {
         let mut headers = HeaderMap::new();
         headers.insert(ACCEPT, HeaderValue::from_static(accept));
-        let answer = trouble.answer(Some(&target(by_header)), &headers);
-        assert_eq!(answer.status(), status, "{trouble:?}");
-        assert!(answer.headers()[CONTENT_TYPE].to_str().unwrap().starts_with(kind), "{trouble:?}");
+        let answer = error.answer(Some(&target(by_header)), &headers);
+        assert_eq!(answer.status(), status, "{error:?}");
+        assert!(answer.headers()[CONTENT_TYPE].to_str().unwrap().starts_with(kind), "{error:?}");
     }
 
     #[test]
     fn the_form_follows_the_client() {
-        check(Trouble::Unknown, false, "text/html,*/*", 404, "text/html");
-        check(Trouble::Unknown, false, "*/*", 404, "application/json");
-        check(Trouble::Unknown, true, "text/html", 502, "application/json");
-        check(Trouble::PortClosed, true, "*/*", 502, "application/json");
-        check(Trouble::NeedsToken, true, "*/*", 403, "application/json");
-        check(Trouble::TooSlow, false, "*/*", 408, "application/json");
-        check(Trouble::TooSlow, true, "*/*", 408, "application/json");
+        check(EdgeError::Unknown, false, "text/html,*/*", 404, "text/html");
+        check(EdgeError::Unknown, false, "*/*", 404, "application/json");
+        check(EdgeError::Unknown, true, "text/html", 502, "application/json");
+        check(EdgeError::PortClosed, true, "*/*", 502, "application/json");
+        check(EdgeError::NeedsToken, true, "*/*", 403, "application/json");
+        check(EdgeError::TooSlow, false, "*/*", 408, "application/json");
+        check(EdgeError::TooSlow, true, "*/*", 408, "application/json");
     }
 
     #[test]
     fn clients_by_header_find_the_words_they_look_for() {
-        assert!(Trouble::Unknown.header_body(&target(true), 502).contains("was not found"));
-        for closed in [Trouble::PortClosed, Trouble::InsideOnly("127.0.0.1".to_owned())] {
+        assert!(EdgeError::Unknown.header_body(&target(true), 502).contains("was not found"));
+        for closed in [EdgeError::PortClosed, EdgeError::InsideOnly("127.0.0.1".to_owned())] {
             let body = closed.header_body(&target(true), 502);
             assert!(body.contains("port is not open") && body.contains("\"port\":80"), "{body}");
         }
@@ -246,9 +246,9 @@ mod tests {
 
     #[test]
     fn busy_invites_another_try_and_pages_are_escaped() {
-        let answer = Trouble::Busy("x".to_owned()).answer(None, &HeaderMap::new());
+        let answer = EdgeError::Busy("x".to_owned()).answer(None, &HeaderMap::new());
         assert_eq!(answer.status(), 503);
         assert!(answer.headers().contains_key(RETRY_AFTER));
-        assert!(!Trouble::NotServing("<script>".to_owned()).page(None).contains("<script>"));
+        assert!(!EdgeError::NotServing("<script>".to_owned()).page(None).contains("<script>"));
     }
 }
