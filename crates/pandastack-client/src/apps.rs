@@ -9,9 +9,9 @@ use pandastack_types::{DatabaseId, DeploymentId, SandboxId};
 use reqwest::Method;
 use reqwest::header::CONTENT_TYPE;
 
-use crate::client::{Call, Events, List, READ_SECONDS, WRITE_SECONDS};
+use crate::client::{Call, Client, Events, List, READ_SECONDS, WRITE_SECONDS};
+use crate::error::Result;
 use crate::files::UPLOAD_SECONDS;
-use crate::{Client, Result};
 
 /// Lines of a log, up to its end.
 pub struct LineStream(Events);

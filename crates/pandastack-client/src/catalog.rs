@@ -7,8 +7,8 @@ use pandastack_types::api::{
 };
 use reqwest::Method;
 
-use crate::client::{Events, List, READ_SECONDS};
-use crate::{Client, Result};
+use crate::client::{Client, Events, List, READ_SECONDS};
+use crate::error::Result;
 
 /// Lines of a build's log, as they are written.
 pub struct BuildLogs(Events);

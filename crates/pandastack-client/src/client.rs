@@ -10,8 +10,8 @@ use reqwest::{Method, RequestBuilder, Response, Url};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use crate::error::root_cause;
-use crate::{ClientError, Config, Result};
+use crate::config::Config;
+use crate::error::{ClientError, Result, root_cause};
 
 /// Timeout of a connection attempt.
 const CONNECT_SECONDS: u64 = 5;

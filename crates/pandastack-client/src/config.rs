@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use crate::{ClientError, Result};
+use crate::error::{ClientError, Result};
 
 /// Default URL of `pandastack up`.
 pub const API_URL_DEFAULT: &str = "http://127.0.0.1:8080";

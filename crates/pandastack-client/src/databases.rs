@@ -7,8 +7,8 @@ use pandastack_types::api::{
 };
 use reqwest::Method;
 
-use crate::client::{Call, List, READ_SECONDS, WRITE_SECONDS};
-use crate::{Client, Result};
+use crate::client::{Call, Client, List, READ_SECONDS, WRITE_SECONDS};
+use crate::error::Result;
 
 /// Timeout of a query; the server cancels it earlier.
 const QUERY_SECONDS: u64 = 660;

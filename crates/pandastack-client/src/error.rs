@@ -5,6 +5,9 @@ use std::time::Duration;
 
 use pandastack_types::ErrorCode;
 
+/// Result of a call.
+pub type Result<T, E = ClientError> = std::result::Result<T, E>;
+
 /// A failed call.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {

@@ -6,8 +6,8 @@ use pandastack_types::limits::EXEC_TIMEOUT_SECONDS_DEFAULT;
 use reqwest::Method;
 use serde::Deserialize;
 
-use crate::client::{Events, READ_SECONDS, WRITE_SECONDS};
-use crate::{Client, ClientError, Result};
+use crate::client::{Client, Events, READ_SECONDS, WRITE_SECONDS};
+use crate::error::{ClientError, Result};
 
 /// Lines of a followed log.
 pub struct LogStream(Events);

@@ -6,8 +6,8 @@ use pandastack_types::api::{DirectoryListing, FileEntry, FileWritten};
 use reqwest::Method;
 use reqwest::header::CONTENT_TYPE;
 
-use crate::client::{Call, Chunks, WRITE_SECONDS};
-use crate::{Client, Result};
+use crate::client::{Call, Chunks, Client, WRITE_SECONDS};
+use crate::error::Result;
 
 /// Timeout of an upload; enough for the largest file at 1 MB/s.
 pub(crate) const UPLOAD_SECONDS: u64 = 6 * 3600;

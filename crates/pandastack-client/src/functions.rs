@@ -7,8 +7,8 @@ use pandastack_types::api::{
 };
 use reqwest::Method;
 
-use crate::client::{Events, List, READ_SECONDS, WRITE_SECONDS};
-use crate::{Client, Result};
+use crate::client::{Client, Events, List, READ_SECONDS, WRITE_SECONDS};
+use crate::error::Result;
 
 /// Timeout of a call: the maximum timeout of a function plus time in the queue.
 const INVOKE_SECONDS: u64 = 2 * 3600;

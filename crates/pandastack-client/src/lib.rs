@@ -34,13 +34,10 @@ pub use apps::LineStream;
 pub use catalog::BuildLogs;
 pub use client::Client;
 pub use config::{API_URL_DEFAULT, Config};
-pub use error::ClientError;
+pub use error::{ClientError, Result};
 pub use exec::LogStream;
 pub use files::FileBytes;
 pub use functions::FunctionLogs;
 pub use observe::EventStream;
 pub use processes::{ExecEvent, ExecStream};
 pub use trees::{FindFiles, GrepFiles, WatchEvent, WatchStream};
-
-/// Result of a call.
-pub type Result<T, E = ClientError> = std::result::Result<T, E>;

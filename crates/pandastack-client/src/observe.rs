@@ -4,8 +4,8 @@ use pandastack_types::SandboxId;
 use pandastack_types::api::{AuditEntry, AuditList, Event, SandboxMetrics, UsageReport};
 use reqwest::Method;
 
-use crate::client::{Events, READ_SECONDS};
-use crate::{Client, Result};
+use crate::client::{Client, Events, READ_SECONDS};
+use crate::error::Result;
 
 /// Events of a sandbox as they happen.
 pub struct EventStream(Events);

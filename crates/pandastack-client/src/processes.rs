@@ -18,8 +18,8 @@ use reqwest::Method;
 use serde::Deserialize;
 use tokio::time::Instant;
 
-use crate::client::{Events, READ_SECONDS, WRITE_SECONDS};
-use crate::{Client, ClientError, Result};
+use crate::client::{Call, Client, Events, READ_SECONDS, WRITE_SECONDS};
+use crate::error::{ClientError, Result};
 
 /// Longest time to reconnect a stream.
 const RECONNECT_MAX: Duration = Duration::from_secs(60);
@@ -168,7 +168,7 @@ impl Client {
         }
     }
 
-    fn process_call(&self, id: &SandboxId, process: u64, action: &str, seconds: u64) -> crate::client::Call {
+    fn process_call(&self, id: &SandboxId, process: u64, action: &str, seconds: u64) -> Call {
         let number = process.to_string();
         self.call(Method::POST, &["sandboxes", id.as_str(), "processes", &number, action], seconds)
     }

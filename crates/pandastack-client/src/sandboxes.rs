@@ -10,8 +10,8 @@ use pandastack_types::network::NetworkPolicy;
 use pandastack_types::{SandboxId, SnapshotId};
 use reqwest::Method;
 
-use crate::client::{List, READ_SECONDS, WRITE_SECONDS};
-use crate::{Client, Result};
+use crate::client::{Call, Client, List, READ_SECONDS, WRITE_SECONDS};
+use crate::error::Result;
 
 const IDEMPOTENCY_KEY: &str = "Idempotency-Key";
 
@@ -147,7 +147,7 @@ impl Client {
         self.call(Method::POST, &["run"], seconds + WRITE_SECONDS).json(request).receive().await
     }
 
-    fn act(&self, id: &SandboxId, action: &str) -> crate::client::Call {
+    fn act(&self, id: &SandboxId, action: &str) -> Call {
         self.call(Method::POST, &["sandboxes", id.as_str(), action], WRITE_SECONDS)
     }
 }

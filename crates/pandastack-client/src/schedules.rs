@@ -6,8 +6,8 @@ use pandastack_types::api::{
 use pandastack_types::{ScheduleId, ScheduleRunId};
 use reqwest::Method;
 
-use crate::client::{List, READ_SECONDS};
-use crate::{Client, Result};
+use crate::client::{Client, List, READ_SECONDS};
+use crate::error::Result;
 
 /// Timeout of a trigger that waits for its run.
 const TRIGGER_SECONDS: u64 = 24 * 3600 + 180;

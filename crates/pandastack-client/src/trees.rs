@@ -9,9 +9,9 @@ use reqwest::Method;
 use reqwest::header::CONTENT_TYPE;
 use serde::Deserialize;
 
-use crate::client::{Call, Events, READ_SECONDS, WRITE_SECONDS};
+use crate::client::{Call, Client, Events, READ_SECONDS, WRITE_SECONDS};
+use crate::error::{ClientError, Result};
 use crate::files::{FileBytes, UPLOAD_SECONDS};
-use crate::{Client, ClientError, Result};
 
 /// Arguments of [`Client::find_files`].
 #[derive(Debug, Clone, Default)]

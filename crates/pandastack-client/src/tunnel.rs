@@ -5,7 +5,8 @@ use pandastack_types::door::TUNNEL_UPGRADE;
 use reqwest::header::{CONNECTION, UPGRADE};
 use reqwest::{Method, Upgraded};
 
-use crate::{Client, Result};
+use crate::client::Client;
+use crate::error::Result;
 
 impl Client {
     /// Opens a stream to a port; wakes a hibernated sandbox.

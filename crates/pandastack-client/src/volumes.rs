@@ -3,8 +3,8 @@
 use pandastack_types::api::{CloneVolume, CreateVolume, GrowVolume, PatchVolume, SnapshotVolume, Volume};
 use reqwest::Method;
 
-use crate::client::{List, READ_SECONDS};
-use crate::{Client, Result};
+use crate::client::{Client, List, READ_SECONDS};
+use crate::error::Result;
 
 /// Timeout of creating, cloning or growing a volume.
 const VOLUME_SECONDS: u64 = 120;
