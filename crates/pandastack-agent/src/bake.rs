@@ -16,15 +16,17 @@ use pandastack_net::NetworkPolicy;
 use pandastack_types::agent_api::VolumeSpec;
 use pandastack_types::{BuildId, VolumeId};
 
-use crate::blocking;
+use crate::blocking::blocking;
 use crate::builds::Builds;
 use crate::capture::Capture;
 use crate::error::{AgentError, Result};
 use crate::host_resources::{HostResources, UID_FIRST};
+use crate::identity::identity;
 use crate::kernel_files::{boot_key, ensure_boot_dir, kernel_args, world_readable};
 use crate::launch;
 use crate::machine_resources::{MachineResources, Origin};
 use crate::record::{BootMode, SandboxRecord};
+use crate::running_machine::kill;
 use crate::snapshot::{Manifest, Snapshot};
 use crate::variant::{Baked, Variant};
 use crate::warm;
@@ -172,7 +174,7 @@ async fn boot_and_save(
         Ok(machine) => {
             let saved =
                 settle_and_save(host, variant, &resources, machine.as_ref(), volumes, builds, build).await;
-            launch::kill(machine.as_ref()).await;
+            kill(machine.as_ref()).await;
             saved.map_err(|error| with_console(error, &resources.console()))
         }
         Err(error) => Err(error.into()),
@@ -239,7 +241,7 @@ async fn settle_and_save(
         volumes: volumes.clone(),
     };
     let record = SandboxRecord::new(spec, &recipe.name, shape, UID_FIRST, BootMode::Restore);
-    guest.set_identity(launch::identity(&record, false)).await?;
+    guest.set_identity(identity(&record, false)).await?;
     launch::mount_volumes(&record.spec, 0, &guest).await?;
     warm::warm(&guest, &recipe.warm).await?;
     builds.progress(build, "save", format!("saving {}", recipe.name));

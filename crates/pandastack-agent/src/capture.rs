@@ -23,7 +23,7 @@ use pandastack_engine::{Confinement, Machine, Pause, Place, SaveTarget};
 use pandastack_image::store::Staging;
 use pandastack_net::SlotIndex;
 
-use crate::blocking;
+use crate::blocking::blocking;
 use crate::error::{AgentError, Result};
 use crate::host_resources::HostResources;
 use crate::layout::snapshot as names;
@@ -152,7 +152,7 @@ impl Twin {
         let runtime_dir = host.layout.machine_runtime();
         crate::machine_resources::make_dir(&runtime_dir)?;
         let place = Place {
-            console: runtime_dir.join(crate::layout::home::CONSOLE),
+            console: runtime_dir.join(crate::layout::machine::CONSOLE),
             runtime_dir: runtime_dir.clone(),
             disk: capture.disk(),
             // It never runs.
@@ -184,7 +184,7 @@ impl Twin {
 
     /// Ends it and removes what it had.
     pub(crate) async fn end(self) {
-        crate::launch::kill(self.machine.as_ref()).await;
+        crate::running_machine::kill(self.machine.as_ref()).await;
         remove_sockets(self.runtime_dir).await;
     }
 

@@ -15,7 +15,7 @@ use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::blocking;
+use crate::blocking::blocking;
 use crate::cgroup::Cgroups;
 use crate::config::AgentConfig;
 use crate::layout::Layout;

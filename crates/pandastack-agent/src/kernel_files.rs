@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use pandastack_image::{Initramfs, Kernel, KernelSet, Progress};
 
-use crate::blocking;
+use crate::blocking::blocking;
 use crate::embedded::GUEST_PROGRAM;
 use crate::error::{AgentError, Result};
 use crate::host_resources::HostResources;

@@ -1,4 +1,5 @@
-//! Bringing machines up: from a snapshot, or as forks of a running one.
+//! Bringing machines up: from a snapshot, or from a kernel and a disk. [`crate::launch_children`]
+//! brings up forks of a running one.
 //!
 //! Every machine passes the identity gate before anyone can use it: its processors run, but the
 //! guest keeps user processes frozen until entropy, clock, names and environment are fresh. A
@@ -9,58 +10,27 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pandastack_engine::{Boot, Confinement, Machine, Pause, Place, Restore, Shape, volume_serial};
+use pandastack_engine::{Boot, Confinement, Machine, Place, Restore, volume_serial};
 use pandastack_fault as fault;
 use pandastack_guest_proto::client::GuestClient;
-use pandastack_guest_proto::message::{Identity, Secret, VolumeMount};
+use pandastack_guest_proto::message::{Identity, VolumeMount};
 use pandastack_net::Resolved;
+use pandastack_types::Transition;
 use pandastack_types::agent_api::SandboxSpec;
-use pandastack_types::{SandboxState, Transition};
 
-use crate::blocking;
+use crate::blocking::blocking;
 use crate::error::{AgentError, Result};
 use crate::host_resources::HostResources;
+use crate::identity::{identity, realtime_ns};
 use crate::kernel_files::KernelFiles;
 use crate::machine_resources::{MachineResources, Origin};
 use crate::record::{BootMode, SandboxRecord, write_json, write_json_durably};
+use crate::running_machine::{RunningMachine, abandon, kill};
 use crate::snapshot::Snapshot;
 use crate::volume;
 
 /// How long a guest may take to answer after its processors run. Generous: emulated and on a loaded host.
 pub(crate) const GUEST_ANSWER_MAX: Duration = Duration::from_secs(60);
-/// Bytes of fresh entropy for each machine.
-const ENTROPY_BYTES: usize = 64;
-
-/// A machine that passed the identity gate.
-pub(crate) struct RunningMachine {
-    pub machine: Arc<dyn Machine>,
-    /// The connection to the guest; `None` before the first one to an adopted, paused machine.
-    pub guest: Option<GuestClient>,
-    pub resources: MachineResources,
-    pub awake_since: Instant,
-}
-
-impl RunningMachine {
-    /// Takes charge of a machine whose guest answers, or stands still.
-    pub(crate) fn new(
-        host: &HostResources,
-        machine: Arc<dyn Machine>,
-        guest: Option<GuestClient>,
-        resources: MachineResources,
-    ) -> Self {
-        for log in machine.logs() {
-            host.log_limit.add(log);
-        }
-        crate::starved::watch(host, machine.clone());
-        Self { machine, guest, resources, awake_since: Instant::now() }
-    }
-
-    /// Ends the machine and gives back what it held. The directory stays.
-    pub(crate) async fn end(mut self, host: &HostResources) {
-        kill(self.machine.as_ref()).await;
-        self.resources.release(host).await;
-    }
-}
 
 /// Where the time of a launch went.
 pub(crate) struct Stages {
@@ -180,95 +150,6 @@ pub(crate) async fn with_volumes(
     }
 }
 
-/// A child that was forked and not yet let run.
-pub(crate) struct Forked {
-    machine: Result<Arc<dyn Machine>>,
-    resources: MachineResources,
-}
-
-impl Forked {
-    /// Ends a child that something else is missing for.
-    pub(crate) async fn end(self, host: &HostResources) {
-        if let Ok(machine) = &self.machine {
-            kill(machine.as_ref()).await;
-        }
-        abandon(host, self.resources).await;
-    }
-}
-
-/// Resources for children of a machine. With `disk_now` it is a zygote, and they are complete; the
-/// disks and volumes of a running machine are cloned while it stands still.
-pub(crate) async fn prepare_children(
-    host: &HostResources,
-    parent: &MachineResources,
-    shape: Shape,
-    records: &[SandboxRecord],
-    disk_now: bool,
-) -> Vec<Result<(MachineResources, Place)>> {
-    let (memory, disk) = (parent.memory(), parent.disk());
-    let prepare = |record: &SandboxRecord| {
-        let (id, uid, spec) = (record.spec.id.clone(), record.uid, record.spec.clone());
-        let (memory, disk) = (memory.clone(), disk_now.then(|| disk.clone()));
-        async move {
-            let origin = Origin { memory: &memory, disk: disk.as_deref(), shape };
-            let confinement = Confinement::Full { uid, gid: uid };
-            let dir = host.layout.machine(&id);
-            let resources =
-                MachineResources::prepare(host, id.as_str(), dir, &origin, confinement, &spec.network)
-                    .await?;
-            if disk_now { with_volumes(host, &spec, resources).await } else { Ok(resources) }
-        }
-    };
-    futures::future::join_all(records.iter().map(prepare)).await
-}
-
-/// Forks a **paused** machine into prepared places, or with `pause` one that is paused for it and
-/// goes on: see [`Machine::fork_and_resume`]. One result per child, in order.
-pub(crate) async fn fork_children(
-    host: &HostResources,
-    parent: &dyn Machine,
-    prepared: Vec<Result<(MachineResources, Place)>>,
-    pause: Option<Pause>,
-) -> Vec<Result<Forked>> {
-    let (mut all_resources, mut places) = (Vec::new(), Vec::new());
-    for child in prepared {
-        match child {
-            Ok((resources, place)) => {
-                places.push(place);
-                all_resources.push(Ok(resources));
-            }
-            Err(error) => all_resources.push(Err(error)),
-        }
-    }
-    let made = match pause {
-        Some(pause) => parent.fork_and_resume(places, pause).await,
-        None => parent.fork(places).await,
-    };
-    let mut machines = match made {
-        Ok(machines) => machines.into_iter(),
-        Err(error) => {
-            let reason = error.to_string();
-            let mut failed = Vec::new();
-            for resources in all_resources {
-                failed.push(Err(match resources {
-                    Ok(resources) => {
-                        abandon(host, resources).await;
-                        AgentError::Launch(format!("the fork failed: {reason}"))
-                    }
-                    Err(error) => error,
-                }));
-            }
-            return failed;
-        }
-    };
-    let pair = |resources: Result<MachineResources>| {
-        let resources = resources?;
-        let gone = || AgentError::Launch("the engine returned no machine for this child".to_owned());
-        Ok(Forked { machine: machines.next().ok_or_else(gone).and_then(|m| Ok(m?)), resources })
-    };
-    all_resources.into_iter().map(pair).collect()
-}
-
 /// What the memory of a machine holds already.
 #[derive(Clone, Copy)]
 pub(crate) struct Remembered<'a> {
@@ -293,19 +174,8 @@ enum Start {
     Boots,
 }
 
-/// Lets a forked child run and passes it through the identity gate.
-pub(crate) async fn bring_up_child(
-    host: &HostResources,
-    record: &mut SandboxRecord,
-    forked: Forked,
-    remembered: Remembered<'_>,
-    stages: Stages,
-) -> Result<RunningMachine> {
-    finish(host, record, forked.machine, forked.resources, Some(remembered), stages).await
-}
-
 /// Lets a machine run, from its memory or, without one, from its disk.
-async fn finish(
+pub(crate) async fn finish(
     host: &HostResources,
     record: &mut SandboxRecord,
     machine: Result<Arc<dyn Machine>>,
@@ -420,59 +290,4 @@ pub(crate) async fn mount_volumes(spec: &SandboxSpec, mounted: usize, guest: &Gu
         guest.mount_volume(mount).await?;
     }
     Ok(())
-}
-
-/// A fresh identity for a sandbox.
-pub(crate) fn identity(record: &SandboxRecord, reset_outbound_tcp: bool) -> Identity {
-    let mut entropy = vec![0u8; ENTROPY_BYTES];
-    // The host's generator is initialised long before an agent starts; it does not fail after that.
-    // If it did, the guest refuses an identity without entropy, and the create fails.
-    if let Err(error) = getrandom::fill(&mut entropy) {
-        tracing::error!(%error, "the host has no entropy");
-        entropy.clear();
-    }
-    let id = record.spec.id.as_str();
-    let short: String = id.chars().filter(|c| *c != '-').take(12).collect();
-    Identity {
-        entropy: entropy.into(),
-        realtime_ns: realtime_ns(),
-        sandbox_id: id.to_owned(),
-        hostname: Some(format!("sandbox-{short}")),
-        // Stable across sleep, different for every sandbox, and no way back to the id.
-        machine_id: Some(blake3::hash(id.as_bytes()).to_hex()[..32].to_owned()),
-        token: None,
-        env: record.spec.env.iter().map(|(k, v)| (k.clone(), Secret::from(v.clone()))).collect(),
-        dns: vec![pandastack_net::GUEST_DNS.to_string()],
-        reset_outbound_tcp,
-        // One that wakes or goes back keeps its own; a new one has a copy of another's.
-        regenerate_ssh_host_keys: record.state == SandboxState::Creating,
-        only_stood_still: false,
-    }
-}
-
-fn realtime_ns() -> u64 {
-    jiff::Timestamp::now().as_nanosecond() as u64
-}
-
-/// Fresh clock and entropy for a sandbox whose predecessor may have left it in the middle of
-/// anything; everything else stays.
-pub(crate) fn refresh(record: &SandboxRecord) -> Identity {
-    Identity {
-        hostname: None,
-        machine_id: None,
-        dns: Vec::new(),
-        regenerate_ssh_host_keys: false,
-        ..identity(record, false)
-    }
-}
-
-pub(crate) async fn kill(machine: &dyn Machine) {
-    if let Err(error) = machine.kill().await {
-        tracing::error!(pid = machine.record().pid, %error, "a machine's process does not end");
-    }
-}
-
-async fn abandon(host: &HostResources, mut resources: MachineResources) {
-    resources.release(host).await;
-    resources.remove(host).await;
 }

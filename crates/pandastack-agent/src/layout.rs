@@ -76,7 +76,7 @@ impl Layout {
         self.sandboxes().join(id.as_str())
     }
 
-    /// Home of the sandbox's machine.
+    /// Directory of the sandbox's machine.
     pub(crate) fn machine(&self, id: &SandboxId) -> PathBuf {
         self.sandbox(id).join("machine")
     }
@@ -142,7 +142,7 @@ pub(crate) mod volume {
 }
 
 /// Names inside a machine's directory.
-pub(crate) mod home {
+pub(crate) mod machine {
     pub(crate) const DISK: &str = "disk";
     pub(crate) const MEMORY: &str = "memory.base";
     pub(crate) const CONSOLE: &str = "console.log";

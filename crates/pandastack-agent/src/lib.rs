@@ -3,7 +3,8 @@
 //! | module | owns |
 //! |---|---|
 //! | [`sandbox`] | one driver task per sandbox: create, use, pause, sleep, wake, fork, snapshot, delete |
-//! | [`launch`], [`machine_resources`], [`host_resources`] | bringing a machine up through the identity gate, and what surrounds it |
+//! | [`launch`], [`launch_children`], [`identity`] | bringing a machine up through the identity gate |
+//! | [`running_machine`], [`machine_resources`], [`host_resources`] | a machine and what surrounds it |
 //! | [`template`], [`variant`], [`builds`], [`bake`], [`kernel_files`], [`warm`], [`zygotes`], [`zygote`], [`snapshot_zygote`] | what creates start from |
 //! | [`exec`], [`process`], [`files`] | what callers do inside a sandbox |
 //! | [`capture`] | writing a machine down, in place or by a twin |
@@ -22,6 +23,7 @@
 #![forbid(unsafe_code)]
 
 mod bake;
+mod blocking;
 mod builds;
 mod byte_range;
 mod capture;
@@ -38,9 +40,11 @@ mod files;
 mod host;
 mod host_resources;
 mod http;
+mod identity;
 mod integrity;
 mod kernel_files;
 mod launch;
+mod launch_children;
 mod layout;
 mod log_limit;
 mod logs;
@@ -50,6 +54,7 @@ mod process;
 mod record;
 mod recover;
 mod report;
+mod running_machine;
 mod sandbox;
 mod serve;
 mod snapshot;
@@ -66,16 +71,3 @@ mod zygotes;
 pub use config::{AgentConfig, EngineChoice, Listen};
 pub use embedded::guest_program;
 pub use serve::serve;
-
-/// Runs file work on a thread that may block.
-pub(crate) async fn blocking<T, E, F>(work: F) -> Result<T, E>
-where
-    F: FnOnce() -> Result<T, E> + Send + 'static,
-    T: Send + 'static,
-    E: Send + 'static,
-{
-    match tokio::task::spawn_blocking(work).await {
-        Ok(result) => result,
-        Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
-    }
-}

@@ -10,40 +10,44 @@
 use std::collections::HashMap;
 use std::fs::OpenOptions;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 use pandastack_types::limits;
-use rustix::fs::{FallocateFlags, fallocate};
+use rustix::fs::{FallocateFlags, fallocate, inotify};
 use tokio::io::unix::AsyncFd;
 use tokio_util::sync::CancellationToken;
 
 /// Time between a write and the look at its file.
 const LOOK_AFTER: Duration = Duration::from_secs(1);
+/// Bytes of events read at once.
+const EVENTS_BYTES: usize = 4096;
 
 /// The files that are kept bounded.
 pub(crate) struct LogLimit {
-    inotify: Inotify,
-    files: Mutex<HashMap<WatchDescriptor, PathBuf>>,
+    inotify: OwnedFd,
+    /// By watch descriptor.
+    files: Mutex<HashMap<i32, PathBuf>>,
 }
 
 impl LogLimit {
     pub(crate) fn new() -> io::Result<Arc<Self>> {
-        let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
+        let inotify = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC)?;
         Ok(Arc::new(Self { inotify, files: Mutex::default() }))
     }
 
     /// Bounds a file as long as it is there.
     pub(crate) fn add(&self, path: PathBuf) {
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        match self.inotify.add_watch(&path, AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_ONESHOT) {
+        let once = inotify::WatchFlags::MODIFY | inotify::WatchFlags::ONESHOT;
+        match inotify::add_watch(&self.inotify, &path, once) {
             Ok(descriptor) => drop(files.insert(descriptor, path)),
             // It ended meanwhile, and its log with it.
-            Err(nix::errno::Errno::ENOENT) => {}
+            Err(rustix::io::Errno::NOENT) => {}
             Err(error) => {
                 tracing::warn!(log = %path.display(), %error, "a log is not bounded; raise fs.inotify.max_user_watches");
             }
@@ -58,7 +62,7 @@ impl LogLimit {
     }
 
     async fn serve(&self, stop: &CancellationToken) -> io::Result<()> {
-        let readable: OwnedFd = self.inotify.as_fd().try_clone_to_owned()?;
+        let readable = self.inotify.try_clone()?;
         #[expect(
             deprecated,
             reason = "its successor is unsafe for types that could lie about their descriptor"
@@ -90,15 +94,13 @@ impl LogLimit {
     fn take_written(&self) -> Vec<PathBuf> {
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         let mut written = Vec::new();
-        while let Ok(events) = self.inotify.read_events()
-            && !events.is_empty()
-        {
-            for event in events {
-                // A watch that fired is gone; one of a file that was removed is, too, without having fired.
-                let path = files.remove(&event.wd);
-                if event.mask.contains(AddWatchFlags::IN_MODIFY) {
-                    written.extend(path);
-                }
+        let mut buffer = [MaybeUninit::uninit(); EVENTS_BYTES];
+        let mut events = inotify::Reader::new(&self.inotify, &mut buffer);
+        while let Ok(event) = events.next() {
+            // A watch that fired is gone; one of a file that was removed is, too, without having fired.
+            let path = files.remove(&event.wd());
+            if event.events().contains(inotify::ReadFlags::MODIFY) {
+                written.extend(path);
             }
         }
         written

@@ -3,13 +3,14 @@
 use std::convert::Infallible;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
-use std::os::fd::{AsFd, OwnedFd};
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use axum::response::sse::Event;
 use futures::Stream;
-use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use pandastack_types::limits;
+use rustix::fs::inotify;
 use tokio::io::unix::AsyncFd;
 use tokio_util::sync::CancellationToken;
 
@@ -19,6 +20,8 @@ use crate::error::{AgentError, Result};
 const LINE_BYTES_MAX: usize = 64 * 1024;
 /// Bytes read at once.
 const READ_BYTES: usize = 16 * 1024;
+/// Bytes of events read at once.
+const EVENTS_BYTES: usize = 1024;
 
 /// The end of a log, from a line's beginning. A file that is not there is an empty log.
 pub(crate) fn read_tail(path: &Path) -> Vec<u8> {
@@ -40,8 +43,7 @@ pub(crate) fn read_tail(path: &Path) -> Vec<u8> {
 /// A log as it grows.
 pub(crate) struct Follower {
     file: File,
-    inotify: Inotify,
-    /// Readable when `inotify` has news.
+    /// An inotify instance: readable when the file has changed.
     changes: AsyncFd<OwnedFd>,
     /// A line that is not complete yet.
     line: Vec<u8>,
@@ -52,19 +54,20 @@ pub(crate) struct Follower {
 impl Follower {
     /// Follows from the last [`limits::LOG_BYTES_MAX`] on.
     pub(crate) fn open(path: &Path) -> Result<Self> {
-        let system = |error: nix::Error| AgentError::io("follow", path)(error.into());
+        let system = |error: rustix::io::Errno| AgentError::io("follow", path)(error.into());
         let mut file = File::open(path).map_err(AgentError::io("open", path))?;
-        let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC).map_err(system)?;
-        inotify.add_watch(path, AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_DELETE_SELF).map_err(system)?;
-        let readable = inotify.as_fd().try_clone_to_owned().map_err(AgentError::io("follow", path))?;
+        let changes = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC);
+        let changes = changes.map_err(system)?;
+        let watched = inotify::WatchFlags::MODIFY | inotify::WatchFlags::DELETE_SELF;
+        inotify::add_watch(&changes, path, watched).map_err(system)?;
         #[expect(
             deprecated,
             reason = "its successor is unsafe for types that could lie about their descriptor"
         )]
-        let changes = AsyncFd::new(readable).map_err(AgentError::io("follow", path))?;
+        let changes = AsyncFd::new(changes).map_err(AgentError::io("follow", path))?;
         let start = file.metadata().map_or(0, |meta| meta.len()).saturating_sub(limits::LOG_BYTES_MAX);
         file.seek(SeekFrom::Start(start)).map_err(AgentError::io("read", path))?;
-        Ok(Self { file, inotify, changes, line: Vec::new(), rest: Vec::new() })
+        Ok(Self { file, changes, line: Vec::new(), rest: Vec::new() })
     }
 
     /// Events with one line each, until the reader goes away, the log does, or the agent stops.
@@ -126,9 +129,14 @@ impl Follower {
     /// Waits until the file changed; false when it is gone.
     async fn wait(&mut self) -> bool {
         let Ok(mut ready) = self.changes.readable().await else { return false };
-        let events = self.inotify.read_events().unwrap_or_default();
+        let mut buffer = [MaybeUninit::uninit(); EVENTS_BYTES];
+        let mut events = inotify::Reader::new(ready.get_inner(), &mut buffer);
+        let mut is_there = true;
+        while let Ok(event) = events.next() {
+            is_there &= !event.events().contains(inotify::ReadFlags::DELETE_SELF);
+        }
         ready.clear_ready();
-        !events.iter().any(|event| event.mask.contains(AddWatchFlags::IN_DELETE_SELF))
+        is_there
     }
 }
 

@@ -11,11 +11,11 @@ use pandastack_engine::{Confinement, Place, Shape, Volume};
 use pandastack_net::{NetworkPolicy, Resolved, SlotIndex, Traffic};
 use pandastack_types::agent_api::VolumeSpec;
 
-use crate::blocking;
+use crate::blocking::blocking;
 use crate::cgroup::Cgroup;
 use crate::error::{AgentError, Result};
 use crate::host_resources::HostResources;
-use crate::layout::home as names;
+use crate::layout::machine as names;
 use crate::layout::snapshot::volume as volume_name;
 use crate::volume::Original;
 

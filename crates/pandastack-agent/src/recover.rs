@@ -15,13 +15,15 @@ use pandastack_guest_proto::client::GuestClient;
 use pandastack_net::{NetworkPolicy, SlotIndex};
 use pandastack_types::{SandboxId, SandboxState, Transition};
 
-use crate::blocking;
+use crate::blocking::blocking;
 use crate::error::{AgentError, Result};
 use crate::host::Host;
-use crate::launch::{self, GUEST_ANSWER_MAX, RunningMachine};
+use crate::identity::{identity, refresh};
+use crate::launch::GUEST_ANSWER_MAX;
 use crate::layout::{self, snapshot as names};
 use crate::machine_resources::MachineResources;
 use crate::record::{SandboxRecord, read_json, write_record};
+use crate::running_machine::{RunningMachine, kill};
 use crate::sandbox;
 use crate::snapshot::Manifest;
 use crate::zygote;
@@ -64,7 +66,7 @@ async fn adopt_slots(host: &Host, records: &mut [SandboxRecord]) -> Result<HashS
     // The others are written down once their machine has ended.
     for record in records.iter().filter(|record| is_to_adopt(record) && lost.contains(&record.spec.id)) {
         tracing::error!(sandbox = %record.spec.id, "its network slot is gone; it has a network again once it has slept");
-        write_down(host, record);
+        write_down(host, record).await;
     }
     Ok(of_zygotes)
 }
@@ -142,7 +144,7 @@ async fn records(host: &Arc<Host>) -> Vec<SandboxRecord> {
             Found::Record(record) => records.push(*record),
             Found::Sleeper(record, error) => {
                 tracing::warn!(dir = shown, %error, "a sleeper's record is taken from beside its memory");
-                write_down(host, &record);
+                write_down(host, &record).await;
                 records.push(*record);
             }
             Found::Unknown(error) => tracing::error!(
@@ -190,8 +192,10 @@ fn find_record(dir: &Path) -> Found {
     }
 }
 
-fn write_down(host: &Host, record: &SandboxRecord) {
-    if let Err(error) = write_record(&host.layout, record) {
+/// Replaces a record. That of a sleeper is synced, which a worker thread must not wait for.
+async fn write_down(host: &Host, record: &SandboxRecord) {
+    let (layout, written) = (host.layout.clone(), record.clone());
+    if let Err(error) = blocking(move || write_record(&layout, &written)).await {
         tracing::error!(sandbox = %record.spec.id, %error, "what became of it was not recorded");
     }
 }
@@ -213,7 +217,7 @@ async fn recover_one(host: &Arc<Host>, mut record: SandboxRecord) {
         end_machine(host, &record).await;
         record.slot = None;
         if record.machine.take().is_some() {
-            write_down(host, &record);
+            write_down(host, &record).await;
         }
         sandbox::spawn(host, record, None);
         return;
@@ -232,7 +236,7 @@ async fn recover_one(host: &Arc<Host>, mut record: SandboxRecord) {
             if let Ok(state) = record.state.step(Transition::Lost) {
                 record.state = state;
             }
-            write_down(host, &record);
+            write_down(host, &record).await;
             sandbox::spawn(host, record, None);
         }
     }
@@ -254,8 +258,8 @@ async fn adopt(host: &Arc<Host>, record: &SandboxRecord) -> Result<RunningMachin
         machine.resume().await?;
         // With the record of its sleep still there its wake was cut off, perhaps before the guest heard of it.
         let identity = match host.layout.sleep_record(id).exists() {
-            true => launch::identity(record, true),
-            false => launch::refresh(record),
+            true => identity(record, true),
+            false => refresh(record),
         };
         guest = Some(GuestClient::connect_with_identity(stream, identity, GUEST_ANSWER_MAX).await?.0);
     }
@@ -270,7 +274,7 @@ async fn end_machine(host: &Arc<Host>, record: &SandboxRecord) {
     };
     let runtime_dir = known.runtime_dir.clone();
     if let Ok(machine) = host.engine.adopt(known).await {
-        launch::kill(machine.as_ref()).await;
+        kill(machine.as_ref()).await;
     }
     // Its slot was kept for a machine that was to be adopted.
     let mut resources =

@@ -11,13 +11,14 @@ use pandastack_image::Store;
 use pandastack_net::{NetConfig, SlotLimits, SlotPool};
 use tokio_util::sync::CancellationToken;
 
+use crate::blocking::blocking;
 use crate::cgroup::Cgroups;
 use crate::config::{AgentConfig, EngineChoice, Listen};
 use crate::host::Host;
 use crate::host_resources::HostParts;
 use crate::layout::Layout;
 use crate::log_limit::LogLimit;
-use crate::{blocking, databases, denials, http, recover, report, snapshot, snapshot_zygote};
+use crate::{databases, denials, http, recover, report, snapshot, snapshot_zygote};
 
 /// How long the KVM probe may take; a working one takes milliseconds.
 const KVM_PROBE_MAX: Duration = Duration::from_secs(2);

@@ -16,7 +16,7 @@ use pandastack_types::agent_api::VolumeSpec;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
-use crate::blocking;
+use crate::blocking::blocking;
 use crate::error::{AgentError, Result};
 use crate::host_resources::HostResources;
 use crate::integrity::{self, Seals};

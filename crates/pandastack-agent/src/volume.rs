@@ -29,7 +29,7 @@ use pandastack_types::agent_api::{AgentVolume, AgentVolumeCreate, VolumeSpec};
 use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 
-use crate::blocking;
+use crate::blocking::blocking;
 use crate::error::{AgentError, Result};
 use crate::host_resources::HostResources;
 use crate::layout::{Layout, volume as names};

@@ -21,10 +21,11 @@ use tokio::sync::{OwnedRwLockReadGuard, RwLock};
 
 use crate::error::{AgentError, Result};
 use crate::host_resources::HostResources;
-use crate::launch::{self, GUEST_ANSWER_MAX};
+use crate::launch::GUEST_ANSWER_MAX;
 use crate::layout::{Layout, RECORD};
 use crate::machine_resources::{MachineResources, Origin};
 use crate::record::{read_json, write_json};
+use crate::running_machine::kill;
 use crate::snapshot::Snapshot;
 use crate::volume::Original;
 
@@ -134,7 +135,7 @@ pub(crate) async fn release_lost(host: &HostResources, name: &str, dir: &Path, s
 /// Ends a zygote once nobody forks from it any more. No one can have begun meanwhile: it is no longer listed.
 pub(crate) async fn end(host: &HostResources, name: &str, zygote: Arc<Zygote>) {
     let _alone = zygote.users.write().await;
-    launch::kill(zygote.machine.as_ref()).await;
+    kill(zygote.machine.as_ref()).await;
     let slot = zygote.resources.slot.map(|index| u32::from(index.0));
     let runtime_dir = zygote.machine.record().runtime_dir.clone();
     let dir = host.layout.zygotes().join(name);
@@ -223,7 +224,7 @@ impl Started {
                 Ok(Zygote::new(self.machine, self.resources, Some(guest), key.to_owned(), self.volumes))
             }
             Err(error) => {
-                launch::kill(self.machine.as_ref()).await;
+                kill(self.machine.as_ref()).await;
                 self.resources.release(host).await;
                 host.remove_dir(host.layout.zygotes().join(name)).await;
                 Err(error)
@@ -265,10 +266,10 @@ async fn save_below(host: &HostResources, resources: &MachineResources, machine:
         let (base, memory) = (base.clone(), memory.clone());
         move || store.clone_file(&base, &memory)
     };
-    crate::blocking(clone).await?;
+    crate::blocking::blocking(clone).await?;
     let saved = machine.save(target).await?;
     tracing::debug!(bytes = saved.memory_bytes_written, "saved a zygote's memory");
-    crate::blocking(move || {
+    crate::blocking::blocking(move || {
         use std::os::unix::fs::PermissionsExt;
         std::fs::set_permissions(&memory, std::fs::Permissions::from_mode(0o444))
             .map_err(AgentError::io("set permissions of", &memory))?;
@@ -282,7 +283,7 @@ async fn save_below(host: &HostResources, resources: &MachineResources, machine:
 /// Waits until a file's contents are on disk.
 pub(crate) async fn sync_file(path: &std::path::Path) -> Result<()> {
     let path = path.to_owned();
-    crate::blocking(move || {
+    crate::blocking::blocking(move || {
         let file = std::fs::File::open(&path).map_err(AgentError::io("open", &path))?;
         file.sync_all().map_err(AgentError::io("sync", &path))
     })

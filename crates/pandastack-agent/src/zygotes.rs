@@ -16,7 +16,7 @@ use pandastack_types::SnapshotId;
 
 use crate::error::Result;
 use crate::host_resources::{HostResources, UID_FIRST};
-use crate::launch;
+use crate::identity::identity;
 use crate::record::{BootMode, SandboxRecord};
 use crate::variant::Baked;
 use crate::warm;
@@ -294,11 +294,11 @@ async fn warm_template(started: &Started, baked: &Baked) -> Result<GuestClient> 
         UID_FIRST,
         BootMode::Restore,
     );
-    guest.set_identity(launch::identity(&record, false)).await?;
+    guest.set_identity(identity(&record, false)).await?;
     warm::warm(&guest, &baked.warm_commands).await?;
     let mut guest = guest;
     for _ in 0..REHEARSALS {
-        guest = started.rehearse(guest, launch::identity(&record, false)).await?;
+        guest = started.rehearse(guest, identity(&record, false)).await?;
     }
     Ok(guest)
 }

@@ -5,14 +5,14 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::thread;
 
-use nix::sched::{CloneFlags, setns, unshare};
 use pandastack_engine::{EngineError, Result};
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen,
 };
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 
 /// Namespaces and process file system.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ impl Surroundings {
     /// Runs `action` on a thread inside the empty network.
     pub(crate) fn in_network<T: Send>(&self, action: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
         on_thread(|| {
-            setns(&self.network, CloneFlags::CLONE_NEWNET)?;
+            move_into_link_name_space(self.network.as_fd(), Some(LinkNameSpaceType::Network))?;
             action()
         })
     }
@@ -58,7 +58,9 @@ fn on_thread<T: Send>(action: impl FnOnce() -> io::Result<T> + Send) -> io::Resu
 
 fn namespaces() -> io::Result<[OwnedFd; 3]> {
     on_thread(|| {
-        unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWIPC | CloneFlags::CLONE_NEWUTS)?;
+        let kinds = UnshareFlags::NEWNET | UnshareFlags::NEWIPC | UnshareFlags::NEWUTS;
+        // SAFETY: descriptors stay shared with the other threads; only namespaces change.
+        unsafe { unshare_unsafe(kinds) }?;
         let open = |name: &str| File::open(format!("/proc/thread-self/ns/{name}")).map(OwnedFd::from);
         Ok([open("net")?, open("ipc")?, open("uts")?])
     })

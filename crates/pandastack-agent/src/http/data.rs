@@ -118,11 +118,11 @@ pub(super) async fn logs(call: SandboxCall<ReadLogs>) -> Result<ValueOrEvents<Re
             "`stream` must be stdout, stderr or both, not `{shown}`"
         )));
     }
-    let path = host.layout.machine(&sandbox.view().id).join(crate::layout::home::CONSOLE);
+    let path = host.layout.machine(&sandbox.view().id).join(crate::layout::machine::CONSOLE);
     if query.follow.0 && path.exists() {
         return Ok(ValueOrEvents::Events(sse(Follower::open(&path)?.events(host.shutdown.clone()))));
     }
-    let text = crate::blocking(move || Ok::<_, AgentError>(read_tail(&path))).await?;
+    let text = crate::blocking::blocking(move || Ok::<_, AgentError>(read_tail(&path))).await?;
     Ok(ValueOrEvents::Value(text.into_response()))
 }
 

@@ -194,7 +194,11 @@ async fn run(
     typist.abort();
     if !ended && !keep {
         let lease = handle.rejoin().await?;
-        lease.guest.signal(process, libc::SIGKILL).await.map_err(|error| named(error, process))?;
+        lease
+            .guest
+            .signal(process, rustix::process::Signal::KILL.as_raw())
+            .await
+            .map_err(|error| named(error, process))?;
     }
     Ok(())
 }

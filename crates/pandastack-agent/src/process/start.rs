@@ -56,7 +56,7 @@ impl Start {
         let (started, lease) = start(handle, self.spec).await?;
         if is_terminal && !started.terminal {
             // It runs on pipes, which nobody asked for. If it cannot be killed it has ended.
-            let _ = lease.guest.signal(started.process, libc::SIGKILL).await;
+            let _ = lease.guest.signal(started.process, rustix::process::Signal::KILL.as_raw()).await;
             return Err(AgentError::Conflict(
                 "this sandbox was made before its platform knew terminals; make a new one".to_owned(),
             ));

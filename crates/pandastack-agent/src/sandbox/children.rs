@@ -16,8 +16,10 @@ use super::create::commit;
 use super::driver::spawn;
 use crate::error::{AgentError, Result};
 use crate::host::Host;
-use crate::launch::{self, Remembered, RunningMachine, Stages};
+use crate::launch::{self, Remembered, Stages};
+use crate::launch_children::{Forked, bring_up_child};
 use crate::record::SandboxRecord;
+use crate::running_machine::RunningMachine;
 use crate::snapshot::Snapshot;
 
 type Made = Result<(SandboxRecord, RunningMachine)>;
@@ -33,7 +35,7 @@ pub(super) struct Children {
 /// What children start from.
 pub(super) enum Start {
     /// Machines of their own, which stand still, and what their parent had resolved.
-    Forks { forking: JoinHandle<Vec<Result<launch::Forked>>>, resolved: Vec<Resolved> },
+    Forks { forking: JoinHandle<Vec<Result<Forked>>>, resolved: Vec<Resolved> },
     /// A snapshot of their parent, in a directory that is theirs.
     Copies { snapshot: Box<Snapshot>, dir: PathBuf },
 }
@@ -68,15 +70,15 @@ impl Children {
 async fn bring_up(
     host: &Arc<Host>,
     records: Vec<SandboxRecord>,
-    forking: JoinHandle<Vec<Result<launch::Forked>>>,
+    forking: JoinHandle<Vec<Result<Forked>>>,
     resolved: &[Resolved],
 ) -> Vec<Made> {
     let Ok(forked) = forking.await else {
         return records.iter().map(|_| Err(AgentError::Stopping)).collect();
     };
-    let bring_up = |(mut record, forked): (SandboxRecord, Result<launch::Forked>)| async move {
+    let bring_up = |(mut record, forked): (SandboxRecord, Result<Forked>)| async move {
         let remembered = Remembered { of_sandbox: true, mounted: record.spec.volumes.len(), resolved };
-        let live = launch::bring_up_child(host, &mut record, forked?, remembered, Stages::begin()).await?;
+        let live = bring_up_child(host, &mut record, forked?, remembered, Stages::begin()).await?;
         Ok((record, live))
     };
     in_turns(records.into_iter().zip(forked).map(bring_up)).await

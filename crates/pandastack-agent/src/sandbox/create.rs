@@ -10,8 +10,10 @@ use super::driver::spawn;
 use crate::error::{AgentError, Result};
 use crate::host::Host;
 use crate::kernel_files::kernel_files;
-use crate::launch::{self, Remembered, RunningMachine, Stages};
+use crate::launch::{self, Remembered, Stages};
+use crate::launch_children;
 use crate::record::{BootMode, SandboxRecord, write_json};
+use crate::running_machine::RunningMachine;
 use crate::snapshot::{Manifest, Snapshot};
 use crate::snapshot_zygote;
 use crate::volume;
@@ -138,10 +140,11 @@ async fn forked(
     let remembered = Remembered { of_sandbox: shown.is_some(), mounted: originals.len(), resolved };
     volume::derive(host, originals, &record.spec.volumes).await?;
     let records = std::slice::from_ref(&record);
-    let prepared = launch::prepare_children(host, &zygote.resources, record.shape, records, true).await;
+    let prepared =
+        launch_children::prepare_children(host, &zygote.resources, record.shape, records, true).await;
     fault::point("create.prepared").await;
     stages.mark("prepare");
-    let forked = launch::fork_children(host, zygote.machine.as_ref(), prepared, None).await;
+    let forked = launch_children::fork_children(host, zygote.machine.as_ref(), prepared, None).await;
     fault::point("create.forked").await;
     drop(zygote);
     stages.mark("fork");
@@ -155,7 +158,7 @@ async fn forked(
             return Ok(None);
         }
     };
-    let live = launch::bring_up_child(host, &mut record, forked, remembered, stages).await?;
+    let live = launch_children::bring_up_child(host, &mut record, forked, remembered, stages).await?;
     Ok(Some((record, live)))
 }
 

@@ -1,17 +1,15 @@
 //! The driver: owns a sandbox's record and machine, and does one thing at a time.
 
-use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use jiff::Timestamp;
 use pandastack_engine::MachineExit;
-use pandastack_fault as fault;
 use pandastack_guest_proto::client::GuestClient;
 use pandastack_guest_proto::message::IdentityApplied;
 use pandastack_types::agent_api::AgentSandbox;
-use pandastack_types::api::{HostView, Keep};
-use pandastack_types::{Residency, SandboxState, Transition};
+use pandastack_types::api::Keep;
+use pandastack_types::{SandboxState, Transition};
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinHandle;
 
@@ -19,15 +17,13 @@ use super::accept::{Request, Verdict, accept};
 use super::activity::{Activity, TrafficSample};
 use super::doors::Doors;
 use super::handle::{Command, QUEUE_MAX, Reply, SandboxHandle};
-use crate::blocking;
+use super::view::view_of;
+use crate::blocking::blocking;
 use crate::error::{AgentError, Result};
 use crate::host::Host;
-use crate::launch::{GUEST_ANSWER_MAX, RunningMachine};
-use crate::observe::Observed;
+use crate::launch::GUEST_ANSWER_MAX;
 use crate::record::{SandboxRecord, write_record};
-
-/// How long a sandbox that is deleted may take to write its volumes out.
-const WRITE_OUT_MAX: Duration = Duration::from_secs(20);
+use crate::running_machine::RunningMachine;
 
 /// Starts of one sandbox at once; more are not waited for.
 pub(super) const STARTS_MAX: u32 = 4096;
@@ -39,7 +35,7 @@ pub(crate) struct Driver {
     pub(super) live: Option<RunningMachine>,
     pub(super) activity: Arc<Activity>,
     /// When the processor time was last looked at, and what it was.
-    cpu_seen: Option<(Instant, u64)>,
+    pub(super) cpu_seen: Option<(Instant, u64)>,
     /// Where edges send requests past this driver; closed before the guest stops.
     pub(super) doors: Doors,
     /// A snapshot that is being written beside the driver.
@@ -238,9 +234,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Runs one that stands still. Its record says so before it does: one that says otherwise is
-    /// believed by the agent's successor, which would copy a machine that runs. On failure it
-    /// stands still as before.
+    /// Resumes a stopped machine. The record is marked running first, because a successor agent
+    /// trusts it and would copy a machine that runs. On failure the machine is stopped as before.
     pub(super) async fn go_on(
         &mut self,
         transition: Transition,
@@ -303,97 +298,6 @@ impl Driver {
         self.view.borrow().clone()
     }
 
-    /// Adds what the machine used before it ends or sleeps.
-    pub(super) fn settle_usage(&mut self) {
-        if let Some(live) = &self.live {
-            self.record.usage.cpu_ms += live.resources.cgroup().cpu_ms();
-            let traffic = live.resources.traffic(&self.host);
-            self.record.usage.sent_bytes += traffic.sent_bytes;
-            self.record.usage.received_bytes += traffic.received_bytes;
-            let seconds = live.awake_since.elapsed().as_secs();
-            self.record.usage.memory_mb_seconds += seconds * u64::from(self.record.shape.memory_mib);
-        }
-    }
-
-    /// What the sandbox uses, without asking its guest.
-    fn observe(&mut self) -> Observed {
-        let usage = self.look().usage;
-        let shape = self.record.shape;
-        let since = match &self.live {
-            Some(live) => self.cpu_seen.unwrap_or((live.awake_since, self.record.usage.cpu_ms)),
-            None => (Instant::now(), usage.cpu_ms),
-        };
-        self.cpu_seen = self.live.is_some().then(|| (Instant::now(), usage.cpu_ms));
-        let disk = self.host.layout.machine(&self.record.spec.id).join(crate::layout::home::DISK);
-        let host = HostView {
-            cpu_count: shape.vcpus.into(),
-            cpu_ms: usage.cpu_ms,
-            cpu_used_percent: percent(usage.cpu_ms.saturating_sub(since.1), since.0.elapsed(), shape.vcpus),
-            memory_bytes: self.live.as_ref().map_or(0, |live| live.resources.cgroup().memory_bytes()),
-            memory_limit_bytes: shape.memory_bytes(),
-            disk_bytes: std::fs::metadata(disk).map_or(0, |meta| meta.blocks() * 512),
-            sent_bytes: usage.sent_bytes,
-            received_bytes: usage.received_bytes,
-        };
-        let running = self.record.state == SandboxState::Running;
-        let guest = self.live.as_ref().and_then(|live| live.guest.clone()).filter(|_| running);
-        Observed { state: self.record.state, host, guest }
-    }
-
-    async fn lose(&mut self, exit: MachineExit) {
-        tracing::error!(sandbox = %self.record.spec.id, reason = exit.reason, "a machine ended by itself");
-        self.doors.hold();
-        self.alone().await;
-        self.settle_usage();
-        if let Some(live) = self.live.take() {
-            live.end(&self.host).await;
-        }
-        self.fail(exit.reason).await;
-    }
-
-    /// Writes down that its machine is gone, and why.
-    pub(super) async fn fail(&mut self, reason: String) {
-        self.record.machine = None;
-        self.record.slot = None;
-        self.record.failure = Some(reason);
-        if let Err(error) = self.step(Transition::Lost).await {
-            tracing::error!(sandbox = %self.record.spec.id, %error, "the loss was not recorded");
-        }
-    }
-
-    async fn delete(&mut self) {
-        self.doors.hold();
-        self.alone().await;
-        fault::point("delete.begun").await;
-        self.write_volumes_out().await;
-        if let Some(live) = self.live.take() {
-            live.end(&self.host).await;
-        }
-        fault::point("delete.ended").await;
-        self.host.remove_dir(self.host.layout.sandbox(&self.record.spec.id)).await;
-        fault::point("delete.removed").await;
-        self.host.sandboxes().remove(&self.record.spec.id);
-        self.host.changed.notify_one();
-    }
-
-    /// What the guest wrote and did not sync goes to its volumes before its machine ends. One that
-    /// stands still did that when it stopped.
-    async fn write_volumes_out(&mut self) {
-        if self.record.state != SandboxState::Running || !self.writes_volumes() {
-            return;
-        }
-        let written = async { Ok::<_, AgentError>(self.guest().await?.quiesce(true).await?) };
-        match tokio::time::timeout(WRITE_OUT_MAX, written).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => {
-                tracing::warn!(sandbox = %self.record.spec.id, %error, "its volumes have what was synced");
-            }
-            Err(_) => {
-                tracing::warn!(sandbox = %self.record.spec.id, "its volumes take too long; they have what was synced")
-            }
-        }
-    }
-
     pub(super) fn refusal(&self, reason: &'static str) -> AgentError {
         match &self.record.failure {
             Some(failure) if self.record.state == SandboxState::Failed => AgentError::Failed(failure.clone()),
@@ -411,12 +315,6 @@ pub(super) async fn store_record(host: &Host, record: &SandboxRecord) -> Result<
     blocking(move || write_record(&layout, &record)).await
 }
 
-/// Share of `cpus` that `used_ms` is of a time, with one decimal.
-fn percent(used_ms: u64, time: Duration, cpus: u8) -> f64 {
-    let available = time.as_secs_f64() * 1000.0 * f64::from(cpus);
-    if available < 1.0 { 0.0 } else { (used_ms as f64 / available * 1000.0).round() / 10.0 }
-}
-
 /// Resolves when the machine ends; never without one.
 async fn exited(live: Option<&RunningMachine>) -> MachineExit {
     let Some(live) = live else { return std::future::pending().await };
@@ -432,37 +330,5 @@ async fn thaw(told: Option<&mut JoinHandle<Result<IdentityApplied>>>) -> Result<
     match told {
         Some(told) => told.await.unwrap_or(Err(AgentError::Stopping)),
         None => std::future::pending().await,
-    }
-}
-
-fn view_of(host: &Host, record: &SandboxRecord, live: Option<&RunningMachine>) -> AgentSandbox {
-    let capabilities = host.engine.capabilities();
-    let mut usage = record.usage;
-    if let Some(live) = live {
-        usage.cpu_ms += live.resources.cgroup().cpu_ms();
-        let traffic = live.resources.traffic(host);
-        usage.sent_bytes += traffic.sent_bytes;
-        usage.received_bytes += traffic.received_bytes;
-        usage.memory_mb_seconds += live.awake_since.elapsed().as_secs() * u64::from(record.shape.memory_mib);
-    }
-    AgentSandbox {
-        id: record.spec.id.clone(),
-        incarnation: record.spec.incarnation,
-        state: record.state,
-        residency: (record.state == SandboxState::Hibernated)
-            .then_some(record.residency.unwrap_or(Residency::Disk)),
-        template: record.template.clone(),
-        cpu: u32::from(record.shape.vcpus),
-        memory_mb: record.shape.memory_mib,
-        guest_ip: live.and_then(|live| live.resources.guest_ip.clone()),
-        engine: capabilities.name.to_owned(),
-        isolation: capabilities.isolation.as_str().to_owned(),
-        boot_mode: record.boot_mode.as_str().to_owned(),
-        boot_ms: record.boot_ms,
-        boot_stages_us: record.boot_stages_us.clone(),
-        idle_seconds: 0,
-        awake_until: record.awake_until,
-        failure: record.failure.clone(),
-        usage,
     }
 }

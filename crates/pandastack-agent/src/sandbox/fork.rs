@@ -24,17 +24,17 @@ use super::accept::{Request, Verdict};
 use super::children::{Children, Start};
 use super::driver::Driver;
 use super::handle::Reply;
-use crate::blocking;
+use crate::blocking::blocking;
 use crate::error::Result;
 use crate::host::Host;
-use crate::launch;
 use crate::machine_resources::MachineResources;
 use crate::record::{BootMode, SandboxRecord};
 use crate::snapshot::Snapshot;
 use crate::volume;
+use crate::{launch, launch_children};
 
 type Prepared = Result<(MachineResources, Place)>;
-type Forked = Vec<Result<launch::Forked>>;
+type Forked = Vec<Result<launch_children::Forked>>;
 
 /// What the driver and a fork beside it tell each other.
 struct Words {
@@ -80,7 +80,7 @@ async fn fork_machine(
         true => (Some(Pause { ready, begun, copied, resumed }), None),
         false => (None, Some(resumed)),
     };
-    let forking = launch::fork_children(&host, machine.as_ref(), prepared, pause);
+    let forking = launch_children::fork_children(&host, machine.as_ref(), prepared, pause);
     let (forked, cloned) = tokio::join!(forking, cloning);
     let forked = with_disks(&host, forked, cloned).await;
     fault::point("fork.forked").await;
@@ -227,7 +227,8 @@ impl Driver {
         let resources = &self.live()?.resources;
         let disk = resources.disk();
         let written_out = crate::zygote::sync_file(&disk);
-        let prepare = launch::prepare_children(&self.host, resources, self.record.shape, records, false);
+        let prepare =
+            launch_children::prepare_children(&self.host, resources, self.record.shape, records, false);
         let (written_out, prepared) = tokio::join!(written_out, prepare);
         let mut written_out = vec![written_out];
         for (_, image) in self.volume_images() {

@@ -1,4 +1,4 @@
-//! A sandbox that stands still for a moment, and goes on.
+//! Stopping a sandbox for a moment, and letting it go on.
 //!
 //! ```text
 //!   runs --freeze--> user processes frozen --stop--> processors stopped --run--> processors run --thaw--> runs
@@ -14,7 +14,8 @@ use tokio::sync::oneshot;
 
 use super::driver::{Driver, STARTS_MAX};
 use crate::error::{AgentError, Result};
-use crate::launch::{self, GUEST_ANSWER_MAX};
+use crate::identity::refresh;
+use crate::launch::GUEST_ANSWER_MAX;
 
 /// How long a guest may take to freeze its processes and write its file systems out.
 const FREEZE_MAX: Duration = Duration::from_secs(120);
@@ -105,7 +106,7 @@ impl Driver {
     }
 
     fn stood_still(&self) -> Identity {
-        Identity { only_stood_still: true, ..launch::refresh(&self.record) }
+        Identity { only_stood_still: true, ..refresh(&self.record) }
     }
 
     /// Lets user processes go on in a machine that a fork resumes, as soon as it says so. If that

@@ -19,6 +19,7 @@ mod children;
 mod create;
 mod doors;
 mod driver;
+mod end;
 mod fork;
 mod freeze;
 pub(crate) mod handle;
@@ -27,6 +28,8 @@ mod lease;
 mod network;
 mod rollback;
 mod sleep;
+mod usage;
+mod view;
 mod volumes;
 
 pub(crate) use accept::Request;

@@ -21,13 +21,14 @@ use pandastack_types::api::Keep;
 use pandastack_types::{Residency, SandboxState, Transition};
 
 use super::driver::{Driver, store_record};
-use crate::blocking;
+use crate::blocking::blocking;
 use crate::capture::Capture;
 use crate::error::{AgentError, Result};
 use crate::kernel_files::kernel_files;
-use crate::launch::{self, RunningMachine, Stages};
+use crate::launch::{self, Stages};
 use crate::layout::snapshot as names;
 use crate::record::{SandboxRecord, read_json, write_json};
+use crate::running_machine::RunningMachine;
 use crate::snapshot::{self, Manifest, SLEEPERS_IMAGES_AFTER, Snapshot};
 
 impl Driver {

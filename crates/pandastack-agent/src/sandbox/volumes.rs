@@ -4,7 +4,7 @@ use pandastack_engine::volume_serial;
 use pandastack_types::{SandboxState, VolumeId};
 
 use super::driver::Driver;
-use crate::blocking;
+use crate::blocking::blocking;
 use crate::error::{AgentError, Result};
 use crate::volume;
 

@@ -226,8 +226,10 @@ fn emulators_of(parent: u32) -> Vec<i32> {
 impl Drop for QemuFixture {
     fn drop(&mut self) {
         for pid in emulators_of(std::process::id()) {
-            // SAFETY: no pointers. The process is our unreaped child, so the number is still its own.
-            unsafe { libc::kill(pid, libc::SIGKILL) };
+            // The process is our unreaped child, so the number is still its own.
+            if let Some(pid) = rustix::process::Pid::from_raw(pid) {
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            }
         }
     }
 }

@@ -153,7 +153,8 @@ async fn forks_share_nothing_and_are_locked_in() {
 /// A tap in a network of its own.
 fn tap() -> OwnedFd {
     let open = || {
-        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+        // SAFETY: descriptors stay shared with the other threads; only the network changes.
+        unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }.unwrap();
         let tap = fs::OpenOptions::new().read(true).write(true).open("/dev/net/tun").unwrap();
         // SAFETY: an all-zero request is valid, and an empty name asks the kernel for one.
         unsafe {

@@ -1,0 +1,112 @@
+//! Bringing up the children of a machine: forks of its process.
+
+use std::sync::Arc;
+
+use pandastack_engine::{Confinement, Machine, Pause, Place, Shape};
+
+use crate::error::{AgentError, Result};
+use crate::host_resources::HostResources;
+use crate::launch::{Remembered, Stages, finish, with_volumes};
+use crate::machine_resources::{MachineResources, Origin};
+use crate::record::SandboxRecord;
+use crate::running_machine::{RunningMachine, abandon, kill};
+
+/// A child that was forked and not yet let run.
+pub(crate) struct Forked {
+    machine: Result<Arc<dyn Machine>>,
+    resources: MachineResources,
+}
+
+impl Forked {
+    /// Ends a child that something else is missing for.
+    pub(crate) async fn end(self, host: &HostResources) {
+        if let Ok(machine) = &self.machine {
+            kill(machine.as_ref()).await;
+        }
+        abandon(host, self.resources).await;
+    }
+}
+
+/// Resources for children of a machine. With `disk_now` it is a zygote, and they are complete; the
+/// disks and volumes of a running machine are cloned while it is paused.
+pub(crate) async fn prepare_children(
+    host: &HostResources,
+    parent: &MachineResources,
+    shape: Shape,
+    records: &[SandboxRecord],
+    disk_now: bool,
+) -> Vec<Result<(MachineResources, Place)>> {
+    let (memory, disk) = (parent.memory(), parent.disk());
+    let prepare = |record: &SandboxRecord| {
+        let (id, uid, spec) = (record.spec.id.clone(), record.uid, record.spec.clone());
+        let (memory, disk) = (memory.clone(), disk_now.then(|| disk.clone()));
+        async move {
+            let origin = Origin { memory: &memory, disk: disk.as_deref(), shape };
+            let confinement = Confinement::Full { uid, gid: uid };
+            let dir = host.layout.machine(&id);
+            let resources =
+                MachineResources::prepare(host, id.as_str(), dir, &origin, confinement, &spec.network)
+                    .await?;
+            if disk_now { with_volumes(host, &spec, resources).await } else { Ok(resources) }
+        }
+    };
+    futures::future::join_all(records.iter().map(prepare)).await
+}
+
+/// Forks a **paused** machine into prepared places, or with `pause` one that is paused for it and
+/// goes on: see [`Machine::fork_and_resume`]. One result per child, in order.
+pub(crate) async fn fork_children(
+    host: &HostResources,
+    parent: &dyn Machine,
+    prepared: Vec<Result<(MachineResources, Place)>>,
+    pause: Option<Pause>,
+) -> Vec<Result<Forked>> {
+    let (mut all_resources, mut places) = (Vec::new(), Vec::new());
+    for child in prepared {
+        match child {
+            Ok((resources, place)) => {
+                places.push(place);
+                all_resources.push(Ok(resources));
+            }
+            Err(error) => all_resources.push(Err(error)),
+        }
+    }
+    let made = match pause {
+        Some(pause) => parent.fork_and_resume(places, pause).await,
+        None => parent.fork(places).await,
+    };
+    let mut machines = match made {
+        Ok(machines) => machines.into_iter(),
+        Err(error) => {
+            let reason = error.to_string();
+            let mut failed = Vec::new();
+            for resources in all_resources {
+                failed.push(Err(match resources {
+                    Ok(resources) => {
+                        abandon(host, resources).await;
+                        AgentError::Launch(format!("the fork failed: {reason}"))
+                    }
+                    Err(error) => error,
+                }));
+            }
+            return failed;
+        }
+    };
+    let pair = |resources: Result<MachineResources>| {
+        let resources = resources?;
+        let gone = || AgentError::Launch("the engine returned no machine for this child".to_owned());
+        Ok(Forked { machine: machines.next().ok_or_else(gone).and_then(|m| Ok(m?)), resources })
+    };
+    all_resources.into_iter().map(pair).collect()
+}
+
+/// Lets a forked child run and passes it through the identity gate.
+pub(crate) async fn bring_up_child(
+    host: &HostResources,
+    record: &mut SandboxRecord,
+    forked: Forked,
+    remembered: Remembered<'_>,
+    stages: Stages,
+) -> Result<RunningMachine> {
+    finish(host, record, forked.machine, forked.resources, Some(remembered), stages).await
+}
