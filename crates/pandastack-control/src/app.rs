@@ -3,6 +3,7 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
+use axum::extract::FromRef;
 use pandastack_webhooks::Webhooks;
 
 use crate::apps::Apps;
@@ -15,7 +16,7 @@ use crate::databases::revive::Revivals;
 use crate::databases::room::Rooms;
 use crate::functions::Functions;
 use crate::metrics::Metrics;
-use crate::replicas::Replicas;
+use crate::replicas::{Member, Replicas};
 use crate::sandboxes::Sandboxes;
 use crate::schedules::Schedules;
 
@@ -26,8 +27,8 @@ pub(crate) struct App {
     pub(crate) postgres: Option<PublicAddress>,
     pub(crate) database_ports: Option<Ports>,
     pub(crate) keys: Arc<Keys>,
-    pub(crate) metrics: Metrics,
-    pub(crate) audit: AuditLog,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) audit: Arc<AuditLog>,
     pub(crate) functions: Functions,
     /// Makes requests to URLs that users configured.
     pub(crate) webhooks: Arc<Webhooks>,
@@ -45,5 +46,34 @@ impl Deref for App {
 
     fn deref(&self) -> &Sandboxes {
         &self.sandboxes
+    }
+}
+
+impl App {
+    /// This server as one of the replicas.
+    pub(crate) fn member(&self) -> Member {
+        Member { sandboxes: Arc::clone(&self.sandboxes), replicas: Arc::clone(&self.replicas) }
+    }
+}
+
+/// The state of the server's own routes. Handlers take the part of it that they need.
+#[derive(Clone)]
+pub(crate) struct ServerState(pub(crate) Arc<App>);
+
+impl FromRef<ServerState> for Arc<App> {
+    fn from_ref(state: &ServerState) -> Self {
+        Arc::clone(&state.0)
+    }
+}
+
+impl FromRef<ServerState> for Arc<Sandboxes> {
+    fn from_ref(state: &ServerState) -> Self {
+        Arc::clone(&state.0.sandboxes)
+    }
+}
+
+impl FromRef<ServerState> for Arc<Keys> {
+    fn from_ref(state: &ServerState) -> Self {
+        Arc::clone(&state.0.keys)
     }
 }

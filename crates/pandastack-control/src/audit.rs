@@ -14,7 +14,6 @@ use pandastack_rest::Caller;
 use pandastack_rest::request_id::{REQUEST_ID, sandbox_of};
 use pandastack_types::api::AuditEntry;
 
-use crate::app::App;
 use crate::clock::now;
 use crate::store::ledger::AuditRecord;
 use pandastack_store::write_behind::WriteBehind;
@@ -27,7 +26,7 @@ pub(crate) type AuditLog = WriteBehind<AuditRecord>;
 
 /// Layer around every call with a key.
 pub(crate) async fn audited(
-    State(app): State<Arc<App>>,
+    State(log): State<Arc<AuditLog>>,
     caller: Caller,
     request: Request,
     next: Next,
@@ -55,6 +54,6 @@ pub(crate) async fn audited(
     let response = next.run(request).await;
     entry.status = response.status().as_u16();
     entry.took_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
-    app.audit.put(AuditRecord { workspace: caller.workspace, entry }).await;
+    log.put(AuditRecord { workspace: caller.workspace, entry }).await;
     response
 }

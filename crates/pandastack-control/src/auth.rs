@@ -3,7 +3,8 @@
 //! A key is `pds_` and 32 hex digits (128 random bits); its first 12 characters are public and find the row. Only its
 //! SHA-256 is stored: with 128 random bits there is nothing to guess, so no slow hash is needed. Comparison takes
 //! constant time. A key that was good is remembered for [`REMEMBERED`], so that the data path does not ask the store;
-//! one deleted here stops at once, one deleted by another replica within that time.
+//! one deleted here stops at once, one deleted by another replica within that time. The cache is written by hand because
+//! a key outlives its freshness in it: one that was good lately is looked up again even when its address is throttled.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -55,8 +56,7 @@ pub(crate) fn new_key(
 ) -> std::io::Result<NewKey> {
     let mut random = [0_u8; KEY_RANDOM_BYTES];
     getrandom::fill(&mut random).map_err(|error| std::io::Error::other(error.to_string()))?;
-    let hex: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
-    let secret = format!("{KEY_START}{hex}");
+    let secret = format!("{KEY_START}{}", data_encoding::HEXLOWER.encode(&random));
     let record = TokenRecord {
         prefix: secret.chars().take(PREFIX_CHARS).collect(),
         workspace,

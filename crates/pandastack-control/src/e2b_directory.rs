@@ -8,12 +8,11 @@ use pandastack_e2b::{Directory, DirectoryUnavailable};
 use pandastack_types::api::Sandbox;
 use pandastack_types::{SandboxId, SandboxState};
 
-use crate::app::App;
-use crate::sandboxes::view;
+use crate::sandboxes::{Sandboxes, view};
 use crate::store::{SandboxRecord, Select, StoreError};
 
 /// Sandboxes of all workspaces.
-pub(crate) struct StoredDirectory(pub(crate) Arc<App>);
+pub(crate) struct StoredDirectory(pub(crate) Arc<Sandboxes>);
 
 fn unavailable(error: StoreError) -> DirectoryUnavailable {
     DirectoryUnavailable(error.into())

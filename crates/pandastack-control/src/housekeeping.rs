@@ -7,9 +7,11 @@ use futures::future::BoxFuture;
 use jiff::{SignedDuration, Timestamp};
 use pandastack_types::Result;
 use pandastack_types::limits::{AUDIT_DAYS, EVENTS_PAGE_MAX, IDEMPOTENCY_SECONDS, RUN_DAYS, RUNS_KEPT_MAX};
+use tokio_util::sync::CancellationToken;
 
-use crate::app::App;
+use crate::auth::Keys;
 use crate::clock::now;
+use crate::sandboxes::Sandboxes;
 
 /// How often old rows are removed.
 const PRUNE_EVERY: Duration = Duration::from_secs(3600);
@@ -21,38 +23,38 @@ const DELIVERY_DAYS: i64 = 14;
 const EVENT_DAYS: i64 = 30;
 
 /// Removes what a service keeps for a while.
-pub(crate) type PruneHook = fn(&App) -> BoxFuture<'_, Result<()>>;
+pub(crate) type PruneHook = Box<dyn Fn() -> BoxFuture<'static, Result<()>> + Send + Sync>;
 
 /// Removes old rows until shutdown: the server's own, and those of each hook.
-pub(crate) async fn prune(app: Arc<App>, hooks: &'static [PruneHook]) {
+pub(crate) async fn prune(sandboxes: Arc<Sandboxes>, hooks: Arc<[PruneHook]>) {
     let mut every = tokio::time::interval(PRUNE_EVERY);
-    while app.shutdown.run_until_cancelled(every.tick()).await.is_some() {
-        if let Err(error) = prune_old(&app, hooks).await {
+    while sandboxes.shutdown.run_until_cancelled(every.tick()).await.is_some() {
+        if let Err(error) = prune_old(&sandboxes, &hooks).await {
             tracing::warn!(%error, "old rows are removed later");
         }
     }
 }
 
-async fn prune_old(app: &App, hooks: &[PruneHook]) -> Result<()> {
+async fn prune_old(sandboxes: &Sandboxes, hooks: &[PruneHook]) -> Result<()> {
     let before = |duration| now().checked_sub(duration).unwrap_or(Timestamp::MIN);
     let window = SignedDuration::from_secs(i64::try_from(IDEMPOTENCY_SECONDS).unwrap_or(i64::MAX));
     let events = SignedDuration::from_hours(24 * EVENT_DAYS);
-    app.store.prune(before(events), before(window), EVENTS_PAGE_MAX).await?;
+    sandboxes.store.prune(before(events), before(window), EVENTS_PAGE_MAX).await?;
     let runs = before(SignedDuration::from_hours(24 * RUN_DAYS));
-    app.store.prune_runs(runs, RUNS_KEPT_MAX).await?;
-    app.store.prune_deliveries(before(SignedDuration::from_hours(24 * DELIVERY_DAYS))).await?;
-    app.store.prune_audit(before(SignedDuration::from_hours(24 * AUDIT_DAYS))).await?;
+    sandboxes.store.prune_runs(runs, RUNS_KEPT_MAX).await?;
+    sandboxes.store.prune_deliveries(before(SignedDuration::from_hours(24 * DELIVERY_DAYS))).await?;
+    sandboxes.store.prune_audit(before(SignedDuration::from_hours(24 * AUDIT_DAYS))).await?;
     for hook in hooks {
-        hook(app).await?;
+        hook().await?;
     }
     Ok(())
 }
 
 /// Writes when keys were last used, until shutdown. Every replica does: each knows which ones were used with it.
-pub(crate) async fn keep_keys(app: Arc<App>) {
+pub(crate) async fn keep_keys(keys: Arc<Keys>, shutdown: CancellationToken) {
     let mut every = tokio::time::interval(TOUCH_EVERY);
-    while app.shutdown.run_until_cancelled(every.tick()).await.is_some() {
-        if let Err(error) = app.keys.write_last_used().await {
+    while shutdown.run_until_cancelled(every.tick()).await.is_some() {
+        if let Err(error) = keys.write_last_used().await {
             tracing::warn!(%error, "last-used times of keys are written later");
         }
     }

@@ -21,8 +21,9 @@ use pandastack_types::limits::{IDEMPOTENCY_KEY_BYTES_MAX, IDEMPOTENCY_SECONDS};
 use pandastack_types::{Error, ErrorCode, Result, SandboxState};
 use sha2::{Digest, Sha256};
 
-use crate::app::App;
 use crate::clock::now;
+use crate::replicas::Member;
+use crate::sandboxes::Sandboxes;
 use crate::sandboxes::ops;
 use crate::sandboxes::view;
 use crate::store::{IdempotencyClaim, IdempotencyKey, IdempotencyOutcome, SandboxRecord};
@@ -54,28 +55,29 @@ pub(crate) fn idempotency_key(headers: &http::HeaderMap) -> Result<Option<String
 
 /// Layer around calls that make something.
 pub(crate) async fn once(
-    State(app): State<Arc<App>>,
+    State(member): State<Member>,
     caller: Caller,
     request: Request,
     next: Next,
 ) -> ApiResult<Response> {
     let Some(key) = idempotency_key(request.headers())? else { return Ok(next.run(request).await) };
+    let Member { sandboxes, replicas } = member;
     let key = IdempotencyKey { workspace: caller.workspace, key };
     let (mut parts, body) = request.into_parts();
     let body = read_body(body).await?;
     let claim = IdempotencyClaim {
         key: key.clone(),
         fingerprint: fingerprint(parts.method.as_str(), parts.uri.path(), &body),
-        instance: app.replicas.instance.clone(),
+        instance: replicas.instance.clone(),
         at: now(),
         not_before: window_start(),
     };
-    let mut outcome = app.store.idempotency_begin(&claim).await?;
+    let mut outcome = sandboxes.store.idempotency_begin(&claim).await?;
     if let IdempotencyOutcome::Orphan(record) = &outcome
         && record.state == SandboxState::Failed
     {
-        discard(&app, &key, (**record).clone()).await?;
-        outcome = app.store.idempotency_begin(&claim).await?;
+        discard(&sandboxes, &key, (**record).clone()).await?;
+        outcome = sandboxes.store.idempotency_begin(&claim).await?;
     }
     match outcome {
         IdempotencyOutcome::Fresh => {}
@@ -88,12 +90,12 @@ pub(crate) async fn once(
             )
             .into());
         }
-        IdempotencyOutcome::Orphan(record) => return Ok(adopt(&app, &key, *record).await?),
+        IdempotencyOutcome::Orphan(record) => return Ok(adopt(&sandboxes, &key, *record).await?),
     }
     parts.extensions.insert(key.clone());
     let request = Request::from_parts(parts, Body::from(body));
-    let owner = Arc::clone(&app);
-    Ok(app.owned(async move { keep(&owner, &key, next.run(request).await).await }).await?)
+    let owner = Arc::clone(&sandboxes);
+    Ok(sandboxes.owned(async move { keep(&owner, &key, next.run(request).await).await }).await?)
 }
 
 fn window_start() -> Timestamp {
@@ -118,7 +120,7 @@ fn running() -> Error {
 }
 
 /// Stores an answer if it is final, else lets the key be used again.
-async fn keep(app: &App, key: &IdempotencyKey, response: Response) -> Result<Response> {
+async fn keep(sandboxes: &Sandboxes, key: &IdempotencyKey, response: Response) -> Result<Response> {
     let status = response.status();
     let is_final = !status.is_server_error() && status != StatusCode::TOO_MANY_REQUESTS;
     let known_length = response.headers().get(header::CONTENT_LENGTH);
@@ -126,7 +128,7 @@ async fn keep(app: &App, key: &IdempotencyKey, response: Response) -> Result<Res
         .and_then(|value| value.to_str().ok()?.parse::<usize>().ok())
         .is_none_or(|length| length <= ANSWER_BYTES_MAX);
     if !is_final || !fits {
-        app.store.idempotency_finish(key, None).await?;
+        sandboxes.store.idempotency_finish(key, None).await?;
         return Ok(response);
     }
     let (parts, body) = response.into_parts();
@@ -134,7 +136,7 @@ async fn keep(app: &App, key: &IdempotencyKey, response: Response) -> Result<Res
         Ok(collected) => collected.to_bytes(),
         Err(error) => return Err(Error::internal(error)),
     };
-    app.store.idempotency_finish(key, Some((status.as_u16(), &bytes))).await?;
+    sandboxes.store.idempotency_finish(key, Some((status.as_u16(), &bytes))).await?;
     Ok(Response::from_parts(parts, Body::from(bytes)))
 }
 
@@ -148,18 +150,18 @@ fn replay(status: u16, body: Vec<u8>) -> Response {
 }
 
 /// The process that worked on it died, and so did the machine: nobody was told of it, so it is made again.
-async fn discard(app: &Arc<App>, key: &IdempotencyKey, record: SandboxRecord) -> Result<()> {
-    ops::delete::delete(&app.sandboxes, record, Some("its creation was not acknowledged")).await?;
-    Ok(app.store.idempotency_finish(key, None).await?)
+async fn discard(sandboxes: &Arc<Sandboxes>, key: &IdempotencyKey, record: SandboxRecord) -> Result<()> {
+    ops::delete::delete(sandboxes, record, Some("its creation was not acknowledged")).await?;
+    Ok(sandboxes.store.idempotency_finish(key, None).await?)
 }
 
 /// The process that worked on it died, but its sandbox was found and finished: that is the answer.
-async fn adopt(app: &App, key: &IdempotencyKey, record: SandboxRecord) -> Result<Response> {
+async fn adopt(sandboxes: &Sandboxes, key: &IdempotencyKey, record: SandboxRecord) -> Result<Response> {
     if matches!(record.state, SandboxState::Creating | SandboxState::Stopping) {
         return Err(running());
     }
-    let shown = view::sandbox(&app.hosts, record);
+    let shown = view::sandbox(&sandboxes.hosts, record);
     let body = serde_json::to_vec(&shown).map_err(Error::internal)?;
-    app.store.idempotency_finish(key, Some((StatusCode::CREATED.as_u16(), &body))).await?;
+    sandboxes.store.idempotency_finish(key, Some((StatusCode::CREATED.as_u16(), &body))).await?;
     Ok((StatusCode::CREATED, Json(shown)).into_response())
 }

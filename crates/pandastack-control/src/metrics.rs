@@ -11,16 +11,14 @@ use pandastack_rest::metrics::Family;
 use pandastack_types::SandboxState;
 use pandastack_types::api::Host;
 
-use crate::app::App;
-
 /// Layer that counts and times requests.
-pub(crate) async fn counted(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+pub(crate) async fn counted(State(metrics): State<Arc<Metrics>>, request: Request, next: Next) -> Response {
     let began = Instant::now();
     let method = request.method().clone();
     let route = request.extensions().get::<MatchedPath>().cloned();
     let response = next.run(request).await;
     let route = route.as_ref().map_or("unknown", MatchedPath::as_str);
-    app.metrics.count_request(method.as_str(), route, response.status().as_u16(), began.elapsed());
+    metrics.count_request(method.as_str(), route, response.status().as_u16(), began.elapsed());
     response
 }
 

@@ -2,6 +2,9 @@
 //! steadily.
 //!
 //! Kept in memory: with several replicas each admits its share of what clients send it.
+//!
+//! Written by hand because an address is asked for before its key is checked and charged only if the key is bad. The
+//! limiters of the `governor` crate charge whoever asks.
 
 use std::collections::HashMap;
 use std::hash::Hash;

@@ -23,7 +23,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::app::App;
 use crate::apps::Apps;
-use crate::audit::AuditLog;
 use crate::auth::Keys;
 use crate::clock::now;
 use crate::config::ControlConfig;
@@ -34,7 +33,6 @@ use crate::databases::room::Rooms;
 use crate::e2b_directory::StoredDirectory;
 use crate::functions::Functions;
 use crate::housekeeping::{self, PruneHook};
-use crate::metrics::Metrics;
 use crate::postgres_listener::PostgresListener;
 use crate::preview_routes::StoredRoutes;
 use crate::rate::Rates;
@@ -181,7 +179,8 @@ impl Control {
         let app = self.app;
         let mut servers = JoinSet::new();
         let native = routes::public(Arc::clone(&app));
-        let e2b = Facade::new(native.clone(), Arc::new(StoredDirectory(Arc::clone(&app))), &app.link);
+        let e2b =
+            Facade::new(native.clone(), Arc::new(StoredDirectory(Arc::clone(&app.sandboxes))), &app.link);
         let own_ports =
             OwnPorts { ports: &pandastack_e2b::PORTS, router: routes::facade(e2b.sandbox_ports()) };
         let databases = Arc::new(StoredDatabases(Arc::clone(&app)));
@@ -203,7 +202,7 @@ impl Control {
             servers.spawn(serve_tcp(listener, private.clone(), app.shutdown.clone()));
         }
         servers.spawn(serve_unix(self.internal_socket, private, app.shutdown.clone()));
-        servers.spawn(housekeeping::keep_keys(Arc::clone(&app)));
+        servers.spawn(housekeeping::keep_keys(Arc::clone(&app.keys), app.shutdown.clone()));
         // Stopped last: answers that are still being given are written down, too.
         let audit_stop = CancellationToken::new();
         let auditor = {
@@ -213,8 +212,8 @@ impl Control {
                 tokio::join!(app.audit.write(store, &stop), app.functions.runs.write(store, &stop));
             })
         };
-        let (leave, tasks) = (CancellationToken::new(), leader_tasks(&app));
-        let mut membership = std::pin::pin!(replicas::run(&app, self.session, self.leads, &leave, &tasks));
+        let (leave, tasks, member) = (CancellationToken::new(), leader_tasks(&app), app.member());
+        let mut membership = std::pin::pin!(replicas::run(&member, self.session, self.leads, &leave, &tasks));
         tokio::select! {
             () = shutdown.cancelled() => {}
             Err(LeadershipLost(error)) = &mut membership => return Err(ServeError::LeadershipLost(error)),
@@ -259,7 +258,14 @@ fn advertised(config: &ControlConfig, internal: Option<&TcpListener>) -> String 
 }
 
 /// What the services forget after a while.
-const PRUNE_HOOKS: &[PruneHook] = &[functions::prune_runs];
+fn prune_hooks(app: &Arc<App>) -> Arc<[PruneHook]> {
+    let app = Arc::clone(app);
+    let runs: PruneHook = Box::new(move || {
+        let app = Arc::clone(&app);
+        Box::pin(async move { functions::prune_runs(&app).await })
+    });
+    Arc::new([runs])
+}
 
 /// Background tasks of the leader, in the order in which they begin.
 fn leader_tasks(app: &Arc<App>) -> Vec<LeaderTask> {
@@ -276,7 +282,7 @@ fn leader_tasks(app: &Arc<App>) -> Vec<LeaderTask> {
         task(app, apps::reporter::run),
         task(app, apps::poller::run),
         task(app, |app| reaper::run(Arc::clone(&app.sandboxes))),
-        task(app, |app| housekeeping::prune(app, PRUNE_HOOKS)),
+        task(app, |app| housekeeping::prune(Arc::clone(&app.sandboxes), prune_hooks(&app))),
         task(app, functions::run),
         task(app, schedules::run),
     ]
@@ -302,8 +308,8 @@ fn new_app(
         postgres: None,
         database_ports: None,
         keys,
-        metrics: Metrics::default(),
-        audit: AuditLog::default(),
+        metrics: Arc::default(),
+        audit: Arc::default(),
         functions: Functions::default(),
         schedules: Arc::new(Schedules::new(Arc::clone(&webhooks))),
         webhooks,

@@ -10,6 +10,7 @@
 //! anything about the URL is believed.
 
 use axum::extract::Request;
+use data_encoding::HEXLOWER;
 use hmac::{Hmac, KeyInit, Mac};
 use http::{Method, header};
 use pandastack_rest::Caller;
@@ -114,7 +115,7 @@ fn signature(key: &[u8], method: &str, sandbox: &SandboxId, pairs: &[(String, St
         mac.update(&(part.len() as u64).to_be_bytes());
         mac.update(part.as_bytes());
     }
-    mac.finalize().into_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
+    HEXLOWER.encode(&mac.finalize().into_bytes())
 }
 
 fn percent_encode(text: &str) -> String {

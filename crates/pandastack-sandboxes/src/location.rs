@@ -4,6 +4,9 @@
 //! ([`Sandboxes::publish`](super::Sandboxes::publish)), and so does one of another replica, as soon
 //! as the store tells of it. Until then the agent, which has the last word, refuses the stale
 //! incarnation or does not know the sandbox.
+//!
+//! Written by hand, and not with a cache crate, because what was read before a change must not be
+//! remembered after it: the counter of changes and the map are under one lock.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,7 +16,7 @@ use pandastack_types::{HostId, SandboxId, WorkspaceId};
 
 /// How long a location is not looked up again.
 const REMEMBERED: Duration = Duration::from_secs(5);
-/// LocationCache remembered at once; beyond it all are forgotten and looked up again.
+/// Locations remembered at once; beyond it all are forgotten and looked up again.
 const REMEMBERED_MAX: usize = 10_000;
 
 /// Where a live sandbox is.

@@ -4,7 +4,7 @@
 //! stream both ways. A request is passed on once; a replica that is asked though it does not lead says so, and the client tries
 //! again.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
@@ -15,8 +15,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, header};
 use pandastack_rest::ApiError;
 use pandastack_types::{Error, ErrorCode, Result};
 
-use super::Replicas;
-use crate::app::App;
+use super::{Member, Replicas};
 use crate::functions;
 use crate::store::replicas::Replica;
 
@@ -51,11 +50,11 @@ pub(super) struct Leader {
 }
 
 /// Layer: what is the leader's goes to the leader.
-pub(crate) async fn to_leader(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
-    if app.replicas.leads() || !is_leaders(request.uri(), request.headers()) {
+pub(crate) async fn to_leader(State(member): State<Member>, request: Request, next: Next) -> Response {
+    if member.replicas.leads() || !is_leaders(request.uri(), request.headers()) {
         return next.run(request).await;
     }
-    match pass_on(&app, request).await {
+    match pass_on(&member, request).await {
         Ok(response) => response,
         Err(error) => ApiError(error).into_response(),
     }
@@ -69,16 +68,16 @@ fn is_leaders(uri: &http::Uri, headers: &HeaderMap) -> bool {
     path.starts_with("/internal/v1/hosts/") || functions::is_named(headers, uri)
 }
 
-async fn pass_on(app: &App, request: Request) -> Result<Response> {
+async fn pass_on(member: &Member, request: Request) -> Result<Response> {
     if request.headers().contains_key(PASSED_ON) {
         return Err(nobody_leads());
     }
-    let leader = leader(app).await?;
+    let leader = leader(member).await?;
     let (mut parts, body) = request.into_parts();
     for name in &HOP_BY_HOP {
         parts.headers.remove(name);
     }
-    let me = HeaderValue::from_str(&app.replicas.instance);
+    let me = HeaderValue::from_str(&member.replicas.instance);
     parts.headers.insert(PASSED_ON, me.unwrap_or_else(|_| HeaderValue::from_static("replica")));
     parts.headers.remove(PASSED_ON_FOR);
     if let Some(client) = parts.extensions.get::<pandastack_edge::Client>()
@@ -95,7 +94,7 @@ async fn pass_on(app: &App, request: Request) -> Result<Response> {
         .send()
         .await;
     let answer = sent.map_err(|error| {
-        app.replicas.forget_leader();
+        member.replicas.forget_leader();
         let what = format!(
             "the leader, replica `{}`, is not responding; try again shortly",
             leader.replica.instance
@@ -116,15 +115,15 @@ fn nobody_leads() -> Error {
     Error::new(ErrorCode::Unavailable, "the control servers have no leader; try again in a few seconds")
 }
 
-async fn leader(app: &App) -> Result<Leader> {
-    if let Some(known) = app.replicas.remembered_leader() {
+async fn leader(member: &Member) -> Result<Leader> {
+    if let Some(known) = member.replicas.remembered_leader() {
         return Ok(known);
     }
-    let replicas = app.store.replicas().await?;
+    let replicas = member.sandboxes.store.replicas().await?;
     let found =
-        replicas.into_iter().find(|replica| replica.leads && replica.instance != app.replicas.instance);
+        replicas.into_iter().find(|replica| replica.leads && replica.instance != member.replicas.instance);
     let found = found.ok_or_else(nobody_leads)?;
-    app.replicas.remember_leader(found)
+    member.replicas.remember_leader(found)
 }
 
 /// A client for another replica, and what its paths begin with.

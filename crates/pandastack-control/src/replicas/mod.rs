@@ -22,7 +22,7 @@ mod forward;
 mod peers;
 
 pub(crate) use forward::{PASSED_ON_FOR, to_leader};
-pub(crate) use peers::{PATH as UNDER_WAY, ReplicaPeers, show_marks};
+pub(crate) use peers::{PATH as MARKS_PATH, ReplicaPeers};
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -34,7 +34,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::app::App;
+use crate::sandboxes::Sandboxes;
 use crate::store::replicas::{News, Session};
 use crate::store::{self, StoreError};
 
@@ -74,6 +74,13 @@ impl Replicas {
     }
 }
 
+/// This server as one of the replicas: its sandbox core, and who it is.
+#[derive(Clone)]
+pub(crate) struct Member {
+    pub(crate) sandboxes: Arc<Sandboxes>,
+    pub(crate) replicas: Arc<Replicas>,
+}
+
 /// A leader lost its session: another one may lead.
 #[derive(Debug)]
 pub(crate) struct LeadershipLost(pub(crate) StoreError);
@@ -89,7 +96,7 @@ enum End {
 
 /// Takes part until told to leave. `leads`: the session leads already, and nobody led before it.
 pub(crate) async fn run(
-    app: &Arc<App>,
+    member: &Member,
     mut session: Box<dyn Session>,
     leads: bool,
     leave: &CancellationToken,
@@ -97,31 +104,31 @@ pub(crate) async fn run(
 ) -> Result<(), LeadershipLost> {
     let mut work = Work { tasks, running: Vec::new() };
     if leads {
-        work.begin(app);
+        work.begin(member);
     }
     loop {
-        match take_part(app, session.as_mut(), &mut work, leave).await {
+        match take_part(member, session.as_mut(), &mut work, leave).await {
             End::Left => {
                 session.leave().await;
                 return Ok(());
             }
-            End::Lost(error) if app.replicas.leads() => return Err(LeadershipLost(error)),
+            End::Lost(error) if member.replicas.leads() => return Err(LeadershipLost(error)),
             End::Lost(error) => {
                 tracing::warn!(%error, "the session with the database is lost; joining again")
             }
         }
         // Its locks end with it.
         drop(session);
-        session = match join_again(app, leave).await {
+        session = match join_again(member, leave).await {
             Some(joined) => joined,
             None => return Ok(()),
         };
-        catch_up(app).await;
+        catch_up(&member.sandboxes).await;
     }
 }
 
 async fn take_part(
-    app: &Arc<App>,
+    member: &Member,
     session: &mut dyn Session,
     work: &mut Work<'_>,
     leave: &CancellationToken,
@@ -130,11 +137,11 @@ async fn take_part(
     beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut act_from: Option<Instant> = None;
     loop {
-        let waited = act_from.filter(|_| !app.replicas.leads());
+        let waited = act_from.filter(|_| !member.replicas.leads());
         tokio::select! {
             () = leave.cancelled() => return End::Left,
             news = session.news() => match news {
-                Ok(news) => hear(app, news).await,
+                Ok(news) => hear(member, news).await,
                 Err(error) => return End::Lost(error),
             },
             _ = beat.tick() => match timeout(BEAT_MAX, session.beat()).await {
@@ -143,18 +150,18 @@ async fn take_part(
                 Ok(Err(error)) => return End::Lost(error),
                 Err(_) => return End::Lost(StoreError::timed_out()),
             },
-            () = tokio::time::sleep_until(waited.unwrap_or_else(Instant::now)), if waited.is_some() => work.begin(app),
+            () = tokio::time::sleep_until(waited.unwrap_or_else(Instant::now)), if waited.is_some() => work.begin(member),
         }
     }
 }
 
-async fn join_again(app: &App, leave: &CancellationToken) -> Option<Box<dyn Session>> {
+async fn join_again(member: &Member, leave: &CancellationToken) -> Option<Box<dyn Session>> {
     loop {
         tokio::select! {
             () = leave.cancelled() => return None,
             () = tokio::time::sleep(REJOIN_AFTER) => {}
         }
-        let joined = timeout(BEAT_MAX, join(app.store.as_ref(), &app.replicas)).await;
+        let joined = timeout(BEAT_MAX, join(member.sandboxes.store.as_ref(), &member.replicas)).await;
         match joined.unwrap_or(Err(StoreError::timed_out())) {
             Ok(session) => return Some(session),
             Err(error) => tracing::debug!(%error, "the database does not answer yet"),
@@ -174,10 +181,11 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    fn begin(&mut self, app: &Arc<App>) {
-        tracing::info!(instance = app.replicas.instance, "this server leads");
-        app.replicas.lead();
-        self.running = self.tasks.iter().map(|task| app.tasks.spawn(task()).abort_handle()).collect();
+    fn begin(&mut self, member: &Member) {
+        tracing::info!(instance = member.replicas.instance, "this server leads");
+        member.replicas.lead();
+        self.running =
+            self.tasks.iter().map(|task| member.sandboxes.tasks.spawn(task()).abort_handle()).collect();
     }
 }
 
@@ -188,28 +196,29 @@ impl Drop for Work<'_> {
 }
 
 /// Takes in what was changed, by whomever.
-async fn hear(app: &App, news: Vec<News>) {
+async fn hear(member: &Member, news: Vec<News>) {
+    let sandboxes = &member.sandboxes;
     for one in news {
         match one {
-            News::Event(event) => app.tell(event),
-            News::Host(host) if !app.replicas.leads() => match app.store.host(&host).await {
-                Ok(Some(record)) => app.hosts.told(record),
+            News::Event(event) => sandboxes.tell(event),
+            News::Host(host) if !member.replicas.leads() => match sandboxes.store.host(&host).await {
+                Ok(Some(record)) => sandboxes.hosts.told(record),
                 Ok(None) => {}
                 Err(error) => tracing::warn!(%host, %error, "a report of a host was not seen"),
             },
             News::Host(_) => {}
-            News::Names => app.forget_names(),
+            News::Names => sandboxes.forget_names(),
         }
     }
 }
 
 /// Whatever was changed while nobody told is looked up again.
-async fn catch_up(app: &App) {
-    app.forget_names();
-    app.sandboxes.forget_all();
-    let hosts: Result<_> = app.store.hosts().await.map_err(Into::into);
+async fn catch_up(sandboxes: &Sandboxes) {
+    sandboxes.forget_names();
+    sandboxes.forget_all();
+    let hosts: Result<_> = sandboxes.store.hosts().await.map_err(Into::into);
     match hosts {
-        Ok(hosts) => app.hosts.load(hosts, crate::clock::now()),
+        Ok(hosts) => sandboxes.hosts.load(hosts, crate::clock::now()),
         Err(error) => tracing::warn!(%error, "hosts are seen again when they report"),
     }
 }

@@ -10,18 +10,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use axum::Json;
-use axum::extract::Request;
-use axum::extract::State;
 use jiff::Timestamp;
-use pandastack_rest::ApiResult;
 use pandastack_types::link::{Direction, LINK_HEADER, LinkKey};
 use pandastack_types::{Error, HostId, Result};
 
 use super::Replicas;
 use super::forward::way_to;
-use crate::app::App;
-use crate::routes::internal::signer;
 use crate::sandboxes::Peers;
 use crate::sandboxes::in_flight::Marks;
 use crate::store::Store;
@@ -31,12 +25,6 @@ use crate::store::replicas::Replica;
 pub(crate) const PATH: &str = "/internal/v1/under-way";
 /// How long a replica may take to answer.
 const ANSWER_MAX: Duration = Duration::from_secs(3);
-
-/// Answers another replica.
-pub(crate) async fn show_marks(State(app): State<Arc<App>>, request: Request) -> ApiResult<Json<Marks>> {
-    signer(&app, &request.into_parts().0)?;
-    Ok(Json(app.in_flight.marks()))
-}
 
 /// The other replicas on the database.
 pub(crate) struct ReplicaPeers {

@@ -7,10 +7,10 @@ use axum::routing::post;
 use pandastack_rest::ApiError;
 use pandastack_types::{Error, ErrorCode};
 
-use crate::app::App;
+use crate::sandboxes::Sandboxes;
 
 /// Whoever builds one of them takes it out of here.
-pub(super) fn routes() -> Router<Arc<App>> {
+pub(super) fn routes() -> Router<Arc<Sandboxes>> {
     Router::new().route("/templates/build", post(absent))
 }
 

@@ -23,7 +23,7 @@ use pandastack_types::limits::FILE_BODY_BYTES_MAX;
 use pandastack_types::{Error, ErrorBody, ErrorCode, Result, SandboxId};
 use serde::Deserialize;
 
-use crate::app::App;
+use crate::sandboxes::Sandboxes;
 use crate::sandboxes::{ops, validate};
 
 /// Request headers that mean something to an agent.
@@ -64,13 +64,13 @@ impl PathArg {
     request_body = ExecRequest, responses((status = 200, body = ExecResult), (status = 400, body = ErrorBody),
     (status = 404, body = ErrorBody), (status = 504, description = "The command was killed at its timeout", body = ErrorBody)))]
 pub(crate) async fn exec(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     Id(id): Id<SandboxId>,
     request: Request,
 ) -> ApiResult<Response> {
     let request = checked(request, validate::exec).await?;
-    let answer = forward(&app, &caller, &id, endpoints::Exec::pass_through, request).await;
+    let answer = forward(&sandboxes, &caller, &id, endpoints::Exec::pass_through, request).await;
     pandastack_fault::point("control.exec.answered").await;
     Ok(answer?)
 }
@@ -81,13 +81,13 @@ pub(crate) async fn exec(
     request_body = ExecRequest, responses((status = 200, content_type = "text/event-stream", body = String),
     (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub(crate) async fn exec_stream(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     Id(id): Id<SandboxId>,
     request: Request,
 ) -> ApiResult<Response> {
     let request = checked(request, validate::exec).await?;
-    Ok(forward(&app, &caller, &id, ExecStream::pass_through, request).await?)
+    Ok(forward(&sandboxes, &caller, &id, ExecStream::pass_through, request).await?)
 }
 
 /// Read a file, or a part of it with `Range`.
@@ -97,14 +97,14 @@ pub(crate) async fn exec_stream(
     (status = 206, content_type = "application/octet-stream", body = Vec<u8>), (status = 404, body = ErrorBody),
     (status = 416, body = ErrorBody)))]
 pub(crate) async fn read(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     Id(id): Id<SandboxId>,
     Query(arg): Query<PathArg>,
     request: Request,
 ) -> ApiResult<Response> {
     arg.check()?;
-    Ok(forward(&app, &caller, &id, ReadFile::pass_through, request).await?)
+    Ok(forward(&sandboxes, &caller, &id, ReadFile::pass_through, request).await?)
 }
 
 /// Write a file, making its parents. The body is streamed; readers see the old file until the new one is complete.
@@ -116,14 +116,14 @@ pub(crate) async fn read(
     request_body(content = Vec<u8>, content_type = "application/octet-stream"),
     responses((status = 200, body = FileWritten), (status = 413, body = ErrorBody), (status = 507, body = ErrorBody)))]
 pub(crate) async fn write(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     Id(id): Id<SandboxId>,
     Query(arg): Query<PathArg>,
     request: Request,
 ) -> ApiResult<Response> {
     arg.check()?;
-    Ok(forward(&app, &caller, &id, WriteFile::pass_through, limit_body(request)?).await?)
+    Ok(forward(&sandboxes, &caller, &id, WriteFile::pass_through, limit_body(request)?).await?)
 }
 
 /// Refuses an upload that is too large, at once if it says so.
@@ -144,14 +144,14 @@ pub(super) fn limit_body(request: Request) -> Result<Request> {
 #[utoipa::path(delete, path = "/v1/sandboxes/{id}/fs", tag = "files", params(("id" = SandboxId, Path), ("path" = String, Query)),
     responses((status = 204), (status = 404, body = ErrorBody)))]
 pub(crate) async fn remove(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     Id(id): Id<SandboxId>,
     Query(arg): Query<PathArg>,
     request: Request,
 ) -> ApiResult<Response> {
     arg.check()?;
-    Ok(forward(&app, &caller, &id, RemoveFile::pass_through, request).await?)
+    Ok(forward(&sandboxes, &caller, &id, RemoveFile::pass_through, request).await?)
 }
 
 /// List a directory; `/` when no path is given. With `recursive` or `depth`, those below it too.
@@ -160,7 +160,7 @@ pub(crate) async fn remove(
         ("depth" = Option<u32>, Query), ("limit" = Option<u32>, Query)),
     responses((status = 200, body = DirectoryListing), (status = 404, body = ErrorBody)))]
 pub(crate) async fn list_dir(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     Id(id): Id<SandboxId>,
     Query(arg): Query<PathArg>,
@@ -174,21 +174,21 @@ pub(crate) async fn list_dir(
             *request.uri_mut() = uri.parse().map_err(Error::internal)?;
         }
     }
-    Ok(forward(&app, &caller, &id, ListDirectory::pass_through, request).await?)
+    Ok(forward(&sandboxes, &caller, &id, ListDirectory::pass_through, request).await?)
 }
 
 /// Look at a file.
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/fs/stat", tag = "files", params(("id" = SandboxId, Path), ("path" = String, Query)),
     responses((status = 200, body = FileEntry), (status = 404, body = ErrorBody)))]
 pub(crate) async fn stat(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     Id(id): Id<SandboxId>,
     Query(arg): Query<PathArg>,
     request: Request,
 ) -> ApiResult<Response> {
     arg.check()?;
-    Ok(forward(&app, &caller, &id, StatFile::pass_through, request).await?)
+    Ok(forward(&sandboxes, &caller, &id, StatFile::pass_through, request).await?)
 }
 
 /// Make a directory and its parents.
@@ -197,21 +197,21 @@ pub(crate) async fn stat(
         ("user" = Option<String>, Query, description = "Owner of the new directories")),
     responses((status = 204), (status = 400, body = ErrorBody)))]
 pub(crate) async fn mkdir(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     Id(id): Id<SandboxId>,
     Query(arg): Query<PathArg>,
     request: Request,
 ) -> ApiResult<Response> {
     arg.check()?;
-    Ok(forward(&app, &caller, &id, MakeDirectory::pass_through, request.map(|_| Body::empty())).await?)
+    Ok(forward(&sandboxes, &caller, &id, MakeDirectory::pass_through, request.map(|_| Body::empty())).await?)
 }
 
 /// Rename or move a file.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/fs/rename", tag = "files", params(("id" = SandboxId, Path)),
     request_body = RenameFile, responses((status = 204), (status = 404, body = ErrorBody)))]
 pub(crate) async fn rename(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     Id(id): Id<SandboxId>,
     request: Request,
@@ -221,7 +221,7 @@ pub(crate) async fn rename(
         validate::path("to", &rename.to)
     })
     .await?;
-    Ok(forward(&app, &caller, &id, endpoints::RenameFile::pass_through, request).await?)
+    Ok(forward(&sandboxes, &caller, &id, endpoints::RenameFile::pass_through, request).await?)
 }
 
 /// Console log; with `follow`, as server-sent events.
@@ -229,12 +229,12 @@ pub(crate) async fn rename(
     params(("id" = SandboxId, Path), ("stream" = Option<String>, Query), ("follow" = Option<String>, Query)),
     responses((status = 200, content_type = "text/plain", body = String), (status = 404, body = ErrorBody)))]
 pub(crate) async fn logs(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     Id(id): Id<SandboxId>,
     request: Request,
 ) -> ApiResult<Response> {
-    Ok(forward(&app, &caller, &id, ReadLogs::pass_through, request).await?)
+    Ok(forward(&sandboxes, &caller, &id, ReadLogs::pass_through, request).await?)
 }
 
 /// Reads a small JSON body and checks it, so that a bad one is refused without waking anything.
@@ -253,18 +253,18 @@ pub(super) async fn checked<T: serde::de::DeserializeOwned>(
 /// Passes a request on to the sandbox's agent and its answer back. HEAD is answered from GET by dropping the body, here as in
 /// every HTTP server.
 pub(super) async fn forward<E: Endpoint>(
-    app: &App,
+    sandboxes: &Sandboxes,
     caller: &Caller,
     id: &SandboxId,
     call: impl FnOnce(&SandboxId, Option<String>) -> PassThrough<E>,
     request: Request,
 ) -> Result<Response> {
-    let (place, client) = ops::locate(app, &caller.workspace, id).await?;
+    let (place, client) = ops::locate(sandboxes, &caller.workspace, id).await?;
     let (parts, body) = request.into_parts();
     let call = call(id, agent_query(parts.uri.query()));
     let headers = picked(&parts.headers, &FORWARDED);
     let mut response = client.pass_through(&call, place.incarnation, headers, body).await?;
-    ops::note_wake(app, &place, id, &client).await;
+    ops::note_wake(sandboxes, &place, id, &client).await;
     for name in DROPPED {
         response.headers_mut().remove(name);
     }

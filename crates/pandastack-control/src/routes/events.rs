@@ -16,8 +16,8 @@ use serde::Deserialize;
 use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::time::timeout;
 
-use crate::app::App;
 use crate::sandboxes::EventNotice;
+use crate::sandboxes::Sandboxes;
 
 #[derive(Deserialize)]
 pub(crate) struct Args {
@@ -31,36 +31,43 @@ pub(crate) struct Args {
            ("Last-Event-ID" = Option<i64>, Header)),
     responses((status = 200, body = EventList), (status = 404, body = ErrorBody)))]
 pub(crate) async fn events(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     Id(id): Id<SandboxId>,
     Query(args): Query<Args>,
     headers: HeaderMap,
 ) -> ApiResult<Response> {
-    app.store.sandbox(Some(&caller.workspace), &id).await?;
+    sandboxes.store.sandbox(Some(&caller.workspace), &id).await?;
     let tail = args.tail.unwrap_or(EVENTS_PAGE_MAX).min(EVENTS_PAGE_MAX);
     if !is_set(args.follow.as_deref()) {
-        let events = app.store.events_tail(&caller.workspace, &id, tail).await?;
+        let events = sandboxes.store.events_tail(&caller.workspace, &id, tail).await?;
         return Ok(Json(EventList { events }).into_response());
     }
     // Subscribe before reading what is there: an event in between is then seen twice and dropped once, never missed.
-    let news = app.events.subscribe();
+    let news = sandboxes.events.subscribe();
     let past = match headers.get("last-event-id") {
         Some(value) => {
             let last = value.to_str().ok().and_then(|text| text.parse().ok());
             let last = last.ok_or_else(|| Error::bad_request("Last-Event-ID must be an event id"))?;
-            app.store.events_after(&caller.workspace, &id, last, EVENTS_PAGE_MAX).await?
+            sandboxes.store.events_after(&caller.workspace, &id, last, EVENTS_PAGE_MAX).await?
         }
-        None => app.store.events_tail(&caller.workspace, &id, tail).await?,
+        None => sandboxes.store.events_tail(&caller.workspace, &id, tail).await?,
     };
-    let follower =
-        Follower { app, workspace: caller.workspace, id, news, last: 0, waiting: past.into(), ended: false };
+    let follower = Follower {
+        sandboxes,
+        workspace: caller.workspace,
+        id,
+        news,
+        last: 0,
+        waiting: past.into(),
+        ended: false,
+    };
     Ok(sse::respond(futures::stream::unfold(follower, Follower::next)))
 }
 
 /// A client that follows.
 struct Follower {
-    app: Arc<App>,
+    sandboxes: Arc<Sandboxes>,
     workspace: WorkspaceId,
     id: SandboxId,
     news: broadcast::Receiver<EventNotice>,
@@ -84,7 +91,7 @@ impl Follower {
                 self.ended = event.kind == "deleted";
                 return Some((sse::json_frame(event.id, "event", &event).ok()?, self));
             }
-            let shutdown = self.app.shutdown.clone();
+            let shutdown = self.sandboxes.shutdown.clone();
             let news = tokio::select! {
                 () = shutdown.cancelled() => return None,
                 news = timeout(sse::COMMENT_EVERY, self.news.recv()) => news,
@@ -96,8 +103,12 @@ impl Follower {
                 }
                 Ok(Ok(EventNotice::Event(_))) => {}
                 Ok(Ok(EventNotice::Missed) | Err(RecvError::Lagged(_))) => {
-                    let read =
-                        self.app.store.events_after(&self.workspace, &self.id, self.last, EVENTS_PAGE_MAX);
+                    let read = self.sandboxes.store.events_after(
+                        &self.workspace,
+                        &self.id,
+                        self.last,
+                        EVENTS_PAGE_MAX,
+                    );
                     self.waiting = read.await.ok()?.into();
                 }
                 Ok(Err(RecvError::Closed)) => return None,

@@ -21,8 +21,8 @@ use pandastack_types::{Error, ErrorBody, ErrorCode, Result, SandboxId};
 use serde::Deserialize;
 
 use super::data::{PathArg, checked, forward, limit_body};
-use crate::app::App;
 use crate::clock::now;
+use crate::sandboxes::Sandboxes;
 use crate::sandboxes::validate;
 use crate::signed_url;
 use crate::store::record::after_seconds;
@@ -46,14 +46,14 @@ impl SearchArgs {
         ("depth" = Option<u32>, Query), ("limit" = Option<u32>, Query)),
     responses((status = 200, body = DirectoryListing), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub(crate) async fn find(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     Id(id): Id<SandboxId>,
     Query(args): Query<SearchArgs>,
     request: Request,
 ) -> ApiResult<Response> {
     args.check()?;
-    Ok(forward(&app, &caller, &id, FindFiles::pass_through, request).await?)
+    Ok(forward(&sandboxes, &caller, &id, FindFiles::pass_through, request).await?)
 }
 
 /// Find lines in text files by a regular expression, or by plain text with `fixed`.
@@ -63,7 +63,7 @@ pub(crate) async fn find(
         ("limit" = Option<u32>, Query)),
     responses((status = 200, body = GrepResult), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub(crate) async fn grep(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     Id(id): Id<SandboxId>,
     Query(args): Query<SearchArgs>,
@@ -73,14 +73,14 @@ pub(crate) async fn grep(
     if args.pattern.as_deref().is_none_or(str::is_empty) {
         return Err(Error::bad_request("`pattern` is missing; add `?pattern=...`").into());
     }
-    Ok(forward(&app, &caller, &id, GrepFiles::pass_through, request).await?)
+    Ok(forward(&sandboxes, &caller, &id, GrepFiles::pass_through, request).await?)
 }
 
 /// Copy a file or a tree, with permissions and owners.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/fs/copy", tag = "files", params(("id" = SandboxId, Path)),
     request_body = CopyFile, responses((status = 204), (status = 404, body = ErrorBody), (status = 507, body = ErrorBody)))]
 pub(crate) async fn copy(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     Id(id): Id<SandboxId>,
     request: Request,
@@ -90,14 +90,14 @@ pub(crate) async fn copy(
         validate::path("to", &copy.to)
     })
     .await?;
-    Ok(forward(&app, &caller, &id, endpoints::CopyFile::pass_through, request).await?)
+    Ok(forward(&sandboxes, &caller, &id, endpoints::CopyFile::pass_through, request).await?)
 }
 
 /// Change permissions and owner.
 #[utoipa::path(patch, path = "/v1/sandboxes/{id}/fs", tag = "files", params(("id" = SandboxId, Path), ("path" = String, Query)),
     request_body = SetAttributes, responses((status = 200, body = FileEntry), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub(crate) async fn set_attributes(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     Id(id): Id<SandboxId>,
     Query(arg): Query<PathArg>,
@@ -105,21 +105,21 @@ pub(crate) async fn set_attributes(
 ) -> ApiResult<Response> {
     arg.check()?;
     let request = checked(request, |_: &SetAttributes| Ok(())).await?;
-    Ok(forward(&app, &caller, &id, endpoints::SetAttributes::pass_through, request).await?)
+    Ok(forward(&sandboxes, &caller, &id, endpoints::SetAttributes::pass_through, request).await?)
 }
 
 /// A directory's content, or one file, as a tar archive that is made while it is sent.
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/fs/tar", tag = "files", params(("id" = SandboxId, Path), ("path" = String, Query)),
     responses((status = 200, content_type = "application/x-tar", body = Vec<u8>), (status = 404, body = ErrorBody)))]
 pub(crate) async fn pack(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     Id(id): Id<SandboxId>,
     Query(arg): Query<PathArg>,
     request: Request,
 ) -> ApiResult<Response> {
     arg.check()?;
-    Ok(forward(&app, &caller, &id, PackArchive::pass_through, request).await?)
+    Ok(forward(&sandboxes, &caller, &id, PackArchive::pass_through, request).await?)
 }
 
 /// Unpack a tar archive into a directory, which is made if it is missing. Entries that would land outside are refused.
@@ -128,14 +128,14 @@ pub(crate) async fn pack(
     request_body(content = Vec<u8>, content_type = "application/x-tar"),
     responses((status = 200, body = FileWritten), (status = 400, body = ErrorBody), (status = 413, body = ErrorBody)))]
 pub(crate) async fn unpack(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     Id(id): Id<SandboxId>,
     Query(arg): Query<PathArg>,
     request: Request,
 ) -> ApiResult<Response> {
     arg.check()?;
-    Ok(forward(&app, &caller, &id, UnpackArchive::pass_through, limit_body(request)?).await?)
+    Ok(forward(&sandboxes, &caller, &id, UnpackArchive::pass_through, limit_body(request)?).await?)
 }
 
 /// Changes of a file or directory as server-sent events: `watching`, then `change`. With `Last-Event-ID` a watch goes on
@@ -145,21 +145,21 @@ pub(crate) async fn unpack(
         ("Last-Event-ID" = Option<String>, Header)),
     responses((status = 200, content_type = "text/event-stream", body = FileChange), (status = 404, body = ErrorBody)))]
 pub(crate) async fn watch(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     Id(id): Id<SandboxId>,
     Query(arg): Query<PathArg>,
     request: Request,
 ) -> ApiResult<Response> {
     arg.check()?;
-    Ok(forward(&app, &caller, &id, WatchFiles::pass_through, request.map(|_| Body::empty())).await?)
+    Ok(forward(&sandboxes, &caller, &id, WatchFiles::pass_through, request.map(|_| Body::empty())).await?)
 }
 
 /// Make a URL that reads or writes one file without a key. It ends with its time, or with the key that made it.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/fs/sign", tag = "files", params(("id" = SandboxId, Path)),
     request_body = SignFile, responses((status = 200, body = SignedUrl), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub(crate) async fn sign(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     Id(id): Id<SandboxId>,
     headers: http::HeaderMap,
@@ -177,9 +177,9 @@ pub(crate) async fn sign(
             Error::bad_request(format!("`expires_in_seconds` must be 1 to {SIGNED_SECONDS_MAX}")).into()
         );
     }
-    app.store.sandbox(Some(&caller.workspace), &id).await?;
+    sandboxes.store.sandbox(Some(&caller.workspace), &id).await?;
     let gone = || Error::new(ErrorCode::Unauthorized, "the API key of this request was deleted; use another");
-    let token = app.store.token(&caller.prefix).await?.ok_or_else(gone)?;
+    let token = sandboxes.store.token(&caller.prefix).await?.ok_or_else(gone)?;
     // Rounded up to the second that the URL names.
     let expires = after_seconds(now(), seconds + 1).unwrap_or(Timestamp::MAX).as_second();
     let query = signed_url::query(&token, method, &id, &sign.path, expires);

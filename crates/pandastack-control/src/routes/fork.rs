@@ -10,8 +10,8 @@ use pandastack_types::api::{ForkSandbox, ForkTree, ForkTreeResult, Lineage, Prom
 use pandastack_types::limits::FORK_TREE_COUNT_MAX;
 use pandastack_types::{Error, ErrorBody, ErrorCode, SandboxId};
 
-use crate::app::App;
 use crate::idempotency::Claimed;
+use crate::sandboxes::Sandboxes;
 use crate::sandboxes::{ops, view};
 
 /// Fork a sandbox: a second one with the same memory, disk and processes.
@@ -19,19 +19,19 @@ use crate::sandboxes::{ops, view};
     request_body = ForkSandbox, responses((status = 201, body = Sandbox), (status = 404, body = ErrorBody),
     (status = 503, body = ErrorBody)))]
 pub(crate) async fn fork(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     Id(id): Id<SandboxId>,
     Claimed(key): Claimed,
     JsonBody(request): JsonBody<ForkSandbox>,
 ) -> ApiResult<(StatusCode, Json<Sandbox>)> {
-    let (parent, client) = ops::live(&app, &caller.workspace, &id).await?;
+    let (parent, client) = ops::live(&sandboxes, &caller.workspace, &id).await?;
     let metadata = request.metadata.unwrap_or_default();
-    let forked = ops::fork::fork(&app.sandboxes, parent, client, metadata, 1, key).await?;
+    let forked = ops::fork::fork(&sandboxes, parent, client, metadata, 1, key).await?;
     let child = forked.children.into_iter().next();
     let child = child
         .ok_or_else(|| Error::new(ErrorCode::GuestUnavailable, format!("sandbox `{id}` was not forked")))?;
-    Ok((StatusCode::CREATED, Json(view::sandbox(&app.hosts, child))))
+    Ok((StatusCode::CREATED, Json(view::sandbox(&sandboxes.hosts, child))))
 }
 
 /// Fork a sandbox into several children at once, all from the same instant.
@@ -39,7 +39,7 @@ pub(crate) async fn fork(
     request_body = ForkTree, responses((status = 201, body = ForkTreeResult), (status = 400, body = ErrorBody),
     (status = 404, body = ErrorBody), (status = 503, body = ErrorBody)))]
 pub(crate) async fn fork_tree(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     Id(id): Id<SandboxId>,
     JsonBody(request): JsonBody<ForkTree>,
@@ -47,11 +47,11 @@ pub(crate) async fn fork_tree(
     if !(1..=FORK_TREE_COUNT_MAX).contains(&request.count) {
         return Err(Error::bad_request(format!("`count` must be 1 to {FORK_TREE_COUNT_MAX}")).into());
     }
-    let (parent, client) = ops::live(&app, &caller.workspace, &id).await?;
+    let (parent, client) = ops::live(&sandboxes, &caller.workspace, &id).await?;
     let metadata = request.metadata.unwrap_or_default();
-    let forked = ops::fork::fork(&app.sandboxes, parent, client, metadata, request.count, None).await?;
+    let forked = ops::fork::fork(&sandboxes, parent, client, metadata, request.count, None).await?;
     let result = ForkTreeResult {
-        children: forked.children.into_iter().map(|child| view::sandbox(&app.hosts, child)).collect(),
+        children: forked.children.into_iter().map(|child| view::sandbox(&sandboxes.hosts, child)).collect(),
         tree_id: forked.tree,
         parent_id: id,
         pause_ms: forked.pause_ms,
@@ -64,12 +64,12 @@ pub(crate) async fn fork_tree(
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/lineage", tag = "fork", params(("id" = SandboxId, Path)),
     responses((status = 200, body = Lineage), (status = 404, body = ErrorBody)))]
 pub(crate) async fn lineage(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     Id(id): Id<SandboxId>,
 ) -> ApiResult<Json<Lineage>> {
-    let record = app.store.sandbox(Some(&caller.workspace), &id).await?;
-    Ok(Json(ops::fork::lineage(&app, record).await?))
+    let record = sandboxes.store.sandbox(Some(&caller.workspace), &id).await?;
+    Ok(Json(ops::fork::lineage(&sandboxes, record).await?))
 }
 
 /// Keep this child of a fork and, if asked, delete the others.
@@ -78,12 +78,12 @@ pub(crate) async fn lineage(
     (status = 404, body = ErrorBody),
     (status = 409, description = "Another child was promoted before it, or it was deleted", body = ErrorBody)))]
 pub(crate) async fn promote(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     Id(id): Id<SandboxId>,
     JsonBody(request): JsonBody<Promote>,
 ) -> ApiResult<Json<Promoted>> {
-    let winner = ops::unsealed(&app, &caller.workspace, &id).await?;
+    let winner = ops::unsealed(&sandboxes, &caller.workspace, &id).await?;
     ops::check_live(&winner)?;
-    Ok(Json(ops::fork::promote(&app.sandboxes, winner, &request).await?))
+    Ok(Json(ops::fork::promote(&sandboxes, winner, &request).await?))
 }

@@ -7,10 +7,10 @@ use axum::extract::State;
 use pandastack_types::ErrorBody;
 use pandastack_types::api::{Host, Items};
 
-use crate::app::App;
+use crate::sandboxes::Sandboxes;
 
 /// All hosts. Needs an admin key: it shows the installation, not a workspace.
 #[utoipa::path(get, path = "/v1/hosts", tag = "hosts", responses((status = 200, body = Items<Host>), (status = 403, body = ErrorBody)))]
-pub(crate) async fn list(State(app): State<Arc<App>>) -> Json<Items<Host>> {
-    Json(Items { items: app.hosts.list() })
+pub(crate) async fn list(State(sandboxes): State<Arc<Sandboxes>>) -> Json<Items<Host>> {
+    Json(Items { items: sandboxes.hosts.list() })
 }

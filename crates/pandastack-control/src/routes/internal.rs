@@ -21,6 +21,8 @@ use tokio::sync::broadcast::error::RecvError;
 
 use crate::app::App;
 use crate::sandboxes::EventNotice;
+use crate::sandboxes::Sandboxes;
+use crate::sandboxes::in_flight::Marks;
 
 /// Largest report: thousands of sandboxes at about a kilobyte each.
 const REPORT_BYTES_MAX: usize = 32 * 1024 * 1024;
@@ -28,26 +30,26 @@ const REPORT_BYTES_MAX: usize = 32 * 1024 * 1024;
 const SIGN_OF_LIFE: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// Who signed a request.
-pub(crate) fn signer(app: &App, parts: &Parts) -> Result<HostId> {
+pub(crate) fn signer(sandboxes: &Sandboxes, parts: &Parts) -> Result<HostId> {
     let header = parts.headers.get(LINK_HEADER).and_then(|value| value.to_str().ok());
     let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
     let (method, at) = (parts.method.as_str(), jiff::Timestamp::now().as_second());
-    let signer = app.link.verify(Direction::AgentToControl, header, method, path, at);
+    let signer = sandboxes.link.verify(Direction::AgentToControl, header, method, path, at);
     signer.map_err(|refused| Error::new(ErrorCode::Unauthorized, refused.to_string()))
 }
 
 /// An edge asks for a sandbox.
 pub(crate) async fn route(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     Id(id): Id<SandboxId>,
     request: Request,
 ) -> ApiResult<Json<EdgeRoute>> {
-    signer(&app, &request.into_parts().0)?;
-    let record = app.store.sandbox(None, &id).await?;
+    signer(&sandboxes, &request.into_parts().0)?;
+    let record = sandboxes.store.sandbox(None, &id).await?;
     if matches!(record.state, SandboxState::Stopping | SandboxState::Deleted) {
         return Err(Error::not_found("sandbox", id.as_str()).into());
     }
-    let agent_address = app.hosts.address(&record.host)?;
+    let agent_address = sandboxes.hosts.address(&record.host)?;
     Ok(Json(EdgeRoute {
         agent_address,
         host: record.host,
@@ -59,12 +61,12 @@ pub(crate) async fn route(
 
 /// An edge asks what stands behind a host name.
 pub(crate) async fn name(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     Id(name): Id<String>,
     request: Request,
 ) -> ApiResult<Json<EdgeName>> {
-    signer(&app, &request.into_parts().0)?;
-    let found = crate::apps::names::find(app.store.as_ref(), &name).await;
+    signer(&sandboxes, &request.into_parts().0)?;
+    let found = crate::apps::names::find(sandboxes.store.as_ref(), &name).await;
     let found = found.map_err(|error| Error::new(ErrorCode::Unavailable, error.to_string()))?;
     match found.ok_or_else(|| Error::not_found("name", &name))? {
         Named::Serving(Instances { sandboxes, always, port }) => {
@@ -104,34 +106,52 @@ pub(crate) async fn database(
 }
 
 /// An edge follows changes: a sandbox's id per line, an empty line now and then.
-pub(crate) async fn route_changes(State(app): State<Arc<App>>, request: Request) -> ApiResult<Body> {
-    let edge = signer(&app, &request.into_parts().0)?;
+pub(crate) async fn route_changes(
+    State(sandboxes): State<Arc<Sandboxes>>,
+    request: Request,
+) -> ApiResult<Body> {
+    let edge = signer(&sandboxes, &request.into_parts().0)?;
     tracing::info!(%edge, "an edge follows");
-    let (events, names) = (app.events.subscribe(), app.names.subscribe());
-    let lines = futures::stream::unfold((app, events, names), |(app, mut events, mut names)| async move {
-        let line = tokio::select! {
-            event = tokio::time::timeout(SIGN_OF_LIFE, events.recv()) => match event {
-                Ok(Ok(EventNotice::Event(event))) => format!("{}\n", event.sandbox_id),
-                // The edge reads everything again when it does not understand.
-                Ok(Ok(EventNotice::Missed) | Err(RecvError::Lagged(_))) => "*\n".to_owned(),
-                Ok(Err(RecvError::Closed)) => return None,
-                Err(_) => "\n".to_owned(),
-            },
-            changed = names.recv() => match changed {
-                Ok(()) | Err(RecvError::Lagged(_)) => format!("{NAMES_CHANGED}\n"),
-                Err(RecvError::Closed) => return None,
-            },
-            () = app.shutdown.cancelled() => return None,
-        };
-        Some((Ok::<_, std::convert::Infallible>(line), (app, events, names)))
-    });
+    let (events, names) = (sandboxes.events.subscribe(), sandboxes.names.subscribe());
+    let lines = futures::stream::unfold(
+        (sandboxes, events, names),
+        |(sandboxes, mut events, mut names)| async move {
+            let line = tokio::select! {
+                event = tokio::time::timeout(SIGN_OF_LIFE, events.recv()) => match event {
+                    Ok(Ok(EventNotice::Event(event))) => format!("{}\n", event.sandbox_id),
+                    // The edge reads everything again when it does not understand.
+                    Ok(Ok(EventNotice::Missed) | Err(RecvError::Lagged(_))) => "*\n".to_owned(),
+                    Ok(Err(RecvError::Closed)) => return None,
+                    Err(_) => "\n".to_owned(),
+                },
+                changed = names.recv() => match changed {
+                    Ok(()) | Err(RecvError::Lagged(_)) => format!("{NAMES_CHANGED}\n"),
+                    Err(RecvError::Closed) => return None,
+                },
+                () = sandboxes.shutdown.cancelled() => return None,
+            };
+            Some((Ok::<_, std::convert::Infallible>(line), (sandboxes, events, names)))
+        },
+    );
     Ok(Body::from_stream(lines))
 }
 
+/// Another replica asks what this one works on.
+pub(crate) async fn marks(
+    State(sandboxes): State<Arc<Sandboxes>>,
+    request: Request,
+) -> ApiResult<Json<Marks>> {
+    signer(&sandboxes, &request.into_parts().0)?;
+    Ok(Json(sandboxes.in_flight.marks()))
+}
+
 /// A host reports.
-pub(crate) async fn report(State(app): State<Arc<App>>, request: Request) -> ApiResult<Json<ReportAnswer>> {
+pub(crate) async fn report(
+    State(sandboxes): State<Arc<Sandboxes>>,
+    request: Request,
+) -> ApiResult<Json<ReportAnswer>> {
     let (mut parts, body) = request.into_parts();
-    let signer = signer(&app, &parts)?;
+    let signer = signer(&sandboxes, &parts)?;
     let pandastack_rest::extract::Id(host) =
         pandastack_rest::extract::Id::<HostId>::from_request_parts(&mut parts, &()).await?;
     let bytes = Limited::new(body, REPORT_BYTES_MAX).collect().await;
@@ -143,5 +163,5 @@ pub(crate) async fn report(State(app): State<Arc<App>>, request: Request) -> Api
         let message = format!("`{signer}` cannot report for `{}` as `{host}`", report.host);
         return Err(Error::new(ErrorCode::Forbidden, message).into());
     }
-    Ok(Json(crate::sandboxes::report::take(&app.sandboxes, report).await?))
+    Ok(Json(crate::sandboxes::report::take(&sandboxes, report).await?))
 }

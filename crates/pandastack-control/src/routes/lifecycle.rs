@@ -9,25 +9,30 @@ use pandastack_rest::{ApiResult, Caller, Id, JsonBody};
 use pandastack_types::api::{Hibernate, KeepAwake, Lifecycle, PatchLifecycle, StatusAnswer};
 use pandastack_types::{ErrorBody, Result, SandboxId};
 
-use crate::app::App;
+use crate::sandboxes::Sandboxes;
 use crate::sandboxes::ops;
 use crate::sandboxes::ops::lifecycle::Move;
 use crate::store::SandboxRecord;
 
-async fn go(app: &Arc<App>, caller: &Caller, id: &SandboxId, movement: Move) -> Result<SandboxRecord> {
-    let (record, client) = ops::live(app, &caller.workspace, id).await?;
-    ops::lifecycle::go(&app.sandboxes, record, client, movement, false).await
+async fn go(
+    sandboxes: &Arc<Sandboxes>,
+    caller: &Caller,
+    id: &SandboxId,
+    movement: Move,
+) -> Result<SandboxRecord> {
+    let (record, client) = ops::live(sandboxes, &caller.workspace, id).await?;
+    ops::lifecycle::go(&sandboxes, record, client, movement, false).await
 }
 
 /// Stop a sandbox's processors; it stays in memory.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/pause", tag = "lifecycle", params(("id" = SandboxId, Path)), responses(
     (status = 204), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(crate) async fn pause(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     Id(id): Id<SandboxId>,
 ) -> ApiResult<StatusCode> {
-    go(&app, &caller, &id, Move::Pause).await?;
+    go(&sandboxes, &caller, &id, Move::Pause).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -35,11 +40,11 @@ pub(crate) async fn pause(
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/resume", tag = "lifecycle", params(("id" = SandboxId, Path)), responses(
     (status = 204), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(crate) async fn resume(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     Id(id): Id<SandboxId>,
 ) -> ApiResult<StatusCode> {
-    go(&app, &caller, &id, Move::Resume).await?;
+    go(&sandboxes, &caller, &id, Move::Resume).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -48,12 +53,12 @@ pub(crate) async fn resume(
     request_body = Hibernate, responses(
     (status = 200, body = StatusAnswer), (status = 404, body = ErrorBody), (status = 507, body = ErrorBody)))]
 pub(crate) async fn hibernate(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     Id(id): Id<SandboxId>,
     JsonBody(request): JsonBody<Hibernate>,
 ) -> ApiResult<Json<StatusAnswer>> {
-    let record = go(&app, &caller, &id, Move::Hibernate(request.keep)).await?;
+    let record = go(&sandboxes, &caller, &id, Move::Hibernate(request.keep)).await?;
     Ok(Json(StatusAnswer { status: record.state }))
 }
 
@@ -61,11 +66,11 @@ pub(crate) async fn hibernate(
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/wake", tag = "lifecycle", params(("id" = SandboxId, Path)), responses(
     (status = 200, body = StatusAnswer), (status = 404, body = ErrorBody), (status = 503, body = ErrorBody)))]
 pub(crate) async fn wake(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     Id(id): Id<SandboxId>,
 ) -> ApiResult<Json<StatusAnswer>> {
-    let record = go(&app, &caller, &id, Move::Wake).await?;
+    let record = go(&sandboxes, &caller, &id, Move::Wake).await?;
     Ok(Json(StatusAnswer { status: record.state }))
 }
 
@@ -74,26 +79,26 @@ pub(crate) async fn wake(
     request_body = KeepAwake, responses((status = 200, body = Lifecycle), (status = 400, body = ErrorBody),
     (status = 404, body = ErrorBody)))]
 pub(crate) async fn keep_awake(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     Id(id): Id<SandboxId>,
     JsonBody(request): JsonBody<KeepAwake>,
 ) -> ApiResult<Json<Lifecycle>> {
-    let (record, client) = ops::live(&app, &caller.workspace, &id).await?;
-    let record = ops::lifecycle::keep_awake(&app.sandboxes, record, client, request.seconds).await?;
-    Ok(Json(ops::lifecycle::show(&app, &record).await))
+    let (record, client) = ops::live(&sandboxes, &caller.workspace, &id).await?;
+    let record = ops::lifecycle::keep_awake(&sandboxes, record, client, request.seconds).await?;
+    Ok(Json(ops::lifecycle::show(&sandboxes, &record).await))
 }
 
 /// The lifetime of a sandbox. Never wakes it.
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/lifecycle", tag = "lifecycle", params(("id" = SandboxId, Path)), responses(
     (status = 200, body = Lifecycle), (status = 404, body = ErrorBody)))]
 pub(crate) async fn show(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     Id(id): Id<SandboxId>,
 ) -> ApiResult<Json<Lifecycle>> {
-    let record = app.store.sandbox(Some(&caller.workspace), &id).await?;
-    Ok(Json(ops::lifecycle::show(&app, &record).await))
+    let record = sandboxes.store.sandbox(Some(&caller.workspace), &id).await?;
+    Ok(Json(ops::lifecycle::show(&sandboxes, &record).await))
 }
 
 /// Change the lifetime of a sandbox. `ttl_seconds` counts from now.
@@ -101,12 +106,12 @@ pub(crate) async fn show(
     request_body = PatchLifecycle, responses((status = 200, body = Lifecycle), (status = 400, body = ErrorBody),
     (status = 404, body = ErrorBody)))]
 pub(crate) async fn change(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     Id(id): Id<SandboxId>,
     JsonBody(request): JsonBody<PatchLifecycle>,
 ) -> ApiResult<Json<Lifecycle>> {
-    let record = app.store.sandbox(Some(&caller.workspace), &id).await?;
-    let record = ops::lifecycle::patch(&app.sandboxes, record, request).await?;
-    Ok(Json(ops::lifecycle::show(&app, &record).await))
+    let record = sandboxes.store.sandbox(Some(&caller.workspace), &id).await?;
+    let record = ops::lifecycle::patch(&sandboxes, record, request).await?;
+    Ok(Json(ops::lifecycle::show(&sandboxes, &record).await))
 }

@@ -34,7 +34,7 @@ use pandastack_rest::ApiError;
 use pandastack_rest::request_id::with_request_id;
 use pandastack_types::{Error, ErrorCode};
 
-use crate::app::App;
+use crate::app::{App, ServerState};
 use crate::audit::audited;
 use crate::auth::authenticate;
 use crate::functions;
@@ -46,15 +46,15 @@ use crate::unread_body::close_unread;
 
 /// The public API, health and metrics.
 pub(crate) fn public(app: Arc<App>) -> Router {
-    let v1 = once_only()
-        .layer(from_fn_with_state(Arc::clone(&app), once))
+    let v1 = once_only(&app)
+        .layer(from_fn_with_state(app.member(), once))
         .merge(repeatable(&app))
-        .layer(from_fn_with_state(Arc::clone(&app), audited))
+        .layer(from_fn_with_state(Arc::clone(&app.audit), audited))
         .layer(from_fn_with_state(Arc::clone(&app.keys), authenticate));
     let router = Router::new()
         .nest("/v1", v1)
-        .merge(crate::apps::hooks::routes())
-        .merge(crate::databases::routes::broker())
+        .merge(crate::apps::hooks::routes().with_state(Arc::clone(&app)))
+        .merge(crate::databases::routes::broker().with_state(Arc::clone(&app)))
         .route("/healthz", get(health::healthz))
         .route("/readyz", get(health::readyz))
         .route("/version", get(health::version))
@@ -72,44 +72,44 @@ pub(crate) fn facade(router: Router) -> Router {
 pub(crate) fn with_functions_by_host(router: Router, app: Arc<App>) -> Router {
     router
         .layer(from_fn_with_state(Arc::clone(&app), functions::by_host))
-        .layer(from_fn_with_state(Arc::clone(&app), to_leader))
+        .layer(from_fn_with_state(app.member(), to_leader))
         .layer(from_fn(with_request_id))
-        .layer(from_fn_with_state(app, counted))
+        .layer(from_fn_with_state(Arc::clone(&app.metrics), counted))
 }
 
 /// What agents and other replicas call. Anything else is the public API, for requests that replicas pass on.
 pub(crate) fn private(app: Arc<App>, public: Router) -> Router {
     let router = Router::new()
-        .route(crate::replicas::UNDER_WAY, get(crate::replicas::show_marks))
+        .route(crate::replicas::MARKS_PATH, get(internal::marks))
         .route("/internal/v1/hosts/{host}/report", post(internal::report))
         .route("/internal/v1/databases/{id}", get(internal::database))
         .route("/internal/v1/names/{name}", get(internal::name))
         .route("/internal/v1/routes", get(internal::route_changes))
         .route("/internal/v1/routes/{id}", get(internal::route));
     router
-        .layer(from_fn_with_state(Arc::clone(&app), to_leader))
+        .layer(from_fn_with_state(app.member(), to_leader))
         .layer(map_response(never_plain))
         .layer(from_fn(close_unread))
         .layer(from_fn(with_request_id))
-        .layer(from_fn_with_state(Arc::clone(&app), counted))
-        .with_state(app)
+        .layer(from_fn_with_state(Arc::clone(&app.metrics), counted))
+        .with_state(ServerState(app))
         .fallback_service(public)
 }
 
-fn finish(router: Router<Arc<App>>, app: Arc<App>) -> Router {
+fn finish(router: Router<ServerState>, app: Arc<App>) -> Router {
     router
         .fallback(unknown_route)
         .method_not_allowed_fallback(wrong_method)
         .layer(map_response(never_plain))
         .layer(from_fn(close_unread))
         .layer(from_fn(with_request_id))
-        .layer(from_fn_with_state(Arc::clone(&app), counted))
-        .with_state(app)
+        .layer(from_fn_with_state(Arc::clone(&app.metrics), counted))
+        .with_state(ServerState(app))
 }
 
 /// Calls that make something and take an `Idempotency-Key`. Making a key is not among them: its answer is a secret,
 /// and must not be stored.
-fn once_only() -> Router<Arc<App>> {
+fn once_only(app: &Arc<App>) -> Router<ServerState> {
     Router::new()
         .route("/sandboxes", post(sandboxes::create))
         .route("/sandboxes/{id}/fork", post(fork::fork))
@@ -117,29 +117,29 @@ fn once_only() -> Router<Arc<App>> {
         .route("/sandboxes/{id}/promote", post(fork::promote))
         .route("/sandboxes/{id}/snapshots", post(snapshots::create))
         .route("/run", post(run::run))
-        .merge(volumes::once_only())
+        .merge(volumes::once_only().with_state(Arc::clone(&app.sandboxes)))
         .route("/templates/{name}/bake", post(templates::bake))
-        .merge(functions::once_only())
-        .merge(schedules::routes::once_only())
-        .merge(crate::apps::routes::once_only())
+        .merge(functions::once_only().with_state(Arc::clone(app)))
+        .merge(schedules::routes::once_only().with_state(Arc::clone(app)))
+        .merge(crate::apps::routes::once_only().with_state(Arc::clone(app)))
 }
 
-fn repeatable(app: &App) -> Router<Arc<App>> {
+fn repeatable(app: &Arc<App>) -> Router<ServerState> {
     Router::new()
         .route("/sandboxes", get(sandboxes::list))
         .route("/sandboxes/{id}", get(sandboxes::get).merge(delete(sandboxes::delete)))
         .route("/sandboxes/{id}/exec", post(data::exec))
         .route("/sandboxes/{id}/exec/stream", post(data::exec_stream))
-        .merge(processes::routes())
-        .merge(sockets::routes())
+        .merge(processes::routes().with_state(Arc::clone(&app.sandboxes)))
+        .merge(sockets::routes().with_state(Arc::clone(&app.sandboxes)))
         .merge(pandastack_contexts::routes::router(Arc::clone(&app.sandboxes)))
-        .merge(absent::routes())
-        .merge(functions::repeatable())
-        .merge(schedules::routes::routes())
-        .merge(crate::apps::routes::repeatable())
-        .merge(volumes::repeatable())
-        .merge(crate::databases::routes::routes())
-        .merge(crate::databases::backups::routes::routes())
+        .merge(absent::routes().with_state(Arc::clone(&app.sandboxes)))
+        .merge(functions::repeatable().with_state(Arc::clone(app)))
+        .merge(schedules::routes::routes().with_state(Arc::clone(app)))
+        .merge(crate::apps::routes::repeatable().with_state(Arc::clone(app)))
+        .merge(volumes::repeatable().with_state(Arc::clone(&app.sandboxes)))
+        .merge(crate::databases::routes::routes().with_state(Arc::clone(app)))
+        .merge(crate::databases::backups::routes::routes().with_state(Arc::clone(app)))
         .route(
             "/sandboxes/{id}/fs",
             get(data::read)

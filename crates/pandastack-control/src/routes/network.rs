@@ -9,18 +9,18 @@ use pandastack_rest::{ApiResult, Caller, Id};
 use pandastack_types::network::NetworkPolicy;
 use pandastack_types::{ErrorBody, SandboxId};
 
-use crate::app::App;
+use crate::sandboxes::Sandboxes;
 use crate::sandboxes::ops;
 
 /// What the sandbox may reach. Never wakes it.
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/network", tag = "network", params(("id" = SandboxId, Path)),
     responses((status = 200, body = NetworkPolicy), (status = 404, body = ErrorBody)))]
 pub(crate) async fn get(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     Id(id): Id<SandboxId>,
 ) -> ApiResult<Json<NetworkPolicy>> {
-    Ok(Json(app.store.sandbox(Some(&caller.workspace), &id).await?.spec.network))
+    Ok(Json(sandboxes.store.sandbox(Some(&caller.workspace), &id).await?.spec.network))
 }
 
 /// Change what the sandbox may reach, at once and also for connections that are open. Never wakes it.
@@ -28,12 +28,12 @@ pub(crate) async fn get(
     request_body = NetworkPolicy, responses((status = 200, body = NetworkPolicy), (status = 400, body = ErrorBody),
     (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(crate) async fn set(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     Id(id): Id<SandboxId>,
     request: Request,
 ) -> ApiResult<Json<NetworkPolicy>> {
     let policy: NetworkPolicy = parse_json(&read_body(request.into_body()).await?)?;
-    let record = ops::unsealed(&app, &caller.workspace, &id).await?;
-    Ok(Json(ops::network::set(&app.sandboxes, record, policy).await?.spec.network))
+    let record = ops::unsealed(&sandboxes, &caller.workspace, &id).await?;
+    Ok(Json(ops::network::set(&sandboxes, record, policy).await?.spec.network))
 }

@@ -13,6 +13,7 @@ use serde::Deserialize;
 
 use crate::app::App;
 use crate::clock::now;
+use crate::sandboxes::Sandboxes;
 use crate::sandboxes::ops;
 use crate::store::ledger::AuditSelect;
 
@@ -25,11 +26,11 @@ const USAGE_DAYS_DEFAULT: i64 = 30;
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/metrics", tag = "sandboxes", params(("id" = SandboxId, Path)),
     responses((status = 200, body = SandboxMetrics), (status = 404, body = ErrorBody)))]
 pub(crate) async fn metrics(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     Id(id): Id<SandboxId>,
 ) -> ApiResult<Json<SandboxMetrics>> {
-    Ok(ops::metrics(&app, &caller.workspace, &id).await.map(Json)?)
+    Ok(ops::metrics(&sandboxes, &caller.workspace, &id).await.map(Json)?)
 }
 
 #[derive(Deserialize)]

@@ -20,8 +20,8 @@ use pandastack_types::preview::{PARAMETER, PreviewKey, Visibility};
 use pandastack_types::{Error, ErrorBody, SandboxId};
 use serde::Deserialize;
 
-use crate::app::App;
 use crate::clock::now;
+use crate::sandboxes::Sandboxes;
 use crate::sandboxes::ops;
 use crate::store::record::after_seconds;
 use crate::store::{Amendment, SandboxRecord};
@@ -33,27 +33,27 @@ const TUNNEL_BUFFER_BYTES: usize = 16 * 1024;
 /// How long a host may take to say what a sandbox listens on. It may have to wake it.
 const PORTS_WAIT: std::time::Duration = std::time::Duration::from_secs(60);
 
-fn key(app: &App, record: &SandboxRecord) -> PreviewKey {
-    PreviewKey::new(&app.link, &record.id, record.spec.preview_revision)
+fn key(sandboxes: &Sandboxes, record: &SandboxRecord) -> PreviewKey {
+    PreviewKey::new(&sandboxes.link, &record.id, record.spec.preview_revision)
 }
 
 /// The token only for those who may change it: it opens the sandbox.
-fn shown(app: &App, caller: &Caller, record: &SandboxRecord) -> Json<Preview> {
+fn shown(sandboxes: &Sandboxes, caller: &Caller, record: &SandboxRecord) -> Json<Preview> {
     let visibility = record.spec.visibility;
     let private = visibility == Visibility::Private && caller.scope > Scope::Read;
-    Json(Preview { visibility, token: private.then(|| key(app, record).token().to_owned()) })
+    Json(Preview { visibility, token: private.then(|| key(sandboxes, record).token().to_owned()) })
 }
 
 /// Who may open the sandbox's ports.
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/preview", tag = "previews", params(("id" = SandboxId, Path)),
     responses((status = 200, body = Preview), (status = 404, body = ErrorBody)))]
 pub(crate) async fn get(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     Id(id): Id<SandboxId>,
 ) -> ApiResult<Json<Preview>> {
-    let record = app.store.sandbox(Some(&caller.workspace), &id).await?;
-    Ok(shown(&app, &caller, &record))
+    let record = sandboxes.store.sandbox(Some(&caller.workspace), &id).await?;
+    Ok(shown(&sandboxes, &caller, &record))
 }
 
 /// Change who may open the sandbox's ports.
@@ -61,30 +61,30 @@ pub(crate) async fn get(
     request_body = SetPreview, responses((status = 200, body = Preview), (status = 400, body = ErrorBody),
     (status = 404, body = ErrorBody)))]
 pub(crate) async fn set(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     Id(id): Id<SandboxId>,
     request: Request,
 ) -> ApiResult<Json<Preview>> {
     let wanted: SetPreview = parse_json(&read_body(request.into_body()).await?)?;
-    ops::unsealed(&app, &caller.workspace, &id).await?;
-    let record = app.amend(&id, &Amendment::Visibility(wanted.visibility)).await?;
-    app.edge.forget_route(Some(&id));
-    Ok(shown(&app, &caller, &record))
+    ops::unsealed(&sandboxes, &caller.workspace, &id).await?;
+    let record = sandboxes.amend(&id, &Amendment::Visibility(wanted.visibility)).await?;
+    sandboxes.edge.forget_route(Some(&id));
+    Ok(shown(&sandboxes, &caller, &record))
 }
 
 /// Make every token and signed URL of this sandbox useless. Answers the new token.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/preview/revoke", tag = "previews", params(("id" = SandboxId, Path)),
     responses((status = 200, body = Preview), (status = 404, body = ErrorBody)))]
 pub(crate) async fn revoke(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     Id(id): Id<SandboxId>,
 ) -> ApiResult<Json<Preview>> {
-    app.store.sandbox(Some(&caller.workspace), &id).await?;
-    let record = app.amend(&id, &Amendment::PreviewsRevoked).await?;
-    app.edge.forget_route(Some(&id));
-    Ok(shown(&app, &caller, &record))
+    sandboxes.store.sandbox(Some(&caller.workspace), &id).await?;
+    let record = sandboxes.amend(&id, &Amendment::PreviewsRevoked).await?;
+    sandboxes.edge.forget_route(Some(&id));
+    Ok(shown(&sandboxes, &caller, &record))
 }
 
 /// A URL that opens one port of a private sandbox for a while.
@@ -92,7 +92,7 @@ pub(crate) async fn revoke(
     request_body = SignPreview, responses((status = 200, body = SignedPreview), (status = 400, body = ErrorBody),
     (status = 404, body = ErrorBody)))]
 pub(crate) async fn sign(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     Id(id): Id<SandboxId>,
     request: Request,
@@ -106,10 +106,10 @@ pub(crate) async fn sign(
         ))
         .into());
     }
-    let record = app.store.sandbox(Some(&caller.workspace), &id).await?;
+    let record = sandboxes.store.sandbox(Some(&caller.workspace), &id).await?;
     let expires_at =
         after_seconds(now(), seconds).ok_or_else(|| Error::bad_request("`ttl_seconds` is too large"))?;
-    let token = key(&app, &record).sign(wanted.port, expires_at.as_second());
+    let token = key(&sandboxes, &record).sign(wanted.port, expires_at.as_second());
     let url = format!("{}/?{PARAMETER}={token}", preview_url(&parts.headers, &id, wanted.port));
     Ok(Json(SignedPreview { url, token, sandbox_id: id, port: wanted.port, expires_at }))
 }
@@ -118,12 +118,12 @@ pub(crate) async fn sign(
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/ports", tag = "sandboxes", params(("id" = SandboxId, Path)),
     responses((status = 200, body = PortList), (status = 404, body = ErrorBody)))]
 pub(crate) async fn ports(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     Id(id): Id<SandboxId>,
     headers: HeaderMap,
 ) -> ApiResult<Json<PortList>> {
-    let (record, client) = ops::live(&app, &caller.workspace, &id).await?;
+    let (record, client) = ops::live(&sandboxes, &caller.workspace, &id).await?;
     let call = ListPorts::new(id.clone());
     let mut list = client.call(call, ops::on(&record, PORTS_WAIT), ()).await?;
     for port in &mut list.ports {
@@ -149,7 +149,7 @@ pub(crate) struct TunnelArg {
     responses((status = 101, description = "Bytes both ways"), (status = 400, body = ErrorBody),
     (status = 404, body = ErrorBody), (status = 502, description = "Nothing listens there", body = ErrorBody)))]
 pub(crate) async fn tunnel(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     Id(id): Id<SandboxId>,
     Query(arg): Query<TunnelArg>,
@@ -162,11 +162,11 @@ pub(crate) async fn tunnel(
         ))
         .into());
     }
-    ops::unsealed(&app, &caller.workspace, &id).await?;
+    ops::unsealed(&sandboxes, &caller.workspace, &id).await?;
     let upgrade = hyper::upgrade::on(&mut request);
-    let guest = app.edge.tunnel(&id, arg.port).await.map_err(|error| api_error(&error, &id, arg.port))?;
-    let stop = app.shutdown.clone();
-    app.tasks.spawn(async move {
+    let guest = sandboxes.edge.tunnel(&id, arg.port).await.map_err(|error| api_error(&error, &id, arg.port))?;
+    let stop = sandboxes.shutdown.clone();
+    sandboxes.tasks.spawn(async move {
         let Ok(client) = upgrade.await else { return };
         tokio::select! {
             () = pandastack_edge::copy(TokioIo::new(client), guest, TUNNEL_BUFFER_BYTES) => {}

@@ -19,10 +19,10 @@ use pandastack_types::limits::STDIN_BODY_BYTES_MAX;
 use pandastack_types::{Error, ErrorBody, Result, SandboxId};
 
 use super::data::{checked, forward};
-use crate::app::App;
+use crate::sandboxes::Sandboxes;
 use crate::sandboxes::validate;
 
-pub(super) fn routes() -> Router<Arc<App>> {
+pub(super) fn routes() -> Router<Arc<Sandboxes>> {
     Router::new()
         .route("/sandboxes/{id}/processes", get(list).merge(post(start)))
         .route("/sandboxes/{id}/processes/{process}", get(look))
@@ -58,13 +58,13 @@ impl<S: Send + Sync> FromRequestParts<S> for Of {
 impl Of {
     async fn forward<E: Endpoint>(
         self,
-        app: &App,
+        sandboxes: &Sandboxes,
         caller: &Caller,
         call: impl FnOnce(&SandboxId, &u64, Option<String>) -> PassThrough<E>,
         request: Request,
     ) -> Result<Response> {
         let call = |sandbox: &SandboxId, query| call(sandbox, &self.process, query);
-        forward(app, caller, &self.sandbox, call, request).await
+        forward(sandboxes, caller, &self.sandbox, call, request).await
     }
 }
 
@@ -72,12 +72,12 @@ impl Of {
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/processes", tag = "processes", params(("id" = SandboxId, Path)),
     responses((status = 200, body = ProcessList), (status = 404, body = ErrorBody)))]
 pub(crate) async fn list(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     Id(id): Id<SandboxId>,
     request: Request,
 ) -> ApiResult<Response> {
-    Ok(forward(&app, &caller, &id, ListProcesses::pass_through, request).await?)
+    Ok(forward(&sandboxes, &caller, &id, ListProcesses::pass_through, request).await?)
 }
 
 /// Start a process and leave it to itself. It outlives this call, restarts of the servers, sleep and forks. With `follow`
@@ -88,13 +88,13 @@ pub(crate) async fn list(
     request_body = StartProcess, responses((status = 201, body = Process), (status = 400, body = ErrorBody),
     (status = 404, body = ErrorBody)))]
 pub(crate) async fn start(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     Id(id): Id<SandboxId>,
     request: Request,
 ) -> ApiResult<Response> {
     let request = checked(request, validate::start_process).await?;
-    Ok(forward(&app, &caller, &id, endpoints::StartProcess::pass_through, request).await?)
+    Ok(forward(&sandboxes, &caller, &id, endpoints::StartProcess::pass_through, request).await?)
 }
 
 /// Look at one process.
@@ -102,12 +102,12 @@ pub(crate) async fn start(
     params(("id" = SandboxId, Path), ("process" = u64, Path)),
     responses((status = 200, body = Process), (status = 404, body = ErrorBody)))]
 pub(crate) async fn look(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     of: Of,
     request: Request,
 ) -> ApiResult<Response> {
-    Ok(of.forward(&app, &caller, ReadProcess::pass_through, request).await?)
+    Ok(of.forward(&sandboxes, &caller, ReadProcess::pass_through, request).await?)
 }
 
 /// Wait for the end of a process, 30 seconds unless told; a process that still runs then is answered as such.
@@ -115,12 +115,12 @@ pub(crate) async fn look(
     params(("id" = SandboxId, Path), ("process" = u64, Path), ("timeout_seconds" = Option<u64>, Query)),
     responses((status = 200, body = Process), (status = 404, body = ErrorBody)))]
 pub(crate) async fn wait(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     of: Of,
     request: Request,
 ) -> ApiResult<Response> {
-    Ok(of.forward(&app, &caller, WaitProcess::pass_through, request).await?)
+    Ok(of.forward(&sandboxes, &caller, WaitProcess::pass_through, request).await?)
 }
 
 /// Follow a process's output as server-sent events from two offsets on, or from a `Last-Event-ID`: `stdout`, `stderr`,
@@ -131,12 +131,12 @@ pub(crate) async fn wait(
     ("last-event-id" = Option<String>, Header)),
     responses((status = 200, content_type = "text/event-stream", body = String), (status = 404, body = ErrorBody)))]
 pub(crate) async fn output(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     of: Of,
     request: Request,
 ) -> ApiResult<Response> {
-    Ok(of.forward(&app, &caller, ProcessOutput::pass_through, request).await?)
+    Ok(of.forward(&sandboxes, &caller, ProcessOutput::pass_through, request).await?)
 }
 
 /// Write to a process's standard input, as fast as it reads. With an `offset` a write can be repeated: bytes that were
@@ -147,14 +147,14 @@ pub(crate) async fn output(
     request_body(content = Vec<u8>, content_type = "application/octet-stream"),
     responses((status = 200, body = StdinWritten), (status = 400, body = ErrorBody), (status = 413, body = ErrorBody)))]
 pub(crate) async fn write_stdin(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     of: Of,
     request: Request,
 ) -> ApiResult<Response> {
     let limit = usize::try_from(STDIN_BODY_BYTES_MAX).unwrap_or(usize::MAX);
     let request = request.map(|body| Body::new(Limited::new(body, limit)));
-    Ok(of.forward(&app, &caller, WriteStdin::pass_through, request).await?)
+    Ok(of.forward(&sandboxes, &caller, WriteStdin::pass_through, request).await?)
 }
 
 /// Send a signal to a process's group. KILL reaches everything that the process ever started.
@@ -162,13 +162,13 @@ pub(crate) async fn write_stdin(
     params(("id" = SandboxId, Path), ("process" = u64, Path)), request_body = SignalProcess,
     responses((status = 204), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub(crate) async fn signal(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     of: Of,
     request: Request,
 ) -> ApiResult<Response> {
     let request = checked(request, |_: &SignalProcess| Ok(())).await?;
-    Ok(of.forward(&app, &caller, endpoints::SignalProcess::pass_through, request).await?)
+    Ok(of.forward(&sandboxes, &caller, endpoints::SignalProcess::pass_through, request).await?)
 }
 
 /// Change the size of a process's terminal.
@@ -176,11 +176,11 @@ pub(crate) async fn signal(
     params(("id" = SandboxId, Path), ("process" = u64, Path)), request_body = TerminalSize,
     responses((status = 204), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub(crate) async fn resize(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     of: Of,
     request: Request,
 ) -> ApiResult<Response> {
     let request = checked(request, |size: &TerminalSize| validate::terminal(*size)).await?;
-    Ok(of.forward(&app, &caller, ResizeTerminal::pass_through, request).await?)
+    Ok(of.forward(&sandboxes, &caller, ResizeTerminal::pass_through, request).await?)
 }

@@ -8,13 +8,17 @@ use pandastack_rest::{ApiResult, Caller, JsonBody};
 use pandastack_types::api::{Quota, QuotaReport};
 use pandastack_types::{Error, ErrorBody};
 
-use crate::app::App;
+use crate::auth::Keys;
+use crate::sandboxes::Sandboxes;
 
 /// What the workspace may have, and has.
 #[utoipa::path(get, path = "/v1/me/quota", tag = "keys", responses((status = 200, body = QuotaReport)))]
-pub(crate) async fn get(State(app): State<Arc<App>>, caller: Caller) -> ApiResult<Json<QuotaReport>> {
-    let quota = app.store.quota(&caller.workspace).await?;
-    let used = app.store.quota_use(&caller.workspace).await?;
+pub(crate) async fn get(
+    State(sandboxes): State<Arc<Sandboxes>>,
+    caller: Caller,
+) -> ApiResult<Json<QuotaReport>> {
+    let quota = sandboxes.store.quota(&caller.workspace).await?;
+    let used = sandboxes.store.quota_use(&caller.workspace).await?;
     Ok(Json(QuotaReport { workspace: caller.workspace, quota, used }))
 }
 
@@ -22,7 +26,8 @@ pub(crate) async fn get(State(app): State<Arc<App>>, caller: Caller) -> ApiResul
 #[utoipa::path(put, path = "/v1/me/quota", tag = "keys", request_body = Quota, responses(
     (status = 200, body = QuotaReport), (status = 400, body = ErrorBody)))]
 pub(crate) async fn set(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
+    State(keys): State<Arc<Keys>>,
     caller: Caller,
     JsonBody(quota): JsonBody<Quota>,
 ) -> ApiResult<Json<QuotaReport>> {
@@ -32,7 +37,7 @@ pub(crate) async fn set(
         )
         .into());
     }
-    app.store.set_quota(&caller.workspace, &quota).await?;
-    app.keys.rates.learn(&caller.workspace, quota.requests_per_second);
-    get(State(app), caller).await
+    sandboxes.store.set_quota(&caller.workspace, &quota).await?;
+    keys.rates.learn(&caller.workspace, quota.requests_per_second);
+    get(State(sandboxes), caller).await
 }

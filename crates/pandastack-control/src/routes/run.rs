@@ -9,7 +9,7 @@ use pandastack_types::ErrorBody;
 use pandastack_types::api::{RunRequest, RunResult};
 use tokio_util::sync::CancellationToken;
 
-use crate::app::App;
+use crate::sandboxes::Sandboxes;
 use crate::sandboxes::{ops, validate};
 
 /// Run a command in a sandbox of its own that is gone afterwards.
@@ -17,12 +17,12 @@ use crate::sandboxes::{ops, validate};
     (status = 200, body = RunResult), (status = 400, body = ErrorBody), (status = 503, body = ErrorBody),
     (status = 504, body = ErrorBody)))]
 pub(crate) async fn run(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     JsonBody(request): JsonBody<RunRequest>,
 ) -> ApiResult<Json<RunResult>> {
     validate::exec(&request.exec)?;
     let gone = CancellationToken::new();
     let _when_dropped = gone.clone().drop_guard();
-    Ok(ops::exec::run(&app.sandboxes, caller.workspace, request, gone).await.map(Json)?)
+    Ok(ops::exec::run(&sandboxes, caller.workspace, request, gone).await.map(Json)?)
 }

@@ -9,8 +9,8 @@ use pandastack_rest::{ApiResult, Caller, Id, JsonBody};
 use pandastack_types::api::{CreateSandbox, Items, Sandbox};
 use pandastack_types::{Error, ErrorBody, SandboxId};
 
-use crate::app::App;
 use crate::idempotency::Claimed;
+use crate::sandboxes::Sandboxes;
 use crate::sandboxes::{ops, view};
 use crate::store::Select;
 
@@ -19,32 +19,37 @@ use crate::store::Select;
     (status = 201, body = Sandbox), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
     (status = 429, body = ErrorBody), (status = 503, description = "Retry-After says when to try again", body = ErrorBody)))]
 pub(crate) async fn create(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     Claimed(key): Claimed,
     JsonBody(create): JsonBody<CreateSandbox>,
 ) -> ApiResult<(StatusCode, Json<Sandbox>)> {
-    let record = ops::create::create(&app.sandboxes, caller.workspace, create, key).await?;
-    Ok((StatusCode::CREATED, Json(view::sandbox(&app.hosts, record))))
+    let record = ops::create::create(&sandboxes, caller.workspace, create, key).await?;
+    Ok((StatusCode::CREATED, Json(view::sandbox(&sandboxes.hosts, record))))
 }
 
 /// All sandboxes of the workspace, oldest first.
 #[utoipa::path(get, path = "/v1/sandboxes", tag = "sandboxes", responses((status = 200, body = Items<Sandbox>)))]
-pub(crate) async fn list(State(app): State<Arc<App>>, caller: Caller) -> ApiResult<Json<Items<Sandbox>>> {
-    let records = app.store.sandboxes(&Select::Workspace(caller.workspace)).await?;
-    Ok(Json(Items { items: records.into_iter().map(|record| view::sandbox(&app.hosts, record)).collect() }))
+pub(crate) async fn list(
+    State(sandboxes): State<Arc<Sandboxes>>,
+    caller: Caller,
+) -> ApiResult<Json<Items<Sandbox>>> {
+    let records = sandboxes.store.sandboxes(&Select::Workspace(caller.workspace)).await?;
+    Ok(Json(Items {
+        items: records.into_iter().map(|record| view::sandbox(&sandboxes.hosts, record)).collect(),
+    }))
 }
 
 /// One sandbox. Never wakes it.
 #[utoipa::path(get, path = "/v1/sandboxes/{id}", tag = "sandboxes", params(("id" = SandboxId, Path)), responses(
     (status = 200, body = Sandbox), (status = 404, body = ErrorBody)))]
 pub(crate) async fn get(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     Id(id): Id<SandboxId>,
 ) -> ApiResult<Json<Sandbox>> {
-    let record = app.store.sandbox(Some(&caller.workspace), &id).await?;
-    Ok(Json(view::sandbox(&app.hosts, record)))
+    let record = sandboxes.store.sandbox(Some(&caller.workspace), &id).await?;
+    Ok(Json(view::sandbox(&sandboxes.hosts, record)))
 }
 
 /// Delete a sandbox. If its host does not answer, the deletion is recorded and finished when it does.
@@ -52,11 +57,11 @@ pub(crate) async fn get(
     (status = 204), (status = 404, body = ErrorBody),
     (status = 409, description = "It belongs to a service, which is named", body = ErrorBody)))]
 pub(crate) async fn delete(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     Id(id): Id<SandboxId>,
 ) -> ApiResult<StatusCode> {
-    let record = app.store.sandbox(Some(&caller.workspace), &id).await?;
+    let record = sandboxes.store.sandbox(Some(&caller.workspace), &id).await?;
     if let Some(owner) = &record.owner {
         let (service, name) = (owner.kind(), owner.id());
         let message = format!(
@@ -65,6 +70,6 @@ pub(crate) async fn delete(
         );
         return Err(Error::conflict(message).into());
     }
-    ops::delete::delete(&app.sandboxes, record, None).await?;
+    ops::delete::delete(&sandboxes, record, None).await?;
     Ok(StatusCode::NO_CONTENT)
 }

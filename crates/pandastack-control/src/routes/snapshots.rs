@@ -10,7 +10,7 @@ use pandastack_types::api::{CreateSnapshot, Rollback, Sandbox, Snapshot, Snapsho
 use pandastack_types::{Error, ErrorBody, SandboxId, SnapshotId};
 use serde::Deserialize;
 
-use crate::app::App;
+use crate::sandboxes::Sandboxes;
 use crate::sandboxes::{ops, view};
 
 #[derive(Deserialize)]
@@ -23,13 +23,13 @@ pub(crate) struct ListArgs {
     request_body = CreateSnapshot, responses((status = 201, body = Snapshot), (status = 404, body = ErrorBody),
     (status = 507, body = ErrorBody)))]
 pub(crate) async fn create(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     Id(id): Id<SandboxId>,
     JsonBody(request): JsonBody<CreateSnapshot>,
 ) -> ApiResult<(StatusCode, Json<Snapshot>)> {
-    let (record, client) = ops::live(&app, &caller.workspace, &id).await?;
-    let snapshot = ops::snapshot::take(&app.sandboxes, record, client, request, SnapshotKind::Manual).await?;
+    let (record, client) = ops::live(&sandboxes, &caller.workspace, &id).await?;
+    let snapshot = ops::snapshot::take(&sandboxes, record, client, request, SnapshotKind::Manual).await?;
     Ok((StatusCode::CREATED, Json(view::snapshot(snapshot))))
 }
 
@@ -38,21 +38,21 @@ pub(crate) async fn create(
     request_body = Rollback, responses((status = 200, body = Sandbox), (status = 400, body = ErrorBody),
     (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(crate) async fn rollback(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     Id(id): Id<SandboxId>,
     JsonBody(request): JsonBody<Rollback>,
 ) -> ApiResult<Json<Sandbox>> {
-    let (record, client) = ops::live(&app, &caller.workspace, &id).await?;
-    let record = ops::rollback::rollback(&app.sandboxes, record, client, request.snapshot_id).await?;
-    Ok(Json(view::sandbox(&app.hosts, record)))
+    let (record, client) = ops::live(&sandboxes, &caller.workspace, &id).await?;
+    let record = ops::rollback::rollback(&sandboxes, record, client, request.snapshot_id).await?;
+    Ok(Json(view::sandbox(&sandboxes.hosts, record)))
 }
 
 /// Snapshots of the workspace, newest first.
 #[utoipa::path(get, path = "/v1/snapshots", tag = "snapshots", params(("sandbox_id" = Option<String>, Query)),
     responses((status = 200, body = SnapshotList)))]
 pub(crate) async fn list(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     Query(args): Query<ListArgs>,
 ) -> ApiResult<Json<SnapshotList>> {
@@ -60,7 +60,7 @@ pub(crate) async fn list(
         Some(text) => Some(text.parse().map_err(|_| Error::not_found("sandbox", text))?),
         None => None,
     };
-    let mut records = app.store.snapshots(&caller.workspace, sandbox.as_ref()).await?;
+    let mut records = sandboxes.store.snapshots(&caller.workspace, sandbox.as_ref()).await?;
     records.retain(|record| record.spec.kind != SnapshotKind::Service);
     Ok(Json(SnapshotList { snapshots: records.into_iter().map(view::snapshot).collect() }))
 }
@@ -69,28 +69,28 @@ pub(crate) async fn list(
 #[utoipa::path(get, path = "/v1/snapshots/{id}", tag = "snapshots", params(("id" = SnapshotId, Path)), responses(
     (status = 200, body = Snapshot), (status = 404, body = ErrorBody)))]
 pub(crate) async fn get(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     Id(id): Id<SnapshotId>,
 ) -> ApiResult<Json<Snapshot>> {
-    Ok(Json(view::snapshot(ops::snapshot::find(&app, &caller.workspace, &id).await?)))
+    Ok(Json(view::snapshot(ops::snapshot::find(&sandboxes, &caller.workspace, &id).await?)))
 }
 
 /// Delete a snapshot.
 #[utoipa::path(delete, path = "/v1/snapshots/{id}", tag = "snapshots", params(("id" = SnapshotId, Path)), responses(
     (status = 204), (status = 404, body = ErrorBody)))]
 pub(crate) async fn delete(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     Id(id): Id<SnapshotId>,
 ) -> ApiResult<StatusCode> {
-    let snapshot = ops::snapshot::find(&app, &caller.workspace, &id).await?;
+    let snapshot = ops::snapshot::find(&sandboxes, &caller.workspace, &id).await?;
     if snapshot.spec.kind == SnapshotKind::Service {
         return Err(Error::conflict(format!(
             "snapshot `{id}` belongs to a service, which deletes it when no longer needed"
         ))
         .into());
     }
-    ops::snapshot::delete(&app.sandboxes, caller.workspace, id).await?;
+    ops::snapshot::delete(&sandboxes, caller.workspace, id).await?;
     Ok(StatusCode::NO_CONTENT)
 }

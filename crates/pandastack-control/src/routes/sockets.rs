@@ -15,7 +15,7 @@ use pandastack_types::agent_api::{Endpoint, PassThrough, Upgrade, WebSocketProto
 use pandastack_types::{Error, ErrorBody, Result, SandboxId};
 
 use super::data::{agent_query, picked};
-use crate::app::App;
+use crate::sandboxes::Sandboxes;
 use crate::sandboxes::ops;
 
 /// What a handshake is made of.
@@ -28,7 +28,7 @@ const HANDSHAKE: [HeaderName; 6] = [
     header::SEC_WEBSOCKET_EXTENSIONS,
 ];
 
-pub(super) fn routes() -> Router<Arc<App>> {
+pub(super) fn routes() -> Router<Arc<Sandboxes>> {
     Router::new()
         .route("/sandboxes/{id}/exec/ws", get(commands))
         .route("/sandboxes/{id}/exec/pty", get(terminal))
@@ -40,12 +40,12 @@ pub(super) fn routes() -> Router<Arc<App>> {
     ("encoding" = Option<String>, Query, description = "`text` or `base64`")),
     responses((status = 101), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub(crate) async fn commands(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     Id(id): Id<SandboxId>,
     request: Request,
 ) -> ApiResult<Response> {
-    Ok(tunnel(&app, &caller, &id, CommandSocket::pass_through, request).await?)
+    Ok(tunnel(&sandboxes, &caller, &id, CommandSocket::pass_through, request).await?)
 }
 
 /// A terminal on a WebSocket: a new one, or one that there is from an offset on.
@@ -54,12 +54,12 @@ pub(crate) async fn commands(
     ("process" = Option<u64>, Query), ("offset" = Option<u64>, Query)),
     responses((status = 101), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub(crate) async fn terminal(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     Id(id): Id<SandboxId>,
     request: Request,
 ) -> ApiResult<Response> {
-    Ok(tunnel(&app, &caller, &id, TerminalSocket::pass_through, request).await?)
+    Ok(tunnel(&sandboxes, &caller, &id, TerminalSocket::pass_through, request).await?)
 }
 
 /// A terminal on a WebSocket that carries nothing but its bytes, and ends with it.
@@ -67,16 +67,16 @@ pub(crate) async fn terminal(
     ("rows" = Option<u16>, Query), ("cols" = Option<u16>, Query)),
     responses((status = 101), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub(crate) async fn plain_terminal(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     Id(id): Id<SandboxId>,
     request: Request,
 ) -> ApiResult<Response> {
-    Ok(tunnel(&app, &caller, &id, PlainTerminalSocket::pass_through, request).await?)
+    Ok(tunnel(&sandboxes, &caller, &id, PlainTerminalSocket::pass_through, request).await?)
 }
 
 async fn tunnel<E: Endpoint<Response = Upgrade<WebSocketProtocol>>>(
-    app: &Arc<App>,
+    sandboxes: &Arc<Sandboxes>,
     caller: &Caller,
     id: &SandboxId,
     call: impl FnOnce(&SandboxId, Option<String>) -> PassThrough<E>,
@@ -86,17 +86,17 @@ async fn tunnel<E: Endpoint<Response = Upgrade<WebSocketProtocol>>>(
     if !upgrade.is_some_and(|name| name.eq_ignore_ascii_case("websocket")) {
         return Err(Error::bad_request("this URL accepts WebSockets only; connect with a WebSocket client"));
     }
-    let (place, client) = ops::locate(app, &caller.workspace, id).await?;
+    let (place, client) = ops::locate(sandboxes, &caller.workspace, id).await?;
     let call = call(id, agent_query(request.uri().query()));
     let headers = picked(request.headers(), &HANDSHAKE);
     let mut answer = client.pass_through(&call, place.incarnation, headers, Body::empty()).await?;
     if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
         return Err(Error::internal(format!("an agent answered {} to a WebSocket", answer.status())));
     }
-    ops::note_wake(app, &place, id, &client).await;
+    ops::note_wake(sandboxes, &place, id, &client).await;
     let (ours, theirs) = (hyper::upgrade::on(&mut request), hyper::upgrade::on(&mut answer));
-    let stop = app.shutdown.clone();
-    app.tasks.spawn(async move {
+    let stop = sandboxes.shutdown.clone();
+    sandboxes.tasks.spawn(async move {
         let pass = async {
             let (client, agent) = tokio::try_join!(ours, theirs)?;
             let (mut client, mut agent) = (TokioIo::new(client), TokioIo::new(agent));

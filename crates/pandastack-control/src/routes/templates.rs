@@ -18,7 +18,7 @@ use pandastack_types::{BuildId, Error, ErrorBody, Result};
 use serde::Deserialize;
 use tokio::time::Instant;
 
-use crate::app::App;
+use crate::sandboxes::Sandboxes;
 
 /// How long a host may take to say what it builds.
 const ASK_WAIT: Duration = Duration::from_secs(10);
@@ -34,19 +34,19 @@ pub(crate) struct LogArgs {
 
 /// All templates.
 #[utoipa::path(get, path = "/v1/templates", tag = "templates", responses((status = 200, body = Vec<Template>)))]
-pub(crate) async fn list(State(app): State<Arc<App>>, _caller: Caller) -> Json<Vec<Template>> {
-    Json(app.hosts.templates())
+pub(crate) async fn list(State(sandboxes): State<Arc<Sandboxes>>, _caller: Caller) -> Json<Vec<Template>> {
+    Json(sandboxes.hosts.templates())
 }
 
 /// One template, by name or alias.
 #[utoipa::path(get, path = "/v1/templates/{name}", tag = "templates", params(("name" = String, Path)), responses(
     (status = 200, body = Template), (status = 404, body = ErrorBody)))]
 pub(crate) async fn get(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     _caller: Caller,
     Id(name): Id<String>,
 ) -> ApiResult<Json<Template>> {
-    let mut templates = app.hosts.templates().into_iter();
+    let mut templates = sandboxes.hosts.templates().into_iter();
     let found = templates.find(|t| t.name == name || t.aliases.contains(&name));
     Ok(found.map(Json).ok_or_else(|| Error::not_found("template", &name))?)
 }
@@ -55,20 +55,20 @@ pub(crate) async fn get(
 #[utoipa::path(post, path = "/v1/templates/{name}/bake", tag = "templates", params(("name" = String, Path)), responses(
     (status = 202, body = Build), (status = 404, body = ErrorBody), (status = 503, body = ErrorBody)))]
 pub(crate) async fn bake(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     _caller: Caller,
     Id(name): Id<String>,
 ) -> ApiResult<(StatusCode, Json<Build>)> {
     crate::sandboxes::validate::template_name(&name)?;
-    let (name, client) = app.hosts.place_bake(&name)?;
+    let (name, client) = sandboxes.hosts.place_bake(&name)?;
     let build = client.call(BakeTemplate::new(name), CallOptions::on_host(ASK_WAIT), ()).await?;
     Ok((StatusCode::ACCEPTED, Json(build)))
 }
 
 /// Builds of all hosts that answer, newest first.
 #[utoipa::path(get, path = "/v1/templates/builds", tag = "templates", responses((status = 200, body = Vec<Build>)))]
-pub(crate) async fn builds(State(app): State<Arc<App>>, _caller: Caller) -> Json<Vec<Build>> {
-    let clients = app.hosts.clients();
+pub(crate) async fn builds(State(sandboxes): State<Arc<Sandboxes>>, _caller: Caller) -> Json<Vec<Build>> {
+    let clients = sandboxes.hosts.clients();
     let asked =
         clients.iter().map(|(_, client)| client.call(ListBuilds::new(), CallOptions::on_host(ASK_WAIT), ()));
     let mut builds: Vec<_> = join_all(asked).await.into_iter().flatten().flatten().collect();
@@ -80,11 +80,11 @@ pub(crate) async fn builds(State(app): State<Arc<App>>, _caller: Caller) -> Json
 #[utoipa::path(get, path = "/v1/templates/builds/{id}", tag = "templates", params(("id" = BuildId, Path)), responses(
     (status = 200, body = Build), (status = 404, body = ErrorBody)))]
 pub(crate) async fn build(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     _caller: Caller,
     Id(id): Id<BuildId>,
 ) -> ApiResult<Json<Build>> {
-    Ok(Json(find(&app, &id).await?.1))
+    Ok(Json(find(&sandboxes, &id).await?.1))
 }
 
 /// A build's log as server-sent events, one line each, ended by `event: done`. With `follow=1`, until the build ends.
@@ -92,14 +92,14 @@ pub(crate) async fn build(
     params(("id" = BuildId, Path), ("follow" = Option<String>, Query)),
     responses((status = 200, content_type = "text/event-stream", body = String), (status = 404, body = ErrorBody)))]
 pub(crate) async fn build_logs(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     _caller: Caller,
     Id(id): Id<BuildId>,
     Query(args): Query<LogArgs>,
 ) -> ApiResult<Response> {
-    let (client, build) = find(&app, &id).await?;
+    let (client, build) = find(&sandboxes, &id).await?;
     let follow = is_set(args.follow.as_deref());
-    let log = BuildLog { app, client, build, shown: 0, follow, asked: Instant::now(), ended: false };
+    let log = BuildLog { sandboxes, client, build, shown: 0, follow, asked: Instant::now(), ended: false };
     Ok(sse::respond(futures::stream::unfold(log, BuildLog::next)))
 }
 
@@ -110,8 +110,8 @@ async fn ask(client: &AgentClient, id: &BuildId, seen_lines: Option<usize>) -> R
     client.call(call, CallOptions::on_host(wait), ()).await
 }
 
-async fn find(app: &App, id: &BuildId) -> Result<(AgentClient, Build)> {
-    let clients = app.hosts.clients();
+async fn find(sandboxes: &Sandboxes, id: &BuildId) -> Result<(AgentClient, Build)> {
+    let clients = sandboxes.hosts.clients();
     let asked = clients.into_iter().map(|(_, client)| async move {
         let build = ask(&client, id, None).await;
         build.map(|build| (client, build))
@@ -122,7 +122,7 @@ async fn find(app: &App, id: &BuildId) -> Result<(AgentClient, Build)> {
 
 /// A client that reads a build's log.
 struct BuildLog {
-    app: Arc<App>,
+    sandboxes: Arc<Sandboxes>,
     client: AgentClient,
     build: Build,
     shown: usize,
@@ -145,7 +145,7 @@ impl BuildLog {
             self.ended = true;
             return Some(("event: done\ndata: end\n\n".to_owned(), self));
         }
-        let shutdown = self.app.shutdown.clone();
+        let shutdown = self.sandboxes.shutdown.clone();
         let news = async {
             tokio::time::sleep_until(self.asked + ASK_EVERY_MIN).await;
             self.asked = Instant::now();

@@ -9,9 +9,10 @@ use pandastack_rest::{ApiResult, Caller, Id, JsonBody};
 use pandastack_types::api::{CreateToken, Items, Me, TokenCreated, TokenInfo};
 use pandastack_types::{Error, ErrorBody};
 
-use crate::app::App;
+use crate::auth::Keys;
 use crate::auth::new_key;
 use crate::clock::now;
+use crate::sandboxes::Sandboxes;
 use crate::store::TokenRecord;
 use crate::store::record::after_seconds;
 
@@ -35,8 +36,11 @@ pub(crate) async fn me(caller: Caller) -> Json<Me> {
 
 /// Keys of the workspace, without their secrets.
 #[utoipa::path(get, path = "/v1/me/tokens", tag = "keys", responses((status = 200, body = Items<TokenInfo>)))]
-pub(crate) async fn list(State(app): State<Arc<App>>, caller: Caller) -> ApiResult<Json<Items<TokenInfo>>> {
-    let records = app.store.tokens(&caller.workspace).await?;
+pub(crate) async fn list(
+    State(sandboxes): State<Arc<Sandboxes>>,
+    caller: Caller,
+) -> ApiResult<Json<Items<TokenInfo>>> {
+    let records = sandboxes.store.tokens(&caller.workspace).await?;
     Ok(Json(Items { items: records.into_iter().map(shown).collect() }))
 }
 
@@ -44,7 +48,7 @@ pub(crate) async fn list(State(app): State<Arc<App>>, caller: Caller) -> ApiResu
 #[utoipa::path(post, path = "/v1/me/tokens", tag = "keys", request_body = CreateToken, responses(
     (status = 201, body = TokenCreated), (status = 400, body = ErrorBody), (status = 429, body = ErrorBody)))]
 pub(crate) async fn create(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     JsonBody(request): JsonBody<CreateToken>,
 ) -> ApiResult<(StatusCode, Json<TokenCreated>)> {
@@ -63,7 +67,7 @@ pub(crate) async fn create(
     };
     let scope = request.scope.unwrap_or_default();
     let key = new_key(caller.workspace, label, scope, expires_at).map_err(Error::internal)?;
-    app.store.insert_token(&key.record).await?;
+    sandboxes.store.insert_token(&key.record).await?;
     Ok((StatusCode::CREATED, Json(TokenCreated { token: key.secret, info: shown(key.record) })))
 }
 
@@ -71,12 +75,13 @@ pub(crate) async fn create(
 #[utoipa::path(delete, path = "/v1/me/tokens/{prefix}", tag = "keys", params(("prefix" = String, Path)), responses(
     (status = 204), (status = 404, body = ErrorBody), (status = 409, description = "The last key stays", body = ErrorBody)))]
 pub(crate) async fn delete(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
+    State(keys): State<Arc<Keys>>,
     caller: Caller,
     Id(prefix): Id<String>,
 ) -> ApiResult<StatusCode> {
-    app.store.delete_token(&caller.workspace, &prefix).await?;
-    app.keys.forget(&prefix);
+    sandboxes.store.delete_token(&caller.workspace, &prefix).await?;
+    keys.forget(&prefix);
     Ok(StatusCode::NO_CONTENT)
 }
 

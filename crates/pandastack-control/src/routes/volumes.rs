@@ -10,11 +10,11 @@ use pandastack_rest::{ApiResult, Caller, Id, JsonBody};
 use pandastack_types::api::{CloneVolume, CreateVolume, GrowVolume, PatchVolume, SnapshotVolume, Volume};
 use pandastack_types::{ErrorBody, Result};
 
-use crate::app::App;
+use crate::sandboxes::Sandboxes;
 use crate::sandboxes::volumes::{ops, view};
 
 /// Calls that make something.
-pub(crate) fn once_only() -> Router<Arc<App>> {
+pub(crate) fn once_only() -> Router<Arc<Sandboxes>> {
     Router::new()
         .route("/volumes", post(create))
         .route("/volumes/{name}/clone", post(clone_volume))
@@ -22,7 +22,7 @@ pub(crate) fn once_only() -> Router<Arc<App>> {
 }
 
 /// Calls that may be repeated.
-pub(crate) fn repeatable() -> Router<Arc<App>> {
+pub(crate) fn repeatable() -> Router<Arc<Sandboxes>> {
     Router::new()
         .route("/volumes", get(list))
         .route("/volumes/{name}", get(get_one).merge(delete(delete_one)).merge(patch(change)))
@@ -34,46 +34,49 @@ pub(crate) fn repeatable() -> Router<Arc<App>> {
     (status = 201, body = Volume), (status = 400, body = ErrorBody), (status = 409, body = ErrorBody),
     (status = 429, body = ErrorBody), (status = 507, body = ErrorBody)))]
 pub(crate) async fn create(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     JsonBody(request): JsonBody<CreateVolume>,
 ) -> ApiResult<(StatusCode, Json<Volume>)> {
-    let made = ops::create(&app.sandboxes, caller.workspace, request).await?;
-    Ok((StatusCode::CREATED, Json(view(&app.hosts, made, &[]))))
+    let made = ops::create(&sandboxes, caller.workspace, request).await?;
+    Ok((StatusCode::CREATED, Json(view(&sandboxes.hosts, made, &[]))))
 }
 
 /// Volumes of the workspace, by name.
 #[utoipa::path(get, path = "/v1/volumes", tag = "volumes", responses((status = 200, body = Vec<Volume>)))]
-pub(crate) async fn list(State(app): State<Arc<App>>, caller: Caller) -> ApiResult<Json<Vec<Volume>>> {
-    let records = app.store.volumes(&caller.workspace).await?;
-    let holders = app.store.volume_holders(&caller.workspace).await?;
+pub(crate) async fn list(
+    State(sandboxes): State<Arc<Sandboxes>>,
+    caller: Caller,
+) -> ApiResult<Json<Vec<Volume>>> {
+    let records = sandboxes.store.volumes(&caller.workspace).await?;
+    let holders = sandboxes.store.volume_holders(&caller.workspace).await?;
     let of_users = records.into_iter().filter(|record| record.spec.owner.is_none());
-    Ok(Json(of_users.map(|record| view(&app.hosts, record, &holders)).collect()))
+    Ok(Json(of_users.map(|record| view(&sandboxes.hosts, record, &holders)).collect()))
 }
 
 /// One volume.
 #[utoipa::path(get, path = "/v1/volumes/{name}", tag = "volumes", params(("name" = String, Path)), responses(
     (status = 200, body = Volume), (status = 404, body = ErrorBody)))]
 pub(crate) async fn get_one(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     Id(name): Id<String>,
 ) -> ApiResult<Json<Volume>> {
-    let record = app.store.volume(&caller.workspace, &name).await?;
-    Ok(shown(&app, &caller, record).await?)
+    let record = sandboxes.store.volume(&caller.workspace, &name).await?;
+    Ok(shown(&sandboxes, &caller, record).await?)
 }
 
 /// Change what protects a volume from being deleted.
 #[utoipa::path(patch, path = "/v1/volumes/{name}", tag = "volumes", params(("name" = String, Path)),
     request_body = PatchVolume, responses((status = 200, body = Volume), (status = 404, body = ErrorBody)))]
 pub(crate) async fn change(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     Id(name): Id<String>,
     JsonBody(request): JsonBody<PatchVolume>,
 ) -> ApiResult<Json<Volume>> {
-    let record = ops::change(&app, &caller.workspace, &name, &request).await?;
-    Ok(shown(&app, &caller, record).await?)
+    let record = ops::change(&sandboxes, &caller.workspace, &name, &request).await?;
+    Ok(shown(&sandboxes, &caller, record).await?)
 }
 
 /// Make a volume larger; a running sandbox that has it has the room when this returns.
@@ -81,14 +84,14 @@ pub(crate) async fn change(
     request_body = GrowVolume, responses((status = 200, body = Volume), (status = 400, body = ErrorBody),
     (status = 404, body = ErrorBody), (status = 409, body = ErrorBody), (status = 507, body = ErrorBody)))]
 pub(crate) async fn grow(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     Id(name): Id<String>,
     JsonBody(request): JsonBody<GrowVolume>,
 ) -> ApiResult<Json<Volume>> {
-    let record = ops::of_user(&app, &caller.workspace, &name).await?;
-    let record = ops::grow(&app.sandboxes, record, request.size_mb).await?;
-    Ok(shown(&app, &caller, record).await?)
+    let record = ops::of_user(&sandboxes, &caller.workspace, &name).await?;
+    let record = ops::grow(&sandboxes, record, request.size_mb).await?;
+    Ok(shown(&sandboxes, &caller, record).await?)
 }
 
 /// Copy a volume, also while a sandbox writes it: the copy is of one instant and shares space with the original.
@@ -96,13 +99,13 @@ pub(crate) async fn grow(
     request_body = CloneVolume, responses((status = 201, body = Volume), (status = 404, body = ErrorBody),
     (status = 409, body = ErrorBody), (status = 507, body = ErrorBody)))]
 pub(crate) async fn clone_volume(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     Id(name): Id<String>,
     JsonBody(request): JsonBody<CloneVolume>,
 ) -> ApiResult<(StatusCode, Json<Volume>)> {
-    let made = ops::copy(&app.sandboxes, caller.workspace, &name, request.name, false).await?;
-    Ok((StatusCode::CREATED, Json(view(&app.hosts, made, &[]))))
+    let made = ops::copy(&sandboxes, caller.workspace, &name, request.name, false).await?;
+    Ok((StatusCode::CREATED, Json(view(&sandboxes.hosts, made, &[]))))
 }
 
 /// Keep a volume as it is now: a copy that can be read and cloned, and never written.
@@ -110,33 +113,33 @@ pub(crate) async fn clone_volume(
     request_body = SnapshotVolume, responses((status = 201, body = Volume), (status = 404, body = ErrorBody),
     (status = 409, body = ErrorBody), (status = 507, body = ErrorBody)))]
 pub(crate) async fn snapshot(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     Id(name): Id<String>,
     JsonBody(request): JsonBody<SnapshotVolume>,
 ) -> ApiResult<(StatusCode, Json<Volume>)> {
     let own = request.name.unwrap_or_else(|| ops::snapshot_name(&name));
-    let made = ops::copy(&app.sandboxes, caller.workspace, &name, own, true).await?;
-    Ok((StatusCode::CREATED, Json(view(&app.hosts, made, &[]))))
+    let made = ops::copy(&sandboxes, caller.workspace, &name, own, true).await?;
+    Ok((StatusCode::CREATED, Json(view(&sandboxes.hosts, made, &[]))))
 }
 
 /// Delete a volume and what is in it. Not while a sandbox has it, or it is protected.
 #[utoipa::path(delete, path = "/v1/volumes/{name}", tag = "volumes", params(("name" = String, Path)), responses(
     (status = 204), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(crate) async fn delete_one(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     Id(name): Id<String>,
 ) -> ApiResult<StatusCode> {
-    ops::delete(&app.sandboxes, &caller.workspace, &name).await?;
+    ops::delete(&sandboxes, &caller.workspace, &name).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 async fn shown(
-    app: &App,
+    sandboxes: &Sandboxes,
     caller: &Caller,
     record: crate::store::volumes::VolumeRecord,
 ) -> Result<Json<Volume>> {
-    let holders = app.store.volume_holders(&caller.workspace).await?;
-    Ok(Json(view(&app.hosts, record, &holders)))
+    let holders = sandboxes.store.volume_holders(&caller.workspace).await?;
+    Ok(Json(view(&sandboxes.hosts, record, &holders)))
 }

@@ -8,12 +8,15 @@ use pandastack_rest::{ApiResult, Caller, JsonBody};
 use pandastack_types::ErrorBody;
 use pandastack_types::api::{PatchWorkspace, Workspace};
 
-use crate::app::App;
+use crate::sandboxes::Sandboxes;
 
 /// The workspace, and what it gives to sandboxes that are created without a value of their own.
 #[utoipa::path(get, path = "/v1/me/workspace", tag = "keys", responses((status = 200, body = Workspace)))]
-pub(crate) async fn get(State(app): State<Arc<App>>, caller: Caller) -> ApiResult<Json<Workspace>> {
-    let settings = app.store.workspace_settings(&caller.workspace).await?;
+pub(crate) async fn get(
+    State(sandboxes): State<Arc<Sandboxes>>,
+    caller: Caller,
+) -> ApiResult<Json<Workspace>> {
+    let settings = sandboxes.store.workspace_settings(&caller.workspace).await?;
     Ok(Json(Workspace { id: caller.workspace, settings }))
 }
 
@@ -21,10 +24,10 @@ pub(crate) async fn get(State(app): State<Arc<App>>, caller: Caller) -> ApiResul
 #[utoipa::path(patch, path = "/v1/me/workspace", tag = "keys", request_body = PatchWorkspace, responses(
     (status = 200, body = Workspace), (status = 400, body = ErrorBody), (status = 403, body = ErrorBody)))]
 pub(crate) async fn change(
-    State(app): State<Arc<App>>,
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     JsonBody(patch): JsonBody<PatchWorkspace>,
 ) -> ApiResult<Json<Workspace>> {
-    let settings = app.store.patch_workspace(&caller.workspace, &patch).await?;
+    let settings = sandboxes.store.patch_workspace(&caller.workspace, &patch).await?;
     Ok(Json(Workspace { id: caller.workspace, settings }))
 }
