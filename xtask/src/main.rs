@@ -1,4 +1,4 @@
-//! Every developer command: `cargo xtask up|test|bench|openapi|template|tidy`.
+//! Every developer command: `cargo xtask up|test|bench|openapi|errors|template|tidy`.
 //!
 //! This program orchestrates others (cargo, the `pandastack` program, pip, npm) and links none of
 //! the product, so that it compiles in seconds on a bare machine and can then show what it does.
@@ -8,6 +8,7 @@
 mod azurite;
 mod bench;
 mod checkout;
+mod errors;
 mod host;
 mod leaks;
 mod openapi;
@@ -43,6 +44,8 @@ enum Command {
     Bench(bench::Command),
     /// Write openapi/pandastack-v1.json anew
     Openapi,
+    /// Write the generated parts of docs/reference/errors.md
+    Errors,
     /// List, lock and build the catalogue's root file systems
     #[command(subcommand)]
     Template(template::Command),
@@ -56,6 +59,7 @@ fn main() -> ExitCode {
         Command::Test(args) => test::run(args),
         Command::Bench(command) => bench::run(command),
         Command::Openapi => openapi::run(),
+        Command::Errors => errors::run(),
         Command::Template(command) => template::run(command),
         Command::Tidy(args) => tidy::run(args),
     };

@@ -110,7 +110,7 @@ impl EdgeError {
             EdgeError::Malformed(what) | EdgeError::NotServing(what) | EdgeError::Busy(what) => what.clone(),
             EdgeError::Unavailable(what) => what.clone(),
             EdgeError::Unknown => {
-                format!("sandbox `{id}` not found; it may have been deleted or have expired")
+                format!("sandbox `{id}` was not found; it may have been deleted or have expired")
             }
             EdgeError::NeedsToken => {
                 "this preview is private; open it with a signed URL, or send its token in \
@@ -118,11 +118,11 @@ impl EdgeError {
                     .to_owned()
             }
             EdgeError::PortClosed => {
-                format!("the sandbox is running but port {port} is closed; start a server on 0.0.0.0:{port}")
+                format!("the sandbox is running, but this port is not open; start a server on 0.0.0.0:{port}")
             }
             EdgeError::InsideOnly(address) => format!(
-                "the sandbox is running but its server listens on {address}:{port} only; \
-                 make it listen on 0.0.0.0:{port} (often `--host 0.0.0.0`)"
+                "the sandbox is running, but this port is not open from outside: its server listens on \
+                 {address}:{port}; make it listen on 0.0.0.0:{port} (often `--host 0.0.0.0`)"
             ),
             EdgeError::Broken => {
                 format!("the program on port {port} closed the connection before it responded")

@@ -149,7 +149,7 @@ mod tests {
         assert!(reached.contains("-c x=1") && !reached.contains("endpoint"), "{reached}");
         assert!(answer(&TLS, "endpoint=a1", None).await.contains("app"), "it goes on without TLS");
         assert!(answer(&[], "", Some("a1")).await.contains("app"), "the only one needs no name");
-        assert!(answer(&[], "", None).await.contains("which database"));
+        assert!(answer(&[], "", None).await.contains("did not name a database"));
         let refused = answer(&[], "endpoint=b2", Some("a1")).await;
         assert!(refused.contains("not attached") && refused.contains("app attach"), "{refused}");
     }

@@ -221,6 +221,6 @@ mod tests {
         let heard = answer(&[&startup[..], &message(b'p', b"secret\0")[..]].concat()).await;
         assert!(heard.contains("08006") && heard.contains("it is not ready yet"), "{heard}");
         let heard = answer(&startup).await;
-        assert!(heard.contains("08P01") && heard.contains("who it is"), "{heard}");
+        assert!(heard.contains("08P01") && heard.contains("did not log in"), "{heard}");
     }
 }

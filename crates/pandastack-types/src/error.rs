@@ -1,4 +1,7 @@
 //! Error codes: stable names with one HTTP status each, and the body that carries them.
+//!
+//! The documentation of a code is its row in `docs/reference/errors.md`: `cargo xtask errors` reads what it means and,
+//! after `Next step:`, what to do. Links are those of that page.
 
 use serde::{Deserialize, Serialize};
 
@@ -37,55 +40,105 @@ macro_rules! error_codes {
 }
 
 error_codes! {
-    /// The request is malformed or a value is out of range.
+    /// The request is malformed, or a value is out of range.
+    ///
+    /// Next step: fix the value that the message names; see [limits](limits.md).
     BadRequest = 400,
-    /// No key, or one that is not known.
+    /// The API key is missing or invalid.
+    ///
+    /// Next step: check `PANDASTACK_API_KEY` or `~/.config/pandastack/config.json`.
     Unauthorized = 401,
-    /// The key may not do this.
+    /// The API key does not have the required scope.
+    ///
+    /// Next step: use a key with the scope that the message names.
     Forbidden = 403,
-    /// There is no such thing.
+    /// The sandbox, app, database or other resource does not exist.
+    ///
+    /// Next step: check the id or name.
     NotFound = 404,
-    /// No such file in the sandbox.
+    /// The file does not exist in the sandbox.
+    ///
+    /// Next step: check the path.
     FileNotFound = 404,
-    /// The route exists, the method does not.
+    /// The route does not support this HTTP method.
+    ///
+    /// Next step: check the method.
     MethodNotAllowed = 405,
-    /// The thing is in a state that does not allow this.
+    /// The current state of the resource does not allow this.
+    ///
+    /// Next step: follow the message; if another operation is in progress, retry.
     Conflict = 409,
-    /// The snapshot is damaged, or was made by an engine that this host does not have.
+    /// The snapshot is damaged, or an engine made it that this host does not have.
+    ///
+    /// Next step: see [Upgrade](../how-to/upgrade.md#upgrade-qemu).
     SnapshotUnusable = 409,
-    /// An `Idempotency-Key` was used for another request, or its request is still running.
+    /// The `Idempotency-Key` was used for another request, or its request is still in progress.
+    ///
+    /// Next step: use a new key, or wait.
     IdempotencyConflict = 409,
-    /// The sandbox's machine is gone; make another sandbox.
+    /// The sandbox's machine was lost.
+    ///
+    /// Next step: delete the sandbox and create another.
     SandboxFailed = 409,
-    /// The body is larger than its limit.
+    /// The body exceeds its limit.
+    ///
+    /// Next step: send less; see [limits](limits.md).
     BodyTooLarge = 413,
-    /// The range has nothing of the file.
+    /// The range is outside the file.
+    ///
+    /// Next step: check the file's size.
     RangeNotSatisfiable = 416,
-    /// A quota is used up.
+    /// A quota or limit of the workspace is reached.
+    ///
+    /// Next step: delete something, or raise the quota; do not retry.
     QuotaExceeded = 429,
-    /// Too many requests.
+    /// The workspace sent too many requests.
+    ///
+    /// Next step: retry after `Retry-After`.
     RateLimited = 429,
-    /// A fault of ours.
+    /// The server failed.
+    ///
+    /// Next step: report it with the request id, which the log has too.
     Internal = 500,
-    /// This server does not have this service yet.
+    /// This server does not offer this feature.
+    ///
+    /// Next step: ask its operator to enable it, if the message names an option.
     NotImplemented = 501,
-    /// The guest answered nonsense or not at all.
+    /// The guest, or the server inside it, did not respond properly.
+    ///
+    /// Next step: check the sandbox's logs.
     GuestUnavailable = 502,
-    /// Nothing listens on this port of the sandbox, or only inside it.
+    /// Nothing listens on the port, or only on `127.0.0.1`.
+    ///
+    /// Next step: listen on `0.0.0.0`.
     PortClosed = 502,
-    /// No host can take the sandbox now.
+    /// No host has room for the sandbox.
+    ///
+    /// Next step: retry after `Retry-After`.
     NoCapacity = 503,
-    /// The template is being built; try again.
+    /// The template is being built; the body has its `build_id`.
+    ///
+    /// Next step: retry after `Retry-After`.
     TemplateBaking = 503,
     /// The template could not be built.
+    ///
+    /// Next step: read the build's log.
     TemplateFailed = 500,
-    /// The host of this sandbox does not answer.
+    /// The sandbox's host is not responding.
+    ///
+    /// Next step: retry after `Retry-After`.
     HostUnreachable = 503,
-    /// The server is starting or stopping.
+    /// The server, or a part of it, is starting, stopping or not responding.
+    ///
+    /// Next step: retry after `Retry-After`.
     Unavailable = 503,
-    /// The command ran past its timeout and was killed.
+    /// The command exceeded its timeout and was killed.
+    ///
+    /// Next step: raise `timeout_seconds`, or run it in the background.
     ExecTimeout = 504,
     /// The host's disk is full.
+    ///
+    /// Next step: free space, or add a host.
     DiskFull = 507,
 }
 

@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 
 use crate::program::{self, cargo};
-use crate::tree;
+use crate::{errors, tree};
 
 /// Kinds of files that people write.
 const SOURCES: [&str; 7] = ["rs", "py", "ts", "mjs", "toml", "md", "sh"];
@@ -64,6 +64,7 @@ pub fn problems() -> Result<Vec<String>> {
     problems.extend(phrases.problems());
     problems.extend(circles::problems()?);
     problems.extend(dependencies::problems()?);
+    problems.extend(errors::problem()?);
     Ok(problems)
 }
 

@@ -432,7 +432,7 @@ mod tests {
         for bad in ["", "1A", "A-B", "A B", "É", &long] {
             assert!(env_name(bad).unwrap_err().message.contains("letters, digits"), "{bad}");
         }
-        assert!(env_name("PORT").unwrap_err().message.contains("setting `port`"));
+        assert!(env_name("PORT").unwrap_err().message.contains("`port` setting"));
     }
 
     #[test]

@@ -152,11 +152,11 @@ mod tests {
             ("A=\"x\ny\"\n1s3cret=1", "line 3 does not begin"),
             ("s3cret+/=", "line 1 does not begin"),
             ("=s3cret", "line 1 does not begin"),
-            ("A=1\nB=\"s3cret\nC=3\n", "line 2 begins a value with a quote"),
-            ("A='s3cret", "line 1 begins a value with a quote"),
-            (r#"A="s3cret\""#, "line 1 begins a value with a quote"),
-            ("A=1\nB=\"a\" s3cret", "line 2 begins a value in quotes"),
-            ("A='s3cret\nB='x'", "line 1 begins a value in quotes"),
+            ("A=1\nB=\"s3cret\nC=3\n", "line 2 has a value with an unclosed quote"),
+            ("A='s3cret", "line 1 has a value with an unclosed quote"),
+            (r#"A="s3cret\""#, "line 1 has a value with an unclosed quote"),
+            ("A=1\nB=\"a\" s3cret", "line 2 has text after a quoted value"),
+            ("A='s3cret\nB='x'", "line 1 has text after a quoted value"),
         ] {
             let error = parse(text).unwrap_err().message;
             assert!(error.starts_with(expect) && !error.contains("s3cret"), "{text:?}: {error}");

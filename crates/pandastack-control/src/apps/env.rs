@@ -211,7 +211,7 @@ mod tests {
         assert!(note("KEY", EnvStage::Build).contains("deploy again"));
         assert!(note("KEY", EnvStage::All).contains("or restart"));
         assert!(note("KEY", EnvStage::Run).contains("or restart"));
-        assert!(note("VITE_KEY", EnvStage::Run).contains("do not see it"));
+        assert!(note("VITE_KEY", EnvStage::Run).contains("not set for builds"));
     }
 
     #[test]

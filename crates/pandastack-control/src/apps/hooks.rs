@@ -383,7 +383,7 @@ mod tests {
         check(&github, r#"{"ref":"refs/heads/main","after":"abc"}"#, Ok("abc"));
         check(&[("x-gitlab-event", "Push Hook")], r#"{"ref":"refs/heads/main","after":"abc"}"#, Ok("abc"));
         check(&[("x-gitea-event", "push")], r#"{"ref":"refs/heads/main","after":"abc"}"#, Ok("abc"));
-        check(&github, r#"{"ref":"refs/heads/dev","after":"abc"}"#, Err("not the branch"));
+        check(&github, r#"{"ref":"refs/heads/dev","after":"abc"}"#, Err("not to the app's branch"));
         check(&github, r#"{"ref":"refs/tags/v1","after":"abc"}"#, Err("not a push to a branch"));
         check(&github, r#"{"ref":"refs/heads/main","after":"0000000000"}"#, Err("deleted"));
         check(&github, r#"{"ref":"refs/heads/main","after":"abc","deleted":true}"#, Err("deleted"));

@@ -66,7 +66,7 @@ mod tests {
         assert_eq!(lack("900000 4096 4000\n2\n"), None, "a kill from before says nothing of this step");
         assert!(lack("900000 4096 4000\n3\n").unwrap().contains("memory_mb"));
         assert!(lack("256 4096 4000\n2\n").unwrap().contains("(1 MiB are left)"));
-        assert!(lack("900000 4096 0\n2\n").unwrap().contains("no more files"));
+        assert!(lack("900000 4096 0\n2\n").unwrap().contains("no inodes"));
         assert_eq!(Room::parse("stat: cannot read file system information"), None);
     }
 }

@@ -206,6 +206,6 @@ mod tests {
         let id: DatabaseId = "a1".parse().unwrap();
         assert!(say(&id, 8192).contains("db set a1 --storage-mb 16384"), "{}", say(&id, 8192));
         let most = say(&id, VOLUME_MB_MAX);
-        assert!(most.contains("cannot be larger") && !most.contains("--storage-mb"), "{most}");
+        assert!(most.contains("cannot grow") && !most.contains("--storage-mb"), "{most}");
     }
 }

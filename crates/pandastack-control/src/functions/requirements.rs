@@ -116,7 +116,7 @@ mod tests {
         for (text, says) in [
             ("[project]\ndynamic = ['dependencies']\n", "requirements.txt"),
             ("[tool.poetry.dependencies]\npython = '^3.11'\nsix = '*'\n", "[tool.poetry]"),
-            ("[project]\ndependencies = [\"six\\n--index-url x\"]\n", "not a dependency"),
+            ("[project]\ndependencies = [\"six\\n--index-url x\"]\n", "not a valid dependency"),
             ("[project]\ndependencies = 'six'\n", "sequence"),
             ("not toml at all [", ""),
         ] {

@@ -107,7 +107,7 @@ async fn a_delivery_that_failed_may_come_again() {
     world.execute("DROP TRIGGER busy", &[]).await;
     push(&world, "1", "0", "a").await.expect(202);
     let again = push(&world, "1", "0", "a").await.expect(200);
-    assert!(again["ignored"].as_str().unwrap().contains("taken before"), "{again}");
+    assert!(again["ignored"].as_str().unwrap().contains("already processed"), "{again}");
 }
 
 #[tokio::test]
@@ -150,7 +150,7 @@ async fn a_push_that_comes_late_deploys_nothing() {
     make(&world, "shop").await;
     github_push(&world, "2", "a", "b", false).await.expect(202);
     let late = github_push(&world, "1", "0", "a", false).await.expect(200);
-    assert!(late["ignored"].as_str().unwrap().contains("one after it"), "{late}");
+    assert!(late["ignored"].as_str().unwrap().contains("a later one"), "{late}");
     github_push(&world, "3", "b", "a", true).await.expect(202);
 }
 
@@ -283,7 +283,7 @@ async fn a_queued_upload_that_is_canceled_leaves_no_machine() {
     let deployment = format!("/v1/apps/shop/deploys/{}", begun["id"].as_str().unwrap());
     eventually("its log says that it waits", || async {
         let shown = world.get(&deployment).await.expect(200);
-        shown["build_logs"].as_str().is_some_and(|log| log.matches("waiting for its turn").count() == 1)
+        shown["build_logs"].as_str().is_some_and(|log| log.matches("concurrent deployments").count() == 1)
     })
     .await;
     world.post(&format!("{deployment}/cancel"), json!({})).await.expect(202);

@@ -67,7 +67,7 @@ async fn a_crash_in_the_middle_of_a_create() {
     agent.report().await;
     eventually("it is given up", || async {
         let database = world.get(&format!("/v1/databases/{id}")).await.expect(200);
-        database["status"] == "failed" && database["error"].as_str().unwrap().contains("make another")
+        database["status"] == "failed" && database["error"].as_str().unwrap().contains("create another")
     })
     .await;
     world.delete(&format!("/v1/databases/{id}")).await.expect(204);

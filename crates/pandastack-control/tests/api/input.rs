@@ -17,7 +17,7 @@ async fn bad_input_is_refused_in_our_form() {
         (json!({"memory_mb": 128}), "`memory_mb` must be 256"),
         (json!({"memory_mb": 32_896}), "`memory_mb` must be 256"),
         (json!({"memory_mb": 1000}), "in steps of 128"),
-        (json!({"from_snapshot": "a", "cpu": 1}), "of the snapshot"),
+        (json!({"from_snapshot": "a", "cpu": 1}), "from the snapshot"),
         (json!({"ttl_seconds": 0}), "at least 1"),
         (json!({"ttl_seconds": 99_999_999}), "at most"),
         (json!({"ttl_seconds": "long"}), "ttl_seconds"),

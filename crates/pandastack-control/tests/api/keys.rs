@@ -9,7 +9,7 @@ async fn only_good_keys_pass() {
     let _agent = world.agent("host-a", 8192).await;
     let url = format!("{}/v1/me", world.base);
     let refused = world.send(world.http.get(&url)).await.refused(401, "unauthorized");
-    assert!(refused["error"].as_str().unwrap().contains("`pandastack up` writes a key"), "{refused}");
+    assert!(refused["error"].as_str().unwrap().contains("~/.config/pandastack/config.json"), "{refused}");
     let mut almost = world.token.clone();
     let last = if almost.pop() == Some('0') { '1' } else { '0' };
     almost.push(last);

@@ -188,7 +188,7 @@ async fn what_cannot_be_meant_is_refused() {
     let value = json!({"value": "1"});
     for id in ["0", "-7", "me", "99999999999999999999"] {
         let refused = world.get(&format!("/v1/repos/{id}/preview-env")).await.refused(400, "bad_request");
-        assert!(refused["error"].as_str().unwrap().contains("positive whole number"), "{refused}");
+        assert!(refused["error"].as_str().unwrap().contains("positive integer"), "{refused}");
         put(&world, &format!("/v1/repos/{id}/preview-env/A"), value.clone())
             .await
             .refused(400, "bad_request");
@@ -223,5 +223,5 @@ async fn more_variables_than_fit_fail_the_preview_with_a_sentence() {
     })
     .await;
     let ended = world.get(&path).await.expect(200);
-    assert!(ended["error"].as_str().unwrap().contains("400 variables, and at most 224 fit"), "{ended}");
+    assert!(ended["error"].as_str().unwrap().contains("400 variables, but the limit is 224"), "{ended}");
 }

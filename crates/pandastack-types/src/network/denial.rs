@@ -67,7 +67,7 @@ mod tests {
         };
         let classes = |count: usize| (1..=count).map(|port| format!("b.com:{port}")).collect();
         assert!(parse(classes(NETWORK_PORT_CLASSES_MAX)).is_ok());
-        assert!(parse(classes(NETWORK_PORT_CLASSES_MAX + 1)).unwrap_err().contains("sets of ports"));
+        assert!(parse(classes(NETWORK_PORT_CLASSES_MAX + 1)).unwrap_err().contains("port sets"));
         let many: Vec<String> = (0..200).map(|at| format!("10.{at}.0.0/24:{}-60000", 2 * at + 1)).collect();
         assert!(parse(many).unwrap_err().contains("combinations"));
     }

@@ -388,7 +388,7 @@ mod tests {
         assert!(parse(list(NETWORK_TARGETS_MAX + 1)).unwrap_err().contains("at most"));
         let classes = |count: usize| (1..=count).map(|port| format!("a.com:{port}")).collect();
         assert!(parse(classes(NETWORK_PORT_CLASSES_MAX)).is_ok());
-        assert!(parse(classes(NETWORK_PORT_CLASSES_MAX + 1)).unwrap_err().contains("sets of ports"));
+        assert!(parse(classes(NETWORK_PORT_CLASSES_MAX + 1)).unwrap_err().contains("port sets"));
         // Each network alone and open on ports of its own: one box for each.
         let boxes: Vec<String> = (0..200).map(|at| format!("10.{at}.0.0/24:{}", 2 * at + 1)).collect();
         assert!(parse(boxes).is_ok());
