@@ -8,6 +8,7 @@
 mod counts;
 mod drift;
 mod lanes;
+mod seed;
 mod suites;
 mod timings;
 
