@@ -260,6 +260,11 @@ pub fn logs_dir() -> PathBuf {
     tree::cache_dir().join("logs")
 }
 
+/// Where the last run of one suite is kept.
+pub fn log_path(suite: &str) -> PathBuf {
+    logs_dir().join(format!("{}.log", suite.replace('/', "-")))
+}
+
 /// What a program printed, and how it ended.
 struct Output {
     lines: Vec<TimedLine>,
@@ -291,7 +296,7 @@ enum Errors {
 fn tee(mut command: Command, suite: &str, errors: Errors) -> Result<Output> {
     let line = line_of(&command);
     let reading = || format!("read from `{line}`");
-    let log_path = logs_dir().join(format!("{}.log", suite.replace('/', "-")));
+    let log_path = log_path(suite);
     fs::create_dir_all(logs_dir()).with_context(|| format!("make {}", logs_dir().display()))?;
     let mut log = File::create(&log_path).with_context(|| format!("make {}", log_path.display()))?;
     let (reader, writer) = std::io::pipe().with_context(reading)?;
