@@ -34,7 +34,7 @@ const BROWSER: &[Need] = &[("chromium", "chromium")];
 const NODE: &[Need] = &[("node", "nodejs"), ("npm", "npm")];
 
 /// Variables that reach commands run through `sudo`.
-const KEPT_BY_SUDO: [&str; 15] = [
+const KEPT_BY_SUDO: [&str; 16] = [
     "PANDASTACK_API",
     "PANDASTACK_API_KEY",
     "PANDASTACK_API_URL",
@@ -48,6 +48,7 @@ const KEPT_BY_SUDO: [&str; 15] = [
     "PANDASTACK_TEST_NEWEST_KERNEL",
     "PANDASTACK_TEST_POSTGRES_BIN",
     "PANDASTACK_TEST_SLEEPS",
+    "PANDASTACK_TEST_STORE",
     "PANDASTACK_TOKEN",
     "PYTHONDONTWRITEBYTECODE",
 ];

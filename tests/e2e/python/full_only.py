@@ -1,7 +1,8 @@
 """What only `cargo xtask test --full` runs, and why: the one table of it.
 
-Every run has to end within half an hour on two processors. A test belongs here if it takes long and most of what it proves is
-proved by something quicker, which its reason names. A name stands for all its cases, or for one of them with its `[case]`.
+Every run has to end within half an hour on two processors. A test belongs here if it takes long and most of
+what it proves is proved by something quicker, which its reason names. A name stands for all its cases, or for
+one of them with its `[case]`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ FULL = bool(os.environ.get("PANDASTACK_TEST_FULL"))
 
 _STEPS = "every step of a deployment takes minutes; two of control's and one of the agent's always run"
 _APP = "installs and builds for minutes; `node` and `flask` always run"
-_STORE = "a platform and a database for one more store; pandastack-backup's tests use it, test_database_servers.py has S3's"
+_STORE = "a platform for one more store; pandastack-backup's tests use it, test_database_servers.py has S3's"
 _GIT_KILL = "builds for a minute; test_apps_crash.py kills the same servers at named steps"
 
 _ALWAYS = {
@@ -27,27 +28,28 @@ FULL_ONLY: Dict[str, str] = {
     "test_apps.py::test_an_open_websocket_stays_with_the_version_it_was_opened_on":
         "90 s between pings; the test of the close frame talks to an old version after a deployment",
     **{f"test_apps_crash.py::{test}[{step}]": _STEPS
-       for test, always in _ALWAYS.items() for step in map("control.deploy.{}".format, _DEPLOY_STEPS) if step not in always},
+       for test, always in _ALWAYS.items()
+       for step in map("control.deploy.{}".format, _DEPLOY_STEPS) if step not in always},
     **{f"test_apps_frameworks.py::test_a_pushed_sample_is_shown[{name}]": _APP
        for name in ("static", "vite", "next", "cra", "django", "fastapi", "plain")},
     "test_apps_frameworks.py::test_a_second_push_installs_nothing_and_changes_the_page": _APP,
     "test_apps_git.py::test_a_killed_server_neither_loses_nor_hangs_a_deployment": _GIT_KILL,
     "test_apps_git.py::test_other_hosts_tell_of_pushes_too[gitea]":
         "four deployments; `gitlab` always runs, and hooks.rs reads deliveries of every host",
-    "test_apps_instances.py::test_a_deployment_and_a_rollback_under_load_fail_no_request":
-        "six deployed machines under load; test_apps.py does the same with one of each version",
     "test_database_backups.py::test_more_log_than_is_handed_out_at_once_comes_back":
-        "archives and replays 96 MiB; test_any_instant_comes_back_as_a_new_database restores from less log",
+        "archives and replays 96 MiB; feed.rs and restore.rs of control's backups prove the files and the room",
     "test_database_stores.py::test_backups_come_back_from_another_clouds_store": _STORE,
     "test_databases.py::test_a_database_without_work_falls_asleep_and_one_with_work_does_not[120]":
         "five minutes in which nothing happens; 5 s always run",
     "test_sizes.py::test_memory_above_3_gib_is_forked_too": "fills 3.3 GiB; machines of 2 GiB always run",
-    "test_stream_recovery.py::test_every_byte_once[pause]": "a slow stream; hibernate always runs, which begins with a pause",
-    "test_stream_recovery.py::test_every_byte_once[snapshot]": "a slow stream; hibernate always runs, which takes the same copy",
+    "test_stream_recovery.py::test_every_byte_once[pause]":
+        "a slow stream; hibernate always runs, which begins with a pause",
+    "test_stream_recovery.py::test_every_byte_once[snapshot]":
+        "a slow stream; hibernate always runs, which takes the same copy",
     "test_time_travel.py::test_light_sleepers_make_room":
-        "starts the platform twice more; placement.rs proves who gives up room, the test of dozing that one is written out",
+        "starts the platform twice more; placement.rs proves who gives up room, the test of dozing the rest",
     "test_volume_faults.py::test_a_power_failure_loses_nothing_acknowledged":
-        "starts the platform anew; test_crash_matrix.py has power failures, the test of the killed machine the same writer",
+        "starts the platform anew; test_crash_matrix.py has power failures, the killed machine the same writer",
 }
 
 

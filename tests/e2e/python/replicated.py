@@ -13,7 +13,7 @@ from typing import Dict, List
 
 from pandastack import PandaStack
 
-from platform_process import BINARY, READY_SECONDS_MAX, Platform, free_port, read_text, wait_until
+from platform_process import BINARY, READY_SECONDS_MAX, Platform, free_port, read_text, seed_store, wait_until
 
 POSTGRES_PROGRAMS = os.environ.get("PANDASTACK_TEST_POSTGRES_BIN")
 NOBODY = 65534
@@ -107,6 +107,7 @@ class ReplicatedPlatform(Platform):
 
     def start(self) -> "ReplicatedPlatform":
         self.data_dir.mkdir()
+        seed_store(self.data_dir)
         self.secret = self.data_dir / "link-secret"
         self.secret.write_bytes(subprocess.run([BINARY, "join-secret"], capture_output=True, check=True).stdout)
         self.secret.chmod(0o600)

@@ -554,6 +554,13 @@ def test_a_copy_of_one_that_sleeps_with_its_disk_alone_wakes_it(client: PandaSta
 
 
 def test_checkpoints_are_taken_while_something_happens(client: PandaStack) -> None:
+    # At once: both wait for times that are ten seconds apart.
+    with ThreadPoolExecutor(2) as both:
+        for checked in [both.submit(check, client) for check in (check_commands, check_traffic_alone)]:
+            checked.result()
+
+
+def check_commands(client: PandaStack) -> None:
     with client.sandboxes.create("base", checkpoints={"every_seconds": 10, "keep_last": 2}) as own:
         def checkpoints() -> list:
             entries = client.snapshots.list(sandbox_id=own.id)
@@ -575,7 +582,7 @@ def test_checkpoints_are_taken_while_something_happens(client: PandaStack) -> No
     wait_until("they go with their sandbox", lambda: not client.snapshots.list(sandbox_id=own.id), 30)
 
 
-def test_traffic_alone_is_worth_a_checkpoint(client: PandaStack) -> None:
+def check_traffic_alone(client: PandaStack) -> None:
     with client.sandboxes.create("base", checkpoints={"every_seconds": 10, "keep_last": 20}) as own:
         own.exec("setsid python3 -m http.server 8123 > /dev/null 2>&1 < /dev/null &", check=True)
         wait_until("the server listens", lambda: 8123 in [port.port for port in own.ports()], 60)

@@ -16,7 +16,7 @@ import pytest
 from pandastack import ConflictError, Database, PandaStackError, Sandbox
 
 from edge_process import EdgeProcess, serve
-from platform_process import BINARY, wait_until
+from platform_process import BINARY, seed_store, wait_until
 from replicated import POSTGRES_PROGRAMS, ReplicatedPlatform
 
 SECOND = "second-host"
@@ -28,6 +28,7 @@ class SecondAgent:
     def __init__(self, platform: ReplicatedPlatform, warm: str = "base") -> None:
         self.data_dir = platform.root / "second"
         self.data_dir.mkdir()
+        seed_store(self.data_dir)
         self.runtime_dir = Path("/run/pandastack-pdsb")
         self.environment: Dict[str, str] = {
             **platform.environment,

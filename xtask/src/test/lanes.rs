@@ -5,7 +5,10 @@
 //!  first lane   all that share the platform ------------------> | what is left of those below
 //!  second lane  all with an internet | a file with platforms of its own | the next file | ...
 //! ```
+//!
+//! Files that took longest in the last run come first, so that both lanes end at about the same time.
 
+use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::process::Command;
 use std::sync::Mutex;
@@ -13,7 +16,7 @@ use std::sync::Mutex;
 use anyhow::{Result, anyhow};
 
 use super::counts::Counts;
-use super::suites::{pytest, pytest_of};
+use super::suites::{log_path, pytest, pytest_of};
 use crate::program;
 
 const TESTS: &str = "tests/e2e/python";
@@ -27,8 +30,9 @@ const ALONE: &str = "own_platform and not internet";
 
 /// Runs all of them, with the interpreter that is given for each part.
 pub fn run(python: impl Fn() -> Command + Sync) -> Result<Counts> {
-    let files =
-        Mutex::new(files_of(&program::read(pytest_of(python(), TESTS, &["--collect-only", "-m", ALONE]))?));
+    let mut files = files_of(&program::read(pytest_of(python(), TESTS, &["--collect-only", "-m", ALONE]))?);
+    files.make_contiguous().sort_by_key(|file| Reverse(last_seconds(file)));
+    let files = Mutex::new(files);
     let marked = |log: &str, marker: &str| pytest(python(), log, TESTS, &["-m", marker]);
     let the_rest = |mut counts: Counts| -> Result<Counts> {
         loop {
@@ -60,6 +64,19 @@ fn files_of(listed: &str) -> VecDeque<String> {
     files
 }
 
+/// How long a file took in the last run; of a new one that is not known, and it comes first.
+fn last_seconds(file: &str) -> u64 {
+    let log = std::fs::read_to_string(log_path(file)).unwrap_or_default();
+    log.lines().rev().find_map(seconds_of).unwrap_or(u64::MAX)
+}
+
+/// The whole seconds in `23 passed in 251.34s (0:04:11)`.
+fn seconds_of(line: &str) -> Option<u64> {
+    let (_, took) =
+        line.split_once(" in ").filter(|(counts, _)| counts.starts_with(|c: char| c.is_ascii_digit()))?;
+    took.split_once('.')?.0.parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -69,5 +86,12 @@ mod tests {
         let listed = "test_a.py::one\ntest_a.py::two[x::y]\ntest_b.py::one\n\n3/9 tests collected (6 deselected) in 0.1s\n";
         assert_eq!(files_of(listed), ["tests/e2e/python/test_a.py", "tests/e2e/python/test_b.py"]);
         assert!(files_of("no tests collected\n").is_empty());
+    }
+
+    #[test]
+    fn the_time_of_the_last_run_is_read() {
+        assert_eq!(seconds_of("23 passed, 1 skipped in 251.34s (0:04:11)"), Some(251));
+        assert_eq!(seconds_of("5 passed in 47.85s"), Some(47));
+        assert_eq!(seconds_of("SKIPPED [1] waits in 1.5s"), None);
     }
 }

@@ -2,12 +2,18 @@
 //!
 //! Suites run one after the other, a failing one does not stop the rest, and each ends in counts.
 //! What could not run on this host is named with its reason, what failed by its name: the whole
-//! output is in the cache's `logs`. The slowest suites and tests are listed. The last line is
+//! output is in the cache's `logs`. The slowest suites and tests are listed, and how busy the
+//! processors were: a suite that leaves them idle could run beside another. The last line is
 //! exactly `N passed, N failed, N skipped`.
+//!
+//! `--full` adds what takes many minutes. Its end-to-end tests are listed with their reasons in
+//! `tests/e2e/python/full_only.py`; of the Rust tests it adds `every_slot_of_a_host_is_made_for_real`.
 
+mod busy;
 mod counts;
 mod drift;
 mod lanes;
+mod seed;
 mod suites;
 mod timings;
 
@@ -15,6 +21,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use busy::Processors;
 use counts::Counts;
 use suites::Session;
 
@@ -73,6 +80,8 @@ struct Line {
     name: &'static str,
     counts: Counts,
     took: Duration,
+    /// Share of the processors' time that was used, in percent.
+    busy_percent: u64,
 }
 
 /// Carries it out.
@@ -83,12 +92,13 @@ pub fn run(args: Args) -> Result<ExitCode> {
     for suite in chosen {
         for (name, part) in parts(suite) {
             eprintln!("\n== {name}");
-            let began = Instant::now();
+            let (began, processors) = (Instant::now(), Processors::now());
             let counts = part(&mut session).unwrap_or_else(|error| {
                 eprintln!("error: {error:#}");
                 Counts::one(false)
             });
-            lines.push(Line { name, counts, took: began.elapsed() });
+            let busy_percent = processors.busy_percent(&Processors::now());
+            lines.push(Line { name, counts, took: began.elapsed(), busy_percent });
         }
     }
     Ok(summary(&lines))
@@ -119,8 +129,8 @@ fn parts(suite: Suite) -> Vec<Part> {
 fn summary(lines: &[Line]) -> ExitCode {
     println!();
     let mut total = Counts::default();
-    for Line { name, counts, took } in lines {
-        println!("{name:<18} {counts} ({:.1} s)", took.as_secs_f64());
+    for Line { name, counts, took, busy_percent } in lines {
+        println!("{name:<18} {counts} ({:.1} s, processors {busy_percent} % busy)", took.as_secs_f64());
         total.add(counts);
     }
     let took: Duration = lines.iter().map(|line| line.took).sum();

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 
 use super::counts::{Counts, of_cargo, of_node, of_pytest};
 use super::timings::{self, TimedLine, Timing, Timings};
-use super::{drift, lanes};
+use super::{drift, lanes, seed};
 use crate::platform::Scratch;
 use crate::program::{self, cargo, line_of, npm, program};
 use crate::{azurite, checkout, host, postgres, python, qemu, tidy, tree};
@@ -27,6 +27,8 @@ const FULL_TEST_SECONDS_MAX: &str = "7200";
 /// What suites share.
 pub struct Session {
     scratch: Option<Scratch>,
+    /// The store that other platforms begin with.
+    seed: Option<PathBuf>,
     /// Tests that take many minutes run, too.
     full: bool,
 }
@@ -37,7 +39,7 @@ impl Session {
         if tree::in_ci() {
             checkout::enter()?;
         }
-        Ok(Self { scratch: None, full })
+        Ok(Self { scratch: None, seed: None, full })
     }
 
     pub fn tidy(&mut self) -> Result<Counts> {
@@ -122,9 +124,13 @@ impl Session {
         build_tests()?;
         host::install_for_product()?;
         let scratch = Scratch::start()?;
-        for name in ["base", "code-interpreter", "postgres-16"] {
-            scratch.platform()?.build_template(name)?;
+        let platform = scratch.platform()?;
+        for name in ["base", "postgres-16"] {
+            platform.build_template(name)?;
         }
+        // Before the others, which only tests on the shared platform use: every platform copies all of it.
+        self.seed = seed::make(&platform.ready.data_dir)?;
+        platform.build_template("code-interpreter")?;
         self.scratch = Some(scratch);
         Ok(Counts::one(true))
     }
@@ -133,12 +139,13 @@ impl Session {
         host::install_for_tests()?;
         host::install_browser()?;
         let (interpreter, postgres, azurite) = (python::ensure()?, postgres::ensure()?, azurite::ensure()?);
-        let (platform, full) = (self.platform()?, self.full);
+        let (platform, seed, full) = (self.platform()?, self.seed.as_ref(), self.full);
         lanes::run(|| {
             // Platforms of one's own take root.
             let mut python = platform.point(host::as_root(&interpreter));
             python.env("PANDASTACK_TEST_POSTGRES_BIN", &postgres);
             python.envs(azurite.as_ref().map(|program| (AZURITE, program)));
+            python.envs(seed.map(|image| (seed::SEED, image)));
             python.envs(full.then_some(("PANDASTACK_TEST_FULL", "1")));
             python.envs(full.then_some(("PANDASTACK_TEST_SLEEPS", "100")));
             python.envs(full.then_some(("PYTEST_TIMEOUT", FULL_TEST_SECONDS_MAX)));
@@ -253,6 +260,11 @@ pub fn logs_dir() -> PathBuf {
     tree::cache_dir().join("logs")
 }
 
+/// Where the last run of one suite is kept.
+pub fn log_path(suite: &str) -> PathBuf {
+    logs_dir().join(format!("{}.log", suite.replace('/', "-")))
+}
+
 /// What a program printed, and how it ended.
 struct Output {
     lines: Vec<TimedLine>,
@@ -284,7 +296,7 @@ enum Errors {
 fn tee(mut command: Command, suite: &str, errors: Errors) -> Result<Output> {
     let line = line_of(&command);
     let reading = || format!("read from `{line}`");
-    let log_path = logs_dir().join(format!("{}.log", suite.replace('/', "-")));
+    let log_path = log_path(suite);
     fs::create_dir_all(logs_dir()).with_context(|| format!("make {}", logs_dir().display()))?;
     let mut log = File::create(&log_path).with_context(|| format!("make {}", log_path.display()))?;
     let (reader, writer) = std::io::pipe().with_context(reading)?;

@@ -1,0 +1,58 @@
+//! The store that platforms of tests begin with: its templates are baked already.
+//!
+//! A bake boots an emulated machine and keeps a processor busy for a quarter of a minute. Some twenty test files
+//! start a platform of their own, and none of them is about bakes. So they begin with a copy of what the shared
+//! platform baked in this run. An agent finds bakes by the key of all that went into them, and bakes afresh if the
+//! key is another.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use crate::host::as_root;
+use crate::program::run;
+
+/// Names the image to tests.
+pub const SEED: &str = "PANDASTACK_TEST_STORE";
+
+/// Leaves images, kernels and bakes. In a mount namespace of its own: machines that start meanwhile would take the
+/// mount along, and the file system would stay in use.
+const STRIP: &str = r#"
+mount -t xfs -o loop,nouuid,discard,nodev,nosuid "$1" "$2"
+cd "$2"
+rm -rf sandboxes zygotes snapshots volumes .staging .trash
+cd /
+umount "$2"
+"#;
+
+/// Copies the store of a running platform. `None` if the store is no image but a directory.
+pub fn make(data_dir: &Path) -> Result<Option<PathBuf>> {
+    let (store, image) = (data_dir.join("store"), data_dir.join("store.xfs"));
+    if !image.exists() {
+        return Ok(None);
+    }
+    let (seed, mount_point) = (data_dir.join("seed.xfs"), data_dir.join("seed"));
+    copy_frozen(&store, &image, &seed)?;
+    let mut make_dir = as_root("mkdir");
+    make_dir.arg(&mount_point);
+    run(make_dir)?;
+    let mut strip = as_root("unshare");
+    strip.args(["--mount", "sh", "-ec", STRIP, "strip"]).arg(&seed).arg(&mount_point);
+    run(strip).context("remove machines from the copy of the store")?;
+    Ok(Some(seed))
+}
+
+/// Nothing is written while the image is copied, and all that was written before is in it.
+fn copy_frozen(store: &Path, image: &Path, seed: &Path) -> Result<()> {
+    let freeze = |how: &str| {
+        let mut command = as_root("fsfreeze");
+        command.arg(how).arg(store);
+        run(command)
+    };
+    freeze("--freeze")?;
+    let mut copy = as_root("cp");
+    copy.arg(image).arg(seed);
+    let copied = run(copy);
+    freeze("--unfreeze")?;
+    copied
+}
