@@ -1,4 +1,4 @@
-//! Browsers may call from any page: what protects a sandbox is its token, which no page gets by itself.
+//! CORS: browsers may call from any page. What protects a sandbox is its token, which no page gets by itself.
 
 use axum::extract::Request;
 use axum::middleware::Next;
@@ -8,7 +8,7 @@ use http::{HeaderValue, Method, StatusCode, header};
 /// How long a browser may remember the answer.
 const REMEMBERED_SECONDS: &str = "7200";
 
-pub(super) async fn allow_any(request: Request, next: Next) -> Response {
+pub(crate) async fn allow_any(request: Request, next: Next) -> Response {
     let asks_first = request.method() == Method::OPTIONS
         && request.headers().contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
     let wanted = request.headers().get(header::ACCESS_CONTROL_REQUEST_HEADERS).cloned();

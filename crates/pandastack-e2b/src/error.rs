@@ -4,7 +4,7 @@
 //! |---|---|
 //! | control plane, `/files` | `{"code": <status>, "message"}` ([`RestError`]) |
 //! | Connect | `{"code": "<name>", "message"}` ([`RpcError`]), in a stream inside its last frame |
-//! | a sandbox that is not there | `{"sandboxId", "message", "code"}` with 502 ([`Gone`]) |
+//! | a sandbox that is not there | `{"sandboxId", "message", "code"}` with 502 ([`SandboxGone`]) |
 
 use axum::Json;
 use axum::response::{IntoResponse, Response};
@@ -175,18 +175,18 @@ impl IntoResponse for RpcError {
     }
 }
 
-/// A sandbox that serves nobody: unknown, deleted, or paused.
+/// A sandbox that accepts no requests: unknown, deleted, or paused.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Gone {
+pub(crate) struct SandboxGone {
     pub(crate) sandbox: SandboxId,
-    pub(crate) why: &'static str,
+    pub(crate) reason: &'static str,
 }
 
-impl IntoResponse for Gone {
+impl IntoResponse for SandboxGone {
     fn into_response(self) -> Response {
         let status = StatusCode::BAD_GATEWAY;
         // Clients look for these words.
-        let message = format!("The sandbox was not found: {}", self.why);
+        let message = format!("The sandbox was not found: {}", self.reason);
         let body = json!({ "sandboxId": self.sandbox, "message": message, "code": status.as_u16() });
         (status, Json(body)).into_response()
     }
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn a_gone_sandbox_has_the_words_that_clients_look_for() {
-        let gone = Gone { sandbox: SandboxId::random(), why: "it is paused" };
+        let gone = SandboxGone { sandbox: SandboxId::random(), reason: "it is paused" };
         assert_eq!(gone.into_response().status(), 502);
     }
 }

@@ -19,11 +19,16 @@
 #![forbid(unsafe_code)]
 
 mod control;
+mod cors;
 mod envd;
 mod error;
+mod gate;
 mod interpreter;
 mod limits;
 mod native;
+mod ports;
+mod sandbox_state;
+mod session;
 mod sse;
 mod token;
 mod user;
@@ -35,13 +40,7 @@ use pandastack_types::link::LinkKey;
 
 use native::Native;
 pub use native::{Directory, DirectoryUnavailable, OnBehalf};
-
-/// Port of the daemon that E2B's clients expect in every sandbox.
-pub const ENVD_PORT: u16 = 49983;
-/// Port of the code interpreter.
-pub const INTERPRETER_PORT: u16 = 49999;
-/// Ports of every sandbox that this crate answers in the guest's place.
-pub const PORTS: [u16; 2] = [ENVD_PORT, INTERPRETER_PORT];
+pub use ports::{ENVD_PORT, INTERPRETER_PORT, PORTS};
 
 /// Both sides of the translation.
 #[derive(Clone)]
@@ -57,11 +56,13 @@ impl Facade {
 
     /// Routes of the control plane, to be served beside the native ones.
     pub fn control_plane(&self) -> Router {
-        control::routes(self.native.clone())
+        control::routes(self.native.clone(), envd::signed_files())
     }
 
     /// What answers on [`PORTS`]. Requests carry a [`pandastack_edge::Target`].
     pub fn sandbox_ports(&self) -> Router {
-        envd::routes(self.native.clone(), interpreter::routes(self.native.clone()))
+        let (envd, interpreter) =
+            (envd::routes(self.native.clone()), interpreter::routes(self.native.clone()));
+        ports::routes(self.native.clone(), envd, interpreter)
     }
 }

@@ -16,12 +16,16 @@ use http_body_util::{BodyExt, Limited};
 use pandastack_types::api::Sandbox;
 use pandastack_types::link::LinkKey;
 use pandastack_types::{ErrorBody, ErrorCode, SandboxId};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tower::ServiceExt;
 
 use crate::limits::ANSWER_BYTES_MAX;
 use crate::token::TokenKey;
+
+/// Bytes that are escaped in a query or path.
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// Marks a request that is made for the holder of a sandbox's access token: it may do in that sandbox what a key of
 /// its workspace with scope `sandboxes` may.
@@ -57,8 +61,8 @@ impl NativeError {
         Self { status, code: None, message: message.into(), retry_after: None }
     }
 
-    /// The answer was not what this side understands.
-    fn nonsense(what: impl std::fmt::Display) -> Self {
+    /// The native API's response cannot be read, or the request cannot be built.
+    fn bad_response(what: impl std::fmt::Display) -> Self {
         tracing::error!(%what, "the native API answered something unexpected");
         Self::new(StatusCode::BAD_GATEWAY, "internal server error; search the server's log for the cause")
     }
@@ -138,16 +142,16 @@ impl Caller {
     ) -> NativeResult<T> {
         let bytes = self.bytes(method, path, body).await?;
         let text = if bytes.is_empty() { b"null".as_slice() } else { &bytes };
-        serde_json::from_slice(text).map_err(NativeError::nonsense)
+        serde_json::from_slice(text).map_err(NativeError::bad_response)
     }
 
-    /// Asks for JSON.
+    /// Reads JSON.
     pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str) -> NativeResult<T> {
         self.json(Method::GET, path, None::<&()>).await
     }
 
-    /// Makes a call whose answer says nothing.
-    pub(crate) async fn tell(
+    /// Sends JSON, or nothing, and ignores the response body.
+    pub(crate) async fn call(
         &self,
         method: Method,
         path: &str,
@@ -158,24 +162,24 @@ impl Caller {
 
     async fn bytes(&self, method: Method, path: &str, body: Option<&impl Serialize>) -> NativeResult<Bytes> {
         let bytes = match body {
-            Some(body) => serde_json::to_vec(body).map_err(NativeError::nonsense)?,
+            Some(body) => serde_json::to_vec(body).map_err(NativeError::bad_response)?,
             None => Vec::new(),
         };
         let request = Request::builder().method(method).uri(format!("/v1{path}"));
         let request = request.header(header::CONTENT_TYPE, "application/json").body(Body::from(bytes));
-        read_all(self.send(request.map_err(NativeError::nonsense)?).await?).await
+        read_all(self.send(request.map_err(NativeError::bad_response)?).await?).await
     }
 
     /// Opens a stream, or any answer that is not read whole.
     pub(crate) async fn open(&self, path: &str) -> NativeResult<Response> {
         let request = Request::builder().uri(format!("/v1{path}")).body(Body::empty());
-        self.send(request.map_err(NativeError::nonsense)?).await
+        self.send(request.map_err(NativeError::bad_response)?).await
     }
 }
 
 async fn read_all(response: Response) -> NativeResult<Bytes> {
     let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
-    body.map(|collected| collected.to_bytes()).map_err(NativeError::nonsense)
+    body.map(|collected| collected.to_bytes()).map_err(NativeError::bad_response)
 }
 
 async fn refusal(response: Response) -> NativeError {
@@ -193,12 +197,5 @@ async fn refusal(response: Response) -> NativeError {
 
 /// A value as part of a query or path.
 pub(crate) fn encode(text: &str) -> String {
-    let mut encoded = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => encoded.push(byte.into()),
-            _ => encoded.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    encoded
+    utf8_percent_encode(text, RESERVED).to_string()
 }

@@ -11,17 +11,17 @@ use pandastack_types::api::{CreateSandbox, OnTimeout, Sandbox, SnapshotList};
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::extract::Keyed;
+use super::json::{is_empty, read_json};
 use super::network::Network;
-use super::{Keyed, read_json, shape};
+use super::shape;
+use super::template_name::template_name;
 use crate::error::{RestError, RestResult};
-use crate::limits::{TIMEOUT_SECONDS_DEFAULT, TIMEOUT_SECONDS_DEFAULT_V1};
+use crate::limits::{ANSWER_BYTES_MAX, TIMEOUT_SECONDS_DEFAULT, TIMEOUT_SECONDS_DEFAULT_V1};
 use crate::native::{Caller, Native, NativeError};
+use crate::sandbox_state::AUTO_RESUME_LABEL;
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
-/// E2B's names of templates that this platform has under another.
-const TEMPLATES: [(&str, &str); 2] =
-    [("code-interpreter-v1", "code-interpreter"), ("code-interpreter-beta", "code-interpreter")];
-
 /// What a client asks for.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -45,16 +45,6 @@ struct NewSandbox {
 struct AutoResume {
     #[serde(default)]
     enabled: bool,
-}
-
-/// Whether a value says nothing.
-pub(super) fn is_empty(value: &Value) -> bool {
-    match value {
-        Value::Null => true,
-        Value::Object(fields) => fields.is_empty(),
-        Value::Array(items) => items.is_empty(),
-        _ => false,
-    }
 }
 
 /// Make a sandbox.
@@ -110,7 +100,7 @@ fn check(wanted: &NewSandbox) -> RestResult<()> {
 async fn translate(caller: &Caller, wanted: NewSandbox, timeout_default: u64) -> RestResult<CreateSandbox> {
     let mut metadata = wanted.metadata.unwrap_or_default();
     if wanted.auto_resume.is_some_and(|resume| resume.enabled) {
-        metadata.insert(shape::AUTO_RESUME_LABEL.to_owned(), "true".to_owned());
+        metadata.insert(AUTO_RESUME_LABEL.to_owned(), "true".to_owned());
     }
     let pauses = wanted.auto_pause.unwrap_or(false);
     let network = wanted.network.unwrap_or_default().policy(wanted.allow_internet_access)?;
@@ -127,14 +117,6 @@ async fn translate(caller: &Caller, wanted: NewSandbox, timeout_default: u64) ->
         None => create.template = Some(template_name(&wanted.template_id)),
     }
     Ok(create)
-}
-
-/// A template's name without namespace and tag, under the name that it has here.
-pub(super) fn template_name(given: &str) -> String {
-    let name = given.rsplit_once('/').map_or(given, |(_, name)| name);
-    let name = name.split_once(':').map_or(name, |(name, _)| name);
-    let known = TEMPLATES.iter().find(|(theirs, _)| *theirs == name);
-    known.map_or(name, |(_, ours)| ours).to_owned()
 }
 
 /// The snapshot that a template's name means: its id, or the name it was given. Only what looks like one is asked for.
@@ -162,7 +144,7 @@ async fn post(caller: &Caller, headers: &HeaderMap, create: &CreateSandbox) -> R
     }
     let request = request.body(Body::from(body)).map_err(|error| unreadable(error.to_string()))?;
     let answer = caller.send(request).await?;
-    let bytes = axum::body::to_bytes(answer.into_body(), crate::limits::ANSWER_BYTES_MAX).await;
+    let bytes = axum::body::to_bytes(answer.into_body(), ANSWER_BYTES_MAX).await;
     let sandbox = bytes.ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
     sandbox.ok_or_else(|| {
         NativeError::new(
@@ -181,7 +163,7 @@ async fn make_private(caller: &Caller, sandbox: &Sandbox) -> RestResult<Value> {
     match set.map(|preview| preview["token"].clone()) {
         Ok(token) if token.is_string() => Ok(token),
         failed => {
-            caller.tell(Method::DELETE, &format!("/sandboxes/{}", sandbox.id), None::<&()>).await?;
+            caller.call(Method::DELETE, &format!("/sandboxes/{}", sandbox.id), None::<&()>).await?;
             failed.map_err(RestError::from)?;
             Err(RestError::unsupported("private traffic is"))
         }
@@ -191,18 +173,6 @@ async fn make_private(caller: &Caller, sandbox: &Sandbox) -> RestResult<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_of_templates_are_understood() {
-        for (given, name) in [
-            ("base", "base"),
-            ("code-interpreter-v1", "code-interpreter"),
-            ("team/base:latest", "base"),
-            ("mine:v2", "mine"),
-        ] {
-            assert_eq!(template_name(given), name, "{given}");
-        }
-    }
 
     #[track_caller]
     fn checked(json: &str) -> Option<u16> {

@@ -5,9 +5,13 @@ use axum::response::Response;
 use jiff::Timestamp;
 use pandastack_types::api::{Items, Metadata, Sandbox};
 
+use super::extract::Keyed;
 use super::paging::page;
-use super::{Keyed, create, shape};
+use super::query::{pairs, percent_decode};
+use super::shape;
+use super::template_name::template_name;
 use crate::error::{RestError, RestResult};
+use crate::sandbox_state::is_visible;
 
 /// What a list is asked for.
 #[derive(Debug, Default, PartialEq)]
@@ -25,7 +29,7 @@ struct Filter {
 pub(super) async fn list(Keyed(caller): Keyed, RawQuery(query): RawQuery) -> RestResult<Response> {
     let filter = Filter::parse(query.as_deref().unwrap_or_default())?;
     let Items { mut items } = caller.get::<Items<Sandbox>>("/sandboxes").await?;
-    items.retain(|sandbox| shape::is_shown(sandbox) && filter.takes(sandbox));
+    items.retain(|sandbox| is_visible(sandbox) && filter.takes(sandbox));
     items.sort_by(|a, b| (a.created_at, &a.id).cmp(&(b.created_at, &b.id)));
     if !filter.ascending {
         items.reverse();
@@ -41,7 +45,7 @@ impl Filter {
             match key.as_str() {
                 "metadata" => filter.metadata = metadata(&value),
                 "state" => filter.states.extend(value.split(',').map(|state| state.trim().to_owned())),
-                "template" => filter.template = Some(create::template_name(&value)),
+                "template" => filter.template = Some(template_name(&value)),
                 "startedAfter" => filter.started_after = Some(parsed("startedAfter", &value)?),
                 "order" if value == "asc" => filter.ascending = true,
                 "order" if value == "desc" => filter.ascending = false,
@@ -69,43 +73,7 @@ fn parsed<T: std::str::FromStr>(name: &str, value: &str) -> RestResult<T> {
 
 /// The filter by labels is encoded three times: as a query value, as a query string, and key and value once more.
 fn metadata(value: &str) -> Metadata {
-    pairs(value).map(|(key, value)| (decode(&key, false), decode(&value, false))).collect()
-}
-
-/// Keys and values of a query string.
-pub(super) fn pairs(query: &str) -> impl Iterator<Item = (String, String)> + '_ {
-    query.split('&').filter(|pair| !pair.is_empty()).map(|pair| {
-        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-        (decode(key, true), decode(value, true))
-    })
-}
-
-/// Percent-decoded text; with `plus`, `+` is a space, as in queries.
-fn decode(text: &str, plus: bool) -> String {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&byte, tail)) = rest.split_first() {
-        let hex = (byte == b'%')
-            .then(|| tail.get(..2))
-            .flatten()
-            .filter(|hex| hex.iter().all(u8::is_ascii_hexdigit));
-        let hex = hex.and_then(|hex| u8::from_str_radix(std::str::from_utf8(hex).ok()?, 16).ok());
-        rest = match (byte, hex) {
-            (_, Some(value)) => {
-                bytes.push(value);
-                &tail[2..]
-            }
-            (b'+', _) if plus => {
-                bytes.push(b' ');
-                tail
-            }
-            _ => {
-                bytes.push(byte);
-                tail
-            }
-        };
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
+    pairs(value).map(|(key, value)| (percent_decode(&key), percent_decode(&value))).collect()
 }
 
 #[cfg(test)]
@@ -127,6 +95,5 @@ mod tests {
         for query in ["limit=x", "order=up", "startedAfter=yesterday"] {
             assert!(Filter::parse(query).is_err(), "{query}");
         }
-        assert_eq!(decode("100%+%zz", true), "100% %zz");
     }
 }

@@ -9,6 +9,7 @@ use pandastack_types::network::{Cidr, Egress, NetworkPolicy, Place, Target};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::json::is_empty;
 use crate::error::{RestError, RestResult};
 
 /// Everything.
@@ -46,8 +47,7 @@ impl Network {
     /// Refuses what cannot be enforced.
     fn check(&self) -> RestResult<()> {
         let some = |list: &Option<Vec<Value>>| list.as_ref().is_some_and(|list| !list.is_empty());
-        let given =
-            |value: &Option<Value>| value.as_ref().is_some_and(|value| !super::create::is_empty(value));
+        let given = |value: &Option<Value>| value.as_ref().is_some_and(|value| !is_empty(value));
         for (is_given, what) in [
             (some(&self.dns_servers), "custom name servers are"),
             (given(&self.egress_proxy), "egress proxies are"),

@@ -13,12 +13,15 @@ use pandastack_types::{SandboxId, SandboxState};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::list::pairs;
+use super::extract::{Keyed, SandboxPath, sandbox_not_found};
+use super::json::read_json;
 use super::network::{self, Network};
-use super::{Keyed, Of, no_sandbox, read_json, shape};
+use super::query::pairs;
+use super::shape;
 use crate::error::{RestError, RestResult};
 use crate::limits::{FORK_TIMEOUT_SECONDS_DEFAULT, FORKS_MAX, TIMEOUT_SECONDS_DEFAULT};
 use crate::native::{Caller, Native, NativeResult};
+use crate::sandbox_state::{is_paused, is_visible};
 
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct Connect {
@@ -50,14 +53,14 @@ pub(super) struct Fork {
 /// A sandbox that these clients may see.
 async fn find(caller: &Caller, id: &SandboxId) -> RestResult<Sandbox> {
     let sandbox: Sandbox = caller.get(&format!("/sandboxes/{id}")).await?;
-    if shape::is_shown(&sandbox) { Ok(sandbox) } else { Err(no_sandbox(id.as_str())) }
+    if is_visible(&sandbox) { Ok(sandbox) } else { Err(sandbox_not_found(id.as_str())) }
 }
 
 /// Look at a sandbox; wakes nobody.
 pub(super) async fn get(
     State(native): State<Native>,
     Keyed(caller): Keyed,
-    Of(id): Of,
+    SandboxPath(id): SandboxPath,
     headers: HeaderMap,
 ) -> RestResult<Json<Value>> {
     let sandbox = find(&caller, &id).await?;
@@ -71,8 +74,8 @@ pub(super) async fn get(
 }
 
 /// End a sandbox.
-pub(super) async fn kill(Keyed(caller): Keyed, Of(id): Of) -> RestResult<StatusCode> {
-    caller.tell(Method::DELETE, &format!("/sandboxes/{id}"), None::<&()>).await?;
+pub(super) async fn kill(Keyed(caller): Keyed, SandboxPath(id): SandboxPath) -> RestResult<StatusCode> {
+    caller.call(Method::DELETE, &format!("/sandboxes/{id}"), None::<&()>).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -80,19 +83,19 @@ pub(super) async fn kill(Keyed(caller): Keyed, Of(id): Of) -> RestResult<StatusC
 pub(super) async fn connect(
     State(native): State<Native>,
     Keyed(caller): Keyed,
-    Of(id): Of,
+    SandboxPath(id): SandboxPath,
     request: Request,
 ) -> RestResult<(StatusCode, Json<Value>)> {
     let (parts, body) = request.into_parts();
     let wanted: Connect = read_json(body).await?;
     let sandbox = find(&caller, &id).await?;
-    let paused = shape::is_paused(&sandbox);
+    let paused = is_paused(&sandbox);
     if paused && wanted.memory == Some(false) {
         return Err(RestError::unsupported("discarding the memory of a paused sandbox is"));
     }
     if paused {
         let verb = if sandbox.status == SandboxState::Paused { "resume" } else { "wake" };
-        caller.tell(Method::POST, &format!("/sandboxes/{id}/{verb}"), None::<&()>).await?;
+        caller.call(Method::POST, &format!("/sandboxes/{id}/{verb}"), None::<&()>).await?;
     }
     let seconds = wanted.timeout.unwrap_or(TIMEOUT_SECONDS_DEFAULT).max(1);
     if !sandbox.persistent && (paused || ends_before(&sandbox, seconds)) {
@@ -112,11 +115,15 @@ fn ends_before(sandbox: &Sandbox, seconds: u64) -> bool {
 
 async fn live_for(caller: &Caller, id: &SandboxId, seconds: u64) -> NativeResult<()> {
     let change = PatchLifecycle { ttl_seconds: Some(seconds), ..PatchLifecycle::default() };
-    caller.tell(Method::PATCH, &format!("/sandboxes/{id}/lifecycle"), Some(&change)).await
+    caller.call(Method::PATCH, &format!("/sandboxes/{id}/lifecycle"), Some(&change)).await
 }
 
 /// Let a sandbox live so long from now.
-pub(super) async fn set_timeout(Keyed(caller): Keyed, Of(id): Of, body: Body) -> RestResult<StatusCode> {
+pub(super) async fn set_timeout(
+    Keyed(caller): Keyed,
+    SandboxPath(id): SandboxPath,
+    body: Body,
+) -> RestResult<StatusCode> {
     let wanted: Timeout = read_json(body).await?;
     find(&caller, &id).await?;
     live_for(&caller, &id, wanted.timeout.max(1)).await?;
@@ -124,7 +131,11 @@ pub(super) async fn set_timeout(Keyed(caller): Keyed, Of(id): Of, body: Body) ->
 }
 
 /// Lengthen a sandbox's life, as older clients ask for it; never shorten it.
-pub(super) async fn refresh(Keyed(caller): Keyed, Of(id): Of, body: Body) -> RestResult<StatusCode> {
+pub(super) async fn refresh(
+    Keyed(caller): Keyed,
+    SandboxPath(id): SandboxPath,
+    body: Body,
+) -> RestResult<StatusCode> {
     let wanted: Refresh = read_json(body).await?;
     let seconds = wanted.duration.unwrap_or(TIMEOUT_SECONDS_DEFAULT).max(1);
     let sandbox = find(&caller, &id).await?;
@@ -135,13 +146,17 @@ pub(super) async fn refresh(Keyed(caller): Keyed, Of(id): Of, body: Body) -> Res
 }
 
 /// Put a sandbox to sleep on disk.
-pub(super) async fn pause(Keyed(caller): Keyed, Of(id): Of, body: Body) -> RestResult<StatusCode> {
+pub(super) async fn pause(
+    Keyed(caller): Keyed,
+    SandboxPath(id): SandboxPath,
+    body: Body,
+) -> RestResult<StatusCode> {
     let wanted: Pause = read_json(body).await?;
     if find(&caller, &id).await?.status == SandboxState::Hibernated {
         return Err(RestError::new(StatusCode::CONFLICT, format!("sandbox `{id}` is already paused")));
     }
     let keep = if wanted.memory == Some(false) { Keep::Disk } else { Keep::Memory };
-    caller.tell(Method::POST, &format!("/sandboxes/{id}/hibernate"), Some(&Hibernate { keep })).await?;
+    caller.call(Method::POST, &format!("/sandboxes/{id}/hibernate"), Some(&Hibernate { keep })).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -149,7 +164,7 @@ pub(super) async fn pause(Keyed(caller): Keyed, Of(id): Of, body: Body) -> RestR
 pub(super) async fn fork(
     State(native): State<Native>,
     Keyed(caller): Keyed,
-    Of(id): Of,
+    SandboxPath(id): SandboxPath,
     request: Request,
 ) -> RestResult<(StatusCode, Json<Vec<Value>>)> {
     let (parts, body) = request.into_parts();
@@ -183,7 +198,7 @@ async fn settle(native: &Native, caller: &Caller, child: &Sandbox, seconds: u64,
         Ok(()) => json!({ "sandbox": shape::sandbox(native, child, domain) }),
         Err(error) => {
             let path = format!("/sandboxes/{}", child.id);
-            if let Err(error) = caller.tell(Method::DELETE, &path, None::<&()>).await {
+            if let Err(error) = caller.call(Method::DELETE, &path, None::<&()>).await {
                 tracing::warn!(sandbox = %child.id, %error, "a fork without its lifetime was not deleted");
             }
             failure(&error.message)
@@ -196,18 +211,22 @@ fn failure(message: &str) -> Value {
 }
 
 /// Change the rules of the network; what is not said is open.
-pub(super) async fn set_network(Keyed(caller): Keyed, Of(id): Of, body: Body) -> RestResult<StatusCode> {
+pub(super) async fn set_network(
+    Keyed(caller): Keyed,
+    SandboxPath(id): SandboxPath,
+    body: Body,
+) -> RestResult<StatusCode> {
     let wanted: Network = read_json(body).await?;
     let policy = wanted.policy(None)?.unwrap_or_default();
     find(&caller, &id).await?;
-    caller.tell(Method::PUT, &format!("/sandboxes/{id}/network"), Some(&policy)).await?;
+    caller.call(Method::PUT, &format!("/sandboxes/{id}/network"), Some(&policy)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 /// What a sandbox uses now; nothing is recorded over time, so there is one value or, while it sleeps, none.
 pub(super) async fn metrics(
     Keyed(caller): Keyed,
-    Of(id): Of,
+    SandboxPath(id): SandboxPath,
     RawQuery(query): RawQuery,
 ) -> RestResult<Json<Vec<Value>>> {
     find(&caller, &id).await?;

@@ -2,28 +2,26 @@
 
 use http::{HeaderMap, header};
 use jiff::Timestamp;
-use pandastack_types::SandboxState;
 use pandastack_types::api::{Metadata, OnTimeout, Sandbox};
 use serde_json::{Value, json};
 
 use crate::native::Native;
+use crate::sandbox_state::{auto_resumes, is_paused};
 
 /// What the clients may expect of the daemon in a sandbox: everything up to, and not including, metadata of files (0.6.2)
 /// and entries in watch events (0.6.3). Clients refuse by themselves what is newer.
-pub(crate) const ENVD_VERSION: &str = "0.6.1";
+pub(super) const ENVD_VERSION: &str = "0.6.1";
 /// Required by the clients and without meaning.
 const CLIENT_ID: &str = "pandastack";
-/// Labels of our own begin so; clients do not see them.
+/// Prefix of our own labels; clients do not see them.
 const OWN_LABELS: &str = "e2b.";
-/// Label of a sandbox whose traffic wakes it.
-pub(crate) const AUTO_RESUME_LABEL: &str = "e2b.auto_resume";
 /// Labels that the platform gives to forks.
 const FORK_LABELS: [&str; 2] = ["fork_tree_id", "fork_parent_id"];
 /// Size of every root disk, as the recipes of the templates say.
 const DISK_MB: u64 = 8 * 1024;
 
 /// Answer of create, connect and fork.
-pub(crate) fn sandbox(native: &Native, sandbox: &Sandbox, domain: &str) -> Value {
+pub(super) fn sandbox(native: &Native, sandbox: &Sandbox, domain: &str) -> Value {
     json!({
         "sandboxID": sandbox.id,
         "templateID": sandbox.template,
@@ -36,7 +34,7 @@ pub(crate) fn sandbox(native: &Native, sandbox: &Sandbox, domain: &str) -> Value
 }
 
 /// An element of a list.
-pub(crate) fn listed(sandbox: &Sandbox) -> Value {
+pub(super) fn listed(sandbox: &Sandbox) -> Value {
     // Clients require an end; a sandbox without one gets the farthest that all of them can read.
     let end = sandbox.expires_at.unwrap_or_else(|| far_future(sandbox.created_at));
     json!({
@@ -56,7 +54,7 @@ pub(crate) fn listed(sandbox: &Sandbox) -> Value {
 }
 
 /// One sandbox in detail.
-pub(crate) fn detail(native: &Native, sandbox: &Sandbox, on_timeout: OnTimeout, domain: &str) -> Value {
+pub(super) fn detail(native: &Native, sandbox: &Sandbox, on_timeout: OnTimeout, domain: &str) -> Value {
     let mut detail = listed(sandbox);
     detail["envdAccessToken"] = native.tokens.token(&sandbox.id).into();
     detail["domain"] = domain.into();
@@ -69,25 +67,12 @@ pub(crate) fn detail(native: &Native, sandbox: &Sandbox, on_timeout: OnTimeout, 
 }
 
 /// `running` or `paused`; there is nothing else.
-pub(crate) fn state(sandbox: &Sandbox) -> &'static str {
+pub(super) fn state(sandbox: &Sandbox) -> &'static str {
     if is_paused(sandbox) { "paused" } else { "running" }
 }
 
-pub(crate) fn is_paused(sandbox: &Sandbox) -> bool {
-    matches!(sandbox.status, SandboxState::Paused | SandboxState::Hibernated)
-}
-
-/// Whether there is a sandbox to speak of: one that failed or goes is none to these clients.
-pub(crate) fn is_shown(sandbox: &Sandbox) -> bool {
-    matches!(sandbox.status, SandboxState::Running | SandboxState::Paused | SandboxState::Hibernated)
-}
-
-pub(crate) fn auto_resumes(sandbox: &Sandbox) -> bool {
-    sandbox.metadata.get(AUTO_RESUME_LABEL).is_some_and(|value| value == "true")
-}
-
 /// Labels without those of the platform.
-pub(crate) fn shown_metadata(metadata: &Metadata) -> Metadata {
+pub(super) fn shown_metadata(metadata: &Metadata) -> Metadata {
     let own = |key: &str| key.starts_with(OWN_LABELS) || FORK_LABELS.contains(&key);
     metadata.iter().filter(|(key, _)| !own(key)).map(|(key, value)| (key.clone(), value.clone())).collect()
 }
@@ -97,7 +82,7 @@ fn far_future(from: Timestamp) -> Timestamp {
 }
 
 /// The domain below which a sandbox's ports are found, from the address that the client came to.
-pub(crate) fn domain(headers: &HeaderMap) -> String {
+pub(super) fn domain(headers: &HeaderMap) -> String {
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or("localhost");
     let (name, port) = match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => (name, Some(port)),

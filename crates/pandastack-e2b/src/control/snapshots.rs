@@ -10,9 +10,10 @@ use pandastack_types::api::{CreateSnapshot, Snapshot, SnapshotKind, SnapshotList
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::list::pairs;
+use super::extract::{Keyed, PathParam, SandboxPath};
+use super::json::read_json;
 use super::paging::page;
-use super::{Keyed, Of, Segment, read_json};
+use super::query::pairs;
 use crate::error::{RestError, RestResult};
 use crate::native::{Caller, encode};
 
@@ -29,7 +30,7 @@ fn show(snapshot: &Snapshot) -> Value {
 /// Take a snapshot; the sandbox runs on.
 pub(super) async fn create(
     Keyed(caller): Keyed,
-    Of(id): Of,
+    SandboxPath(id): SandboxPath,
     body: Body,
 ) -> RestResult<(StatusCode, Json<Value>)> {
     let wanted: NewSnapshot = read_json(body).await?;
@@ -67,9 +68,9 @@ pub(super) async fn list(Keyed(caller): Keyed, RawQuery(query): RawQuery) -> Res
 }
 
 /// Delete a snapshot, by id or by name.
-pub(super) async fn delete(Keyed(caller): Keyed, Segment(name): Segment) -> RestResult<StatusCode> {
+pub(super) async fn delete(Keyed(caller): Keyed, PathParam(name): PathParam) -> RestResult<StatusCode> {
     let id = find(&caller, &name).await?;
-    caller.tell(Method::DELETE, &format!("/snapshots/{id}"), None::<&()>).await?;
+    caller.call(Method::DELETE, &format!("/snapshots/{id}"), None::<&()>).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

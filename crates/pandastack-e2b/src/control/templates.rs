@@ -5,12 +5,13 @@ use http::StatusCode;
 use pandastack_types::api::Template;
 use serde_json::{Value, json};
 
-use super::{Keyed, Segment, create};
+use super::extract::{Keyed, PathParam};
+use super::template_name::template_name;
 use crate::error::{RestError, RestResult};
 
 /// Whether there is a template of that name.
-pub(super) async fn exists(Keyed(caller): Keyed, Segment(name): Segment) -> RestResult<Json<Value>> {
-    let wanted = create::template_name(&name);
+pub(super) async fn exists(Keyed(caller): Keyed, PathParam(name): PathParam) -> RestResult<Json<Value>> {
+    let wanted = template_name(&name);
     let templates: Vec<Template> = caller.get("/templates").await?;
     let found =
         templates.into_iter().find(|template| template.name == wanted || template.aliases.contains(&wanted));

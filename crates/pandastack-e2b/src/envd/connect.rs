@@ -16,6 +16,7 @@ use http::{HeaderMap, HeaderValue, header};
 use http_body_util::{BodyExt, Limited};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use crate::error::{RpcCode, RpcError, RpcResult};
 use crate::limits::{KEEPALIVE_SECONDS, MESSAGE_BYTES_MAX};
@@ -159,6 +160,14 @@ impl Pace {
             timeout: number("connect-timeout-ms").map(Duration::from_millis),
             keepalive: Duration::from_secs(number("keepalive-ping-interval").unwrap_or(KEEPALIVE_SECONDS)),
         }
+    }
+}
+
+/// Sleeps until the deadline; forever without one.
+pub(super) async fn sleep_until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
     }
 }
 

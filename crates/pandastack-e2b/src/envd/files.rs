@@ -13,19 +13,21 @@ use pandastack_types::SandboxId;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{Session, TOKEN_WANTED, has_token, serves, upload};
-use crate::error::{Gone, RestError, RestResult};
+use super::upload;
+use crate::error::{RestError, RestResult};
+use crate::gate::{TOKEN_REQUIRED, has_token, session_of};
 use crate::limits::SIGNED_CANDIDATES_MAX;
-use crate::native::{Identity, Native, encode};
-use crate::token::{Operation, Signed};
+use crate::native::{Native, encode};
+use crate::session::Session;
+use crate::token::{Operation, SignatureRefused, Signed};
 use crate::user;
 
-/// Headers of a read that the native API understands.
-const PASSED: [HeaderName; 2] = [header::RANGE, header::IF_RANGE];
+/// Headers of a read that are forwarded to the native API.
+const FORWARDED: [HeaderName; 2] = [header::RANGE, header::IF_RANGE];
 
 /// Query of both calls.
 #[derive(Debug, Default, Deserialize)]
-pub(crate) struct Args {
+pub(super) struct Args {
     path: Option<String>,
     username: Option<String>,
     signature: Option<String>,
@@ -53,7 +55,7 @@ impl Args {
             return Ok(());
         }
         let refused = |what: String| RestError::new(StatusCode::UNAUTHORIZED, what);
-        let signed = self.signed().ok_or_else(|| refused(TOKEN_WANTED.to_owned()))?;
+        let signed = self.signed().ok_or_else(|| refused(TOKEN_REQUIRED.to_owned()))?;
         let now = Timestamp::now().as_second();
         signed
             .check(operation, &native.tokens.token(sandbox), now)
@@ -94,7 +96,7 @@ pub(super) async fn write(
 }
 
 /// Reads a file by a signed URL that names no sandbox.
-pub(crate) async fn read_signed(
+pub(super) async fn read_signed(
     State(native): State<Native>,
     query: ArgsResult,
     headers: HeaderMap,
@@ -105,7 +107,7 @@ pub(crate) async fn read_signed(
 }
 
 /// Writes a file by a signed URL that names no sandbox.
-pub(crate) async fn write_signed(
+pub(super) async fn write_signed(
     State(native): State<Native>,
     query: ArgsResult,
     request: Request,
@@ -127,20 +129,11 @@ async fn signer(native: &Native, args: &Args, operation: Operation) -> Result<Se
     for sandbox in candidates {
         match signed.check(operation, &native.tokens.token(&sandbox), now) {
             Ok(()) => return session_of(native, sandbox).await,
-            Err(crate::token::SignatureRefused::Mismatch) => {}
+            Err(SignatureRefused::Mismatch) => {}
             Err(expired) => return Err(refused(&expired.to_string())),
         }
     }
     Err(refused("the signature matches no sandbox; create another signed URL"))
-}
-
-async fn session_of(native: &Native, sandbox: SandboxId) -> Result<Session, Response> {
-    let found = native.directory.find(&sandbox).await;
-    let found = found.map_err(|error| RestError::from(error).into_response())?;
-    if let Err(why) = serves(found.as_ref()) {
-        return Err(Gone { sandbox, why }.into_response());
-    }
-    Ok(Session { native: native.caller(Identity::Sandbox(sandbox.clone())), sandbox })
 }
 
 async fn download(session: &Session, args: &Args, headers: &HeaderMap) -> RestResult<Response> {
@@ -150,7 +143,7 @@ async fn download(session: &Session, args: &Args, headers: &HeaderMap) -> RestRe
         .absolute(given.ok_or_else(|| RestError::bad_request("`path` is missing; give the path of a file"))?);
     let uri = format!("/v1{}", session.path(&format!("fs?path={}", encode(&path))));
     let mut request = http::Request::builder().method(Method::GET).uri(uri);
-    for name in PASSED {
+    for name in FORWARDED {
         if let Some(value) = headers.get(&name) {
             request = request.header(name, value);
         }

@@ -8,14 +8,15 @@ use pandastack_types::api::{DirectoryListing, FileEntry, FileKind, RenameFile};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::Session;
 use super::connect;
 use super::entry::entry;
 use crate::error::{RpcCode, RpcError, RpcResult};
 use crate::native::{NativeResult, encode};
+use crate::session::Session;
+use crate::user::User;
 
 #[derive(Debug, Default, Deserialize)]
-struct At {
+struct PathRequest {
     #[serde(default)]
     path: String,
     #[serde(default)]
@@ -29,26 +30,26 @@ struct Move {
 }
 
 /// The request, its absolute path and its user.
-async fn read(session: &Session, request: Request) -> RpcResult<(At, String, crate::user::User)> {
+async fn read(session: &Session, request: Request) -> RpcResult<(PathRequest, String, User)> {
     let (parts, body) = request.into_parts();
-    let at: At = connect::read_unary(body).await?;
+    let wanted: PathRequest = connect::read_unary(body).await?;
     let user = session.user(&parts.headers).await?;
-    let path = user.absolute(&at.path);
-    Ok((at, path, user))
+    let path = user.absolute(&wanted.path);
+    Ok((wanted, path, user))
 }
 
-async fn look(session: &Session, path: &str) -> NativeResult<FileEntry> {
+async fn stat_file(session: &Session, path: &str) -> NativeResult<FileEntry> {
     session.native.get(&session.path(&format!("fs/stat?path={}", encode(path)))).await
 }
 
 async fn shown(session: &Session, path: &str) -> RpcResult<Json<Value>> {
-    let file = look(session, path).await?;
+    let file = stat_file(session, path).await?;
     let entry = entry(&file)
         .ok_or_else(|| RpcError::invalid(format!("`{path}` is neither a file nor a directory")))?;
     Ok(Json(json!({ "entry": entry })))
 }
 
-/// Looks at a file.
+/// Describes a file.
 pub(super) async fn stat(session: Session, request: Request) -> RpcResult<Json<Value>> {
     let (_, path, _) = read(&session, request).await?;
     shown(&session, &path).await
@@ -57,7 +58,7 @@ pub(super) async fn stat(session: Session, request: Request) -> RpcResult<Json<V
 /// Makes a directory and its parents; one that is there is an error.
 pub(super) async fn make_dir(session: Session, request: Request) -> RpcResult<Json<Value>> {
     let (_, path, user) = read(&session, request).await?;
-    match look(&session, &path).await {
+    match stat_file(&session, &path).await {
         Ok(file) if file.is_dir => {
             return Err(RpcError::new(RpcCode::AlreadyExists, format!("directory already exists: {path}")));
         }
@@ -68,7 +69,7 @@ pub(super) async fn make_dir(session: Session, request: Request) -> RpcResult<Js
         Err(error) => return Err(error.into()),
     }
     let query = format!("fs/mkdir?path={}&user={}", encode(&path), encode(&user.name));
-    session.native.tell(Method::POST, &session.path(&query), None::<&()>).await?;
+    session.native.call(Method::POST, &session.path(&query), None::<&()>).await?;
     shown(&session, &path).await
 }
 
@@ -78,14 +79,14 @@ pub(super) async fn rename(session: Session, headers: HeaderMap, body: Body) -> 
     let user = session.user(&headers).await?;
     let (from, to) = (user.absolute(&wanted.source), user.absolute(&wanted.destination));
     let rename = RenameFile { from, to: to.clone(), make_parents: true };
-    session.native.tell(Method::POST, &session.path("fs/rename"), Some(&rename)).await?;
+    session.native.call(Method::POST, &session.path("fs/rename"), Some(&rename)).await?;
     shown(&session, &to).await
 }
 
 /// Lists a directory.
 pub(super) async fn list_dir(session: Session, request: Request) -> RpcResult<Json<Value>> {
-    let (at, path, _) = read(&session, request).await?;
-    let query = format!("fs/dir?path={}&depth={}", encode(&path), at.depth.max(1));
+    let (wanted, path, _) = read(&session, request).await?;
+    let query = format!("fs/dir?path={}&depth={}", encode(&path), wanted.depth.max(1));
     let listing: DirectoryListing = session.native.get(&session.path(&query)).await.map_err(|error| {
         let not_a_directory = error.status == StatusCode::BAD_REQUEST;
         if not_a_directory {
@@ -108,7 +109,7 @@ pub(super) async fn list_dir(session: Session, request: Request) -> RpcResult<Js
 pub(super) async fn remove(session: Session, request: Request) -> RpcResult<Json<Value>> {
     let (_, path, _) = read(&session, request).await?;
     let query = format!("fs?path={}", encode(&path));
-    match session.native.tell(Method::DELETE, &session.path(&query), None::<&()>).await {
+    match session.native.call(Method::DELETE, &session.path(&query), None::<&()>).await {
         Err(error) if !error.is_missing_file() => Err(error.into()),
         _ => Ok(Json(json!({}))),
     }
@@ -116,7 +117,7 @@ pub(super) async fn remove(session: Session, request: Request) -> RpcResult<Json
 
 /// Refuses to watch what is not a directory.
 pub(super) async fn check_directory(session: &Session, path: &str) -> RpcResult<()> {
-    let file = look(session, path).await?;
+    let file = stat_file(session, path).await?;
     match file.is_dir || file.kind == FileKind::Directory {
         true => Ok(()),
         false => Err(RpcError::invalid(format!("path is not a directory: {path}"))),

@@ -10,9 +10,9 @@ use pandastack_types::api::{Signal, SignalProcess};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::Session;
-use super::connect::{self, Pace};
+use super::connect::{self, Pace, sleep_until};
 use crate::error::{RpcCode, RpcError, RpcResult};
+use crate::session::Session;
 use crate::sse::{Event, Events};
 
 /// A process as the client knows it.
@@ -89,18 +89,18 @@ impl Follow {
         }
     }
 
-    /// The frame of what happens next; none where nothing is to be told, or the step changed.
+    /// The next frame; none if an event has no frame or the step changed.
     async fn next_event(&mut self) -> Option<Bytes> {
         let read = tokio::select! {
             read = self.events.next() => read,
             () = tokio::time::sleep(self.keepalive) => return Some(event(json!({ "keepalive": {} }))),
-            () = at(self.deadline) => {
+            () = sleep_until(self.deadline) => {
                 self.step = Step::End(Err(self.out_of_time().await));
                 return None;
             }
         };
         match read {
-            Ok(Some(told)) => self.translate(told),
+            Ok(Some(event)) => self.translate(event),
             Ok(None) => self.fail("the stream ended before the process exited; reconnect to the process"),
             Err(broken) => self.fail(&broken.to_string()),
         }
@@ -115,7 +115,7 @@ impl Follow {
         if self.process.is_owned {
             let path = self.session.path(&format!("processes/{}/signal", self.process.id));
             let kill = SignalProcess { signal: Signal::KILL };
-            if let Err(error) = self.session.native.tell(Method::POST, &path, Some(&kill)).await {
+            if let Err(error) = self.session.native.call(Method::POST, &path, Some(&kill)).await {
                 // It has ended, or its own limit will end it.
                 tracing::debug!(%error, "a process past its time was not killed");
             }
@@ -123,8 +123,8 @@ impl Follow {
         RpcError::new(RpcCode::DeadlineExceeded, "the request's deadline has passed")
     }
 
-    fn translate(&mut self, told: Event) -> Option<Bytes> {
-        let Event { name, data } = told;
+    fn translate(&mut self, native: Event) -> Option<Bytes> {
+        let Event { name, data } = native;
         match name.as_str() {
             "stdout" | "stderr" => {
                 let stream = if self.process.is_terminal { "pty" } else { name.as_str() };
@@ -133,7 +133,7 @@ impl Follow {
             "exit" if data["timed_out"] == true => {
                 self.step = Step::End(Err(RpcError::new(
                     RpcCode::DeadlineExceeded,
-                    "the command exceeded its timeout",
+                    "the command ran past its timeout",
                 )));
                 None
             }
@@ -142,8 +142,7 @@ impl Follow {
                 Some(event(json!({ "end": ended(&data) })))
             }
             "error" => {
-                let why =
-                    data["error"].as_str().unwrap_or("the output of the process is unavailable").to_owned();
+                let why = data["error"].as_str().unwrap_or("the process cannot be followed").to_owned();
                 self.fail(&why)
             }
             _ => None,
@@ -182,20 +181,12 @@ fn signal_word(signal: i64) -> String {
     word.to_owned()
 }
 
-/// Waits until then; forever without a time.
-pub(super) async fn at(deadline: Option<Instant>) {
-    match deadline {
-        Some(deadline) => tokio::time::sleep_until(deadline).await,
-        None => std::future::pending().await,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn ends_are_told_as_clients_expect_them() {
+    fn ends_have_the_form_that_clients_expect() {
         assert_eq!(
             ended(&json!({ "exit_code": 0, "signal": null })),
             json!({ "exitCode": 0, "exited": true, "status": "exit status 0" })

@@ -21,12 +21,12 @@ use pandastack_types::limits::EXEC_TIMEOUT_SECONDS_MAX;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::Session;
 use super::connect::{self, Messages, Pace};
 use super::follow::{self, Followed};
 use super::selector::Selector;
 use crate::error::{RpcCode, RpcError, RpcResult};
 use crate::native::NativeError;
+use crate::session::Session;
 use crate::user::User;
 
 #[derive(Debug, Deserialize)]
@@ -53,7 +53,7 @@ struct Pty {
 }
 
 #[derive(Debug, Deserialize)]
-struct On {
+struct ProcessRequest {
     #[serde(default)]
     process: Selector,
     pty: Option<Pty>,
@@ -143,7 +143,7 @@ pub(super) async fn connect(session: Session, request: Request) -> Response {
 }
 
 async fn attach(session: &Session, body: Body) -> RpcResult<(Followed, Response)> {
-    let wanted: On = connect::read_first(body).await?;
+    let wanted: ProcessRequest = connect::read_first(body).await?;
     let process = wanted.process.find(session).await?;
     let (out, err) = (process.stdout_end, process.stderr_end);
     // As the daemon does: a late follower gets what comes from now on, one of an ended process only its end.
@@ -190,7 +190,7 @@ fn split_command(command: &str) -> (String, Vec<String>) {
 
 /// Writes to a process's input.
 pub(super) async fn send_input(session: Session, body: Body) -> RpcResult<Json<Value>> {
-    let wanted: On = connect::read_unary(body).await?;
+    let wanted: ProcessRequest = connect::read_unary(body).await?;
     let process = wanted.process.find_running(&session).await?;
     write(&session, &process, wanted.input.as_ref()).await?;
     Ok(Json(json!({})))
@@ -208,7 +208,7 @@ async fn stdin(session: &Session, process: &Process, query: &str, bytes: Vec<u8>
     let request = http::Request::builder().method(Method::POST).uri(uri).body(Body::from(bytes));
     let request = request.map_err(|error| RpcError::invalid(error.to_string()))?;
     session.native.send(request).await.map(drop).map_err(|error| match error.status {
-        // It ended between the look and the write, or has no input.
+        // It ended between the lookup and the write, or has no input.
         StatusCode::CONFLICT | StatusCode::BAD_REQUEST => {
             RpcError::new(RpcCode::FailedPrecondition, error.message)
         }
@@ -260,7 +260,7 @@ async fn take_stream(session: &Session, body: Body) -> RpcResult<()> {
 
 /// Ends a process's input.
 pub(super) async fn close_stdin(session: Session, body: Body) -> RpcResult<Json<Value>> {
-    let wanted: On = connect::read_unary(body).await?;
+    let wanted: ProcessRequest = connect::read_unary(body).await?;
     let process = wanted.process.find_running(&session).await?;
     stdin(&session, &process, "?close=true", Vec::new()).await?;
     Ok(Json(json!({})))
@@ -268,18 +268,18 @@ pub(super) async fn close_stdin(session: Session, body: Body) -> RpcResult<Json<
 
 /// Changes the size of a terminal.
 pub(super) async fn update(session: Session, body: Body) -> RpcResult<Json<Value>> {
-    let wanted: On = connect::read_unary(body).await?;
+    let wanted: ProcessRequest = connect::read_unary(body).await?;
     let process = wanted.process.find_running(&session).await?;
     if let Some(pty) = wanted.pty {
         let path = session.path(&format!("processes/{}/resize", process.id));
-        session.native.tell(Method::POST, &path, Some(&pty.size)).await?;
+        session.native.call(Method::POST, &path, Some(&pty.size)).await?;
     }
     Ok(Json(json!({})))
 }
 
 /// Sends a signal.
 pub(super) async fn send_signal(session: Session, body: Body) -> RpcResult<Json<Value>> {
-    let wanted: On = connect::read_unary(body).await?;
+    let wanted: ProcessRequest = connect::read_unary(body).await?;
     let signal = match wanted.signal.as_ref() {
         Some(Value::String(name)) if name == "SIGNAL_SIGKILL" => Signal::KILL,
         Some(Value::String(name)) if name == "SIGNAL_SIGTERM" => Signal::TERM,
@@ -289,7 +289,7 @@ pub(super) async fn send_signal(session: Session, body: Body) -> RpcResult<Json<
     };
     let process = wanted.process.find_running(&session).await?;
     let path = session.path(&format!("processes/{}/signal", process.id));
-    session.native.tell(Method::POST, &path, Some(&SignalProcess { signal })).await?;
+    session.native.call(Method::POST, &path, Some(&SignalProcess { signal })).await?;
     Ok(Json(json!({})))
 }
 

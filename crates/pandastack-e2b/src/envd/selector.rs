@@ -3,8 +3,8 @@
 use pandastack_types::api::{Process, ProcessList, ProcessState};
 use serde::Deserialize;
 
-use super::Session;
 use crate::error::{RpcCode, RpcError, RpcResult};
+use crate::session::Session;
 
 /// `{"pid": n}` or `{"tag": "..."}`.
 #[derive(Debug, Clone, Default, Deserialize)]

@@ -10,9 +10,9 @@ use http::{HeaderMap, Method, StatusCode, header};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use super::Session;
 use crate::error::{RestError, RestResult};
 use crate::native::encode;
+use crate::session::Session;
 use crate::user::User;
 
 /// Pieces of a part on their way to the guest.

@@ -12,18 +12,17 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::Session;
-use super::connect::{self, Pace};
+use super::connect::{self, Pace, sleep_until};
 use super::filesystem::check_directory;
-use super::follow::at;
 use crate::error::{RpcCode, RpcError, RpcResult};
 use crate::native::encode;
+use crate::session::Session;
 use crate::sse::Events;
 
 /// What to watch.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Watched {
+pub(super) struct WatchRequest {
     path: String,
     recursive: bool,
 }
@@ -36,7 +35,11 @@ pub(super) struct Watch {
 
 impl Watch {
     /// Begins to watch; when it returns, no later change is missed.
-    pub(super) async fn begin(session: &Session, headers: &HeaderMap, wanted: &Watched) -> RpcResult<Self> {
+    pub(super) async fn begin(
+        session: &Session,
+        headers: &HeaderMap,
+        wanted: &WatchRequest,
+    ) -> RpcResult<Self> {
         let user = session.user(headers).await?;
         let directory = user.absolute(&wanted.path);
         check_directory(session, &directory).await?;
@@ -45,7 +48,7 @@ impl Watch {
         let broken = |why: String| RpcError::new(RpcCode::Unavailable, why);
         match events.next().await {
             Ok(Some(_watching)) => Ok(Self { events, directory }),
-            Ok(None) => Err(broken("the watch ended before it started".to_owned())),
+            Ok(None) => Err(broken("the watch ended before it began".to_owned())),
             Err(error) => Err(broken(error.to_string())),
         }
     }
@@ -102,19 +105,19 @@ impl Stream {
                 return None;
             }
             tokio::select! {
-                told = self.watch.next() => self.take(told),
+                changes = self.watch.next() => self.take(changes),
                 () = tokio::time::sleep(self.pace.keepalive) => {
                     self.queue.push_back(connect::message(&json!({ "keepalive": {} })));
                 }
-                () = at(self.deadline) => {
+                () = sleep_until(self.deadline) => {
                     self.end(Err(RpcError::new(RpcCode::DeadlineExceeded, "the watch deadline has passed")));
                 }
             }
         }
     }
 
-    fn take(&mut self, told: RpcResult<Option<Vec<Value>>>) {
-        match told {
+    fn take(&mut self, changes: RpcResult<Option<Vec<Value>>>) {
+        match changes {
             Ok(Some(changes)) => {
                 let frames =
                     changes.into_iter().map(|change| connect::message(&json!({ "filesystem": change })));
@@ -143,7 +146,7 @@ pub(super) async fn watch_dir(session: Session, request: Request) -> Response {
 }
 
 async fn begin(session: &Session, headers: &HeaderMap, body: Body) -> RpcResult<Stream> {
-    let wanted: Watched = connect::read_first(body).await?;
+    let wanted: WatchRequest = connect::read_first(body).await?;
     let watch = Watch::begin(session, headers, &wanted).await?;
     let pace = Pace::of(headers);
     let deadline = pace.timeout.map(|timeout| Instant::now() + timeout);

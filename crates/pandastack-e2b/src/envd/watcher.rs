@@ -1,7 +1,7 @@
 //! Watches that a client polls: `CreateWatcher`, `GetWatcherEvents`, `RemoveWatcher`.
 //!
-//! The one thing of this crate that is kept between calls. A watcher lives in this process: after a restart a client is
-//! told that it is gone, as it is told by the daemon after one of its own. One that nobody polls is removed.
+//! Watchers are the only state that this crate keeps between calls. They live in this process: after a
+//! restart they are not found, as after a restart of E2B's daemon. A watcher that nobody polls is removed.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,11 +15,11 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::task::AbortHandle;
 
-use super::Session;
 use super::connect;
-use super::watch::{Watch, Watched};
+use super::watch::{Watch, WatchRequest};
 use crate::error::{RpcCode, RpcError, RpcResult};
 use crate::limits::{WATCHER_EVENTS_MAX, WATCHER_IDLE_SECONDS, WATCHERS_MAX};
+use crate::session::Session;
 
 /// All watchers.
 #[derive(Default)]
@@ -40,7 +40,7 @@ impl Drop for Watcher {
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Named {
+struct WatcherRequest {
     #[serde(alias = "watcher_id")]
     watcher_id: String,
 }
@@ -102,7 +102,7 @@ pub(super) async fn create(
     request: Request,
 ) -> RpcResult<Json<Value>> {
     let (parts, body) = request.into_parts();
-    let wanted: Watched = connect::read_unary(body).await?;
+    let wanted: WatchRequest = connect::read_unary(body).await?;
     let watch = Watch::begin(&session, &parts.headers, &wanted).await?;
     let events = Arc::new(Mutex::new(VecDeque::new()));
     let reader = tokio::spawn(keep(watch, Arc::clone(&events))).abort_handle();
@@ -116,7 +116,7 @@ pub(super) async fn events(
     Extension(watchers): Extension<Arc<Watchers>>,
     body: Body,
 ) -> RpcResult<Json<Value>> {
-    let Named { watcher_id } = connect::read_unary(body).await?;
+    let WatcherRequest { watcher_id } = connect::read_unary(body).await?;
     Ok(Json(json!({ "events": watchers.drain(&session.sandbox, &watcher_id)? })))
 }
 
@@ -126,7 +126,7 @@ pub(super) async fn remove(
     Extension(watchers): Extension<Arc<Watchers>>,
     body: Body,
 ) -> RpcResult<Json<Value>> {
-    let Named { watcher_id } = connect::read_unary(body).await?;
+    let WatcherRequest { watcher_id } = connect::read_unary(body).await?;
     watchers.remove(&session.sandbox, &watcher_id)?;
     Ok(Json(json!({})))
 }

@@ -7,10 +7,10 @@ use http::Method;
 use pandastack_types::api::{CodeContext, CreateContext, Items};
 use serde_json::{Value, json};
 
-use super::{done, read_json};
-use crate::envd::Session;
+use super::json::{empty_object, read_json};
 use crate::error::RestResult;
 use crate::native::encode;
+use crate::session::Session;
 
 /// The native path of a sandbox's contexts, or of one of them.
 pub(super) fn path(session: &Session, context: Option<&str>) -> String {
@@ -40,14 +40,14 @@ pub(super) async fn list(session: Session) -> RestResult<Json<Vec<Value>>> {
 /// Ends a context and begins it anew, without what it knew.
 pub(super) async fn restart(session: Session, params: RawPathParams) -> RestResult<Json<Value>> {
     let path = format!("{}/restart", path(&session, Some(&named(&params))));
-    session.native.tell(Method::POST, &path, None::<&()>).await?;
-    Ok(done())
+    session.native.call(Method::POST, &path, None::<&()>).await?;
+    Ok(empty_object())
 }
 
 /// Ends a context.
 pub(super) async fn remove(session: Session, params: RawPathParams) -> RestResult<Json<Value>> {
-    session.native.tell(Method::DELETE, &path(&session, Some(&named(&params))), None::<&()>).await?;
-    Ok(done())
+    session.native.call(Method::DELETE, &path(&session, Some(&named(&params))), None::<&()>).await?;
+    Ok(empty_object())
 }
 
 fn named(params: &RawPathParams) -> String {

@@ -14,10 +14,11 @@ use pandastack_types::api::{CONTEXT_DEFAULT, RunCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{context, read_json};
-use crate::envd::Session;
+use super::context;
+use super::json::read_json;
 use crate::error::{RestError, RestResult};
 use crate::limits::{INTERPRETER_KEEPALIVE_SECONDS, RESULT_EVENT_BYTES_MAX};
+use crate::session::Session;
 use crate::sse::{Event, Events};
 
 /// The only language of contexts so far, and its other names.
@@ -54,7 +55,7 @@ pub(super) async fn execute(session: Session, body: Body) -> RestResult<Response
     Ok(response)
 }
 
-/// One execution under way.
+/// An execution in progress.
 struct Execution {
     events: Events,
     lines: VecDeque<Bytes>,

@@ -1,0 +1,66 @@
+//! Extractors of the control plane: the caller's key and the parameter of a path.
+
+use axum::extract::{FromRequestParts, RawPathParams};
+use http::request::Parts;
+use http::{HeaderMap, StatusCode, header};
+use pandastack_types::SandboxId;
+
+use crate::error::{RestError, RestResult};
+use crate::native::{Caller, Identity, Native};
+
+/// The native API with the request's API key. The native API checks the key.
+pub(super) struct Keyed(pub(super) Caller);
+
+impl FromRequestParts<Native> for Keyed {
+    type Rejection = RestError;
+
+    async fn from_request_parts(parts: &mut Parts, native: &Native) -> RestResult<Self> {
+        let key = api_key(&parts.headers).ok_or_else(|| {
+            let what = "this call needs an API key in `X-API-Key`: \
+                        set E2B_API_KEY to a key of this server (`pds_...`)";
+            RestError::new(StatusCode::UNAUTHORIZED, what)
+        })?;
+        Ok(Keyed(native.caller(Identity::Key(key))))
+    }
+}
+
+fn api_key(headers: &HeaderMap) -> Option<String> {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let bearer = || text(header::AUTHORIZATION.as_str())?.strip_prefix("Bearer ");
+    text("x-api-key").or_else(bearer).map(|key| key.trim().to_owned())
+}
+
+/// The sandbox id in a path. Text that is not an id is a sandbox that does not exist.
+pub(super) struct SandboxPath(pub(super) SandboxId);
+
+impl<S: Send + Sync> FromRequestParts<S> for SandboxPath {
+    type Rejection = RestError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> RestResult<Self> {
+        let text = path_param(parts, state).await?;
+        text.parse().map(SandboxPath).map_err(|_| sandbox_not_found(&text))
+    }
+}
+
+/// The only parameter of a path, decoded after the path was split.
+pub(super) struct PathParam(pub(super) String);
+
+impl<S: Send + Sync> FromRequestParts<S> for PathParam {
+    type Rejection = RestError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> RestResult<Self> {
+        path_param(parts, state).await.map(PathParam)
+    }
+}
+
+async fn path_param<S: Send + Sync>(parts: &mut Parts, state: &S) -> RestResult<String> {
+    let malformed = |_| RestError::bad_request("the request URL is malformed");
+    let params = RawPathParams::from_request_parts(parts, state).await.map_err(malformed)?;
+    Ok(params.iter().next().map(|(_, value)| value.to_owned()).unwrap_or_default())
+}
+
+/// The error of a call on a sandbox that does not exist.
+pub(super) fn sandbox_not_found(text: &str) -> RestError {
+    let shown: String = text.chars().take(80).collect();
+    RestError::new(StatusCode::NOT_FOUND, format!("sandbox `{shown}` not found"))
+}

@@ -1,0 +1,46 @@
+//! A request's sandbox, and the native API on its behalf.
+
+use axum::extract::{Extension, FromRequestParts};
+use http::request::Parts;
+use http::{HeaderMap, StatusCode};
+use pandastack_types::SandboxId;
+
+use crate::error::{RestError, RestResult};
+use crate::native::Caller;
+use crate::user::{self, User};
+
+/// A sandbox that accepts requests, and the native API on its behalf.
+#[derive(Clone)]
+pub(crate) struct Session {
+    pub(crate) sandbox: SandboxId,
+    pub(crate) native: Caller,
+}
+
+impl Session {
+    /// A path of the native API about this sandbox.
+    pub(crate) fn path(&self, tail: &str) -> String {
+        format!("/sandboxes/{}/{tail}", self.sandbox)
+    }
+
+    /// The user that a request names.
+    pub(crate) async fn user(&self, headers: &HeaderMap) -> RestResult<User> {
+        user::find(&self.native, &self.sandbox, user::named_by(headers)?).await
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Session {
+    type Rejection = RestError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> RestResult<Self> {
+        let found = Extension::<Session>::from_request_parts(parts, state).await;
+        found.map(|Extension(session)| session).map_err(|_| no_sandbox_named())
+    }
+}
+
+/// The request names no sandbox.
+pub(crate) fn no_sandbox_named() -> RestError {
+    RestError::new(
+        StatusCode::NOT_FOUND,
+        "this route needs a sandbox; name one in the host name or the E2b-Sandbox-Id header",
+    )
+}
