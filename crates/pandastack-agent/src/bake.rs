@@ -11,7 +11,7 @@ use std::time::Duration;
 use pandastack_engine::{Boot, Confinement, Machine};
 use pandastack_guest_proto::client::GuestClient;
 use pandastack_image::recipe::VolumeEntry;
-use pandastack_image::{Image, ImageBuilder, Kernel, KernelSet, Progress, Recipe};
+use pandastack_image::{Image, ImageBuilder, Kernel, Progress, Recipe};
 use pandastack_net::NetworkPolicy;
 use pandastack_types::agent_api::VolumeSpec;
 use pandastack_types::{BuildId, VolumeId};
@@ -22,7 +22,7 @@ use crate::capture::Capture;
 use crate::error::{AgentError, Result};
 use crate::host_resources::{HostResources, UID_FIRST};
 use crate::identity::identity;
-use crate::kernel_files::{boot_key, ensure_boot_dir, kernel_args, world_readable};
+use crate::kernel_files::{self, ensure_boot_files, kernel_args, world_readable};
 use crate::launch;
 use crate::machine_resources::{MachineResources, Origin};
 use crate::record::{BootMode, SandboxRecord};
@@ -35,7 +35,7 @@ use crate::warm;
 const BOOT_MAX: Duration = Duration::from_secs(180);
 
 /// Files a machine boots from.
-struct BootFiles {
+struct BakeFiles {
     kernel: PathBuf,
     initrd: PathBuf,
     image: PathBuf,
@@ -80,7 +80,7 @@ async fn boot_files(
     variant: Variant,
     builds: &Arc<Builds>,
     build: &BuildId,
-) -> Result<BootFiles> {
+) -> Result<BakeFiles> {
     let (host, builds, build) = (host.clone(), builds.clone(), build.clone());
     blocking(move || {
         let progress = |step: Progress<'_>| {
@@ -89,8 +89,8 @@ async fn boot_files(
         };
         let kernel = Kernel::ensure(&host.config.cache_dir, &progress)?;
         let image = ImageBuilder::new(&host.config.cache_dir).ensure(variant.recipe, &progress)?;
-        let key = template_key(&host, variant, &kernel, &image);
-        let boot_dir = ensure_boot_dir(&host, &kernel)?;
+        let boot = ensure_boot_files(&host, &kernel)?;
+        let key = template_key(&host, variant, &boot, &image);
         let in_store = host.layout.image(&image.key);
         if !in_store.exists() {
             builds.progress(&build, "import", "copying the image into the store".to_owned());
@@ -99,9 +99,9 @@ async fn boot_files(
             host.store.import_file(&image.path, &copy)?;
             std::fs::rename(&copy, &in_store).map_err(AgentError::io("rename", &in_store))?;
         }
-        Ok(BootFiles {
-            kernel: boot_dir.join("vmlinuz"),
-            initrd: boot_dir.join("initrd"),
+        Ok(BakeFiles {
+            kernel: boot.kernel,
+            initrd: boot.initrd,
             image: in_store,
             release: kernel.release,
             key,
@@ -110,11 +110,16 @@ async fn boot_files(
     .await
 }
 
-fn template_key(host: &HostResources, variant: Variant, kernel: &KernelSet, image: &Image) -> String {
+fn template_key(
+    host: &HostResources,
+    variant: Variant,
+    boot: &kernel_files::BootFiles,
+    image: &Image,
+) -> String {
     let mut hasher = blake3::Hasher::new();
     let Variant { recipe, shape } = variant;
     for part in [
-        boot_key(kernel).as_str(),
+        boot.key.as_str(),
         &image.key,
         &host.engine.capabilities().compatibility_key,
         &format!("{} {}", shape.vcpus, shape.memory_mib),
@@ -130,7 +135,7 @@ fn template_key(host: &HostResources, variant: Variant, kernel: &KernelSet, imag
 async fn boot_and_save(
     host: &Arc<HostResources>,
     variant: Variant,
-    files: &BootFiles,
+    files: &BakeFiles,
     to: PathBuf,
     builds: &Builds,
     build: &BuildId,
@@ -242,7 +247,7 @@ async fn settle_and_save(
     };
     let record = SandboxRecord::new(spec, &recipe.name, shape, UID_FIRST, BootMode::Restore);
     guest.set_identity(identity(&record, false)).await?;
-    launch::mount_volumes(&record.spec, 0, &guest).await?;
+    launch::mount_volumes(host, &record.spec, 0, &guest).await?;
     warm::warm(&guest, &recipe.warm).await?;
     builds.progress(build, "save", format!("saving {}", recipe.name));
     guest.quiesce(true).await?;

@@ -28,10 +28,14 @@ impl Listen {
 /// Which engine runs the machines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum EngineChoice {
-    /// KVM where a probe that executes instructions passes, emulation elsewhere.
+    /// The best that this host can run: Firecracker, else QEMU with KVM, else QEMU with emulation.
     #[default]
     Auto,
-    /// Emulation, also where KVM works.
+    /// Firecracker, which needs KVM.
+    Firecracker,
+    /// QEMU, with KVM where a probe that executes instructions passes.
+    Qemu,
+    /// QEMU with emulation, also where KVM works.
     Emulated,
 }
 

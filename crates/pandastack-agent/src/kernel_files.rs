@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use pandastack_engine::KernelFormat;
 use pandastack_image::{Initramfs, Kernel, KernelSet, Progress};
 
 use crate::blocking::blocking;
@@ -10,17 +11,36 @@ use crate::embedded::GUEST_PROGRAM;
 use crate::error::{AgentError, Result};
 use crate::host_resources::HostResources;
 
-/// The directory with the kernel and the initial ramdisk that carries the guest program.
-pub(crate) fn ensure_boot_dir(host: &HostResources, kernel: &KernelSet) -> Result<PathBuf> {
-    let boot_dir = host.layout.boot(&boot_key(kernel));
-    if !boot_dir.exists() {
+/// Name of the kernel image in a boot directory.
+const KERNEL: &str = "kernel";
+/// Name of the initial ramdisk in a boot directory.
+const INITRD: &str = "initrd";
+
+/// A kernel, and the initial ramdisk that carries the guest program.
+pub(crate) struct BootFiles {
+    pub kernel: PathBuf,
+    pub initrd: PathBuf,
+    /// Stands for both of them.
+    pub key: String,
+}
+
+/// Makes the boot files for the host's engine on first use.
+pub(crate) fn ensure_boot_files(host: &HostResources, kernel: &KernelSet) -> Result<BootFiles> {
+    let format = host.engine.capabilities().kernel_format;
+    let key = boot_key(kernel, format);
+    let dir = host.layout.boot(&key);
+    if !dir.exists() {
+        let image = match format {
+            KernelFormat::Bzimage => kernel.vmlinuz.clone(),
+            KernelFormat::Elf => kernel.vmlinux()?,
+        };
         let staging = host.store.stage()?;
-        host.store.import_file(&kernel.vmlinuz, &staging.path().join("vmlinuz"))?;
-        Initramfs::build(kernel, GUEST_PROGRAM, &staging.path().join("initrd"))?;
-        world_readable(staging.path(), &["vmlinuz", "initrd"])?;
-        publish_once(staging, &boot_dir)?;
+        host.store.import_file(&image, &staging.path().join(KERNEL))?;
+        Initramfs::build(kernel, GUEST_PROGRAM, &staging.path().join(INITRD))?;
+        world_readable(staging.path(), &[KERNEL, INITRD])?;
+        publish_once(staging, &dir)?;
     }
-    Ok(boot_dir)
+    Ok(BootFiles { kernel: dir.join(KERNEL), initrd: dir.join(INITRD), key })
 }
 
 /// What a machine boots from beside its disk.
@@ -38,9 +58,8 @@ pub(crate) async fn kernel_files(host: &Arc<HostResources>) -> Result<KernelFile
     let host = host.clone();
     blocking(move || {
         let kernel = Kernel::ensure(&host.config.cache_dir, &|_: Progress<'_>| {})?;
-        let dir = ensure_boot_dir(&host, &kernel)?;
-        let (args, release) = (kernel_args(), kernel.release);
-        Ok(KernelFiles { kernel: dir.join("vmlinuz"), initrd: dir.join("initrd"), args, release })
+        let BootFiles { kernel: image, initrd, .. } = ensure_boot_files(&host, &kernel)?;
+        Ok(KernelFiles { kernel: image, initrd, args: kernel_args(), release: kernel.release })
     })
     .await
 }
@@ -63,9 +82,13 @@ pub(crate) fn world_readable(dir: &Path, names: &[&str]) -> Result<()> {
     names.iter().try_for_each(|name| set(&dir.join(name), 0o444))
 }
 
-/// Stands for the kernel, its modules and the guest program.
-pub(crate) fn boot_key(kernel: &KernelSet) -> String {
+/// Stands for the kernel, its format, its modules and the guest program.
+fn boot_key(kernel: &KernelSet, format: KernelFormat) -> String {
     let mut hasher = blake3::Hasher::new();
+    hasher.update(match format {
+        KernelFormat::Bzimage => b"bzimage",
+        KernelFormat::Elf => b"elf",
+    });
     hasher.update(kernel.sha256.as_bytes()).update(GUEST_PROGRAM);
     for module in &kernel.boot_modules {
         hasher.update(module.as_os_str().as_encoded_bytes()).update(b"\n");

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pandastack_engine::{Boot, Confinement, Machine, Place, Restore, volume_serial};
+use pandastack_engine::{Boot, Confinement, Machine, Place, Restore};
 use pandastack_fault as fault;
 use pandastack_guest_proto::client::GuestClient;
 use pandastack_guest_proto::message::{Identity, VolumeMount};
@@ -203,7 +203,7 @@ pub(crate) async fn finish(
     let new_volumes = record.spec.volumes.len() > remembered.mounted;
     let mounted = match opened {
         Ok(guest) if new_volumes => {
-            let mounted = mount_volumes(&record.spec, remembered.mounted, &guest).await;
+            let mounted = mount_volumes(host, &record.spec, remembered.mounted, &guest).await;
             stages.mark("volumes");
             mounted.map(|()| guest)
         }
@@ -280,10 +280,15 @@ async fn open_gate(
 }
 
 /// Mounts the volumes of a machine but the first `mounted` ones.
-pub(crate) async fn mount_volumes(spec: &SandboxSpec, mounted: usize, guest: &GuestClient) -> Result<()> {
+pub(crate) async fn mount_volumes(
+    host: &HostResources,
+    spec: &SandboxSpec,
+    mounted: usize,
+    guest: &GuestClient,
+) -> Result<()> {
     for (place, volume) in spec.volumes.iter().enumerate().skip(mounted) {
         let mount = VolumeMount {
-            serial: volume_serial(place),
+            serial: host.engine.capabilities().volume_device(place),
             path: volume.path.as_str().into(),
             read_only: volume.read_only,
         };

@@ -76,6 +76,12 @@ impl Layout {
         self.sandboxes().join(id.as_str())
     }
 
+    /// Whether anything is left that only the engine which made it can use. Templates are baked again.
+    pub(crate) fn has_machines_or_snapshots(&self) -> bool {
+        let has_any = |dir: PathBuf| std::fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some());
+        has_any(self.sandboxes()) || has_any(self.snapshots())
+    }
+
     /// Directory of the sandbox's machine.
     pub(crate) fn machine(&self, id: &SandboxId) -> PathBuf {
         self.sandbox(id).join("machine")

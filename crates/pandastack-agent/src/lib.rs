@@ -12,6 +12,7 @@
 //! | [`recover`] | taking over what a killed predecessor left |
 //! | [`http`], [`report`], [`control`] | the wire to control |
 //! | [`databases`] | the way of machines to databases |
+//! | [`engine_choice`] | which engine runs the machines, and why |
 //! | [`cgroup`] | control groups |
 //! | [`files`], [`trees`], [`exec`] | the data path |
 //! | [`logs`], [`log_limit`], [`observe`] | what a sandbox writes and uses |
@@ -34,6 +35,7 @@ mod databases;
 mod denial_queue;
 mod denials;
 mod embedded;
+pub mod engine_choice;
 mod error;
 mod exec;
 mod files;

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use anyhow::Context;
 use pandastack_engine::{Engine, kvm_probe};
-use pandastack_engine_qemu::{QemuConfig, QemuEngine};
 use pandastack_image::Store;
 use pandastack_net::{NetConfig, SlotLimits, SlotPool};
 use tokio_util::sync::CancellationToken;
 
 use crate::blocking::blocking;
 use crate::cgroup::Cgroups;
-use crate::config::{AgentConfig, EngineChoice, Listen};
+use crate::config::{AgentConfig, Listen};
+use crate::engine_choice::{EngineKind, EngineSearch};
 use crate::host::Host;
 use crate::host_resources::HostParts;
 use crate::layout::Layout;
@@ -54,7 +54,7 @@ async fn open(config: AgentConfig, shutdown: CancellationToken) -> anyhow::Resul
     store.sweep().context("removing what an interrupted write left")?;
     let layout = Layout::new(store.root(), &config.runtime_dir);
     layout.prepare().context("making the agent's directories")?;
-    let engine = engine(&config).await?;
+    let engine = engine(&config, &layout).await?;
     let net = NetConfig {
         subnet: config.subnet.parse().context("the slots' subnet")?,
         name_prefix: config.net_prefix.clone(),
@@ -86,20 +86,24 @@ async fn open(config: AgentConfig, shutdown: CancellationToken) -> anyhow::Resul
     Ok(Host::new(HostParts { config, engine, store, slots, cgroups, log_limit, layout, shutdown }))
 }
 
-async fn engine(config: &AgentConfig) -> anyhow::Result<Arc<dyn Engine>> {
-    let (kvm_usable, kvm_reason) = match config.engine {
-        EngineChoice::Auto => {
-            let program = config.probe_program.clone();
-            let probe = move || Ok::<_, Infallible>(kvm_probe::probe_with(&program, KVM_PROBE_MAX));
-            let verdict = blocking(probe).await?;
-            (verdict.usable, verdict.reason)
-        }
-        EngineChoice::Emulated => (false, "emulation was asked for".to_owned()),
+async fn engine(config: &AgentConfig, layout: &Layout) -> anyhow::Result<Arc<dyn Engine>> {
+    let program = config.probe_program.clone();
+    let probe = move || Ok::<_, Infallible>(kvm_probe::probe_with(&program, KVM_PROBE_MAX));
+    let kvm = blocking(probe).await?;
+    tracing::info!(usable = kvm.usable, reason = kvm.reason, "probed KVM");
+    // Hosts from before engines were recorded have machines of QEMU.
+    let recorded = || EngineKind::recorded(&config.data_dir).unwrap_or(EngineKind::Qemu);
+    let search = EngineSearch {
+        choice: config.engine,
+        kvm,
+        data_dir: &config.data_dir,
+        library_dir: config.data_dir.join("lib"),
+        in_use: layout.has_machines_or_snapshots().then(recorded),
     };
-    tracing::info!(kvm_usable, kvm_reason, "probed KVM");
-    let library_dir = config.data_dir.join("lib");
-    let config = QemuConfig { binary: None, library_dir, kvm_usable, kvm_reason };
-    Ok(Arc::new(QemuEngine::probe(config).await.context("preparing the engine")?))
+    let chosen = search.choose().await?;
+    chosen.kind.record(&config.data_dir).context("recording the engine")?;
+    tracing::info!(engine = chosen.engine.capabilities().name, reason = chosen.reason, "chose the engine");
+    Ok(chosen.engine)
 }
 
 async fn listen(host: &Arc<Host>, shutdown: CancellationToken) -> anyhow::Result<()> {

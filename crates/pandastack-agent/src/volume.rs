@@ -202,6 +202,16 @@ pub(crate) async fn open_all(
     if specs.is_empty() {
         return Ok(Vec::new());
     }
+    let engine = host.engine.capabilities();
+    if !engine.read_only_volumes
+        && let Some(volume) = specs.iter().find(|volume| volume.read_only)
+    {
+        return Err(AgentError::BadRequest(format!(
+            "volume {} is attached read-only, and machines of the engine `{}` cannot have read-only volumes; attach it \
+             writable, or use a host with another engine",
+            volume.id, engine.name
+        )));
+    }
     let (layout, specs, uid) = (host.layout.clone(), specs.to_vec(), host.new_uid());
     blocking(move || specs.iter().map(|spec| open(&layout, spec, uid)).collect()).await
 }

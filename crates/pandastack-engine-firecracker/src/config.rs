@@ -1,6 +1,8 @@
 //! Settings of the engine.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use crate::install;
 
 /// Environment variable with the path of Firecracker, used when the configuration has none.
 pub const BINARY_VARIABLE: &str = "PANDASTACK_FIRECRACKER";
@@ -18,6 +20,16 @@ pub struct FirecrackerConfig {
     pub launcher: Launcher,
     /// Why KVM is usable, for the log.
     pub kvm_reason: String,
+}
+
+impl FirecrackerConfig {
+    /// Settings that prefer the program installed in the data directory, unless the environment names
+    /// one.
+    pub fn installed(data_dir: &Path, kvm_reason: String) -> Self {
+        let is_named = std::env::var_os(BINARY_VARIABLE).is_some_and(|value| !value.is_empty());
+        let binary = install::installed(data_dir).filter(|_| !is_named);
+        Self { binary, kvm_reason, ..Self::default() }
+    }
 }
 
 /// How processes are started.

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use pandastack_engine::process::Process;
 use pandastack_engine::{
-    Boot, Capabilities, Engine, EngineError, Isolation, KernelFormat, Machine, MachineRecord, Restore, Result,
+    Boot, Capabilities, Engine, EngineError, Isolation, KernelFormat, Machine, MachineRecord, Restore,
+    Result, VolumeNaming,
 };
 use tokio_util::task::TaskTracker;
 
@@ -50,6 +51,10 @@ impl FirecrackerEngine {
             kernel_format: KernelFormat::Elf,
             fork: false,
             fork_reason: Some("machines run on KVM, whose descriptors belong to one process".to_owned()),
+            // Its devices have serial numbers of their own.
+            volume_naming: VolumeNaming::Order,
+            read_only_volumes: false,
+            keeps_guest_streams: false,
             compatibility_key: found.compatibility_key,
             earlier_keys: Vec::new(),
         };

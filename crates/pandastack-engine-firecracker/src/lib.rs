@@ -26,6 +26,7 @@ mod config;
 mod devices;
 mod engine;
 mod guest;
+pub mod install;
 mod limits;
 mod machine;
 mod probe;

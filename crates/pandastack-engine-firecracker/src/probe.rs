@@ -35,7 +35,8 @@ pub(crate) fn find(config: &FirecrackerConfig) -> Result<Found> {
     let binary = config.binary.clone().or_else(|| from_environment(BINARY_VARIABLE));
     let binary = binary.or_else(|| host::program_on_path("firecracker")).ok_or_else(|| {
         EngineError::Unavailable(format!(
-            "firecracker is not installed: put it on the path or name it in {BINARY_VARIABLE}"
+            "firecracker is not installed: run `pandastack engine install firecracker`, or name it in \
+             {BINARY_VARIABLE}"
         ))
     })?;
     let version = version_of(&binary)?;

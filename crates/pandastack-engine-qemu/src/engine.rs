@@ -5,6 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use pandastack_engine::{
     Boot, Capabilities, Engine, EngineError, KernelFormat, Machine, MachineRecord, Restore, Result,
+    VolumeNaming,
 };
 use pandastack_qemu_shim::protocol::Request;
 use tokio::net::UnixStream;
@@ -54,6 +55,9 @@ impl QemuEngine {
             kernel_format: KernelFormat::Bzimage,
             fork: fork_reason.is_none(),
             fork_reason,
+            volume_naming: VolumeNaming::Serial,
+            read_only_volumes: true,
+            keeps_guest_streams: true,
             compatibility_key: probe::compatibility_key(&emulator.series(), &accelerator),
             earlier_keys: vec![probe::compatibility_key(&emulator.version, &accelerator)],
         };

@@ -26,7 +26,7 @@ use tokio::task::JoinHandle;
 
 use crate::{
     Boot, Capabilities, Engine, EngineError, Isolation, KernelFormat, Machine, MachineExit, MachineRecord,
-    Place, RUNTIME_DIR_BYTES_MAX, Restore, Result, RunState, SaveTarget, Saved, Shape, Volume,
+    Place, RUNTIME_DIR_BYTES_MAX, Restore, Result, RunState, SaveTarget, Saved, Shape, Volume, VolumeNaming,
 };
 
 /// First process id handed out: above the kernel's largest, so it never names a real process.
@@ -126,6 +126,9 @@ impl FakeEngine {
             kernel_format: KernelFormat::Bzimage,
             fork: fork_reason.is_none(),
             fork_reason,
+            volume_naming: VolumeNaming::Serial,
+            read_only_volumes: true,
+            keeps_guest_streams: true,
             compatibility_key: "fake-1".to_owned(),
             earlier_keys: Vec::new(),
         };

@@ -24,6 +24,7 @@
 //!                                      +------- pause -------+
 //! ```
 
+mod capabilities;
 pub mod completion;
 pub mod conformance;
 pub mod explain;
@@ -43,6 +44,8 @@ use serde::{Deserialize, Serialize};
 use tokio::net::UnixStream;
 use tokio::sync::{oneshot, watch};
 
+pub use capabilities::{Capabilities, Isolation, KernelFormat, VolumeNaming};
+
 /// Name of the byte stream between agent and guest: a virtio-serial port under QEMU, a vsock port under Firecracker.
 pub const GUEST_CHANNEL_NAME: &str = "pandastack.guest.0";
 
@@ -56,7 +59,7 @@ pub const GUEST_MAC: &str = "06:00:0a:c9:00:02";
 /// snapshots.
 pub const VOLUMES_MAX: usize = 4;
 
-/// How a guest recognises the durable disk at `place`: the serial number of the device.
+/// Name of the durable disk at `place`, and the serial number of its device where an engine can set one.
 pub fn volume_serial(place: usize) -> String {
     format!("volume{place}")
 }
@@ -179,61 +182,6 @@ pub struct Saved {
     pub memory_bytes_written: u64,
     /// Time the save took.
     pub took: Duration,
-}
-
-/// Strength of the wall between guest and host.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Isolation {
-    /// Hardware virtualization.
-    Hardware,
-    /// Software emulation: for development and CI, not for tenants who distrust each other.
-    Emulated,
-}
-
-impl Isolation {
-    /// The label users see.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Isolation::Hardware => "hardware",
-            Isolation::Emulated => "emulated",
-        }
-    }
-}
-
-/// Format of the kernel image that an engine boots.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum KernelFormat {
-    /// Compressed, with its own loader: what distributions ship.
-    Bzimage,
-    /// Uncompressed ELF.
-    Elf,
-}
-
-/// What this engine can do on this host.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Capabilities {
-    /// Label users see, such as `qemu-tcg`.
-    pub name: &'static str,
-    /// Isolation label of every machine it runs.
-    pub isolation: Isolation,
-    /// Format of [`Boot::kernel`].
-    pub kernel_format: KernelFormat,
-    /// [`Machine::fork`] works. Where not, `fork_reason` says why and callers save and restore instead.
-    pub fork: bool,
-    /// Why [`Machine::fork`] is not available; `None` when it is.
-    pub fork_reason: Option<String>,
-    /// What a snapshot is bound to: engine, version, machine type, processor model.
-    pub compatibility_key: String,
-    /// Keys that earlier releases of ours wrote on a host that is in everything the same.
-    pub earlier_keys: Vec<String>,
-}
-
-impl Capabilities {
-    /// Whether a snapshot with this key loads here.
-    pub fn loads(&self, key: &str) -> bool {
-        key == self.compatibility_key || self.earlier_keys.iter().any(|earlier| earlier == key)
-    }
 }
 
 /// What an agent writes down to find a machine again after its own restart.

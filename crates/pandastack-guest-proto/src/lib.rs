@@ -40,3 +40,6 @@ pub const GENERATION_OLDEST: u32 = 1;
 
 /// Name of the virtio-serial port that carries this protocol.
 pub const PORT_NAME: &str = "pandastack.guest.0";
+
+/// Port that the guest listens on where the channel is vsock.
+pub const VSOCK_PORT: u32 = 1024;

@@ -2,8 +2,10 @@
 //!
 //! A virtio port has no connections. Without a host peer reads return 0 and the port stays "readable"; the
 //! poller's edge triggering makes that one event per change. The port is opened once and never closed: the
-//! kernel allows one opener, and closing throws away what the host has sent. In serve mode a listening
-//! socket stands in for the port, its newest peer for the host.
+//! kernel allows one opener, and closing throws away what the host has sent.
+//!
+//! A machine without such a port listens on vsock instead, and in serve mode the program listens on a
+//! unix socket. The newest peer of a listening socket is the host.
 //!
 //! The kernel learns of a new peer by a message of its own, on another queue than the peer's bytes. After a
 //! restore the bytes can be there first: the port then delivers a whole connection request, reads 0 and takes
@@ -12,8 +14,9 @@
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
+use nix::sys::socket::{SockFlag, accept4};
 use pandastack_guest_proto::sync::{GuestDecoder, Input};
 
 use crate::poller::{Poller, Token};
@@ -26,7 +29,7 @@ const READ_BYTES: usize = 64 * 1024;
 #[derive(Debug)]
 enum Line {
     Port(File),
-    Socket { listener: UnixListener, peer: Option<UnixStream> },
+    Socket { listener: OwnedFd, peer: Option<File> },
 }
 
 /// What reading brought.
@@ -59,9 +62,8 @@ impl Channel {
         Ok(Self::new(Line::Port(port)))
     }
 
-    /// A listening socket instead of a port.
-    pub(crate) fn socket(listener: UnixListener, poller: &Poller) -> io::Result<Self> {
-        listener.set_nonblocking(true)?;
+    /// A listening socket instead of a port. It must not block.
+    pub(crate) fn socket(listener: OwnedFd, poller: &Poller) -> io::Result<Self> {
         poller.watch_readable(&listener, Token::Listener)?;
         Ok(Self::new(Line::Socket { listener, peer: None }))
     }
@@ -86,8 +88,10 @@ impl Channel {
     /// Takes a new peer of the listening socket. As with a port, the last one is simply gone.
     pub(crate) fn accept(&mut self, poller: &Poller) -> io::Result<()> {
         if let Line::Socket { listener, peer } = &mut self.line {
-            let (stream, _) = listener.accept()?;
-            stream.set_nonblocking(true)?;
+            let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+            // SAFETY: the call made this descriptor, and nobody else has it.
+            let stream = unsafe { OwnedFd::from_raw_fd(accept4(listener.as_raw_fd(), flags)?) };
+            let stream = File::from(stream);
             poller.watch_changes(&stream, Token::Channel)?;
             *peer = Some(stream);
         }

@@ -27,14 +27,19 @@ pub(crate) fn off(shutdown: Shutdown, cgroup: Option<&UserCgroup>) {
     }
     nix::unistd::sync();
     let _ = mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY, None::<&str>);
-    let _ = reboot(RebootMode::RB_POWER_OFF);
+    end();
 }
 
 /// Stops a machine that cannot go on, leaving its console readable. PID 1 must not return.
 pub(crate) fn halt() -> ! {
     nix::unistd::sync();
-    let _ = reboot(RebootMode::RB_POWER_OFF);
+    end();
     loop {
         nix::unistd::pause();
     }
+}
+
+/// Ends the machine. Engines end its process on a reboot, and some of them cannot power it off.
+fn end() {
+    let _ = reboot(RebootMode::RB_AUTOBOOT);
 }

@@ -44,7 +44,9 @@ pub(crate) fn run(options: &ServeOptions) -> io::Result<()> {
     nix::sys::prctl::set_child_subreaper(true)?;
     let cgroup = options.cgroup.as_deref().map(UserCgroup::create).transpose()?;
     let poller = Poller::new()?;
-    let channel = Channel::socket(UnixListener::bind(&options.socket)?, &poller)?;
+    let listener = UnixListener::bind(&options.socket)?;
+    listener.set_nonblocking(true)?;
+    let channel = Channel::socket(listener.into(), &poller)?;
     let surroundings = Surroundings { root: options.root.clone(), is_machine: false, cgroup };
     let mut server = Server::new(poller, channel, surroundings)?;
     let _ = server.run()?;

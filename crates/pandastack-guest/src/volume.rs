@@ -1,4 +1,4 @@
-//! Durable disks: found by their serial number, mounted where the host says.
+//! Durable disks: found by serial number or device name, mounted where the host says.
 //!
 //! The places of durable disks are devices that every machine has. One without a volume has no size; the news of a size
 //! comes with an interrupt, moments after the machine runs, so whoever mounts waits for it.
@@ -61,12 +61,13 @@ struct Disk {
 }
 
 impl Disk {
+    /// Finds a disk by its serial number, or by its device name where serial numbers cannot be set.
     fn find(serial: &str) -> Result<Self, ErrorBody> {
         let disks =
             fs::read_dir("/sys/block").map_err(|error| failed("list", Path::new("/sys/block"), error))?;
         for entry in disks.flatten() {
             let found = fs::read_to_string(entry.path().join("serial")).unwrap_or_default();
-            if found.trim_end_matches(['\n', '\0']) == serial {
+            if found.trim_end_matches(['\n', '\0']) == serial || entry.file_name() == *serial {
                 let device = Path::new("/dev").join(entry.file_name());
                 return Ok(Self { device, size: entry.path().join("size") });
             }

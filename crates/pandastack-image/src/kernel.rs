@@ -20,7 +20,7 @@ use crate::progress::{Phase, Progress, ProgressFn};
 use crate::vmlinux;
 
 /// Changes whenever the same package would be laid out differently.
-const LAYOUT: &str = "kernel-3";
+const LAYOUT: &str = "kernel-4";
 
 /// The release whose kernel machines run; measured here and validated with Firecracker.
 const SUITE: &str = "bookworm";

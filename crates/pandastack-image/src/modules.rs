@@ -9,10 +9,19 @@ use std::path::{Path, PathBuf};
 
 use crate::error::ImageError;
 
-/// Loaded by the guest program from the initramfs, after what they depend on: drivers, and what it needs to reset the
-/// connections that a copy of a machine inherited.
-pub(crate) const BOOT_MODULES: &[&str] =
-    &["virtio_pci", "virtio_blk", "virtio_net", "virtio_console", "virtio_rng", "inet_diag", "tcp_diag"];
+/// Loaded by the guest program from the initramfs, after what they depend on: drivers for the devices of every engine,
+/// and what it needs to reset the connections that a copy of a machine inherited.
+pub(crate) const BOOT_MODULES: &[&str] = &[
+    "virtio_pci",
+    "virtio_mmio",
+    "virtio_blk",
+    "virtio_net",
+    "virtio_console",
+    "virtio_rng",
+    "vmw_vsock_virtio_transport",
+    "inet_diag",
+    "tcp_diag",
+];
 
 /// Kept for later use inside the guest, with what they depend on. `*` at the end means "any that starts so".
 const EXTRA_MODULES: &[&str] = &[
@@ -45,8 +54,6 @@ const EXTRA_MODULES: &[&str] = &[
     "sch_fq*",
     "sch_htb",
     "sch_netem",
-    "vsock",
-    "vmw_vsock_virtio_transport",
     "virtio_balloon",
     "virtiofs",
     "binfmt_misc",

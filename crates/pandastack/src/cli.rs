@@ -7,7 +7,7 @@ use clap::{Parser, Subcommand};
 
 #[cfg(feature = "server")]
 use crate::commands::{
-    agent, ca, control, doctor, down, edge, host_packages, image, join_secret, kvm_probe, openapi, up,
+    agent, ca, control, doctor, down, edge, engine, host_packages, image, join_secret, kvm_probe, openapi, up,
 };
 use crate::commands::{
     app, audit, bench, completion, db, forward, function, host, mcp, quota, run, sandbox, schedule, snapshot,
@@ -100,6 +100,10 @@ pub enum Command {
     /// Run an edge proxy for sandbox and app traffic
     #[cfg(feature = "server")]
     Edge(edge::Args),
+    /// Manage virtualization engines on this host
+    #[cfg(feature = "server")]
+    #[command(subcommand)]
+    Engine(engine::Command),
     /// Manage the local certificate authority
     #[cfg(feature = "server")]
     #[command(subcommand)]
@@ -173,6 +177,8 @@ impl Command {
             Command::Agent(args) => agent::run(args),
             #[cfg(feature = "server")]
             Command::Edge(args) => edge::run(args),
+            #[cfg(feature = "server")]
+            Command::Engine(command) => command.run(output),
             #[cfg(feature = "server")]
             Command::Ca(command) => command.run(),
             #[cfg(feature = "server")]

@@ -191,11 +191,26 @@ pub struct AgentArgs {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Engine {
-    /// Use KVM if it works, emulation otherwise
+    /// Use Firecracker if it is installed and KVM works, QEMU otherwise
     #[default]
     Auto,
-    /// Always use emulation
+    /// Use Firecracker, which needs KVM
+    Firecracker,
+    /// Use QEMU, with KVM if it works
+    Qemu,
+    /// Use QEMU with emulation, even if KVM works
     Emulated,
+}
+
+impl From<Engine> for pandastack_agent::EngineChoice {
+    fn from(engine: Engine) -> Self {
+        match engine {
+            Engine::Auto => Self::Auto,
+            Engine::Firecracker => Self::Firecracker,
+            Engine::Qemu => Self::Qemu,
+            Engine::Emulated => Self::Emulated,
+        }
+    }
 }
 
 /// Contents of the settings file.

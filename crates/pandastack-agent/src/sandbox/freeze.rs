@@ -62,6 +62,7 @@ impl Driver {
 
     /// Runs the processors, sets the clock, which stood still, and lets user processes go on.
     pub(super) async fn run_guest(&mut self) -> Result<()> {
+        self.forget_lost_guest();
         let Some(live) = &self.live else { return Ok(()) };
         let machine = live.machine.clone();
         // Sent while the processors may still be stopped, so that it is the first thing that the guest finds.
@@ -69,11 +70,22 @@ impl Driver {
         tokio::try_join!(resuming, self.thaw_guest()).map(|_| ())
     }
 
+    /// Forgets a connection that the resume would cut, so that the guest is connected anew. One made
+    /// while the machine is paused reaches the guest when it runs.
+    fn forget_lost_guest(&mut self) {
+        if !self.host.engine.capabilities().keeps_guest_streams
+            && let Some(live) = &mut self.live
+        {
+            live.guest = None;
+        }
+    }
+
     /// As [`Self::run_guest`], for whoever uses the sandbox next, but without waiting for the
     /// emulator's or the guest's word: the guest takes what it is told in order, so that what it is
     /// asked for after this finds a thawed machine, and finds it with its first instructions. What
     /// both say is looked at by [`Self::note_thaw`].
     pub(super) async fn run_guest_ahead(&mut self) -> Result<()> {
+        self.forget_lost_guest();
         let Some(live) = &self.live else { return Ok(()) };
         let machine = live.machine.clone();
         let Some(guest) = live.guest.clone().filter(|guest| !guest.is_closed()) else {

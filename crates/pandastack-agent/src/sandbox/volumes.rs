@@ -1,6 +1,5 @@
 //! What is done to a volume while a sandbox has it.
 
-use pandastack_engine::volume_serial;
 use pandastack_types::{SandboxState, VolumeId};
 
 use super::driver::Driver;
@@ -21,7 +20,8 @@ impl Driver {
         blocking(move || volume::check_growth(&store, &layout, &own, bytes)).await?;
         self.live()?.machine.grow_volume(place, bytes).await?;
         volume::settle(&self.host, id).await?;
-        Ok(self.guest().await?.grow_volume(volume_serial(place), bytes).await?)
+        let device = self.host.engine.capabilities().volume_device(place);
+        Ok(self.guest().await?.grow_volume(device, bytes).await?)
     }
 
     /// Copies a volume. A running guest writes out what it holds back first, and its processors stand still for the moment of

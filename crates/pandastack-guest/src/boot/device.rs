@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
-    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, socket,
+    AddressFamily, Backlog, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, VsockAddr, bind, listen,
+    recv, socket,
 };
 
 /// The multicast group of kernel announcements.
@@ -58,7 +59,7 @@ impl DeviceEvents {
 }
 
 /// The device node of the virtio port with this name.
-pub(super) fn find_port(name: &str) -> Option<PathBuf> {
+fn find_port(name: &str) -> Option<PathBuf> {
     let ports = std::fs::read_dir("/sys/class/virtio-ports").ok()?;
     let port = ports.flatten().find(|port| {
         std::fs::read_to_string(port.path().join("name"))
@@ -66,6 +67,40 @@ pub(super) fn find_port(name: &str) -> Option<PathBuf> {
     })?;
     let node = Path::new("/dev").join(port.file_name());
     node.exists().then_some(node)
+}
+
+/// What the machine has for the channel to its host.
+#[derive(Debug)]
+pub(super) enum ChannelDevice {
+    /// The node of a virtio port.
+    Port(PathBuf),
+    /// A vsock device.
+    Vsock,
+}
+
+/// The channel device, once there is one. A machine has one or the other.
+pub(super) fn find_channel(port_name: &str) -> Option<ChannelDevice> {
+    find_port(port_name).map(ChannelDevice::Port).or_else(|| has_vsock().then_some(ChannelDevice::Vsock))
+}
+
+/// Whether the vsock driver has a device. Its device node says only that the driver is loaded.
+fn has_vsock() -> bool {
+    let bound = std::fs::read_dir("/sys/bus/virtio/drivers/vmw_vsock_virtio_transport");
+    bound
+        .into_iter()
+        .flatten()
+        .flatten()
+        .any(|entry| entry.file_name().as_encoded_bytes().starts_with(b"virtio"))
+}
+
+/// Listens for the host on vsock. The socket does not block.
+pub(super) fn listen_on_vsock(port: u32) -> io::Result<OwnedFd> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let listener = socket(AddressFamily::Vsock, SockType::Stream, flags, None)?;
+    bind(listener.as_raw_fd(), &VsockAddr::new(libc::VMADDR_CID_ANY, port))?;
+    // The newest connection replaces the one before it, so two may wait at a time.
+    listen(&listener, Backlog::new(2)?)?;
+    Ok(listener)
 }
 
 /// Opens the port for good; the kernel allows one opener.

@@ -1,7 +1,7 @@
 //! From the kernel's first user instruction to a served channel.
 //!
 //! ```text
-//! early mounts -> modules -> root disk -> switch root -> cgroups, network -> port -> serve
+//! early mounts -> modules -> root disk -> switch root -> cgroups, network -> channel -> serve
 //! ```
 //!
 //! Everything is told by kernel arguments (`cmdline.rs`); waiting is done on kernel events, with a deadline.
@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use pandastack_guest_proto::PORT_NAME;
+use pandastack_guest_proto::{PORT_NAME, VSOCK_PORT};
 
 use crate::channel::Channel;
 use crate::console::log;
@@ -28,7 +28,7 @@ use crate::process::UserCgroup;
 use crate::protect;
 use crate::server::{Server, Surroundings};
 use cmdline::BootArguments;
-use device::DeviceEvents;
+use device::{ChannelDevice, DeviceEvents};
 
 const CGROUP_ROOT: &str = "/sys/fs/cgroup";
 /// How long a device may take to appear.
@@ -82,10 +82,10 @@ fn boot_and_serve() -> Result<(), BootError> {
     mounts::switch_to_root("/dev/vda", &arguments.root_options).step("mount the root disk /dev/vda")?;
     log("root disk mounted");
     prepare_machine(&arguments)?;
-    let port =
-        events.wait_for(DEVICE_WAIT_MAX, || device::find_port(PORT_NAME)).step("find the guest port")?;
+    let found = events.wait_for(DEVICE_WAIT_MAX, || device::find_channel(PORT_NAME));
+    let device = found.step("find a virtio port or a vsock device")?;
     drop(events);
-    serve(&port)
+    serve(&device)
 }
 
 fn prepare_machine(arguments: &BootArguments) -> Result<(), BootError> {
@@ -102,13 +102,18 @@ fn prepare_machine(arguments: &BootArguments) -> Result<(), BootError> {
     Ok(())
 }
 
-fn serve(port: &Path) -> Result<(), BootError> {
+fn serve(device: &ChannelDevice) -> Result<(), BootError> {
     let cgroup =
         UserCgroup::create(Path::new(CGROUP_ROOT)).step("make the control group of user processes")?;
     reserve_pids(&cgroup);
     let poller = Poller::new().step("make a poller")?;
-    let channel =
-        device::open_port(port).and_then(|port| Channel::port(port, &poller)).step("open the guest port")?;
+    let channel = match device {
+        ChannelDevice::Port(node) => device::open_port(node).and_then(|port| Channel::port(port, &poller)),
+        ChannelDevice::Vsock => {
+            device::listen_on_vsock(VSOCK_PORT).and_then(|listener| Channel::socket(listener, &poller))
+        }
+    };
+    let channel = channel.step("open the channel to the host")?;
     let surroundings =
         Surroundings { root: PathBuf::from("/"), is_machine: true, cgroup: Some(cgroup.clone()) };
     let mut server = Server::new(poller, channel, surroundings).step("set up the event loop")?;

@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use pandastack_agent::{AgentConfig, EngineChoice, Listen};
+use pandastack_agent::{AgentConfig, Listen};
 use pandastack_types::HostId;
 
 use crate::failure::Failure;
-use crate::settings::{AgentArgs, CommonArgs, ControlArgs, Engine, Settings};
+use crate::settings::{AgentArgs, CommonArgs, ControlArgs, Settings};
 use crate::supervise::lock::{Claim, Holder, UpLock};
 use crate::supervise::{secret, stop_requested};
 use crate::{heap_trim, trace};
@@ -62,10 +62,7 @@ fn config(args: &Args, settings: &Settings) -> Result<AgentConfig> {
         listen: args.agent_listen.map_or_else(|| Listen::Unix(settings.agent_socket()), Listen::Tcp),
         control: args.control.clone().unwrap_or(control),
         link: secret::read(&args.link.secret_file(settings))?,
-        engine: match settings.engine {
-            Engine::Auto => EngineChoice::Auto,
-            Engine::Emulated => EngineChoice::Emulated,
-        },
+        engine: settings.engine.into(),
         zygotes: settings.zygotes,
         subnet: settings.subnet.clone(),
         net_prefix: settings.net_prefix.clone(),

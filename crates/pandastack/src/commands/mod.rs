@@ -19,6 +19,8 @@ pub mod doctor;
 pub mod down;
 #[cfg(feature = "server")]
 pub mod edge;
+#[cfg(feature = "server")]
+pub mod engine;
 pub mod forward;
 pub mod function;
 pub mod host;

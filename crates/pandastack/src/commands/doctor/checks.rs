@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use pandastack_agent::cgroup::Cgroups;
-use pandastack_engine::{Capabilities, Engine, kvm_probe};
-use pandastack_engine_qemu::{QemuConfig, QemuEngine};
+use pandastack_agent::engine_choice::{ChosenEngine, EngineKind, EngineSearch};
+use pandastack_engine::kvm_probe;
 use pandastack_image::{Cloning, Store};
 
 use super::Finding;
@@ -24,7 +24,7 @@ const DISK_BYTES_MIN: u64 = 10 << 30;
 /// Runs every check.
 pub fn all(settings: &Settings) -> Vec<Finding> {
     let mut findings = vec![privileges()];
-    findings.extend(engine(&settings.data_dir));
+    findings.extend(engine(settings));
     findings.push(programs());
     findings.push(store(&settings.data_dir));
     findings.push(cgroups());
@@ -46,7 +46,7 @@ fn privileges() -> Finding {
 }
 
 /// Probes the engine as an agent does: executes instructions with KVM and forks a real machine.
-fn engine(data_dir: &Path) -> Vec<Finding> {
+fn engine(settings: &Settings) -> Vec<Finding> {
     let kvm = kvm_probe::probe_with(Path::new("/proc/self/exe"), KVM_PROBE);
     let first = if kvm.usable {
         Finding::ok("KVM", kvm.reason.clone())
@@ -55,7 +55,7 @@ fn engine(data_dir: &Path) -> Vec<Finding> {
             "sandboxes are emulated: suitable for development and CI, not for isolating untrusted tenants";
         Finding::warn("KVM", kvm.reason.clone(), remedy)
     };
-    let (library_dir, _scratch) = match library_dir(data_dir) {
+    let (library_dir, _scratch) = match library_dir(&settings.data_dir) {
         Ok(found) => found,
         Err(error) => {
             return vec![
@@ -64,13 +64,19 @@ fn engine(data_dir: &Path) -> Vec<Finding> {
             ];
         }
     };
-    let config = QemuConfig { binary: None, library_dir, kvm_usable: kvm.usable, kvm_reason: kvm.reason };
-    let probed = crate::commands::block_on(async { Ok(QemuEngine::probe(config).await?) });
-    let second = match probed {
+    let data_dir = settings.data_dir.as_path();
+    let search = EngineSearch {
+        choice: settings.engine.into(),
+        kvm,
+        data_dir,
+        library_dir,
+        in_use: EngineKind::recorded(data_dir),
+    };
+    let second = match crate::commands::block_on(search.choose()) {
         Err(error) => {
             Finding::fail("engine", format!("{error:#}"), "install the missing programs, or run as root")
         }
-        Ok(engine) => describe(engine.capabilities()),
+        Ok(chosen) => describe(&chosen),
     };
     vec![first, second]
 }
@@ -85,8 +91,10 @@ fn library_dir(data_dir: &Path) -> std::io::Result<(PathBuf, Option<tempfile::Te
     Ok((scratch.path().to_owned(), Some(scratch)))
 }
 
-fn describe(engine: &Capabilities) -> Finding {
-    let found = format!("{}, isolation `{}`", engine.name, engine.isolation.as_str());
+/// The engine, why it was chosen, and what it cannot do.
+fn describe(chosen: &ChosenEngine) -> Finding {
+    let engine = chosen.engine.capabilities();
+    let found = format!("{}, isolation `{}` ({})", engine.name, engine.isolation.as_str(), chosen.reason);
     match &engine.fork_reason {
         None => Finding::ok("engine", format!("{found}, supports forking")),
         Some(reason) => Finding::warn(

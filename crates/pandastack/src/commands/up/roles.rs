@@ -3,8 +3,10 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use clap::ValueEnum;
+
 use super::logs_dir;
-use crate::settings::{BACKUPS_VARIABLE, Backups, DATABASE_URL_VARIABLE, Engine, Settings};
+use crate::settings::{BACKUPS_VARIABLE, Backups, DATABASE_URL_VARIABLE, Settings};
 use crate::supervise::Role;
 
 /// Log file of a role.
@@ -64,8 +66,8 @@ pub fn agent(settings: &Settings, secret: &Path) -> Role {
     if let Some(limit) = settings.memory_limit_mb {
         set("--memory-limit-mb", limit.to_string().into());
     }
-    if settings.engine == Engine::Emulated {
-        set("--engine", "emulated".into());
+    if let Some(engine) = settings.engine.to_possible_value() {
+        set("--engine", engine.get_name().into());
     }
     for template in &settings.warm_templates {
         set("--warm", template.into());
