@@ -54,7 +54,7 @@ pub(crate) fn public(app: Arc<App>) -> Router {
     let router = Router::new()
         .nest("/v1", v1)
         .merge(crate::apps::hooks::routes())
-        .merge(crate::databases::routes::broker())
+        .merge(crate::databases::routes::broker(&app.databases))
         .route("/healthz", get(health::healthz))
         .route("/readyz", get(health::readyz))
         .route("/version", get(health::version))
@@ -138,8 +138,8 @@ fn repeatable(app: &App) -> Router<Arc<App>> {
         .merge(schedules::routes::routes())
         .merge(crate::apps::routes::repeatable())
         .merge(volumes::repeatable())
-        .merge(crate::databases::routes::routes())
-        .merge(crate::databases::backups::routes::routes())
+        .merge(crate::databases::routes::routes(&app.databases))
+        .merge(crate::databases::backups::routes::routes(&app.databases))
         .route(
             "/sandboxes/{id}/fs",
             get(data::read)
