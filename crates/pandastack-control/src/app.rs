@@ -4,16 +4,12 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use axum::extract::FromRef;
+use pandastack_databases::ManagedDatabases;
 use pandastack_webhooks::Webhooks;
 
 use crate::apps::Apps;
 use crate::audit::AuditLog;
 use crate::auth::Keys;
-use crate::databases::PublicAddress;
-use crate::databases::backups::Backups;
-use crate::databases::ports::Ports;
-use crate::databases::revive::Revivals;
-use crate::databases::room::Rooms;
 use crate::functions::Functions;
 use crate::metrics::Metrics;
 use crate::replicas::{Member, Replicas};
@@ -23,9 +19,6 @@ use crate::schedules::Schedules;
 /// Shared state of the control plane.
 pub(crate) struct App {
     pub(crate) sandboxes: Arc<Sandboxes>,
-    /// Where clients of databases connect to.
-    pub(crate) postgres: Option<PublicAddress>,
-    pub(crate) database_ports: Option<Ports>,
     pub(crate) keys: Arc<Keys>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) audit: Arc<AuditLog>,
@@ -34,9 +27,7 @@ pub(crate) struct App {
     pub(crate) webhooks: Arc<Webhooks>,
     pub(crate) schedules: Arc<Schedules>,
     pub(crate) apps: Apps,
-    pub(crate) revivals: Revivals,
-    pub(crate) rooms: Rooms,
-    pub(crate) backups: Backups,
+    pub(crate) databases: Arc<ManagedDatabases>,
     /// This server among those that share the database.
     pub(crate) replicas: Arc<Replicas>,
 }

@@ -5,6 +5,7 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use pandastack_databases::BackupConfig;
 use pandastack_types::agent_api::HOST_LOST_SECONDS;
 use pandastack_types::limits::REQUESTS_PER_SECOND_DEFAULT;
 use pandastack_types::link::LinkKey;
@@ -56,24 +57,6 @@ pub struct PostgresConfig {
     pub domain: Option<String>,
     /// TLS, without which nobody connects.
     pub tls: pandastack_edge::tls::Tls,
-}
-
-/// Where databases are backed up to, and for how long.
-#[derive(Clone)]
-pub struct BackupConfig {
-    /// `file:///folder`, or `s3://`, `gs://`, `az://bucket/folder`.
-    pub url: url::Url,
-    /// Settings of the store, such as `aws_access_key_id`.
-    pub store_settings: Vec<(String, String)>,
-    /// Every instant of so many days can be restored.
-    pub retention_days: u16,
-}
-
-impl std::fmt::Debug for BackupConfig {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // The address and the settings may have secrets in them.
-        f.debug_struct("BackupConfig").field("retention_days", &self.retention_days).finish_non_exhaustive()
-    }
 }
 
 /// Settings of the control plane.

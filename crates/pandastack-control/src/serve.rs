@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::serve::ListenerExt;
+use pandastack_databases::{ManagedDatabases, StoredDatabases};
 use pandastack_e2b::Facade;
 use pandastack_edge::tls::Tls;
 use pandastack_edge::{AccessLog, Edge, OwnPorts, Server};
@@ -26,10 +27,6 @@ use crate::apps::Apps;
 use crate::auth::Keys;
 use crate::clock::now;
 use crate::config::ControlConfig;
-use crate::databases::StoredDatabases;
-use crate::databases::backups::Backups;
-use crate::databases::revive::Revivals;
-use crate::databases::room::Rooms;
 use crate::e2b_directory::StoredDirectory;
 use crate::functions::Functions;
 use crate::housekeeping::{self, PruneHook};
@@ -161,9 +158,7 @@ impl Control {
             replicas.lead();
             bootstrap::ensure_first_key(&store, &config.bootstrap_token_path()).await?;
         }
-        let mut app = new_app(Arc::new(store), hosts, &config, log, replicas, shutdown);
-        app.postgres = postgres.as_ref().map(|listener| listener.address.clone());
-        app.database_ports = postgres.as_mut().and_then(|listener| listener.ports.take());
+        let app = new_app(Arc::new(store), hosts, &config, log, replicas, postgres.as_mut(), shutdown);
         let (app, tls) = (Arc::new(app), config.tls);
         Ok(Self { app, public, internal_socket, internal_tcp, tls, postgres, session, leads, _lock: lock })
     }
@@ -183,7 +178,7 @@ impl Control {
             Facade::new(native.clone(), Arc::new(StoredDirectory(Arc::clone(&app.sandboxes))), &app.link);
         let own_ports =
             OwnPorts { ports: &pandastack_e2b::PORTS, router: routes::facade(e2b.sandbox_ports()) };
-        let databases = Arc::new(StoredDatabases(Arc::clone(&app)));
+        let databases = Arc::new(StoredDatabases(Arc::clone(&app.databases)));
         let api = native
             .merge(routes::facade(e2b.control_plane()))
             .merge(routes::facade(pandastack_postgres::http_router(databases.clone())));
@@ -274,10 +269,10 @@ fn leader_tasks(app: &Arc<App>) -> Vec<LeaderTask> {
         Box::new(move || Box::pin(run(Arc::clone(&app))))
     }
     vec![
-        task(app, databases::recover),
-        task(app, databases::revive::run),
-        task(app, databases::room::run),
-        task(app, databases::backups::keeper::run),
+        task(app, |app| databases::recover(Arc::clone(&app.databases))),
+        task(app, |app| databases::revive::run(Arc::clone(&app.databases))),
+        task(app, |app| databases::room::run(Arc::clone(&app.databases))),
+        task(app, |app| databases::backups::keeper::run(Arc::clone(&app.databases))),
         task(app, apps::deployer::run),
         task(app, apps::reporter::run),
         task(app, apps::poller::run),
@@ -294,6 +289,7 @@ fn new_app(
     config: &ControlConfig,
     log: AccessLog,
     replicas: Replicas,
+    postgres: Option<&mut PostgresListener>,
     shutdown: CancellationToken,
 ) -> App {
     let (hosts, link, replicas) = (Arc::new(hosts), config.link_key.clone(), Arc::new(replicas));
@@ -303,10 +299,13 @@ fn new_app(
         ReplicaPeers { store: Arc::clone(&store), replicas: Arc::clone(&replicas), link: link.clone() };
     let keys = Arc::new(Keys::new(Arc::clone(&store), Rates::new(config.requests_per_second)));
     let webhooks = Arc::new(Webhooks::new(config.schedules_private_targets));
+    let sandboxes = Arc::new(Sandboxes::new(store, hosts, edge, link, Box::new(peers), shutdown));
+    let (address, ports) = postgres.map(|listener| (listener.address.clone(), listener.ports.take())).unzip();
+    let databases =
+        ManagedDatabases::new(Arc::clone(&sandboxes), config.backups.clone(), address, ports.flatten());
     App {
-        sandboxes: Arc::new(Sandboxes::new(store, hosts, edge, link, Box::new(peers), shutdown)),
-        postgres: None,
-        database_ports: None,
+        sandboxes,
+        databases: Arc::new(databases),
         keys,
         metrics: Arc::default(),
         audit: Arc::default(),
@@ -314,9 +313,6 @@ fn new_app(
         schedules: Arc::new(Schedules::new(Arc::clone(&webhooks))),
         webhooks,
         apps: Apps::default(),
-        revivals: Revivals::default(),
-        rooms: Rooms::default(),
-        backups: Backups::new(config.backups.clone()),
         replicas,
     }
 }

@@ -86,10 +86,10 @@ impl Databases for Attached {
             return Err(ConnectError::Refused(message));
         };
         self.used.lock().unwrap_or_else(PoisonError::into_inner).push(id);
-        StoredDatabases(Arc::clone(&self.app)).connect(endpoint).await
+        StoredDatabases(Arc::clone(&self.app.databases)).connect(endpoint).await
     }
 
     async fn explain(&self, endpoint: &Endpoint, code: &str) -> Option<String> {
-        StoredDatabases(Arc::clone(&self.app)).explain(endpoint, code).await
+        StoredDatabases(Arc::clone(&self.app.databases)).explain(endpoint, code).await
     }
 }

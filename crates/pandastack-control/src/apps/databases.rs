@@ -20,7 +20,7 @@ use super::record::{AppRecord, AppSpec, AttachedDatabase};
 use super::routes::OfApp;
 use crate::app::App;
 use crate::databases::{inside_url, take_mark};
-use crate::store::databases::{DatabaseRecord, DatabaseState};
+use crate::store::databases::DatabaseState;
 
 /// Variable that holds a database's address unless another is named.
 const ENV_DEFAULT: &str = "DATABASE_URL";
@@ -44,7 +44,7 @@ pub(crate) async fn attach(
     let scope = wanted.scope.unwrap_or(EnvScope::Production);
     let attached = AttachedDatabase { database: database.clone(), scope, build: wanted.build };
     // Nobody deletes it meanwhile.
-    let _marked = take_mark(&app, &database)?;
+    let _marked = take_mark(&app.databases, &database)?;
     if app.store.database(Some(&caller.workspace), &database).await?.state == DatabaseState::Deleting {
         return Err(Error::conflict(format!("database `{database}` is being deleted")).into());
     }
@@ -120,17 +120,9 @@ pub(super) async fn urls(app: &App, of: &AppRecord, stage: EnvStage) -> Result<B
     let mut urls = BTreeMap::new();
     for (env, one) in of.spec.seen_databases().filter(|(_, one)| stage == EnvStage::Run || one.build) {
         let record = app.store.database(Some(&of.workspace), &one.database).await?;
-        urls.insert(env.clone(), inside_url(app, &record));
+        urls.insert(env.clone(), inside_url(&app.databases, &record));
     }
     Ok(urls)
-}
-
-/// Name of an app that a database is attached to.
-pub(crate) async fn holder(app: &App, database: &DatabaseRecord) -> Result<Option<String>> {
-    let has = |of: &AppRecord| {
-        !of.spec.deleting && of.spec.databases.values().any(|one| one.database == database.id)
-    };
-    Ok(app.store.apps(Some(&database.workspace)).await?.into_iter().find(has).map(|of| of.name))
 }
 
 #[cfg(test)]

@@ -54,7 +54,7 @@ pub(crate) fn public(app: Arc<App>) -> Router {
     let router = Router::new()
         .nest("/v1", v1)
         .merge(crate::apps::hooks::routes().with_state(Arc::clone(&app)))
-        .merge(crate::databases::routes::broker().with_state(Arc::clone(&app)))
+        .merge(crate::databases::routes::broker(&app.databases))
         .route("/healthz", get(health::healthz))
         .route("/readyz", get(health::readyz))
         .route("/version", get(health::version))
@@ -138,8 +138,8 @@ fn repeatable(app: &Arc<App>) -> Router<ServerState> {
         .merge(schedules::routes::routes().with_state(Arc::clone(app)))
         .merge(crate::apps::routes::repeatable().with_state(Arc::clone(app)))
         .merge(volumes::repeatable().with_state(Arc::clone(&app.sandboxes)))
-        .merge(crate::databases::routes::routes().with_state(Arc::clone(app)))
-        .merge(crate::databases::backups::routes::routes().with_state(Arc::clone(app)))
+        .merge(crate::databases::routes::routes(&app.databases))
+        .merge(crate::databases::backups::routes::routes(&app.databases))
         .route(
             "/sandboxes/{id}/fs",
             get(data::read)

@@ -22,9 +22,9 @@ use pandastack_types::{DatabaseId, Error, ErrorBody, ErrorCode, Result};
 
 use super::credentials::{DATABASE, is_broker_token, tenant};
 use super::{StoredDatabases, backups, ops, reset, server, view};
-use crate::app::App;
-use crate::sandboxes::ops::on;
-use crate::store::databases::DatabaseRecord;
+use crate::service::ManagedDatabases;
+use pandastack_sandboxes::ops::on;
+use pandastack_store::databases::DatabaseRecord;
 
 /// How long a query may take that does not say.
 const QUERY_MS_DEFAULT: u64 = 60_000;
@@ -33,7 +33,8 @@ const LOG_WAIT: Duration = Duration::from_secs(60);
 /// The end of the newest log of the server.
 const LOG_COMMAND: &str = "tail -c 262144 \"$(ls -t /var/log/postgresql/postgresql-*.log | head -n 1)\"";
 
-pub(crate) fn routes() -> Router<Arc<App>> {
+/// The routes, with their state.
+pub fn routes<S>(databases: &Arc<ManagedDatabases>) -> Router<S> {
     Router::new()
         .route("/databases", get(list).post(create))
         .route("/databases/{id}", get(look).patch(change).delete(delete))
@@ -47,17 +48,19 @@ pub(crate) fn routes() -> Router<Arc<App>> {
         .route("/databases/{id}/stats", get(stats))
         .route("/databases/{id}/logs", get(logs))
         .route("/databases/{id}/failover", post(failover))
+        .with_state(Arc::clone(databases))
 }
 
 /// The broker, which the database's own token opens instead of a key.
-pub(crate) fn broker() -> Router<Arc<App>> {
+pub fn broker<S>(databases: &Arc<ManagedDatabases>) -> Router<S> {
     Router::new()
         .route("/v1/databases/{id}/proxy/v1/query", post(broker_query))
         .route("/v1/databases/{id}/proxy/v1/exec", post(broker_query))
         .route("/v1/databases/{id}/proxy/v1/health", get(broker_health))
+        .with_state(Arc::clone(databases))
 }
 
-async fn find(app: &App, caller: &Caller, id: &DatabaseId) -> Result<DatabaseRecord> {
+async fn find(app: &ManagedDatabases, caller: &Caller, id: &DatabaseId) -> Result<DatabaseRecord> {
     Ok(app.store.database(Some(&caller.workspace), id).await?)
 }
 
@@ -65,8 +68,8 @@ async fn find(app: &App, caller: &Caller, id: &DatabaseId) -> Result<DatabaseRec
 #[utoipa::path(post, path = "/v1/databases", tag = "databases", request_body = CreateDatabase, responses(
     (status = 201, body = Database), (status = 400, body = ErrorBody), (status = 429, body = ErrorBody),
     (status = 503, description = "Retry-After says when to try again", body = ErrorBody)))]
-pub(crate) async fn create(
-    State(app): State<Arc<App>>,
+pub async fn create(
+    State(app): State<Arc<ManagedDatabases>>,
     caller: Caller,
     headers: HeaderMap,
     JsonBody(request): JsonBody<CreateDatabase>,
@@ -77,7 +80,10 @@ pub(crate) async fn create(
 
 /// All databases of the workspace, oldest first, without credentials.
 #[utoipa::path(get, path = "/v1/databases", tag = "databases", responses((status = 200, body = Items<Database>)))]
-pub(crate) async fn list(State(app): State<Arc<App>>, caller: Caller) -> ApiResult<Json<Items<Database>>> {
+pub async fn list(
+    State(app): State<Arc<ManagedDatabases>>,
+    caller: Caller,
+) -> ApiResult<Json<Items<Database>>> {
     let mut items = Vec::new();
     for record in app.store.databases(&caller.workspace).await? {
         items.push(view::listed(&app, record).await?);
@@ -88,8 +94,8 @@ pub(crate) async fn list(State(app): State<Arc<App>>, caller: Caller) -> ApiResu
 /// One database; with how to connect, for keys that may change things. Never wakes it.
 #[utoipa::path(get, path = "/v1/databases/{id}", tag = "databases", params(("id" = DatabaseId, Path)), responses(
     (status = 200, body = Database), (status = 404, body = ErrorBody)))]
-pub(crate) async fn look(
-    State(app): State<Arc<App>>,
+pub async fn look(
+    State(app): State<Arc<ManagedDatabases>>,
     caller: Caller,
     headers: HeaderMap,
     Id(id): Id<DatabaseId>,
@@ -105,8 +111,8 @@ pub(crate) async fn look(
 #[utoipa::path(patch, path = "/v1/databases/{id}", tag = "databases", params(("id" = DatabaseId, Path)),
     request_body = PatchDatabase, responses((status = 200, body = Database), (status = 400, body = ErrorBody),
     (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
-pub(crate) async fn change(
-    State(app): State<Arc<App>>,
+pub async fn change(
+    State(app): State<Arc<ManagedDatabases>>,
     caller: Caller,
     headers: HeaderMap,
     Id(id): Id<DatabaseId>,
@@ -120,8 +126,8 @@ pub(crate) async fn change(
 /// Delete a database and everything in it.
 #[utoipa::path(delete, path = "/v1/databases/{id}", tag = "databases", params(("id" = DatabaseId, Path)), responses(
     (status = 204), (status = 404, body = ErrorBody), (status = 409, description = "It is protected", body = ErrorBody)))]
-pub(crate) async fn delete(
-    State(app): State<Arc<App>>,
+pub async fn delete(
+    State(app): State<Arc<ManagedDatabases>>,
     caller: Caller,
     Id(id): Id<DatabaseId>,
 ) -> ApiResult<StatusCode> {
@@ -134,8 +140,8 @@ pub(crate) async fn delete(
 #[utoipa::path(get, path = "/v1/databases/{id}/connection", tag = "databases", params(("id" = DatabaseId, Path)),
     responses((status = 200, body = DatabaseConnection), (status = 403, body = ErrorBody),
     (status = 404, body = ErrorBody), (status = 503, body = ErrorBody)))]
-pub(crate) async fn connection(
-    State(app): State<Arc<App>>,
+pub async fn connection(
+    State(app): State<Arc<ManagedDatabases>>,
     caller: Caller,
     headers: HeaderMap,
     Id(id): Id<DatabaseId>,
@@ -158,8 +164,8 @@ pub(crate) async fn connection(
     (status = 400, description = "The statement failed, or the request is malformed", body = ErrorBody),
     (status = 404, body = ErrorBody), (status = 413, description = "The result is too large", body = ErrorBody),
     (status = 503, description = "The server is stopped, starts, or has no connection left", body = ErrorBody)))]
-pub(crate) async fn query(
-    State(app): State<Arc<App>>,
+pub async fn query(
+    State(app): State<Arc<ManagedDatabases>>,
     caller: Caller,
     Id(id): Id<DatabaseId>,
     JsonBody(request): JsonBody<DatabaseQuery>,
@@ -168,8 +174,9 @@ pub(crate) async fn query(
     Ok(run_query(&app, &record, request).await.map(Json)?)
 }
 
-pub(crate) async fn run_query(
-    app: &Arc<App>,
+/// Runs one statement as the owner of a database and answers its rows.
+pub async fn run_query(
+    app: &Arc<ManagedDatabases>,
     record: &DatabaseRecord,
     request: DatabaseQuery,
 ) -> Result<DatabaseRows> {
@@ -188,7 +195,7 @@ pub(crate) async fn run_query(
     let began = Instant::now();
     let databases = StoredDatabases(Arc::clone(app));
     let endpoint = Endpoint { database: record.id.to_string(), entrance: Entrance::Direct };
-    let login = tenant(&app.link, record, request.database.as_deref().unwrap_or(DATABASE));
+    let login = tenant(&app.sandboxes.link, record, request.database.as_deref().unwrap_or(DATABASE));
     let parameters = request.params.into_iter().map(parameter).collect();
     let statement = Statement { sql: request.sql, parameters };
     let mut session = Session::open(&databases, &endpoint, &login).await.map_err(server::refusal)?;
@@ -228,8 +235,8 @@ fn rows(outcome: Outcome, took: Duration) -> DatabaseRows {
     (status = 202, description = "It is being restored: its `status` says when it is ready", body = Database),
     (status = 400, description = "Among others: that instant cannot be restored", body = ErrorBody),
     (status = 404, body = ErrorBody), (status = 501, description = "This server makes no backups", body = ErrorBody)))]
-pub(crate) async fn clone(
-    State(app): State<Arc<App>>,
+pub async fn clone(
+    State(app): State<Arc<ManagedDatabases>>,
     caller: Caller,
     headers: HeaderMap,
     Id(id): Id<DatabaseId>,
@@ -245,8 +252,8 @@ pub(crate) async fn clone(
 #[utoipa::path(post, path = "/v1/databases/{id}/reset-credentials", tag = "databases",
     params(("id" = DatabaseId, Path)), responses((status = 200, body = Database), (status = 404, body = ErrorBody),
     (status = 409, body = ErrorBody)))]
-pub(crate) async fn reset_credentials(
-    State(app): State<Arc<App>>,
+pub async fn reset_credentials(
+    State(app): State<Arc<ManagedDatabases>>,
     caller: Caller,
     headers: HeaderMap,
     Id(id): Id<DatabaseId>,
@@ -259,8 +266,8 @@ pub(crate) async fn reset_credentials(
 /// Put a database to sleep. The next connection wakes it.
 #[utoipa::path(post, path = "/v1/databases/{id}/pause", tag = "databases", params(("id" = DatabaseId, Path)),
     responses((status = 200, body = DatabaseWaking), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
-pub(crate) async fn pause(
-    State(app): State<Arc<App>>,
+pub async fn pause(
+    State(app): State<Arc<ManagedDatabases>>,
     caller: Caller,
     Id(id): Id<DatabaseId>,
 ) -> ApiResult<Json<DatabaseWaking>> {
@@ -272,8 +279,8 @@ pub(crate) async fn pause(
 /// Wake a database; it is awake when the call returns.
 #[utoipa::path(post, path = "/v1/databases/{id}/wake", tag = "databases", params(("id" = DatabaseId, Path)),
     responses((status = 200, body = DatabaseWaking), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
-pub(crate) async fn wake(
-    State(app): State<Arc<App>>,
+pub async fn wake(
+    State(app): State<Arc<ManagedDatabases>>,
     caller: Caller,
     Id(id): Id<DatabaseId>,
 ) -> ApiResult<Json<DatabaseWaking>> {
@@ -285,8 +292,8 @@ pub(crate) async fn wake(
 /// What a database does. Wakes it.
 #[utoipa::path(get, path = "/v1/databases/{id}/stats", tag = "databases", params(("id" = DatabaseId, Path)),
     responses((status = 200, body = DatabaseStats), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
-pub(crate) async fn stats(
-    State(app): State<Arc<App>>,
+pub async fn stats(
+    State(app): State<Arc<ManagedDatabases>>,
     caller: Caller,
     Id(id): Id<DatabaseId>,
 ) -> ApiResult<Json<DatabaseStats>> {
@@ -300,8 +307,8 @@ pub(crate) async fn stats(
 /// The end of the server's log. Wakes it.
 #[utoipa::path(get, path = "/v1/databases/{id}/logs", tag = "databases", params(("id" = DatabaseId, Path)),
     responses((status = 200, content_type = "text/plain", body = String), (status = 404, body = ErrorBody)))]
-pub(crate) async fn logs(
-    State(app): State<Arc<App>>,
+pub async fn logs(
+    State(app): State<Arc<ManagedDatabases>>,
     caller: Caller,
     Id(id): Id<DatabaseId>,
 ) -> ApiResult<Response> {
@@ -319,8 +326,8 @@ pub(crate) async fn logs(
     responses((status = 200, body = Database), (status = 404, body = ErrorBody),
     (status = 409, description = "Its host answers", body = ErrorBody),
     (status = 501, description = "This server makes no backups", body = ErrorBody)))]
-pub(crate) async fn failover(
-    State(app): State<Arc<App>>,
+pub async fn failover(
+    State(app): State<Arc<ManagedDatabases>>,
     caller: Caller,
     headers: HeaderMap,
     Id(id): Id<DatabaseId>,
@@ -331,7 +338,11 @@ pub(crate) async fn failover(
 }
 
 /// The database that a path and a bearer token mean.
-async fn broker_record(app: &App, id: &DatabaseId, headers: &HeaderMap) -> Result<DatabaseRecord> {
+async fn broker_record(
+    app: &ManagedDatabases,
+    id: &DatabaseId,
+    headers: &HeaderMap,
+) -> Result<DatabaseRecord> {
     let bearer =
         headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
     let refused = || {
@@ -343,11 +354,11 @@ async fn broker_record(app: &App, id: &DatabaseId, headers: &HeaderMap) -> Resul
     let given = bearer.ok_or_else(refused)?;
     // An unknown database and a wrong token are the same answer: ids are not told to strangers.
     let record = app.store.database(None, id).await.map_err(|_| refused())?;
-    if is_broker_token(&app.link, &record, given) { Ok(record) } else { Err(refused()) }
+    if is_broker_token(&app.sandboxes.link, &record, given) { Ok(record) } else { Err(refused()) }
 }
 
 async fn broker_query(
-    State(app): State<Arc<App>>,
+    State(app): State<Arc<ManagedDatabases>>,
     Id(id): Id<DatabaseId>,
     request: Request,
 ) -> ApiResult<Json<DatabaseRows>> {
@@ -358,7 +369,7 @@ async fn broker_query(
 }
 
 async fn broker_health(
-    State(app): State<Arc<App>>,
+    State(app): State<Arc<ManagedDatabases>>,
     Id(id): Id<DatabaseId>,
     headers: HeaderMap,
 ) -> ApiResult<Json<serde_json::Value>> {

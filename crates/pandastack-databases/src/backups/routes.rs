@@ -12,14 +12,16 @@ use pandastack_types::api::{DatabaseBackups, DatabaseBaseBackup, DatabaseDrill, 
 use pandastack_types::{DatabaseId, ErrorBody, Result};
 
 use super::{Kept, catalog, drill, keeper, login};
-use crate::app::App;
-use crate::databases::ops;
-use crate::store::databases::DatabaseRecord;
+use crate::ops;
+use crate::service::ManagedDatabases;
+use pandastack_store::databases::DatabaseRecord;
 
-pub(crate) fn routes() -> Router<Arc<App>> {
+/// The routes, with their state.
+pub fn routes<S>(databases: &Arc<ManagedDatabases>) -> Router<S> {
     Router::new()
         .route("/databases/{id}/backups", get(look).post(take))
         .route("/databases/{id}/backups/drill", post(drill))
+        .with_state(Arc::clone(databases))
 }
 
 /// What of a database can be restored, and how its backup goes. Never wakes it.
@@ -27,8 +29,8 @@ pub(crate) fn routes() -> Router<Arc<App>> {
     (status = 200, body = DatabaseBackups), (status = 404, body = ErrorBody),
     (status = 501, description = "This server makes no backups", body = ErrorBody),
     (status = 503, description = "The archive cannot be reached", body = ErrorBody)))]
-pub(crate) async fn look(
-    State(app): State<Arc<App>>,
+pub async fn look(
+    State(app): State<Arc<ManagedDatabases>>,
     caller: Caller,
     Id(id): Id<DatabaseId>,
 ) -> ApiResult<Json<DatabaseBackups>> {
@@ -40,8 +42,8 @@ pub(crate) async fn look(
 #[utoipa::path(post, path = "/v1/databases/{id}/backups", tag = "databases", params(("id" = DatabaseId, Path)), responses(
     (status = 201, body = DatabaseBaseBackup), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody),
     (status = 501, description = "This server makes no backups", body = ErrorBody)))]
-pub(crate) async fn take(
-    State(app): State<Arc<App>>,
+pub async fn take(
+    State(app): State<Arc<ManagedDatabases>>,
     caller: Caller,
     Id(id): Id<DatabaseId>,
 ) -> ApiResult<(StatusCode, Json<DatabaseBaseBackup>)> {
@@ -49,9 +51,10 @@ pub(crate) async fn take(
     let sandbox = ops::ready(&record)?.clone();
     ops::go(&app, &record, true).await?;
     let for_task = Arc::clone(&app);
-    let base = app.owned(async move {
+    let base = app.sandboxes.owned(async move {
         let app = for_task;
-        let (archive, login) = (app.backups.archive(&app.link, &id)?, login(&app.link, &id)?);
+        let (archive, login) =
+            (app.backups.archive(&app.sandboxes.link, &id)?, login(&app.sandboxes.link, &id)?);
         keeper::take(&app, &id, &sandbox, &archive, &login).await
     });
     Ok((StatusCode::CREATED, Json(base_of(&base.await?))))
@@ -62,26 +65,26 @@ pub(crate) async fn take(
     responses((status = 200, description = "`ok` tells whether it worked", body = DatabaseDrill),
     (status = 404, body = ErrorBody), (status = 409, body = ErrorBody),
     (status = 501, description = "This server makes no backups", body = ErrorBody)))]
-pub(crate) async fn drill(
-    State(app): State<Arc<App>>,
+pub async fn drill(
+    State(app): State<Arc<ManagedDatabases>>,
     caller: Caller,
     Id(id): Id<DatabaseId>,
 ) -> ApiResult<Json<DatabaseDrill>> {
     let record = find_to_change(&app, &caller, &id).await?;
     ops::ready(&record)?;
     let for_task = Arc::clone(&app);
-    Ok(app.owned(async move { drill::run(&for_task, &record).await }).await.map(Json)?)
+    Ok(app.sandboxes.owned(async move { drill::run(&for_task, &record).await }).await.map(Json)?)
 }
 
-async fn find_to_change(app: &App, caller: &Caller, id: &DatabaseId) -> Result<DatabaseRecord> {
+async fn find_to_change(app: &ManagedDatabases, caller: &Caller, id: &DatabaseId) -> Result<DatabaseRecord> {
     caller.require(Scope::Sandboxes)?;
     let record = app.store.database(Some(&caller.workspace), id).await?;
     app.backups.config()?;
     Ok(record)
 }
 
-async fn shown(app: &App, record: &DatabaseRecord) -> Result<DatabaseBackups> {
-    let archive = app.backups.archive(&app.link, &record.id)?;
+async fn shown(app: &ManagedDatabases, record: &DatabaseRecord) -> Result<DatabaseBackups> {
+    let archive = app.backups.archive(&app.sandboxes.link, &record.id)?;
     let window = catalog(app, &archive, &record.id).await?.window();
     let kept = app.backups.kept(&record.id);
     let log = kept.as_ref().map(|kept| kept.log.borrow().clone()).unwrap_or_default();
@@ -135,7 +138,7 @@ fn base_of(base: &BaseBackup) -> DatabaseBaseBackup {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::now;
+    use pandastack_store::clock::now;
 
     #[test]
     fn a_failed_restore_is_named_until_one_works() {

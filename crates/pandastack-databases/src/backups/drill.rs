@@ -9,14 +9,14 @@ use pandastack_types::api::{DatabaseDrill, OnTimeout};
 use pandastack_types::{DatabaseId, Error, Owner, Result};
 
 use super::restore;
-use crate::app::App;
-use crate::clock::now;
-use crate::databases::ops;
-use crate::sandboxes::in_flight::Mark;
-use crate::sandboxes::ops as machines;
-use crate::sandboxes::volumes::owned;
-use crate::store::databases::DatabaseRecord;
-use crate::store::{SandboxRecord, Select};
+use crate::ops;
+use crate::service::ManagedDatabases;
+use pandastack_sandboxes::in_flight::Mark;
+use pandastack_sandboxes::ops as machines;
+use pandastack_sandboxes::volumes::owned;
+use pandastack_store::clock::now;
+use pandastack_store::databases::DatabaseRecord;
+use pandastack_store::{SandboxRecord, Select};
 
 /// Lifetime of a drill's machine. It ends earlier in all cases but a lost server.
 const MACHINE_SECONDS: u64 = 4 * 3600;
@@ -31,10 +31,10 @@ fn owner(id: &DatabaseId) -> Owner {
 }
 
 /// Tries a restore and notes the outcome. Fails only if that cannot be noted, or another one is under way.
-pub(super) async fn run(app: &Arc<App>, record: &DatabaseRecord) -> Result<DatabaseDrill> {
+pub(super) async fn run(app: &Arc<ManagedDatabases>, record: &DatabaseRecord) -> Result<DatabaseDrill> {
     let id = record.id.clone();
     let taken = || Error::conflict(format!("a restore test of database `{id}` is already in progress"));
-    let _marked = app.in_flight.mark(&Mark::Drill(id.clone())).ok_or_else(taken)?;
+    let _marked = app.sandboxes.in_flight.mark(&Mark::Drill(id.clone())).ok_or_else(taken)?;
     let began = Instant::now();
     let tried = restore_and_check(app, record).await;
     remove(app, &id).await?;
@@ -48,28 +48,28 @@ pub(super) async fn run(app: &Arc<App>, record: &DatabaseRecord) -> Result<Datab
     Ok(drill)
 }
 
-async fn restore_and_check(app: &Arc<App>, record: &DatabaseRecord) -> Result<()> {
+async fn restore_and_check(app: &Arc<ManagedDatabases>, record: &DatabaseRecord) -> Result<()> {
     let found = restore::prepare(app, &record.id, Target::Latest).await?;
     let mut request = ops::machine_request(record)?;
     (request.persistent, request.idle_timeout_seconds) = (None, None);
     (request.ttl_seconds, request.on_timeout) = (Some(MACHINE_SECONDS), Some(OnTimeout::Kill));
     let machine: SandboxRecord = restore::machine(app, record, request, owner(&record.id)).await?;
-    owned::seal(app, &machine, &owner(&record.id)).await?;
+    owned::seal(&app.sandboxes, &machine, &owner(&record.id)).await?;
     let room = ops::storage(app, record).await.map_or(0, |(room, _)| room);
     restore::run(app, &machine, &found, room, &record.id).await?;
     restore::sh(app, &machine, CHECK, &[]).await
 }
 
-async fn remove(app: &Arc<App>, id: &DatabaseId) -> Result<()> {
-    for machine in app.store.sandboxes(&Select::Owner(owner(id))).await? {
+async fn remove(app: &Arc<ManagedDatabases>, id: &DatabaseId) -> Result<()> {
+    for machine in app.sandboxes.store.sandboxes(&Select::Owner(owner(id))).await? {
         machines::delete::delete(&app.sandboxes, machine, Some("its restore test ended")).await?;
     }
     Ok(())
 }
 
 /// Removes what a stopped server left of the drills of a database.
-pub(in crate::databases) async fn remove_left(app: &Arc<App>, id: &DatabaseId) -> Result<()> {
-    match app.in_flight.mark(&Mark::Drill(id.clone())) {
+pub(crate) async fn remove_left(app: &Arc<ManagedDatabases>, id: &DatabaseId) -> Result<()> {
+    match app.sandboxes.in_flight.mark(&Mark::Drill(id.clone())) {
         Some(_marked) => remove(app, id).await,
         None => Ok(()),
     }

@@ -20,9 +20,9 @@ use pandastack_types::{Error, Result};
 use tokio::time::Instant;
 
 use super::restore::{LOG_DIR, failed, write};
-use crate::app::App;
-use crate::sandboxes::ops as machines;
-use crate::store::SandboxRecord;
+use crate::service::ManagedDatabases;
+use pandastack_sandboxes::ops as machines;
+use pandastack_store::SandboxRecord;
 
 /// Files that are there at once: 64 MiB.
 const AHEAD: usize = 4;
@@ -54,7 +54,7 @@ const ASKED: &str =
 
 /// The log of one restore.
 pub(super) struct Feed<'a> {
-    app: &'a App,
+    app: &'a ManagedDatabases,
     client: AgentClient,
     machine: &'a SandboxRecord,
     restore: &'a Restore,
@@ -67,7 +67,7 @@ pub(super) struct Feed<'a> {
 impl<'a> Feed<'a> {
     /// Lays out what a server needs to ask, and the first files.
     pub(super) async fn begin(
-        app: &'a App,
+        app: &'a ManagedDatabases,
         client: AgentClient,
         machine: &'a SandboxRecord,
         restore: &'a Restore,
@@ -130,7 +130,7 @@ impl<'a> Feed<'a> {
             timeout_seconds: Some(LOOK_SECONDS),
             ..ExecRequest::default()
         };
-        let looked = machines::exec::exec_in(self.app, self.machine, &request).await?;
+        let looked = machines::exec::exec_in(&self.app.sandboxes, self.machine, &request).await?;
         if looked.exit_code != 0 {
             let said = looked.stderr.trim();
             return Err(Error::internal(format!("the log could not be passed to PostgreSQL: {said}")));

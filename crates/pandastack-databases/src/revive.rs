@@ -20,13 +20,13 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::{DATA_PATH, ops, owner, replay, reset, server};
-use crate::app::App;
-use crate::sandboxes::in_flight::{InFlightMark, Mark};
-use crate::sandboxes::lost;
-use crate::sandboxes::ops as machines;
-use crate::sandboxes::volumes::owned;
-use crate::store::databases::{DatabaseRecord, DatabaseState};
-use crate::store::{SandboxRecord, StoreError};
+use crate::service::ManagedDatabases;
+use pandastack_sandboxes::in_flight::{InFlightMark, Mark};
+use pandastack_sandboxes::lost;
+use pandastack_sandboxes::ops as machines;
+use pandastack_sandboxes::volumes::owned;
+use pandastack_store::databases::{DatabaseRecord, DatabaseState};
+use pandastack_store::{SandboxRecord, StoreError};
 
 /// Longest pause between two looks, for what nobody tells.
 const LOOK_EVERY: Duration = Duration::from_secs(15);
@@ -45,14 +45,14 @@ pub(crate) struct Revivals {
 }
 
 /// Replaces lost machines until shutdown.
-pub(crate) async fn run(app: Arc<App>) {
-    let mut events = app.events.subscribe();
+pub async fn run(app: Arc<ManagedDatabases>) {
+    let mut events = app.sandboxes.events.subscribe();
     loop {
         if let Err(error) = look(&app).await {
             tracing::warn!(%error, cause = error.causes(), "lost databases are looked at again soon");
         }
         tokio::select! {
-            () = app.shutdown.cancelled() => return,
+            () = app.sandboxes.shutdown.cancelled() => return,
             () = app.revivals.wanted.notified() => {}
             () = lost(&mut events) => {}
             () = tokio::time::sleep(LOOK_EVERY) => {}
@@ -60,14 +60,14 @@ pub(crate) async fn run(app: Arc<App>) {
     }
 }
 
-async fn look(app: &Arc<App>) -> Result<()> {
+async fn look(app: &Arc<ManagedDatabases>) -> Result<()> {
     for record in app.store.databases_in(DatabaseState::Ready).await? {
         if !must_be_told(app, &record).await? && !is_lost(app, &record).await? {
             continue;
         }
-        let Some(marked) = app.in_flight.mark(&Mark::Database(record.id.clone())) else { continue };
+        let Some(marked) = app.sandboxes.in_flight.mark(&Mark::Database(record.id.clone())) else { continue };
         let for_task = Arc::clone(app);
-        app.tasks.spawn(async move {
+        app.sandboxes.tasks.spawn(async move {
             let app = for_task;
             if let Err(error) = revive(&app, &record).await {
                 tracing::error!(database = %record.id, %error, cause = error.causes(), "a database is not brought back yet");
@@ -81,26 +81,26 @@ async fn look(app: &Arc<App>) -> Result<()> {
 }
 
 /// Whether a server has yet to hear of a reset, and can. One whose host is silent is left to whoever lets it go on elsewhere.
-async fn must_be_told(app: &App, record: &DatabaseRecord) -> Result<bool> {
+async fn must_be_told(app: &ManagedDatabases, record: &DatabaseRecord) -> Result<bool> {
     let (true, Some(sandbox)) = (record.spec.reset_pending, &record.sandbox) else { return Ok(false) };
-    match app.store.sandbox(None, sandbox).await {
-        Ok(machine) => Ok(app.hosts.reachable(&machine.host)),
+    match app.sandboxes.store.sandbox(None, sandbox).await {
+        Ok(machine) => Ok(app.sandboxes.hosts.reachable(&machine.host)),
         Err(StoreError::NotFound { .. }) => Ok(false),
         Err(error) => Err(error.into()),
     }
 }
 
 /// Whether the machine of a database that is ready is no more.
-pub(super) async fn is_lost(app: &App, record: &DatabaseRecord) -> Result<bool> {
+pub(super) async fn is_lost(app: &ManagedDatabases, record: &DatabaseRecord) -> Result<bool> {
     let (DatabaseState::Ready, Some(sandbox)) = (record.state, &record.sandbox) else { return Ok(false) };
-    match app.store.sandbox(None, sandbox).await {
+    match app.sandboxes.store.sandbox(None, sandbox).await {
         Ok(machine) => Ok(machine.state == SandboxState::Failed),
         Err(StoreError::NotFound { .. }) => Ok(true),
         Err(error) => Err(error.into()),
     }
 }
 
-async fn revive(app: &Arc<App>, record: &DatabaseRecord) -> Result<()> {
+async fn revive(app: &Arc<ManagedDatabases>, record: &DatabaseRecord) -> Result<()> {
     // Read again now that nothing else changes it.
     let record = app.store.database(Some(&record.workspace), &record.id).await?;
     let id = record.id.clone();
@@ -115,8 +115,8 @@ async fn revive(app: &Arc<App>, record: &DatabaseRecord) -> Result<()> {
 }
 
 /// Gives a database another machine with its volume, of the size that its record says. Whoever connects meanwhile is held.
-pub(super) async fn replace(app: &Arc<App>, mut record: DatabaseRecord) -> Result<SandboxId> {
-    let volumes = owned::of(app, &record.workspace, &owner(&record.id)).await?;
+pub(super) async fn replace(app: &Arc<ManagedDatabases>, mut record: DatabaseRecord) -> Result<SandboxId> {
+    let volumes = owned::of(&app.sandboxes, &record.workspace, &owner(&record.id)).await?;
     let volume = volumes.first().ok_or_else(|| {
         Error::conflict("the database's data was on its machine's disk, which is lost; delete it")
     })?;
@@ -135,23 +135,27 @@ pub(super) async fn replace(app: &Arc<App>, mut record: DatabaseRecord) -> Resul
 }
 
 /// Starts the server of a machine that was booted, and waits for it to answer.
-async fn start(app: &Arc<App>, record: &DatabaseRecord, machine: &SandboxRecord) -> Result<()> {
+async fn start(app: &Arc<ManagedDatabases>, record: &DatabaseRecord, machine: &SandboxRecord) -> Result<()> {
     replay::start(app, record, machine).await?;
     server::resume(app, record, &machine.id).await
 }
 
 /// Starts the server of a machine that runs without it, and answers when it takes queries. Whoever comes meanwhile waits for the first one's
 /// attempt. `closed` is the machine whose port was found closed; if the database has another one by now, that is the answer.
-pub(super) async fn restart(app: &Arc<App>, id: &DatabaseId, closed: &SandboxId) -> Result<SandboxId> {
+pub(super) async fn restart(
+    app: &Arc<ManagedDatabases>,
+    id: &DatabaseId,
+    closed: &SandboxId,
+) -> Result<SandboxId> {
     let deadline = Instant::now() + HOLD;
     loop {
         let done = app.revivals.done.notified();
         tokio::pin!(done);
         done.as_mut().enable();
-        if let Some(marked) = app.in_flight.mark(&Mark::Database(id.clone())) {
+        if let Some(marked) = app.sandboxes.in_flight.mark(&Mark::Database(id.clone())) {
             let (for_task, id, closed) = (Arc::clone(app), id.clone(), closed.clone());
             let restarting = async move { restart_marked(&for_task, &id, &closed, marked).await };
-            return app.owned(restarting).await;
+            return app.sandboxes.owned(restarting).await;
         }
         // Somebody starts it, or does something to it that may end with a server.
         let waited = tokio::time::timeout(HOLD_LOOK, done).await;
@@ -168,7 +172,7 @@ pub(super) async fn restart(app: &Arc<App>, id: &DatabaseId, closed: &SandboxId)
 }
 
 async fn restart_marked(
-    app: &Arc<App>,
+    app: &Arc<ManagedDatabases>,
     id: &DatabaseId,
     closed: &SandboxId,
     marked: InFlightMark,
@@ -193,7 +197,7 @@ async fn restart_marked(
 }
 
 /// Holds a client of a database whose machine was lost until it has another one, and answers that.
-pub(super) async fn await_machine(app: &App, id: &DatabaseId) -> Result<SandboxId> {
+pub(super) async fn await_machine(app: &ManagedDatabases, id: &DatabaseId) -> Result<SandboxId> {
     let deadline = Instant::now() + HOLD;
     loop {
         let done = app.revivals.done.notified();

@@ -8,7 +8,7 @@ use pandastack_types::DatabaseId;
 use pandastack_types::link::LinkKey;
 use subtle::ConstantTimeEq;
 
-use crate::store::databases::DatabaseRecord;
+use pandastack_store::databases::DatabaseRecord;
 
 /// The tenant's role, and the database it owns.
 pub(super) const TENANT: &str = "app";
@@ -67,8 +67,8 @@ pub(super) fn administrator(link: &LinkKey, id: Option<&DatabaseId>) -> Credenti
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::now;
-    use crate::store::databases::{DatabaseSpecRecord, DatabaseState};
+    use pandastack_store::clock::now;
+    use pandastack_store::databases::{DatabaseSpecRecord, DatabaseState};
     use pandastack_types::WorkspaceId;
 
     #[test]

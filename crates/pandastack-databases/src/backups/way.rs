@@ -12,13 +12,13 @@ use pandastack_types::{SandboxId, SandboxState};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
-use crate::app::App;
-use crate::databases::{machine_of, revive};
-use crate::store::SandboxRecord;
+use crate::service::ManagedDatabases;
+use crate::{machine_of, revive};
+use pandastack_store::SandboxRecord;
 
 /// What a connection is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::databases) enum Purpose {
+pub(crate) enum Purpose {
     /// The log, for as long as the machine is awake.
     Log,
     /// A base backup, for which it stays awake.
@@ -26,13 +26,14 @@ pub(in crate::databases) enum Purpose {
 }
 
 /// Connects, unless the machine sleeps.
-pub(in crate::databases) async fn connect(
-    app: &Arc<App>,
+pub(crate) async fn connect(
+    app: &Arc<ManagedDatabases>,
     sandbox: &SandboxId,
     purpose: Purpose,
 ) -> Result<Box<dyn ByteStream>, ConnectError> {
     let failed = |why: &str| ConnectError::Failed(why.to_owned());
-    let machine = app.store.sandbox(None, sandbox).await.map_err(|error| failed(&error.to_string()))?;
+    let machine =
+        app.sandboxes.store.sandbox(None, sandbox).await.map_err(|error| failed(&error.to_string()))?;
     match machine.state {
         SandboxState::Running => {}
         SandboxState::Hibernated | SandboxState::Paused => return Err(ConnectError::Asleep),
@@ -40,7 +41,7 @@ pub(in crate::databases) async fn connect(
     }
     let port = Entrance::Direct.port();
     // Falling asleep takes a while, in which its record still says that it runs.
-    let connected = app.edge.connect_awake(sandbox, port).await;
+    let connected = app.sandboxes.edge.connect_awake(sandbox, port).await;
     if matches!(connected, Err(EdgeError::PortClosed)) {
         restart(app, &machine);
     }
@@ -52,10 +53,10 @@ pub(in crate::databases) async fn connect(
 }
 
 /// Has the server of a machine that runs without it started: nobody else may come for a while.
-fn restart(app: &Arc<App>, machine: &SandboxRecord) {
+fn restart(app: &Arc<ManagedDatabases>, machine: &SandboxRecord) {
     let Some(id) = machine_of(machine) else { return };
     let (app, sandbox) = (Arc::clone(app), machine.id.clone());
-    app.tasks.clone().spawn(async move {
+    app.sandboxes.tasks.clone().spawn(async move {
         if let Err(error) = revive::restart(&app, &id, &sandbox).await {
             tracing::debug!(database = %id, %error, "it is tried again when its log is looked for again");
         }

@@ -22,7 +22,7 @@ const PORT_FIRST: u16 = 15432;
 const PORTS_TRIED: u16 = 16384;
 
 /// The ports of all databases.
-pub(crate) struct Ports {
+pub struct Ports {
     ip: IpAddr,
     file: PathBuf,
     shutdown: CancellationToken,
@@ -36,7 +36,7 @@ struct Port {
 }
 
 /// A port that is to be served.
-pub(crate) struct Bound {
+pub struct Bound {
     listener: TcpListener,
     endpoint: Endpoint,
     stop: CancellationToken,
@@ -44,7 +44,7 @@ pub(crate) struct Bound {
 
 impl Ports {
     /// Binds the ports of `databases` that `file` remembers, on this address. What is bound is handed to [`serve`].
-    pub(crate) async fn open(
+    pub async fn open(
         ip: IpAddr,
         file: PathBuf,
         databases: &[DatabaseId],
@@ -140,7 +140,7 @@ fn parse(text: &[u8]) -> BTreeMap<DatabaseId, u16> {
 }
 
 /// Serves ports as they are bound, until all of them and their server have stopped.
-pub(crate) async fn serve(server: Arc<Server>, mut bound: mpsc::Receiver<Bound>, stop: CancellationToken) {
+pub async fn serve(server: Arc<Server>, mut bound: mpsc::Receiver<Bound>, stop: CancellationToken) {
     let listeners = TaskTracker::new();
     loop {
         let Bound { listener, endpoint, stop } = tokio::select! {

@@ -19,9 +19,9 @@ use tokio::time::Instant;
 
 use super::backups::{Purpose, Written, connect_awake};
 use super::{ops, server};
-use crate::app::App;
-use crate::sandboxes::keyed_mutex::KeyedMutex;
-use crate::store::databases::{DatabaseRecord, DatabaseState};
+use crate::service::ManagedDatabases;
+use pandastack_sandboxes::keyed_mutex::KeyedMutex;
+use pandastack_store::databases::{DatabaseRecord, DatabaseState};
 
 /// Between two looks at all databases.
 const LOOK_EVERY: Duration = Duration::from_secs(15);
@@ -92,19 +92,19 @@ impl Rooms {
 }
 
 /// Looks until shutdown.
-pub(crate) async fn run(app: Arc<App>) {
+pub async fn run(app: Arc<ManagedDatabases>) {
     loop {
         if let Err(error) = look_at_all(&app).await {
             tracing::warn!(%error, cause = error.causes(), "the room of databases is looked at again soon");
         }
         tokio::select! {
-            () = app.shutdown.cancelled() => return,
+            () = app.sandboxes.shutdown.cancelled() => return,
             () = tokio::time::sleep(LOOK_EVERY) => {}
         }
     }
 }
 
-async fn look_at_all(app: &Arc<App>) -> Result<()> {
+async fn look_at_all(app: &Arc<ManagedDatabases>) -> Result<()> {
     let ready = app.store.databases_in(DatabaseState::Ready).await?;
     app.rooms.lock().retain(|id, _| ready.iter().any(|record| record.id == *id));
     for record in ready {
@@ -116,7 +116,7 @@ async fn look_at_all(app: &Arc<App>) -> Result<()> {
 }
 
 /// Asks the server of a database, if its machine is awake.
-async fn look(app: &Arc<App>, record: &DatabaseRecord) -> bool {
+async fn look(app: &Arc<ManagedDatabases>, record: &DatabaseRecord) -> bool {
     let Some(sandbox) = &record.sandbox else { return false };
     let (asked, written) = (Instant::now(), app.backups.written(&record.id));
     match ask(app, &record.id, sandbox).await {
@@ -129,13 +129,13 @@ async fn look(app: &Arc<App>, record: &DatabaseRecord) -> bool {
     }
 }
 
-async fn ask(app: &Arc<App>, id: &DatabaseId, sandbox: &SandboxId) -> Option<bool> {
+async fn ask(app: &Arc<ManagedDatabases>, id: &DatabaseId, sandbox: &SandboxId) -> Option<bool> {
     let stream = connect_awake(app, sandbox, Purpose::Log).await.ok()?;
     server::is_full(app, id, Backend::uncounted(stream)).await.ok()
 }
 
 /// Waits until the server of a database whose volume has grown takes writes again. One that sleeps is asked when it is awake.
-pub(super) async fn await_notice(app: &Arc<App>, record: &DatabaseRecord) {
+pub(super) async fn await_notice(app: &Arc<ManagedDatabases>, record: &DatabaseRecord) {
     let Some(sandbox) = record.sandbox.as_ref().filter(|_| app.rooms.is_full(&record.id)) else { return };
     let deadline = Instant::now() + NOTICE_WAIT;
     while ask(app, &record.id, sandbox).await == Some(true) && Instant::now() < deadline {
@@ -146,7 +146,7 @@ pub(super) async fn await_notice(app: &Arc<App>, record: &DatabaseRecord) {
 }
 
 /// What clients are told about an error that may come of a full disk.
-pub(super) async fn explain(app: &Arc<App>, id: &DatabaseId, code: &str) -> Option<String> {
+pub(super) async fn explain(app: &Arc<ManagedDatabases>, id: &DatabaseId, code: &str) -> Option<String> {
     let came = Instant::now();
     let record = app.store.database(None, id).await.ok()?;
     let turn = app.rooms.turns.of(id.clone());
@@ -167,7 +167,7 @@ pub(super) async fn explain(app: &Arc<App>, id: &DatabaseId, code: &str) -> Opti
 }
 
 /// What is the matter with a database without room, and what to do.
-pub(super) async fn advice(app: &App, record: &DatabaseRecord) -> String {
+pub(super) async fn advice(app: &ManagedDatabases, record: &DatabaseRecord) -> String {
     let (bytes, _) = ops::storage(app, record).await.unwrap_or_default();
     say(&record.id, bytes / MIB)
 }

@@ -28,28 +28,34 @@
 //! nor machine nor volume; a machine of a database is reached through the database only. Machines are driven by the operations of the
 //! sandbox API: there is no second way to make one.
 
-pub(crate) mod backups;
+#![forbid(unsafe_code)]
+
+pub mod backups;
+mod config;
 mod credentials;
 mod ops;
-pub(crate) mod ports;
+pub mod ports;
 mod recovery;
 mod replay;
 mod reset;
-pub(crate) mod revive;
-pub(crate) mod room;
-pub(crate) mod routes;
+pub mod revive;
+pub mod room;
+pub mod routes;
 mod server;
+mod service;
 mod view;
 mod way;
 
-pub(crate) use ops::take_mark;
-pub(crate) use recovery::recover;
-pub(crate) use view::{PublicAddress, inside_url};
-pub(crate) use way::StoredDatabases;
+pub use config::BackupConfig;
+pub use ops::take_mark;
+pub use recovery::recover;
+pub use service::ManagedDatabases;
+pub use view::{PublicAddress, inside_url};
+pub use way::StoredDatabases;
 
 use pandastack_types::{DatabaseId, Owner};
 
-use crate::store::SandboxRecord;
+use pandastack_store::SandboxRecord;
 
 /// Template that databases are forked from.
 const TEMPLATE: &str = "postgres-16";

@@ -21,9 +21,9 @@
 mod drill;
 mod failover;
 mod feed;
-pub(crate) mod keeper;
+pub mod keeper;
 mod restore;
-pub(crate) mod routes;
+pub mod routes;
 mod way;
 
 pub(super) use drill::remove_left;
@@ -43,8 +43,8 @@ use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::Instant;
 
 use super::credentials::administrator;
-use crate::app::App;
 use crate::config::BackupConfig;
+use crate::service::ManagedDatabases;
 
 /// The slot in a server that holds its log back for the archive.
 const SLOT: &str = "pandastack";
@@ -117,7 +117,7 @@ impl Backups {
 }
 
 /// What the archive of a database holds, as far as everybody knows.
-async fn catalog(app: &App, archive: &Archive, id: &DatabaseId) -> Result<Catalog> {
+async fn catalog(app: &ManagedDatabases, archive: &Archive, id: &DatabaseId) -> Result<Catalog> {
     let mut catalog = Catalog::read(archive).await.map_err(unavailable)?;
     let status = app.backups.kept(id).map(|kept| kept.log.borrow().clone()).unwrap_or_default();
     if let (Some(end), Some(until)) = (status.last_archived, status.complete_until) {
@@ -127,7 +127,7 @@ async fn catalog(app: &App, archive: &Archive, id: &DatabaseId) -> Result<Catalo
 }
 
 /// Deletes the archive of a database whose machines are gone, once nobody writes into it. Safe to repeat.
-pub(super) async fn remove(app: &App, id: &DatabaseId) -> Result<()> {
+pub(super) async fn remove(app: &ManagedDatabases, id: &DatabaseId) -> Result<()> {
     if !app.backups.are_made() {
         return Ok(());
     }
@@ -145,7 +145,7 @@ pub(super) async fn remove(app: &App, id: &DatabaseId) -> Result<()> {
             return Err(Error::new(ErrorCode::Unavailable, message));
         }
     }
-    app.backups.archive(&app.link, id)?.remove_all().await.map_err(unavailable)
+    app.backups.archive(&app.sandboxes.link, id)?.remove_all().await.map_err(unavailable)
 }
 
 fn login(link: &LinkKey, id: &DatabaseId) -> Result<Login> {

@@ -15,15 +15,16 @@ use pandastack_types::{DatabaseId, Error, ErrorCode, Result, SandboxId, Workspac
 
 use super::server::{self, Descent};
 use super::{MIB_PER_GIB, SIZE_DEFAULT_GIB, SIZES_GIB, TEMPLATE, backups, owner, revive, room};
-use crate::app::App;
-use crate::clock::now;
-use crate::sandboxes::in_flight::{InFlightMark, Mark};
-use crate::sandboxes::ops as machines;
-use crate::sandboxes::ops::lifecycle::Move;
-use crate::sandboxes::volumes::owned;
-use crate::store::databases::{DatabaseRecord, DatabaseSpecRecord, DatabaseState};
-use crate::store::volumes::VolumeRecord;
-use crate::store::{SandboxRecord, Select, StoreError};
+use crate::service::ManagedDatabases;
+use pandastack_sandboxes::in_flight::{InFlightMark, Mark};
+use pandastack_sandboxes::ops as machines;
+use pandastack_sandboxes::ops::lifecycle::Move;
+use pandastack_sandboxes::volumes::owned;
+use pandastack_store::apps::record::AppRecord;
+use pandastack_store::clock::now;
+use pandastack_store::databases::{DatabaseRecord, DatabaseSpecRecord, DatabaseState};
+use pandastack_store::volumes::VolumeRecord;
+use pandastack_store::{SandboxRecord, Select, StoreError};
 
 /// How long a delete waits for what is being done to its database: who reads that a create was given up, and to delete it, may
 /// be faster than the end of that work.
@@ -31,7 +32,7 @@ const DELETE_WAIT: Duration = Duration::from_secs(2);
 
 /// Makes a database and answers when it takes queries. Runs to its end even if the caller is dropped.
 pub(super) async fn create(
-    app: &Arc<App>,
+    app: &Arc<ManagedDatabases>,
     workspace: WorkspaceId,
     request: CreateDatabase,
 ) -> Result<DatabaseRecord> {
@@ -51,7 +52,7 @@ pub(super) async fn create(
 
 /// Copies a database as it is now, or begins to copy it as it was. Runs to its end even if the caller is dropped.
 pub(super) async fn branch(
-    app: &Arc<App>,
+    app: &Arc<ManagedDatabases>,
     original: DatabaseRecord,
     request: CloneDatabase,
 ) -> Result<DatabaseRecord> {
@@ -109,12 +110,12 @@ fn begins_with_port(label: &str) -> bool {
 }
 
 async fn make(
-    app: &Arc<App>,
+    app: &Arc<ManagedDatabases>,
     record: DatabaseRecord,
     original: Option<DatabaseRecord>,
 ) -> Result<DatabaseRecord> {
     let for_task = Arc::clone(app);
-    app.owned(async move {
+    app.sandboxes.owned(async move {
         let app = for_task;
         let _marked = take_mark(&app, &record.id)?;
         app.store.insert_database(&record).await?;
@@ -139,7 +140,7 @@ async fn make(
 }
 
 async fn make_machine(
-    app: &Arc<App>,
+    app: &Arc<ManagedDatabases>,
     record: &DatabaseRecord,
     original: Option<&DatabaseRecord>,
 ) -> Result<SandboxId> {
@@ -157,7 +158,7 @@ async fn make_machine(
             (machine, Descent::Copy(&original.id))
         }
     };
-    owned::claim(app, &machine, &owner(&record.id)).await?;
+    owned::claim(&app.sandboxes, &machine, &owner(&record.id)).await?;
     server::settle(app, record, &machine.id, descent).await?;
     Ok(machine.id)
 }
@@ -193,16 +194,16 @@ fn idle_seconds(always_on: bool) -> u64 {
 
 /// Changes what can be changed of a database that exists. Runs to its end even if the caller is dropped.
 pub(super) async fn change(
-    app: &Arc<App>,
+    app: &Arc<ManagedDatabases>,
     record: DatabaseRecord,
     request: PatchDatabase,
 ) -> Result<DatabaseRecord> {
     let for_task = Arc::clone(app);
-    app.owned(async move { change_marked(&for_task, record, request).await }).await
+    app.sandboxes.owned(async move { change_marked(&for_task, record, request).await }).await
 }
 
 async fn change_marked(
-    app: &Arc<App>,
+    app: &Arc<ManagedDatabases>,
     record: DatabaseRecord,
     request: PatchDatabase,
 ) -> Result<DatabaseRecord> {
@@ -222,7 +223,7 @@ async fn change_marked(
         record.spec.always_on = always_on;
     }
     if let Some(storage_mb) = request.storage_mb {
-        let volumes = owned::of(app, &record.workspace, &owner(&record.id)).await?;
+        let volumes = owned::of(&app.sandboxes, &record.workspace, &owner(&record.id)).await?;
         let volume = volumes.into_iter().next();
         let volume = volume.ok_or_else(|| Error::conflict("this database has no volume to resize"))?;
         // A file system grows in a machine that runs, and one that is full sleeps as others do.
@@ -241,7 +242,7 @@ async fn change_marked(
 
 /// Gives a database a machine of another size. Its server stops cleanly first, so that it starts without replaying its log; whoever connects
 /// meanwhile is held.
-async fn resize(app: &Arc<App>, record: DatabaseRecord, size: &str) -> Result<DatabaseRecord> {
+async fn resize(app: &Arc<ManagedDatabases>, record: DatabaseRecord, size: &str) -> Result<DatabaseRecord> {
     let size = format!("{}g", size_gib(Some(size), None)?);
     if size == record.spec.size {
         return Ok(record);
@@ -262,26 +263,27 @@ async fn resize(app: &Arc<App>, record: DatabaseRecord, size: &str) -> Result<Da
 }
 
 /// Room for data, and what of it is taken, in bytes.
-pub(super) async fn storage(app: &App, record: &DatabaseRecord) -> Result<(u64, u64)> {
-    let volumes = owned::of(app, &record.workspace, &owner(&record.id)).await?;
-    let used =
-        |volume: &VolumeRecord| app.hosts.volume(&volume.host, &volume.id).map_or(0, |seen| seen.used_bytes);
+pub(super) async fn storage(app: &ManagedDatabases, record: &DatabaseRecord) -> Result<(u64, u64)> {
+    let volumes = owned::of(&app.sandboxes, &record.workspace, &owner(&record.id)).await?;
+    let used = |volume: &VolumeRecord| {
+        app.sandboxes.hosts.volume(&volume.host, &volume.id).map_or(0, |seen| seen.used_bytes)
+    };
     Ok((volumes.iter().map(|volume| volume.spec.size_bytes).sum(), volumes.iter().map(used).sum()))
 }
 
 /// Puts a database to sleep, or wakes it.
-pub(super) async fn go(app: &Arc<App>, record: &DatabaseRecord, awake: bool) -> Result<()> {
+pub(super) async fn go(app: &Arc<ManagedDatabases>, record: &DatabaseRecord, awake: bool) -> Result<()> {
     let (machine, client) = machine(app, record).await?;
     let movement = if awake { Move::Wake } else { Move::Hibernate(Keep::Memory) };
     machines::lifecycle::go(&app.sandboxes, machine, client, movement, false).await.map(drop)
 }
 
 /// Deletes a database, unless it is protected or an app's. Runs to its end even if the caller is dropped.
-pub(super) async fn delete(app: &Arc<App>, record: DatabaseRecord) -> Result<()> {
+pub(super) async fn delete(app: &Arc<ManagedDatabases>, record: DatabaseRecord) -> Result<()> {
     let for_task = Arc::clone(app);
-    app.owned(async move {
+    app.sandboxes.owned(async move {
         let app = for_task;
-        let marked = app.in_flight.mark_within(&Mark::Database(record.id.clone()), DELETE_WAIT).await;
+        let marked = app.sandboxes.in_flight.mark_within(&Mark::Database(record.id.clone()), DELETE_WAIT).await;
         let _marked = marked.ok_or_else(|| taken(&record.id))?;
         let record = app.store.database(Some(&record.workspace), &record.id).await?;
         if record.spec.protected {
@@ -292,7 +294,7 @@ pub(super) async fn delete(app: &Arc<App>, record: DatabaseRecord) -> Result<()>
                 record.id
             )));
         }
-        if let Some(of) = crate::apps::databases::holder(&app, &record).await? {
+        if let Some(of) = holder(&app, &record).await? {
             return Err(Error::conflict(format!(
                 "database `{}` is attached to app `{of}`; detach it first: pandastack app detach {of} {}",
                 record.id, record.id
@@ -307,14 +309,22 @@ pub(super) async fn delete(app: &Arc<App>, record: DatabaseRecord) -> Result<()>
     .await
 }
 
+/// Name of an app that a database is attached to.
+async fn holder(app: &ManagedDatabases, database: &DatabaseRecord) -> Result<Option<String>> {
+    let has = |of: &AppRecord| {
+        !of.spec.deleting && of.spec.databases.values().any(|one| one.database == database.id)
+    };
+    Ok(app.apps.apps(Some(&database.workspace)).await?.into_iter().find(has).map(|of| of.name))
+}
+
 /// Removes the machines of a database, its volume, its backups and then its row. Safe to repeat.
-pub(super) async fn remove(app: &Arc<App>, record: &DatabaseRecord) -> Result<()> {
+pub(super) async fn remove(app: &Arc<ManagedDatabases>, record: &DatabaseRecord) -> Result<()> {
     remove_machines(app, &record.id).await?;
     backups::remove_left(app, &record.id).await?;
-    owned::delete_all(app, &record.workspace, &owner(&record.id)).await?;
+    owned::delete_all(&app.sandboxes, &record.workspace, &owner(&record.id)).await?;
     backups::remove(app, &record.id).await?;
     app.store.delete_database(&record.id).await?;
-    if let Some(ports) = &app.database_ports
+    if let Some(ports) = &app.ports
         && let Err(error) = ports.close(&record.id).await
     {
         tracing::warn!(database = %record.id, %error, "the port of a deleted database is forgotten at the next start");
@@ -323,17 +333,20 @@ pub(super) async fn remove(app: &Arc<App>, record: &DatabaseRecord) -> Result<()
 }
 
 /// Removes every machine that belongs to a database.
-pub(super) async fn remove_machines(app: &Arc<App>, id: &DatabaseId) -> Result<()> {
-    for machine in app.store.sandboxes(&Select::Owner(owner(id))).await? {
+pub(super) async fn remove_machines(app: &Arc<ManagedDatabases>, id: &DatabaseId) -> Result<()> {
+    for machine in app.sandboxes.store.sandboxes(&Select::Owner(owner(id))).await? {
         machines::delete::delete(&app.sandboxes, machine, Some("its database is deleted")).await?;
     }
     Ok(())
 }
 
 /// The machine of a database that is ready, and its host.
-pub(super) async fn machine(app: &App, record: &DatabaseRecord) -> Result<(SandboxRecord, AgentClient)> {
+pub(super) async fn machine(
+    app: &ManagedDatabases,
+    record: &DatabaseRecord,
+) -> Result<(SandboxRecord, AgentClient)> {
     let sandbox = ready(record)?;
-    let machine = match app.store.sandbox(Some(&record.workspace), sandbox).await {
+    let machine = match app.sandboxes.store.sandbox(Some(&record.workspace), sandbox).await {
         Ok(machine) => machine,
         Err(StoreError::NotFound { .. }) => {
             return Err(Error::conflict(format!("the machine of database `{}` was lost", record.id)));
@@ -341,7 +354,7 @@ pub(super) async fn machine(app: &App, record: &DatabaseRecord) -> Result<(Sandb
         Err(error) => return Err(error.into()),
     };
     machines::check_live(&machine)?;
-    let client = app.hosts.client(&machine.host)?;
+    let client = app.sandboxes.hosts.client(&machine.host)?;
     Ok((machine, client))
 }
 
@@ -362,8 +375,9 @@ pub(super) fn ready(record: &DatabaseRecord) -> Result<&SandboxId> {
     }
 }
 
-pub(crate) fn take_mark(app: &App, id: &DatabaseId) -> Result<InFlightMark> {
-    app.in_flight.mark(&Mark::Database(id.clone())).ok_or_else(|| taken(id))
+/// Marks a database as being worked on; refuses one that is.
+pub fn take_mark(app: &ManagedDatabases, id: &DatabaseId) -> Result<InFlightMark> {
+    app.sandboxes.in_flight.mark(&Mark::Database(id.clone())).ok_or_else(|| taken(id))
 }
 
 fn taken(id: &DatabaseId) -> Error {

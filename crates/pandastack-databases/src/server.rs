@@ -13,8 +13,8 @@ use pandastack_types::{DatabaseId, Error, ErrorCode, Result, SandboxId};
 
 use super::credentials::{ADMINISTRATOR, DATABASE, TENANT, administrator, password, tenant};
 use super::way::{OneMachine, connect_first};
-use crate::app::App;
-use crate::store::databases::DatabaseRecord;
+use crate::service::ManagedDatabases;
+use pandastack_store::databases::DatabaseRecord;
 
 /// How long one of these conversations may take. The machine is awake or waking.
 const WAIT: Duration = Duration::from_secs(30);
@@ -50,43 +50,49 @@ pub(super) enum Descent<'a> {
 /// Gives a new server passwords of its own, then asks it something: one from the template as its user would, a copy as its administrator,
 /// because what its user may do there is the original's owner's business.
 pub(super) async fn settle(
-    app: &Arc<App>,
+    app: &Arc<ManagedDatabases>,
     record: &DatabaseRecord,
     sandbox: &SandboxId,
     descent: Descent<'_>,
 ) -> Result<()> {
-    let own = administrator(&app.link, Some(&record.id)).password;
-    let passwords = set_passwords(&[(ADMINISTRATOR, &own), (TENANT, &password(&app.link, record))]);
+    let own = administrator(&app.sandboxes.link, Some(&record.id)).password;
+    let passwords = set_passwords(&[(ADMINISTRATOR, &own), (TENANT, &password(&app.sandboxes.link, record))]);
     match descent {
         Descent::Template => begin(app, sandbox, &[passwords]).await?,
         Descent::Copy(original) => {
             let statements = [plain(END_SESSIONS), passwords];
-            run_as(app, sandbox, &administrator(&app.link, Some(original)), &statements).await.map(drop)?;
-            return ask(app, &administrator(&app.link, Some(&record.id)), sandbox).await;
+            run_as(app, sandbox, &administrator(&app.sandboxes.link, Some(original)), &statements)
+                .await
+                .map(drop)?;
+            return ask(app, &administrator(&app.sandboxes.link, Some(&record.id)), sandbox).await;
         }
     }
-    ask(app, &tenant(&app.link, record, DATABASE), sandbox).await
+    ask(app, &tenant(&app.sandboxes.link, record, DATABASE), sandbox).await
 }
 
 /// The first words to a template's server, in the session that waits for them. Where none does, one is opened.
-async fn begin(app: &Arc<App>, sandbox: &SandboxId, statements: &[Statement]) -> Result<()> {
+async fn begin(app: &Arc<ManagedDatabases>, sandbox: &SandboxId, statements: &[Statement]) -> Result<()> {
     let waiting = connect_first(app, sandbox).await.map_err(|error| refusal(error.into()))?;
     match waiting {
         Some(backend) => run_in(Session::resumed(backend), statements).await.map(drop).map_err(run_refusal),
-        None => run_as(app, sandbox, &administrator(&app.link, None), statements).await.map(drop),
+        None => run_as(app, sandbox, &administrator(&app.sandboxes.link, None), statements).await.map(drop),
     }
 }
 
 /// The first words to a server that was brought back. Nothing here may depend on what a tenant can change: its password, whether its database
 /// is there and takes connections.
-pub(super) async fn resume(app: &Arc<App>, record: &DatabaseRecord, sandbox: &SandboxId) -> Result<()> {
+pub(super) async fn resume(
+    app: &Arc<ManagedDatabases>,
+    record: &DatabaseRecord,
+    sandbox: &SandboxId,
+) -> Result<()> {
     if record.spec.reset_pending {
         renew_password(app, record, sandbox).await?;
     }
-    ask(app, &administrator(&app.link, Some(&record.id)), sandbox).await
+    ask(app, &administrator(&app.sandboxes.link, Some(&record.id)), sandbox).await
 }
 
-async fn ask(app: &Arc<App>, who: &Credentials, sandbox: &SandboxId) -> Result<()> {
+async fn ask(app: &Arc<ManagedDatabases>, who: &Credentials, sandbox: &SandboxId) -> Result<()> {
     let first = run_as(app, sandbox, who, &[plain("SELECT 1")]).await?;
     match first.first().and_then(|outcome| outcome.rows.first()?.first()?.as_deref()) {
         Some("1") => Ok(()),
@@ -97,27 +103,32 @@ async fn ask(app: &Arc<App>, who: &Credentials, sandbox: &SandboxId) -> Result<(
 /// Gives the tenant the password that its record means, and notes in the server which one that is. Both or neither: statements that are sent
 /// at once are one transaction.
 pub(super) async fn renew_password(
-    app: &Arc<App>,
+    app: &Arc<ManagedDatabases>,
     record: &DatabaseRecord,
     sandbox: &SandboxId,
 ) -> Result<()> {
-    let statements = [set_passwords(&[(TENANT, &password(&app.link, record))]), plain(&note(record))];
-    run_as(app, sandbox, &administrator(&app.link, Some(&record.id)), &statements).await.map(drop)
+    let statements =
+        [set_passwords(&[(TENANT, &password(&app.sandboxes.link, record))]), plain(&note(record))];
+    run_as(app, sandbox, &administrator(&app.sandboxes.link, Some(&record.id)), &statements).await.map(drop)
 }
 
 /// Notes in a server which reset it was told of last, unless it has a note of its own already.
-pub(super) async fn note_told(app: &Arc<App>, record: &DatabaseRecord, sandbox: &SandboxId) -> Result<()> {
-    let who = administrator(&app.link, Some(&record.id));
+pub(super) async fn note_told(
+    app: &Arc<ManagedDatabases>,
+    record: &DatabaseRecord,
+    sandbox: &SandboxId,
+) -> Result<()> {
+    let who = administrator(&app.sandboxes.link, Some(&record.id));
     run_as(app, sandbox, &who, &[plain(&first_note(record))]).await.map(drop)
 }
 
 /// The reset that a server was told of last; 0 if of none.
 pub(super) async fn told_revision(
-    app: &Arc<App>,
+    app: &Arc<ManagedDatabases>,
     record: &DatabaseRecord,
     sandbox: &SandboxId,
 ) -> Result<u64> {
-    let who = administrator(&app.link, Some(&record.id));
+    let who = administrator(&app.sandboxes.link, Some(&record.id));
     let outcomes = run_as(app, sandbox, &who, &[plain(TOLD)]).await?;
     let note = outcomes.first().and_then(|outcome| outcome.rows.first()?.first()?.as_deref());
     Ok(note.and_then(|note| revision_in(note, &record.id)).unwrap_or(0))
@@ -143,14 +154,14 @@ fn revision_in(note: &str, id: &DatabaseId) -> Option<u64> {
 }
 
 /// Stops the server of a database cleanly: everything is on its volume. Wakes it.
-pub(super) async fn stop(app: &Arc<App>, record: &DatabaseRecord) -> Result<()> {
+pub(super) async fn stop(app: &Arc<ManagedDatabases>, record: &DatabaseRecord) -> Result<()> {
     let (machine, _) = super::ops::machine(app, record).await?;
     let request = ExecRequest {
         cmd: Some(STOP.to_owned()),
         timeout_seconds: Some(STOP_SECONDS),
         ..ExecRequest::default()
     };
-    let stopped = crate::sandboxes::ops::exec::exec_in(app, &machine, &request).await?;
+    let stopped = pandastack_sandboxes::ops::exec::exec_in(&app.sandboxes, &machine, &request).await?;
     match stopped.exit_code {
         0 => Ok(()),
         _ => Err(Error::internal(format!("PostgreSQL did not stop: {}", stopped.stderr.trim()))),
@@ -158,8 +169,9 @@ pub(super) async fn stop(app: &Arc<App>, record: &DatabaseRecord) -> Result<()> 
 }
 
 /// Whether its volume is so full that the server is read only. Over a way of the caller's, which decides whether that is use.
-pub(super) async fn is_full(app: &Arc<App>, id: &DatabaseId, backend: Backend) -> Result<bool> {
-    let session = Session::over(backend, &administrator(&app.link, Some(id))).await.map_err(refusal)?;
+pub(super) async fn is_full(app: &Arc<ManagedDatabases>, id: &DatabaseId, backend: Backend) -> Result<bool> {
+    let session =
+        Session::over(backend, &administrator(&app.sandboxes.link, Some(id))).await.map_err(refusal)?;
     let outcomes = run_in(session, &[plain(IS_FULL)]).await.map_err(run_refusal)?;
     let answer = outcomes.first().and_then(|outcome| outcome.rows.first()?.first()?.clone());
     Ok(answer.as_deref() == Some("t"))
@@ -186,11 +198,12 @@ impl Databases for Nowhere {
 
 /// What the server does.
 pub(super) async fn stats(
-    app: &Arc<App>,
+    app: &Arc<ManagedDatabases>,
     record: &DatabaseRecord,
     sandbox: &SandboxId,
 ) -> Result<DatabaseStats> {
-    let outcomes = run_as(app, sandbox, &administrator(&app.link, Some(&record.id)), &[plain(STATS)]).await?;
+    let outcomes =
+        run_as(app, sandbox, &administrator(&app.sandboxes.link, Some(&record.id)), &[plain(STATS)]).await?;
     let row = outcomes.into_iter().next().and_then(|outcome| outcome.rows.into_iter().next());
     let row = row.ok_or_else(|| Error::internal("a server has no statistics"))?;
     let text = |at: usize| row.get(at).and_then(Option::as_deref).unwrap_or_default();
@@ -228,7 +241,7 @@ fn set_passwords(passwords: &[(&str, &str)]) -> Statement {
 }
 
 async fn run_as(
-    app: &Arc<App>,
+    app: &Arc<ManagedDatabases>,
     sandbox: &SandboxId,
     credentials: &Credentials,
     statements: &[Statement],
@@ -241,7 +254,7 @@ async fn run_as(
     outcomes.map_err(run_refusal)
 }
 
-fn one_machine(app: &Arc<App>, sandbox: &SandboxId) -> (OneMachine, Endpoint) {
+fn one_machine(app: &Arc<ManagedDatabases>, sandbox: &SandboxId) -> (OneMachine, Endpoint) {
     let machine = OneMachine { app: Arc::clone(app), sandbox: sandbox.clone() };
     (machine, Endpoint { database: sandbox.to_string(), entrance: Entrance::Direct })
 }

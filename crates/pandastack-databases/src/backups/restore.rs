@@ -22,14 +22,14 @@ use pandastack_types::{DatabaseId, Error, ErrorCode, Owner, Result};
 
 use super::feed::Feed;
 use super::{catalog, unavailable};
-use crate::app::App;
-use crate::databases::replay::{self, Replay};
-use crate::databases::server::{self, Descent};
-use crate::databases::{DATA_PATH, ops, owner};
-use crate::sandboxes::ops::{self as machines, on};
-use crate::sandboxes::volumes::owned;
-use crate::store::SandboxRecord;
-use crate::store::databases::{DatabaseRecord, DatabaseState};
+use crate::replay::{self, Replay};
+use crate::server::{self, Descent};
+use crate::service::ManagedDatabases;
+use crate::{DATA_PATH, ops, owner};
+use pandastack_sandboxes::ops::{self as machines, on};
+use pandastack_sandboxes::volumes::owned;
+use pandastack_store::SandboxRecord;
+use pandastack_store::databases::{DatabaseRecord, DatabaseState};
 
 /// How long the archive may take to have what was written before a restore was asked for.
 const REACH_WAIT: Duration = Duration::from_secs(20);
@@ -57,8 +57,8 @@ const DONE: &str =
     "cd /var/lib/postgresql && for i in 1 2 3 4 5; do rm -rf restore && exit 0; sleep 0.2; done; exit 1";
 
 /// Begins a copy of a database as it was at an instant. It is under way when this returns; its record tells the outcome.
-pub(in crate::databases) async fn restored(
-    app: &Arc<App>,
+pub(crate) async fn restored(
+    app: &Arc<ManagedDatabases>,
     original: DatabaseRecord,
     request: CloneDatabase,
     at: Timestamp,
@@ -68,7 +68,7 @@ pub(in crate::databases) async fn restored(
     let marked = ops::take_mark(app, &record.id)?;
     app.store.insert_database(&record).await?;
     let (for_task, of_task) = (Arc::clone(app), record.clone());
-    app.tasks.spawn(async move {
+    app.sandboxes.tasks.spawn(async move {
         let (app, record) = (for_task, of_task);
         if let Err(error) = make(&app, &record, &original, &restore).await {
             tracing::warn!(database = %record.id, %error, cause = error.causes(), "a restore failed");
@@ -80,8 +80,8 @@ pub(in crate::databases) async fn restored(
 }
 
 /// What leads to a target, or why nothing does.
-pub(super) async fn prepare(app: &App, id: &DatabaseId, target: Target) -> Result<Restore> {
-    let archive = app.backups.archive(&app.link, id)?;
+pub(super) async fn prepare(app: &ManagedDatabases, id: &DatabaseId, target: Target) -> Result<Restore> {
+    let archive = app.backups.archive(&app.sandboxes.link, id)?;
     if let (Target::At(at), Some(mut kept)) = (target, app.backups.kept(id)) {
         // What was acknowledged before the question is on its way into the archive.
         if at <= Timestamp::now() {
@@ -95,7 +95,7 @@ pub(super) async fn prepare(app: &App, id: &DatabaseId, target: Target) -> Resul
 }
 
 async fn make(
-    app: &Arc<App>,
+    app: &Arc<ManagedDatabases>,
     record: &DatabaseRecord,
     original: &DatabaseRecord,
     restore: &Restore,
@@ -103,7 +103,7 @@ async fn make(
     let room = ops::storage(app, original).await.map_or(0, |(room, _)| room);
     let request = ops::machine_request(record)?;
     let machine = machine(app, record, request, owner(&record.id)).await?;
-    owned::claim(app, &machine, &owner(&record.id)).await?;
+    owned::claim(&app.sandboxes, &machine, &owner(&record.id)).await?;
     run(app, &machine, restore, room, &original.id).await?;
     server::settle(app, record, &machine.id, Descent::Copy(&original.id)).await?;
     let sandbox = Some(machine.id);
@@ -115,12 +115,12 @@ async fn make(
 }
 
 /// Nobody waits for an answer: the record has it.
-async fn give_up(app: &Arc<App>, mut record: DatabaseRecord, error: &Error) {
+async fn give_up(app: &Arc<ManagedDatabases>, mut record: DatabaseRecord, error: &Error) {
     record.state = DatabaseState::Failed;
     record.spec.failure = Some(format!("the restore failed: {error}"));
     let gone = async {
         ops::remove_machines(app, &record.id).await?;
-        owned::delete_all(app, &record.workspace, &owner(&record.id)).await?;
+        owned::delete_all(&app.sandboxes, &record.workspace, &owner(&record.id)).await?;
         Ok::<_, Error>(app.store.update_database(&record).await?)
     };
     if let Err(left) = gone.await {
@@ -130,7 +130,7 @@ async fn give_up(app: &Arc<App>, mut record: DatabaseRecord, error: &Error) {
 
 /// A machine whose server will be replaced.
 pub(super) async fn machine(
-    app: &Arc<App>,
+    app: &Arc<ManagedDatabases>,
     like: &DatabaseRecord,
     request: CreateSandbox,
     owner: Owner,
@@ -141,7 +141,7 @@ pub(super) async fn machine(
 /// Makes the server of a machine into what a restore says, up to where it goes on by itself. `room` is that of the original's volume, 0 if
 /// nobody knows it; its administrator is the original's.
 pub(super) async fn run(
-    app: &Arc<App>,
+    app: &Arc<ManagedDatabases>,
     machine: &SandboxRecord,
     restore: &Restore,
     room: u64,
@@ -150,7 +150,7 @@ pub(super) async fn run(
     let log = restore.files().len() as u64 * SEGMENT_BYTES;
     grow(app, machine, room_for(restore.base().tar_bytes, log, room)).await?;
     sh(app, machine, CLEAR, &[]).await?;
-    let client = app.hosts.client(&machine.host)?;
+    let client = app.sandboxes.hosts.client(&machine.host)?;
     unpack(&client, machine, restore).await?;
     let feed = Feed::begin(app, client.clone(), machine, restore).await?;
     let Recovery { signal_file, settings_file, settings } =
@@ -215,7 +215,7 @@ fn tar_body(restore: Restore, noted: Arc<Mutex<Option<RestoreError>>>) -> Body {
 }
 
 /// Starts the server of a machine and waits until it has recovered and goes on by itself. Its administrator is the original's.
-async fn recover(app: &Arc<App>, machine: &SandboxRecord, original: &DatabaseId) -> Result<()> {
+async fn recover(app: &Arc<ManagedDatabases>, machine: &SandboxRecord, original: &DatabaseId) -> Result<()> {
     sh(app, machine, replay::START, &[]).await?;
     // One that gets stuck is given up by who hands it its log.
     while replay::look(app, original, &machine.id).await? != Replay::Over {
@@ -224,8 +224,8 @@ async fn recover(app: &Arc<App>, machine: &SandboxRecord, original: &DatabaseId)
     Ok(())
 }
 
-async fn grow(app: &Arc<App>, machine: &SandboxRecord, bytes: u64) -> Result<()> {
-    let rows = app.store.volumes(&machine.workspace).await?;
+async fn grow(app: &Arc<ManagedDatabases>, machine: &SandboxRecord, bytes: u64) -> Result<()> {
+    let rows = app.sandboxes.store.volumes(&machine.workspace).await?;
     let volume = rows.into_iter().find(|row| machine.spec.volumes.iter().any(|volume| volume.id == row.id));
     match volume {
         Some(volume) if volume.spec.size_bytes < bytes => {
@@ -258,7 +258,7 @@ fn copied<T>(outcome: Result<T, AgentError>) -> Result<()> {
 }
 
 pub(super) async fn sh(
-    app: &Arc<App>,
+    app: &Arc<ManagedDatabases>,
     machine: &SandboxRecord,
     command: &str,
     env: &[(&str, &str)],
@@ -271,7 +271,7 @@ pub(super) async fn sh(
         timeout_seconds: Some(STEP_SECONDS),
         ..ExecRequest::default()
     };
-    let done = machines::exec::exec_in(app, machine, &request).await?;
+    let done = machines::exec::exec_in(&app.sandboxes, machine, &request).await?;
     match done.exit_code {
         0 => Ok(()),
         code => Err(Error::internal(format!("a restore step exited with {code}: {}", done.stderr.trim()))),

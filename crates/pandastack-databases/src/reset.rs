@@ -14,27 +14,34 @@ use std::sync::Arc;
 use pandastack_types::{DatabaseId, Result, SandboxId};
 
 use super::{ops, server};
-use crate::app::App;
-use crate::store::databases::DatabaseRecord;
+use crate::service::ManagedDatabases;
+use pandastack_store::databases::DatabaseRecord;
 
 /// Gives the user of a database a new password; the old one and the old broker token work no more.
-pub(super) async fn reset_credentials(app: &Arc<App>, record: DatabaseRecord) -> Result<DatabaseRecord> {
+pub(super) async fn reset_credentials(
+    app: &Arc<ManagedDatabases>,
+    record: DatabaseRecord,
+) -> Result<DatabaseRecord> {
     let for_task = Arc::clone(app);
-    app.owned(async move {
-        let app = for_task;
-        let _marked = ops::take_mark(&app, &record.id)?;
-        let mut record = app.store.database(Some(&record.workspace), &record.id).await?;
-        ops::ready(&record)?;
-        record.spec.revision += 1;
-        record.spec.reset_pending = true;
-        app.store.update_database(&record).await?;
-        finish(&app, record).await
-    })
-    .await
+    app.sandboxes
+        .owned(async move {
+            let app = for_task;
+            let _marked = ops::take_mark(&app, &record.id)?;
+            let mut record = app.store.database(Some(&record.workspace), &record.id).await?;
+            ops::ready(&record)?;
+            record.spec.revision += 1;
+            record.spec.reset_pending = true;
+            app.store.update_database(&record).await?;
+            finish(&app, record).await
+        })
+        .await
 }
 
 /// Tells the server of a database what its record says already. Safe to repeat; wakes it.
-pub(super) async fn finish(app: &Arc<App>, mut record: DatabaseRecord) -> Result<DatabaseRecord> {
+pub(super) async fn finish(
+    app: &Arc<ManagedDatabases>,
+    mut record: DatabaseRecord,
+) -> Result<DatabaseRecord> {
     let sandbox = ops::ready(&record)?.clone();
     server::renew_password(app, &record, &sandbox).await?;
     record.spec.reset_pending = false;
@@ -43,7 +50,11 @@ pub(super) async fn finish(app: &Arc<App>, mut record: DatabaseRecord) -> Result
 }
 
 /// Tells a server that was restored of a reset that its log did not have.
-pub(super) async fn catch_up(app: &Arc<App>, record: &DatabaseRecord, sandbox: &SandboxId) -> Result<()> {
+pub(super) async fn catch_up(
+    app: &Arc<ManagedDatabases>,
+    record: &DatabaseRecord,
+    sandbox: &SandboxId,
+) -> Result<()> {
     if server::told_revision(app, record, sandbox).await? < record.spec.revision {
         server::renew_password(app, record, sandbox).await?;
     }
@@ -52,7 +63,11 @@ pub(super) async fn catch_up(app: &Arc<App>, record: &DatabaseRecord, sandbox: &
 
 /// Notes in a server that runs and was told of the last reset before servers noted any. Without that, a password that its tenant chose since
 /// would not outlast a failover.
-pub(super) async fn note_told(app: &Arc<App>, id: &DatabaseId, sandbox: &SandboxId) -> Result<()> {
+pub(super) async fn note_told(
+    app: &Arc<ManagedDatabases>,
+    id: &DatabaseId,
+    sandbox: &SandboxId,
+) -> Result<()> {
     let record = app.store.database(None, id).await?;
     if record.spec.revision == 0 || record.spec.reset_pending {
         return Ok(());

@@ -10,18 +10,18 @@ use std::sync::Arc;
 use pandastack_types::{Owner, Result};
 
 use super::{backups, ops, owner, revive};
-use crate::app::App;
-use crate::sandboxes::in_flight::Mark;
-use crate::sandboxes::ops as machines;
-use crate::sandboxes::volumes::owned;
-use crate::store::Select;
-use crate::store::databases::{DatabaseRecord, DatabaseState};
+use crate::service::ManagedDatabases;
+use pandastack_sandboxes::in_flight::Mark;
+use pandastack_sandboxes::ops as machines;
+use pandastack_sandboxes::volumes::owned;
+use pandastack_store::Select;
+use pandastack_store::databases::{DatabaseRecord, DatabaseState};
 
 /// Why a database is not there though somebody asked for it.
 const STOPPED: &str = "the server stopped while creating it; delete it and create another";
 
 /// Finishes what was under way. Called once at the start, before anything new begins.
-pub(crate) async fn recover(app: Arc<App>) {
+pub async fn recover(app: Arc<ManagedDatabases>) {
     for state in [DatabaseState::Creating, DatabaseState::Ready, DatabaseState::Deleting] {
         let records = match app.store.databases_in(state).await {
             Ok(records) => records,
@@ -39,9 +39,11 @@ pub(crate) async fn recover(app: Arc<App>) {
     }
 }
 
-async fn recover_one(app: &Arc<App>, record: DatabaseRecord) -> Result<()> {
+async fn recover_one(app: &Arc<ManagedDatabases>, record: DatabaseRecord) -> Result<()> {
     // Somebody may have been faster than this: what is marked is under way now.
-    let Some(_marked) = app.in_flight.mark(&Mark::Database(record.id.clone())) else { return Ok(()) };
+    let Some(_marked) = app.sandboxes.in_flight.mark(&Mark::Database(record.id.clone())) else {
+        return Ok(());
+    };
     match record.state {
         DatabaseState::Creating => give_up(app, record).await,
         DatabaseState::Ready => {
@@ -53,9 +55,9 @@ async fn recover_one(app: &Arc<App>, record: DatabaseRecord) -> Result<()> {
     }
 }
 
-async fn give_up(app: &Arc<App>, record: DatabaseRecord) -> Result<()> {
+async fn give_up(app: &Arc<ManagedDatabases>, record: DatabaseRecord) -> Result<()> {
     ops::remove_machines(app, &record.id).await?;
-    owned::delete_all(app, &record.workspace, &owner(&record.id)).await?;
+    owned::delete_all(&app.sandboxes, &record.workspace, &owner(&record.id)).await?;
     let mut failed = DatabaseRecord { state: DatabaseState::Failed, ..record };
     failed.spec.failure = Some(STOPPED.to_owned());
     app.store.update_database(&failed).await?;
@@ -65,7 +67,7 @@ async fn give_up(app: &Arc<App>, record: DatabaseRecord) -> Result<()> {
 
 /// The record has the last word on a failover that was cut off: the volumes of the machine it names are the database's, those of
 /// any other go with that one.
-async fn keep_named(app: &Arc<App>, record: &DatabaseRecord) -> Result<()> {
+async fn keep_named(app: &Arc<ManagedDatabases>, record: &DatabaseRecord) -> Result<()> {
     // Whoever brings a lost one back begins with removing all of its machines, and keeps the volume.
     let Some(named) = record.sandbox.as_ref().filter(|_| record.state == DatabaseState::Ready) else {
         return Ok(());
@@ -75,18 +77,19 @@ async fn keep_named(app: &Arc<App>, record: &DatabaseRecord) -> Result<()> {
     }
     let (of, replaced) = (owner(&record.id), Owner::ReplacedDatabase(record.id.clone()));
     let (kept, others): (Vec<_>, Vec<_>) = app
+        .sandboxes
         .store
         .sandboxes(&Select::Owner(of.clone()))
         .await?
         .into_iter()
         .partition(|machine| machine.id == *named);
     for machine in &kept {
-        owned::claim(app, machine, &of).await?;
+        owned::claim(&app.sandboxes, machine, &of).await?;
     }
     for machine in others {
-        for volume in owned::of(app, &record.workspace, &of).await? {
+        for volume in owned::of(&app.sandboxes, &record.workspace, &of).await? {
             if machine.spec.volumes.iter().any(|mounted| mounted.id == volume.id) {
-                owned::release(app, volume, &replaced).await?;
+                owned::release(&app.sandboxes, volume, &replaced).await?;
             }
         }
         tracing::warn!(database = %record.id, sandbox = %machine.id, "a machine that was to take over is deleted");

@@ -18,12 +18,12 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::way::{Purpose, connect};
 use super::{BASE_EVERY, DRILL_AGAIN_AFTER, DRILL_EVERY, Kept, drill, login, unavailable};
-use crate::app::App;
-use crate::clock::now;
-use crate::databases::reset;
-use crate::sandboxes::EventNotice;
-use crate::sandboxes::in_flight::Mark;
-use crate::store::databases::{DatabaseRecord, DatabaseState};
+use crate::reset;
+use crate::service::ManagedDatabases;
+use pandastack_sandboxes::EventNotice;
+use pandastack_sandboxes::in_flight::Mark;
+use pandastack_store::clock::now;
+use pandastack_store::databases::{DatabaseRecord, DatabaseState};
 
 /// Longest pause between two looks, for what nobody tells.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
@@ -39,19 +39,19 @@ const AGAIN_AFTER: Duration = Duration::from_secs(5);
 const AGAIN_AFTER_MAX: Duration = Duration::from_secs(10 * 60);
 
 /// Backs databases up until shutdown.
-pub(crate) async fn run(app: Arc<App>) {
+pub async fn run(app: Arc<ManagedDatabases>) {
     if !app.backups.are_made() {
         return;
     }
     let mut keepers = Keepers { app: Arc::clone(&app), all: HashMap::new() };
-    let mut events = app.events.subscribe();
+    let mut events = app.sandboxes.events.subscribe();
     loop {
         let pause = keepers.look().await.unwrap_or_else(|error| {
             tracing::warn!(%error, cause = error.causes(), "databases without backups are looked for again soon");
             LOOK_EVERY
         });
         tokio::select! {
-            () = app.shutdown.cancelled() => return,
+            () = app.sandboxes.shutdown.cancelled() => return,
             () = app.backups.changed.notified() => {}
             () = keepers.stir(&mut events) => {}
             () = tokio::time::sleep(pause) => {}
@@ -60,7 +60,7 @@ pub(crate) async fn run(app: Arc<App>) {
 }
 
 struct Keepers {
-    app: Arc<App>,
+    app: Arc<ManagedDatabases>,
     all: HashMap<DatabaseId, Keeper>,
 }
 
@@ -109,8 +109,8 @@ impl Keepers {
 
     fn begin(&mut self, record: DatabaseRecord, sandbox: SandboxId) -> Result<()> {
         let (app, id) = (&self.app, record.id.clone());
-        let archive = app.backups.archive(&app.link, &id)?;
-        let login = login(&app.link, &id)?;
+        let archive = app.backups.archive(&app.sandboxes.link, &id)?;
+        let login = login(&app.sandboxes.link, &id)?;
         let way = { (Arc::clone(app), sandbox.clone()) };
         let connect = move || {
             let (app, sandbox) = way.clone();
@@ -119,7 +119,8 @@ impl Keepers {
                 connect(&app, &sandbox, Purpose::Log).await
             }
         };
-        let archiver = Archiver::start(login.clone(), archive.clone(), connect, app.shutdown.clone());
+        let archiver =
+            Archiver::start(login.clone(), archive.clone(), connect, app.sandboxes.shutdown.clone());
         let (failing, base_error) = watch::channel(None);
         let log = archiver.status();
         let (app, tended) = (Arc::clone(app), sandbox.clone());
@@ -166,7 +167,7 @@ impl Drop for Keepers {
 
 /// Sees to the base backups of one database.
 struct Tending {
-    app: Arc<App>,
+    app: Arc<ManagedDatabases>,
     record: DatabaseRecord,
     sandbox: SandboxId,
     archive: Archive,
@@ -275,14 +276,14 @@ fn wait_for_base(catalog: &Catalog, log: &Status, now: Timestamp) -> Duration {
 
 /// Takes a base backup of a machine that is awake.
 pub(super) async fn take(
-    app: &Arc<App>,
+    app: &Arc<ManagedDatabases>,
     id: &DatabaseId,
     sandbox: &SandboxId,
     archive: &Archive,
     login: &Login,
 ) -> Result<BaseBackup> {
     let taken = || Error::conflict(format!("a base backup of database `{id}` is already in progress"));
-    let _marked = app.in_flight.mark(&Mark::BaseBackup(id.clone())).ok_or_else(taken)?;
+    let _marked = app.sandboxes.in_flight.mark(&Mark::BaseBackup(id.clone())).ok_or_else(taken)?;
     let _turn = app.backups.bases.acquire().await.map_err(Error::internal)?;
     let stream = connect(app, sandbox, Purpose::Base).await.map_err(|error| match error {
         ConnectError::Asleep => Error::conflict(format!("database `{id}` is asleep; wake it first")),

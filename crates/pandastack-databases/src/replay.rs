@@ -15,9 +15,9 @@ use tokio::time::Instant;
 use super::credentials::administrator;
 use super::server::{plain, refusal, run_in, run_refusal};
 use super::way;
-use crate::app::App;
-use crate::store::SandboxRecord;
-use crate::store::databases::DatabaseRecord;
+use crate::service::ManagedDatabases;
+use pandastack_store::SandboxRecord;
+use pandastack_store::databases::DatabaseRecord;
 
 /// Starts what does not run, by the template's own program, and says why it cannot. That program waits ten minutes for the server and no longer:
 /// one that has more log to replay goes on with it, which [`REPLAYING`] tells, and the rest is started beside it.
@@ -60,13 +60,17 @@ enum Setback {
 }
 
 /// Starts the server of a machine that runs without it, and waits until it has replayed its log.
-pub(super) async fn start(app: &Arc<App>, record: &DatabaseRecord, machine: &SandboxRecord) -> Result<()> {
+pub(super) async fn start(
+    app: &Arc<ManagedDatabases>,
+    record: &DatabaseRecord,
+    machine: &SandboxRecord,
+) -> Result<()> {
     let request = ExecRequest {
         cmd: Some(START.to_owned()),
         timeout_seconds: Some(START_SECONDS),
         ..ExecRequest::default()
     };
-    let started = crate::sandboxes::ops::exec::exec_in(app, machine, &request).await?;
+    let started = pandastack_sandboxes::ops::exec::exec_in(&app.sandboxes, machine, &request).await?;
     match started.exit_code {
         0 if started.stdout.contains(REPLAYING) => await_replayed(app, &record.id, &machine.id).await,
         0 => Ok(()),
@@ -74,7 +78,7 @@ pub(super) async fn start(app: &Arc<App>, record: &DatabaseRecord, machine: &San
     }
 }
 
-async fn await_replayed(app: &Arc<App>, id: &DatabaseId, sandbox: &SandboxId) -> Result<()> {
+async fn await_replayed(app: &Arc<ManagedDatabases>, id: &DatabaseId, sandbox: &SandboxId) -> Result<()> {
     let began = Instant::now();
     let mut heard = began;
     loop {
@@ -95,7 +99,11 @@ async fn await_replayed(app: &Arc<App>, id: &DatabaseId, sandbox: &SandboxId) ->
 }
 
 /// Looks whether a server still reads its log. Its administrator is that of the database whose log it is. Fails when it never will be done.
-pub(super) async fn look(app: &Arc<App>, original: &DatabaseId, sandbox: &SandboxId) -> Result<Replay> {
+pub(super) async fn look(
+    app: &Arc<ManagedDatabases>,
+    original: &DatabaseId,
+    sandbox: &SandboxId,
+) -> Result<Replay> {
     let setback = match ask(app, original, sandbox).await {
         Ok(found) => return Ok(found),
         Err(setback) => setback,
@@ -110,9 +118,13 @@ pub(super) async fn look(app: &Arc<App>, original: &DatabaseId, sandbox: &Sandbo
     }
 }
 
-async fn ask(app: &Arc<App>, original: &DatabaseId, sandbox: &SandboxId) -> Result<Replay, Setback> {
+async fn ask(
+    app: &Arc<ManagedDatabases>,
+    original: &DatabaseId,
+    sandbox: &SandboxId,
+) -> Result<Replay, Setback> {
     let backend = way::connect(app, sandbox, &endpoint(sandbox)).await.map_err(Setback::Way)?;
-    let session = Session::over(backend, &administrator(&app.link, Some(original))).await;
+    let session = Session::over(backend, &administrator(&app.sandboxes.link, Some(original))).await;
     let session = session.map_err(|error| Setback::Session(error.into()))?;
     let outcomes = run_in(session, &[plain("SELECT pg_is_in_recovery()")]).await.map_err(Setback::Session)?;
     let answer = outcomes.first().and_then(|outcome| outcome.rows.first()?.first()?.as_deref());

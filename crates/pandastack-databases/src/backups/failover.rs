@@ -9,27 +9,24 @@ use pandastack_backup::Target;
 use pandastack_types::{Error, Owner, Result, SandboxId};
 
 use super::restore;
-use crate::app::App;
-use crate::databases::{ops, owner, reset, server};
-use crate::sandboxes::ops as machines;
-use crate::sandboxes::volumes::owned;
-use crate::store::databases::DatabaseRecord;
-use crate::store::{SandboxRecord, Select};
+use crate::service::ManagedDatabases;
+use crate::{ops, owner, reset, server};
+use pandastack_sandboxes::ops as machines;
+use pandastack_sandboxes::volumes::owned;
+use pandastack_store::databases::DatabaseRecord;
+use pandastack_store::{SandboxRecord, Select};
 
 /// Whether the machine of a database is on a host that does not answer, and there are backups to go on with.
-pub(in crate::databases) async fn is_possible(app: &App, record: &DatabaseRecord) -> bool {
+pub(crate) async fn is_possible(app: &ManagedDatabases, record: &DatabaseRecord) -> bool {
     let Some(sandbox) = record.sandbox.as_ref().filter(|_| app.backups.are_made()) else { return false };
-    let machine = app.store.sandbox(None, sandbox).await;
-    machine.is_ok_and(|machine| !app.hosts.reachable(&machine.host))
+    let machine = app.sandboxes.store.sandbox(None, sandbox).await;
+    machine.is_ok_and(|machine| !app.sandboxes.hosts.reachable(&machine.host))
 }
 
 /// Lets a restored copy take over. Runs to its end even if the caller is dropped.
-pub(in crate::databases) async fn fail_over(
-    app: &Arc<App>,
-    record: DatabaseRecord,
-) -> Result<DatabaseRecord> {
+pub(crate) async fn fail_over(app: &Arc<ManagedDatabases>, record: DatabaseRecord) -> Result<DatabaseRecord> {
     let for_task = Arc::clone(app);
-    app.owned(async move {
+    app.sandboxes.owned(async move {
         let app = for_task;
         let _marked = ops::take_mark(&app, &record.id)?;
         let record = app.store.database(Some(&record.workspace), &record.id).await?;
@@ -53,13 +50,13 @@ pub(in crate::databases) async fn fail_over(
 }
 
 async fn make(
-    app: &Arc<App>,
+    app: &Arc<ManagedDatabases>,
     record: &DatabaseRecord,
     machine: &SandboxRecord,
     found: &pandastack_backup::Restore,
 ) -> Result<()> {
     // Not the database's before it takes over, and nobody else's.
-    owned::seal(app, machine, &Owner::NextDatabase(record.id.clone())).await?;
+    owned::seal(&app.sandboxes, machine, &Owner::NextDatabase(record.id.clone())).await?;
     let room = ops::storage(app, record).await.map_or(0, |(room, _)| room);
     restore::run(app, machine, found, room, &record.id).await?;
     reset::catch_up(app, record, &machine.id).await?;
@@ -69,15 +66,15 @@ async fn make(
 /// Volumes first, so that a machine which the record names has its own; with the record everybody is led to the new one. A server that stops
 /// before that has changed nothing that a second try does not mend.
 async fn take_over(
-    app: &Arc<App>,
+    app: &Arc<ManagedDatabases>,
     mut record: DatabaseRecord,
     machine: SandboxRecord,
 ) -> Result<DatabaseRecord> {
     let (of, replaced) = (owner(&record.id), Owner::ReplacedDatabase(record.id.clone()));
-    for volume in owned::of(app, &record.workspace, &of).await? {
-        owned::release(app, volume, &replaced).await?;
+    for volume in owned::of(&app.sandboxes, &record.workspace, &of).await? {
+        owned::release(&app.sandboxes, volume, &replaced).await?;
     }
-    owned::claim(app, &machine, &of).await?;
+    owned::claim(&app.sandboxes, &machine, &of).await?;
     record.sandbox = Some(machine.id.clone());
     record.spec.reset_pending = false;
     app.store.update_database(&record).await?;
@@ -86,8 +83,8 @@ async fn take_over(
     Ok(record)
 }
 
-async fn remove_others(app: &Arc<App>, of: &Owner, but: &SandboxId) -> Result<()> {
-    for machine in app.store.sandboxes(&Select::Owner(of.clone())).await? {
+async fn remove_others(app: &Arc<ManagedDatabases>, of: &Owner, but: &SandboxId) -> Result<()> {
+    for machine in app.sandboxes.store.sandboxes(&Select::Owner(of.clone())).await? {
         if machine.id != *but {
             machines::delete::delete(&app.sandboxes, machine, Some("another machine took over")).await?;
         }

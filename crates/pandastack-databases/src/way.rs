@@ -10,10 +10,10 @@ use pandastack_types::{DatabaseId, SandboxId};
 use tokio::time::Instant;
 
 use super::{revive, room};
-use crate::app::App;
-use crate::sandboxes::lost;
-use crate::store::StoreError;
-use crate::store::databases::DatabaseState;
+use crate::service::ManagedDatabases;
+use pandastack_sandboxes::lost;
+use pandastack_store::StoreError;
+use pandastack_store::databases::DatabaseState;
 
 /// How long the report of a loss may take.
 const REPORT_WAIT: Duration = Duration::from_secs(5);
@@ -23,11 +23,11 @@ const REPORT_WAIT: Duration = Duration::from_secs(5);
 const FIRST_SESSION_PORT: u16 = 5433;
 
 /// Every database that is ready.
-pub(crate) struct StoredDatabases(pub(crate) Arc<App>);
+pub struct StoredDatabases(pub Arc<ManagedDatabases>);
 
 /// One machine, whoever asks: for what is done before a database is ready.
 pub(super) struct OneMachine {
-    pub(super) app: Arc<App>,
+    pub(super) app: Arc<ManagedDatabases>,
     pub(super) sandbox: SandboxId,
 }
 
@@ -69,7 +69,7 @@ impl Databases for StoredDatabases {
     }
 
     fn domain(&self) -> Option<&str> {
-        self.0.postgres.as_ref()?.domain.as_deref()
+        self.0.address.as_ref()?.domain.as_deref()
     }
 
     async fn explain(&self, endpoint: &Endpoint, code: &str) -> Option<String> {
@@ -100,7 +100,7 @@ impl StoredDatabases {
 
     /// The machine that replaces one which was lost; `None` if it was not. Its host may know of a loss before its report is here.
     async fn successor(&self, id: &DatabaseId, tried: &SandboxId) -> Option<Result<SandboxId, ConnectError>> {
-        let mut events = self.0.events.subscribe();
+        let mut events = self.0.sandboxes.events.subscribe();
         let deadline = Instant::now() + REPORT_WAIT;
         loop {
             let record = self.0.store.database(None, id).await.ok()?;
@@ -126,7 +126,7 @@ impl Databases for OneMachine {
 
 /// The way to a machine's server or pooler.
 pub(super) async fn connect(
-    app: &App,
+    app: &ManagedDatabases,
     sandbox: &SandboxId,
     endpoint: &Endpoint,
 ) -> Result<Backend, EdgeError> {
@@ -134,7 +134,10 @@ pub(super) async fn connect(
 }
 
 /// The way to the administrator's first session; `None` if none waits, which is so in machines of older templates.
-pub(super) async fn connect_first(app: &App, sandbox: &SandboxId) -> Result<Option<Backend>, ConnectError> {
+pub(super) async fn connect_first(
+    app: &ManagedDatabases,
+    sandbox: &SandboxId,
+) -> Result<Option<Backend>, ConnectError> {
     match connect_port(app, sandbox, FIRST_SESSION_PORT).await {
         Ok(backend) => Ok(Some(backend)),
         Err(EdgeError::PortClosed) => Ok(None),
@@ -146,8 +149,8 @@ pub(super) async fn connect_first(app: &App, sandbox: &SandboxId) -> Result<Opti
     }
 }
 
-async fn connect_port(app: &App, sandbox: &SandboxId, port: u16) -> Result<Backend, EdgeError> {
-    let (stream, ticket) = app.edge.connect(sandbox, port).await?;
+async fn connect_port(app: &ManagedDatabases, sandbox: &SandboxId, port: u16) -> Result<Backend, EdgeError> {
+    let (stream, ticket) = app.sandboxes.edge.connect(sandbox, port).await?;
     let (closing, cut) = (ticket.closing(), ticket.cut());
     Ok(Backend { stream: Box::new(stream), in_use: Box::new(Awake(ticket)), closing, cut })
 }

@@ -7,18 +7,18 @@ use pandastack_types::{DatabaseId, Result, SandboxState};
 
 use super::credentials::{DATABASE, TENANT, broker_token, password};
 use super::{TEMPLATE, backups, room};
-use crate::app::App;
-use crate::store::databases::{DatabaseRecord, DatabaseState};
+use crate::service::ManagedDatabases;
+use pandastack_store::databases::{DatabaseRecord, DatabaseState};
 
 /// Where clients find the server for databases.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct PublicAddress {
+pub struct PublicAddress {
     /// Below it every database has a name: `<id>.<domain>`. Without one they are told apart by an option.
-    pub(crate) domain: Option<String>,
+    pub domain: Option<String>,
     /// Address where there is no domain.
-    pub(crate) host: String,
+    pub host: String,
     /// Port.
-    pub(crate) port: u16,
+    pub port: u16,
 }
 
 impl PublicAddress {
@@ -42,7 +42,7 @@ impl PublicAddress {
 }
 
 /// A database as lists show it.
-pub(super) async fn listed(app: &App, record: DatabaseRecord) -> Result<Database> {
+pub(super) async fn listed(app: &ManagedDatabases, record: DatabaseRecord) -> Result<Database> {
     let (status, failure) = status(app, &record).await;
     let failover_available = backups::can_fail_over(app, &record).await;
     Ok(Database {
@@ -63,19 +63,23 @@ pub(super) async fn listed(app: &App, record: DatabaseRecord) -> Result<Database
 }
 
 /// A database with how to connect, for those who may change it.
-pub(super) async fn shown(app: &App, headers: &HeaderMap, record: DatabaseRecord) -> Result<Database> {
+pub(super) async fn shown(
+    app: &ManagedDatabases,
+    headers: &HeaderMap,
+    record: DatabaseRecord,
+) -> Result<Database> {
     let connection = connection(app, headers, &record).await;
     Ok(Database { connection, ..listed(app, record).await? })
 }
 
 /// How to connect, once the database is ready and this server has an address for them.
 pub(super) async fn connection(
-    app: &App,
+    app: &ManagedDatabases,
     headers: &HeaderMap,
     record: &DatabaseRecord,
 ) -> Option<DatabaseConnection> {
-    let address = app.postgres.as_ref().filter(|_| record.state == DatabaseState::Ready)?;
-    let (id, password) = (&record.id, password(&app.link, record));
+    let address = app.address.as_ref().filter(|_| record.state == DatabaseState::Ready)?;
+    let (id, password) = (&record.id, password(&app.sandboxes.link, record));
     let port = own_port(app, id).await.unwrap_or(address.port);
     Some(DatabaseConnection {
         host: address.host_of(id),
@@ -86,19 +90,19 @@ pub(super) async fn connection(
         pooled_url: address.url(id, &password, port, true),
         password,
         broker_url: format!("{}/v1/databases/{id}/proxy", origin(headers)),
-        broker_token: broker_token(&app.link, record),
+        broker_token: broker_token(&app.sandboxes.link, record),
     })
 }
 
 /// The port that leads to this database alone. Without one the shared port still works, for clients that name the database.
-async fn own_port(app: &App, id: &DatabaseId) -> Option<u16> {
-    let port = app.database_ports.as_ref()?.of(id).await;
+async fn own_port(app: &ManagedDatabases, id: &DatabaseId) -> Option<u16> {
+    let port = app.ports.as_ref()?.of(id).await;
     port.inspect_err(|error| tracing::warn!(database = %id, %error, "no port of its own for a database")).ok()
 }
 
 /// How a machine connects to a database that is attached to it.
-pub(crate) fn inside_url(app: &App, record: &DatabaseRecord) -> String {
-    let (id, password) = (&record.id, password(&app.link, record));
+pub fn inside_url(app: &ManagedDatabases, record: &DatabaseRecord) -> String {
+    let (id, password) = (&record.id, password(&app.sandboxes.link, record));
     format!(
         "postgresql://{TENANT}:{password}@{DATABASES_ADDRESS}/{DATABASE}?sslmode=disable&options=endpoint%3D{id}"
     )
@@ -111,7 +115,7 @@ fn origin(headers: &HeaderMap) -> String {
     format!("{scheme}://{}", text("host").unwrap_or("127.0.0.1"))
 }
 
-async fn status(app: &App, record: &DatabaseRecord) -> (DatabaseStatus, Option<String>) {
+async fn status(app: &ManagedDatabases, record: &DatabaseRecord) -> (DatabaseStatus, Option<String>) {
     let status = match record.state {
         DatabaseState::Creating => DatabaseStatus::Provisioning,
         DatabaseState::Failed => DatabaseStatus::Failed,
@@ -119,7 +123,7 @@ async fn status(app: &App, record: &DatabaseRecord) -> (DatabaseStatus, Option<S
         DatabaseState::Ready => DatabaseStatus::Running,
     };
     let (DatabaseStatus::Running, Some(sandbox)) = (status, &record.sandbox) else { return (status, None) };
-    match app.store.sandbox(None, sandbox).await {
+    match app.sandboxes.store.sandbox(None, sandbox).await {
         Ok(machine) if matches!(machine.state, SandboxState::Hibernated | SandboxState::Paused) => {
             (DatabaseStatus::Hibernated, None)
         }
