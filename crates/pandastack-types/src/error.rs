@@ -1,7 +1,7 @@
 //! Error codes: stable names with one HTTP status each, and the body that carries them.
 //!
-//! The documentation of a code is its row in `docs/reference/errors.md`: `cargo xtask errors` reads what it means and,
-//! after `Next step:`, what to do. Links are those of that page.
+//! The documentation of a code is its row in `docs/reference/errors.md`: `cargo xtask errors` reads what it
+//! means and, after `Next step:`, what to do. Links are those of that page.
 
 use serde::{Deserialize, Serialize};
 

@@ -39,8 +39,8 @@ def test_a_runs_answer_is_read_in_both_forms_of_results(server, sandbox):
 
 def test_timeouts_and_lost_contexts_have_their_own_errors(server, sandbox):
     server.on("POST", CONTEXTS, 201, CONTEXT)
-    server.on("POST", f"{CONTEXTS}/c1/run", 504, {"error": "timeout: the code ran past 1 ms", "code": "exec_timeout"})
-    server.on("POST", f"{CONTEXTS}/c1/run", 404, {"error": "there is no context `c1`", "code": "not_found"})
+    server.on("POST", f"{CONTEXTS}/c1/run", 504, {"error": "timeout: the code exceeded 1 ms", "code": "exec_timeout"})
+    server.on("POST", f"{CONTEXTS}/c1/run", 404, {"error": "context `c1` not found", "code": "not_found"})
     context = sandbox.create_code_context()
     with pytest.raises(SandboxTimeout):
         context.run_code("1")

@@ -60,27 +60,27 @@ export class PandaStackError extends Error {
   }
 }
 
-/** The request cannot be served as it is (4xx, or refused here before sending). */
+/** The request is invalid: a 4xx status, or this client refused to send it. */
 export class BadRequestError extends PandaStackError {}
-/** The key is missing, unknown, expired, or not allowed to do this. */
+/** The API key is missing, invalid, expired or not allowed to do this. */
 export class AuthError extends PandaStackError {}
-/** The key is valid but may not do this (403). */
+/** The API key is valid but does not allow this (403). */
 export class PermissionDeniedError extends AuthError {}
 /** The sandbox, snapshot, template, token or path does not exist (404). */
 export class NotFoundError extends PandaStackError {}
-/** The object is in a state that forbids this (409). */
+/** The state of the resource does not allow this (409). */
 export class ConflictError extends BadRequestError {}
-/** Too many requests, or a quota is used up (429). */
+/** Too many requests, or a quota is reached (429). */
 export class RateLimitError extends BadRequestError {}
-/** The server failed, or answered something this client cannot read (5xx). */
+/** The server failed (5xx), or its response cannot be read. */
 export class ServerError extends PandaStackError {}
-/** No room right now for another machine (503 with `Retry-After`, or 507). */
+/** No host has room for another machine (503 with `Retry-After`, or 507). */
 export class CapacityError extends ServerError {}
-/** The server cannot be reached, or the connection broke before the answer was complete. */
+/** The server is unreachable, or the connection broke before the response was complete. */
 export class NetworkError extends PandaStackError {}
-/** The server did not answer within the call's time limit. */
+/** The server did not respond within the time limit of the call. */
 export class RequestTimeout extends NetworkError {}
-/** A command ran longer than its `timeoutSeconds` and was ended. */
+/** A command exceeded its `timeoutSeconds` and was killed. */
 export class SandboxTimeout extends PandaStackError {}
 
 /** The stream of a command ended before its exit code arrived; the command may still run. */
@@ -91,7 +91,7 @@ export class ExecInterrupted extends PandaStackError {
   readonly partialStderr: string;
 
   constructor(reason: string, partial: { stdout: string; stderr: string }, cause?: unknown) {
-    super(reason, { hint: "look at the sandbox's status; run the command again if it is safe to repeat", cause });
+    super(reason, { hint: "check the sandbox's status; run the command again if it is safe to repeat", cause });
     this.partialStdout = partial.stdout;
     this.partialStderr = partial.stderr;
   }
@@ -133,15 +133,15 @@ const CLASS_BY_STATUS: Record<number, typeof PandaStackError> = {
 };
 
 const HINT_BY_CODE: Record<string, string> = {
-  template_baking: "the template is being prepared for its first use; the same call works once that is done",
+  template_baking: "the template is being built for its first use; retry when it is ready",
 };
 
 const HINT_BY_STATUS: Record<number, string> = {
   401: "set PANDASTACK_API_KEY or pass apiKey; `pandastack up` writes a working key to ~/.config/pandastack/config.json",
-  403: "use a key of the workspace that owns the object",
+  403: "use a key of the workspace that owns the resource",
   429: "wait and retry, or delete sandboxes that are no longer needed",
-  501: "this server does not have that service",
-  507: "the host's disk is full: delete snapshots and hibernated sandboxes, and see `pandastack doctor`",
+  501: "this server does not offer this feature",
+  507: "delete snapshots and hibernated sandboxes to free disk space, and see `pandastack doctor`",
 };
 
 /** Whether a server's sentence says that a command ran out of time. */

@@ -126,7 +126,7 @@ export async function explore(
     });
     const viable = outcomes.filter((outcome) => outcome.ok || options.requireSuccess === false);
     if (viable.length === 0) {
-      throw new ExploreError("explore: no branch succeeded; `outcomes` of this error says why", outcomes);
+      throw new ExploreError("explore: no branch succeeded; see `outcomes` of this error", outcomes);
     }
     const outcome = pick(viable, options.select ?? "max");
     best = { outcome, sandbox: children.find((child) => child.id === outcome.sandboxId)! };

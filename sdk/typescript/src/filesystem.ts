@@ -328,7 +328,7 @@ function range(part: ReadRange): Record<string, string> {
   const { offset = 0, length } = part;
   if (offset === 0 && length === undefined) return {};
   if (offset < 0 || (length !== undefined && length < 1)) {
-    throw new BadRequestError(`offset ${offset} and length ${length} name no part of a file`);
+    throw new BadRequestError(`offset ${offset} and length ${length} are not a valid range`);
   }
   return { Range: `bytes=${offset}-${length === undefined ? "" : offset + length - 1}` };
 }

@@ -208,10 +208,10 @@ export class FunctionsAPI {
     for (;;) {
       const found = await this.get(name);
       if (found.deploy_status === "failed") {
-        throw new PandaStackError(`${found.name} was not deployed: ${found.deploy_error ?? ""}`);
+        throw new PandaStackError(`${found.name} failed to deploy: ${found.deploy_error ?? ""}`);
       }
       if (found.deploy_status !== "building") return found;
-      if (Date.now() > deadline) throw new RequestTimeout(`the deploy of ${found.name} took too long`);
+      if (Date.now() > deadline) throw new RequestTimeout(`the deployment of ${found.name} timed out`);
       await new Promise((resolve) => setTimeout(resolve, LOOK_EVERY_MS));
     }
   }
@@ -260,7 +260,7 @@ export class FunctionsAPI {
     for (;;) {
       const found = await this.getRun(name, run);
       if (found.status !== "queued" && found.status !== "running") return found;
-      if (Date.now() > deadline) throw new RequestTimeout(`run ${run} took too long`);
+      if (Date.now() > deadline) throw new RequestTimeout(`run ${run} timed out`);
       await new Promise((resolve) => setTimeout(resolve, LOOK_EVERY_MS));
     }
   }

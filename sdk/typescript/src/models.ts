@@ -384,12 +384,12 @@ export interface AuditEntry {
 export function needText(data: JsonObject, name: string, what: string): string {
   const value = data[name];
   if (typeof value === "string" && value) return value;
-  throw new ServerError(`the server's answer for ${what} has no '${name}'`);
+  throw new ServerError(`the server's response for ${what} has no '${name}'`);
 }
 
 /** Read an exec result. A missing exit code is not taken for 0: that would invent a success. */
 export function parseExecResult(data: JsonObject): ExecResult {
-  if (typeof data.exit_code !== "number") throw new ServerError("the server's answer for exec has no 'exit_code'");
+  if (typeof data.exit_code !== "number") throw new ServerError("the server's response for exec has no 'exit_code'");
   return withCamelCase({
     ...data,
     stdout: string(data.stdout),

@@ -100,7 +100,7 @@ export class TemplatesAPI {
       if (build.status === "done") return build;
       if (build.status === "failed") throw new TemplateBuildError(`the build of '${build.name}' failed: ${build.error}`, build);
       if (performance.now() + intervalMs > deadline) {
-        throw new RequestTimeout(`the build of '${build.name}' is not over after ${timeoutMs / 1000} s`);
+        throw new RequestTimeout(`the build of '${build.name}' did not finish within ${timeoutMs / 1000} s`);
       }
       await new Promise((resolve) => setTimeout(resolve, intervalMs));
     }

@@ -208,7 +208,7 @@ export class Sandbox {
   /** Run a program text: `python` or `shell`. State does not carry over between calls. */
   async runCode(code: string, language = "python", options: SandboxExecOptions = {}): Promise<ExecResult> {
     const program = { python: "python3", shell: "bash", bash: "bash" }[language];
-    if (!program) throw new BadRequestError(`language '${language}' is not known`, { hint: "use 'python' or 'shell'" });
+    if (!program) throw new BadRequestError(`language '${language}' is not supported`, { hint: "use 'python' or 'shell'" });
     return await this.exec([program, "-c", code], options);
   }
 

@@ -131,7 +131,7 @@ function meta(flag: string, bytes: Uint8Array): Partial<Entry> {
   for (let at = 0; at < bytes.length; ) {
     const space = bytes.indexOf(0x20, at);
     const length = space < 0 ? Number.NaN : Number(decoder.decode(bytes.subarray(at, space)));
-    if (!(length > space - at)) throw broken("a PAX header makes no sense");
+    if (!(length > space - at)) throw broken("a PAX header is malformed");
     const [key, ...rest] = decoder.decode(bytes.subarray(space + 1, at + length - 1)).split("=");
     const value = rest.join("=");
     if (key === "path") found.name = value;
@@ -151,7 +151,7 @@ function text(bytes: Uint8Array, at: number, length: number): string {
 function number(bytes: Uint8Array, at: number, length: number): number {
   if (((bytes[at] ?? 0) & 0x80) !== 0) return Number(new DataView(bytes.buffer, bytes.byteOffset + at + length - 8, 8).getBigUint64(0));
   const value = parseInt(text(bytes, at, length).trim() || "0", 8);
-  if (!Number.isSafeInteger(value)) throw broken("a number in a header is none");
+  if (!Number.isSafeInteger(value)) throw broken("a header has an invalid number");
   return value;
 }
 
@@ -187,7 +187,7 @@ class Reader {
     for (let left = count; left > 0; ) {
       if (this.#rest.length === 0) {
         const { done, value } = await this.#chunks.next();
-        if (done) throw broken("it ends too early");
+        if (done) throw broken("it is truncated");
         this.#rest = new Uint8Array(value);
       }
       const piece = this.#rest.subarray(0, left);

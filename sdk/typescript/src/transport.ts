@@ -288,7 +288,7 @@ async function readBody(call: Call, response: Response, bytesMax: number): Promi
     const { done, value } = await reader.read();
     if (done) break;
     size += value.length;
-    if (size > bytesMax) throw new ServerError(`${whatOf(call)}: the answer is longer than ${bytesMax} bytes`);
+    if (size > bytesMax) throw new ServerError(`${whatOf(call)}: the response is longer than ${bytesMax} bytes`);
     chunks.push(value);
   }
   if (chunks.length === 1 && chunks[0]) return chunks[0];

@@ -164,7 +164,7 @@ function encodeJson(body: JsonObject): string {
   try {
     return JSON.stringify(body);
   } catch (cause) {
-    throw new BadRequestError("the request cannot be written as JSON", { cause });
+    throw new BadRequestError("the request cannot be encoded as JSON", { cause });
   }
 }
 
@@ -184,7 +184,7 @@ export class Answer {
   record(): JsonObject {
     const parsed = this.json() ?? {};
     if (typeof parsed !== "object" || Array.isArray(parsed)) {
-      throw new ServerError(`${this.what}: the answer is not a JSON object`);
+      throw new ServerError(`${this.what}: the response is not a JSON object`);
     }
     return parsed as JsonObject;
   }
@@ -197,7 +197,7 @@ export class Answer {
       const name = [...names, "items"].find((candidate) => wrapper[candidate] != null);
       parsed = name === undefined ? [] : wrapper[name];
     }
-    if (!Array.isArray(parsed)) throw new ServerError(`${this.what}: the answer is not a list`);
+    if (!Array.isArray(parsed)) throw new ServerError(`${this.what}: the response is not a list`);
     return parsed;
   }
 
@@ -215,7 +215,7 @@ export class Answer {
     const children = this.entries("children", "sandboxes")
       .map((child) => (typeof child === "string" ? { id: child } : child))
       .filter((child): child is JsonObject => typeof child === "object" && child !== null);
-    if (!children.length) throw new ServerError(`${this.what}: the answer names no child`);
+    if (!children.length) throw new ServerError(`${this.what}: the response has no child`);
     return children;
   }
 
@@ -225,7 +225,7 @@ export class Answer {
     try {
       return JSON.parse(text);
     } catch (cause) {
-      throw new ServerError(`${this.what}: the answer is not JSON`, {
+      throw new ServerError(`${this.what}: the response is not JSON`, {
         hint: "check that the base URL is a PandaStack server",
         cause,
       });

@@ -38,8 +38,8 @@ test("a run's answer is read in both forms of results", async (t) => {
 
 test("a timeout and a lost context have their own errors", async (t) => {
   const { server, context: made } = await context(t);
-  server.on("POST", `${CONTEXTS}/c1/run`, 504, { error: "timeout: the code ran past 1 ms", code: "exec_timeout" });
-  server.on("POST", `${CONTEXTS}/c1/run`, 404, { error: "there is no context `c1`", code: "not_found" });
+  server.on("POST", `${CONTEXTS}/c1/run`, 504, { error: "timeout: the code exceeded 1 ms", code: "exec_timeout" });
+  server.on("POST", `${CONTEXTS}/c1/run`, 404, { error: "context `c1` not found", code: "not_found" });
   await assert.rejects(made.runCode("1"), SandboxTimeout);
   await assert.rejects(made.runCode("1"), NotFoundError);
 });

@@ -223,7 +223,7 @@ def test_a_deployment_under_load_fails_no_request_and_a_rollback_is_instant(apps
         wait_until("answers of the old version", lambda: "one" in load.answers[-8:], 30)
     assert load.failures == []
     assert {"one", "two"} <= set(load.answers), "both versions served"
-    assert ended["trigger"] == "rollback" and "answers again" in ended["build_logs"]
+    assert ended["trigger"] == "rollback" and "responds again" in ended["build_logs"]
     statuses = [one["status"] for one in apps.call("GET", f"/apps/{served['id']}/deploys", 200)["items"]]
     assert statuses == ["live", "rolled_back", "superseded"]
     print(f"rollback under load: {took:.2f} s, {len(load.answers)} requests")
@@ -372,7 +372,7 @@ def test_a_variable_with_a_new_value_stays_what_it_is(apps: Apps) -> None:
     for dotenv, part in [
         ("A=1\nB='s3cret", "line 2"),
         ("s3cret-key=1", "line 1"),
-        ("A=1\nPORT=3000", "line 2: `PORT` is what the app's setting `port` says"),
+        ("A=1\nPORT=3000", "line 2: `PORT` comes from the app's `port` setting"),
     ]:
         error = apps.call("POST", f"{path}/import", 400, json={"dotenv": dotenv, "secret": True})["error"]
         assert part in error and "s3cret" not in error, error
@@ -477,7 +477,7 @@ def test_who_follows_what_it_prints_goes_on_with_the_next_version(apps: Apps, se
         lines = (line for line in log.iter_lines() if line.startswith("data: "))
         for _ in range(2):
             ended = apps.live(apps.call("POST", f"/apps/{served['id']}/restart", 202))
-            assert next(line for line in lines if line.startswith(f"data: ==> deployment {ended['id']} serves now"))
+            assert next(line for line in lines if line.startswith(f"data: ==> deployment {ended['id']} is live now"))
             mark = uuid.uuid4().hex
             get(served, f"/{mark}")
             assert next(line for line in lines if mark in line) == f"data: served /{mark}"
@@ -547,7 +547,7 @@ def test_no_request_fails_while_it_sleeps_and_wakes_under_load(apps: Apps, serve
 def test_refusals_say_what_to_do(apps: Apps, served: Dict[str, Any]) -> None:
     for body, part in [
         ({"name": "api"}, "choose another name"),
-        ({"name": "8000-x"}, "begins with a letter"),
+        ({"name": "8000-x"}, "begin with a letter"),
         ({"name": "ok", "git_url": "file:///etc"}, "git_url"),
         ({"name": "ok", "cpu": 6400}, "`cpu` must be"),
     ]:
@@ -556,7 +556,7 @@ def test_refusals_say_what_to_do(apps: Apps, served: Dict[str, Any]) -> None:
     apps.call("GET", "/apps/nope", 404)
     other = apps.create()
     assert "git_url" in apps.call("POST", f"/apps/{other['id']}/deploys", 400)["error"]
-    assert "no earlier version" in apps.call("POST", f"/apps/{other['id']}/rollback", 409)["error"]
+    assert "no earlier deployment" in apps.call("POST", f"/apps/{other['id']}/rollback", 409)["error"]
 
 
 def test_a_webhook_needs_its_secret_and_a_push_to_the_branch(apps: Apps) -> None:
@@ -572,7 +572,7 @@ def test_a_webhook_needs_its_secret_and_a_push_to_the_branch(apps: Apps) -> None
     assert deliver(push, "1", b"wrong").status_code == 401
     assert deliver(b"{}", "2", event="ping").json() == {"ignored": "pong"}
     other = json.dumps({"ref": "refs/heads/dev", "after": "a" * 40}).encode()
-    assert "not the branch" in deliver(other, "3").json()["ignored"]
+    assert "not to the app's branch" in deliver(other, "3").json()["ignored"]
     first = deliver(push, "4")
     assert first.status_code == 202
     assert "before" in deliver(push, "4").json()["ignored"]

@@ -90,7 +90,7 @@ def test_a_source_that_is_too_large_is_refused_before_it_is_sent(apps: Apps) -> 
         ]
         stream.sendall("\r\n".join([*head, "", ""]).encode())
         answer = read_until(stream, b"}")
-    assert answer.startswith(b"HTTP/1.1 413") and b"leave out what a build makes anew" in answer, answer
+    assert answer.startswith(b"HTTP/1.1 413") and b"leave out build output" in answer, answer
     assert apps.call("GET", f"/apps/{app['id']}/deploys", 200)["items"] == []
 
 

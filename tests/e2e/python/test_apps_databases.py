@@ -148,12 +148,12 @@ def test_a_database_is_reached_by_its_app_alone(apps: Apps, client: PandaStack, 
         other.filesystem.write("/root/postgres.py", POSTGRES)
         script = f"from postgres import *; print(attempt(lambda: Session({url!r}).query('SELECT 1')))"
         said = other.exec(["python3", "-c", script], cwd="/root")
-        assert "28000 no database" in said.stdout, (said.stdout, said.stderr)
+        assert "is not attached to this app" in said.stdout, (said.stdout, said.stderr)
     machine = live["sandbox_id"]
     foreign = url.replace(id, "0" * len(id))
     script = f"from postgres import *; print(attempt(lambda: Session({foreign!r}).query('SELECT 1')))"
     ran = apps.call("POST", f"/sandboxes/{machine}/exec", 200, json={"argv": ["python3", "-c", script], "cwd": "/srv/app"})
-    assert "28000 no database" in ran["stdout"], ran
+    assert "is not attached to this app" in ran["stdout"], ran
     # The app sleeps, too: its connection ended meanwhile, which it is told, and the next one is made.
     assert page(app, "/hold") == "held" and page(app, "/held") == "7"
     apps.call("POST", f"/sandboxes/{machine}/hibernate", 200)
@@ -169,7 +169,7 @@ def test_what_is_detached_is_out_of_reach_at_once(apps: Apps, client: PandaStack
     apps.call("DELETE", f"/apps/{app['id']}/databases/{id}", 204)
     apps.call("DELETE", f"/apps/{app['id']}/databases/{id}", 404)
     wait_until("its session ends", lambda: page(app, "/held").startswith("failed"), 30)
-    assert "28000 no database" in page(app, "/query/SELECT")
+    assert "is not attached to this app" in page(app, "/query/SELECT")
     restarted = apps.call("POST", f"/apps/{app['id']}/restart", 202)
     apps.live(restarted)
     assert page(app, "/") == "none"

@@ -256,7 +256,7 @@ def test_a_branch_that_disappears_leaves_what_serves(world: Tuple[Platform, Path
     repository.git("update-ref", "-d", "refs/heads/main", at=repository.bare)
     repository.git("gc", "-q", "--prune=now", at=repository.bare)
     for ended in (client.ended("gone", client.tell_push("gone", "hush", second)["deployment_id"]), deploy(client, "gone")):
-        assert ended["status"] == "failed" and "does the branch exist" in ended["build_logs"], ended["build_logs"]
+        assert ended["status"] == "failed" and "check that the branch exists" in ended["build_logs"], ended["build_logs"]
     assert client.page("gone") == "one"
     client.call("DELETE", "/apps/gone", 204)
 
@@ -483,7 +483,7 @@ def test_a_killed_server_neither_loses_nor_hangs_a_deployment(world: Tuple[Platf
     ended = client.ended(app, begun)
     assert ended["status"] == "live", ended["build_logs"]
     if role == "control":
-        assert "begins again" in ended["build_logs"]
+        assert "starts again" in ended["build_logs"]
     assert client.page(app).startswith("crash")
 
 
@@ -554,7 +554,7 @@ def test_a_given_deploy_key_is_seen_by_git_alone(
     # A fork's code must not come near the key.
     told = Hook(client, "given", "hush").pull("opened", 3, commit, head=2)
     ended = client.ended("pr-3-given", told["deployment_id"])
-    assert ended["status"] == "failed" and "https address" in ended["error"], ended
+    assert ended["status"] == "failed" and "https URL" in ended["error"], ended
     client.call("DELETE", "/apps/given", 204)
 
 

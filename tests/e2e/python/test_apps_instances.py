@@ -106,7 +106,7 @@ def test_a_deployment_and_a_rollback_under_load_fail_no_request(apps: Apps, thre
         back = apps.live(apps.call("POST", f"/apps/{three['id']}/rollback", 202))
         wait_until("three machines of the old version", lambda: len(answering(load, "one")) == 3, 60)
     assert load.failures == []
-    assert set(instances(apps, three)) == before and back["build_logs"].count("answers again") == 3, back
+    assert set(instances(apps, three)) == before and back["build_logs"].count("responds again") == 3, back
 
 
 def test_a_machine_that_dies_costs_no_request_and_is_replaced(

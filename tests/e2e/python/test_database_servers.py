@@ -190,9 +190,9 @@ def test_without_a_name_an_option_says_it_and_every_mistake_is_answered(platform
         assert whose(session(platform, each, **unnamed, options=f"endpoint={each['id']}-pooler")) == (each["id"], True)
     first, second = two
     for how, said in (
-        ({"host": f"no-such-database.{DOMAIN}"}, "FATAL:  there is no database `no-such-database`"),
+        ({"host": f"no-such-database.{DOMAIN}"}, "FATAL:  database `no-such-database` not found"),
         (unnamed, "FATAL:  the client did not name a database"),
-        ({"options": f"endpoint={second['id']}"}, f"FATAL:  the host name means database `{first['id']}`"),
+        ({"options": f"endpoint={second['id']}"}, f"FATAL:  the host name names database `{first['id']}`"),
     ):
         with pytest.raises(psycopg.OperationalError, match=re.escape(said)):
             session(platform, first, **how)

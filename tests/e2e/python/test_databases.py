@@ -193,8 +193,8 @@ def test_mistakes_say_what_to_do(database: Database) -> None:
     url = database["connection_url"]
     for wrong, said in (
         (url.replace("sslmode=require", "sslmode=disable"), "sslmode=require"),
-        (url.replace(database["id"], "no-such-database"), "this port is that of another database than `no-such-database`"),
-        (url.replace(database["id"], "no-such-database"), "use that database's own port: `pandastack db url`"),
+        (url.replace(database["id"], "no-such-database"), "this port does not belong to database `no-such-database`"),
+        (url.replace(database["id"], "no-such-database"), "use the port of that database; `pandastack db url`"),
         (url.replace(database["password"], "wrong"), "password authentication failed"),
         (url.replace("/app?", "/none?"), 'database "none" does not exist'),
     ):

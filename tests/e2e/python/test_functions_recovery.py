@@ -111,7 +111,7 @@ def test_a_full_disk_stops_deploys_and_not_calls(platform: Platform) -> None:
             fill(filler, RESERVE_BYTES // 2)
             with pytest.raises(PandaStackError) as refused:
                 functions.deploy_bundle(function, bundle())
-            assert refused.value.status == 507 and "version 2 was not deployed: disk full" in str(refused.value)
+            assert refused.value.status == 507 and "version 2 failed to deploy: disk full" in str(refused.value)
             # There is no room for another machine: calls wait for the one that runs.
             with ThreadPoolExecutor(3) as pool:
                 runs = list(pool.map(lambda _: functions.invoke(function, {"seconds": 0.5}), range(3)))

@@ -146,9 +146,9 @@ def test_failures_are_sentences() -> None:
     async def go() -> None:
         async with over_stdio() as agent:
             refusals: Dict[str, Callable[[], Awaitable[tuple[str, bool]]]] = {
-                "there is no sandbox": lambda: agent.try_call("sandbox_exec", sandbox_id="not-there", command="true"),
-                "is not a sandbox id": lambda: agent.try_call("sandbox_delete", sandbox_id="NOT AN ID"),
-                "there is no template": lambda: agent.try_call("sandbox_create", template="nothing"),
+                "sandbox `not-there` not found": lambda: agent.try_call("sandbox_exec", sandbox_id="not-there", command="true"),
+                "is not a valid sandbox id": lambda: agent.try_call("sandbox_delete", sandbox_id="NOT AN ID"),
+                "template `nothing` not found": lambda: agent.try_call("sandbox_create", template="nothing"),
                 "steps of 128": lambda: agent.try_call("sandbox_create", memory_mb=1000),
             }
             for sentence, attempt in refusals.items():

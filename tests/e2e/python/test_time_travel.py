@@ -144,7 +144,7 @@ def test_rollback_only_to_what_is_its_own(client: PandaStack, own: Sandbox) -> N
         with pytest.raises(PandaStackError) as refused:
             child.rollback(snapshot)
         assert refused.value.status == 400 and "create a sandbox from it" in str(refused.value)
-    with pytest.raises(NotFoundError, match="whole id"):
+    with pytest.raises(NotFoundError, match="full id"):
         own.rollback("00000000-0000-4000-8000-000000000000")
     assert own.exec("echo alive").stdout == "alive\n"
 

@@ -6,7 +6,7 @@ use super::allowance;
 
 /// A phrase in lower case, the term to use instead, and the number of lines that still have it. A
 /// number only goes down; a phrase with none left stays, so that it does not come back.
-const PHRASES: [(&str, &str, usize); 21] = [
+const PHRASES: [(&str, &str, usize); 42] = [
     ("lead ports of this machine", "forward local ports", 0),
     ("make, use and delete", "manage", 1),
     ("show and set what", "show or change", 0),
@@ -14,13 +14,13 @@ const PHRASES: [(&str, &str, usize); 21] = [
     ("what the workspace gives", "defaults for new sandboxes", 0),
     ("something at certain times", "schedules", 0),
     ("what a shell needs to complete", "shell completions", 0),
-    ("ended before its end", "cancelled", 2),
-    ("goes on after its end", "unexpected data after", 1),
-    ("is not what this call takes", "invalid value for", 6),
-    ("something else is being done to", "another operation is in progress", 1),
-    ("is being taken already", "is already being processed", 2),
-    ("there is no such thing", "not found", 3),
-    ("no path that a request could have", "is not a valid request path", 1),
+    ("ended before its end", "cancelled", 1),
+    ("goes on after its end", "unexpected data after", 0),
+    ("is not what this call takes", "invalid value for", 0),
+    ("something else is being done to", "another operation is in progress", 0),
+    ("is being taken already", "is already being processed", 0),
+    ("there is no such thing", "not found", 1),
+    ("no path that a request could have", "is not a valid request path", 0),
     ("takes its turn first", "a keyed mutex", 0),
     ("one that stands still", "a stopped machine", 2),
     ("on this word", "just before resume", 1),
@@ -28,6 +28,27 @@ const PHRASES: [(&str, &str, usize); 21] = [
     ("nothing that is said is left out", "applies the given settings", 0),
     ("when nobody looks", "when idle", 1),
     ("which nobody waits for", "in the background", 0),
+    ("is not spoken here", "is not supported", 0),
+    ("take that back first", "remove the protection first", 0),
+    ("did not say which database", "did not name a database", 0),
+    ("say what to run", "give a command to run", 0),
+    ("has no version that serves", "has no live deployment", 0),
+    ("the start command was said", "start_command is set", 0),
+    ("is not readable;", "cannot be read", 0),
+    ("hung up at the login", "closed the connection during login", 0),
+    ("is being tried already", "is already in progress", 0),
+    ("which alone may", "only its owner can", 0),
+    ("lists those there are", "`pandastack ... list` shows them", 0),
+    ("names are for people", "give its full id", 0),
+    ("is the machine of database", "runs database", 0),
+    ("nobody could type", "has a passphrase", 0),
+    ("ports that are none", "invalid ports", 0),
+    ("is no number", "is not a number", 0),
+    ("is changing all the time", "was changed by other requests", 0),
+    ("its log says why", "see its log", 0),
+    ("nobody knows why", "the cause is unknown", 0),
+    ("when it needs it no more", "when no longer needed", 0),
+    ("which leads out of it", "points outside of it", 0),
 ];
 /// The file with the table above.
 const OWN_FILE: &str = "xtask/src/tidy/phrases.rs";

@@ -76,7 +76,7 @@ impl BuildError {
             }
             (_, Some(signal), _) => format!("it was killed by signal {signal}"),
             (_, _, 127) => "a program it needs is not installed (exit code 127)".to_owned(),
-            (.., code) => format!("it exited with code {code}"),
+            (.., code) => format!("it failed with exit code {code}"),
         };
         Self::step_because(what, &why)
     }

@@ -153,7 +153,7 @@ mod tests {
         let two = attached("d2", EnvScope::All);
         let before = spec.clone();
         assert!(put(&mut spec, "MAIN_URL", &two).unwrap_err().message.contains("d1"));
-        assert!(put(&mut spec, "TAKEN", &two).unwrap_err().message.contains("of its own"));
+        assert!(put(&mut spec, "TAKEN", &two).unwrap_err().message.contains("already has a variable"));
         assert!(put(&mut spec, "TAKEN", &one).is_err());
         assert_eq!(spec, before, "what is refused changes nothing");
         for at in 1..DATABASES_PER_APP_MAX {

@@ -209,7 +209,7 @@ async fn a_preview_that_is_opened_again_while_it_is_removed_comes_back() {
     let early = early.unwrap();
     assert!(early.headers.contains_key("retry-after"), "the other one may fail, so its host sends it again");
     let early = early.refused(503, "unavailable");
-    assert!(early["error"].as_str().unwrap().contains("being taken"), "{early}");
+    assert!(early["error"].as_str().unwrap().contains("being processed"), "{early}");
     world.execute("DROP TRIGGER stay", &[]).await;
     // Ends in another look at what is to be removed.
     deploy(&world, "other").await;

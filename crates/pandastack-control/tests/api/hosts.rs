@@ -111,7 +111,7 @@ async fn what_has_no_row_is_forgotten_and_what_is_lost_is_said_so() {
     let path = format!("/v1/sandboxes/{id}");
     eventually("it failed", || async { world.get(&path).await.json["status"] == "failed" }).await;
     let shown = world.get(&path).await.expect(200);
-    assert!(shown["failure"].as_str().unwrap().contains("no longer has it"), "{shown}");
+    assert!(shown["failure"].as_str().unwrap().contains("no longer has this sandbox"), "{shown}");
     world.delete(&path).await.expect(204);
     assert!(world.ids().await.is_empty());
 }

@@ -55,7 +55,7 @@ async fn record(State((calls, shown)): State<(Calls, Value)>, request: Request) 
     calls.lock().unwrap().push((call.clone(), key, request.extensions().get::<OnBehalf>().cloned()));
     match call.as_str() {
         "GET /v1/sandboxes/gone" => {
-            let body = json!({ "error": "there is no sandbox `gone`", "code": "not_found", "request_id": "r" });
+            let body = json!({ "error": "sandbox `gone` not found", "code": "not_found", "request_id": "r" });
             (StatusCode::NOT_FOUND, Json(body)).into_response()
         }
         call if call.contains("/processes") => Json(json!({ "processes": [] })).into_response(),
@@ -123,7 +123,7 @@ async fn the_control_plane_passes_the_key_on_and_translates_refusals() {
     let (status, body) = made.control("/sandboxes/gone", Some("pds_key")).await;
     assert_eq!(
         (status, &body["code"], &body["message"]),
-        (404, &json!(404), &json!("there is no sandbox `gone`"))
+        (404, &json!(404), &json!("sandbox `gone` not found"))
     );
     assert_eq!(made.last().1.as_deref(), Some("Bearer pds_key"));
     let (status, body) = made.control("/sandboxes/Not_An_Id", Some("pds_key")).await;

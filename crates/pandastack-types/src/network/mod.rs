@@ -385,7 +385,7 @@ mod tests {
                 .map_err(|error| error.to_string())
         };
         assert!(parse(list(NETWORK_TARGETS_MAX)).is_ok());
-        assert!(parse(list(NETWORK_TARGETS_MAX + 1)).unwrap_err().contains("at most"));
+        assert!(parse(list(NETWORK_TARGETS_MAX + 1)).unwrap_err().contains("the limit is"));
         let classes = |count: usize| (1..=count).map(|port| format!("a.com:{port}")).collect();
         assert!(parse(classes(NETWORK_PORT_CLASSES_MAX)).is_ok());
         assert!(parse(classes(NETWORK_PORT_CLASSES_MAX + 1)).unwrap_err().contains("port sets"));

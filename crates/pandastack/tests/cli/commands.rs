@@ -96,7 +96,7 @@ fn a_unique_prefix_of_an_id_is_enough() {
         &["sandbox", "get", "NO_SUCH"],
         1,
         "",
-        "error: `NO_SUCH` is not a sandbox id: use 1 to 57 lowercase letters, digits and `-`\n\
+        "error: `NO_SUCH` is not a valid sandbox id; use 1 to 57 lowercase letters, digits and `-`\n\
          hint: run `pandastack sandbox list` to see all IDs\n",
     );
 }

@@ -11,7 +11,7 @@ def need_text(data: Mapping[str, Any], name: str, what: str) -> str:
     """A required, non-empty string of an answer."""
     value = data.get(name)
     if not isinstance(value, str) or not value:
-        raise ServerError(f"the server's answer for {what} has no {name!r}")
+        raise ServerError(f"the server's response for {what} has no {name!r}")
     return value
 
 

@@ -158,7 +158,7 @@ def encode_json(body: Mapping[str, Any]) -> bytes:
     try:
         return json.dumps(body, separators=(",", ":"), allow_nan=False).encode("utf-8")
     except (TypeError, ValueError) as error:
-        raise BadRequestError(f"the request cannot be written as JSON: {error}") from error
+        raise BadRequestError(f"the request cannot be encoded as JSON: {error}") from error
 
 
 def segment(name: str, what: str) -> str:
@@ -186,14 +186,14 @@ class Answer:
             return json.loads(self.body)
         except ValueError as error:
             raise ServerError(
-                f"{self.what}: the answer is not JSON", hint="check that the base URL is a PandaStack server"
+                f"{self.what}: the response is not JSON", hint="check that the base URL is a PandaStack server"
             ) from error
 
     def record(self) -> Dict[str, Any]:
         """The answer as an object; an empty body is an empty object."""
         parsed = self._json() if self.body.strip() else {}
         if not isinstance(parsed, dict):
-            raise ServerError(f"{self.what}: the answer is not a JSON object")
+            raise ServerError(f"{self.what}: the response is not a JSON object")
         return parsed
 
     def entries(self, *names: str) -> List[Any]:
@@ -203,7 +203,7 @@ class Answer:
             found = [parsed[name] for name in (*names, "items") if parsed.get(name) is not None]
             parsed = found[0] if found else []
         if not isinstance(parsed, list):
-            raise ServerError(f"{self.what}: the answer is not a list")
+            raise ServerError(f"{self.what}: the response is not a list")
         return parsed
 
     def records(self, *names: str) -> List[Dict[str, Any]]:
@@ -223,7 +223,7 @@ def fork_children(answer: Answer) -> List[Dict[str, Any]]:
     children = [{"id": child} if isinstance(child, str) else child for child in parsed or []]
     records = [child for child in children if isinstance(child, dict)]
     if not records:
-        raise ServerError(f"{answer.what}: the answer names no child")
+        raise ServerError(f"{answer.what}: the response has no child")
     return records
 
 
@@ -268,7 +268,7 @@ def code_command(code: str, language: str) -> List[str]:
         return ["python3", "-c", code]
     if language in ("shell", "bash", "sh"):
         return ["bash", "-c", code]
-    raise BadRequestError(f"language {language!r} is not known", hint="use 'python' or 'shell'")
+    raise BadRequestError(f"language {language!r} is not supported", hint="use 'python' or 'shell'")
 
 
 def run_call(command: Command, timeout_seconds: Optional[float], **options: Any) -> Call:

@@ -70,15 +70,15 @@ PandastackError = PandaStackError
 
 
 class BadRequestError(PandaStackError):
-    """The request cannot be served as it is (4xx, or refused here before sending)."""
+    """The request is invalid: a 4xx status, or this client refused to send it."""
 
 
 class AuthError(PandaStackError):
-    """The key is missing, unknown, expired, or not allowed to do this."""
+    """The API key is missing, invalid, expired or not allowed to do this."""
 
 
 class PermissionDeniedError(AuthError, BadRequestError):
-    """The key is valid but may not do this (403)."""
+    """The API key is valid but does not allow this (403)."""
 
 
 class NotFoundError(PandaStackError):
@@ -86,23 +86,23 @@ class NotFoundError(PandaStackError):
 
 
 class ConflictError(BadRequestError):
-    """The object is in a state that forbids this (409)."""
+    """The state of the resource does not allow this (409)."""
 
 
 class RateLimitError(BadRequestError):
-    """Too many requests, or a quota is used up (429)."""
+    """Too many requests, or a quota is reached (429)."""
 
 
 class ServerError(PandaStackError):
-    """The server failed, or answered something this client cannot read (5xx)."""
+    """The server failed (5xx), or its response cannot be read."""
 
 
 class CapacityError(ServerError):
-    """No room right now for another machine (503 with ``Retry-After``, or 507)."""
+    """No host has room for another machine (503 with ``Retry-After``, or 507)."""
 
 
 class APIConnectionError(PandaStackError):
-    """The server cannot be reached, or the connection broke before the answer was complete."""
+    """The server is unreachable, or the connection broke before the response was complete."""
 
 
 #: Name used by earlier releases; shadows the builtin only where it is imported by name.
@@ -110,11 +110,11 @@ ConnectionError = APIConnectionError
 
 
 class RequestTimeout(APIConnectionError, builtins.TimeoutError):
-    """The server did not answer within the call's time limit."""
+    """The server did not respond within the time limit of the call."""
 
 
 class SandboxTimeout(PandaStackError, builtins.TimeoutError):
-    """A command ran longer than its ``timeout_seconds`` and was ended."""
+    """A command exceeded its ``timeout_seconds`` and was killed."""
 
 
 class ExecInterrupted(PandaStackError):
@@ -124,7 +124,7 @@ class ExecInterrupted(PandaStackError):
     """
 
     def __init__(self, message: str, *, partial_stdout: str = "", partial_stderr: str = "") -> None:
-        super().__init__(message, hint="look at the sandbox's status; run the command again if it is safe to repeat")
+        super().__init__(message, hint="check the sandbox's status; run the command again if it is safe to repeat")
         self.partial_stdout = partial_stdout
         self.partial_stderr = partial_stderr
 
@@ -161,15 +161,15 @@ _CLASS_BY_STATUS: Dict[int, Type[PandaStackError]] = {
 }
 
 _HINT_BY_CODE = {
-    "template_baking": "the template is being prepared for its first use; the same call works once that is done",
+    "template_baking": "the template is being built for its first use; retry when it is ready",
 }
 
 _HINT_BY_STATUS = {
     401: "set PANDASTACK_API_KEY or pass api_key=; `pandastack up` writes a working key to ~/.config/pandastack/config.json",
-    403: "use a key of the workspace that owns the object",
+    403: "use a key of the workspace that owns the resource",
     429: "wait and retry, or delete sandboxes that are no longer needed",
-    501: "this server does not have that service",
-    507: "the host's disk is full: delete snapshots and hibernated sandboxes, and see `pandastack doctor`",
+    501: "this server does not offer this feature",
+    507: "delete snapshots and hibernated sandboxes to free disk space, and see `pandastack doctor`",
 }
 
 _TIMEOUT_PHRASES = ("timeout", "timed out", "deadline exceeded")

@@ -56,7 +56,7 @@ class ExecResult:
         exit_code = optional_integer(data, "exit_code")
         if exit_code is None:
             # Taking 0 here would turn a broken answer into a success.
-            raise ServerError("the server's answer for exec has no 'exit_code'")
+            raise ServerError("the server's response for exec has no 'exit_code'")
         return cls(
             stdout=text(data, "stdout"),
             stderr=text(data, "stderr"),

@@ -304,7 +304,7 @@ def _range(offset: int, length: Optional[int]) -> Dict[str, str]:
     if offset == 0 and length is None:
         return {}
     if offset < 0 or (length is not None and length < 1):
-        raise BadRequestError(f"offset {offset} and length {length} name no part of a file")
+        raise BadRequestError(f"offset {offset} and length {length} are not a valid range")
     end = "" if length is None else str(offset + length - 1)
     return {"Range": f"bytes={offset}-{end}"}
 

@@ -144,7 +144,7 @@ class AsyncTransport:
             async for chunk in response.aiter_bytes():
                 body += chunk
                 if len(body) > limit:
-                    raise ServerError(f"{call.what}: the answer is longer than {limit} bytes")
+                    raise ServerError(f"{call.what}: the response is longer than {limit} bytes")
                 if time.monotonic() > deadline:
                     raise httpx.ReadTimeout("the answer came too slowly")
         finally:

@@ -68,7 +68,7 @@ def explore(
         outcomes = _io.each(max_concurrency or 4, branch, list(zip(children, candidates)))
         viable = [outcome for outcome in outcomes if outcome.ok or not require_success]
         if not viable:
-            raise ExploreError("explore: no branch succeeded; `outcomes` of this error says why", outcomes)
+            raise ExploreError("explore: no branch succeeded; see `outcomes` of this error", outcomes)
         best = pick(viable, select)
         kept = next(child for child in children if child.id == best.sandbox_id)
     finally:

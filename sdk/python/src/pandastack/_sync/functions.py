@@ -122,11 +122,11 @@ class FunctionsAPI:
             found = self.get(function)
             status = found.get("deploy_status")
             if status == "failed":
-                raise FunctionDeployError(f"{found['name']!r} was not deployed: {found.get('deploy_error')}")
+                raise FunctionDeployError(f"{found['name']!r} failed to deploy: {found.get('deploy_error')}")
             if status != "building":
                 return found
             if time.monotonic() > deadline:
-                raise RequestTimeout(f"the deploy of {found['name']!r} took longer than {timeout_seconds:g} s")
+                raise RequestTimeout(f"the deployment of {found['name']!r} took longer than {timeout_seconds:g} s")
             sleep(LOOK_EVERY_SECONDS)
 
     def update(self, function: str, **changes: Any) -> FunctionInfo:

@@ -91,7 +91,7 @@ class TemplatesAPI:
             if build.is_done:
                 return build
             if time.monotonic() + poll_interval > deadline:
-                raise RequestTimeout(f"the build of {build.name!r} is not over after {timeout_seconds:g} s")
+                raise RequestTimeout(f"the build of {build.name!r} did not finish within {timeout_seconds:g} s")
             sleep(poll_interval)
 
 

@@ -145,7 +145,7 @@ class Transport:
             for chunk in response.iter_bytes():
                 body += chunk
                 if len(body) > limit:
-                    raise ServerError(f"{call.what}: the answer is longer than {limit} bytes")
+                    raise ServerError(f"{call.what}: the response is longer than {limit} bytes")
                 if time.monotonic() > deadline:
                     raise httpx.ReadTimeout("the answer came too slowly")
         finally:
