@@ -19,17 +19,19 @@ _STORE = "a platform for one more store; pandastack-backup's tests use it, test_
 _GIT_KILL = "builds for a minute; test_apps_crash.py kills the same servers at named steps"
 
 _ALWAYS = {
-    "test_a_killed_control_leaves_one_version_or_the_other": ("control.deploy.built", "control.deploy.switched"),
-    "test_a_killed_agent_leaves_one_version_or_the_other": ("control.deploy.booted",),
+    "test_a_killed_control_leaves_one_version_or_the_other": ("built", "switched"),
+    "test_a_killed_agent_leaves_one_version_or_the_other": ("booted",),
 }
-_DEPLOY_STEPS = ("begun", "machine", "fetched", "built", "saved", "kept", "booted", "healthy", "switched", "ended")
+_DEPLOY_STEPS = (
+    "begun", "machine", "fetched", "built", "saved", "kept", "booted", "healthy", "switched", "ended",
+)
 
 FULL_ONLY: Dict[str, str] = {
     "test_apps.py::test_an_open_websocket_stays_with_the_version_it_was_opened_on":
         "90 s between pings; the test of the close frame talks to an old version after a deployment",
-    **{f"test_apps_crash.py::{test}[{step}]": _STEPS
+    **{f"test_apps_crash.py::{test}[control.deploy.{step}]": _STEPS
        for test, always in _ALWAYS.items()
-       for step in map("control.deploy.{}".format, _DEPLOY_STEPS) if step not in always},
+       for step in _DEPLOY_STEPS if step not in always},
     **{f"test_apps_frameworks.py::test_a_pushed_sample_is_shown[{name}]": _APP
        for name in ("static", "vite", "next", "cra", "django", "fastapi", "plain")},
     "test_apps_frameworks.py::test_a_second_push_installs_nothing_and_changes_the_page": _APP,
@@ -37,7 +39,7 @@ FULL_ONLY: Dict[str, str] = {
     "test_apps_git.py::test_other_hosts_tell_of_pushes_too[gitea]":
         "four deployments; `gitlab` always runs, and hooks.rs reads deliveries of every host",
     "test_database_backups.py::test_more_log_than_is_handed_out_at_once_comes_back":
-        "archives and replays 96 MiB; feed.rs and restore.rs of control's backups prove the files and the room",
+        "archives and replays 96 MiB; feed.rs and restore.rs of control prove the files and the room",
     "test_database_stores.py::test_backups_come_back_from_another_clouds_store": _STORE,
     "test_databases.py::test_a_database_without_work_falls_asleep_and_one_with_work_does_not[120]":
         "five minutes in which nothing happens; 5 s always run",
@@ -49,7 +51,7 @@ FULL_ONLY: Dict[str, str] = {
     "test_time_travel.py::test_light_sleepers_make_room":
         "starts the platform twice more; placement.rs proves who gives up room, the test of dozing the rest",
     "test_volume_faults.py::test_a_power_failure_loses_nothing_acknowledged":
-        "starts the platform anew; test_crash_matrix.py has power failures, the killed machine the same writer",
+        "starts the platform anew; test_crash_matrix.py has power failures, a killed machine the writer",
 }
 
 

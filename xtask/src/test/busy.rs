@@ -13,7 +13,8 @@ impl Processors {
         Self::read(&std::fs::read_to_string("/proc/stat").unwrap_or_default())
     }
 
-    /// The line `cpu user nice system idle iowait irq softirq steal ...`. Time of guests is in `user` already.
+    /// The line `cpu user nice system idle iowait irq softirq steal ...`. Time of guests is in `user`
+    /// already.
     fn read(stat: &str) -> Self {
         let line = stat.lines().find_map(|line| line.strip_prefix("cpu ")).unwrap_or_default();
         let ticks: Vec<u64> = line.split_whitespace().take(8).map_while(|tick| tick.parse().ok()).collect();

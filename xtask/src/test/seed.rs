@@ -1,9 +1,9 @@
 //! The store that platforms of tests begin with: its templates are baked already.
 //!
-//! A bake boots an emulated machine and keeps a processor busy for a quarter of a minute. Some twenty test files
-//! start a platform of their own, and none of them is about bakes. So they begin with a copy of what the shared
-//! platform baked in this run. An agent finds bakes by the key of all that went into them, and bakes afresh if the
-//! key is another.
+//! A bake boots an emulated machine and keeps a processor busy for a quarter of a minute. Some twenty
+//! test files start a platform of their own, and none of them is about bakes. So they begin with a
+//! copy of what the shared platform baked in this run. An agent finds bakes by the key of all that
+//! went into them, and bakes afresh if the key is another.
 
 use std::path::{Path, PathBuf};
 
@@ -15,8 +15,8 @@ use crate::program::run;
 /// Names the image to tests.
 pub const SEED: &str = "PANDASTACK_TEST_STORE";
 
-/// Leaves images, kernels and bakes. In a mount namespace of its own: machines that start meanwhile would take the
-/// mount along, and the file system would stay in use.
+/// Leaves images, kernels and bakes. In a mount namespace of its own: machines that start meanwhile
+/// would take the mount along, and the file system would stay in use.
 const STRIP: &str = r#"
 mount -t xfs -o loop,nouuid,discard,nodev,nosuid "$1" "$2"
 cd "$2"
