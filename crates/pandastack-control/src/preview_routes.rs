@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use pandastack_edge::{Named, Place, Route, RouteSource, RouteUnavailable};
+use pandastack_edge::{AppRoute, Location, Route, RouteSource, RouteUnavailable};
 use pandastack_types::link::LinkKey;
 use pandastack_types::preview::PreviewKey;
 use pandastack_types::{SandboxId, SandboxState};
@@ -32,13 +32,13 @@ impl RouteSource for StoredRoutes {
         let agent = self.hosts.client(&record.host).map_err(|error| RouteUnavailable(error.to_string()))?;
         let key = PreviewKey::new(&self.link, sandbox, record.spec.preview_revision);
         Ok(Some(Route {
-            to: Place::Sandbox { agent, incarnation: record.incarnation },
+            to: Location::Sandbox { agent, incarnation: record.incarnation },
             visibility: record.spec.visibility,
             key: Some(key),
         }))
     }
 
-    async fn find_name(&self, name: &str) -> Result<Option<Named>, RouteUnavailable> {
+    async fn find_name(&self, name: &str) -> Result<Option<AppRoute>, RouteUnavailable> {
         crate::apps::names::find(self.store.as_ref(), name).await
     }
 }

@@ -1,9 +1,10 @@
 //! Packages that are directories of the source itself.
 //!
-//! Most installers copy them. A copy that was restored is of an earlier source, and installers take one that is there for good, so
-//! whoever names such a package is installed anew at every build. Better one too many than one too few.
+//! Most installers copy them. A copy that was restored is of an earlier source, and installers take one that
+//! is there for good, so whoever names such a package is installed anew at every build. Better one too many
+//! than one too few.
 
-use crate::View;
+use crate::view::View;
 
 /// Whether pyproject.toml or Pipfile has such a package. What cannot be read may name anything.
 pub(crate) fn is_in_python(view: &View) -> bool {
@@ -29,7 +30,8 @@ fn names_copied(table: &toml::Table) -> bool {
     })
 }
 
-/// Whether a package, or one of several ways to it, is a path and no link; or a member of the workspace that is said to be no link.
+/// Whether a package, or one of several ways to it, is a path and no link; or a member of the workspace that
+/// is said to be no link.
 fn is_copied(package: &toml::Value) -> bool {
     if let Some(ways) = package.as_array() {
         return ways.iter().any(is_copied);

@@ -1,9 +1,9 @@
 //! Files whose content decides whether installing again would change anything.
 //!
-//! Better one too many than one too few: a file that changed needlessly costs an installation, one that is forgotten leaves an app
-//! with packages that its source no longer asks for.
+//! Better one too many than one too few: a file that changed needlessly costs an installation, one that is
+//! forgotten leaves an app with packages that its source no longer asks for.
 
-use crate::View;
+use crate::view::View;
 
 /// Of installers that come by a command only.
 const SAID: [&str; 18] = [
@@ -77,7 +77,8 @@ pub(crate) fn included(view: &View) -> Vec<String> {
     found
 }
 
-/// Of Node, beside package.json and its lock file: what is read while packages are installed. `scripts` are those that run then.
+/// Of Node, beside package.json and its lock file: what is read while packages are installed. `scripts` are
+/// those that run then.
 pub(crate) fn node<'a>(view: &View, scripts: impl Iterator<Item = &'a str>) -> Vec<String> {
     let mut locks = Vec::new();
     add(&mut locks, NODE.iter().filter(|name| view.has(name)).map(|name| (*name).to_owned()));

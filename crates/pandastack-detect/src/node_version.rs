@@ -1,8 +1,9 @@
 //! The Node that a source wants, and whether another one would do.
 //!
-//! One major number can be installed. Whatever else is said, a range or a name, is a condition on what is there.
+//! One major number can be installed. Whatever else is said, a range or a name, is a condition on what is
+//! there.
 
-use crate::View;
+use crate::view::View;
 
 /// Names of versions with long support, by their major number.
 const NAMES: [(&str, u32); 8] = [
@@ -30,8 +31,8 @@ pub struct NodeWish {
 }
 
 impl NodeWish {
-    /// Whether a Node of this version, `22.11.0`, would do. None suits a condition that is not understood; where nothing is known of
-    /// what is there, all is well.
+    /// Whether a Node of this version, `22.11.0`, would do. None suits a condition that is not understood;
+    /// where nothing is known of what is there, all is well.
     pub fn suits(&self, has: &str) -> bool {
         let Some(has) = Version::parse(has.trim().trim_start_matches('v')) else { return true };
         self.wanted.split("||").any(|range| is_in_range(range, has.floor()))
@@ -74,8 +75,8 @@ fn said<'a>(view: &'a View, engines: Option<&'a str>) -> impl Iterator<Item = (&
     all.into_iter().filter_map(|(text, file)| text.map(|text| (text.trim(), file)))
 }
 
-/// The major number of `20`, `v20.1.0`, `^20.3`, `20.x` or `lts/iron`. A range with several of them, or with a lower end only (`>=18`),
-/// asks for no one version.
+/// The major number of `20`, `v20.1.0`, `^20.3`, `20.x` or `lts/iron`. A range with several of them, or with
+/// a lower end only (`>=18`), asks for no one version.
 fn major_of(text: &str) -> Option<u32> {
     if let Some(name) = text.strip_prefix("lts/").or_else(|| text.strip_prefix("lts-")) {
         return NAMES.iter().find(|(known, _)| name.eq_ignore_ascii_case(known)).map(|(_, major)| *major);

@@ -1,6 +1,6 @@
 //! `Procfile`: the process called `web`.
 
-use crate::View;
+use crate::view::View;
 
 /// The command of `web:`.
 pub(crate) fn web(view: &View) -> Option<String> {

@@ -1,8 +1,15 @@
 //! Python: its installer, and the object that serves.
 
-use crate::{Framework, Plan, Serve, Undetected, VENV, View, local, locks, procfile, python_version};
+use crate::framework::Framework;
+use crate::plan::{Plan, Serve};
+use crate::undetected::Undetected;
+use crate::view::View;
+use crate::{local, locks, procfile, python_version};
 
-/// The Python that has pip. Its path, because the app's own comes first among the programs of a build, and has none.
+/// Where Python packages are installed, outside of the source so that a new source leaves them alone.
+pub const VENV: &str = "/srv/venv";
+/// The Python that has pip. Its path, because the app's own comes first among the programs of a build, and
+/// has none.
 const SYSTEM_PYTHON: &str = "/usr/bin/python3";
 /// Modules that are started when nothing says otherwise.
 const MAINS: [&str; 6] = ["main.py", "app.py", "server.py", "start.py", "bot.py", "hello.py"];
@@ -112,8 +119,9 @@ impl Installer {
         }
     }
 
-    /// Installs what is part of the source again, after new code came to packages that were restored. `install` does all of it: for
-    /// installers that would leave alone a copy which is there, so that they must begin with nothing. What they fetched is in their caches.
+    /// Installs what is part of the source again, after new code came to packages that were restored.
+    /// `install` does all of it: for installers that would leave alone a copy which is there, so that they
+    /// must begin with nothing. What they fetched is in their caches.
     fn refresh(&self, view: &View, install: &str) -> Option<String> {
         match self {
             // pip installs what is a directory each time, and leaves alone what is there.
@@ -145,7 +153,8 @@ impl Installer {
     }
 }
 
-/// Whether requirements.txt may have a directory of the source among its packages, itself or in a list that it includes.
+/// Whether requirements.txt may have a directory of the source among its packages, itself or in a list that
+/// it includes.
 fn may_name_directory(view: &View) -> bool {
     let is_directory = |line: &str| {
         let (line, _) = line.split_once('#').unwrap_or((line, ""));

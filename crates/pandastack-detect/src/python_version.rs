@@ -1,6 +1,6 @@
 //! The Python that a source wants, and whether another one would do.
 
-use crate::View;
+use crate::view::View;
 
 /// The Python that a file asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,8 +51,8 @@ fn in_toml(view: &View, file: &'static str, places: &[&[&str]]) -> Option<Python
     Some(PythonWish { wanted, file })
 }
 
-/// `3.11` of `3.11.4`, `python-3.11.4` or `cpython@3.11`. Other interpreters, ranges and bare major numbers ask for nothing that could
-/// be compared.
+/// `3.11` of `3.11.4`, `python-3.11.4` or `cpython@3.11`. Other interpreters, ranges and bare major numbers
+/// ask for nothing that could be compared.
 fn version_of(text: &str) -> Option<String> {
     let text = text.trim().trim_start_matches('c');
     let text = text.strip_prefix("python").unwrap_or(text).trim_start_matches(['-', '@']);
@@ -71,7 +71,8 @@ fn numbers(text: &str) -> Option<(u32, Option<u32>, Option<u32>)> {
     Some((major, minor, minor.and(parts.next().flatten())))
 }
 
-/// Whether one condition holds for a version, by its first two numbers: the third one of what is there is not known.
+/// Whether one condition holds for a version, by its first two numbers: the third one of what is there is not
+/// known.
 fn holds(condition: &str, (major, minor): (u32, Option<u32>)) -> bool {
     let version = condition.trim_start_matches(|c: char| !c.is_ascii_digit());
     let operator = condition[..condition.len() - version.len()].trim();

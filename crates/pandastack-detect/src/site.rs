@@ -1,6 +1,8 @@
 //! Files as they are.
 
-use crate::{Framework, Plan, Serve, View};
+use crate::framework::Framework;
+use crate::plan::{Plan, Serve};
+use crate::view::View;
 
 pub(crate) fn plan(view: &View) -> Option<Plan> {
     let (directory, reason) = match view.text("Staticfile") {

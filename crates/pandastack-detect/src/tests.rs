@@ -1,5 +1,7 @@
 //! One row per kind of app and package manager: files in, plan out.
 
+use std::collections::BTreeSet;
+
 use super::*;
 
 struct Row {

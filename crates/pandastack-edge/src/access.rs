@@ -1,8 +1,8 @@
 //! Who may open a preview.
 //!
-//! A signed URL works once as a link: it sets a cookie and leads to the same address without the signature, so that the
-//! page's own requests carry the cookie and nobody copies the signature out of the address bar. Credentials of ours never
-//! reach the guest.
+//! A signed URL works once as a link: it sets a cookie and leads to the same address without the
+//! signature, so that the page's own requests carry the cookie and nobody copies the signature out
+//! of the address bar. Credentials of ours never reach the guest.
 
 use http::header::{COOKIE, LOCATION, SET_COOKIE};
 use http::request::Parts;
@@ -45,7 +45,8 @@ pub fn check(
     }
 }
 
-/// Removes credentials that nobody asked for. One look at the few names of a head costs less than looking for each of ours.
+/// Removes credentials that nobody asked for. One look at the few names of a head costs less than
+/// looking for each of ours.
 fn drop_credentials(parts: &mut Parts) {
     let is_token = |name: &HeaderName| name == TOKEN || name == TRAFFIC_TOKEN;
     let is_credential = |(name, value): (&HeaderName, &HeaderValue)| {
@@ -156,13 +157,13 @@ mod tests {
     use pandastack_types::link::LinkKey;
 
     use super::*;
-    use crate::route::Place;
+    use crate::route::Location;
 
     const NOW: i64 = 1_000;
 
     fn route(visibility: Visibility) -> Route {
         let key = PreviewKey::new(&LinkKey::new(&[7; 32]).unwrap(), &"a".parse().unwrap(), 0);
-        Route { to: Place::Fixed([127, 0, 0, 1].into()), visibility, key: Some(key) }
+        Route { to: Location::Fixed([127, 0, 0, 1].into()), visibility, key: Some(key) }
     }
 
     fn signed() -> String {

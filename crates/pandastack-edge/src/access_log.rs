@@ -4,9 +4,9 @@
 //! 2026-11-15T05:19:07.123Z 203.0.113.9 8000-<sandbox id> GET /path 200 5316 12.3ms
 //! ```
 //!
-//! Lines are gathered and written in pieces, so that a request costs no system call. Query strings are left out: they
-//! carry secrets more often than answers. Requests to sandboxes that do not exist have no line, so that nobody fills the log
-//! with names of his own making.
+//! Lines are gathered and written in pieces, so that a request costs no system call. Query strings
+//! are left out: they carry secrets more often than answers. Requests to sandboxes that do not
+//! exist have no line, so that nobody fills the log with names of his own making.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,11 +15,11 @@ use std::time::{Duration, Instant};
 
 use http::{Method, Uri};
 use jiff::Timestamp;
+use pandastack_types::SandboxId;
 use tokio_util::sync::CancellationToken;
 
 use crate::limits::{ACCESS_LOG_BUFFER_BYTES, ACCESS_LOG_FILE_BYTES_MAX, ACCESS_LOG_OLD_FILES_MAX};
 use crate::log_file::{Bounds, LogFile};
-use crate::site::Site;
 
 /// Longest time a line is held back.
 const FLUSH_EVERY: Duration = Duration::from_secs(1);
@@ -107,7 +107,7 @@ impl AccessLog {
 /// A line, written when it is dropped: at the end of the answer, however that comes.
 pub struct Entry {
     pub(crate) log: Arc<AccessLog>,
-    pub(crate) site: Arc<Site>,
+    pub(crate) sandbox: Arc<SandboxId>,
     pub(crate) port: u16,
     pub(crate) client: Arc<str>,
     pub(crate) method: Method,
@@ -121,7 +121,8 @@ pub struct Entry {
 #[derive(Default)]
 struct Lines {
     bytes: Vec<u8>,
-    /// The last second of which there is a line, as it stands there: making it costs more than the rest of a line.
+    /// The last second of which there is a line, as it stands there: making it costs more than the
+    /// rest of a line.
     second: String,
     second_number: i64,
 }
@@ -135,16 +136,17 @@ impl Lines {
         }
         let path = entry.uri.path();
         let path = path.get(..PATH_BYTES_MAX).unwrap_or(path);
-        let (site, method) = (entry.site.id.as_str(), entry.method.as_str());
+        let (sandbox, method) = (entry.sandbox.as_str(), entry.method.as_str());
         let millis = u64::from(at.subsec_millisecond().unsigned_abs());
         let tenths = u64::try_from(entry.began.elapsed().as_micros() / 100).unwrap_or(u64::MAX);
-        // By hand: this is on the way of every request, and the machinery of `format!` costs several times as much.
+        // By hand: this is on the way of every request, and the machinery of `format!` costs
+        // several times as much.
         let line = &mut self.bytes;
         push(line, &[&self.second, "."]);
         push_number(line, millis, 3);
         push(line, &["Z ", &entry.client, " "]);
         push_number(line, entry.port.into(), 1);
-        push(line, &["-", site, " ", method, " ", path, " "]);
+        push(line, &["-", sandbox, " ", method, " ", path, " "]);
         push_number(line, entry.status.into(), 1);
         push(line, &[" "]);
         push_number(line, entry.bytes, 1);

@@ -1,7 +1,8 @@
 //! A client's socket, and since when its client takes nothing of what is written to it.
 //!
-//! Below TLS, where bytes leave: what a client with TLS takes piece by piece is one write above it. Whoever sends an answer looks at
-//! the clock; who goes on with an upgraded connection does not, because its two ends may take their time.
+//! Below TLS, where bytes leave: what a client with TLS takes piece by piece is one write above it.
+//! Whoever sends an answer looks at the clock; who goes on with an upgraded connection does not,
+//! because its two ends may take their time.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -64,8 +65,9 @@ impl ClientStream {
     }
 }
 
-/// Small answers must not wait for the client's delayed acknowledgement, and a client that vanished is noticed also where nothing
-/// is said to it: in a WebSocket, an event stream, a wait for an answer.
+/// Small answers must not wait for the client's delayed acknowledgement, and a client that vanished
+/// is noticed also where nothing is said to it: in a WebSocket, an event stream, a wait for an
+/// answer.
 pub(crate) fn tune(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     sockopt::set_socket_keepalive(stream, true)?;

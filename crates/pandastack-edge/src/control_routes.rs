@@ -6,8 +6,8 @@
 //!   GET /internal/v1/routes             a line per change: the sandbox's id, or NAMES_CHANGED; an empty line now and then
 //! ```
 //!
-//! While no control server answers, what was known before is used; when one answers again everything is read anew, since
-//! changes may have been missed.
+//! While no control server answers, what was known before is used; when one answers again
+//! everything is read anew, since changes may have been missed.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,10 +22,10 @@ use pandastack_types::preview::PreviewKey;
 use pandastack_types::{HostId, SandboxId};
 use tokio_util::sync::CancellationToken;
 
+use crate::app_route::{AppRoute, Instances};
 use crate::control_servers::{ANSWER_WAIT, ControlServers, Following};
 use crate::edge::Edge;
-use crate::names::{Instances, Named};
-use crate::route::{Place, Route, RouteSource, RouteUnavailable};
+use crate::route::{Location, Route, RouteSource, RouteUnavailable};
 
 /// Between two tries to follow changes, once every server was tried.
 const RETRY_WAIT: Duration = Duration::from_secs(1);
@@ -40,8 +40,8 @@ pub struct ControlRoutes {
 }
 
 impl ControlRoutes {
-    /// Routes from the control server at `unix:/path` or `http://address:port`, or from several with commas between them,
-    /// asked for in the name of this edge.
+    /// Routes from the control server at `unix:/path` or `http://address:port`, or from several
+    /// with commas between them, asked for in the name of this edge.
     pub fn new(control: &str, name: HostId, link: LinkKey) -> reqwest::Result<Arc<Self>> {
         let control = ControlServers::new(control, name, link)?;
         Ok(Arc::new(Self { control, agents: Mutex::new(HashMap::new()) }))
@@ -129,11 +129,11 @@ impl RouteSource for ControlRoutes {
         let path = format!("/internal/v1/routes/{sandbox}");
         let Some(route) = self.control.get::<EdgeRoute>(&path, ANSWER_WAIT).await? else { return Ok(None) };
         let key = PreviewKey::new(self.control.link(), sandbox, route.preview_revision);
-        let to = Place::Sandbox { agent: self.agent(&route)?, incarnation: route.incarnation };
+        let to = Location::Sandbox { agent: self.agent(&route)?, incarnation: route.incarnation };
         Ok(Some(Route { to, visibility: route.visibility, key: Some(key) }))
     }
 
-    async fn find_name(&self, name: &str) -> Result<Option<Named>, RouteUnavailable> {
+    async fn find_name(&self, name: &str) -> Result<Option<AppRoute>, RouteUnavailable> {
         // Only what can be in a host name: anything else is nobody's, and must not become another path.
         if !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-.".contains(&byte)) {
             return Ok(None);
@@ -143,9 +143,9 @@ impl RouteSource for ControlRoutes {
         Ok(found.map(|name| match name {
             EdgeName::Serving { sandbox, port, more, always } => {
                 let sandboxes = std::iter::once(sandbox).chain(more).collect();
-                Named::Serving(Instances { sandboxes, always, port })
+                AppRoute::Serving(Instances { sandboxes, always, port })
             }
-            EdgeName::NotServing { why } => Named::NotServing(why),
+            EdgeName::NotServing { why } => AppRoute::NotServing(why),
         }))
     }
 }

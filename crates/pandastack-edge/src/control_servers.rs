@@ -1,5 +1,5 @@
-//! The control servers that an edge may ask. They share one record, so any will do: whoever answered last is asked first,
-//! and the next one when it does not answer.
+//! The control servers that an edge may ask. They share one record, so any will do: whoever
+//! answered last is asked first, and the next one when it does not answer.
 //!
 //! Requests are signed like an agent's reports.
 
@@ -93,7 +93,8 @@ impl ControlServers {
         *self.turn.borrow()
     }
 
-    /// A server did not answer: the next one is asked first, unless somebody noticed before. Whether all had their turn.
+    /// A server did not answer: the next one is asked first, unless somebody noticed before.
+    /// Whether all had their turn.
     pub(crate) fn move_on(&self, from: usize) -> bool {
         let next = (from + 1) % self.servers.len();
         self.turn.send_if_modified(|turn| {

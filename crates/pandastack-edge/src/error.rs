@@ -1,7 +1,7 @@
 //! The edge's own error responses: why a request failed, and what to do about it.
 //!
-//! The format depends on the client: a page for browsers, JSON for programs. Clients that name the sandbox in headers
-//! get the JSON and the statuses they expect.
+//! The format depends on the client: a page for browsers, JSON for programs. Clients that name the
+//! sandbox in headers get the JSON and the statuses they expect.
 
 use bytes::Bytes;
 use http::header::{ACCEPT, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, RETRY_AFTER};
@@ -159,7 +159,8 @@ impl EdgeError {
         }
         tracing::debug!(request_id, error = ?self, "answered by the edge itself");
         if matches!(self, EdgeError::Malformed(_) | EdgeError::TooSlow) {
-            // What follows a head that can be read in two ways may be read in two ways too, and a body that stopped has no end.
+            // What follows a head that can be read in two ways may be read in two ways too, and a
+            // body that stopped has no end.
             answer.insert(CONNECTION, HeaderValue::from_static("close"));
         }
         if let Some(seconds) = self.code().retry_after_seconds() {

@@ -1,7 +1,8 @@
 //! One request to a guest and its answer.
 //!
-//! A request is repeated only if the guest cannot have seen it, or if it may be repeated by its nature (RFC 9110, 9.2.2)
-//! and either went to a connection that the guest was free to close, or was cut off by a stop of the sandbox.
+//! A request is repeated only if the guest cannot have seen it, or if it may be repeated by its
+//! nature (RFC 9110, 9.2.2) and either went to a connection that the guest was free to close, or
+//! was cut off by a stop of the sandbox.
 
 use std::future::poll_fn;
 use std::io;
@@ -15,11 +16,12 @@ use tokio::io::AsyncWriteExt;
 use tokio_util::task::TaskTracker;
 
 use crate::body::{BodyStalled, BodyTooLarge, GuestBody, RequestBody, Source};
+use crate::connector::DialError;
 use crate::door::Ticket;
 use crate::error::EdgeError;
 use crate::headers::{Client, strip_hop_by_hop};
 use crate::http1::UpstreamError;
-use crate::pool::{DialError, IDLE_KEPT, IDLE_SURE, Upstream, connect, connect_shared};
+use crate::pool::{IDLE_KEPT, IDLE_SURE, Upstream, connect};
 use crate::tunnel::{Lively, UPGRADED_BUFFER_BYTES, copy};
 use crate::websocket::Relay;
 
@@ -99,7 +101,7 @@ impl Exchange<'_> {
         let idle_max = if is_repeatable { IDLE_KEPT } else { IDLE_SURE };
         let mut upstream = match self.ticket.door().pools.take(self.port, idle_max) {
             Some(upstream) => upstream,
-            None => match Box::pin(connect(self.ticket.door(), self.port)).await {
+            None => match Box::pin(connect(&self.ticket.door().connector, self.port)).await {
                 Ok(upstream) => upstream,
                 Err(error) => return Err(Setback::unsent(error, body)),
             },
@@ -110,7 +112,7 @@ impl Exchange<'_> {
             && is_repeatable
             && upstream.is_reused
         {
-            let connected = Box::pin(connect(self.ticket.door(), self.port)).await;
+            let connected = Box::pin(connect(&self.ticket.door().connector, self.port)).await;
             upstream = connected.map_err(|error| Setback::sent(error, is_repeatable))?;
             upstream.begin(parts, self.client, RequestBody::Empty);
             answer = self.answer(&mut upstream).await;
@@ -149,7 +151,7 @@ impl Exchange<'_> {
         let host = host.as_ref().and_then(|host| host.to_str().ok()).unwrap_or("localhost");
         let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
         let uri = format!("http://{host}{path}").parse().map_err(malformed)?;
-        let mut sender = match connect_shared(&door, self.port).await {
+        let mut sender = match door.pools.connect_shared(&door.connector, self.port, &door.cut).await {
             Ok(sender) => sender,
             Err(error) => return Err(Setback::unsent(error, body)),
         };
@@ -189,7 +191,7 @@ impl Exchange<'_> {
         to_origin_form(parts);
         parts.headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
         parts.headers.insert(header::UPGRADE, protocol);
-        let connected = connect(self.ticket.door(), self.port).await;
+        let connected = connect(&self.ticket.door().connector, self.port).await;
         let mut upstream = connected.map_err(|error| Setback::unsent(error, RequestBody::Empty))?;
         upstream.begin(parts, self.client, RequestBody::Empty);
         let answer = self.answer(&mut upstream).await;
@@ -311,7 +313,7 @@ mod tests {
 
     use super::*;
     use crate::door::Door;
-    use crate::pool::GuestStream;
+    use crate::guest_stream::GuestStream;
 
     #[tokio::test]
     async fn a_tunnel_holds_little_beside_its_buffers() {

@@ -5,8 +5,9 @@
 //!                              |  failed: everyone who waited gets the reason; the next request tries again
 //! ```
 //!
-//! Must hold: a thing is opened once, however many wait for it; an opening goes on though whoever began it went away; at
-//! most [`HELD_REQUESTS_MAX`] wait, none longer than [`HELD_WAIT`]. What is opened, and how, is the caller's.
+//! Must hold: a thing is opened once, however many wait for it; an opening goes on though whoever
+//! began it went away; at most [`HELD_REQUESTS_MAX`] wait, none longer than [`HELD_WAIT`]. What is
+//! opened, and how, is the caller's.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -71,8 +72,8 @@ impl<T: Opened, E: Clone + Send + Sync + 'static> Gate<T, E> {
         }
     }
 
-    /// Takes a thing that was opened elsewhere, where none is open; the one to use. While one is being opened, that is given to those
-    /// who wait for it.
+    /// Takes a thing that was opened elsewhere, where none is open; the one to use. While one is
+    /// being opened, that is given to those who wait for it.
     pub(crate) fn offer(&self, thing: Arc<T>) -> Arc<T> {
         let mut state = self.lock();
         match &*state {
@@ -159,12 +160,12 @@ impl<T: Opened, E: Clone + Send + Sync + 'static> Gate<T, E> {
         receiver
     }
 
-    fn wait_in_line(&self) -> Result<Place<'_>, Refused<E>> {
+    fn wait_in_line(&self) -> Result<WaitSlot<'_>, Refused<E>> {
         if self.waiting.fetch_add(1, Ordering::SeqCst) >= HELD_REQUESTS_MAX {
             self.waiting.fetch_sub(1, Ordering::SeqCst);
             return Err(Refused::Full);
         }
-        Ok(Place(&self.waiting))
+        Ok(WaitSlot(&self.waiting))
     }
 }
 
@@ -182,9 +183,9 @@ impl<T: Opened, E: Clone + Send + Sync + 'static> Drop for Reset<'_, T, E> {
 }
 
 /// A place among those who wait.
-struct Place<'a>(&'a AtomicUsize);
+struct WaitSlot<'a>(&'a AtomicUsize);
 
-impl Drop for Place<'_> {
+impl Drop for WaitSlot<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::SeqCst);
     }

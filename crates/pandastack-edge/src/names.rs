@@ -4,56 +4,38 @@
 //!   Host --names, from memory if nothing changed--> sandboxes and port --spread--> one of them --site--> as any other request
 //! ```
 //!
-//! Must hold: every request asks again which sandboxes it may go to, so a switch holds for the next request and leaves those
-//! under way alone; what is no app's name costs a look at a map; while the source does not answer, what was known before
-//! is used. Changes are rare and told as one: everything is then read anew.
+//! Must hold: every request looks up its sandboxes, so a switch applies to the next request and leaves those
+//! in flight alone; a name of no app costs a map lookup; while the source does not answer, the last answer is
+//! used. Changes are rare and reported together: everything is then read again.
+//!
+//! Entries end with a change and not with time, and a stale one is still of use, so no cache with expiry
+//! (`moka`) fits.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use pandastack_types::SandboxId;
-
+use crate::app_route::AppRoute;
 use crate::limits::NAMES_MAX;
 use crate::route::{RouteSource, RouteUnavailable};
 
-/// What stands behind a name.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Named {
-    /// Sandboxes that serve the same.
-    Serving(Instances),
-    /// Something that serves nobody yet, and what to do about it.
-    NotServing(String),
-}
-
-/// Sandboxes of which any can answer a request.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Instances {
-    /// Which, in the order in which they are used.
-    pub sandboxes: Arc<[SandboxId]>,
-    /// How many of them, from the first on, share requests; each further one is used while those before it are busy.
-    pub always: usize,
-    /// TCP port inside each.
-    pub port: u16,
-}
-
-/// Names that were asked for lately; also those that are nobody's.
+/// Recently requested names, including those of no app.
 #[derive(Default)]
-pub(crate) struct Names(Mutex<Known>);
+pub(crate) struct Names(Mutex<Cache>);
 
 #[derive(Default)]
-struct Known {
+struct Cache {
     by_name: HashMap<String, Entry>,
-    /// Counts changes, so that what was read before one is not remembered as fresh after it.
+    /// Counts changes, so that an entry that was read before a change is not stored as fresh after it.
     change: u64,
 }
 
 struct Entry {
-    named: Option<Named>,
+    named: Option<AppRoute>,
     change: u64,
 }
 
 impl Names {
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn cache(&self) -> MutexGuard<'_, Cache> {
         // Every critical section leaves the map whole, so a panic elsewhere does not make it wrong.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -63,25 +45,25 @@ impl Names {
         &self,
         name: &str,
         source: &dyn RouteSource,
-    ) -> Result<Option<Named>, RouteUnavailable> {
+    ) -> Result<Option<AppRoute>, RouteUnavailable> {
         let (before, change) = {
-            let known = self.known();
-            match known.by_name.get(name) {
-                Some(entry) if entry.change == known.change => return Ok(entry.named.clone()),
-                entry => (entry.map(|entry| entry.named.clone()), known.change),
+            let cache = self.cache();
+            match cache.by_name.get(name) {
+                Some(entry) if entry.change == cache.change => return Ok(entry.named.clone()),
+                entry => (entry.map(|entry| entry.named.clone()), cache.change),
             }
         };
         match (source.find_name(name).await, before) {
             (Ok(named), _) => {
-                let mut known = self.known();
-                if known.by_name.len() >= NAMES_MAX {
-                    known.by_name.clear();
+                let mut cache = self.cache();
+                if cache.by_name.len() >= NAMES_MAX {
+                    cache.by_name.clear();
                 }
-                known.by_name.insert(name.to_owned(), Entry { named: named.clone(), change });
+                cache.by_name.insert(name.to_owned(), Entry { named: named.clone(), change });
                 Ok(named)
             }
             (Err(error), Some(before)) => {
-                tracing::debug!(%error, "a name is used as last known");
+                tracing::debug!(%error, "a name is used as last read");
                 Ok(before)
             }
             (Err(error), None) => Err(error),
@@ -89,8 +71,8 @@ impl Names {
     }
 
     /// Everything is read again before its next use.
-    pub(crate) fn doubt(&self) {
-        self.known().change += 1;
+    pub(crate) fn invalidate(&self) {
+        self.cache().change += 1;
     }
 }
 
@@ -99,6 +81,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use async_trait::async_trait;
+    use pandastack_types::SandboxId;
 
     use super::*;
     use crate::route::Route;
@@ -115,33 +98,33 @@ mod tests {
             Ok(None)
         }
 
-        async fn find_name(&self, name: &str) -> Result<Option<Named>, RouteUnavailable> {
+        async fn find_name(&self, name: &str) -> Result<Option<AppRoute>, RouteUnavailable> {
             let asked = self.asked.fetch_add(1, Ordering::SeqCst) + 1;
             if self.down.load(Ordering::SeqCst) {
                 return Err(RouteUnavailable("down".to_owned()));
             }
-            Ok((name == "app").then(|| Named::NotServing(asked.to_string())))
+            Ok((name == "app").then(|| AppRoute::NotServing(asked.to_string())))
         }
     }
 
     #[tokio::test]
     async fn names_are_asked_for_once_and_again_after_a_change() {
         let (names, source) = (Names::default(), Source::default());
-        let first = Some(Named::NotServing("1".to_owned()));
+        let first = Some(AppRoute::NotServing("1".to_owned()));
         assert_eq!(names.find("app", &source).await.unwrap(), first);
         assert_eq!(names.find("app", &source).await.unwrap(), first);
         assert_eq!(names.find("other", &source).await.unwrap(), None);
         assert_eq!(names.find("other", &source).await.unwrap(), None);
         assert_eq!(source.asked.load(Ordering::SeqCst), 2);
-        names.doubt();
-        assert_eq!(names.find("app", &source).await.unwrap(), Some(Named::NotServing("3".to_owned())));
+        names.invalidate();
+        assert_eq!(names.find("app", &source).await.unwrap(), Some(AppRoute::NotServing("3".to_owned())));
     }
 
     #[tokio::test]
     async fn what_was_known_is_used_while_the_source_is_away() {
         let (names, source) = (Names::default(), Source::default());
         let known = names.find("app", &source).await.unwrap();
-        names.doubt();
+        names.invalidate();
         source.down.store(true, Ordering::SeqCst);
         assert_eq!(names.find("app", &source).await.unwrap(), known);
         assert!(names.find("new", &source).await.is_err());
@@ -153,6 +136,6 @@ mod tests {
         for n in 0..=NAMES_MAX {
             names.find(&n.to_string(), &source).await.unwrap();
         }
-        assert!(names.known().by_name.len() <= NAMES_MAX);
+        assert!(names.cache().by_name.len() <= NAMES_MAX);
     }
 }

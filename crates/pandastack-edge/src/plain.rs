@@ -1,8 +1,8 @@
 //! Connections that carry plain requests to sandboxes, which most do, and nothing else.
 //!
 //! They are served without the HTTP library, whose generality costs more processor time than the bar leaves
-//! (`bench/README.md`, Edge). What is not plain, or not for a sandbox, ends that: the library goes on with the connection,
-//! from the first byte of that request.
+//! (`bench/README.md`, Edge). What is not plain, or not for a sandbox, ends that: the library goes on with
+//! the connection, from the first byte of that request.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -15,12 +15,12 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Sleep;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 
+use crate::app_route::{AppRoute, Instances};
 use crate::body::RequestBody;
 use crate::client_stream::WriteClock;
 use crate::destination::{Destination, Target, destination};
 use crate::headers::Client;
 use crate::http1::{Asked, Downstream, Next, Rewound};
-use crate::names::{Instances, Named};
 use crate::server::Server;
 
 /// Serves until the connection ends, or something else comes; then answers the connection, to go on with.
@@ -85,16 +85,16 @@ async fn find(server: &Server, parts: &Parts) -> Option<To> {
             (!is_own).then_some(To::Sandbox(target))
         }
         // Whatever else there is to say about a name is said where the API answers.
-        Destination::Named(name) => match Box::pin(server.edge.named(&name)).await {
-            Ok(Some(Named::Serving(app))) => Some(To::App(app)),
+        Destination::Named(name) => match Box::pin(server.edge.app_route(&name)).await {
+            Ok(Some(AppRoute::Serving(app))) => Some(To::App(app)),
             _ => None,
         },
         Destination::Api | Destination::Malformed(_) => None,
     }
 }
 
-/// What ends the wait for a request, or for a client that takes nothing of an answer. One timer serves all of them: it is looked at
-/// when it fires.
+/// What ends the wait for a request, or for a client that takes nothing of an answer. One timer serves all of
+/// them: it is looked at when it fires.
 struct Waiting<'a, 't> {
     timer: Pin<&'a mut Sleep>,
     stopped: Pin<&'a mut WaitForCancellationFuture<'t>>,

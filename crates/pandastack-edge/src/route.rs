@@ -1,4 +1,4 @@
-//! What an edge must know of a sandbox to send a request to it, and where it learns that.
+//! Routes to sandboxes, and the source they come from.
 
 use std::net::IpAddr;
 
@@ -7,49 +7,49 @@ use pandastack_agent_client::AgentClient;
 use pandastack_types::SandboxId;
 use pandastack_types::preview::{PreviewKey, Visibility};
 
-use crate::names::Named;
+use crate::app_route::AppRoute;
 
-/// How a sandbox is reached, and by whom.
+/// Where a sandbox is, and who may reach it.
 #[derive(Clone)]
 pub struct Route {
     /// Where it is.
-    pub to: Place,
+    pub to: Location,
     /// Who may open its ports.
     pub visibility: Visibility,
     /// Credentials of a private one.
     pub key: Option<PreviewKey>,
 }
 
-/// Where requests go.
+/// Where a sandbox is.
 #[derive(Clone)]
 #[expect(clippy::large_enum_variant, reason = "one per sandbox, and nearly always the large one")]
-pub enum Place {
+pub enum Location {
     /// A sandbox on a host, which may sleep.
     Sandbox {
         /// Its host's agent.
         agent: AgentClient,
-        /// The life of it that is meant.
+        /// The incarnation of the sandbox that is meant.
         incarnation: u64,
     },
-    /// Something that is always there.
+    /// A server that is always reachable.
     Fixed(IpAddr),
 }
 
-/// Why a route is not known.
+/// The source of routes does not answer.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{0}")]
 pub struct RouteUnavailable(pub String);
 
-/// Where routes come from. Answers are kept until [`crate::Edge::forget_route`]; while the source does not answer, what
-/// was known before is used.
+/// Where routes come from. Answers are kept until [`crate::Edge::forget_route`]; while the source does not
+/// answer, the last answer is used.
 #[async_trait]
 pub trait RouteSource: Send + Sync + 'static {
     /// The route of a sandbox; `None` when there is no such sandbox.
     async fn find(&self, sandbox: &SandboxId) -> Result<Option<Route>, RouteUnavailable>;
 
-    /// What stands behind a host name, in lowercase and without port; `None` when it is nobody's. Answers are kept until
-    /// [`crate::Edge::forget_names`].
-    async fn find_name(&self, _name: &str) -> Result<Option<Named>, RouteUnavailable> {
+    /// What a host name leads to, in lowercase and without port; `None` when it is no app's. Answers are kept
+    /// until [`crate::Edge::forget_names`].
+    async fn find_name(&self, _name: &str) -> Result<Option<AppRoute>, RouteUnavailable> {
         Ok(None)
     }
 }

@@ -1,11 +1,10 @@
 //! Listening: connections in, each request told apart and sent on its way.
 
-use std::collections::HashMap;
 use std::convert::Infallible;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use axum::Router;
@@ -21,21 +20,22 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 
+use crate::app_route::AppRoute;
 use crate::body::{RequestBody, ResponseBody};
+use crate::client_connections::ClientConnections;
 use crate::client_stream::{ClientStream, WriteClock, tune};
 use crate::destination::{Destination, destination};
 use crate::edge::Edge;
 use crate::error::EdgeError;
 use crate::head_clock::HeadClock;
 use crate::headers::Client;
+use crate::in_flight::{Counted, InFlight};
 use crate::limits::{
-    BODY_WAIT, CONNECTIONS_MAX, CONNECTIONS_PER_CLIENT_MAX, HEAD_BYTES_MAX, HEAD_WAIT, PING_AFTER, PING_WAIT,
-    SEND_WAIT, STOP_WAIT, STREAMS_PER_CONNECTION_MAX,
+    BODY_WAIT, HEAD_BYTES_MAX, HEAD_WAIT, PING_AFTER, PING_WAIT, SEND_WAIT, STOP_WAIT,
+    STREAMS_PER_CONNECTION_MAX,
 };
-use crate::names::Named;
 use crate::plain;
 use crate::tls::{Tls, is_tls};
-use crate::under_way::{Counted, UnderWay};
 
 /// How long who was told to go may take for the rest of its last answer, in waits for a head.
 const LAST_ANSWER_WAITS: u32 = 10;
@@ -98,7 +98,7 @@ impl Server {
     pub async fn serve(self, listener: TcpListener, stop: CancellationToken) {
         let server = Arc::new(self);
         let connections = TaskTracker::new();
-        let crowd = Arc::new(Crowd::default());
+        let clients = Arc::new(ClientConnections::default());
         let port = listener.local_addr().map_or(0, |address| address.port());
         loop {
             let (stream, peer) = tokio::select! {
@@ -112,11 +112,11 @@ impl Server {
                 },
                 () = stop.cancelled() => break,
             };
-            let Some(place) = crowd.enter(peer.ip()) else { continue };
+            let Some(slot) = clients.enter(peer.ip()) else { continue };
             let (server, stop) = (Arc::clone(&server), stop.clone());
             connections.spawn(async move {
                 connection(server, stream, peer, port, stop).await;
-                drop(place);
+                drop(slot);
             });
         }
         drop(listener);
@@ -156,13 +156,13 @@ impl Server {
         request: Request<Incoming>,
         client: &Client,
     ) -> Response<ResponseBody> {
-        match self.edge.named(name).await {
-            Ok(Some(Named::Serving(instances))) => {
+        match self.edge.app_route(name).await {
+            Ok(Some(AppRoute::Serving(instances))) => {
                 let (mut parts, body) = request.into_parts();
                 let body = RequestBody::of(body, self.body_wait);
                 self.edge.serve_app(&instances, &mut parts, body, client).await
             }
-            Ok(Some(Named::NotServing(why))) => EdgeError::NotServing(why).answer(None, request.headers()),
+            Ok(Some(AppRoute::NotServing(why))) => EdgeError::NotServing(why).answer(None, request.headers()),
             Ok(None) => self.answer_api(request, client).await,
             Err(error) => error.answer(None, request.headers()),
         }
@@ -210,7 +210,8 @@ async fn connection(
     }
 }
 
-/// Plain requests to sandboxes are served here; from the first that is not one, the library has the connection.
+/// Plain requests to sandboxes are served here; from the first that is not one, the library has the
+/// connection.
 async fn requests<S>(
     server: Arc<Server>,
     stream: S,
@@ -231,7 +232,7 @@ struct Shared {
     server: Arc<Server>,
     client: Client,
     asked: AtomicBool,
-    under_way: Arc<UnderWay>,
+    in_flight: Arc<InFlight>,
     clock: HeadClock,
     writes: Arc<WriteClock>,
 }
@@ -240,8 +241,9 @@ struct Shared {
 enum Look {
     /// It is waited for in vain.
     Over,
-    /// It carried nothing for as long as a connection may. The client is told first: a request that is on its way meanwhile is
-    /// answered or known not to have been taken, and who reads slowly gets the rest of the last answer.
+    /// It carried nothing for as long as a connection may. The client is told first: a request that is on its
+    /// way meanwhile is answered or known not to have been taken, and who reads slowly gets the rest of the
+    /// last answer.
     Quiet,
     /// Nothing before this.
     Again(Instant),
@@ -259,7 +261,7 @@ impl Shared {
         if is_silent || is_late(head_due) || is_late(taken_due) {
             return Look::Over;
         }
-        let due = head_due.or_else(|| self.under_way.quiet_since().map(|since| since + wait));
+        let due = head_due.or_else(|| self.in_flight.quiet_since().map(|since| since + wait));
         match due {
             Some(due) if due <= now && is_told => Look::Over,
             Some(due) if due <= now => Look::Quiet,
@@ -273,13 +275,13 @@ async fn http<I>(server: Arc<Server>, io: I, writes: Arc<WriteClock>, client: Cl
 where
     I: Read + Write + Unpin + Send + 'static,
 {
-    let (clock, under_way) = (HeadClock::new(), UnderWay::new());
-    let shared = Arc::new(Shared { server, client, asked: AtomicBool::new(false), under_way, clock, writes });
+    let (clock, in_flight) = (HeadClock::new(), InFlight::new());
+    let shared = Arc::new(Shared { server, client, asked: AtomicBool::new(false), in_flight, clock, writes });
     let service = service_fn(|request| {
         let shared = Arc::clone(&shared);
         async move {
             shared.asked.store(true, Ordering::Relaxed);
-            let passing = shared.under_way.enter();
+            let passing = shared.in_flight.enter();
             let answer = shared.server.answer(request, &shared.client).await;
             Ok::<_, Infallible>(answer.map(|body| Counted::new(body, passing)))
         }
@@ -333,69 +335,4 @@ fn builder(head_wait: Duration, clock: HeadClock) -> Builder<TokioExecutor> {
         .max_header_list_size(u32::try_from(HEAD_BYTES_MAX).unwrap_or(u32::MAX))
         .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX);
     builder
-}
-
-/// Connections by client.
-#[derive(Default)]
-struct Crowd {
-    all: AtomicUsize,
-    by_client: Mutex<HashMap<IpAddr, usize>>,
-}
-
-/// A place among them.
-struct Place {
-    crowd: Arc<Crowd>,
-    client: IpAddr,
-}
-
-impl Crowd {
-    fn enter(self: &Arc<Self>, client: IpAddr) -> Option<Place> {
-        let mut by_client = self.by_client.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = by_client.get(&client).copied().unwrap_or_default();
-        if count >= CONNECTIONS_PER_CLIENT_MAX || self.all.load(Ordering::Relaxed) >= CONNECTIONS_MAX {
-            return None;
-        }
-        by_client.insert(client, count + 1);
-        self.all.fetch_add(1, Ordering::Relaxed);
-        Some(Place { crowd: Arc::clone(self), client })
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut by_client = self.crowd.by_client.lock().unwrap_or_else(PoisonError::into_inner);
-        self.crowd.all.fetch_sub(1, Ordering::Relaxed);
-        if let Some(count) = by_client.get_mut(&self.client) {
-            *count -= 1;
-            if *count == 0 {
-                by_client.remove(&self.client);
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn one_client_cannot_take_all_places() {
-        let crowd = Arc::new(Crowd::default());
-        let (greedy, other) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
-        let mut places: Vec<_> =
-            (0..CONNECTIONS_PER_CLIENT_MAX).map(|_| crowd.enter(greedy).unwrap()).collect();
-        assert!(crowd.enter(greedy).is_none());
-        assert!(crowd.enter(other).is_some());
-        places.pop();
-        assert!(crowd.enter(greedy).is_some());
-        places.clear();
-        assert!(crowd.by_client.lock().unwrap().is_empty());
-    }
-
-    #[test]
-    fn a_client_that_finds_no_place_leaves_nothing() {
-        let crowd = Arc::new(Crowd { all: CONNECTIONS_MAX.into(), ..Crowd::default() });
-        assert!(crowd.enter([10, 0, 0, 1].into()).is_none());
-        assert!(crowd.by_client.lock().unwrap().is_empty());
-    }
 }

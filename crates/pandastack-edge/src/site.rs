@@ -1,8 +1,6 @@
-//! One sandbox as an edge remembers it: its route and its gate.
+//! One sandbox as the edge remembers it: its route and its gate.
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use pandastack_agent_client::AgentError;
@@ -13,8 +11,8 @@ use tokio_util::task::TaskTracker;
 use crate::door::{Door, NoTicket, Ticket};
 use crate::error::EdgeError;
 use crate::gate::{Gate, Refused};
-use crate::limits::{AVOIDED_FOR, HELD_REQUESTS_MAX, HELD_WAIT, REQUESTS_PER_SANDBOX_MAX, SITES_MAX};
-use crate::route::{Place, Route, RouteSource};
+use crate::limits::{AVOIDED_FOR, HELD_REQUESTS_MAX, HELD_WAIT, REQUESTS_PER_SANDBOX_MAX};
+use crate::route::{Location, Route};
 use crate::spread::Load;
 
 /// Between two tries to reach an agent that is being restarted.
@@ -23,59 +21,60 @@ const AGENT_RETRY: std::time::Duration = std::time::Duration::from_millis(100);
 /// A sandbox.
 pub struct Site {
     /// Its id.
-    pub id: SandboxId,
-    known: Mutex<Known>,
+    pub id: Arc<SandboxId>,
+    route: Mutex<CachedRoute>,
     gate: Arc<Gate<Door, EdgeError>>,
     /// When a request last did not reach it.
     missed: Mutex<Option<Instant>>,
 }
 
-struct Known {
+/// A route and its age, counted in changes.
+struct CachedRoute {
     route: Arc<Route>,
-    /// How many changes were told when reading it began.
+    /// The number of changes that were reported before the route was read.
     read: u64,
-    /// How many were told since, too: it is fresh while there is none more.
+    /// The number of changes reported until now. The route is fresh while this equals `read`.
     change: u64,
 }
 
 impl Site {
-    fn new(id: SandboxId, route: Route, is_fresh: bool) -> Self {
+    pub(crate) fn new(id: SandboxId, route: Route, is_fresh: bool) -> Self {
         Self {
-            id,
-            known: Mutex::new(Known { route: Arc::new(route), read: 0, change: u64::from(!is_fresh) }),
+            id: Arc::new(id),
+            route: Mutex::new(CachedRoute { route: Arc::new(route), read: 0, change: u64::from(!is_fresh) }),
             gate: Arc::new(Gate::default()),
             missed: Mutex::new(None),
         }
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn cached(&self) -> MutexGuard<'_, CachedRoute> {
+        self.route.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Its route as last known.
+    /// Its route as last cached.
     pub(crate) fn route(&self) -> Arc<Route> {
-        Arc::clone(&self.known().route)
+        Arc::clone(&self.cached().route)
     }
 
-    /// Its route if nothing changed since it was read, or else how many changes were told until now.
-    fn fresh_route(&self) -> Result<Arc<Route>, u64> {
-        let known = self.known();
-        if known.read == known.change { Ok(Arc::clone(&known.route)) } else { Err(known.change) }
+    /// Its route if nothing changed since it was read, else the number of changes reported until now.
+    pub(crate) fn fresh_route(&self) -> Result<Arc<Route>, u64> {
+        let cached = self.cached();
+        if cached.read == cached.change { Ok(Arc::clone(&cached.route)) } else { Err(cached.change) }
     }
 
-    /// Takes a route of which reading began when so many changes had been told, unless a later one is known.
-    fn renew(&self, route: Route, read: u64) -> Arc<Route> {
-        let mut known = self.known();
-        if read >= known.read {
-            known.route = Arc::new(route);
-            known.read = read;
+    /// Takes a route of which reading began when so many changes had been told, unless a later one is cached.
+    pub(crate) fn renew(&self, route: Route, read: u64) -> Arc<Route> {
+        let mut cached = self.cached();
+        if read >= cached.read {
+            cached.route = Arc::new(route);
+            cached.read = read;
         }
-        Arc::clone(&known.route)
+        Arc::clone(&cached.route)
     }
 
-    /// The route may have changed.
-    fn doubt(&self) {
-        self.known().change += 1;
+    /// Notes that the route may have changed: it is read again before its next use.
+    pub(crate) fn invalidate(&self) {
+        self.cached().change += 1;
     }
 
     /// Its door, if that is open.
@@ -84,12 +83,17 @@ impl Site {
         self.gate.opened()
     }
 
+    /// Whether its gate is open, or requests wait at it.
+    pub(crate) fn is_in_use(&self) -> bool {
+        self.gate.is_in_use()
+    }
+
     /// A request did not reach it.
     pub(crate) fn note_missed(&self) {
         *self.missed.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
 
-    fn load(&self) -> Load {
+    pub(crate) fn load(&self) -> Load {
         let missed = *self.missed.lock().unwrap_or_else(PoisonError::into_inner);
         let under_way = self.gate.opened().map_or(0, |door| door.count_under_way());
         Load {
@@ -98,7 +102,7 @@ impl Site {
         }
     }
 
-    /// Leave for one request. Waits while the sandbox wakes, sleeps or moves.
+    /// A ticket for one request. Waits while the sandbox wakes, sleeps or moves.
     pub async fn enter(
         &self,
         route: &Route,
@@ -112,8 +116,8 @@ impl Site {
         Box::pin(self.wait_and_enter(route, tasks, stop)).await
     }
 
-    /// Leave for something that nobody is woken for; `None` if the sandbox sleeps or is about to. Those who wait for it to wake are
-    /// not in this one's way, nor it in theirs.
+    /// A ticket that does not wake the sandbox; `None` if the sandbox sleeps or is about to. It neither waits
+    /// for nor delays requests that wait for the sandbox to wake.
     pub(crate) async fn enter_awake(
         &self,
         route: &Route,
@@ -122,11 +126,12 @@ impl Site {
     ) -> Result<Option<Ticket>, EdgeError> {
         let door = match (self.gate.opened(), &route.to) {
             (Some(door), _) => door,
-            (None, Place::Fixed(address)) => Door::fixed(*address),
-            (None, Place::Sandbox { agent, incarnation }) => {
+            (None, Location::Fixed(address)) => Door::fixed(*address),
+            (None, Location::Sandbox { agent, incarnation }) => {
                 let opened =
-                    Door::open(agent.clone(), self.id.clone(), *incarnation, false, tasks, stop).await;
-                match opened.inspect_err(|_| self.doubt()) {
+                    Door::open(agent.clone(), SandboxId::clone(&self.id), *incarnation, false, tasks, stop)
+                        .await;
+                match opened.inspect_err(|_| self.invalidate()) {
                     Ok(door) => self.gate.offer(door),
                     Err(AgentError::Answered { body, .. }) if body.code == ErrorCode::Conflict => {
                         return Ok(None);
@@ -178,7 +183,7 @@ impl Site {
             )),
             Refused::Failed(error) => {
                 // Whatever is wrong, the next request looks at the record again.
-                self.doubt();
+                self.invalidate();
                 error
             }
         }
@@ -191,7 +196,7 @@ fn busy() -> EdgeError {
     ))
 }
 
-/// Opens the way to a sandbox. An agent that is just being restarted is waited for.
+/// Opens the door of a sandbox. Waits for an agent that is being restarted.
 fn open(
     id: &SandboxId,
     route: &Route,
@@ -201,8 +206,8 @@ fn open(
     let (id, to, tasks, stop) = (id.clone(), route.to.clone(), tasks.clone(), stop.clone());
     async move {
         let (agent, incarnation) = match to {
-            Place::Fixed(address) => return Ok(Door::fixed(address)),
-            Place::Sandbox { agent, incarnation } => (agent, incarnation),
+            Location::Fixed(address) => return Ok(Door::fixed(address)),
+            Location::Sandbox { agent, incarnation } => (agent, incarnation),
         };
         let deadline = tokio::time::Instant::now() + HELD_WAIT;
         loop {
@@ -239,169 +244,18 @@ fn edge_error(error: AgentError) -> EdgeError {
     }
 }
 
-/// Every sandbox that was asked for lately.
-#[derive(Default)]
-pub(crate) struct Sites {
-    by_id: RwLock<HashMap<SandboxId, Arc<Site>>>,
-    /// Counts changes of all, for those that are not known yet: what was read before one is not remembered as fresh after it.
-    change: AtomicU64,
-}
-
-impl Sites {
-    fn read(&self) -> RwLockReadGuard<'_, HashMap<SandboxId, Arc<Site>>> {
-        self.by_id.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn write(&self) -> RwLockWriteGuard<'_, HashMap<SandboxId, Arc<Site>>> {
-        self.by_id.write().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn get(&self, id: &SandboxId) -> Option<Arc<Site>> {
-        self.read().get(id).cloned()
-    }
-
-    /// The sandbox and its route, from memory if nothing changed.
-    pub(crate) async fn find(
-        &self,
-        id: &SandboxId,
-        source: &dyn RouteSource,
-    ) -> Result<(Arc<Site>, Arc<Route>), EdgeError> {
-        let Some(site) = self.get(id) else { return self.find_new(id, source).await };
-        let change = match site.fresh_route() {
-            Ok(route) => return Ok((site, route)),
-            Err(change) => change,
-        };
-        match source.find(id).await {
-            Ok(Some(route)) => {
-                let route = site.renew(route, change);
-                Ok((site, route))
-            }
-            Ok(None) => {
-                self.write().remove(id);
-                Err(EdgeError::Unknown)
-            }
-            Err(error) => {
-                tracing::debug!(%error, "a route is used as last known");
-                let route = site.route();
-                Ok((site, route))
-            }
-        }
-    }
-
-    async fn find_new(
-        &self,
-        id: &SandboxId,
-        source: &dyn RouteSource,
-    ) -> Result<(Arc<Site>, Arc<Route>), EdgeError> {
-        let change = self.change.load(Ordering::SeqCst);
-        match source.find(id).await {
-            Ok(Some(route)) => {
-                let site = self.insert(id, route, change);
-                let route = site.route();
-                Ok((site, route))
-            }
-            Ok(None) => Err(EdgeError::Unknown),
-            Err(error) => Err(EdgeError::Unavailable(error.to_string())),
-        }
-    }
-
-    /// How much is under way to a sandbox from here.
-    pub(crate) fn load(&self, id: &SandboxId) -> Load {
-        self.get(id).map_or_else(Load::default, |site| site.load())
-    }
-
-    fn insert(&self, id: &SandboxId, route: Route, change: u64) -> Arc<Site> {
-        let mut sites = self.write();
-        if sites.len() >= SITES_MAX {
-            sites.retain(|_, site| site.gate.is_in_use());
-        }
-        // Asked with the map locked: who tells of a change after this finds the sandbox in it.
-        let is_fresh = self.change.load(Ordering::SeqCst) == change;
-        let made = || Arc::new(Site::new(id.clone(), route, is_fresh));
-        Arc::clone(sites.entry(id.clone()).or_insert_with(made))
-    }
-
-    /// The route of one sandbox, or of all, is read again before its next use.
-    pub(crate) fn doubt(&self, id: Option<&SandboxId>) {
-        self.change.fetch_add(1, Ordering::SeqCst);
-        match id {
-            Some(id) => self.get(id).iter().for_each(|site| site.doubt()),
-            None => self.read().values().for_each(|site| site.doubt()),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use async_trait::async_trait;
     use pandastack_types::preview::Visibility;
-    use tokio::sync::Semaphore;
 
     use super::*;
-    use crate::route::RouteUnavailable;
-
-    /// Answers what held when it was asked, once it may.
-    struct Source {
-        holds: Mutex<Visibility>,
-        asked: Semaphore,
-        may_answer: Semaphore,
-    }
-
-    impl Source {
-        fn new(holds: Visibility) -> Self {
-            Self { holds: Mutex::new(holds), asked: Semaphore::new(0), may_answer: Semaphore::new(0) }
-        }
-    }
-
-    #[async_trait]
-    impl RouteSource for Source {
-        async fn find(&self, _: &SandboxId) -> Result<Option<Route>, RouteUnavailable> {
-            let visibility = *self.holds.lock().unwrap();
-            self.asked.add_permits(1);
-            self.may_answer.acquire().await.unwrap().forget();
-            Ok(Some(Route { to: Place::Fixed([127, 0, 0, 1].into()), visibility, key: None }))
-        }
-    }
-
-    /// Asks, and while the answer is under way everything changes.
-    async fn find_during_change(sites: &Sites, source: &Source, id: &SandboxId) -> Visibility {
-        let change = async {
-            source.asked.acquire().await.unwrap().forget();
-            *source.holds.lock().unwrap() = Visibility::Off;
-            sites.doubt(Some(id));
-            source.may_answer.add_permits(1);
-        };
-        let (found, ()) = tokio::join!(sites.find(id, source), change);
-        found.unwrap_or_else(|_| panic!("not found")).1.visibility
-    }
-
-    async fn find(sites: &Sites, source: &Source, id: &SandboxId) -> Visibility {
-        source.may_answer.add_permits(1);
-        let found = sites.find(id, source).await.unwrap_or_else(|_| panic!("not found"));
-        source.may_answer.forget_permits(1);
-        found.1.visibility
-    }
-
-    #[tokio::test]
-    async fn a_route_that_was_read_before_a_change_is_read_again() {
-        let (sites, id) = (Sites::default(), SandboxId::random());
-        for visibility in [Visibility::Unlisted, Visibility::Private] {
-            // The first time it is not known yet, then it is known and doubted.
-            let source = Source::new(visibility);
-            sites.doubt(Some(&id));
-            assert_eq!(find_during_change(&sites, &source, &id).await, visibility);
-            assert_eq!(find(&sites, &source, &id).await, Visibility::Off);
-            *source.holds.lock().unwrap() = Visibility::Unlisted;
-            assert_eq!(find(&sites, &source, &id).await, Visibility::Off, "nothing changed: it is not read");
-        }
-    }
 
     #[test]
     fn a_late_answer_does_not_replace_a_later_one() {
-        let route = |visibility| Route { to: Place::Fixed([127, 0, 0, 1].into()), visibility, key: None };
+        let route = |visibility| Route { to: Location::Fixed([127, 0, 0, 1].into()), visibility, key: None };
         let site = Site::new(SandboxId::random(), route(Visibility::Unlisted), true);
-        site.doubt();
-        site.doubt();
+        site.invalidate();
+        site.invalidate();
         assert_eq!(site.renew(route(Visibility::Off), 2).visibility, Visibility::Off);
         assert_eq!(site.renew(route(Visibility::Private), 1).visibility, Visibility::Off);
         assert!(site.fresh_route().is_ok());

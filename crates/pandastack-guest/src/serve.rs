@@ -8,7 +8,8 @@ use std::path::PathBuf;
 use crate::channel::Channel;
 use crate::poller::Poller;
 use crate::process::UserCgroup;
-use crate::server::{Server, Surroundings};
+use crate::server::Server;
+use crate::surroundings::Surroundings;
 
 /// Where and around what to serve.
 #[derive(Debug, PartialEq, Eq)]

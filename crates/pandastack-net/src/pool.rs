@@ -8,8 +8,8 @@
 //!     +------------------------------------ found -----------------+
 //! ```
 //!
-//! One OS thread, the maker ([`crate::maker`]), does everything slow. A slot is in exactly one of the states above.
-//! Ready slots are counted by a semaphore, which serves waiting takers in order.
+//! One OS thread, the maker ([`crate::maker`]), does everything slow. A slot is in exactly one of the states
+//! above. Ready slots are counted by a semaphore, which serves waiting takers in order.
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
@@ -22,21 +22,23 @@ use std::time::{Duration, Instant};
 use pandastack_types::network::NetworkPolicy;
 use tokio::sync::{Semaphore, mpsc};
 
+use crate::blocking::blocking;
 use crate::config::{NetConfig, SlotIndex};
 use crate::error::{NetError, Result};
 use crate::host::{self, Claim};
 use crate::maker::{Shared, State};
-use crate::names::{DatabaseCall, Denial, Heard, Names, Resolved, Upstreams};
+use crate::names::{DatabaseCall, Denial, Names, Receivers, Resolved, Upstreams};
 use crate::namespace::NetNs;
 use crate::slot::ReadySlot;
-use crate::{blocking, ruleset, slot};
+use crate::{ruleset, slot};
 
 /// A leased slot. Give it back with [`SlotPool::release`] once the machine's process is gone.
 #[derive(Debug)]
 pub struct Slot {
     /// Which one; store it to release or adopt.
     pub index: SlotIndex,
-    /// The guest's network card: one queue, with virtio headers. See [`SlotPool::open_tap`] for another one later.
+    /// The guest's network card: one queue, with virtio headers. See [`SlotPool::open_tap`] for another one
+    /// later.
     pub tap: OwnedFd,
     /// Where processes of this host reach the guest, on every port.
     pub address: Ipv4Addr,
@@ -81,21 +83,21 @@ pub struct SlotPool {
     shared: Arc<Shared>,
     maker: Mutex<Option<JoinHandle<()>>>,
     take_deadline: Duration,
-    names: Arc<Names>,
-    heard: Mutex<Heard>,
+    names: Names,
+    receivers: Mutex<Receivers>,
     _claim: Claim,
 }
 
 impl SlotPool {
-    /// Prepares the host (forwarding, our table, the namespace directory) and starts filling the pool. Slots of an
-    /// earlier agent are left alone until [`SlotPool::adopt`].
+    /// Prepares the host (forwarding, our table, the namespace directory) and starts filling the pool. Slots
+    /// of an earlier agent are left alone until [`SlotPool::adopt`].
     ///
-    /// Blocks for a few milliseconds. The calling thread's network namespace is taken for the host's, and its runtime
-    /// for that of the resolver.
+    /// Blocks for a few milliseconds. The calling thread's network namespace is taken for the host's, and its
+    /// runtime for that of the resolver.
     pub fn open(config: NetConfig) -> Result<Arc<Self>> {
         let plan = config.plan()?;
         let (claim, sockets) = host::prepare(&plan)?;
-        let (names, heard) = Names::open(plan.clone(), Upstreams::new(config.resolver), sockets)?;
+        let (names, receivers) = Names::open(plan.clone(), Upstreams::new(config.resolver), sockets)?;
         let found = slot::find_all(&plan)?;
         let state = State { occupied: found.clone(), found, ..State::default() };
         let shared = Arc::new(Shared {
@@ -115,12 +117,13 @@ impl SlotPool {
             })
             .map_err(NetError::io("starting the slot maker thread", "slot-maker"))?;
         let maker = Mutex::new(Some(maker));
-        let heard = Mutex::new(heard);
+        let receivers = Mutex::new(receivers);
         let take_deadline = config.take_deadline;
-        Ok(Arc::new(SlotPool { shared, maker, take_deadline, names, heard, _claim: claim }))
+        Ok(Arc::new(SlotPool { shared, maker, take_deadline, names, receivers, _claim: claim }))
     }
 
-    /// Leases a slot. Microseconds while the pool is filled; otherwise waits for the maker, up to the deadline.
+    /// Leases a slot. Microseconds while the pool is filled; otherwise waits for the maker, up to the
+    /// deadline.
     pub async fn take(&self, policy: &NetworkPolicy) -> Result<Slot> {
         let shared = &self.shared;
         let rules = (!policy.is_default()).then(|| ruleset::first_policy(policy, &shared.plan));
@@ -146,7 +149,8 @@ impl SlotPool {
         Ok(Slot { index, tap, address: shared.plan.slot_side(index) })
     }
 
-    /// Gives a slot back; it is destroyed in the background. `false` when it was not in use, which is harmless.
+    /// Gives a slot back; it is destroyed in the background. `false` when it was not in use, which is
+    /// harmless.
     pub fn release(&self, index: SlotIndex) -> bool {
         let mut state = self.shared.lock();
         if !state.in_use.remove(&index) {
@@ -158,10 +162,11 @@ impl SlotPool {
         true
     }
 
-    /// After an agent restart: leases what running machines still use, with their policies, and dooms everything else
-    /// that was found. Call it once with every slot in use, also when there is none.
+    /// After an agent restart: leases what running machines still use, with their policies, and dooms
+    /// everything else that was found. Call it once with every slot in use, also when there is none.
     ///
-    /// A slot that cannot be given its policy passes nothing from then on: its machine goes on without a network.
+    /// A slot that cannot be given its policy passes nothing from then on: its machine goes on without a
+    /// network.
     pub async fn adopt(&self, in_use: &[(SlotIndex, NetworkPolicy)]) -> Result<Adopted> {
         let claimed: BTreeSet<SlotIndex> = in_use.iter().map(|(index, _)| *index).collect();
         let shared = Arc::clone(&self.shared);
@@ -187,8 +192,9 @@ impl SlotPool {
         Ok(adopted)
     }
 
-    /// Gives an adopted slot its policy, which its predecessor may have written down and not applied. A slot of another version
-    /// may not take it: its machine is not lost for that, but nothing passes any more. `false` when not even that is certain.
+    /// Gives an adopted slot its policy, which its predecessor may have written down and not applied. A slot
+    /// of another version may not take it: its machine is not lost for that, but nothing passes any more.
+    /// `false` when not even that is certain.
     async fn put_in_force(&self, index: SlotIndex, policy: &NetworkPolicy) -> bool {
         let applied = match self.names.register(index, policy, None).await {
             Ok(()) => self.names.change(index, policy, true).await,
@@ -206,36 +212,38 @@ impl SlotPool {
 
     /// What policies refused, from now on. There is one reader: a second call gets none.
     pub fn denials(&self) -> Option<mpsc::Receiver<Denial>> {
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner).denials.take()
+        self.receivers.lock().unwrap_or_else(PoisonError::into_inner).denials.take()
     }
 
     /// Connections of guests to databases, from now on. There is one reader: a second call gets none.
     pub fn database_calls(&self) -> Option<mpsc::Receiver<DatabaseCall>> {
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner).database_calls.take()
+        self.receivers.lock().unwrap_or_else(PoisonError::into_inner).database_calls.take()
     }
 
-    /// Opens the tap of a leased slot again, for a machine that wakes. Fails while another process has it open.
+    /// Opens the tap of a leased slot again, for a machine that wakes. Fails while another process has it
+    /// open.
     pub async fn open_tap(&self, index: SlotIndex) -> Result<OwnedFd> {
         self.check_leased(index)?;
         let shared = Arc::clone(&self.shared);
         blocking(move || slot::open_tap(&shared.plan, index)).await
     }
 
-    /// Replaces the policy of a leased slot, also while its machine runs. Atomic, and binding for connections that
-    /// are already open.
+    /// Replaces the policy of a leased slot, also while its machine runs. Atomic, and binding for connections
+    /// that are already open.
     pub async fn set_policy(&self, index: SlotIndex, policy: &NetworkPolicy) -> Result<()> {
         self.check_leased(index)?;
         self.names.change(index, policy, false).await
     }
 
-    /// What the guest of a leased slot has resolved by names of its policy and may go on with, wherever it goes on.
+    /// What the guest of a leased slot has resolved by names of its policy and may go on with, wherever it
+    /// goes on.
     pub async fn resolved(&self, index: SlotIndex) -> Result<Vec<Resolved>> {
         self.check_leased(index)?;
         self.names.resolved(index).await
     }
 
-    /// Lets the guest of a leased slot, before it runs, go on with what it resolved in another one: each address for what is left
-    /// of its time, if the policy of this slot allows its name.
+    /// Lets the guest of a leased slot, before it runs, go on with what it resolved in another one: each
+    /// address for what is left of its time, if the policy of this slot allows its name.
     pub async fn restore_resolved(&self, index: SlotIndex, resolved: &[Resolved]) -> Result<()> {
         self.check_leased(index)?;
         self.names.restore_resolved(index, resolved).await
@@ -269,8 +277,8 @@ impl SlotPool {
         }
     }
 
-    /// Removes every slot, leased ones too, and our table. For the end of a host's service; an agent that only
-    /// restarts drops the pool instead and leaves everything in place.
+    /// Removes every slot, leased ones too, and our table. For the end of a host's service; an agent that
+    /// only restarts drops the pool instead and leaves everything in place.
     ///
     /// IP forwarding stays on: by now something else on the host may need it.
     pub async fn shutdown(&self) -> Result<()> {

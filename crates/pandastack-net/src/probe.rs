@@ -1,12 +1,13 @@
-//! Whether this host can give machines a network: everything is tried for real, in a namespace that is thrown away.
+//! Whether this host can give machines a network: everything is tried for real, in a namespace that is thrown
+//! away.
 
 use std::collections::BTreeSet;
 
 use crate::config::{CONNECTIONS_PER_SLOT_DEFAULT, NetConfig, SlotIndex};
 use crate::connections::Room;
 use crate::error::Result;
+use crate::listening_ports::ListeningPorts;
 use crate::netlink::{Netlink, Subsystem};
-use crate::ruleset::ListeningPorts;
 use crate::{connections, names, namespace, ruleset, tap};
 
 /// One line of `doctor`.
@@ -22,7 +23,8 @@ pub struct Check {
     pub remedy: Option<&'static str>,
 }
 
-/// Tries namespaces, tap devices, nftables, connection tracking and the resolver. Blocks for some milliseconds; changes nothing.
+/// Tries namespaces, tap devices, nftables, connection tracking and the resolver. Blocks for some
+/// milliseconds; changes nothing.
 pub fn probe() -> Vec<Check> {
     vec![
         check(
@@ -69,7 +71,8 @@ fn check(name: &'static str, works: &str, remedy: &'static str, outcome: Result<
     }
 }
 
-/// A table that is nearly full is everybody's trouble: the kernel then drops packets of new connections, also the host's.
+/// A table that is nearly full is everybody's problem: the kernel then drops packets of new connections, also
+/// the host's.
 fn check_room(room: Option<Room>) -> Check {
     let name = "room for connections";
     let Some(Room { used, max }) = room else {

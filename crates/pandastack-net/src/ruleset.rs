@@ -1,7 +1,7 @@
 //! What the rules say: one table on the host, one in every slot's namespace.
 //!
-//! The slot's table knows the guest; the host's table does not trust it to. Each would hold the guest alone against
-//! other slots and the host, so a mistake in one is not an open door.
+//! The slot's table knows the guest; the host's table does not trust it to. Each would hold the guest alone
+//! against other slots and the host, so a mistake in one is not an open door.
 //!
 //! ```text
 //!  from the guest                                       to the guest
@@ -21,33 +21,29 @@
 //!  host postroute   masquerade
 //! ```
 //!
-//! Who answers for names and takes connections to databases is the agent. While it is restarted the kernel would refuse in its place; those refusals are
-//! dropped on their way out, so that guests try again, as they do with a network that loses a packet.
+//! Who answers for names and takes connections to databases is the agent. While it is restarted the kernel
+//! would refuse in its place; those refusals are dropped on their way out, so that guests try again, as they
+//! do with a network that loses a packet.
 //!
 //! What changes is a slot's policy: see [`policy`].
 
 mod policy;
+mod slot_table;
 
 use libc::{
-    IPPROTO_TCP, IPPROTO_UDP, NF_INET_FORWARD, NF_INET_LOCAL_IN, NF_INET_LOCAL_OUT, NF_INET_POST_ROUTING,
+    IPPROTO_TCP, NF_INET_FORWARD, NF_INET_LOCAL_IN, NF_INET_LOCAL_OUT, NF_INET_POST_ROUTING,
     NF_INET_PRE_ROUTING,
 };
-use pandastack_types::network::{Cidr, DATABASES_ADDRESS, NetworkPolicy};
+use pandastack_types::network::{Cidr, NetworkPolicy};
 
 use crate::config::{Plan, SlotIndex};
+use crate::guest_network::{GUEST_GATEWAY, GUEST_IP, GUEST_MAC, TAP_NAME, UPLINK_NAME};
+use crate::listening_ports::{ListeningPorts, SERVICES};
 use crate::nft::{Batch, CT_ESTABLISHED_OR_RELATED, CT_NEW, Hook, Policy, Rule};
-use crate::slot::UPLINK_NAME;
-use crate::{GUEST_GATEWAY, GUEST_IP, GUEST_MAC, TAP_NAME};
 use policy::{CLOSED, EGRESS, INSPECT, NAMED, NAMED_ADDRESSES_MAX, OPEN, fill_policy};
 pub(crate) use policy::{Learned, ListedNames, element, first_policy, known, learned, resolved, slot_policy};
-
-const SLOT_TABLE: &str = "slot";
-
-/// Where the proxy of a slot listens, inside its namespace, in which nobody else listens.
-pub(crate) const PROXY_PORT: u16 = 3129;
-
-/// Log group of packets that a policy refused.
-pub(crate) const DENIED_GROUP: u16 = 1;
+pub(crate) use slot_table::{DENIED_GROUP, PROXY_PORT};
+use slot_table::{DENY, SLOT_TABLE};
 
 /// Refused packets that are told of, each second, so that a guest that floods costs its host nothing.
 const DENIED_PER_SECOND: u64 = 20;
@@ -55,16 +51,7 @@ const DENIED_PER_SECOND: u64 = 20;
 /// Bytes of a refused packet that are told: IPv4 header with options, and ports.
 const DENIED_BYTES: u32 = 64;
 
-/// Where packets go that are refused: told and rejected.
-const DENY: &str = "deny";
-
 const LINK_LOCAL: Cidr = Cidr::literal([169, 254, 0, 0], 16);
-
-const DNS_PORT: u16 = 53;
-
-/// What guests find at their gateway: protocol and port.
-const SERVICES: [(libc::c_int, u16); 3] =
-    [(IPPROTO_UDP, DNS_PORT), (IPPROTO_TCP, DNS_PORT), (IPPROTO_TCP, DATABASES_ADDRESS.port())];
 
 /// Before connection tracking, so that forged packets cost no table entry.
 const PRIORITY_RAW: i32 = -300;
@@ -80,22 +67,6 @@ fn filter(number: libc::c_int, priority: i32, policy: Policy) -> Hook {
 
 fn nat(number: libc::c_int, priority: i32) -> Hook {
     Hook { kind: "nat", number, priority, policy: Policy::Accept }
-}
-
-/// Where the host listens for guests: the resolver, and connections to databases.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct ListeningPorts {
-    pub(crate) udp: u16,
-    pub(crate) tcp: u16,
-    pub(crate) databases: u16,
-}
-
-impl ListeningPorts {
-    /// Protocol, the port that guests ask for, and where the host listens for it.
-    fn each(self) -> impl Iterator<Item = (libc::c_int, u16, u16)> {
-        let listening = [self.udp, self.tcp, self.databases];
-        SERVICES.into_iter().zip(listening).map(|((protocol, asked), port)| (protocol, asked, port))
-    }
 }
 
 /// The host's table: the same few rules for one slot and for sixteen thousand.
@@ -172,7 +143,8 @@ pub(crate) fn slot(plan: &Plan, index: SlotIndex) -> Batch {
     add_filters(&mut batch, plan, index);
     batch.add_chain("postrouting", nat(NF_INET_POST_ROUTING, PRIORITY_SOURCE_NAT));
     batch.add_rule("postrouting", Rule::new().output_link(UPLINK_NAME).masquerade());
-    // The guest sees the host as its gateway: no address that differs from slot to slot ever enters a snapshot.
+    // The guest sees the host as its gateway: no address that differs from slot to slot ever enters a
+    // snapshot.
     batch.add_rule("postrouting", Rule::new().output_link(TAP_NAME).masquerade());
     batch
 }
@@ -223,13 +195,14 @@ fn add_filters(batch: &mut Batch, plan: &Plan, index: SlotIndex) {
     batch.add_rule("input", answers());
     let proxied = from_guest().redirected().destination_port(IPPROTO_TCP, PROXY_PORT);
     batch.add_rule("input", proxied.accept());
-    // While no agent runs, nobody listens there: connections wait and are tried again, instead of failing at once.
+    // While no agent runs, nobody listens there: connections wait and are tried again, instead of failing at
+    // once.
     batch.add_chain("output", filter(NF_INET_LOCAL_OUT, PRIORITY_FILTER, Policy::Accept));
     batch.add_rule("output", Rule::new().output_link(TAP_NAME).ipv4().refuses_connection().drop());
 
     batch.add_chain("forward", filter(NF_INET_FORWARD, PRIORITY_FILTER, Policy::Drop));
-    // Only answers pass by connection: what the guest asks is checked packet by packet, so that a policy change holds
-    // for connections that were open before it.
+    // Only answers pass by connection: what the guest asks is checked packet by packet, so that a policy
+    // change holds for connections that were open before it.
     batch.add_rule("forward", answers());
     batch.add_rule("forward", from_host().redirected().accept());
     for (protocol, port) in SERVICES {

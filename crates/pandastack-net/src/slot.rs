@@ -1,7 +1,8 @@
-//! Making, finding and destroying one slot. Blocking; called from the pool's maker thread and short-lived ones.
+//! Making, finding and destroying one slot. Blocking; called from the pool's maker thread and short-lived
+//! ones.
 //!
-//! A slot exists in two places: its namespace file and the host end of its veth pair. Either alone is a leftover of an
-//! interrupted make or destroy, and [`destroy`] takes both away from any such state.
+//! A slot exists in two places: its namespace file and the host end of its veth pair. Either alone is a
+//! leftover of an interrupted make or destroy, and [`destroy`] takes both away from any such state.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,18 +13,16 @@ use std::time::Duration;
 
 use crate::config::{Plan, SlotIndex};
 use crate::error::{NetError, Result};
+use crate::guest_network::{
+    GATEWAY_MAC, GUEST_GATEWAY, GUEST_IP, GUEST_MAC, GUEST_PREFIX, TAP_NAME, UPLINK_NAME,
+};
 use crate::links::{self, LinkBatch, LinkEvents, VethEnd};
 use crate::namespace::{self, NetNs};
 use crate::netlink::{Netlink, Subsystem};
 use crate::nft::Batch;
 use crate::packet_log::PacketLog;
 use crate::ruleset::DENIED_GROUP;
-use crate::{
-    GATEWAY_MAC, GUEST_GATEWAY, GUEST_IP, GUEST_MAC, GUEST_PREFIX, TAP_NAME, connections, ruleset, tap,
-};
-
-/// Slot end of the veth pair, in every namespace.
-pub(crate) const UPLINK_NAME: &str = "up0";
+use crate::{connections, ruleset, tap};
 
 /// Hardware addresses of the two veth ends. The same everywhere: each pair is a network of its own.
 const UPLINK_MAC: [u8; 6] = [0x06, 0x00, 0x0a, 0xc9, 0x01, 0x02];
@@ -41,8 +40,8 @@ pub(crate) struct ReadySlot {
     pub(crate) log: PacketLog,
 }
 
-/// Makes a slot with the default policy. The calling thread must be in the host's namespace, `host`. On failure
-/// nothing is left.
+/// Makes a slot with the default policy. The calling thread must be in the host's namespace, `host`. On
+/// failure nothing is left.
 pub(crate) fn make(plan: &Plan, host: &NetNs, index: SlotIndex) -> Result<ReadySlot> {
     let made = namespace::in_new(|| build_inside(plan, host, index)).and_then(|inside| {
         build_outside(plan, index)?;
@@ -57,11 +56,12 @@ pub(crate) fn make(plan: &Plan, host: &NetNs, index: SlotIndex) -> Result<ReadyS
     made
 }
 
-/// Removes whatever there is of these slots, their connections in the host's table too. The calling thread must be in the host's namespace.
+/// Removes whatever there is of these slots, their connections in the host's table too. The calling thread
+/// must be in the host's namespace.
 ///
-/// Letting go of the namespaces is enough in the common case: the kernel then takes their links away, all in one go,
-/// where removing links one by one waits for several grace periods each (30 ms measured). What keeps a namespace open
-/// must not keep its link alive, so links that stay are removed by name.
+/// Letting go of the namespaces is enough in the common case: the kernel then takes their links away, all in
+/// one go, where removing links one by one waits for several grace periods each (30 ms measured). What keeps
+/// a namespace open must not keep its link alive, so links that stay are removed by name.
 pub(crate) fn destroy(plan: &Plan, indexes: &[SlotIndex]) -> Result<()> {
     let events = LinkEvents::open()?;
     for index in indexes {
@@ -71,8 +71,8 @@ pub(crate) fn destroy(plan: &Plan, indexes: &[SlotIndex]) -> Result<()> {
     for name in events.wait_until_gone(names, NAMESPACE_END_PATIENCE) {
         links::remove(&name)?;
     }
-    // Last: nothing comes from these addresses any more. The slots are gone either way, so a kernel that cannot forget is no
-    // reason to keep their indexes; `doctor` tells of it.
+    // Last: nothing comes from these addresses any more. The slots are gone either way, so a kernel that
+    // cannot forget is no reason to keep their indexes; `doctor` tells of it.
     let addresses = indexes.iter().map(|index| plan.slot_side(*index)).collect();
     if let Err(error) = connections::forget(&addresses) {
         tracing::warn!(%error, "connections of network slots that are gone stay until they time out");
@@ -116,7 +116,8 @@ pub(crate) fn resolved(plan: &Plan, index: SlotIndex) -> Result<ruleset::ListedN
     ruleset::resolved(&socket)
 }
 
-/// Takes the network away from an existing slot, whatever its rules are. The calling thread must be in the host's namespace.
+/// Takes the network away from an existing slot, whatever its rules are. The calling thread must be in the
+/// host's namespace.
 pub(crate) fn close(plan: &Plan, index: SlotIndex) -> Result<()> {
     let name = plan.link_name(index);
     let mut links = LinkBatch::default();

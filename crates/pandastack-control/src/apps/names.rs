@@ -2,24 +2,24 @@
 
 use std::sync::Arc;
 
-use pandastack_edge::{Instances, Named, RouteUnavailable};
+use pandastack_edge::{AppRoute, Instances, RouteUnavailable};
 
 use super::record::AppRecord;
 use crate::store::{Store, StoreError};
 
 /// What stands behind a name; `None` when it is no app's.
-pub(crate) async fn find(store: &dyn Store, name: &str) -> Result<Option<Named>, RouteUnavailable> {
+pub(crate) async fn find(store: &dyn Store, name: &str) -> Result<Option<AppRoute>, RouteUnavailable> {
     let unavailable = |error: StoreError| RouteUnavailable(error.to_string());
     let Some(app) = app_of(store, name).await.map_err(unavailable)? else { return Ok(None) };
     let Some(active) = &app.active else {
         let why = format!("app `{}` has no live deployment yet; deploy it first", app.name);
-        return Ok(Some(Named::NotServing(why)));
+        return Ok(Some(AppRoute::NotServing(why)));
     };
     let live = store.deployment(&app.id, active).await.map_err(unavailable)?;
     let port = live.spec.start.as_ref().map_or(app.spec.port, |start| start.port);
     let sandboxes: Arc<[_]> = live.spec.machines().cloned().collect();
     let always = app.spec.min_instances as usize;
-    Ok((!sandboxes.is_empty()).then_some(Named::Serving(Instances { sandboxes, always, port })))
+    Ok((!sandboxes.is_empty()).then_some(AppRoute::Serving(Instances { sandboxes, always, port })))
 }
 
 async fn app_of(store: &dyn Store, name: &str) -> Result<Option<AppRecord>, StoreError> {

@@ -10,7 +10,7 @@ use http::header;
 use http::request::Parts;
 use http_body_util::{BodyExt, Limited};
 use hyper_util::rt::TokioIo;
-use pandastack_edge::{Instances, Named};
+use pandastack_edge::{AppRoute, Instances};
 use pandastack_rest::{ApiResult, Id, switching};
 use pandastack_types::agent_api::{
     DATABASE_UPGRADE, EdgeName, EdgeRoute, HostReport, NAMES_CHANGED, ReportAnswer,
@@ -69,12 +69,12 @@ pub(crate) async fn name(
     let found = crate::apps::names::find(sandboxes.store.as_ref(), &name).await;
     let found = found.map_err(|error| Error::new(ErrorCode::Unavailable, error.to_string()))?;
     match found.ok_or_else(|| Error::not_found("name", &name))? {
-        Named::Serving(Instances { sandboxes, always, port }) => {
+        AppRoute::Serving(Instances { sandboxes, always, port }) => {
             let mut sandboxes = sandboxes.iter().cloned();
             let sandbox = sandboxes.next().ok_or_else(|| Error::not_found("name", &name))?;
             Ok(Json(EdgeName::Serving { sandbox, port, more: sandboxes.collect(), always }))
         }
-        Named::NotServing(why) => Ok(Json(EdgeName::NotServing { why })),
+        AppRoute::NotServing(why) => Ok(Json(EdgeName::NotServing { why })),
     }
 }
 

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Request, Uri};
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
-use pandastack_edge::{GuestStream, Instances, Named, Ticket};
+use pandastack_edge::{AppRoute, GuestStream, Instances, Ticket};
 use pandastack_types::api::{AppTarget, HttpTarget};
 use pandastack_types::limits::RUN_OUTPUT_BYTES_MAX;
 use pandastack_types::{Error, ErrorCode, Result, WorkspaceId};
@@ -52,10 +52,10 @@ async fn ask(
     let known = app.store.deployments(&record.id).await?.into_iter().find_map(|one| one.spec.address);
     let address = known.unwrap_or_else(|| format!("http://{}.localhost", record.name));
     let request = request(target, &address, schedule, run)?;
-    let named = app.edge.named(&format!("{}.localhost", record.id)).await;
+    let named = app.edge.app_route(&format!("{}.localhost", record.id)).await;
     let instances = match named.map_err(|error| unavailable(format!("{error:?}")))? {
-        Some(Named::Serving(instances)) => instances,
-        Some(Named::NotServing(why)) => return Err(Error::conflict(why)),
+        Some(AppRoute::Serving(instances)) => instances,
+        Some(AppRoute::NotServing(why)) => return Err(Error::conflict(why)),
         None => return Err(Error::not_found("app", &target.app_id)),
     };
     let (stream, ticket) = connect(app, &instances).await?;

@@ -7,11 +7,12 @@ use pandastack_types::SandboxId;
 use pandastack_types::agent_api::endpoints::ListPorts;
 
 use super::Edge;
+use crate::connector::DialError;
 use crate::destination::Target;
 use crate::door::Ticket;
 use crate::error::EdgeError;
-use crate::pool::{DialError, GuestStream, dial};
-use crate::route::Place;
+use crate::guest_stream::GuestStream;
+use crate::route::Location;
 use crate::site::Site;
 use crate::tunnel::Stirring;
 
@@ -46,10 +47,10 @@ impl Edge {
     }
 
     async fn dial(&self, site: &Site, ticket: Ticket, port: u16) -> Result<(GuestStream, Ticket), EdgeError> {
-        match dial(&ticket.door().way, port).await {
+        match ticket.door().connector.dial(port).await {
             Ok(stream) => Ok((stream, ticket)),
             Err(error) => {
-                let target = Target { sandbox: site.id.clone(), port, by_header: false };
+                let target = Target { sandbox: SandboxId::clone(&site.id), port, by_header: false };
                 Err(self.explain(error, Some(site), &target).await)
             }
         }
@@ -63,7 +64,7 @@ impl Edge {
             DialError::Closed => {}
         }
         let Some(route) = site.map(Site::route) else { return EdgeError::PortClosed };
-        let Place::Sandbox { agent, incarnation } = &route.to else { return EdgeError::PortClosed };
+        let Location::Sandbox { agent, incarnation } = &route.to else { return EdgeError::PortClosed };
         let options = CallOptions::on_sandbox(*incarnation, PORTS_WAIT);
         let listening = match agent.call(ListPorts::new(target.sandbox.clone()), options, ()).await {
             Ok(list) => list.ports.into_iter().find(|port| port.port == target.port),

@@ -9,7 +9,7 @@ use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Router, http::StatusCode};
-use pandastack_edge::{AccessLog, ControlRoutes, Edge, Instances, Named, RouteSource};
+use pandastack_edge::{AccessLog, AppRoute, ControlRoutes, Edge, Instances, RouteSource};
 use pandastack_types::SandboxId;
 use pandastack_types::agent_api::EdgeRoute;
 use pandastack_types::link::LinkKey;
@@ -134,7 +134,7 @@ async fn a_name_leads_to_all_machines_of_an_app() {
     let check = async |name: &str, machines: &[&str], always: usize| {
         let found = routes.find_name(name).await.unwrap();
         let sandboxes = machines.iter().map(|id| id.parse().unwrap()).collect();
-        assert_eq!(found, Some(Named::Serving(Instances { sandboxes, always, port: 8080 })), "{name}");
+        assert_eq!(found, Some(AppRoute::Serving(Instances { sandboxes, always, port: 8080 })), "{name}");
     };
     check("shop.localhost", &["m1", "m2", "m3"], 2).await;
     check("old.localhost", &["m1"], 0).await;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use axum::Router;
 use pandastack_edge::tls::Tls;
-use pandastack_edge::{AccessLog, Edge, Place, Route, RouteSource, RouteUnavailable, Server};
+use pandastack_edge::{AccessLog, Edge, Location, Route, RouteSource, RouteUnavailable, Server};
 use pandastack_types::SandboxId;
 use pandastack_types::preview::Visibility;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -25,7 +25,7 @@ struct OneSandbox;
 #[async_trait]
 impl RouteSource for OneSandbox {
     async fn find(&self, sandbox: &SandboxId) -> Result<Option<Route>, RouteUnavailable> {
-        let to = Place::Fixed(IpAddr::V4(Ipv4Addr::LOCALHOST));
+        let to = Location::Fixed(IpAddr::V4(Ipv4Addr::LOCALHOST));
         let route = Route { to, visibility: Visibility::Unlisted, key: None };
         Ok((sandbox.as_str() == ID).then_some(route))
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use pandastack_edge::limits::REQUESTS_PER_INSTANCE;
-use pandastack_edge::{Instances, Named, Place, Route, RouteSource, RouteUnavailable};
+use pandastack_edge::{AppRoute, Instances, Location, Route, RouteSource, RouteUnavailable};
 use pandastack_types::SandboxId;
 use pandastack_types::preview::Visibility;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -26,14 +26,14 @@ impl RouteSource for ThreeMachines {
     async fn find(&self, sandbox: &SandboxId) -> Result<Option<Route>, RouteUnavailable> {
         let place = self.0.sandboxes.iter().position(|one| one == sandbox);
         Ok(place.map(|place| Route {
-            to: Place::Fixed(IpAddr::V4(address(u8::try_from(place + 1).unwrap()))),
+            to: Location::Fixed(IpAddr::V4(address(u8::try_from(place + 1).unwrap()))),
             visibility: Visibility::Unlisted,
             key: None,
         }))
     }
 
-    async fn find_name(&self, name: &str) -> Result<Option<Named>, RouteUnavailable> {
-        Ok((name == "shop.localhost").then(|| Named::Serving(self.0.clone())))
+    async fn find_name(&self, name: &str) -> Result<Option<AppRoute>, RouteUnavailable> {
+        Ok((name == "shop.localhost").then(|| AppRoute::Serving(self.0.clone())))
     }
 }
 

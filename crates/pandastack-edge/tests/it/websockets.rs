@@ -11,7 +11,7 @@ use axum::response::Response;
 use axum::routing::post;
 use http::{StatusCode, header};
 use pandastack_agent_client::AgentClient;
-use pandastack_edge::{Place, Route, RouteSource, RouteUnavailable};
+use pandastack_edge::{Location, Route, RouteSource, RouteUnavailable};
 use pandastack_types::link::LinkKey;
 use pandastack_types::preview::Visibility;
 use pandastack_types::{SandboxId, door};
@@ -74,7 +74,7 @@ async fn open_door(mut request: Request, hold: Arc<Notify>, drained: Arc<Notify>
 #[async_trait]
 impl RouteSource for Agent {
     async fn find(&self, _: &SandboxId) -> Result<Option<Route>, RouteUnavailable> {
-        let to = Place::Sandbox { agent: self.client.clone(), incarnation: 1 };
+        let to = Location::Sandbox { agent: self.client.clone(), incarnation: 1 };
         Ok(Some(Route { to, visibility: Visibility::Unlisted, key: None }))
     }
 }

@@ -26,7 +26,8 @@ use crate::poller::Poller;
 use crate::power;
 use crate::process::UserCgroup;
 use crate::protect;
-use crate::server::{Server, Surroundings};
+use crate::server::Server;
+use crate::surroundings::Surroundings;
 use cmdline::BootArguments;
 use device::{ChannelDevice, DeviceEvents};
 

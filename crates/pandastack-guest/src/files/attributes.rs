@@ -7,9 +7,11 @@ use std::path::{Path, PathBuf};
 
 use pandastack_guest_proto::message::{ErrorBody, FileAttributes};
 
+use super::absolute::absolute;
+use super::errors::refusal;
 use super::names::Names;
+use super::source::{Source, Step};
 use super::walk::{STEP_ENTRIES, Walker};
-use super::{Source, Step, absolute, refusal};
 
 /// A change of attributes under way.
 #[derive(Debug)]

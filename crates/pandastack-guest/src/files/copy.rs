@@ -1,4 +1,5 @@
-//! Copying and moving files and trees, step by step. Each file appears complete, under a temporary name before.
+//! Copying and moving files and trees, step by step. Each file appears complete, under a temporary name
+//! before.
 
 use std::fs::{File, Metadata};
 use std::io::{self, ErrorKind, Read};
@@ -7,9 +8,12 @@ use std::path::{Path, PathBuf};
 
 use pandastack_guest_proto::message::{ErrorBody, ErrorCode, RawPath};
 
+use super::absolute::absolute;
+use super::directory::remove;
+use super::errors::refusal;
+use super::source::{Source, Step};
 use super::walk::Walker;
 use super::write::{DIRECTORY_MODE_DEFAULT, Temporary, create_new, make_parents};
-use super::{Source, Step, absolute, refusal};
 
 /// Bytes copied in one step.
 const STEP_BYTES: u64 = 4 * 1024 * 1024;
@@ -210,7 +214,7 @@ impl Source for MoveSource {
         let Some(copy) = &mut self.copy else { return self.rename() };
         let step = copy.next(bytes_max)?;
         if matches!(step, Step::End) {
-            super::remove(&self.from, true)?;
+            remove(&self.from, true)?;
         }
         Ok(step)
     }

@@ -8,9 +8,11 @@ use std::path::{Path, PathBuf};
 
 use pandastack_guest_proto::message::{ErrorBody, Event, FileEntry, FileKind, RawPath};
 
+use super::absolute::absolute;
+use super::errors::refusal;
 use super::names::Names;
+use super::source::{Source, Step};
 use super::write::{DIRECTORY_MODE_DEFAULT, make_parents};
-use super::{Source, Step, absolute, refusal};
 use crate::process::User;
 
 /// A page is sent when it may have grown to this many bytes of JSON; one more entry still fits in a frame.

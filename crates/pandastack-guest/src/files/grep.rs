@@ -1,7 +1,7 @@
 //! Searching files for lines.
 //!
-//! Regular expressions without backtracking, lines and steps of bounded size: whatever the pattern and the files are,
-//! a search costs time in proportion to the bytes it reads, and next to no memory.
+//! Regular expressions without backtracking, lines and steps of bounded size: whatever the pattern and the
+//! files are, a search costs time in proportion to the bytes it reads, and next to no memory.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader};
@@ -12,10 +12,12 @@ use std::path::{Path, PathBuf};
 use pandastack_guest_proto::message::{ErrorBody, ErrorCode, Event, FileGrep, GrepMatch, RawPath};
 use regex::bytes::{Regex, RegexBuilder};
 
+use super::absolute::absolute;
 use super::directory::{JSON_GROWTH_MAX, PAGE_BYTES};
+use super::errors::refusal;
 use super::glob::{COMPILED_BYTES_MAX, Glob};
+use super::source::{Source, Step};
 use super::walk::{STEP_ENTRIES, Walker};
-use super::{Source, Step, absolute, refusal};
 
 /// Longest pattern.
 const PATTERN_BYTES_MAX: usize = 4096;
@@ -193,8 +195,8 @@ fn open_text(path: &Path) -> io::Result<Option<BufReader<File>>> {
     Ok((!binary).then_some(reader))
 }
 
-/// Reads a line, or the next piece of a long one, without its end. Says whether the line is complete; `None` at the
-/// end of the file.
+/// Reads a line, or the next piece of a long one, without its end. Says whether the line is complete; `None`
+/// at the end of the file.
 fn next_line(reader: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<Option<bool>> {
     line.clear();
     loop {

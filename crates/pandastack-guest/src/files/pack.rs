@@ -1,7 +1,7 @@
 //! A tree as a tar archive, made while it is sent.
 //!
-//! Names longer than a header's field use GNU's extension. Devices, pipes and sockets are left out. A file that shrinks
-//! while it is read is filled with zeros, one that grows is cut: the archive stays readable.
+//! Names longer than a header's field use GNU's extension. Devices, pipes and sockets are left out. A file
+//! that shrinks while it is read is filled with zeros, one that grows is cut: the archive stays readable.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Read};
@@ -12,8 +12,10 @@ use std::path::{Path, PathBuf};
 use pandastack_guest_proto::message::{ErrorBody, RawPath};
 use tar::{EntryType, Header};
 
+use super::absolute::absolute;
+use super::errors::refusal;
+use super::source::{Source, Step};
 use super::walk::{STEP_ENTRIES, Walker};
-use super::{Source, Step, absolute, refusal};
 
 /// Everything in an archive is a multiple of this.
 pub(super) const BLOCK_BYTES: usize = 512;

@@ -7,8 +7,10 @@ use std::path::PathBuf;
 
 use pandastack_guest_proto::message::{ErrorBody, ErrorCode, Event, FileRead};
 
+use super::absolute::absolute;
 use super::directory::describe;
-use super::{Source, Step, absolute, refusal};
+use super::errors::refusal;
+use super::source::{Source, Step};
 
 /// A file that is sent to the host: first its description, then its bytes.
 #[derive(Debug)]

@@ -1,8 +1,8 @@
 //! Unpacking a tar archive into a directory, and nowhere else.
 //!
-//! Every path is resolved by the kernel beneath the directory ([`ResolveFlag::RESOLVE_BENEATH`]), so neither `..` nor
-//! a link that the archive itself brought leads out of it, whatever another process does meanwhile. Set-id bits are
-//! dropped; devices are refused. What was unpacked before a refusal stays.
+//! Every path is resolved by the kernel beneath the directory ([`ResolveFlag::RESOLVE_BENEATH`]), so neither
+//! `..` nor a link that the archive itself brought leads out of it, whatever another process does meanwhile.
+//! Set-id bits are dropped; devices are refused. What was unpacked before a refusal stays.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -18,9 +18,11 @@ use nix::sys::time::TimeSpec;
 use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, fchownat, linkat, symlinkat, unlinkat};
 use pandastack_guest_proto::message::{ErrorBody, ErrorCode, RawPath};
 
+use super::absolute::absolute;
+use super::errors::refusal;
+use super::sink::Sink;
 use super::tar_stream::{Entry, Item, Kind, TarStream};
 use super::write::{DIRECTORY_MODE_DEFAULT, make_parents};
-use super::{Sink, absolute, refusal};
 use crate::process::User;
 
 /// Permission bits that are kept.
@@ -174,7 +176,8 @@ impl Target {
             Err(Errno::EEXIST) => false,
             made => made.map(|()| true)?,
         };
-        // One that was there stays as it is; a link or file in the way is what it is, and using it is checked.
+        // One that was there stays as it is; a link or file in the way is what it is, and using it is
+        // checked.
         if !made {
             return Ok(());
         }

@@ -1,4 +1,5 @@
-//! Archives made to get out: whatever is in one, nothing changes outside of the directory it is unpacked into.
+//! Archives made to get out: whatever is in one, nothing changes outside of the directory it is unpacked
+//! into.
 
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
@@ -11,7 +12,8 @@ use proptest::sample::{Index, select};
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use tar::{EntryType, Header};
 
-use super::{Sink, UnpackSink};
+use super::sink::Sink;
+use super::unpack::UnpackSink;
 
 const CASES: u32 = 400;
 /// Names, and where links lead. `OUTSIDE` stands for the absolute path of what must not be touched.

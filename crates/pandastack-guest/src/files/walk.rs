@@ -1,7 +1,7 @@
 //! Walking a tree, step by step.
 //!
-//! Links are not followed and other file systems (`/proc`, volumes) are not entered, so a walk always ends. One open
-//! directory per level is all it holds.
+//! Links are not followed and other file systems (`/proc`, volumes) are not entered, so a walk always ends.
+//! One open directory per level is all it holds.
 
 use std::fs::{Metadata, ReadDir};
 use std::io;
@@ -11,10 +11,12 @@ use std::path::{Path, PathBuf};
 
 use pandastack_guest_proto::message::{ErrorBody, Event, FileEntry, FileWalk};
 
+use super::absolute::absolute;
 use super::directory::{PAGE_BYTES, describe, entry_bytes};
+use super::errors::refusal;
 use super::glob::Glob;
 use super::names::Names;
-use super::{Source, Step, absolute, refusal};
+use super::source::{Source, Step};
 
 /// Levels that are ever gone down; a deeper tree is reported as cut.
 const DEPTH_MAX: usize = 256;

@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use pandastack_guest_proto::message::{ErrorBody, FileWrite, WriteMode};
 
-use super::{Sink, absolute, refusal};
+use super::absolute::absolute;
+use super::errors::refusal;
+use super::sink::Sink;
 use crate::process::User;
 
 const FILE_MODE_DEFAULT: u32 = 0o644;
@@ -38,8 +40,8 @@ pub(super) struct Temporary {
 }
 
 impl Temporary {
-    /// A name in the same directory, so that the rename stays within one file system. It is short whatever the
-    /// length of the file's own name.
+    /// A name in the same directory, so that the rename stays within one file system. It is short whatever
+    /// the length of the file's own name.
     pub(super) fn beside(path: &Path) -> Self {
         static COUNTER: AtomicU64 = AtomicU64::new(0);
         let unique = COUNTER.fetch_add(1, Ordering::Relaxed);

@@ -10,8 +10,8 @@ use std::path::Path;
 
 use pandastack_guest_proto::message::Identity;
 
-use super::Warnings;
-use crate::server::Surroundings;
+use super::warnings::Warnings;
+use crate::surroundings::Surroundings;
 
 /// Marks the line of `/etc/hosts` that is ours.
 const HOSTS_MARK: &str = "# set by pandastack";

@@ -17,9 +17,9 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use pandastack_guest_proto::message::Identity;
 
-use super::Warnings;
-use crate::process::{ChildPlan, spawn_child};
-use crate::server::{Surroundings, wait_child};
+use super::warnings::Warnings;
+use crate::process::{ChildPlan, spawn_child, wait_child};
+use crate::surroundings::Surroundings;
 
 const HOOKS_MAX: usize = 16;
 const HOOKS_WAIT_MAX: Duration = Duration::from_secs(5);

@@ -1,8 +1,9 @@
 //! The identity gate: what makes a restored or forked machine itself.
 //!
 //! Order matters: first what must never be shared (random numbers, time), then names, then what user code may
-//! look at, then hooks; the caller thaws user processes last. Entropy and clock are hard: if either fails, nothing
-//! is thawed. The rest is reported as warnings: a machine with an old `/etc/hosts` is better than none.
+//! look at, then hooks; the caller thaws user processes last. Entropy and clock are hard: if either fails,
+//! nothing is thawed. The rest is reported as warnings: a machine with an old `/etc/hosts` is better than
+//! none.
 //!
 //! Everything runs on the event loop, on purpose: nothing else may happen before it is done.
 
@@ -10,6 +11,7 @@ mod entropy;
 mod etc;
 mod hooks;
 mod tcp_reset;
+mod warnings;
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -19,7 +21,8 @@ use nix::time::{ClockId, clock_settime};
 use pandastack_guest_proto::limits::{ENTROPY_BYTES_MAX, ENTROPY_BYTES_MIN};
 use pandastack_guest_proto::message::{ErrorBody, ErrorCode, Identity, IdentityApplied, Secret};
 
-use crate::server::Surroundings;
+use crate::surroundings::Surroundings;
+use warnings::Warnings;
 
 /// The identity in force.
 #[derive(Debug, Default)]
@@ -43,7 +46,8 @@ impl IdentityState {
         let begun = Instant::now();
         validate(identity)?;
         if around.is_machine {
-            // Also where it only stood still: it may have been copied meanwhile, and whoever has the copy knows its generator.
+            // Also where it only stood still: it may have been copied meanwhile, and whoever has the copy
+            // knows its generator.
             entropy::reseed(identity.entropy.expose()).map_err(|error| {
                 ErrorBody::new(ErrorCode::Io, format!("cannot reseed the random generator: {error}"))
             })?;
@@ -72,19 +76,7 @@ impl IdentityState {
 
     fn applied(&self, begun: Instant, warnings: Warnings) -> IdentityApplied {
         let elapsed_us = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
-        IdentityApplied { generation: self.generation, elapsed_us, warnings: warnings.0 }
-    }
-}
-
-/// Steps that did not work but do not matter enough to fail.
-#[derive(Debug, Default)]
-struct Warnings(Vec<String>);
-
-impl Warnings {
-    fn note<E: std::fmt::Display>(&mut self, what: &str, result: Result<(), E>) {
-        if let Err(error) = result {
-            self.0.push(format!("could not {what}: {error}"));
-        }
+        IdentityApplied { generation: self.generation, elapsed_us, warnings: warnings.into_list() }
     }
 }
 

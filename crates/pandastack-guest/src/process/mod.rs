@@ -24,6 +24,7 @@ mod spawn;
 mod table;
 mod terminal;
 mod user;
+mod wait;
 
 pub(crate) use cgroup::UserCgroup;
 pub(crate) use clone::{ChildPlan, spawn as spawn_child};
@@ -31,3 +32,4 @@ pub(crate) use input::{Caller, InputEntry, InputProgress};
 pub(crate) use spawn::{SpawnContext, Spawned, spawn_process};
 pub(crate) use table::{Held, Process, ProcessTable};
 pub(crate) use user::User;
+pub(crate) use wait::wait_child;

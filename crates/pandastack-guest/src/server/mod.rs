@@ -20,34 +20,21 @@ mod session;
 
 use std::io;
 use std::os::fd::AsFd;
-use std::path::PathBuf;
 use std::time::Instant;
 
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use nix::sys::wait::{Id, WaitPidFlag, waitid};
-use nix::unistd::Pid;
 use pandastack_guest_proto::limits::FRAME_BYTES_MAX;
 
 use crate::channel::Channel;
 use crate::identity::IdentityState;
 use crate::poller::{Part, Poller, Token};
-use crate::process::{ProcessTable, UserCgroup};
+use crate::process::ProcessTable;
+use crate::surroundings::Surroundings;
 use crate::watch::Watches;
 use crate::worker::Workers;
 use completion::Completion;
 use session::Session;
-
-/// Where the guest program runs.
-#[derive(Clone, Debug)]
-pub(crate) struct Surroundings {
-    /// `/` on a machine; elsewhere the directory that `etc` and `run` of the identity are written to.
-    pub(crate) root: PathBuf,
-    /// This is a machine of our own: clock, host name and users may be changed.
-    pub(crate) is_machine: bool,
-    /// Group of all user processes.
-    pub(crate) cgroup: Option<UserCgroup>,
-}
 
 /// The guest program at work.
 pub(crate) struct Server {
@@ -127,8 +114,8 @@ impl Server {
         }
     }
 
-    /// Sends until no stream has anything left or the host takes no more. A flush may make room for streams that
-    /// found none, and no event would tell them.
+    /// Sends until no stream has anything left or the host takes no more. A flush may make room for streams
+    /// that found none, and no event would tell them.
     fn send_ready(&mut self) {
         loop {
             self.pump();
@@ -187,10 +174,4 @@ fn reap_one() -> Option<(i32, i32)> {
     // SAFETY: a system call that writes to a local.
     let pid = unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG | libc::__WALL) };
     (pid > 0).then_some((pid, status))
-}
-
-/// Waits for a child of the loop's own, such as a hook; no other thread reaps.
-pub(crate) fn wait_child(pid: i32) {
-    // It was seen to end; what it ended with does not matter.
-    let _ = waitid(Id::Pid(Pid::from_raw(pid)), WaitPidFlag::WEXITED | WaitPidFlag::__WALL);
 }

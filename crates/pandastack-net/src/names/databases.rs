@@ -1,7 +1,7 @@
 //! Connections of guests to databases, each handed on with the slot that it comes from.
 //!
-//! One listener per host takes those of all slots, as the resolver does, and knows a slot by the address that its connections
-//! come from, which the host's rules keep from being forged. A connection ends with its slot.
+//! One listener per host takes those of all slots, as the resolver does, and knows a slot by the address that
+//! its connections come from, which the host's rules keep from being forged. A connection ends with its slot.
 //!
 //! Left to others: which database a guest may mean, and everything that is said.
 
@@ -11,14 +11,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
-use super::{ACCEPT_PAUSE, Names};
+use super::limits::{ACCEPT_PAUSE, DATABASE_CONNECTIONS_MAX};
+use super::registry::Registry;
 use crate::config::SlotIndex;
-
-/// Connections of one guest to databases. Further ones are closed at once.
-pub const DATABASE_CONNECTIONS_PER_SLOT_MAX: usize = 100;
-
-/// Connections of all guests to databases. Further ones are closed at once.
-pub const DATABASE_CONNECTIONS_MAX: usize = 4096;
 
 /// Connections that wait to be taken. Further ones are closed at once.
 const CALLS_WAITING_MAX: usize = 256;
@@ -26,13 +21,13 @@ const CALLS_WAITING_MAX: usize = 256;
 /// A guest's connection to a database.
 #[derive(Debug)]
 pub struct DatabaseCall {
-    /// Whose.
+    /// The slot of the guest.
     pub slot: SlotIndex,
-    /// What it says.
+    /// The connection.
     pub stream: TcpStream,
     /// Cancelled when its slot is given back: nobody is there any more.
     pub ended: CancellationToken,
-    _places: [OwnedSemaphorePermit; 2],
+    _permits: [OwnedSemaphorePermit; 2],
 }
 
 pub(super) fn channel() -> (mpsc::Sender<DatabaseCall>, mpsc::Receiver<DatabaseCall>) {
@@ -41,12 +36,12 @@ pub(super) fn channel() -> (mpsc::Sender<DatabaseCall>, mpsc::Receiver<DatabaseC
 
 /// Takes connections until the pool ends.
 pub(super) async fn serve(
-    names: Weak<Names>,
+    registry: Weak<Registry>,
     stop: CancellationToken,
     listener: TcpListener,
     calls: mpsc::Sender<DatabaseCall>,
 ) {
-    let places = Arc::new(Semaphore::new(DATABASE_CONNECTIONS_MAX));
+    let permits = Arc::new(Semaphore::new(DATABASE_CONNECTIONS_MAX));
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -56,12 +51,12 @@ pub(super) async fn serve(
             tokio::time::sleep(ACCEPT_PAUSE).await;
             continue;
         };
-        let Some(names) = names.upgrade() else { return };
-        let Some(slot) = names.slot_of(from) else { continue };
-        let own = Arc::clone(&slot.database_places).try_acquire_owned();
-        let (Ok(own), Ok(common)) = (own, Arc::clone(&places).try_acquire_owned()) else { continue };
+        let Some(registry) = registry.upgrade() else { return };
+        let Some(slot) = registry.slot_of(from) else { continue };
+        let own = Arc::clone(&slot.database_permits).try_acquire_owned();
+        let (Ok(own), Ok(common)) = (own, Arc::clone(&permits).try_acquire_owned()) else { continue };
         let call =
-            DatabaseCall { slot: slot.index, stream, ended: slot.stop.clone(), _places: [own, common] };
+            DatabaseCall { slot: slot.index, stream, ended: slot.stop.clone(), _permits: [own, common] };
         // Nobody takes them fast enough: this one is closed.
         let _ = calls.try_send(call);
     }

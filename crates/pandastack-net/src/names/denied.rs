@@ -1,6 +1,6 @@
-//! Packets that a policy refused, told by the kernel's log group of each slot's namespace.
+//! Packets that a policy refused, reported by the kernel's log group of each slot's namespace.
 //!
-//! The rules tell of a bounded number each second, with the first bytes of the packet; see [`crate::ruleset`].
+//! The rules report a bounded number each second, with the first bytes of the packet; see [`crate::ruleset`].
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -10,35 +10,39 @@ use libc::{IPPROTO_ICMP, IPPROTO_TCP, IPPROTO_UDP};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use super::{Denial, Names, SlotNames};
-use crate::blocking;
+use super::denial::Denial;
+use super::registry::Registry;
+use super::slot_names::SlotNames;
+use crate::blocking::blocking;
 use crate::config::SlotIndex;
 use crate::error::Result;
 use crate::namespace::NetNs;
 use crate::packet_log::PacketLog;
 use crate::ruleset::DENIED_GROUP;
 
-/// Tells what is refused until the slot is forgotten.
-pub(super) async fn watch(names: Arc<Names>, slot: Arc<SlotNames>, log: Option<PacketLog>) {
+/// Reports what is refused until the slot is forgotten.
+pub(super) async fn watch(registry: Arc<Registry>, slot: Arc<SlotNames>, log: Option<PacketLog>) {
     let opened = match log {
         Some(log) => Ok(log),
-        None => open(names.namespace(&slot)).await,
+        None => open(registry.namespace(&slot)).await,
     };
-    let names = {
-        let weak = Arc::downgrade(&names);
-        drop(names);
+    let registry = {
+        let weak = Arc::downgrade(&registry);
+        drop(registry);
         weak
     };
     let log = match opened.map(register) {
         Ok(Ok(log)) => log,
         Ok(Err(error)) => {
-            return tracing::warn!(slot = %slot.index, %error, "refused connections are not told");
+            return tracing::warn!(slot = %slot.index, %error, "refused connections are not reported");
         }
         // A slot that was released at once is no news.
-        Err(error) => return tracing::debug!(slot = %slot.index, %error, "refused connections are not told"),
+        Err(error) => {
+            return tracing::debug!(slot = %slot.index, %error, "refused connections are not reported");
+        }
     };
     tokio::select! {
-        () = tell_all(&names, slot.index, &log) => {}
+        () = report_all(&registry, slot.index, &log) => {}
         () = slot.stop.cancelled() => {}
     }
     // Right after a change of rules, closing waits for the kernel to let go of the old ones: some 10 ms.
@@ -50,10 +54,10 @@ async fn open(namespace: PathBuf) -> Result<PacketLog> {
 }
 
 /// Ends when nobody listens any more.
-async fn tell_all(names: &Weak<Names>, slot: SlotIndex, log: &AsyncFd<PacketLog>) {
+async fn report_all(registry: &Weak<Registry>, slot: SlotIndex, log: &AsyncFd<PacketLog>) {
     while let Ok(mut ready) = log.readable().await {
         match ready.try_io(|log| log.get_ref().receive()) {
-            Ok(Ok(packets)) if !tell(names, slot, &packets) => return,
+            Ok(Ok(packets)) if !report(registry, slot, &packets) => return,
             // An overrun loses some: they are counted by nobody, as those above the rules' rate.
             _ => {}
         }
@@ -62,15 +66,15 @@ async fn tell_all(names: &Weak<Names>, slot: SlotIndex, log: &AsyncFd<PacketLog>
 
 #[allow(unsafe_code)]
 fn register(log: PacketLog) -> std::io::Result<AsyncFd<PacketLog>> {
-    // SAFETY: the log owns its descriptor and lends it only by shared reference, so it stays open and the same until the
-    // registration, which owns the log, ends.
+    // SAFETY: the log owns its descriptor and lends it only by shared reference, so it stays open and the
+    // same until the registration, which owns the log, ends.
     unsafe { AsyncFd::register_with_interest(log, Interest::READABLE) }.map_err(Into::into)
 }
 
-fn tell(names: &Weak<Names>, slot: SlotIndex, packets: &[Vec<u8>]) -> bool {
-    let Some(names) = names.upgrade() else { return false };
+fn report(registry: &Weak<Registry>, slot: SlotIndex, packets: &[Vec<u8>]) -> bool {
+    let Some(registry) = registry.upgrade() else { return false };
     for denial in packets.iter().filter_map(|packet| read(slot, packet)) {
-        names.tell(denial);
+        registry.report(denial);
     }
     true
 }

@@ -1,37 +1,39 @@
 //! The proxy of one slot: web connections pass if they ask for an allowed name.
 //!
-//! It listens inside the slot's namespace, where the rules redirect connections to it, and connects from there to where the
-//! guest wanted to go, so the host's rules hold for it as for the guest. The slot's rule for what passes on the way out does
-//! not: what the guest may reach by address is asked here, too, and again when the policy changes.
+//! It listens inside the slot's namespace, where the rules redirect connections to it, and connects from
+//! there to where the guest wanted to go, so the host's rules hold for it as for the guest. The slot's rule
+//! for what passes on the way out does not: what the guest may reach by address is asked here, too, and again
+//! when the policy changes.
 //!
-//! Bytes pass unread after the first ones: only the name of a TLS hello and of a connection's first HTTP request is looked
-//! at. Whoever serves an allowed name from a shared address can serve another there; that is the name's owner's business.
+//! Bytes pass unread after the first ones: only the name of a TLS hello and of a connection's first HTTP
+//! request is looked at. Whoever serves an allowed name from a shared address can serve another there; that
+//! is the name's owner's business.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use nix::sys::socket::{getsockopt, sockopt};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::timeout;
 
+use super::denial::Denial;
 use super::hello::{self, Hello};
-use super::{ACCEPT_PAUSE, Denial, Names, SlotNames};
-use crate::blocking;
+use super::limits::ACCEPT_PAUSE;
+use super::registry::Registry;
+use super::slot_names::SlotNames;
+use crate::blocking::blocking;
 use crate::error::{NetError, Result};
 use crate::namespace::NetNs;
 use crate::ruleset::PROXY_PORT;
 
-/// Connections of one guest through its proxy. Further ones are closed at once.
-pub(super) const CONNECTIONS_PER_SLOT_MAX: usize = 1024;
 /// How long a server may take to accept.
 const CONNECT_WAIT: Duration = Duration::from_secs(30);
 
 /// Listens, and serves until the slot is forgotten.
-pub(super) async fn start(names: &Arc<Names>, slot: &Arc<SlotNames>) -> Result<()> {
-    let path = names.namespace(slot);
+pub(super) async fn start(registry: &Arc<Registry>, slot: &Arc<SlotNames>) -> Result<()> {
+    let path = registry.namespace(slot);
     let listener = blocking(move || {
         let listen = || {
             let listener = std::net::TcpListener::bind((Ipv4Addr::UNSPECIFIED, PROXY_PORT))?;
@@ -42,12 +44,12 @@ pub(super) async fn start(names: &Arc<Names>, slot: &Arc<SlotNames>) -> Result<(
     })
     .await?;
     let listener = TcpListener::from_std(listener)
-        .map_err(NetError::io("starting the proxy of a slot", names.namespace(slot)))?;
-    names.tasks.spawn(serve(Arc::downgrade(names), Arc::clone(slot), listener));
+        .map_err(NetError::io("starting the proxy of a slot", registry.namespace(slot)))?;
+    registry.tasks.spawn(serve(Arc::downgrade(registry), Arc::clone(slot), listener));
     Ok(())
 }
 
-async fn serve(names: Weak<Names>, slot: Arc<SlotNames>, listener: TcpListener) {
+async fn serve(registry: Weak<Registry>, slot: Arc<SlotNames>, listener: TcpListener) {
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -57,14 +59,14 @@ async fn serve(names: Weak<Names>, slot: Arc<SlotNames>, listener: TcpListener) 
             tokio::time::sleep(ACCEPT_PAUSE).await;
             continue;
         };
-        let Some(names) = names.upgrade() else { return };
+        let Some(registry) = registry.upgrade() else { return };
         let Ok(permit) = Arc::clone(&slot.proxied).try_acquire_owned() else { continue };
         let slot = Arc::clone(&slot);
-        names.tasks.clone().spawn(async move {
+        registry.tasks.clone().spawn(async move {
             let _permit = permit;
             let stop = slot.stop.clone();
             tokio::select! {
-                passed = pass(&names, &slot, guest) => {
+                passed = pass(&registry, &slot, guest) => {
                     if let Err(error) = passed {
                         tracing::debug!(slot = %slot.index, %error, "a connection through the proxy ended");
                     }
@@ -75,18 +77,18 @@ async fn serve(names: Weak<Names>, slot: Arc<SlotNames>, listener: TcpListener) 
     }
 }
 
-async fn pass(names: &Arc<Names>, slot: &Arc<SlotNames>, mut guest: TcpStream) -> io::Result<()> {
+async fn pass(registry: &Arc<Registry>, slot: &Arc<SlotNames>, mut guest: TcpStream) -> io::Result<()> {
     let to = original_destination(&guest)?;
     let mut policy = slot.policy.subscribe();
     let Hello { bytes, name } = hello::read(&mut guest, to.port()).await?;
     let permitted = |name: Option<&str>| slot.policy().permits(name, to);
     if !permitted(name.as_deref()) {
         let (address, port) = (Some(*to.ip()), Some(to.port()));
-        names.tell(Denial { slot: slot.index, protocol: "tcp".to_owned(), address, port, name });
+        registry.report(Denial { slot: slot.index, protocol: "tcp".to_owned(), address, port, name });
         // A reset: the guest's program fails now, not when it has waited for an answer.
         return guest.set_zero_linger();
     }
-    let mut server = connect(names, slot, to).await?;
+    let mut server = connect(registry, slot, to).await?;
     server.write_all(&bytes).await?;
     let copied = tokio::io::copy_bidirectional(&mut guest, &mut server);
     tokio::pin!(copied);
@@ -104,16 +106,12 @@ async fn pass(names: &Arc<Names>, slot: &Arc<SlotNames>, mut guest: TcpStream) -
 
 /// Where the guest wanted to go before it was redirected.
 fn original_destination(guest: &TcpStream) -> io::Result<SocketAddrV4> {
-    let address = getsockopt(guest, sockopt::OriginalDst)?;
-    Ok(SocketAddrV4::new(
-        Ipv4Addr::from(u32::from_be(address.sin_addr.s_addr)),
-        u16::from_be(address.sin_port),
-    ))
+    Ok(rustix::net::sockopt::ip_original_dst(guest)?)
 }
 
 /// A socket belongs to the namespace it was made in, whoever uses it later.
-async fn connect(names: &Names, slot: &SlotNames, to: SocketAddrV4) -> io::Result<TcpStream> {
-    let path = names.namespace(slot);
+async fn connect(registry: &Registry, slot: &SlotNames, to: SocketAddrV4) -> io::Result<TcpStream> {
+    let path = registry.namespace(slot);
     let made = blocking(move || {
         NetNs::open(&path)?
             .run(|| TcpSocket::new_v4().map_err(NetError::io("making a socket in a slot", &path)))

@@ -1,12 +1,13 @@
 //! The resolver that guests ask: a forwarder that knows whose query it is.
 //!
-//! It looks at the question, and under a policy by name at the addresses in the answer; everything else passes as it is.
-//! A name that is not allowed does not exist for the guest, and its query goes nowhere: queries carry data out.
+//! It looks at the question, and under a policy by name at the addresses in the answer; everything else
+//! passes as it is. A name that is not allowed does not exist for the guest, and its query goes nowhere:
+//! queries carry data out.
 //!
 //! Must hold: the rules know of an answer's addresses before the guest does, by the policy that holds then.
 
 use std::net::Ipv4Addr;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use hickory_proto::op::{Message, MessageType, OpCode, Query, ResponseCode};
@@ -15,39 +16,43 @@ use pandastack_types::network::{NetworkPolicy, is_public};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
+use super::denial::Denial;
+use super::limits::ACCEPT_PAUSE;
+use super::registry::Registry;
+use super::slot_names::SlotNames;
 use super::upstream::{DATAGRAM_BYTES_MAX, read_framed, write_framed};
-use super::{ACCEPT_PAUSE, Denial, Names, SlotNames};
-use crate::ruleset::Learned;
-use crate::{blocking, ruleset, slot};
 
-/// Queries of all guests under way at once. Beyond it they are dropped, and asked again by the guests.
+use crate::blocking::blocking;
+use crate::ruleset::Learned;
+use crate::{ruleset, slot};
+
+/// Queries of all guests in flight. Beyond it they are dropped, and asked again by the guests.
 const QUERIES_MAX: usize = 4096;
 /// TCP connections of all guests. Beyond it they are closed at once.
 const CONNECTIONS_MAX: usize = 512;
 /// Silence after which a TCP connection is closed.
 const CONNECTION_IDLE_MAX: Duration = Duration::from_secs(10);
-/// Shortest and longest time that a name's address stays open. Programs use an address for longer than its answer says,
-/// and an answer that says a week must not keep an address open that long.
+/// Shortest and longest time that a name's address stays open. Programs use an address for longer than its
+/// answer says, and an answer that says a week must not keep an address open that long.
 const NAMED_LIFETIME_MIN: Duration = Duration::from_secs(60);
 pub(super) const NAMED_LIFETIME_MAX: Duration = Duration::from_secs(3600);
-/// How long the addresses of a name that is denied on some ports stay closed there: no less than any stays open.
+/// How long the addresses of a name that is denied on some ports stay closed there: no less than any stays
+/// open.
 const SHUT_LIFETIME: Duration = NAMED_LIFETIME_MAX;
-/// Addresses taken from one answer. A longer one for a name that is denied on some ports is kept from the guest.
+/// Addresses taken from one answer. A longer one for a name that is denied on some ports is kept from the
+/// guest.
 const ADDRESSES_PER_ANSWER_MAX: usize = 32;
 
-pub(super) fn serve(names: &Arc<Names>, udp: UdpSocket, tcp: TcpListener) {
+pub(super) fn serve(registry: &Arc<Registry>, udp: UdpSocket, tcp: TcpListener) {
     // Not by a reference of their own: the pool's end must end them.
-    names.tasks.spawn(serve_udp(Arc::downgrade(names), names.stop.clone(), Arc::new(udp)));
-    names.tasks.spawn(serve_tcp(Arc::downgrade(names), names.stop.clone(), tcp));
+    registry.tasks.spawn(serve_udp(Arc::downgrade(registry), registry.stop.clone(), Arc::new(udp)));
+    registry.tasks.spawn(serve_tcp(Arc::downgrade(registry), registry.stop.clone(), tcp));
 }
 
-async fn serve_udp(
-    names: std::sync::Weak<Names>,
-    stop: tokio_util::sync::CancellationToken,
-    socket: Arc<UdpSocket>,
-) {
-    let under_way = Arc::new(Semaphore::new(QUERIES_MAX));
+async fn serve_udp(registry: Weak<Registry>, stop: CancellationToken, socket: Arc<UdpSocket>) {
+    let in_flight = Arc::new(Semaphore::new(QUERIES_MAX));
     let mut buffer = vec![0; DATAGRAM_BYTES_MAX];
     loop {
         let received = tokio::select! {
@@ -56,15 +61,15 @@ async fn serve_udp(
         };
         // An error is that of an earlier answer that found nobody.
         let Ok((length, from)) = received else { continue };
-        let Some(names) = names.upgrade() else { return };
-        let (Some(slot), Ok(permit)) = (names.slot_of(from), Arc::clone(&under_way).try_acquire_owned())
+        let Some(registry) = registry.upgrade() else { return };
+        let (Some(slot), Ok(permit)) = (registry.slot_of(from), Arc::clone(&in_flight).try_acquire_owned())
         else {
             continue;
         };
         let (socket, query) = (Arc::clone(&socket), buffer[..length].to_vec());
-        names.tasks.clone().spawn(async move {
+        registry.tasks.clone().spawn(async move {
             let _permit = permit;
-            if let Some(answer) = answer(&names, &slot, &query, false).await {
+            if let Some(answer) = answer(&registry, &slot, &query, false).await {
                 // Gone meanwhile: nobody waits.
                 let _ = socket.send_to(&answer, from).await;
             }
@@ -72,11 +77,7 @@ async fn serve_udp(
     }
 }
 
-async fn serve_tcp(
-    names: std::sync::Weak<Names>,
-    stop: tokio_util::sync::CancellationToken,
-    listener: TcpListener,
-) {
+async fn serve_tcp(registry: Weak<Registry>, stop: CancellationToken, listener: TcpListener) {
     let connections = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
         let accepted = tokio::select! {
@@ -87,29 +88,34 @@ async fn serve_tcp(
             tokio::time::sleep(ACCEPT_PAUSE).await;
             continue;
         };
-        let Some(names) = names.upgrade() else { return };
-        let (Some(slot), Ok(permit)) = (names.slot_of(from), Arc::clone(&connections).try_acquire_owned())
+        let Some(registry) = registry.upgrade() else { return };
+        let (Some(slot), Ok(permit)) = (registry.slot_of(from), Arc::clone(&connections).try_acquire_owned())
         else {
             continue;
         };
-        names.tasks.clone().spawn(async move {
+        registry.tasks.clone().spawn(async move {
             let _permit = permit;
-            serve_connection(&names, &slot, stream).await;
+            serve_connection(&registry, &slot, stream).await;
         });
     }
 }
 
-async fn serve_connection(names: &Arc<Names>, slot: &Arc<SlotNames>, mut stream: TcpStream) {
+async fn serve_connection(registry: &Arc<Registry>, slot: &Arc<SlotNames>, mut stream: TcpStream) {
     while let Ok(Ok(query)) = timeout(CONNECTION_IDLE_MAX, read_framed(&mut stream)).await {
-        let Some(answer) = answer(names, slot, &query, true).await else { return };
+        let Some(answer) = answer(registry, slot, &query, true).await else { return };
         if write_framed(&mut stream, &answer).await.is_err() {
             return;
         }
     }
 }
 
-/// The answer to a query; none to what is not one, or when the guest has too many under way.
-async fn answer(names: &Arc<Names>, slot: &Arc<SlotNames>, bytes: &[u8], by_tcp: bool) -> Option<Vec<u8>> {
+/// The answer to a query; none to what is not one, or when the guest has too many in flight.
+async fn answer(
+    registry: &Arc<Registry>,
+    slot: &Arc<SlotNames>,
+    bytes: &[u8],
+    by_tcp: bool,
+) -> Option<Vec<u8>> {
     let message = Message::from_vec(bytes).ok()?;
     if message.message_type() != MessageType::Query {
         return None;
@@ -123,15 +129,15 @@ async fn answer(names: &Arc<Names>, slot: &Arc<SlotNames>, bytes: &[u8], by_tcp:
     let refuse = |code| {
         if code == ResponseCode::NXDomain {
             let (slot, name) = (slot.index, Some(name.clone()));
-            names.tell(Denial { slot, protocol: "dns".to_owned(), address: None, port: None, name });
+            registry.report(Denial { slot, protocol: "dns".to_owned(), address: None, port: None, name });
         }
         reply(&message, code)
     };
     if let Some(code) = own_answer(&slot.policy(), &name, kind) {
         return refuse(code);
     }
-    match names.upstreams.ask(bytes, by_tcp).await {
-        Ok(answer) => match follow(names, slot, &name, kind, &answer).await {
+    match registry.upstreams.ask(bytes, by_tcp).await {
+        Ok(answer) => match follow(registry, slot, &name, kind, &answer).await {
             Some(code) => refuse(code),
             None => Some(answer),
         },
@@ -147,7 +153,8 @@ fn own_answer(policy: &NetworkPolicy, name: &str, kind: RecordType) -> Option<Re
     if !policy.resolves(name) {
         return Some(ResponseCode::NXDomain);
     }
-    // Such records hide the name of later connections (encrypted client hello), which could then not be checked.
+    // Such records hide the name of later connections (encrypted client hello), which could then not be
+    // checked.
     let by_name = policy.opens_names() || policy.denies_names();
     (by_name && matches!(kind, RecordType::HTTPS | RecordType::SVCB)).then_some(ResponseCode::NoError)
 }
@@ -157,9 +164,10 @@ fn name_of(question: &Query) -> String {
     name.strip_suffix('.').map(str::to_owned).unwrap_or(name)
 }
 
-/// Opens and closes what a name was resolved to, before the guest hears of it; answers what it hears instead, if anything.
+/// Opens and closes what a name was resolved to, before the guest hears of it; answers what it hears instead,
+/// if anything.
 async fn follow(
-    names: &Arc<Names>,
+    registry: &Arc<Registry>,
     slot: &Arc<SlotNames>,
     name: &str,
     kind: RecordType,
@@ -173,7 +181,8 @@ async fn follow(
     if policy.opened_by(name).is_empty() && policy.shut_by(name).is_empty() {
         return None;
     }
-    let (plan, of, asked, answer) = (names.plan.clone(), Arc::clone(slot), name.to_owned(), answer.to_vec());
+    let (plan, of, asked, answer) =
+        (registry.plan.clone(), Arc::clone(slot), name.to_owned(), answer.to_vec());
     let followed = blocking(move || {
         let _unchanged = of.lock_rules();
         let policy = of.policy();

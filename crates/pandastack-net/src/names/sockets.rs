@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::config::Plan;
 use crate::error::{NetError, Result};
-use crate::ruleset::ListeningPorts;
+use crate::listening_ports::ListeningPorts;
 
 /// How long a predecessor's sockets may take to close; nothing tells when they did.
 const PREFERRED_PATIENCE: Duration = Duration::from_millis(200);
@@ -20,8 +20,9 @@ pub(crate) struct Sockets {
 }
 
 impl Sockets {
-    /// Binds in the calling thread's namespace: where the predecessor of this agent listened, if it can be, because the
-    /// kernel remembers for half a minute where a flow went. The name claim was taken before, so no predecessor lives.
+    /// Binds in the calling thread's namespace: where the predecessor of this agent listened, if it can be,
+    /// because the kernel remembers for half a minute where a flow went. The name claim was taken before, so
+    /// no predecessor lives.
     pub(crate) fn bind(plan: &Plan) -> Result<Self> {
         let deadline = Instant::now() + PREFERRED_PATIENCE;
         let bound = loop {

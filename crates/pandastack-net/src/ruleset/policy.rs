@@ -1,12 +1,12 @@
 //! The part of a slot's table that is its policy.
 //!
-//! A policy is the sets `open` and `denied` and the chains `inspect` and `egress`, replaced together; everything else never
-//! changes. Connections that passed by a name are marked with their policy, and go on after the name's address is forgotten,
-//! until another policy comes.
+//! A policy is the sets `open` and `denied` and the chains `inspect` and `egress`, replaced together;
+//! everything else never changes. Connections that passed by a name are marked with their policy, and go on
+//! after the name's address is forgotten, until another policy comes.
 //!
-//! Must hold: what is denied is asked for before anything that opens. `open` has nothing of it, names are resolved later:
-//! `denied` keeps their addresses from opening denied networks, and `shut` has the addresses of names that are denied on some
-//! ports. Only slots whose policy needs them have these two.
+//! Must hold: what is denied is asked for before anything that opens. `open` has nothing of it, names are
+//! resolved later: `denied` keeps their addresses from opening denied networks, and `shut` has the addresses
+//! of names that are denied on some ports. Only slots whose policy needs them have these two.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use std::time::Duration;
 use libc::{IPPROTO_TCP, IPPROTO_UDP};
 use pandastack_types::network::{NetworkPolicy, PortRange};
 
-use super::{DENY, PROXY_PORT, SLOT_TABLE};
+use super::slot_table::{DENY, PROXY_PORT, SLOT_TABLE};
 use crate::config::Plan;
 use crate::error::Result;
 use crate::netlink::Netlink;
@@ -26,7 +26,8 @@ pub(super) const OPEN: SetName = SetName("open", 1);
 /// Addresses that allowed names were resolved to, by class of ports.
 pub(super) const NAMED: SetName = SetName("named", 2);
 
-/// A switch: nothing passes. It closes a fresh slot without rebuilding [`OPEN`], which has no place in a take.
+/// A switch: nothing passes. It closes a fresh slot without rebuilding [`OPEN`], which has no place in a
+/// take.
 pub(super) const CLOSED: SetName = SetName("closed", 3);
 
 /// Addresses and ports that names do not open.
@@ -35,8 +36,9 @@ const DENIED: SetName = SetName("denied", 4);
 /// Addresses that names were resolved to which are denied on some ports, by class of these.
 const SHUT: SetName = SetName("shut", 5);
 
-/// Most addresses in [`NAMED`], and in [`SHUT`]. When the first is full, further names resolve but their addresses stay
-/// closed until older ones are forgotten; when the second is, further names that are denied on some ports do not resolve.
+/// Most addresses in [`NAMED`], and in [`SHUT`]. When the first is full, further names resolve but their
+/// addresses stay closed until older ones are forgotten; when the second is, further names that are denied on
+/// some ports do not resolve.
 pub(super) const NAMED_ADDRESSES_MAX: u32 = 4096;
 
 /// Ports whose connections say which name they are for.
@@ -49,8 +51,8 @@ const QUIC_PORT: u16 = 443;
 pub(super) const INSPECT: &str = "inspect";
 pub(super) const EGRESS: &str = "egress";
 
-/// Gives a fresh slot its policy. Removing rules costs the kernel milliseconds, which have no place in a take, and those of
-/// a policy without names are the default's.
+/// Gives a fresh slot its policy. Removing rules costs the kernel milliseconds, which have no place in a
+/// take, and those of a policy without names are the default's.
 pub(crate) fn first_policy(policy: &NetworkPolicy, plan: &Plan) -> Batch {
     if policy.opens_names() || policy.denies_names() {
         return slot_policy(policy, plan, true);
@@ -65,7 +67,8 @@ pub(crate) fn first_policy(policy: &NetworkPolicy, plan: &Plan) -> Batch {
     batch
 }
 
-/// Replaces the policy of an existing slot. Addresses of names are forgotten unless they are this policy's own.
+/// Replaces the policy of an existing slot. Addresses of names are forgotten unless they are this policy's
+/// own.
 pub(crate) fn slot_policy(policy: &NetworkPolicy, plan: &Plan, names_stay: bool) -> Batch {
     let mut batch = Batch::new(SLOT_TABLE);
     batch.flush_set(CLOSED);
@@ -75,7 +78,8 @@ pub(crate) fn slot_policy(policy: &NetworkPolicy, plan: &Plan, names_stay: bool)
     }
     batch.flush_chain(INSPECT);
     batch.flush_chain(EGRESS);
-    // Made here, where they are not there yet: few slots need them, and slots of an earlier version have none.
+    // Made here, where they are not there yet: few slots need them, and slots of an earlier version have
+    // none.
     if policy.closes_networks() {
         batch.add_box_set(DENIED);
         batch.flush_set(DENIED);
@@ -133,8 +137,8 @@ pub(crate) struct ListedNames {
     pub(crate) shut: Vec<Listed>,
 }
 
-/// Lists the addresses that are open or closed by a name, and which name that was: the one resolved last, where several share
-/// an address and ports.
+/// Lists the addresses that are open or closed by a name, and which name that was: the one resolved last,
+/// where several share an address and ports.
 pub(crate) fn resolved(socket: &Netlink) -> Result<ListedNames> {
     Ok(ListedNames { open: list_set(socket, SLOT_TABLE, NAMED)?, shut: list_set(socket, SLOT_TABLE, SHUT)? })
 }
@@ -192,7 +196,8 @@ fn fill_egress(batch: &mut Batch, policy: &NetworkPolicy) {
     batch.add_rule(EGRESS, Rule::new().jump(DENY));
 }
 
-/// What `deny` takes from names. The web ports of a denied name are the proxy's business: other names share its address.
+/// What `deny` takes from names. The web ports of a denied name are the proxy's business: other names share
+/// its address.
 fn refuse_denied(batch: &mut Batch, policy: &NetworkPolicy) {
     if policy.closes_networks() {
         for protocol in [IPPROTO_TCP, IPPROTO_UDP] {
@@ -224,8 +229,8 @@ fn pass_named(batch: &mut Batch, policy: &NetworkPolicy) {
     }
 }
 
-/// Web connections that do not go through the proxy: begun under another policy, to an address that no allowed name was
-/// resolved to, or HTTP/3.
+/// Web connections that do not go through the proxy: begun under another policy, to an address that no
+/// allowed name was resolved to, or HTTP/3.
 fn refuse_uninspected(batch: &mut Batch) {
     for (protocol, port) in
         WEB_PORTS.map(|port| (IPPROTO_TCP, port)).into_iter().chain([(IPPROTO_UDP, QUIC_PORT)])
@@ -261,8 +266,8 @@ fn without_web(ports: PortRange) -> Vec<PortRange> {
     })
 }
 
-/// The same for the same policy, also in the next agent of the same build, and never zero, which unmarked connections
-/// have. Another build's differs at worst: connections by name then end and are made anew.
+/// The same for the same policy, also in the next agent of the same build, and never zero, which unmarked
+/// connections have. Another build's differs at worst: connections by name then end and are made anew.
 fn mark_of(policy: &NetworkPolicy) -> u32 {
     use std::hash::{Hash, Hasher};
     let mut hasher = std::collections::hash_map::DefaultHasher::new();

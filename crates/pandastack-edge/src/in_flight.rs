@@ -1,4 +1,4 @@
-//! Requests under way on one client's connection, and since when there is none.
+//! Requests in flight on one client's connection, and since when there is none.
 //!
 //! HTTP/1 tells by the head that it waits for ([`crate::head_clock`]); on HTTP/2 nothing but this does.
 
@@ -9,8 +9,8 @@ use std::time::Instant;
 
 use hyper::body::{Body, Frame, SizeHint};
 
-/// Requests under way on a connection.
-pub(crate) struct UnderWay(Mutex<Count>);
+/// Requests in flight on a connection.
+pub(crate) struct InFlight(Mutex<Count>);
 
 struct Count {
     requests: usize,
@@ -18,16 +18,16 @@ struct Count {
     ended: Instant,
 }
 
-impl UnderWay {
+impl InFlight {
     /// On a connection that begins now.
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self(Mutex::new(Count { requests: 0, ended: Instant::now() })))
     }
 
     /// One more, until what this returns is dropped.
-    pub(crate) fn enter(self: &Arc<Self>) -> Passing {
+    pub(crate) fn enter(self: &Arc<Self>) -> InFlightRequest {
         self.lock().requests += 1;
-        Passing(Arc::clone(self))
+        InFlightRequest(Arc::clone(self))
     }
 
     /// Since when there is none.
@@ -42,10 +42,10 @@ impl UnderWay {
     }
 }
 
-/// A request under way.
-pub(crate) struct Passing(Arc<UnderWay>);
+/// A request in flight.
+pub(crate) struct InFlightRequest(Arc<InFlight>);
 
-impl Drop for Passing {
+impl Drop for InFlightRequest {
     fn drop(&mut self) {
         let mut count = self.0.lock();
         count.requests -= 1;
@@ -53,16 +53,16 @@ impl Drop for Passing {
     }
 }
 
-/// The body of an answer: its request is under way until it is dropped.
+/// The body of an answer: its request is in flight until it is dropped.
 pub(crate) struct Counted<B> {
     body: B,
-    _passing: Passing,
+    _request: InFlightRequest,
 }
 
 impl<B> Counted<B> {
     /// The answer to this request.
-    pub(crate) fn new(body: B, passing: Passing) -> Self {
-        Self { body, _passing: passing }
+    pub(crate) fn new(body: B, request: InFlightRequest) -> Self {
+        Self { body, _request: request }
     }
 }
 
@@ -92,13 +92,13 @@ mod tests {
 
     #[test]
     fn a_connection_is_quiet_from_the_end_of_its_last_answer() {
-        let under_way = UnderWay::new();
-        let began = under_way.quiet_since().expect("nothing was asked yet");
-        let (first, second) = (under_way.enter(), under_way.enter());
+        let in_flight = InFlight::new();
+        let began = in_flight.quiet_since().expect("nothing was asked yet");
+        let (first, second) = (in_flight.enter(), in_flight.enter());
         let answer = Counted::new(crate::ResponseBody::empty(), first);
         drop(second);
-        assert_eq!(under_way.quiet_since(), None, "an answer is still read");
+        assert_eq!(in_flight.quiet_since(), None, "an answer is still read");
         drop(answer);
-        assert!(under_way.quiet_since().expect("all are answered") >= began);
+        assert!(in_flight.quiet_since().expect("all are answered") >= began);
     }
 }

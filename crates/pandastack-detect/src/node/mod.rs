@@ -1,56 +1,15 @@
 //! Node: package.json, its package manager, and what its dependencies make of it.
 
-use std::collections::BTreeMap;
+mod package;
+mod package_manager;
 
-use serde::Deserialize;
-
-use crate::{Framework, Plan, Serve, Undetected, View, local, locks, node_version, procfile};
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Package {
-    scripts: BTreeMap<String, String>,
-    dependencies: BTreeMap<String, serde_json::Value>,
-    #[serde(rename = "devDependencies")]
-    dev_dependencies: BTreeMap<String, serde_json::Value>,
-    #[serde(rename = "optionalDependencies")]
-    optional_dependencies: BTreeMap<String, serde_json::Value>,
-    main: Option<String>,
-    engines: BTreeMap<String, serde_json::Value>,
-    #[serde(rename = "packageManager")]
-    package_manager: Option<String>,
-}
-
-impl Package {
-    fn read(view: &View) -> Result<Self, Undetected> {
-        let unreadable = |why: String| Undetected::Unreadable { file: "package.json", why };
-        let text =
-            view.text("package.json").ok_or_else(|| unreadable("the file does not exist".to_owned()))?;
-        serde_json::from_str(text).map_err(|error| unreadable(error.to_string()))
-    }
-
-    fn needs(&self, name: &str) -> bool {
-        self.dependencies.contains_key(name) || self.dev_dependencies.contains_key(name)
-    }
-
-    fn needs_any(&self, names: &[&'static str]) -> Option<&'static str> {
-        names.iter().find(|name| self.needs(name)).copied()
-    }
-
-    fn script(&self, name: &str) -> Option<&str> {
-        self.scripts.get(name).map(|script| script.trim()).filter(|script| !script.is_empty())
-    }
-
-    fn has_dependencies(&self) -> bool {
-        !self.dependencies.is_empty() || !self.dev_dependencies.is_empty()
-    }
-
-    /// Whether a directory of the source is among its packages.
-    fn names_directory(&self) -> bool {
-        let lists = [&self.dependencies, &self.dev_dependencies, &self.optional_dependencies];
-        lists.iter().flat_map(|list| list.values()).any(local::is_node)
-    }
-}
+use crate::framework::Framework;
+use crate::plan::{Plan, Serve};
+use crate::undetected::Undetected;
+use crate::view::View;
+use crate::{locks, node_version, procfile};
+use package::Package;
+use package_manager::{PackageManager, PackageManagerKind};
 
 /// Servers that are built by Vite but are no plain files.
 const VITE_SERVERS: [&str; 8] = [
@@ -79,7 +38,7 @@ pub(crate) fn names_start(view: &View) -> bool {
 /// The plan; `kind` was said, else it is found.
 pub(crate) fn plan(view: &View, start: Option<&str>, kind: Option<Framework>) -> Result<Plan, Undetected> {
     let package = Package::read(view)?;
-    let manager = Manager::of(view, &package);
+    let manager = PackageManager::of(view, &package);
     let web = procfile::web(view);
     let start = start.or(web.as_deref());
     let (kind, reason) = match kind {
@@ -155,7 +114,7 @@ fn files(kind: Framework, directory: String) -> Plan {
     Plan::new(kind, Serve::Files { directory, single_page: true }, String::new())
 }
 
-fn next(view: &View, manager: &Manager) -> Plan {
+fn next(view: &View, manager: &PackageManager) -> Plan {
     let config = view.first(&NEXT_CONFIGS).and_then(|path| view.text(path)).unwrap_or_default();
     let output = setting(config, "output");
     match output.as_deref() {
@@ -210,7 +169,7 @@ fn vite_directory(view: &View, package: &Package) -> String {
 fn node_start(
     view: &View,
     package: &Package,
-    manager: &Manager,
+    manager: &PackageManager,
     start: Option<&str>,
 ) -> Result<Serve, Undetected> {
     if let Some(start) = start {
@@ -224,14 +183,13 @@ fn node_start(
     match main.or_else(|| view.first(&MAINS)) {
         Some(main) => Ok(Serve::Command(format!("exec node {main}"))),
         None => Err(Undetected::NoStart(format!(
-            "package.json has neither a `start` script nor `main`, and none of {} exists; add one, or set \
-             start_command",
+            "package.json has neither a `start` script nor `main`, and none of {} exists; add one, or set start_command",
             MAINS.join(", ")
         ))),
     }
 }
 
-fn build(package: &Package, manager: &Manager, kind: Framework) -> Option<String> {
+fn build(package: &Package, manager: &PackageManager, kind: Framework) -> Option<String> {
     if package.script("build").is_some() {
         return Some(format!("{} run build", manager.kind.program()));
     }
@@ -243,164 +201,23 @@ fn build(package: &Package, manager: &Manager, kind: Framework) -> Option<String
     }
 }
 
-/// Runs the package's own scripts again where packages were restored: what they write into the source went with the old one. Packages
-/// that are copied from the source are copied anew, with all others: managers leave alone what is there, and have what they fetched.
-fn refresh(package: &Package, manager: &Manager) -> Option<String> {
+/// Runs the package's own scripts again where packages were restored: what they write into the source went
+/// with the old one. Packages that are copied from the source are copied anew, with all others: managers
+/// leave alone what is there, and have what they fetched.
+fn refresh(package: &Package, manager: &PackageManager) -> Option<String> {
     if manager.kind.copies_directories() && package.names_directory() {
         return Some(format!("rm -rf node_modules && {}", manager.install()));
     }
     // Berry leaves `prepare` to whoever publishes.
     let runs: &[&str] = match manager.kind {
-        ManagerKind::Berry => &["install", "postinstall"],
+        PackageManagerKind::Berry => &["install", "postinstall"],
         _ => &["install", "postinstall", "prepare"],
     };
     let has = |name: &str| package.script(name).is_some();
     // These run `postinstall` behind `install` by themselves.
-    let is_run_behind = has("install") && !matches!(manager.kind, ManagerKind::Berry | ManagerKind::Pnpm);
+    let is_run_behind =
+        has("install") && !matches!(manager.kind, PackageManagerKind::Berry | PackageManagerKind::Pnpm);
     let own = runs.iter().filter(|name| has(name) && !(is_run_behind && **name == "postinstall"));
     let steps: Vec<_> = own.map(|name| format!("{} run {name}", manager.kind.program())).collect();
     (!steps.is_empty()).then(|| steps.join(" && "))
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum ManagerKind {
-    Npm,
-    Pnpm,
-    Yarn,
-    Berry,
-    Bun,
-}
-
-impl ManagerKind {
-    fn as_str(self) -> &'static str {
-        match self {
-            ManagerKind::Npm => "npm",
-            ManagerKind::Pnpm => "pnpm",
-            ManagerKind::Yarn => "yarn",
-            ManagerKind::Berry => "yarn (berry)",
-            ManagerKind::Bun => "bun",
-        }
-    }
-
-    fn program(self) -> &'static str {
-        match self {
-            ManagerKind::Npm => "npm",
-            ManagerKind::Pnpm => "pnpm",
-            ManagerKind::Yarn | ManagerKind::Berry => "yarn",
-            ManagerKind::Bun => "bun",
-        }
-    }
-
-    /// Whether a package that is a directory of the source (`file:`) is copied. npm links to it.
-    fn copies_directories(self) -> bool {
-        self != ManagerKind::Npm
-    }
-
-    /// Runs a program of the installed packages.
-    fn runner(self) -> &'static str {
-        match self {
-            ManagerKind::Npm => "npx --no-install",
-            ManagerKind::Pnpm => "pnpm exec",
-            ManagerKind::Yarn | ManagerKind::Berry => "yarn",
-            ManagerKind::Bun => "bunx",
-        }
-    }
-}
-
-struct Manager {
-    kind: ManagerKind,
-    /// Asked for by `packageManager`.
-    version: Option<String>,
-    reason: String,
-    locked: bool,
-}
-
-impl Manager {
-    fn of(view: &View, package: &Package) -> Self {
-        let locked = view
-            .first(&[
-                "pnpm-lock.yaml",
-                "bun.lock",
-                "bun.lockb",
-                "yarn.lock",
-                "package-lock.json",
-                "npm-shrinkwrap.json",
-            ])
-            .is_some();
-        let named = package.package_manager.as_deref().and_then(|text| text.split_once('@'));
-        if let Some((name, version)) = named {
-            let version = version.split('+').next().unwrap_or(version).to_owned();
-            let kind = match name {
-                "pnpm" => Some(ManagerKind::Pnpm),
-                "bun" => Some(ManagerKind::Bun),
-                "npm" => Some(ManagerKind::Npm),
-                "yarn" if version.starts_with("1.") => Some(ManagerKind::Yarn),
-                "yarn" => Some(ManagerKind::Berry),
-                _ => None,
-            };
-            if let Some(kind) = kind {
-                let reason = format!("package.json says packageManager {name}@{version}");
-                return Self { kind, version: Some(version), reason, locked };
-            }
-        }
-        let by_file = [
-            ("pnpm-lock.yaml", ManagerKind::Pnpm),
-            ("bun.lock", ManagerKind::Bun),
-            ("bun.lockb", ManagerKind::Bun),
-            (".yarnrc.yml", ManagerKind::Berry),
-            ("yarn.lock", ManagerKind::Yarn),
-        ];
-        let found = by_file.iter().find(|(file, _)| view.has(file));
-        let (kind, reason) = match found {
-            Some((file, kind)) => (*kind, format!("there is {file}")),
-            None => (ManagerKind::Npm, "no other package manager is named".to_owned()),
-        };
-        Self { kind, version: None, reason, locked }
-    }
-
-    /// Development dependencies are installed too: builds need them.
-    fn install(&self) -> String {
-        let version = |default: &str| self.version.clone().unwrap_or_else(|| default.to_owned());
-        match (self.kind, self.locked) {
-            (ManagerKind::Npm, true) => "npm ci --include=dev --no-audit --no-fund".to_owned(),
-            (ManagerKind::Npm, false) => "npm install --include=dev --no-audit --no-fund".to_owned(),
-            (ManagerKind::Pnpm, locked) => {
-                let frozen = if locked { " --frozen-lockfile" } else { "" };
-                format!(
-                    "npm install --global --no-audit --no-fund pnpm@{} && pnpm install --prod=false{frozen}",
-                    version("10")
-                )
-            }
-            (ManagerKind::Yarn, locked) => {
-                let frozen = if locked { " --frozen-lockfile" } else { "" };
-                format!(
-                    "npm install --global --no-audit --no-fund yarn@{} && yarn install --production=false{frozen}",
-                    version("1")
-                )
-            }
-            (ManagerKind::Berry, locked) => {
-                let frozen = if locked { " --immutable" } else { "" };
-                format!(
-                    "npm install --global --no-audit --no-fund @yarnpkg/cli-dist@{} && yarn install{frozen}",
-                    version("4")
-                )
-            }
-            (ManagerKind::Bun, locked) => {
-                format!("bun install{}", if locked { " --frozen-lockfile" } else { "" })
-            }
-        }
-    }
-
-    fn locks(&self, view: &View) -> Vec<String> {
-        let names: &[&str] = match self.kind {
-            ManagerKind::Npm => &["package-lock.json", "npm-shrinkwrap.json"],
-            ManagerKind::Pnpm => &["pnpm-lock.yaml"],
-            ManagerKind::Yarn => &["yarn.lock"],
-            ManagerKind::Berry => &["yarn.lock", ".yarnrc.yml"],
-            ManagerKind::Bun => &["bun.lock", "bun.lockb"],
-        };
-        let there = names.iter().filter(|name| view.has(name)).map(|name| (*name).to_owned());
-        // package.json too: its scripts run at install time, and without a lock it is the lock.
-        ["package.json".to_owned()].into_iter().chain(there).collect()
-    }
 }

@@ -1,0 +1,120 @@
+//! Decides which kind of app a source is, and applies what a person said.
+
+use crate::framework::Framework;
+use crate::manifest::{MANIFEST, Manifest, ManifestError};
+use crate::plan::{Plan, Serve};
+use crate::undetected::Undetected;
+use crate::view::View;
+use crate::wishes::Wishes;
+use crate::{locks, node, python, site};
+
+/// What `pandastack.toml` says; nothing, where there is none.
+pub fn manifest(view: &View) -> Result<Manifest, Undetected> {
+    let unreadable = |error: ManifestError| Undetected::Unreadable { file: MANIFEST, why: error.to_string() };
+    view.text(MANIFEST)
+        .map_or_else(|| Ok(Manifest::default()), |text| Manifest::parse(text).map_err(unreadable))
+}
+
+/// How the app is installed, built and started.
+pub fn detect(view: &View, wishes: &Wishes) -> Result<Plan, Undetected> {
+    let manifest = manifest(view)?;
+    let said = |wish: &Option<String>, told: &Option<String>| wish.clone().or_else(|| told.clone());
+    let wishes = Wishes {
+        framework: said(&wishes.framework, &manifest.framework),
+        install: said(&wishes.install, &manifest.install_command),
+        build: said(&wishes.build, &manifest.build_command),
+        start: said(&wishes.start, &manifest.start_command),
+    };
+    let mut plan = found(view, &wishes)?;
+    apply(&mut plan, view, wishes);
+    Ok(plan)
+}
+
+/// The plan by the files alone; a kind that was said is not looked for.
+fn found(view: &View, wishes: &Wishes) -> Result<Plan, Undetected> {
+    let start = wishes.start.as_deref();
+    let kind = match wishes.framework.as_deref() {
+        Some(text) => Some(
+            Framework::parse(text)
+                .ok_or_else(|| Undetected::UnknownFramework(text.chars().take(40).collect()))?,
+        ),
+        None => None,
+    };
+    match kind {
+        Some(Framework::Python) => return python::plan(view, start),
+        Some(Framework::Static) => return site::plan(view).ok_or_else(|| nothing(view)),
+        Some(Framework::Custom) => {
+            let missing = || Undetected::NoStart("framework `custom` needs a start command; set start_command".to_owned());
+            return start.map(custom).ok_or_else(missing);
+        }
+        Some(kind) => return node::plan(view, start, Some(kind)),
+        None => {}
+    }
+    if view.has("package.json") && python::is_there(view) {
+        return both(view, start);
+    }
+    if view.has("package.json") {
+        return node::plan(view, start, None);
+    }
+    if python::is_there(view) {
+        return python::plan(view, start);
+    }
+    match (site::plan(view), start) {
+        (_, Some(start)) => Ok(custom(start)),
+        (Some(plan), None) => Ok(plan),
+        (None, None) => Err(nothing(view)),
+    }
+}
+
+/// A source with a Node and a Python side: the one that says how it starts.
+fn both(view: &View, start: Option<&str>) -> Result<Plan, Undetected> {
+    let (node, python) = (node::plan(view, start, None), python::plan(view, start));
+    let node_starts = node::names_start(view);
+    let (mut plan, other) = match (node, python) {
+        (Ok(plan), Err(_)) => (plan, "Python"),
+        (Err(_), Ok(plan)) => (plan, "Node"),
+        (Ok(plan), Ok(_)) if node_starts => (plan, "Python"),
+        (Ok(_), Ok(plan)) => (plan, "Node"),
+        (Err(error), Err(_)) => return Err(error),
+    };
+    plan.because(format!(
+        "found Node and Python files, but no start command for {other}; to use {other}, set `framework` and start_command"
+    ));
+    Ok(plan)
+}
+
+fn custom(start: &str) -> Plan {
+    Plan::new(
+        Framework::Custom,
+        Serve::Command(start.to_owned()),
+        "start_command is set, and no known framework was detected".to_owned(),
+    )
+}
+
+/// What was said replaces what was found.
+fn apply(plan: &mut Plan, view: &View, wishes: Wishes) {
+    if let Some(install) = wishes.install {
+        plan.because("install_command is set");
+        locks::said(&mut plan.locks, view, &install);
+        plan.refresh = None;
+        plan.install = Some(install);
+    }
+    if let Some(build) = wishes.build {
+        plan.because("build_command is set");
+        plan.build = Some(build);
+    }
+    if let Some(start) = wishes.start
+        && plan.serve != Serve::Command(start.clone())
+    {
+        plan.because("start_command is set");
+        plan.serve = Serve::Command(start);
+    }
+}
+
+fn nothing(view: &View) -> Undetected {
+    let mut found: Vec<_> = view.files.iter().filter(|path| !path.contains('/')).take(8).cloned().collect();
+    if found.is_empty() {
+        found.push("no files".to_owned());
+    }
+    Undetected::Nothing { where_looked: "the source".to_owned(), found: found.join(", ") }
+}

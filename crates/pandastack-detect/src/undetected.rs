@@ -1,0 +1,32 @@
+//! Why there is no plan.
+
+use crate::framework::Framework;
+
+/// Why an app was not detected.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Undetected {
+    /// Nothing that is known.
+    #[error(
+        "no app was found in {where_looked}: looked for package.json (node), requirements.txt, pyproject.toml, uv.lock, poetry.lock, pdm.lock, Pipfile, main.py, app.py, server.py (python), Staticfile, public/index.html and index.html (static), and found {found}; set root_directory if the app is in a subdirectory, or set start_command (in pandastack.toml, with `pandastack app deploy --start ...`, or in the API)"
+    )]
+    Nothing {
+        /// The directory.
+        where_looked: String,
+        /// What is there.
+        found: String,
+    },
+    /// A kind was found or said, but not how it starts.
+    #[error("{0}")]
+    NoStart(String),
+    /// A kind that there is not.
+    #[error("`{0}` is not a framework; use one of {names}", names = Framework::NAMES.join(", "))]
+    UnknownFramework(String),
+    /// `pandastack.toml` or `package.json` cannot be read.
+    #[error("{file} cannot be read: {why}")]
+    Unreadable {
+        /// Which file.
+        file: &'static str,
+        /// Why not.
+        why: String,
+    },
+}

@@ -1,0 +1,14 @@
+//! Settings that a person gave.
+
+/// Settings that a person gave. They take precedence over what is detected.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Wishes {
+    /// Kind of app.
+    pub framework: Option<String>,
+    /// The command that installs dependencies.
+    pub install: Option<String>,
+    /// The command that builds.
+    pub build: Option<String>,
+    /// The command that starts the server.
+    pub start: Option<String>,
+}

@@ -1,0 +1,26 @@
+//! What an app's host name leads to.
+
+use std::sync::Arc;
+
+use pandastack_types::SandboxId;
+
+/// What a host name leads to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AppRoute {
+    /// Sandboxes that serve the same.
+    Serving(Instances),
+    /// An app that does not serve yet, and what to do about it.
+    NotServing(String),
+}
+
+/// Sandboxes that can each serve a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Instances {
+    /// The sandboxes, in the order in which they are used.
+    pub sandboxes: Arc<[SandboxId]>,
+    /// How many of them, from the first on, share requests; each further one is used while those
+    /// before it are busy.
+    pub always: usize,
+    /// TCP port inside each.
+    pub port: u16,
+}

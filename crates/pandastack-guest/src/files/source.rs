@@ -1,0 +1,22 @@
+//! Work whose results are sent to the host step by step.
+
+use pandastack_guest_proto::message::{ErrorBody, Event};
+
+/// One step of something that is sent to the host.
+#[derive(Debug)]
+pub(crate) enum Step {
+    /// Raw bytes.
+    Data(Vec<u8>),
+    /// A message.
+    Event(Event),
+    /// Nothing yet: there was only work to do, and more of it follows.
+    Idle,
+    /// All was sent.
+    End,
+}
+
+/// Something that is sent to the host step by step.
+pub(crate) trait Source: Send {
+    /// The next step; data is at most `bytes_max` long.
+    fn next(&mut self, bytes_max: usize) -> Result<Step, ErrorBody>;
+}

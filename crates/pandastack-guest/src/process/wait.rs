@@ -1,0 +1,10 @@
+//! Waiting for a child that is no process of a request.
+
+use nix::sys::wait::{Id, WaitPidFlag, waitid};
+use nix::unistd::Pid;
+
+/// Waits for a child of the event loop itself, such as a hook. No other thread reaps.
+pub(crate) fn wait_child(pid: i32) {
+    // It was seen to end; what it ended with does not matter.
+    let _ = waitid(Id::Pid(Pid::from_raw(pid)), WaitPidFlag::WEXITED | WaitPidFlag::__WALL);
+}

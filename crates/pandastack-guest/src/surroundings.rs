@@ -1,0 +1,16 @@
+//! Where the guest program runs: a machine of its own, or a directory in tests.
+
+use std::path::PathBuf;
+
+use crate::process::UserCgroup;
+
+/// Where the guest program runs.
+#[derive(Clone, Debug)]
+pub(crate) struct Surroundings {
+    /// `/` on a machine; elsewhere the directory that `etc` and `run` of the identity are written to.
+    pub(crate) root: PathBuf,
+    /// This is a machine of our own: clock, host name and users may be changed.
+    pub(crate) is_machine: bool,
+    /// Group of all user processes.
+    pub(crate) cgroup: Option<UserCgroup>,
+}

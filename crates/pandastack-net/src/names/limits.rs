@@ -1,0 +1,22 @@
+//! Limits on what guests may have in flight, and what happens beyond them.
+
+use std::time::Duration;
+
+/// Refusals that wait to be read. Further ones are not told: whoever reads counts what it gets.
+pub const DENIALS_WAITING_MAX: usize = 1024;
+
+/// Queries of one guest in flight. Further ones are dropped, as a full server would; resolvers ask again.
+pub(super) const QUERIES_PER_SLOT_MAX: usize = 64;
+
+/// Connections of one guest through its proxy. Further ones are closed at once.
+pub(super) const PROXIED_PER_SLOT_MAX: usize = 1024;
+
+/// Connections of one guest to databases. Further ones are closed at once.
+pub const DATABASE_CONNECTIONS_PER_SLOT_MAX: usize = 100;
+
+/// Connections of all guests to databases. Further ones are closed at once.
+pub const DATABASE_CONNECTIONS_MAX: usize = 4096;
+
+/// Between tries to accept a connection that failed: out of descriptors, nothing tells when some are free
+/// again.
+pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(50);

@@ -1,0 +1,13 @@
+//! Names and numbers of a slot's table that its rules and its users agree on.
+
+/// The table of a slot.
+pub(super) const SLOT_TABLE: &str = "slot";
+
+/// Where the proxy of a slot listens, inside its namespace, in which nobody else listens.
+pub(crate) const PROXY_PORT: u16 = 3129;
+
+/// Log group of packets that a policy refused.
+pub(crate) const DENIED_GROUP: u16 = 1;
+
+/// The chain for refused packets: it logs and rejects them.
+pub(super) const DENY: &str = "deny";
