@@ -3,6 +3,7 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
+use pandastack_functions::Functions;
 use pandastack_webhooks::Webhooks;
 
 use crate::apps::Apps;
@@ -13,7 +14,6 @@ use crate::databases::backups::Backups;
 use crate::databases::ports::Ports;
 use crate::databases::revive::Revivals;
 use crate::databases::room::Rooms;
-use crate::functions::Functions;
 use crate::metrics::Metrics;
 use crate::replicas::Replicas;
 use crate::sandboxes::Sandboxes;
@@ -28,7 +28,7 @@ pub(crate) struct App {
     pub(crate) keys: Arc<Keys>,
     pub(crate) metrics: Metrics,
     pub(crate) audit: AuditLog,
-    pub(crate) functions: Functions,
+    pub(crate) functions: Arc<Functions>,
     /// Makes requests to URLs that users configured.
     pub(crate) webhooks: Arc<Webhooks>,
     pub(crate) schedules: Arc<Schedules>,

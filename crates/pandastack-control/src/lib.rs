@@ -24,7 +24,6 @@ mod bootstrap;
 mod config;
 mod databases;
 mod e2b_directory;
-mod functions;
 mod housekeeping;
 mod idempotency;
 mod metrics;
@@ -41,8 +40,8 @@ mod signed_url;
 mod unread_body;
 
 pub use config::{BackupConfig, ControlConfig, DatabaseUrl, PostgresConfig};
-pub use functions::local::{LocalError, LocalFunction, LocalRuntime, local_router};
 pub use openapi::openapi_json;
+pub use pandastack_functions::{LocalError, LocalFunction, LocalRuntime, local_router};
 pub use pandastack_postgres::ALPN as POSTGRES_ALPN;
 use pandastack_sandboxes as sandboxes;
 use pandastack_store as store;

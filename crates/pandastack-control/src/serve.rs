@@ -15,6 +15,8 @@ use axum::serve::ListenerExt;
 use pandastack_e2b::Facade;
 use pandastack_edge::tls::Tls;
 use pandastack_edge::{AccessLog, Edge, OwnPorts, Server};
+use pandastack_functions::Functions;
+use pandastack_rest::Admission;
 use pandastack_types::{DatabaseId, SandboxId};
 use pandastack_webhooks::Webhooks;
 use tokio::net::{TcpListener, UnixListener};
@@ -32,7 +34,6 @@ use crate::databases::backups::Backups;
 use crate::databases::revive::Revivals;
 use crate::databases::room::Rooms;
 use crate::e2b_directory::StoredDirectory;
-use crate::functions::Functions;
 use crate::housekeeping::{self, PruneHook};
 use crate::metrics::Metrics;
 use crate::postgres_listener::PostgresListener;
@@ -46,7 +47,7 @@ use crate::store::databases::{DatabaseState, DatabaseStore};
 use crate::store::replicas::Session;
 use crate::store::sql::SqlStore;
 use crate::store::{Store, StoreError};
-use crate::{apps, bootstrap, databases, functions, routes, schedules};
+use crate::{apps, bootstrap, databases, routes, schedules};
 
 /// How long work in progress may take after a stop was asked for. Streams are cut then.
 const STOP_WAIT: Duration = Duration::from_secs(5);
@@ -261,7 +262,7 @@ fn advertised(config: &ControlConfig, internal: Option<&TcpListener>) -> String 
 }
 
 /// What the services forget after a while.
-const PRUNE_HOOKS: &[PruneHook] = &[functions::prune_runs];
+const PRUNE_HOOKS: &[PruneHook] = &[|app| Box::pin(pandastack_functions::prune_runs(&app.functions))];
 
 /// Background tasks of the leader, in the order in which they begin.
 fn leader_tasks(app: &Arc<App>) -> Vec<LeaderTask> {
@@ -279,7 +280,7 @@ fn leader_tasks(app: &Arc<App>) -> Vec<LeaderTask> {
         task(app, apps::poller::run),
         task(app, |app| reaper::run(Arc::clone(&app.sandboxes))),
         task(app, |app| housekeeping::prune(app, PRUNE_HOOKS)),
-        task(app, functions::run),
+        task(app, |app| pandastack_functions::run(Arc::clone(&app.functions))),
         task(app, schedules::run),
     ]
 }
@@ -299,14 +300,17 @@ fn new_app(
         ReplicaPeers { store: Arc::clone(&store), replicas: Arc::clone(&replicas), link: link.clone() };
     let keys = Arc::new(Keys::new(Arc::clone(&store), Rates::new(config.requests_per_second)));
     let webhooks = Arc::new(Webhooks::new(config.schedules_private_targets));
+    let sandboxes = Arc::new(Sandboxes::new(store, hosts, edge, link, Box::new(peers), shutdown));
+    let admission = Arc::clone(&keys) as Arc<dyn Admission>;
+    let functions = Functions::new(Arc::clone(&sandboxes), Arc::clone(&webhooks), admission);
     App {
-        sandboxes: Arc::new(Sandboxes::new(store, hosts, edge, link, Box::new(peers), shutdown)),
+        sandboxes,
         postgres: None,
         database_ports: None,
         keys,
         metrics: Metrics::default(),
         audit: AuditLog::default(),
-        functions: Functions::default(),
+        functions: Arc::new(functions),
         schedules: Arc::new(Schedules::new(Arc::clone(&webhooks))),
         webhooks,
         apps: Apps::default(),

@@ -37,7 +37,6 @@ use pandastack_types::{Error, ErrorCode};
 use crate::app::App;
 use crate::audit::audited;
 use crate::auth::authenticate;
-use crate::functions;
 use crate::idempotency::once;
 use crate::metrics::counted;
 use crate::replicas::to_leader;
@@ -46,7 +45,7 @@ use crate::unread_body::close_unread;
 
 /// The public API, health and metrics.
 pub(crate) fn public(app: Arc<App>) -> Router {
-    let v1 = once_only()
+    let v1 = once_only(&app)
         .layer(from_fn_with_state(Arc::clone(&app), once))
         .merge(repeatable(&app))
         .layer(from_fn_with_state(Arc::clone(&app), audited))
@@ -71,7 +70,7 @@ pub(crate) fn facade(router: Router) -> Router {
 /// With requests to functions' own host names answered before anything else.
 pub(crate) fn with_functions_by_host(router: Router, app: Arc<App>) -> Router {
     router
-        .layer(from_fn_with_state(Arc::clone(&app), functions::by_host))
+        .layer(from_fn_with_state(Arc::clone(&app.functions), pandastack_functions::by_host))
         .layer(from_fn_with_state(Arc::clone(&app), to_leader))
         .layer(from_fn(with_request_id))
         .layer(from_fn_with_state(app, counted))
@@ -109,7 +108,7 @@ fn finish(router: Router<Arc<App>>, app: Arc<App>) -> Router {
 
 /// Calls that make something and take an `Idempotency-Key`. Making a key is not among them: its answer is a secret,
 /// and must not be stored.
-fn once_only() -> Router<Arc<App>> {
+fn once_only(app: &App) -> Router<Arc<App>> {
     Router::new()
         .route("/sandboxes", post(sandboxes::create))
         .route("/sandboxes/{id}/fork", post(fork::fork))
@@ -119,7 +118,7 @@ fn once_only() -> Router<Arc<App>> {
         .route("/run", post(run::run))
         .merge(volumes::once_only())
         .route("/templates/{name}/bake", post(templates::bake))
-        .merge(functions::once_only())
+        .merge(pandastack_functions::once_only(&app.functions))
         .merge(schedules::routes::once_only())
         .merge(crate::apps::routes::once_only())
 }
@@ -134,7 +133,7 @@ fn repeatable(app: &App) -> Router<Arc<App>> {
         .merge(sockets::routes())
         .merge(pandastack_contexts::routes::router(Arc::clone(&app.sandboxes)))
         .merge(absent::routes())
-        .merge(functions::repeatable())
+        .merge(pandastack_functions::repeatable(&app.functions))
         .merge(schedules::routes::routes())
         .merge(crate::apps::routes::repeatable())
         .merge(volumes::repeatable())
