@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use axum::extract::FromRef;
 use pandastack_databases::ManagedDatabases;
+use pandastack_functions::Functions;
 use pandastack_webhooks::Webhooks;
 
 use crate::apps::Apps;
 use crate::audit::AuditLog;
 use crate::auth::Keys;
-use crate::functions::Functions;
 use crate::metrics::Metrics;
 use crate::replicas::{Member, Replicas};
 use crate::sandboxes::Sandboxes;
@@ -22,7 +22,7 @@ pub(crate) struct App {
     pub(crate) keys: Arc<Keys>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) audit: Arc<AuditLog>,
-    pub(crate) functions: Functions,
+    pub(crate) functions: Arc<Functions>,
     /// Makes requests to URLs that users configured.
     pub(crate) webhooks: Arc<Webhooks>,
     pub(crate) schedules: Arc<Schedules>,

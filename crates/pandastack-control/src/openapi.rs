@@ -1,13 +1,13 @@
 //! The description of the public API, generated from the handlers and types.
 
 use pandastack_contexts::routes as contexts;
+use pandastack_functions::{call_routes, deploy_routes, logs as function_logs, routes as functions};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::{Modify, OpenApi};
 
 use crate::apps;
 use crate::databases::backups::routes as backups;
 use crate::databases::routes as databases;
-use crate::functions::{call_routes, deploy_routes, logs as function_logs, routes as functions};
 use crate::routes::volumes;
 use crate::routes::{
     data, events, files, fork, health, hosts, lifecycle, network, observe, preview, processes, quota, run,

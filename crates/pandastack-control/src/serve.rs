@@ -16,6 +16,8 @@ use pandastack_databases::{ManagedDatabases, StoredDatabases};
 use pandastack_e2b::Facade;
 use pandastack_edge::tls::Tls;
 use pandastack_edge::{AccessLog, Edge, OwnPorts, Server};
+use pandastack_functions::Functions;
+use pandastack_rest::Admission;
 use pandastack_types::{DatabaseId, SandboxId};
 use pandastack_webhooks::Webhooks;
 use tokio::net::{TcpListener, UnixListener};
@@ -28,7 +30,6 @@ use crate::auth::Keys;
 use crate::clock::now;
 use crate::config::ControlConfig;
 use crate::e2b_directory::StoredDirectory;
-use crate::functions::Functions;
 use crate::housekeeping::{self, PruneHook};
 use crate::postgres_listener::PostgresListener;
 use crate::preview_routes::StoredRoutes;
@@ -41,7 +42,7 @@ use crate::store::databases::{DatabaseState, DatabaseStore};
 use crate::store::replicas::Session;
 use crate::store::sql::SqlStore;
 use crate::store::{Store, StoreError};
-use crate::{apps, bootstrap, databases, functions, routes, schedules};
+use crate::{apps, bootstrap, databases, routes, schedules};
 
 /// How long work in progress may take after a stop was asked for. Streams are cut then.
 const STOP_WAIT: Duration = Duration::from_secs(5);
@@ -254,10 +255,10 @@ fn advertised(config: &ControlConfig, internal: Option<&TcpListener>) -> String 
 
 /// What the services forget after a while.
 fn prune_hooks(app: &Arc<App>) -> Arc<[PruneHook]> {
-    let app = Arc::clone(app);
+    let functions = Arc::clone(&app.functions);
     let runs: PruneHook = Box::new(move || {
-        let app = Arc::clone(&app);
-        Box::pin(async move { functions::prune_runs(&app).await })
+        let functions = Arc::clone(&functions);
+        Box::pin(async move { pandastack_functions::prune_runs(&functions).await })
     });
     Arc::new([runs])
 }
@@ -278,7 +279,7 @@ fn leader_tasks(app: &Arc<App>) -> Vec<LeaderTask> {
         task(app, apps::poller::run),
         task(app, |app| reaper::run(Arc::clone(&app.sandboxes))),
         task(app, |app| housekeeping::prune(Arc::clone(&app.sandboxes), prune_hooks(&app))),
-        task(app, functions::run),
+        task(app, |app| pandastack_functions::run(Arc::clone(&app.functions))),
         task(app, schedules::run),
     ]
 }
@@ -303,13 +304,15 @@ fn new_app(
     let (address, ports) = postgres.map(|listener| (listener.address.clone(), listener.ports.take())).unzip();
     let databases =
         ManagedDatabases::new(Arc::clone(&sandboxes), config.backups.clone(), address, ports.flatten());
+    let admission = Arc::clone(&keys) as Arc<dyn Admission>;
+    let functions = Functions::new(Arc::clone(&sandboxes), Arc::clone(&webhooks), admission);
     App {
         sandboxes,
         databases: Arc::new(databases),
         keys,
         metrics: Arc::default(),
         audit: Arc::default(),
-        functions: Functions::default(),
+        functions: Arc::new(functions),
         schedules: Arc::new(Schedules::new(Arc::clone(&webhooks))),
         webhooks,
         apps: Apps::default(),

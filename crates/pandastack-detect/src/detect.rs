@@ -44,7 +44,9 @@ fn found(view: &View, wishes: &Wishes) -> Result<Plan, Undetected> {
         Some(Framework::Python) => return python::plan(view, start),
         Some(Framework::Static) => return site::plan(view).ok_or_else(|| nothing(view)),
         Some(Framework::Custom) => {
-            let missing = || Undetected::NoStart("framework `custom` needs a start command; set start_command".to_owned());
+            let missing = || {
+                Undetected::NoStart("framework `custom` needs a start command; set start_command".to_owned())
+            };
             return start.map(custom).ok_or_else(missing);
         }
         Some(kind) => return node::plan(view, start, Some(kind)),

@@ -16,7 +16,6 @@ use pandastack_rest::ApiError;
 use pandastack_types::{Error, ErrorCode, Result};
 
 use super::{Member, Replicas};
-use crate::functions;
 use crate::store::replicas::Replica;
 
 /// What every replica does itself, below `/v1`. Anything else is the leader's, so that a service that is added and forgotten
@@ -65,7 +64,7 @@ fn is_leaders(uri: &http::Uri, headers: &HeaderMap) -> bool {
     if let Some(below) = path.strip_prefix("/v1/") {
         return !OWN.contains(&below.split('/').next().unwrap_or_default());
     }
-    path.starts_with("/internal/v1/hosts/") || functions::is_named(headers, uri)
+    path.starts_with("/internal/v1/hosts/") || pandastack_functions::is_named(headers, uri)
 }
 
 async fn pass_on(member: &Member, request: Request) -> Result<Response> {

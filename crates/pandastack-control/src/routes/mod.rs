@@ -37,7 +37,6 @@ use pandastack_types::{Error, ErrorCode};
 use crate::app::{App, ServerState};
 use crate::audit::audited;
 use crate::auth::authenticate;
-use crate::functions;
 use crate::idempotency::once;
 use crate::metrics::counted;
 use crate::replicas::to_leader;
@@ -71,7 +70,7 @@ pub(crate) fn facade(router: Router) -> Router {
 /// With requests to functions' own host names answered before anything else.
 pub(crate) fn with_functions_by_host(router: Router, app: Arc<App>) -> Router {
     router
-        .layer(from_fn_with_state(Arc::clone(&app), functions::by_host))
+        .layer(from_fn_with_state(Arc::clone(&app.functions), pandastack_functions::by_host))
         .layer(from_fn_with_state(app.member(), to_leader))
         .layer(from_fn(with_request_id))
         .layer(from_fn_with_state(Arc::clone(&app.metrics), counted))
@@ -119,7 +118,7 @@ fn once_only(app: &Arc<App>) -> Router<ServerState> {
         .route("/run", post(run::run))
         .merge(volumes::once_only().with_state(Arc::clone(&app.sandboxes)))
         .route("/templates/{name}/bake", post(templates::bake))
-        .merge(functions::once_only().with_state(Arc::clone(app)))
+        .merge(pandastack_functions::once_only(&app.functions))
         .merge(schedules::routes::once_only().with_state(Arc::clone(app)))
         .merge(crate::apps::routes::once_only().with_state(Arc::clone(app)))
 }
@@ -134,7 +133,7 @@ fn repeatable(app: &Arc<App>) -> Router<ServerState> {
         .merge(sockets::routes().with_state(Arc::clone(&app.sandboxes)))
         .merge(pandastack_contexts::routes::router(Arc::clone(&app.sandboxes)))
         .merge(absent::routes().with_state(Arc::clone(&app.sandboxes)))
-        .merge(functions::repeatable().with_state(Arc::clone(app)))
+        .merge(pandastack_functions::repeatable(&app.functions))
         .merge(schedules::routes::routes().with_state(Arc::clone(app)))
         .merge(crate::apps::routes::repeatable().with_state(Arc::clone(app)))
         .merge(volumes::repeatable().with_state(Arc::clone(&app.sandboxes)))

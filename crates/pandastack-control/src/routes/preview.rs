@@ -164,7 +164,8 @@ pub(crate) async fn tunnel(
     }
     ops::unsealed(&sandboxes, &caller.workspace, &id).await?;
     let upgrade = hyper::upgrade::on(&mut request);
-    let guest = sandboxes.edge.tunnel(&id, arg.port).await.map_err(|error| api_error(&error, &id, arg.port))?;
+    let guest =
+        sandboxes.edge.tunnel(&id, arg.port).await.map_err(|error| api_error(&error, &id, arg.port))?;
     let stop = sandboxes.shutdown.clone();
     sandboxes.tasks.spawn(async move {
         let Ok(client) = upgrade.await else { return };

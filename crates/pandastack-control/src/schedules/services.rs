@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pandastack_function_proto::Outcome;
+use pandastack_functions::invoke::{self, Asked};
+use pandastack_functions::{find_in, version_for};
 use pandastack_types::api::{DatabaseQuery, FunctionTarget, RunKind, SqlTarget};
 use pandastack_types::limits::DATABASE_QUERY_MS_MAX;
 use pandastack_types::{DatabaseId, Error, Result, WorkspaceId};
@@ -11,8 +13,6 @@ use pandastack_types::{DatabaseId, Error, Result, WorkspaceId};
 use super::runner::Attempt;
 use crate::app::App;
 use crate::databases;
-use crate::functions::invoke::{self, Asked};
-use crate::functions::{self, routes::find_in};
 use crate::store::databases::DatabaseRecord;
 use crate::store::schedules::{RunOutcome, RunRecord, RunState, ScheduleRecord};
 
@@ -22,7 +22,7 @@ pub(super) async fn check_function(
     workspace: &WorkspaceId,
     target: &FunctionTarget,
 ) -> Result<()> {
-    find_in(app, workspace, &target.function_id).await.map(drop)
+    find_in(&app.functions, workspace, &target.function_id).await.map(drop)
 }
 
 /// Refuses a database that the workspace does not have.
@@ -43,12 +43,12 @@ pub(super) async fn invoke_function(
     run: &RunRecord,
     target: &FunctionTarget,
 ) -> Result<Attempt> {
-    let function = find_in(app, &schedule.workspace, &target.function_id).await?;
-    let version = functions::version_for(&function, None)?;
+    let function = find_in(&app.functions, &schedule.workspace, &target.function_id).await?;
+    let version = version_for(&function, None)?;
     let input = target.input.clone().unwrap_or_else(|| serde_json::json!({}));
     let event = serde_json::to_vec(&input).map_err(Error::internal)?;
     let asked = Asked { attempt: run.attempt, ..Asked::new(RunKind::Schedule, version, event.into()) };
-    let answered = invoke::call(app, &function, asked).await?;
+    let answered = invoke::call(&app.functions, &function, asked).await?;
     let state = match answered.outcome {
         Outcome::Success => RunState::Success,
         Outcome::Timeout => RunState::Timeout,

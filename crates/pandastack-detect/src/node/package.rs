@@ -27,7 +27,8 @@ pub(super) struct Package {
 impl Package {
     pub(super) fn read(view: &View) -> Result<Self, Undetected> {
         let unreadable = |why: String| Undetected::Unreadable { file: "package.json", why };
-        let text = view.text("package.json").ok_or_else(|| unreadable("the file does not exist".to_owned()))?;
+        let text =
+            view.text("package.json").ok_or_else(|| unreadable("the file does not exist".to_owned()))?;
         serde_json::from_str(text).map_err(|error| unreadable(error.to_string()))
     }
 

@@ -5,36 +5,42 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use pandastack_function_proto::{Call, End, Head, Outcome, Stream};
+use pandastack_store::clock::now;
+use pandastack_store::functions::{FunctionRecord, RunRecord};
 use pandastack_types::api::{FunctionRunStatus, Run, RunKind};
 use pandastack_types::limits::{EVENT_BYTES_MAX, RUN_OUTPUT_BYTES_MAX};
 use pandastack_types::{Error, ErrorCode, Result, RunId, SandboxId};
 
-use super::connection::Said;
-use super::pool::Lease;
-use super::settings;
-use super::tail::Line;
-use crate::app::App;
-use crate::clock::now;
-use crate::store::functions::{FunctionRecord, RunRecord};
+use crate::connection::Said;
+use crate::functions::Functions;
+use crate::pool::Lease;
+use crate::tail::Line;
+use crate::{settings, versions};
 
 /// How much longer than its timeout a call is waited for: the runtime kills the handler and tells.
 const GRACE: Duration = Duration::from_secs(15);
 
 /// What is asked for.
-pub(crate) struct Asked {
-    pub(crate) id: RunId,
-    pub(crate) kind: RunKind,
-    pub(crate) version: u32,
-    pub(crate) attempt: u32,
-    pub(crate) event: Bytes,
+pub struct Asked {
+    /// Names the run.
+    pub id: RunId,
+    /// How it is called.
+    pub kind: RunKind,
+    /// The version that is called.
+    pub version: u32,
+    /// Which attempt this is, from 1.
+    pub attempt: u32,
+    /// What the handler gets.
+    pub event: Bytes,
     /// The event is an HTTP request.
-    pub(crate) http: bool,
-    pub(crate) asked_at: jiff::Timestamp,
+    pub http: bool,
+    /// When it was asked for.
+    pub asked_at: jiff::Timestamp,
 }
 
 impl Asked {
     /// A call that begins now.
-    pub(crate) fn new(kind: RunKind, version: u32, event: Bytes) -> Self {
+    pub fn new(kind: RunKind, version: u32, event: Bytes) -> Self {
         let http = kind == RunKind::Http;
         Self { id: RunId::random(), kind, version, attempt: 1, event, http, asked_at: now() }
     }
@@ -42,7 +48,7 @@ impl Asked {
 
 /// A call under way.
 pub(crate) struct Under {
-    app: Arc<App>,
+    functions: Arc<Functions>,
     lease: Lease,
     function: FunctionRecord,
     asked: Asked,
@@ -76,22 +82,29 @@ pub(crate) enum Part {
 }
 
 /// How a call that was collected ended.
-pub(crate) struct Answered {
-    pub(crate) run: Run,
-    pub(crate) body: Bytes,
-    pub(crate) outcome: Outcome,
+pub struct Answered {
+    /// Its record.
+    pub run: Run,
+    /// What the handler answered.
+    pub body: Bytes,
+    /// How it ended.
+    pub outcome: Outcome,
 }
 
 /// Begins a call: waits for a place and sends the event.
-pub(crate) async fn begin(app: &Arc<App>, function: &FunctionRecord, asked: Asked) -> Result<Under> {
+pub(crate) async fn begin(
+    functions: &Arc<Functions>,
+    function: &FunctionRecord,
+    asked: Asked,
+) -> Result<Under> {
     if asked.event.len() > EVENT_BYTES_MAX {
         let message = format!("an event must be at most {EVENT_BYTES_MAX} bytes");
         return Err(Error::new(ErrorCode::BodyTooLarge, message));
     }
     let arrived = Instant::now();
-    let pool = super::pool_of(app, function, asked.version).await?;
+    let pool = versions::pool_of(functions, function, asked.version).await?;
     let timeout = settings::timeout(&function.spec.settings);
-    let mut lease = pool.lease(app, settings::limits(&function.spec.settings)).await?;
+    let mut lease = pool.lease(&functions.sandboxes, settings::limits(&function.spec.settings)).await?;
     let wait = arrived.elapsed();
     let call = Call {
         id: asked.id.to_string(),
@@ -106,7 +119,7 @@ pub(crate) async fn begin(app: &Arc<App>, function: &FunctionRecord, asked: Aske
     lease.drop_dead_connection();
     lease.connection().await?.begin(&call, &asked.event).await?;
     Ok(Under {
-        app: Arc::clone(app),
+        functions: Arc::clone(functions),
         lease,
         function: function.clone(),
         asked,
@@ -138,7 +151,7 @@ impl Under {
     fn printed(&mut self, stream: Stream, bytes: &[u8]) {
         let output = if stream == Stream::Stderr { &mut self.stderr } else { &mut self.stdout };
         output.push(bytes);
-        self.app.functions.tails.send(Line {
+        self.functions.tails.send(Line {
             function: self.function.id.clone(),
             run: self.asked.id.clone(),
             stream,
@@ -155,9 +168,9 @@ impl Under {
             drop(self.lease);
         }
         run.ended_at = Some(now());
-        self.app.functions.count(&run);
+        self.functions.count(&run);
         if self.asked.kind != RunKind::Async {
-            record(&self.app, &self.function, run.clone(), Some(run.billed_ms)).await;
+            record(&self.functions, &self.function, run.clone(), Some(run.billed_ms)).await;
         }
         run
     }
@@ -232,8 +245,8 @@ fn handler_error(output: Option<&serde_json::Value>) -> String {
 }
 
 /// Makes a call and collects its answer.
-pub(crate) async fn call(app: &Arc<App>, function: &FunctionRecord, asked: Asked) -> Result<Answered> {
-    let mut under = begin(app, function, asked).await?;
+pub async fn call(functions: &Arc<Functions>, function: &FunctionRecord, asked: Asked) -> Result<Answered> {
+    let mut under = begin(functions, function, asked).await?;
     let mut body = Vec::new();
     loop {
         match under.next().await {
@@ -264,8 +277,8 @@ pub(crate) async fn call(app: &Arc<App>, function: &FunctionRecord, asked: Asked
 }
 
 /// Has a call written down, behind the answer.
-pub(crate) async fn record(app: &App, function: &FunctionRecord, run: Run, used_ms: Option<u64>) {
+pub(crate) async fn record(functions: &Functions, function: &FunctionRecord, run: Run, used_ms: Option<u64>) {
     let workspace = function.workspace.clone();
     let record = RunRecord { workspace, run, queued: false, due_at: None, event: None, used_ms };
-    app.functions.runs.put(record).await;
+    functions.runs.put(record).await;
 }

@@ -2,16 +2,16 @@
 
 use serde::Deserialize;
 
-use super::bundle::BundleRefused;
+use crate::bundle::BundleRefused;
 
 /// Name of the file that wins.
-pub(super) const REQUIREMENTS: &str = "requirements.txt";
+pub(crate) const REQUIREMENTS: &str = "requirements.txt";
 /// Name of the one that is read without it.
-pub(super) const PYPROJECT: &str = "pyproject.toml";
+pub(crate) const PYPROJECT: &str = "pyproject.toml";
 
 /// Where the list for pip is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Requirements {
+pub(crate) enum Requirements {
     /// The bundle has a `requirements.txt` with this content.
     File(Vec<u8>),
     /// The bundle's `pyproject.toml` says these, one in a line.
@@ -20,7 +20,7 @@ pub(super) enum Requirements {
 
 impl Requirements {
     /// What they are made of.
-    pub(super) fn content(&self) -> &[u8] {
+    pub(crate) fn content(&self) -> &[u8] {
         match self {
             Requirements::File(content) => content,
             Requirements::Listed(lines) => lines.as_bytes(),
@@ -53,7 +53,7 @@ struct Poetry {
 }
 
 /// What a bundle with these files needs; `None` when that is nothing.
-pub(super) fn of(manifests: &[(String, Vec<u8>)]) -> Result<Option<Requirements>, BundleRefused> {
+pub(crate) fn of(manifests: &[(String, Vec<u8>)]) -> Result<Option<Requirements>, BundleRefused> {
     let file = |name: &str| manifests.iter().find(|(known, _)| known == name).map(|(_, content)| content);
     if let Some(content) = file(REQUIREMENTS) {
         return Ok(Some(Requirements::File(content.clone())));

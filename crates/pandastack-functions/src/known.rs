@@ -8,10 +8,8 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use pandastack_store::functions::{FunctionRecord, FunctionStore};
 use pandastack_types::{Error, FunctionId, Result, WorkspaceId};
-
-use crate::app::App;
-use crate::store::functions::FunctionRecord;
 
 /// How long a function is not looked up again.
 const REMEMBERED: Duration = Duration::from_secs(5);
@@ -30,7 +28,7 @@ struct Read {
 
 /// Functions by what callers say.
 #[derive(Default)]
-pub(super) struct Known(Mutex<HashMap<Key, Read>>);
+pub(crate) struct Known(Mutex<HashMap<Key, Read>>);
 
 impl Known {
     fn lock(&self) -> MutexGuard<'_, HashMap<Key, Read>> {
@@ -51,29 +49,38 @@ impl Known {
         }
         known.insert(key, Read { record: record.clone(), changes, at: Instant::now() });
     }
-}
 
-/// The function of that id or name in a workspace, to be called.
-pub(super) async fn to_call(app: &App, workspace: &WorkspaceId, text: &str) -> Result<FunctionRecord> {
-    let key = (Some(workspace.clone()), text.to_owned());
-    let changes = app.store.function_changes();
-    if let Some(record) = app.functions.known.find(&key, changes) {
-        return Ok(record);
+    /// The function of that id or name in a workspace, to be called.
+    pub(crate) async fn to_call(
+        &self,
+        store: &dyn FunctionStore,
+        workspace: &WorkspaceId,
+        text: &str,
+    ) -> Result<FunctionRecord> {
+        let key = (Some(workspace.clone()), text.to_owned());
+        let changes = store.function_changes();
+        if let Some(record) = self.find(&key, changes) {
+            return Ok(record);
+        }
+        let record = store.function_named(workspace, text).await?;
+        let record = record.ok_or_else(|| Error::not_found("function", text))?;
+        self.remember(key, changes, &record);
+        Ok(record)
     }
-    let record = app.store.function_named(workspace, text).await?;
-    let record = record.ok_or_else(|| Error::not_found("function", text))?;
-    app.functions.known.remember(key, changes, &record);
-    Ok(record)
-}
 
-/// The function of that id in any workspace, to be called.
-pub(super) async fn to_call_by_id(app: &App, id: &FunctionId) -> Result<FunctionRecord> {
-    let key = (None, id.to_string());
-    let changes = app.store.function_changes();
-    if let Some(record) = app.functions.known.find(&key, changes) {
-        return Ok(record);
+    /// The function of that id in any workspace, to be called.
+    pub(crate) async fn to_call_by_id(
+        &self,
+        store: &dyn FunctionStore,
+        id: &FunctionId,
+    ) -> Result<FunctionRecord> {
+        let key = (None, id.to_string());
+        let changes = store.function_changes();
+        if let Some(record) = self.find(&key, changes) {
+            return Ok(record);
+        }
+        let record = store.function(None, id).await?;
+        self.remember(key, changes, &record);
+        Ok(record)
     }
-    let record = app.store.function(None, id).await?;
-    app.functions.known.remember(key, changes, &record);
-    Ok(record)
 }

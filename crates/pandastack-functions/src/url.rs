@@ -18,17 +18,17 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use pandastack_function_proto::{ANSWER_BYTES_MAX, Head, Outcome};
-use pandastack_rest::{Admission, ApiError};
+use pandastack_rest::ApiError;
+use pandastack_store::clock::now;
 use pandastack_types::api::RunKind;
 use pandastack_types::limits::EVENT_BYTES_MAX;
 use pandastack_types::{Error, ErrorCode, FunctionId, Result};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::invoke::{self, Asked, Part, Under};
-use super::known;
-use crate::app::App;
-use crate::clock::now;
+use crate::functions::Functions;
+use crate::invoke::{self, Asked, Part, Under};
+use crate::versions;
 
 /// Begins the host name's first label.
 const START: &str = "fn-";
@@ -54,12 +54,12 @@ fn named(headers: &HeaderMap, uri: &http::Uri) -> Option<(FunctionId, String)> {
 }
 
 /// Whether a request is for a function's host name.
-pub(crate) fn is_named(headers: &HeaderMap, uri: &http::Uri) -> bool {
+pub fn is_named(headers: &HeaderMap, uri: &http::Uri) -> bool {
     named(headers, uri).is_some()
 }
 
 /// Where a function is called, as the client reaches this server.
-pub(super) fn address(headers: &HeaderMap, id: &FunctionId) -> Option<String> {
+pub(crate) fn address(headers: &HeaderMap, id: &FunctionId) -> Option<String> {
     let host = headers.get(header::HOST)?.to_str().ok()?;
     let (name, port) = host.rsplit_once(':').map_or((host, ""), |(name, port)| (name, port));
     let port = if port.is_empty() { String::new() } else { format!(":{port}") };
@@ -73,9 +73,9 @@ pub(super) fn address(headers: &HeaderMap, id: &FunctionId) -> Option<String> {
 }
 
 /// Layer before the API: requests to a function's host name go to the function.
-pub(crate) async fn by_host(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+pub async fn by_host(State(functions): State<Arc<Functions>>, request: Request, next: Next) -> Response {
     match named(request.headers(), request.uri()) {
-        Some((id, host)) => match serve(&app, &id, &host, request).await {
+        Some((id, host)) => match serve(&functions, &id, &host, request).await {
             Ok(response) => response,
             Err(error) => ApiError(error).into_response(),
         },
@@ -83,21 +83,26 @@ pub(crate) async fn by_host(State(app): State<Arc<App>>, request: Request, next:
     }
 }
 
-async fn serve(app: &Arc<App>, id: &FunctionId, host: &str, request: Request) -> Result<Response> {
-    let function = known::to_call_by_id(app, id).await?;
+async fn serve(
+    functions: &Arc<Functions>,
+    id: &FunctionId,
+    host: &str,
+    request: Request,
+) -> Result<Response> {
+    let function = functions.known.to_call_by_id(functions.store.as_ref(), id).await?;
     let (mut parts, body) = request.into_parts();
     let key =
         parts.headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()).map(str::to_owned);
     let key = key.filter(|value| value.starts_with(KEY_START));
     if !function.spec.public {
-        app.keys.check_key(key.as_deref(), &function.workspace).await?;
+        functions.admission.check_key(key.as_deref(), &function.workspace).await?;
     }
     if key.is_some() {
         parts.headers.remove(header::AUTHORIZATION);
     }
-    app.keys.check_rate(&function.workspace)?;
+    functions.admission.check_rate(&function.workspace)?;
     let qualifier = parts.headers.get("x-function-qualifier").and_then(|value| value.to_str().ok());
-    let version = super::version_for(&function, qualifier)?;
+    let version = versions::version_for(&function, qualifier)?;
     let body = match Limited::new(body, EVENT_BYTES_MAX).collect().await {
         Ok(body) => body.to_bytes(),
         Err(error) if error.is::<LengthLimitError>() => {
@@ -109,14 +114,14 @@ async fn serve(app: &Arc<App>, id: &FunctionId, host: &str, request: Request) ->
     let mut asked = Asked::new(RunKind::Http, version, Bytes::new());
     let event = event(&parts, &body, id, host, asked.id.as_str());
     asked.event = serde_json::to_vec(&event).map_err(Error::internal)?.into();
-    let under = invoke::begin(app, &function, asked).await?;
+    let under = invoke::begin(functions, &function, asked).await?;
     // The call goes on to its end though the client goes away.
-    let owner = Arc::clone(app);
-    app.owned(async move { answer(&owner, under).await }).await
+    let owner = Arc::clone(functions);
+    functions.sandboxes.owned(async move { answer(&owner, under).await }).await
 }
 
 /// A request as an event.
-pub(super) fn event(parts: &Parts, body: &Bytes, id: &FunctionId, host: &str, request_id: &str) -> Value {
+pub(crate) fn event(parts: &Parts, body: &Bytes, id: &FunctionId, host: &str, request_id: &str) -> Value {
     let domain = host.split(':').next().unwrap_or_default();
     let query = parts.uri.query().unwrap_or_default();
     let (headers, cookies) = headers_of(&parts.headers);
@@ -219,11 +224,11 @@ struct Answer {
 }
 
 /// Waits for the answer's beginning; the rest of one that streams is passed on as it comes.
-async fn answer(app: &Arc<App>, mut under: Under) -> Result<Response> {
+async fn answer(functions: &Arc<Functions>, mut under: Under) -> Result<Response> {
     let mut body = Vec::new();
     loop {
         match under.next().await {
-            Ok(Part::Head(head)) if head.streaming => return stream(app, under, &head).await,
+            Ok(Part::Head(head)) if head.streaming => return stream(functions, under, &head).await,
             Ok(Part::Head(_)) => {}
             Ok(Part::Data(part)) if body.len() + part.len() <= ANSWER_BYTES_MAX => {
                 body.extend_from_slice(&part);
@@ -254,12 +259,12 @@ async fn answer(app: &Arc<App>, mut under: Under) -> Result<Response> {
     }
 }
 
-pub(super) fn malformed(why: &str) -> Error {
+pub(crate) fn malformed(why: &str) -> Error {
     Error::new(ErrorCode::GuestUnavailable, format!("the function's result is not an HTTP response: {why}"))
 }
 
 /// An answer that is all there, whether it was streamed (then its content type is known) or not.
-pub(super) fn collected(bytes: &[u8], content_type: &str) -> Result<Response, String> {
+pub(crate) fn collected(bytes: &[u8], content_type: &str) -> Result<Response, String> {
     if content_type.is_empty() {
         return whole(bytes);
     }
@@ -325,7 +330,7 @@ fn begun(answer: &Answer, body: Body) -> Result<Response, String> {
 }
 
 /// Passes an answer on in parts.
-async fn stream(app: &Arc<App>, mut under: Under, head: &Head) -> Result<Response> {
+async fn stream(functions: &Arc<Functions>, mut under: Under, head: &Head) -> Result<Response> {
     let mut first = Vec::new();
     let mut answer = Answer::default();
     if head.content_type == INTEGRATION {
@@ -355,7 +360,7 @@ async fn stream(app: &Arc<App>, mut under: Under, head: &Head) -> Result<Respons
         answer.headers.insert("content-type".to_owned(), Value::String(head.content_type.clone()));
     }
     let (sender, receiver) = tokio::sync::mpsc::channel::<Result<Bytes, std::io::Error>>(4);
-    app.tasks.spawn(pass_on(under, first, sender));
+    functions.sandboxes.tasks.spawn(pass_on(under, first, sender));
     let parts = futures::stream::unfold(receiver, |mut receiver| async move {
         receiver.recv().await.map(|part| (part, receiver))
     });

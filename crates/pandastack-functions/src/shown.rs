@@ -1,18 +1,18 @@
 //! Records of functions as clients see them.
 
 use http::HeaderMap;
+use pandastack_store::functions::{FunctionRecord, RunFigures, VersionRecord};
 use pandastack_types::api::{DeployStatus, Function, FunctionMetrics, FunctionVersion};
 
-use super::settings;
-use crate::store::functions::{FunctionRecord, RunFigures, VersionRecord};
+use crate::settings;
 
 /// A function, with its newest version.
-pub(super) fn function(record: FunctionRecord, versions: &[VersionRecord], headers: &HeaderMap) -> Function {
+pub(crate) fn function(record: FunctionRecord, versions: &[VersionRecord], headers: &HeaderMap) -> Function {
     let newest = versions.first();
     let called = versions.iter().find(|version| version.version == record.version).or(newest);
     let spec = record.spec;
     Function {
-        url: super::url::address(headers, &record.id),
+        url: crate::url::address(headers, &record.id),
         id: record.id,
         workspace: record.workspace,
         name: record.name,
@@ -37,7 +37,7 @@ pub(super) fn function(record: FunctionRecord, versions: &[VersionRecord], heade
     }
 }
 
-pub(super) fn version(record: VersionRecord) -> FunctionVersion {
+pub(crate) fn version(record: VersionRecord) -> FunctionVersion {
     FunctionVersion {
         version: record.version,
         status: record.state,
@@ -52,7 +52,7 @@ pub(super) fn version(record: VersionRecord) -> FunctionVersion {
 }
 
 /// Percentiles and rates.
-pub(super) fn metrics(period: u64, mut figures: Vec<RunFigures>, counts: (usize, usize)) -> FunctionMetrics {
+pub(crate) fn metrics(period: u64, mut figures: Vec<RunFigures>, counts: (usize, usize)) -> FunctionMetrics {
     figures.sort_by_key(|figure| figure.duration_us);
     let total = figures.len();
     let of = |count: usize| if total == 0 { 0.0 } else { count as f64 / total as f64 };

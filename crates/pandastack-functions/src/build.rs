@@ -9,13 +9,17 @@
 //!
 //! What must hold: a version is `ready` only when its handler asked for an event, and `failed` with a reason and the log
 //! otherwise; no machine outlives its deploy; a deploy that a server left behind is failed by the next one
-//! ([`super::recover`]), never stuck. Installing is fatal when it fails, and happens here only: calls install nothing.
+//! ([`crate::background`]), never stuck. Installing is fatal when it fails, and happens here only: calls install nothing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pandastack_function_proto::PORT;
+use pandastack_sandboxes::machine::Machine;
+use pandastack_sandboxes::machines::{MachineSpec, Machines, Patience};
+use pandastack_store::clock::now;
+use pandastack_store::functions::{FunctionRecord, VersionRecord};
 use pandastack_types::api::{
     CreateSandbox, CreateSnapshot, DeployStatus, ExecRequest, ExecResult, Runtime, StartProcess,
 };
@@ -23,21 +27,18 @@ use pandastack_types::limits::{INIT_SECONDS_MAX, INSTALL_SECONDS_MAX};
 use pandastack_types::preview::Visibility;
 use pandastack_types::{Error, ErrorCode, Result, SnapshotId};
 
-use super::bundle::{self, Checked};
-use super::connection::Connection;
-use super::pool::owner;
-use super::requirements::{REQUIREMENTS, Requirements};
-use crate::app::App;
-use crate::clock::now;
-use crate::sandboxes::machine::Machine;
-use crate::sandboxes::machines::{MachineSpec, Machines, Patience};
-use crate::store::functions::{FunctionRecord, VersionRecord};
+use crate::bundle::{self, Checked};
+use crate::connection::Connection;
+use crate::functions::Functions;
+use crate::pool::{self, owner};
+use crate::requirements::{REQUIREMENTS, Requirements};
+use crate::versions;
 
 const TASK_ROOT: &str = "/var/task";
 const DEPENDENCIES: &str = "/var/dependencies";
 const RUNTIME_DIR: &str = "/opt/pandastack/function";
-pub(super) const PYTHON_BOOTSTRAP: &str = include_str!("bootstrap/bootstrap.py");
-pub(super) const NODE_BOOTSTRAP: &str = include_str!("bootstrap/bootstrap.mjs");
+pub(crate) const PYTHON_BOOTSTRAP: &str = include_str!("bootstrap/bootstrap.py");
+pub(crate) const NODE_BOOTSTRAP: &str = include_str!("bootstrap/bootstrap.mjs");
 /// Should the server end in between, the machine of a deploy ends by itself.
 const TTL_SECONDS: u64 = 2 * 3600;
 /// How long small steps in the machine may take.
@@ -49,7 +50,7 @@ const LOG_BYTES_MAX: usize = 256 * 1024;
 
 /// A deploy under way.
 struct Build<'a> {
-    app: &'a Arc<App>,
+    functions: &'a Arc<Functions>,
     version: VersionRecord,
     machine: Machine,
     log: String,
@@ -57,14 +58,14 @@ struct Build<'a> {
 
 /// Builds a version and records what came of it.
 pub(crate) async fn run(
-    app: &Arc<App>,
+    functions: &Arc<Functions>,
     function: FunctionRecord,
     mut version: VersionRecord,
     checked: Checked,
 ) {
     let began = Instant::now();
     let mut log = String::new();
-    let built = build(app, &mut version, &checked, &mut log).await;
+    let built = build(functions, &mut version, &checked, &mut log).await;
     version.spec.log = tail(&log);
     version.spec.build_ms = Some(u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX));
     match built {
@@ -76,12 +77,12 @@ pub(crate) async fn run(
             version.spec.error = Some(error.message);
         }
     }
-    if let Err(error) = app.store.finish_version(&version, now()).await {
+    if let Err(error) = functions.store.finish_version(&version, now()).await {
         tracing::error!(function = %function.id, %error, "what came of a deploy could not be recorded; the next start does");
     }
-    app.functions.built.notify_waiters();
+    functions.built.notify_waiters();
     if version.state == DeployStatus::Ready
-        && let Err(error) = super::prune(app, &function.id).await
+        && let Err(error) = versions::prune(functions, &function.id).await
     {
         tracing::warn!(function = %function.id, %error, "old versions are removed with the next deploy");
     }
@@ -94,34 +95,38 @@ fn tail(log: &str) -> String {
 }
 
 async fn build(
-    app: &Arc<App>,
+    functions: &Arc<Functions>,
     version: &mut VersionRecord,
     checked: &Checked,
     log: &mut String,
 ) -> Result<()> {
     let layer = match &version.layer_key {
-        Some(key) => reusable_layer(app, version, key).await?,
+        Some(key) => reusable_layer(functions, version, key).await?,
         None => None,
     };
-    let (machine, reused) = make_machine(app, version, layer).await?;
+    let (machine, reused) = make_machine(functions, version, layer).await?;
     let id = machine.id().clone();
-    let mut build = Build { app, version: version.clone(), machine, log: String::new() };
+    let mut build = Build { functions, version: version.clone(), machine, log: String::new() };
     let steps = tokio::select! {
         steps = build.steps(checked, reused) => steps,
-        () = app.shutdown.cancelled() => Err(Error::new(ErrorCode::Unavailable, "the server stopped during the deployment; deploy again")),
+        () = functions.sandboxes.shutdown.cancelled() => Err(Error::new(ErrorCode::Unavailable, "the server stopped during the deployment; deploy again")),
     };
     log.push_str(&build.log);
     version.spec = build.version.spec;
-    super::pool::delete(app, id);
+    pool::delete(&functions.sandboxes, id);
     steps
 }
 
 /// A snapshot with the same dependencies, from an earlier deploy of this workspace.
-async fn reusable_layer(app: &App, version: &VersionRecord, key: &str) -> Result<Option<SnapshotId>> {
-    for earlier in app.store.versions_with_layer(&version.workspace, key).await? {
+async fn reusable_layer(
+    functions: &Functions,
+    version: &VersionRecord,
+    key: &str,
+) -> Result<Option<SnapshotId>> {
+    for earlier in functions.store.versions_with_layer(&version.workspace, key).await? {
         let Some(layer) = earlier.spec.layer_snapshot else { continue };
-        if let Ok(snapshot) = app.store.snapshot(&version.workspace, &layer).await
-            && app.hosts.reachable(&snapshot.host)
+        if let Ok(snapshot) = functions.sandboxes.store.snapshot(&version.workspace, &layer).await
+            && functions.sandboxes.hosts.reachable(&snapshot.host)
         {
             return Ok(Some(layer));
         }
@@ -130,7 +135,7 @@ async fn reusable_layer(app: &App, version: &VersionRecord, key: &str) -> Result
 }
 
 async fn make_machine(
-    app: &Arc<App>,
+    functions: &Arc<Functions>,
     version: &mut VersionRecord,
     layer: Option<SnapshotId>,
 ) -> Result<(Machine, bool)> {
@@ -149,7 +154,7 @@ async fn make_machine(
     let workspace = version.workspace.clone();
     let spec = MachineSpec { workspace: workspace.clone(), request: request.clone() };
     let patience = if layer.is_some() { Patience::None } else { Patience::Long };
-    match app.sandboxes.create(belongs.clone(), spec, patience).await {
+    match functions.sandboxes.create(belongs.clone(), spec, patience).await {
         Ok(machine) => {
             version.spec.layer_snapshot.clone_from(&layer);
             version.spec.layer_reused = layer.is_some();
@@ -166,7 +171,7 @@ async fn make_machine(
                 ..request
             };
             let spec = MachineSpec { workspace, request };
-            let machine = app.sandboxes.create(belongs, spec, Patience::Long).await?;
+            let machine = functions.sandboxes.create(belongs, spec, Patience::Long).await?;
             Ok((machine, false))
         }
         Err(error) => Err(error),
@@ -197,7 +202,7 @@ impl Build<'_> {
         }
         self.machine.remove(TASK_ROOT, GRACE).await?;
         self.machine.make_dir(TASK_ROOT, GRACE).await?;
-        let bundle = self.app.store.bundle(&self.version.workspace, &self.version.spec.bundle).await?;
+        let bundle = self.functions.store.bundle(&self.version.workspace, &self.version.spec.bundle).await?;
         self.unpack(TASK_ROOT, bundle::unpacked(bundle)).await?;
         let bootstraps = [
             ("bootstrap.py".to_owned(), PYTHON_BOOTSTRAP.into(), 0o644),
@@ -300,7 +305,7 @@ impl Build<'_> {
         let mut watch = self.machine.watch(tokio::time::Instant::now() + GRACE);
         while let Some(ports) = watch.next().await? {
             if ports.iter().any(|port| port.port == PORT) {
-                return Connection::open(self.app, self.machine.id()).await;
+                return Connection::open(&self.functions.sandboxes.edge, self.machine.id()).await;
             }
         }
         Err(Error::new(

@@ -7,17 +7,18 @@ use axum::extract::State;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use pandastack_rest::{ApiResult, Caller, Query};
+use pandastack_store::functions::RunSelect;
 use pandastack_types::limits::RUNS_PAGE_MAX;
 use pandastack_types::{ErrorBody, Result};
 use serde::Deserialize;
 use tokio::sync::broadcast::error::RecvError;
 
-use super::routes::{Named, find};
-use crate::app::App;
-use crate::store::functions::RunSelect;
+use crate::functions::Functions;
+use crate::lookup::{Named, find};
 
+/// Which lines to show.
 #[derive(Deserialize)]
-pub(crate) struct LogsArgs {
+pub struct LogsArgs {
     follow: Option<String>,
     limit: Option<u32>,
 }
@@ -26,21 +27,21 @@ pub(crate) struct LogsArgs {
 #[utoipa::path(get, path = "/v1/functions/{id}/logs", tag = "functions",
     params(("id" = String, Path), ("follow" = Option<String>, Query), ("limit" = Option<u32>, Query)), responses(
     (status = 200, content_type = "text/plain", body = String), (status = 404, body = ErrorBody)))]
-pub(crate) async fn logs(
-    State(app): State<Arc<App>>,
+pub async fn logs(
+    State(functions): State<Arc<Functions>>,
     caller: Caller,
     Named(name): Named,
     Query(args): Query<LogsArgs>,
 ) -> ApiResult<Response> {
-    let function = find(&app, &caller, &name).await?;
+    let function = find(&functions, &caller, &name).await?;
     if args.follow.is_some_and(|follow| follow != "0" && follow != "false") {
-        return Ok(follow(&app, function.id).into_response());
+        return Ok(follow(&functions, function.id).into_response());
     }
     let limit = args.limit.unwrap_or(20).clamp(1, RUNS_PAGE_MAX);
     let select = RunSelect { dead_letters: false, limit };
     let mut text = String::new();
-    app.functions.runs.flush().await;
-    for record in app.store.function_runs(&function.id, select).await?.into_iter().rev() {
+    functions.runs.flush().await;
+    for record in functions.run_store.function_runs(&function.id, select).await?.into_iter().rev() {
         let run = record.run;
         let how = if run.cold { "cold" } else { "warm" };
         text.push_str(&format!(
@@ -65,10 +66,10 @@ pub(crate) async fn logs(
 }
 
 fn follow(
-    app: &Arc<App>,
+    functions: &Arc<Functions>,
     function: pandastack_types::FunctionId,
 ) -> Sse<impl futures::Stream<Item = Result<Event, Infallible>> + use<>> {
-    let (lines, shutdown) = (app.functions.tails.follow(), app.shutdown.clone());
+    let (lines, shutdown) = (functions.tails.follow(), functions.sandboxes.shutdown.clone());
     let events = futures::stream::unfold((lines, shutdown), move |(mut lines, shutdown)| {
         let function = function.clone();
         async move {

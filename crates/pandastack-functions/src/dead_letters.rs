@@ -6,21 +6,22 @@
 use std::sync::Arc;
 
 use jiff::SignedDuration;
+use pandastack_store::clock::now;
+use pandastack_store::functions::{FunctionRecord, RunRecord, RunSelect};
 use pandastack_types::api::{FunctionRunStatus, FunctionSettings, Redriven, Run};
 use pandastack_types::limits::DEAD_LETTER_NOTICES_MAX;
 use pandastack_types::{Error, Result};
 use serde_json::json;
 
-use super::queue::{backoff, jitter_percent};
-use crate::app::App;
-use crate::clock::now;
-use crate::store::functions::{FunctionRecord, RunRecord, RunSelect};
+use crate::functions::Functions;
+use crate::queue::{backoff, jitter_percent};
+use crate::versions;
 
 /// Calls that are queued again in one request.
 const REDRIVEN_MAX: u32 = 1000;
 
 /// Marks a call as given up.
-pub(super) fn give_up(settings: &FunctionSettings, record: &mut RunRecord) {
+pub(crate) fn give_up(settings: &FunctionSettings, record: &mut RunRecord) {
     if !matches!(record.run.status, FunctionRunStatus::Error | FunctionRunStatus::Timeout) {
         record.run.status = FunctionRunStatus::Error;
     }
@@ -32,8 +33,8 @@ pub(super) fn give_up(settings: &FunctionSettings, record: &mut RunRecord) {
 }
 
 /// Tells of a dead letter, once. What comes of it is in the record, which the caller writes.
-pub(super) async fn tell(app: &Arc<App>, record: &mut RunRecord) -> Result<()> {
-    let function = match app.store.function(None, &record.run.function_id).await {
+pub(crate) async fn tell(functions: &Arc<Functions>, record: &mut RunRecord) -> Result<()> {
+    let function = match functions.store.function(None, &record.run.function_id).await {
         Ok(function) => function,
         Err(error) => {
             record.queued = false;
@@ -41,7 +42,7 @@ pub(super) async fn tell(app: &Arc<App>, record: &mut RunRecord) -> Result<()> {
         }
     };
     let told = match &function.spec.settings.dead_letter_url {
-        Some(url) => app.webhooks.deliver("dead_letter_url", url, &notice(&function, record)).await,
+        Some(url) => functions.webhooks.deliver("dead_letter_url", url, &notice(&function, record)).await,
         None => Ok(()),
     };
     let Err(why) = told else {
@@ -70,7 +71,11 @@ fn notice(function: &FunctionRecord, record: &RunRecord) -> serde_json::Value {
 }
 
 /// Queues a call that was given up again, as a new one with the same id: for the version that is called now.
-pub(super) async fn redrive(app: &App, function: &FunctionRecord, mut record: RunRecord) -> Result<Run> {
+pub(crate) async fn redrive(
+    functions: &Functions,
+    function: &FunctionRecord,
+    mut record: RunRecord,
+) -> Result<Run> {
     if !record.run.dead_letter || record.event.is_none() {
         return Err(Error::conflict(format!(
             "run {} is not a dead letter; only calls with `dead_letter` can be queued again",
@@ -85,7 +90,7 @@ pub(super) async fn redrive(app: &App, function: &FunctionRecord, mut record: Ru
     }
     let at = now();
     record.run = Run {
-        version: super::version_for(function, None)?,
+        version: versions::version_for(function, None)?,
         status: FunctionRunStatus::Queued,
         exit_code: 0,
         attempt: 0,
@@ -98,23 +103,23 @@ pub(super) async fn redrive(app: &App, function: &FunctionRecord, mut record: Ru
         ..record.run
     };
     (record.queued, record.due_at) = (true, Some(at));
-    app.store.enqueue_run(&record).await?;
-    app.functions.queued.notify_one();
+    functions.run_store.enqueue_run(&record).await?;
+    functions.queued.notify_one();
     Ok(record.run)
 }
 
 /// Queues all of them again, oldest last; as many as one request does.
-pub(super) async fn redrive_all(app: &App, function: &FunctionRecord) -> Result<Redriven> {
-    super::version_for(function, None)?;
+pub(crate) async fn redrive_all(functions: &Functions, function: &FunctionRecord) -> Result<Redriven> {
+    versions::version_for(function, None)?;
     let select = RunSelect { dead_letters: true, limit: REDRIVEN_MAX };
     let mut redriven = 0;
-    for record in app.store.function_runs(&function.id, select).await? {
-        match redrive(app, function, record).await {
+    for record in functions.run_store.function_runs(&function.id, select).await? {
+        match redrive(functions, function, record).await {
             Ok(_) => redriven += 1,
             // Somebody else was quicker, or its notice is under way: it is counted as left.
             Err(error) if error.code == pandastack_types::ErrorCode::Conflict => {}
             Err(error) => return Err(error),
         }
     }
-    Ok(Redriven { redriven, left: app.store.count_dead_letters(&function.id).await? })
+    Ok(Redriven { redriven, left: functions.run_store.count_dead_letters(&function.id).await? })
 }

@@ -16,8 +16,8 @@ use pandastack_types::limits::{BUNDLE_ENTRIES_MAX, BUNDLE_UNPACKED_BYTES_MAX};
 use sha2::{Digest, Sha256};
 use tar::{Archive, EntryType};
 
-use super::requirements::{self, PYPROJECT, REQUIREMENTS, Requirements};
-use super::zip_bundle;
+use crate::requirements::{self, PYPROJECT, REQUIREMENTS, Requirements};
+use crate::zip_bundle;
 
 /// Bytes of a file that says what to install. Beyond it: refused.
 const MANIFEST_BYTES_MAX: u64 = 4 * 1024 * 1024;
@@ -161,12 +161,12 @@ pub(crate) fn check(bytes: &[u8]) -> Result<Checked, BundleRefused> {
     Ok(checked)
 }
 
-pub(super) fn shown(path: &Path) -> String {
+pub(crate) fn shown(path: &Path) -> String {
     path.to_string_lossy().chars().take(200).collect()
 }
 
 /// A path without `.`; `None` when it leads out.
-pub(super) fn clean(path: &Path) -> Option<String> {
+pub(crate) fn clean(path: &Path) -> Option<String> {
     let mut parts = Vec::new();
     for component in path.components() {
         match component {
@@ -195,7 +195,7 @@ fn check_kind<R: Read>(entry: &tar::Entry<'_, R>, name: &str) -> Result<(), Bund
 }
 
 /// Whether a relative path never climbs above the root from `depth` directories below it.
-pub(super) fn stays_inside(depth: usize, target: &Path) -> bool {
+pub(crate) fn stays_inside(depth: usize, target: &Path) -> bool {
     let mut depth = depth;
     for component in target.components() {
         match component {

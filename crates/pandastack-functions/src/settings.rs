@@ -93,7 +93,7 @@ pub(crate) fn check(given: &FunctionSettings) -> Result<()> {
     within("idle_seconds", given.idle_seconds, 1, FUNCTION_IDLE_SECONDS_MAX)?;
     within("retries", given.retries.map(u64::from), 0, FUNCTION_RETRIES_MAX.into())?;
     within("max_age_seconds", given.max_age_seconds, 1, AGE_SECONDS_MAX)?;
-    crate::sandboxes::validate::size(given.cpu, given.memory_mb)?;
+    pandastack_sandboxes::validate::size(given.cpu, given.memory_mb)?;
     if given.isolation == Some(Isolation::Fresh) && given.concurrency.is_some_and(|count| count > 1) {
         return Err(Error::bad_request(
             "with `isolation: fresh` a machine serves one call; leave `concurrency` at 1",
@@ -139,7 +139,7 @@ pub(crate) fn check_entrypoint(entrypoint: &str) -> Result<()> {
 
 /// Names of the environment that are the runtime's own.
 pub(crate) fn check_env(env: &BTreeMap<String, String>) -> Result<()> {
-    crate::sandboxes::validate::env(env)?;
+    pandastack_sandboxes::validate::env(env)?;
     let own = ["AWS_LAMBDA_RUNTIME_API", "_HANDLER", "LAMBDA_TASK_ROOT", "PANDASTACK_CONCURRENCY"];
     match env.keys().find(|name| own.contains(&name.as_str())) {
         Some(name) => {

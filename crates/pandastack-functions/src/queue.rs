@@ -17,18 +17,18 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use jiff::{SignedDuration, Timestamp};
+use pandastack_store::StoreError;
+use pandastack_store::clock::now;
+use pandastack_store::functions::{FunctionRecord, RunRecord};
+use pandastack_store::record::after_seconds;
 use pandastack_types::api::{FunctionRunStatus, FunctionSettings, Run, RunKind};
 use pandastack_types::limits::{FUNCTION_AGE_SECONDS_DEFAULT, FUNCTION_RETRIES_DEFAULT};
 use pandastack_types::{Error, ErrorCode, FunctionId, Result};
 use tokio::sync::Semaphore;
 
-use super::invoke::{self, Asked};
-use super::{dead_letters, settings};
-use crate::app::App;
-use crate::clock::now;
-use crate::store::StoreError;
-use crate::store::functions::{FunctionRecord, RunRecord};
-use crate::store::record::after_seconds;
+use crate::functions::Functions;
+use crate::invoke::{self, Asked};
+use crate::{dead_letters, settings, versions};
 
 /// Queued calls that are made at once, of all functions.
 const UNDER_WAY_MAX: usize = 256;
@@ -49,27 +49,27 @@ const SLEEP_MAX: Duration = Duration::from_secs(60);
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 
 /// Puts a call into the queue.
-pub(super) async fn put(app: &App, function: &FunctionRecord, asked: Asked) -> Result<Run> {
+pub(crate) async fn put(functions: &Functions, function: &FunctionRecord, asked: Asked) -> Result<Run> {
     let event = asked.event.to_vec();
     let record = RunRecord::queued(function, asked.id, asked.version, event, asked.asked_at);
-    app.store.enqueue_run(&record).await?;
-    app.functions.queued.notify_one();
+    functions.run_store.enqueue_run(&record).await?;
+    functions.queued.notify_one();
     Ok(record.run)
 }
 
 /// Takes up calls during which an earlier server ended.
-pub(super) async fn recover(app: &App) -> Result<()> {
-    for mut record in app.store.runs_interrupted().await? {
+pub(crate) async fn recover(functions: &Functions) -> Result<()> {
+    for mut record in functions.run_store.runs_interrupted().await? {
         if record.run.dead_letter {
             // Whoever is told of it may have been told already.
             record.due_at = Some(now());
-            app.store.put_runs(&[record]).await?;
+            functions.run_store.put_runs(&[record]).await?;
             continue;
         }
-        let function = app.store.function(None, &record.run.function_id).await?;
+        let function = functions.store.function(None, &record.run.function_id).await?;
         "the server stopped during this attempt".clone_into(record.run.error.get_or_insert_default());
         settle_failed(&function, &mut record, 0);
-        app.store.put_runs(&[record]).await?;
+        functions.run_store.put_runs(&[record]).await?;
     }
     Ok(())
 }
@@ -110,10 +110,10 @@ impl UnderWay {
 }
 
 /// Makes calls as they become due, until shutdown.
-pub(super) async fn run(app: &Arc<App>) {
+pub(crate) async fn run(functions: &Arc<Functions>) {
     let (room, under_way) = (Arc::new(Semaphore::new(UNDER_WAY_MAX)), Arc::new(UnderWay::default()));
     loop {
-        let wait = match begin_due(app, &room, &under_way).await {
+        let wait = match begin_due(functions, &room, &under_way).await {
             Ok(wait) => wait,
             Err(error) => {
                 tracing::warn!(%error, cause = error.causes(), "the queue of calls tries again");
@@ -121,17 +121,21 @@ pub(super) async fn run(app: &Arc<App>) {
             }
         };
         tokio::select! {
-            () = app.shutdown.cancelled() => return,
-            () = app.functions.queued.notified() => {}
+            () = functions.sandboxes.shutdown.cancelled() => return,
+            () = functions.queued.notified() => {}
             () = tokio::time::sleep(wait) => {}
         }
     }
 }
 
 /// Begins what is due, as far as there is room; how long until the next look.
-async fn begin_due(app: &Arc<App>, room: &Arc<Semaphore>, under_way: &Arc<UnderWay>) -> Result<Duration> {
+async fn begin_due(
+    functions: &Arc<Functions>,
+    room: &Arc<Semaphore>,
+    under_way: &Arc<UnderWay>,
+) -> Result<Duration> {
     loop {
-        let due = app.store.runs_due(now(), PAGE, &under_way.full()).await?;
+        let due = functions.run_store.runs_due(now(), PAGE, &under_way.full()).await?;
         if due.is_empty() {
             break;
         }
@@ -141,27 +145,27 @@ async fn begin_due(app: &Arc<App>, room: &Arc<Semaphore>, under_way: &Arc<UnderW
             }
             // Waiting here is right: whatever ends makes room.
             let Ok(permit) = Arc::clone(room).acquire_owned().await else { return Ok(SLEEP_MAX) };
-            let (record, most) = begin(app, record).await?;
+            let (record, most) = begin(functions, record).await?;
             let function = record.run.function_id.clone();
             under_way.begin(&function, most);
-            let (owner, under_way) = (Arc::clone(app), Arc::clone(under_way));
-            app.tasks.spawn(async move {
+            let (owner, under_way) = (Arc::clone(functions), Arc::clone(under_way));
+            functions.sandboxes.tasks.spawn(async move {
                 attempt(&owner, record).await;
                 under_way.end(&function);
                 drop(permit);
-                owner.functions.queued.notify_one();
+                owner.queued.notify_one();
             });
         }
     }
     // What waits for one of its own function is begun when that ends, which rings the bell.
-    let next = app.store.next_run_due(&under_way.full()).await?;
+    let next = functions.run_store.next_run_due(&under_way.full()).await?;
     let wait = next.map(|at| Duration::try_from(at.duration_since(now())).unwrap_or(Duration::ZERO));
     Ok(wait.unwrap_or(SLEEP_MAX).min(SLEEP_MAX))
 }
 
 /// Counts the attempt before it begins; also how many its function may have under way.
-async fn begin(app: &App, mut record: RunRecord) -> Result<(RunRecord, usize)> {
-    let settings = match app.store.function(None, &record.run.function_id).await {
+async fn begin(functions: &Functions, mut record: RunRecord) -> Result<(RunRecord, usize)> {
+    let settings = match functions.store.function(None, &record.run.function_id).await {
         Ok(function) => function.spec.settings,
         Err(StoreError::NotFound { .. }) => FunctionSettings::default(),
         Err(error) => return Err(error.into()),
@@ -176,30 +180,30 @@ async fn begin(app: &App, mut record: RunRecord) -> Result<(RunRecord, usize)> {
         record.run.status = FunctionRunStatus::Running;
         record.run.next_attempt_at = None;
     }
-    app.store.put_runs(std::slice::from_ref(&record)).await?;
+    functions.run_store.put_runs(std::slice::from_ref(&record)).await?;
     Ok((record, places.clamp(1, OF_ONE_MAX)))
 }
 
-async fn attempt(app: &Arc<App>, mut record: RunRecord) {
+async fn attempt(functions: &Arc<Functions>, mut record: RunRecord) {
     let id = record.run.id.clone();
     let seen_to = match record.run.dead_letter {
-        true => dead_letters::tell(app, &mut record).await,
-        false => try_once(app, &mut record).await,
+        true => dead_letters::tell(functions, &mut record).await,
+        false => try_once(functions, &mut record).await,
     };
     if let Err(error) = seen_to {
         tracing::warn!(run = %id, %error, cause = error.causes(), "a queued call could not be seen to");
     }
-    while let Err(error) = app.store.put_runs(std::slice::from_ref(&record)).await {
+    while let Err(error) = functions.run_store.put_runs(std::slice::from_ref(&record)).await {
         tracing::error!(run = %id, %error, "what came of a queued call is written again");
         tokio::select! {
-            () = app.shutdown.cancelled() => return,
+            () = functions.sandboxes.shutdown.cancelled() => return,
             () = tokio::time::sleep(TRY_AGAIN) => {}
         }
     }
 }
 
-async fn try_once(app: &Arc<App>, record: &mut RunRecord) -> Result<()> {
-    let function = match app.store.function(None, &record.run.function_id).await {
+async fn try_once(functions: &Arc<Functions>, record: &mut RunRecord) -> Result<()> {
+    let function = match functions.store.function(None, &record.run.function_id).await {
         Ok(function) => function,
         Err(error) => {
             record.queued = false;
@@ -215,7 +219,7 @@ async fn try_once(app: &Arc<App>, record: &mut RunRecord) -> Result<()> {
         http: false,
         asked_at: record.run.started_at,
     };
-    match invoke::call(app, &function, asked).await {
+    match invoke::call(functions, &function, asked).await {
         Ok(answered) => {
             let (attempt, before_ms) = (record.run.attempt, record.run.billed_ms);
             record.used_ms = Some(answered.run.billed_ms);
@@ -270,13 +274,13 @@ fn settle_failed(function: &FunctionRecord, record: &mut RunRecord, jitter: u32)
 
 /// How long before the attempt after this one: doubling, and up to half as long again, so that calls that failed together
 /// do not come back together.
-pub(super) fn backoff(attempt: u32, jitter_percent: u32) -> Duration {
+pub(crate) fn backoff(attempt: u32, jitter_percent: u32) -> Duration {
     let doubled = BACKOFF.saturating_mul(1 << attempt.saturating_sub(1).min(16)).min(BACKOFF_MAX);
     doubled + doubled * jitter_percent.min(100) / 200
 }
 
-pub(super) fn jitter_percent() -> u32 {
-    super::random_percent().min(100)
+pub(crate) fn jitter_percent() -> u32 {
+    versions::random_percent().min(100)
 }
 
 #[cfg(test)]

@@ -10,15 +10,15 @@ use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, StatusCode, header};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use pandastack_rest::{ApiResult, Caller, Id, JsonBody};
+use pandastack_store::clock::now;
+use pandastack_store::functions::{FunctionRecord, FunctionSpec, VersionRecord, VersionSpec};
 use pandastack_types::api::{Alias, DeployStatus, Function, FunctionVersion, Items, RollbackFunction};
 use pandastack_types::limits::{BUNDLE_BYTES_MAX, DEPLOY_HOLD_SECONDS};
 use pandastack_types::{Error, ErrorBody, ErrorCode, FunctionId, Result};
 
-use super::routes::{Named, find, shown_now};
-use super::{build, bundle, settings, shown};
-use crate::app::App;
-use crate::clock::now;
-use crate::store::functions::{FunctionRecord, FunctionSpec, VersionRecord, VersionSpec};
+use crate::functions::Functions;
+use crate::lookup::{Named, find, shown_now};
+use crate::{build, bundle, settings, shown, versions};
 
 /// Deploy a bundle: `multipart/form-data` with `bundle` (a gzip-compressed tar archive or a zip archive) and `entrypoint`, or the
 /// archive itself as the body. Answers when the version is ready, or after 25 seconds with `deploy_status: building`.
@@ -26,25 +26,25 @@ use crate::store::functions::{FunctionRecord, FunctionSpec, VersionRecord, Versi
     request_body(content = Vec<u8>, content_type = "multipart/form-data"), responses((status = 200, body = Function),
     (status = 400, description = "The bundle is refused, or the deploy failed", body = ErrorBody),
     (status = 413, body = ErrorBody)))]
-pub(crate) async fn deploy(
-    State(app): State<Arc<App>>,
+pub async fn deploy(
+    State(functions): State<Arc<Functions>>,
     caller: Caller,
     Named(name): Named,
     headers: HeaderMap,
     request: Request,
 ) -> ApiResult<Json<Function>> {
-    let mut record = find(&app, &caller, &name).await?;
+    let mut record = find(&functions, &caller, &name).await?;
     let (bundle, entrypoint) = read_bundle(request).await?;
     if let Some(entrypoint) = entrypoint.filter(|given| !given.is_empty() && *given != record.spec.entrypoint)
     {
         settings::check_entrypoint(&entrypoint)?;
         record.spec.entrypoint = entrypoint;
         record.updated_at = now();
-        app.store.update_function(&record).await?;
+        functions.store.update_function(&record).await?;
     }
-    deploy_bundle(&app, &record, bundle).await?;
-    let record = app.store.function(None, &record.id).await?;
-    Ok(shown_now(&app, record, &headers).await?)
+    deploy_bundle(&functions, &record, bundle).await?;
+    let record = functions.store.function(None, &record.id).await?;
+    Ok(shown_now(&functions, record, &headers).await?)
 }
 
 fn too_large() -> Error {
@@ -79,7 +79,7 @@ async fn read_bundle(request: Request) -> Result<(Vec<u8>, Option<String>)> {
     Ok((bundle, entrypoint))
 }
 
-pub(super) async fn read_limited(
+pub(crate) async fn read_limited(
     body: Body,
     limit: usize,
     refuse: impl Fn() -> Error,
@@ -92,7 +92,11 @@ pub(super) async fn read_limited(
 }
 
 /// Begins a deploy and waits for it a while; its failure is the answer.
-pub(super) async fn deploy_bundle(app: &Arc<App>, function: &FunctionRecord, bytes: Vec<u8>) -> Result<()> {
+pub(crate) async fn deploy_bundle(
+    functions: &Arc<Functions>,
+    function: &FunctionRecord,
+    bytes: Vec<u8>,
+) -> Result<()> {
     let looked_at = tokio::task::spawn_blocking(move || {
         let bytes = bundle::kept(bytes)?;
         bundle::check(&bytes).map(|checked| (checked, bytes))
@@ -100,7 +104,7 @@ pub(super) async fn deploy_bundle(app: &Arc<App>, function: &FunctionRecord, byt
     let (checked, bytes) = looked_at.await.map_err(Error::internal)??;
     let spec = &function.spec;
     checked.check_entrypoint(spec.runtime, &spec.entrypoint)?;
-    app.store.put_bundle(&function.workspace, &checked.sha256, &bytes, now()).await?;
+    functions.store.put_bundle(&function.workspace, &checked.sha256, &bytes, now()).await?;
     let mut record = VersionRecord {
         function: function.id.clone(),
         version: 0,
@@ -121,11 +125,11 @@ pub(super) async fn deploy_bundle(app: &Arc<App>, function: &FunctionRecord, byt
             ..VersionSpec::default()
         },
     };
-    record.version = app.store.insert_version(&record).await?;
-    let (owner, function, version) = (Arc::clone(app), function.clone(), record.version);
+    record.version = functions.store.insert_version(&record).await?;
+    let (owner, function, version) = (Arc::clone(functions), function.clone(), record.version);
     let id = function.id.clone();
-    app.tasks.spawn(async move { build::run(&owner, function, record, checked).await });
-    await_built(app, &id, version).await
+    functions.sandboxes.tasks.spawn(async move { build::run(&owner, function, record, checked).await });
+    await_built(functions, &id, version).await
 }
 
 /// What dependencies are installed on: a template, and a size where it is not the template's own.
@@ -139,12 +143,12 @@ fn machine_kind(spec: &FunctionSpec) -> String {
     }
 }
 
-async fn await_built(app: &App, function: &FunctionId, version: u32) -> Result<()> {
+async fn await_built(functions: &Functions, function: &FunctionId, version: u32) -> Result<()> {
     let until = tokio::time::Instant::now() + Duration::from_secs(DEPLOY_HOLD_SECONDS);
     loop {
-        let mut built = std::pin::pin!(app.functions.built.notified());
+        let mut built = std::pin::pin!(functions.built.notified());
         built.as_mut().enable();
-        let record = app.store.version(function, version).await?;
+        let record = functions.store.version(function, version).await?;
         match record.state {
             DeployStatus::Ready => return Ok(()),
             DeployStatus::Failed => {
@@ -163,15 +167,15 @@ async fn await_built(app: &App, function: &FunctionId, version: u32) -> Result<(
 /// The entrypoint's source, compressed with gzip.
 #[utoipa::path(get, path = "/v1/functions/{id}/code", tag = "functions", params(("id" = String, Path)), responses(
     (status = 200, content_type = "application/gzip", body = Vec<u8>), (status = 409, body = ErrorBody)))]
-pub(crate) async fn code(
-    State(app): State<Arc<App>>,
+pub async fn code(
+    State(functions): State<Arc<Functions>>,
     caller: Caller,
     Named(name): Named,
 ) -> ApiResult<Response> {
-    let function = find(&app, &caller, &name).await?;
-    let version = super::version_for(&function, None)?;
-    let version = app.store.version(&function.id, version).await?;
-    let bundle = app.store.bundle(&function.workspace, &version.spec.bundle).await?;
+    let function = find(&functions, &caller, &name).await?;
+    let version = versions::version_for(&function, None)?;
+    let version = functions.store.version(&function.id, version).await?;
+    let bundle = functions.store.bundle(&function.workspace, &version.spec.bundle).await?;
     let file = version.spec.entrypoint.split(':').next().unwrap_or_default().to_owned();
     let source = bundle::read_file(&bundle, &file);
     let bytes = match source {
@@ -185,13 +189,13 @@ pub(crate) async fn code(
 /// Versions of a function, newest first.
 #[utoipa::path(get, path = "/v1/functions/{id}/versions", tag = "functions", params(("id" = String, Path)), responses(
     (status = 200, body = Items<FunctionVersion>), (status = 404, body = ErrorBody)))]
-pub(crate) async fn versions(
-    State(app): State<Arc<App>>,
+pub async fn versions(
+    State(functions): State<Arc<Functions>>,
     caller: Caller,
     Named(name): Named,
 ) -> ApiResult<Json<Items<FunctionVersion>>> {
-    let function = find(&app, &caller, &name).await?;
-    let versions = app.store.versions(&function.id).await?;
+    let function = find(&functions, &caller, &name).await?;
+    let versions = functions.store.versions(&function.id).await?;
     Ok(Json(Items { items: versions.into_iter().map(shown::version).collect() }))
 }
 
@@ -199,33 +203,33 @@ pub(crate) async fn versions(
 #[utoipa::path(get, path = "/v1/functions/{id}/versions/{version}/log", tag = "functions",
     params(("id" = String, Path), ("version" = u32, Path)), responses(
     (status = 200, content_type = "text/plain", body = String), (status = 404, body = ErrorBody)))]
-pub(crate) async fn deploy_log(
-    State(app): State<Arc<App>>,
+pub async fn deploy_log(
+    State(functions): State<Arc<Functions>>,
     caller: Caller,
     Named(name): Named,
     Id(version): Id<String>,
 ) -> ApiResult<String> {
-    let function = find(&app, &caller, &name).await?;
+    let function = find(&functions, &caller, &name).await?;
     let number = version.parse().map_err(|_| Error::not_found("version", &version))?;
-    Ok(app.store.version(&function.id, number).await?.spec.log)
+    Ok(functions.store.version(&function.id, number).await?.spec.log)
 }
 
 /// Call an earlier version from now on.
 #[utoipa::path(post, path = "/v1/functions/{id}/rollback", tag = "functions", params(("id" = String, Path)),
     request_body = RollbackFunction, responses((status = 200, body = Function), (status = 404, body = ErrorBody),
     (status = 409, body = ErrorBody)))]
-pub(crate) async fn rollback(
-    State(app): State<Arc<App>>,
+pub async fn rollback(
+    State(functions): State<Arc<Functions>>,
     caller: Caller,
     Named(name): Named,
     headers: HeaderMap,
     JsonBody(request): JsonBody<RollbackFunction>,
 ) -> ApiResult<Json<Function>> {
-    let mut record = find(&app, &caller, &name).await?;
+    let mut record = find(&functions, &caller, &name).await?;
     let version = match request.version {
         Some(version) => version,
         None => {
-            let earlier = app.store.versions(&record.id).await?;
+            let earlier = functions.store.versions(&record.id).await?;
             let ready = |version: &&VersionRecord| {
                 version.state == DeployStatus::Ready && version.version < record.version
             };
@@ -233,15 +237,15 @@ pub(crate) async fn rollback(
             earlier.iter().find(ready).map(|version| version.version).ok_or_else(none)?
         }
     };
-    check_ready(&app, &record, version).await?;
+    check_ready(&functions, &record, version).await?;
     record.version = version;
     record.updated_at = now();
-    app.store.call_version(&record.id, version, record.updated_at).await?;
-    Ok(shown_now(&app, record, &headers).await?)
+    functions.store.call_version(&record.id, version, record.updated_at).await?;
+    Ok(shown_now(&functions, record, &headers).await?)
 }
 
-async fn check_ready(app: &App, record: &FunctionRecord, version: u32) -> Result<()> {
-    let found = app.store.version(&record.id, version).await?;
+async fn check_ready(functions: &Functions, record: &FunctionRecord, version: u32) -> Result<()> {
+    let found = functions.store.version(&record.id, version).await?;
     if found.state != DeployStatus::Ready {
         let message = format!("version {version} is {}; choose a ready version", found.state.as_str());
         return Err(Error::conflict(message));
@@ -253,8 +257,8 @@ async fn check_ready(app: &App, record: &FunctionRecord, version: u32) -> Result
 #[utoipa::path(put, path = "/v1/functions/{id}/aliases/{alias}", tag = "functions",
     params(("id" = String, Path), ("alias" = String, Path)), request_body = Alias, responses(
     (status = 200, body = Function), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
-pub(crate) async fn set_alias(
-    State(app): State<Arc<App>>,
+pub async fn set_alias(
+    State(functions): State<Arc<Functions>>,
     caller: Caller,
     Named(name): Named,
     Id(alias): Id<String>,
@@ -270,28 +274,28 @@ pub(crate) async fn set_alias(
     if request.canary_percent > 100 {
         return Err(Error::bad_request("`canary_percent` must be 0 to 100").into());
     }
-    let mut record = find(&app, &caller, &name).await?;
+    let mut record = find(&functions, &caller, &name).await?;
     for version in std::iter::once(request.version).chain(request.canary_version) {
-        check_ready(&app, &record, version).await?;
+        check_ready(&functions, &record, version).await?;
     }
     record.spec.aliases.insert(alias, request);
     record.updated_at = now();
-    app.store.update_function(&record).await?;
-    Ok(shown_now(&app, record, &headers).await?)
+    functions.store.update_function(&record).await?;
+    Ok(shown_now(&functions, record, &headers).await?)
 }
 
 /// Remove an alias.
 #[utoipa::path(delete, path = "/v1/functions/{id}/aliases/{alias}", tag = "functions",
     params(("id" = String, Path), ("alias" = String, Path)), responses((status = 204), (status = 404, body = ErrorBody)))]
-pub(crate) async fn remove_alias(
-    State(app): State<Arc<App>>,
+pub async fn remove_alias(
+    State(functions): State<Arc<Functions>>,
     caller: Caller,
     Named(name): Named,
     Id(alias): Id<String>,
 ) -> ApiResult<StatusCode> {
-    let mut record = find(&app, &caller, &name).await?;
+    let mut record = find(&functions, &caller, &name).await?;
     record.spec.aliases.remove(&alias).ok_or_else(|| Error::not_found("alias", &alias))?;
     record.updated_at = now();
-    app.store.update_function(&record).await?;
+    functions.store.update_function(&record).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -10,22 +10,21 @@
 //! served; a machine whose call timed out or crashed is never used again; a machine that nobody uses ends, so that an
 //! idle function has no process. A place is one of the `concurrency` calls that a machine serves at once.
 //!
-//! All of this is memory: machines that a server left when it ended are deleted by the next one ([`super::recover`]).
+//! All of this is memory: machines that a server left when it ended are deleted by the next one ([`crate::background`]).
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use pandastack_sandboxes::{Sandboxes, ops};
 use pandastack_types::api::{CreateSandbox, Isolation};
 use pandastack_types::preview::Visibility;
 use pandastack_types::{Error, ErrorCode, FunctionId, Owner, Result, SandboxId, SnapshotId, WorkspaceId};
 use tokio::sync::{Notify, oneshot};
 
-use super::connection::Connection;
-use super::settings::Limits;
-use crate::app::App;
-use crate::sandboxes::ops;
+use crate::connection::Connection;
+use crate::settings::Limits;
 
 /// A machine is not used again once it is this old: what a handler leaks ends with it.
 const AGE_MAX: Duration = Duration::from_secs(6 * 3600);
@@ -81,7 +80,7 @@ pub(crate) struct Pool {
 
 /// A place for one call. Dropped without [`Lease::answered`], its machine is deleted.
 pub(crate) struct Lease {
-    app: Arc<App>,
+    sandboxes: Arc<Sandboxes>,
     pool: Arc<Pool>,
     place: Option<Place>,
     /// Nobody used the place before.
@@ -99,7 +98,7 @@ impl Lease {
     pub(crate) async fn connection(&mut self) -> Result<&mut Connection> {
         let place = self.place.as_mut().ok_or_else(|| Error::internal("a lease without a place"))?;
         if place.connection.is_none() {
-            place.connection = Some(Connection::open(&self.app, &place.instance.sandbox).await?);
+            place.connection = Some(Connection::open(&self.sandboxes.edge, &place.instance.sandbox).await?);
         }
         place.connection.as_mut().ok_or_else(|| Error::internal("a place without a connection"))
     }
@@ -121,7 +120,7 @@ impl Drop for Lease {
     fn drop(&mut self) {
         if let Some(mut place) = self.place.take() {
             place.used = true;
-            self.pool.give_back(&self.app, place, self.healthy);
+            self.pool.give_back(&self.sandboxes, place, self.healthy);
         }
     }
 }
@@ -143,7 +142,7 @@ impl Pool {
     }
 
     /// A place for a call, waited for in line.
-    pub(crate) async fn lease(self: &Arc<Self>, app: &Arc<App>, limits: Limits) -> Result<Lease> {
+    pub(crate) async fn lease(self: &Arc<Self>, sandboxes: &Arc<Sandboxes>, limits: Limits) -> Result<Lease> {
         let waiting = {
             let mut state = self.lock();
             state.limits = limits;
@@ -151,44 +150,50 @@ impl Pool {
                 return Err(gone(&self.source.function));
             }
             match state.free.pop() {
-                Some(place) => return Ok(self.leased(app, place)),
+                Some(place) => return Ok(self.leased(sandboxes, place)),
                 None if state.line.len() >= limits.queue_max => return Err(full(limits)),
                 None => {}
             }
             let (sender, waiting) = oneshot::channel();
             state.line.push_back(sender);
-            self.begin_missing(app, &mut state);
+            self.begin_missing(sandboxes, &mut state);
             waiting
         };
         let place = waiting.await.map_err(|_| gone(&self.source.function))??;
-        Ok(self.leased(app, place))
+        Ok(self.leased(sandboxes, place))
     }
 
-    fn leased(self: &Arc<Self>, app: &Arc<App>, place: Place) -> Lease {
+    fn leased(self: &Arc<Self>, sandboxes: &Arc<Sandboxes>, place: Place) -> Lease {
         let cold = !place.used;
-        Lease { app: Arc::clone(app), pool: Arc::clone(self), place: Some(place), cold, healthy: false }
+        Lease {
+            sandboxes: Arc::clone(sandboxes),
+            pool: Arc::clone(self),
+            place: Some(place),
+            cold,
+            healthy: false,
+        }
     }
 
     /// Begins machines for those in line, as far as allowed.
-    fn begin_missing(self: &Arc<Self>, app: &Arc<App>, state: &mut State) {
+    fn begin_missing(self: &Arc<Self>, sandboxes: &Arc<Sandboxes>, state: &mut State) {
         let places = self.source.concurrency.max(1) as usize;
         while state.beginning * places < state.line.len() && state.instances < state.limits.max_instances {
             state.instances += 1;
             state.beginning += 1;
-            let (pool, owner) = (Arc::clone(self), Arc::clone(app));
-            app.tasks.spawn(async move { pool.begin(&owner).await });
+            let (pool, owner) = (Arc::clone(self), Arc::clone(sandboxes));
+            sandboxes.tasks.spawn(async move { pool.begin(&owner).await });
         }
     }
 
-    async fn begin(self: &Arc<Self>, app: &Arc<App>) {
-        let made = make(app, &self.source).await;
+    async fn begin(self: &Arc<Self>, sandboxes: &Arc<Sandboxes>) {
+        let made = make(sandboxes, &self.source).await;
         let mut state = self.lock();
         state.beginning -= 1;
         match made {
             Ok(instance) if state.closed => {
                 state.instances -= 1;
                 drop(state);
-                delete(app, instance.sandbox.clone());
+                delete(sandboxes, instance.sandbox.clone());
             }
             Ok(instance) => {
                 let instance = Arc::new(instance);
@@ -196,7 +201,7 @@ impl Pool {
                     let (instance, free_since) = (Arc::clone(&instance), Instant::now());
                     self.hand_out(&mut state, Place { instance, connection: None, used: false, free_since });
                 }
-                self.watch_idle(app, &mut state);
+                self.watch_idle(sandboxes, &mut state);
             }
             Err(error) => {
                 state.instances -= 1;
@@ -209,7 +214,7 @@ impl Pool {
                             error = Some(unheard);
                         }
                     }
-                    self.begin_missing(app, &mut state);
+                    self.begin_missing(sandboxes, &mut state);
                 }
             }
         }
@@ -230,7 +235,7 @@ impl Pool {
         self.freed.notify_one();
     }
 
-    fn give_back(self: &Arc<Self>, app: &Arc<App>, place: Place, healthy: bool) {
+    fn give_back(self: &Arc<Self>, sandboxes: &Arc<Sandboxes>, place: Place, healthy: bool) {
         let mut state = self.lock();
         let fresh_only = state.limits.isolation == Isolation::Fresh;
         let old = place.instance.began.elapsed() > AGE_MAX;
@@ -238,28 +243,28 @@ impl Pool {
             self.hand_out(&mut state, place);
             return;
         }
-        self.end(app, &mut state, &place.instance);
-        self.begin_missing(app, &mut state);
+        self.end(sandboxes, &mut state, &place.instance);
+        self.begin_missing(sandboxes, &mut state);
     }
 
     /// Ends a machine, once.
-    fn end(&self, app: &Arc<App>, state: &mut State, instance: &Arc<Instance>) {
+    fn end(&self, sandboxes: &Arc<Sandboxes>, state: &mut State, instance: &Arc<Instance>) {
         if instance.ended.swap(true, Ordering::SeqCst) {
             return;
         }
         state.instances -= 1;
         // Its other places go with it; connections close before the machine does.
         state.free.retain(|place| !Arc::ptr_eq(&place.instance, instance));
-        delete(app, instance.sandbox.clone());
+        delete(sandboxes, instance.sandbox.clone());
     }
 
     /// Sees to it that idle machines end.
-    fn watch_idle(self: &Arc<Self>, app: &Arc<App>, state: &mut State) {
+    fn watch_idle(self: &Arc<Self>, sandboxes: &Arc<Sandboxes>, state: &mut State) {
         if std::mem::replace(&mut state.reaping, true) {
             return;
         }
-        let (pool, owner) = (Arc::clone(self), Arc::clone(app));
-        app.tasks.spawn(async move {
+        let (pool, owner) = (Arc::clone(self), Arc::clone(sandboxes));
+        sandboxes.tasks.spawn(async move {
             while let Some(wait) = pool.end_idle(&owner) {
                 tokio::select! {
                     () = tokio::time::sleep(wait) => {}
@@ -271,7 +276,7 @@ impl Pool {
     }
 
     /// Ends what is idle; how long until the next may be, or `None` when there is no machine left.
-    fn end_idle(&self, app: &Arc<App>) -> Option<Duration> {
+    fn end_idle(&self, sandboxes: &Arc<Sandboxes>) -> Option<Duration> {
         let mut state = self.lock();
         let (places, idle) = (self.source.concurrency.max(1) as usize, state.limits.idle);
         let mut next = idle;
@@ -288,7 +293,7 @@ impl Pool {
             }
         }
         for instance in over {
-            self.end(app, &mut state, &instance);
+            self.end(sandboxes, &mut state, &instance);
         }
         if state.instances == 0 {
             state.reaping = false;
@@ -298,13 +303,13 @@ impl Pool {
     }
 
     /// The version is called no more: whoever waits hears it, and all machines end once their calls did.
-    pub(crate) fn close(&self, app: &Arc<App>) {
+    pub(crate) fn close(&self, sandboxes: &Arc<Sandboxes>) {
         let mut state = self.lock();
         state.closed = true;
         state.line.clear();
         let free: Vec<_> = state.free.iter().map(|place| Arc::clone(&place.instance)).collect();
         for instance in free {
-            self.end(app, &mut state, &instance);
+            self.end(sandboxes, &mut state, &instance);
         }
         self.freed.notify_one();
     }
@@ -330,7 +335,7 @@ pub(crate) fn owner(function: &FunctionId) -> Owner {
     Owner::Function(function.clone())
 }
 
-async fn make(app: &Arc<App>, source: &Source) -> Result<Instance> {
+async fn make(sandboxes: &Arc<Sandboxes>, source: &Source) -> Result<Instance> {
     let request = CreateSandbox {
         from_snapshot: Some(source.snapshot.clone()),
         ttl_seconds: Some(TTL_SECONDS),
@@ -339,17 +344,16 @@ async fn make(app: &Arc<App>, source: &Source) -> Result<Instance> {
         ..CreateSandbox::default()
     };
     let workspace = source.workspace.clone();
-    let record =
-        ops::create::create_owned(&app.sandboxes, workspace, request, owner(&source.function)).await?;
+    let record = ops::create::create_owned(sandboxes, workspace, request, owner(&source.function)).await?;
     Ok(Instance { sandbox: record.id, began: Instant::now(), ended: AtomicBool::new(false) })
 }
 
 /// Deletes a machine behind the caller.
-pub(crate) fn delete(app: &Arc<App>, sandbox: SandboxId) {
-    let owner = Arc::clone(app);
-    app.tasks.spawn(async move {
+pub(crate) fn delete(sandboxes: &Arc<Sandboxes>, sandbox: SandboxId) {
+    let owner = Arc::clone(sandboxes);
+    sandboxes.tasks.spawn(async move {
         let deleted = match owner.store.sandbox(None, &sandbox).await {
-            Ok(record) => ops::delete::delete(&owner.sandboxes, record, None).await,
+            Ok(record) => ops::delete::delete(&owner, record, None).await,
             Err(error) => Err(error.into()),
         };
         if let Err(error) = deleted {

@@ -3,15 +3,13 @@
 use std::time::Duration;
 
 use futures::FutureExt;
-use pandastack_edge::{GuestStream, Stirring};
+use pandastack_edge::{Edge, GuestStream, Stirring};
 use pandastack_function_proto::{
     Await, Call, End, FRAME_HEAD_BYTES, Head, Kind, PART_BYTES_MAX, PORT, Ready, Stream, decode_head,
     decode_json, encode_invoke, encode_json,
 };
 use pandastack_types::{Error, ErrorCode, Result, SandboxId};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
-
-use crate::app::App;
 
 /// Bytes read ahead.
 const BUFFER_BYTES: usize = 16 * 1024;
@@ -39,8 +37,8 @@ pub(crate) enum Said {
 
 impl Connection {
     /// Connects to the runtime of a machine.
-    pub(crate) async fn open(app: &App, sandbox: &SandboxId) -> Result<Self> {
-        let opened = tokio::time::timeout(CONNECT_WAIT, app.edge.tunnel(sandbox, PORT)).await;
+    pub(crate) async fn open(edge: &Edge, sandbox: &SandboxId) -> Result<Self> {
+        let opened = tokio::time::timeout(CONNECT_WAIT, edge.tunnel(sandbox, PORT)).await;
         let late = |_| lost(sandbox.as_str(), "its runtime did not accept a connection in time");
         let stream = opened.map_err(late)?.map_err(|error| lost(sandbox.as_str(), &format!("{error:?}")))?;
         Ok(Self::over(stream, sandbox.as_str()))

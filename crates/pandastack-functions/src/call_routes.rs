@@ -12,26 +12,27 @@ use jiff::SignedDuration;
 use pandastack_function_proto::Outcome;
 use pandastack_rest::extract::parse_json;
 use pandastack_rest::{ApiError, ApiResult, Caller, Id, JsonBody, Query};
+use pandastack_store::clock::now;
+use pandastack_store::functions::{FunctionRecord, RunSelect};
 use pandastack_types::api::{FunctionMetrics, InvokeFunction, Items, RecordRun, Redriven, Run, RunKind};
 use pandastack_types::limits::{ASYNC_EVENT_BYTES_MAX, EVENT_BYTES_MAX, RUN_OUTPUT_BYTES_MAX, RUNS_PAGE_MAX};
 use pandastack_types::{Error, ErrorBody, ErrorCode, Result, RunId};
 use serde::Deserialize;
 
-use super::deploy_routes::read_limited;
-use super::invoke::{self, Asked};
-use super::routes::{Named, find};
-use super::{dead_letters, known, queue, shown};
-use crate::app::App;
-use crate::clock::now;
-use crate::store::functions::{FunctionRecord, RunSelect};
+use crate::deploy_routes::read_limited;
+use crate::functions::Functions;
+use crate::invoke::{self, Asked};
+use crate::lookup::{Named, find};
+use crate::{dead_letters, queue, shown, versions};
 
 /// Bytes of `X-Log-Result`, before base64.
 const LOG_TAIL_BYTES: usize = 4096;
 /// Calls that metrics are computed of, the newest.
 const FIGURES_MAX: u32 = 10_000;
 
+/// The version of a call.
 #[derive(Deserialize)]
-pub(crate) struct Qualifier {
+pub struct Qualifier {
     qualifier: Option<String>,
 }
 
@@ -44,38 +45,38 @@ pub(crate) struct Qualifier {
     request_body = InvokeFunction, responses((status = 200, body = Run), (status = 202, body = Run), (status = 204),
     (status = 409, body = ErrorBody), (status = 413, body = ErrorBody), (status = 429, body = ErrorBody),
     (status = 502, body = ErrorBody), (status = 504, body = ErrorBody)))]
-pub(crate) async fn invoke(
-    State(app): State<Arc<App>>,
+pub async fn invoke(
+    State(functions): State<Arc<Functions>>,
     caller: Caller,
     Named(name): Named,
     Query(query): Query<Qualifier>,
     request: Request,
 ) -> ApiResult<Response> {
-    let function = known::to_call(&app, &caller.workspace, &name).await?;
+    let function = functions.known.to_call(functions.store.as_ref(), &caller.workspace, &name).await?;
     let (parts, body) = request.into_parts();
     let text = |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
     let kind = text("x-invocation-type");
     let refuse =
         || Error::new(ErrorCode::BodyTooLarge, format!("an event must be at most {EVENT_BYTES_MAX} bytes"));
     let body = read_limited(body, EVENT_BYTES_MAX, refuse).await?;
-    let version = super::version_for(&function, query.qualifier.as_deref())?;
+    let version = versions::version_for(&function, query.qualifier.as_deref())?;
     match kind.as_deref() {
         None => {
             let request: InvokeFunction = parse_json(&body)?;
             let event = serde_json::to_vec(&request.input).map_err(Error::internal)?;
             if request.is_async {
-                return Ok(enqueue(&app, &function, version, event.into()).await?);
+                return Ok(enqueue(&functions, &function, version, event.into()).await?);
             }
-            let answered = call(&app, function, version, event.into()).await?;
+            let answered = call(&functions, function, version, event.into()).await?;
             Ok(Json(answered.run).into_response())
         }
         Some("RequestResponse") => {
-            let answered = call(&app, function, version, event_of(body)?).await?;
+            let answered = call(&functions, function, version, event_of(body)?).await?;
             Ok(raw(answered, text("x-log-type").as_deref() == Some("Tail")))
         }
-        Some("Event") => Ok(enqueue(&app, &function, version, event_of(body)?).await?),
+        Some("Event") => Ok(enqueue(&functions, &function, version, event_of(body)?).await?),
         Some("DryRun") => {
-            super::pool_of(&app, &function, version).await?;
+            versions::pool_of(&functions, &function, version).await?;
             Ok(StatusCode::NO_CONTENT.into_response())
         }
         Some(_) => {
@@ -85,7 +86,7 @@ pub(crate) async fn invoke(
 }
 
 /// An event is JSON; nothing counts as `{}`.
-pub(super) fn event_of(body: bytes::Bytes) -> Result<bytes::Bytes> {
+pub(crate) fn event_of(body: bytes::Bytes) -> Result<bytes::Bytes> {
     if body.trim_ascii().is_empty() {
         return Ok(bytes::Bytes::from_static(b"{}"));
     }
@@ -96,19 +97,23 @@ pub(super) fn event_of(body: bytes::Bytes) -> Result<bytes::Bytes> {
 }
 
 async fn call(
-    app: &Arc<App>,
+    functions: &Arc<Functions>,
     function: FunctionRecord,
     version: u32,
     event: bytes::Bytes,
 ) -> Result<invoke::Answered> {
-    let owner = Arc::clone(app);
+    let owner = Arc::clone(functions);
     // Once it began it is finished: a client that goes away leaves no half-used machine.
-    app.owned(async move { invoke::call(&owner, &function, Asked::new(RunKind::Sync, version, event)).await })
+    functions
+        .sandboxes
+        .owned(
+            async move { invoke::call(&owner, &function, Asked::new(RunKind::Sync, version, event)).await },
+        )
         .await
 }
 
 async fn enqueue(
-    app: &App,
+    functions: &Functions,
     function: &FunctionRecord,
     version: u32,
     event: bytes::Bytes,
@@ -117,7 +122,7 @@ async fn enqueue(
         let message = format!("an event of a queued call must be at most {ASYNC_EVENT_BYTES_MAX} bytes");
         return Err(Error::new(ErrorCode::BodyTooLarge, message));
     }
-    let run = queue::put(app, function, Asked::new(RunKind::Async, version, event)).await?;
+    let run = queue::put(functions, function, Asked::new(RunKind::Async, version, event)).await?;
     Ok((StatusCode::ACCEPTED, Json(run)).into_response())
 }
 
@@ -157,8 +162,9 @@ fn raw(answered: invoke::Answered, with_log: bool) -> Response {
     response
 }
 
+/// Which calls to list.
 #[derive(Deserialize)]
-pub(crate) struct RunsArgs {
+pub struct RunsArgs {
     limit: Option<u32>,
     dead_letter: Option<bool>,
 }
@@ -167,17 +173,17 @@ pub(crate) struct RunsArgs {
 #[utoipa::path(get, path = "/v1/functions/{id}/runs", tag = "functions",
     params(("id" = String, Path), ("limit" = Option<u32>, Query), ("dead_letter" = Option<bool>, Query)), responses(
     (status = 200, body = Items<Run>), (status = 404, body = ErrorBody)))]
-pub(crate) async fn runs(
-    State(app): State<Arc<App>>,
+pub async fn runs(
+    State(functions): State<Arc<Functions>>,
     caller: Caller,
     Named(name): Named,
     Query(args): Query<RunsArgs>,
 ) -> ApiResult<Json<Items<Run>>> {
-    let function = find(&app, &caller, &name).await?;
+    let function = find(&functions, &caller, &name).await?;
     let limit = args.limit.unwrap_or(RUNS_PAGE_MAX).clamp(1, RUNS_PAGE_MAX);
     let select = RunSelect { dead_letters: args.dead_letter.unwrap_or(false), limit };
-    app.functions.runs.flush().await;
-    let runs = app.store.function_runs(&function.id, select).await?;
+    functions.runs.flush().await;
+    let runs = functions.run_store.function_runs(&function.id, select).await?;
     Ok(Json(Items { items: runs.into_iter().map(|record| record.run).collect() }))
 }
 
@@ -185,30 +191,30 @@ pub(crate) async fn runs(
 #[utoipa::path(get, path = "/v1/functions/{id}/runs/{run}", tag = "functions",
     params(("id" = String, Path), ("run" = RunId, Path)), responses(
     (status = 200, body = Run), (status = 404, body = ErrorBody)))]
-pub(crate) async fn run(
-    State(app): State<Arc<App>>,
+pub async fn run(
+    State(functions): State<Arc<Functions>>,
     caller: Caller,
     Named(name): Named,
     Id(run): Id<RunId>,
 ) -> ApiResult<Json<Run>> {
-    let function = find(&app, &caller, &name).await?;
-    app.functions.runs.flush().await;
-    Ok(Json(app.store.function_run(&caller.workspace, &function.id, &run).await?.run))
+    let function = find(&functions, &caller, &name).await?;
+    functions.runs.flush().await;
+    Ok(Json(functions.run_store.function_run(&caller.workspace, &function.id, &run).await?.run))
 }
 
 /// Queue a call that was given up again, under its id, for the version that is called now.
 #[utoipa::path(post, path = "/v1/functions/{id}/runs/{run}/redrive", tag = "functions",
     params(("id" = String, Path), ("run" = RunId, Path)), responses((status = 202, body = Run),
     (status = 404, body = ErrorBody), (status = 409, body = ErrorBody), (status = 429, body = ErrorBody)))]
-pub(crate) async fn redrive(
-    State(app): State<Arc<App>>,
+pub async fn redrive(
+    State(functions): State<Arc<Functions>>,
     caller: Caller,
     Named(name): Named,
     Id(run): Id<RunId>,
 ) -> ApiResult<Response> {
-    let function = find(&app, &caller, &name).await?;
-    let record = app.store.function_run(&caller.workspace, &function.id, &run).await?;
-    let run = dead_letters::redrive(&app, &function, record).await?;
+    let function = find(&functions, &caller, &name).await?;
+    let record = functions.run_store.function_run(&caller.workspace, &function.id, &run).await?;
+    let run = dead_letters::redrive(&functions, &function, record).await?;
     Ok((StatusCode::ACCEPTED, Json(run)).into_response())
 }
 
@@ -216,27 +222,28 @@ pub(crate) async fn redrive(
 #[utoipa::path(post, path = "/v1/functions/{id}/redrive", tag = "functions", params(("id" = String, Path)), responses(
     (status = 202, body = Redriven), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody),
     (status = 429, body = ErrorBody)))]
-pub(crate) async fn redrive_all(
-    State(app): State<Arc<App>>,
+pub async fn redrive_all(
+    State(functions): State<Arc<Functions>>,
     caller: Caller,
     Named(name): Named,
 ) -> ApiResult<Response> {
-    let function = find(&app, &caller, &name).await?;
-    let owner = Arc::clone(&app);
-    let redriven = app.owned(async move { dead_letters::redrive_all(&owner, &function).await }).await?;
+    let function = find(&functions, &caller, &name).await?;
+    let owner = Arc::clone(&functions);
+    let redriven =
+        functions.sandboxes.owned(async move { dead_letters::redrive_all(&owner, &function).await }).await?;
     Ok((StatusCode::ACCEPTED, Json(redriven)).into_response())
 }
 
 /// Record a run that a client made itself.
 #[utoipa::path(post, path = "/v1/functions/{id}/runs", tag = "functions", params(("id" = String, Path)),
     request_body = RecordRun, responses((status = 200, body = Run), (status = 404, body = ErrorBody)))]
-pub(crate) async fn record_run(
-    State(app): State<Arc<App>>,
+pub async fn record_run(
+    State(functions): State<Arc<Functions>>,
     caller: Caller,
     Named(name): Named,
     JsonBody(given): JsonBody<RecordRun>,
 ) -> ApiResult<Json<Run>> {
-    let function = find(&app, &caller, &name).await?;
+    let function = find(&functions, &caller, &name).await?;
     let cut = |text: String| {
         let end = (0..=RUN_OUTPUT_BYTES_MAX.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
         text.get(..end.unwrap_or(0)).unwrap_or_default().to_owned()
@@ -267,12 +274,13 @@ pub(crate) async fn record_run(
         started_at: asked.asked_at,
         ended_at: Some(now()),
     };
-    invoke::record(&app, &function, run.clone(), None).await;
+    invoke::record(&functions, &function, run.clone(), None).await;
     Ok(Json(run))
 }
 
+/// Over which time.
 #[derive(Deserialize)]
-pub(crate) struct MetricsArgs {
+pub struct MetricsArgs {
     period: Option<u64>,
 }
 
@@ -280,17 +288,17 @@ pub(crate) struct MetricsArgs {
 #[utoipa::path(get, path = "/v1/functions/{id}/metrics", tag = "functions",
     params(("id" = String, Path), ("period" = Option<u64>, Query, description = "Hours; 24 unless said")), responses(
     (status = 200, body = FunctionMetrics), (status = 404, body = ErrorBody)))]
-pub(crate) async fn metrics(
-    State(app): State<Arc<App>>,
+pub async fn metrics(
+    State(functions): State<Arc<Functions>>,
     caller: Caller,
     Named(name): Named,
     Query(args): Query<MetricsArgs>,
 ) -> ApiResult<Json<FunctionMetrics>> {
-    let function = find(&app, &caller, &name).await?;
+    let function = find(&functions, &caller, &name).await?;
     let period = args.period.unwrap_or(24).clamp(1, 24 * 365);
     let span = SignedDuration::from_hours(i64::try_from(period).unwrap_or(24));
     let since = now().checked_sub(span).unwrap_or(jiff::Timestamp::MIN);
-    app.functions.runs.flush().await;
-    let figures = app.store.run_figures(&function.id, since, FIGURES_MAX).await?;
-    Ok(Json(shown::metrics(period, figures, app.functions.counts(&function.id))))
+    functions.runs.flush().await;
+    let figures = functions.run_store.run_figures(&function.id, since, FIGURES_MAX).await?;
+    Ok(Json(shown::metrics(period, figures, functions.counts(&function.id))))
 }

@@ -28,10 +28,10 @@ use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 use tokio::sync::{Notify, watch};
 
-use super::build::{NODE_BOOTSTRAP, PYTHON_BOOTSTRAP};
-use super::connection::{Connection, Said};
-use super::deploy_routes::read_limited;
-use super::url;
+use crate::build::{NODE_BOOTSTRAP, PYTHON_BOOTSTRAP};
+use crate::connection::{Connection, Said};
+use crate::deploy_routes::read_limited;
+use crate::url;
 
 /// How long the runtime may take to listen.
 const LISTEN_WAIT: Duration = Duration::from_secs(10);
@@ -204,7 +204,7 @@ impl LocalRuntime {
                 let event = url::event(&parts, &body, &self.id, host, RunId::random().as_str());
                 serde_json::to_vec(&event).map_err(Error::internal)?.into()
             }
-            false => super::call_routes::event_of(body)?,
+            false => crate::call_routes::event_of(body)?,
         };
         let made = tokio::time::timeout(self.timeout + GRACE, self.call(&event, http)).await;
         let late = |_| Error::new(ErrorCode::ExecTimeout, "the call timed out");

@@ -2,7 +2,7 @@
 //!
 //! What must hold: at most the limits of a bundle are ever unpacked, counted on the bytes that come out and not on what the
 //! archive says of itself; nothing but files, directories and links that stay inside passes. Names and links are then
-//! checked once more with those of every bundle ([`super::bundle::check`]).
+//! checked once more with those of every bundle ([`crate::bundle::check`]).
 
 use std::io::{Cursor, Read};
 use std::path::Path;
@@ -14,7 +14,7 @@ use tar::EntryType;
 use zip::ZipArchive;
 use zip::read::ZipFile;
 
-use super::bundle::{BundleRefused, clean, shown, stays_inside};
+use crate::bundle::{BundleRefused, clean, shown, stays_inside};
 
 /// First bytes of an archive, and of one without entries.
 const STARTS: [&[u8]; 2] = [b"PK\x03\x04", END];
@@ -33,12 +33,12 @@ const LINK: u32 = 0o120_000;
 type Packed = tar::Builder<GzEncoder<Vec<u8>>>;
 
 /// Whether these bytes begin as a zip archive does.
-pub(super) fn is_zip(bytes: &[u8]) -> bool {
+pub(crate) fn is_zip(bytes: &[u8]) -> bool {
     STARTS.iter().any(|start| bytes.starts_with(start))
 }
 
 /// The same files as a gzip-compressed tar archive; equal files are equal bytes.
-pub(super) fn to_tar(bytes: &[u8]) -> Result<Vec<u8>, BundleRefused> {
+pub(crate) fn to_tar(bytes: &[u8]) -> Result<Vec<u8>, BundleRefused> {
     check_count(bytes)?;
     let mut archive = ZipArchive::new(Cursor::new(bytes)).map_err(broken)?;
     if archive.len() > BUNDLE_ENTRIES_MAX {
@@ -131,8 +131,8 @@ mod tests {
     use zip::ZipWriter;
     use zip::write::SimpleFileOptions;
 
-    use super::super::bundle::{check, read_file};
     use super::*;
+    use crate::bundle::{check, read_file};
 
     fn zipped(fill: impl FnOnce(&mut ZipWriter<Cursor<Vec<u8>>>)) -> Vec<u8> {
         let mut writer = ZipWriter::new(Cursor::new(Vec::new()));

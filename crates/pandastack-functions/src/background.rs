@@ -1,0 +1,42 @@
+//! What goes on behind calls: taking over what an earlier server left, the queue, forgetting old runs.
+
+use std::sync::Arc;
+
+use pandastack_sandboxes::machines::Machines;
+use pandastack_store::clock::now;
+use pandastack_types::Result;
+use pandastack_types::api::DeployStatus;
+use pandastack_types::limits::RUNS_KEPT_PER_FUNCTION;
+
+use crate::functions::Functions;
+use crate::pool::{self, owner};
+use crate::queue;
+
+/// Everything that goes on behind calls, until shutdown.
+pub async fn run(functions: Arc<Functions>) {
+    if let Err(error) = recover(&functions).await {
+        tracing::error!(%error, cause = error.causes(), "what an earlier server left of functions could not be seen to");
+    }
+    queue::run(&functions).await;
+}
+
+/// Sees to what a server left when it ended: machines, deploys, calls.
+async fn recover(functions: &Arc<Functions>) -> Result<()> {
+    for function in functions.store.functions(None).await? {
+        for machine in functions.sandboxes.owned_by(&owner(&function.id)).await? {
+            pool::delete(&functions.sandboxes, machine.id);
+        }
+    }
+    for mut version in functions.store.versions_building().await? {
+        version.state = DeployStatus::Failed;
+        version.spec.error = Some("the server stopped during the deployment; deploy again".to_owned());
+        functions.store.finish_version(&version, now()).await?;
+    }
+    queue::recover(functions).await
+}
+
+/// Forgets old runs.
+pub async fn prune_runs(functions: &Functions) -> Result<()> {
+    functions.run_store.prune_function_runs(RUNS_KEPT_PER_FUNCTION).await?;
+    Ok(())
+}

@@ -1,0 +1,105 @@
+//! What functions share: their stores, pools of machines, caches and figures.
+
+use std::collections::HashMap;
+use std::fmt::Write;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use pandastack_rest::Admission;
+use pandastack_rest::metrics::Family;
+use pandastack_sandboxes::Sandboxes;
+use pandastack_store::functions::{FunctionRunStore, FunctionStore, RunRecord};
+use pandastack_store::write_behind::WriteBehind;
+use pandastack_types::FunctionId;
+use pandastack_types::api::Run;
+use pandastack_webhooks::Webhooks;
+use tokio::sync::Notify;
+
+use crate::known::Known;
+use crate::pool::Pool;
+use crate::tail::Tails;
+
+/// The functions of this server.
+pub struct Functions {
+    pub(crate) sandboxes: Arc<Sandboxes>,
+    pub(crate) store: Arc<dyn FunctionStore>,
+    pub(crate) run_store: Arc<dyn FunctionRunStore>,
+    /// Takes dead letters to their URLs.
+    pub(crate) webhooks: Arc<Webhooks>,
+    /// Checks keys of requests to functions' own URLs.
+    pub(crate) admission: Arc<dyn Admission>,
+    pools: Mutex<HashMap<(FunctionId, u32), Arc<Pool>>>,
+    pub(crate) known: Known,
+    /// Calls that ended, on their way into the store.
+    pub runs: WriteBehind<RunRecord>,
+    pub(crate) tails: Tails,
+    /// Told when a deploy ended.
+    pub(crate) built: Notify,
+    /// Told when a call was queued.
+    pub(crate) queued: Notify,
+    /// Time of calls by kind, outcome and start.
+    calls: Family,
+    /// Time until a machine was there.
+    waits: Family,
+}
+
+impl Functions {
+    /// Functions whose machines are made by `sandboxes`.
+    pub fn new(sandboxes: Arc<Sandboxes>, webhooks: Arc<Webhooks>, admission: Arc<dyn Admission>) -> Self {
+        Self {
+            store: Arc::clone(&sandboxes.store) as Arc<dyn FunctionStore>,
+            run_store: Arc::clone(&sandboxes.store) as Arc<dyn FunctionRunStore>,
+            sandboxes,
+            webhooks,
+            admission,
+            pools: Mutex::default(),
+            known: Known::default(),
+            runs: WriteBehind::default(),
+            tails: Tails::default(),
+            built: Notify::new(),
+            queued: Notify::new(),
+            calls: Family::new("pandastack_function_call_seconds", "Time that handlers took, by call."),
+            waits: Family::new(
+                "pandastack_function_wait_seconds",
+                "Time until a machine was there, by call.",
+            ),
+        }
+    }
+
+    /// Counts a call, or an attempt of one, that ended.
+    pub(crate) fn count(&self, run: &Run) {
+        let start = if run.cold { "cold" } else { "warm" };
+        let (kind, status) = (run.kind.as_str(), run.status.as_str());
+        let labels = format!("kind=\"{kind}\",status=\"{status}\",start=\"{start}\"");
+        self.calls.observe(labels, run.duration_ms / 1000.0);
+        self.waits.observe(format!("start=\"{start}\""), run.wait_ms / 1000.0);
+    }
+
+    /// Writes what is counted to the page of metrics.
+    pub fn render(&self, page: &mut String) {
+        self.calls.render(page);
+        self.waits.render(page);
+        let counts = self
+            .pools()
+            .values()
+            .map(|pool| pool.counts())
+            .fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+        for (name, help, value) in [
+            ("pandastack_function_machines", "Machines of functions.", counts.0),
+            ("pandastack_function_waiting", "Calls that wait for a machine.", counts.1),
+        ] {
+            let _ = write!(page, "# HELP {name} {help}\n# TYPE {name} gauge\n{name} {value}\n");
+        }
+    }
+
+    pub(crate) fn pools(&self) -> MutexGuard<'_, HashMap<(FunctionId, u32), Arc<Pool>>> {
+        // Every critical section leaves the map whole.
+        self.pools.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Machines and waiting calls of a function.
+    pub(crate) fn counts(&self, function: &FunctionId) -> (usize, usize) {
+        let pools = self.pools();
+        let of_function = pools.iter().filter(|((id, _), _)| id == function);
+        of_function.map(|(_, pool)| pool.counts()).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
+    }
+}

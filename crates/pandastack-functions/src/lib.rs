@@ -1,0 +1,63 @@
+//! Functions: code that is called, each call in a machine that was copied with its handler ready.
+//!
+//! ```text
+//!   deploy --> bundle --> build --> version = snapshot          (once)
+//!   call   --> routes, url, queue --> invoke --> pool --> connection --> runtime in a machine made of that snapshot
+//! ```
+//!
+//! | module | owns |
+//! |---|---|
+//! | `bundle`, `zip_bundle`, `requirements` | what is uploaded, what is refused of it, what is installed for it |
+//! | `build` | making a version |
+//! | `settings` | what can be set, and its bounds |
+//! | `functions`, `versions`, `background` | what functions share; which version is called; work behind calls |
+//! | `known` | functions that are called often |
+//! | `pool` | machines of a version, the line of calls |
+//! | `connection` | frames to and from the runtime in a machine |
+//! | `invoke`, `tail`, `logs` | a call, its record, what it prints |
+//! | `queue`, `dead_letters` | calls of type `Event`: kept, retried, given up, queued again |
+//! | `url` | calls over a function's own host name |
+//! | `local` | a function as plain processes of its developer's machine |
+//! | `router`, `lookup`, `routes`, `deploy_routes`, `call_routes`, `shown` | the API |
+//!
+//! What must hold: versions never change; a call that was acknowledged as queued is made as its retry policy says, also
+//! across `kill -9`; one call's timeout, crash or output harms no other call; machines and snapshots of functions belong to
+//! them (`function:<id>`) and go with them.
+//!
+//! Left to others: making and deleting machines and snapshots ([`pandastack_sandboxes::ops`]), the runtime API inside the machine (the
+//! guest program's `function`), schedules.
+
+#![forbid(unsafe_code)]
+
+mod background;
+mod build;
+mod bundle;
+pub mod call_routes;
+mod connection;
+mod dead_letters;
+pub mod deploy_routes;
+mod functions;
+pub mod invoke;
+mod known;
+mod local;
+pub mod logs;
+mod lookup;
+mod pool;
+mod queue;
+mod requirements;
+mod router;
+pub mod routes;
+mod settings;
+mod shown;
+mod tail;
+mod url;
+mod versions;
+mod zip_bundle;
+
+pub use background::{prune_runs, run};
+pub use functions::Functions;
+pub use local::{LocalError, LocalFunction, LocalRuntime, local_router};
+pub use lookup::{Named, find_in};
+pub use router::{once_only, repeatable};
+pub use url::{by_host, is_named};
+pub use versions::version_for;
