@@ -10,7 +10,7 @@ pub(crate) type Cause = Box<dyn std::error::Error + Send + Sync>;
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
     /// The request cannot be written as HTTP; nothing was sent.
-    #[error("cannot make a request to host `{host}`")]
+    #[error("cannot build a request to host `{host}`")]
     InvalidRequest {
         /// The host.
         host: HostId,
@@ -19,7 +19,7 @@ pub enum AgentError {
         source: Cause,
     },
     /// Nothing was sent.
-    #[error("host `{host}` does not answer; its sandboxes keep running and come back with it")]
+    #[error("host `{host}` is unreachable; its sandboxes keep running and return with it")]
     Unreachable {
         /// The host.
         host: HostId,

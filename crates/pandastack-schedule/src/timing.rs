@@ -18,7 +18,7 @@ const NICKNAMES: [&str; 7] =
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TimingError {
     /// It is not a cron expression.
-    #[error("`{text}` is not a cron expression of five fields (minute hour day month weekday): {why}")]
+    #[error("`{text}` is not a cron expression with five fields (minute hour day month weekday): {why}")]
     Cron {
         /// What was given.
         text: String,
@@ -26,13 +26,13 @@ pub enum TimingError {
         why: String,
     },
     /// No day is like that.
-    #[error("`{0}` never happens: no day is the 31st of February, say; choose a day that exists")]
+    #[error("`{0}` matches no date, like February 31; choose a day that exists")]
     Never(String),
     /// No such time zone.
-    #[error("there is no time zone `{0}`; use an IANA name such as `Europe/Berlin` or `UTC`")]
+    #[error("time zone `{0}` not found; use an IANA name such as `Europe/Berlin` or `UTC`")]
     Zone(String),
     /// The interval is too short or too long.
-    #[error("`every_seconds` is 1 to {SCHEDULE_EVERY_SECONDS_MAX}")]
+    #[error("`every_seconds` must be 1 to {SCHEDULE_EVERY_SECONDS_MAX}")]
     Every,
 }
 
@@ -74,7 +74,7 @@ impl Timing {
         let trimmed = text.trim();
         let is_nickname = NICKNAMES.iter().any(|known| known.eq_ignore_ascii_case(trimmed));
         if trimmed.contains('@') && !is_nickname {
-            return Err(refused(format!("the names are {}", NICKNAMES.join(", "))));
+            return Err(refused(format!("the supported names are {}", NICKNAMES.join(", "))));
         }
         let parser = CronParser::builder().seconds(Seconds::Disallowed).year(Year::Disallowed).build();
         let cron = parser.parse(trimmed).map_err(|error| refused(error.to_string()))?;

@@ -1,7 +1,7 @@
 //! The messages of the errors that a source constructs.
 //!
-//! Found are texts and format strings, also through a variable, a constant, or a function or closure
-//! that only passes its argument on. A message that is put together in another way is not.
+//! Found are texts and format strings, also through a variable, a constant, or an argument of a function or
+//! closure of the same file. A message that is put together in another way is not.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -73,14 +73,16 @@ fn name_of_type(of: &syn::Type) -> Option<String> {
 /// The messages of a file.
 pub fn collect(file: &syn::File, coded: &Coded, constants: &Constants) -> BTreeSet<Message> {
     let (texts, frames) = (BTreeMap::new(), BTreeMap::new());
-    let mut reader = Reader { coded, constants, own: None, texts, frames, found: BTreeSet::new() };
+    let (found, filled) = (BTreeSet::new(), BTreeSet::new());
+    let mut reader = Reader { coded, constants, own: None, texts, frames, found, filled };
     // Functions that pass a message on, and constants, may stand after those that use them.
     for _ in 0..2 {
         reader.found.clear();
         reader.visit_file(file);
     }
-    reader.found.retain(|message| words(&message.text) >= WORDS_MIN);
-    reader.found
+    let Reader { mut found, filled, .. } = reader;
+    found.retain(|message| words(&message.text) >= WORDS_MIN && !filled.contains(message));
+    found
 }
 
 /// A function or closure that puts its argument into a message.
@@ -100,6 +102,8 @@ struct Reader<'c> {
     texts: BTreeMap<String, Vec<String>>,
     frames: BTreeMap<String, Vec<Frame>>,
     found: BTreeSet<Message>,
+    /// Those with a parameter that calls replace by a text.
+    filled: BTreeSet<Message>,
 }
 
 impl Reader<'_> {
@@ -155,7 +159,7 @@ impl Reader<'_> {
         Some(shown)
     }
 
-    /// Visits a body whose parameters are texts, and keeps what it only passes on as frames of `name`.
+    /// Visits a body whose parameters are texts, and keeps messages with a parameter in them as frames of `name`.
     fn body(&mut self, name: &str, parameters: &[Option<String>], visit: impl FnOnce(&mut Self)) {
         let (texts, found) = (self.texts.clone(), std::mem::take(&mut self.found));
         for parameter in parameters.iter().flatten() {
@@ -168,14 +172,12 @@ impl Reader<'_> {
         for message in inside {
             let passed = parameters.iter().enumerate().find_map(|(index, parameter)| {
                 let name = format!("<{}>", parameter.as_ref()?);
-                message.text.contains(&name).then(|| (index, name))
+                message.text.contains(&name).then_some((index, name))
             });
-            match passed {
-                Some((parameter, name)) if words(&message.text) <= WORDS_MIN => {
-                    frames.push(Frame { parameter, name, message });
-                }
-                _ => drop(self.found.insert(message)),
+            if let Some((parameter, name)) = passed {
+                frames.push(Frame { parameter, name, message: message.clone() });
             }
+            self.found.insert(message);
         }
         if !frames.is_empty() {
             self.frames.insert(name.to_owned(), frames);
@@ -185,12 +187,15 @@ impl Reader<'_> {
     /// Puts the arguments of a call into the frames of what is called.
     fn fill(&mut self, call: &syn::ExprCall) {
         let Expr::Path(path) = &*call.func else { return };
-        let Some(name) = path.path.segments.last().map(|segment| segment.ident.to_string()) else { return };
+        let Some(name) = path.path.get_ident().map(ToString::to_string) else { return };
         for frame in self.frames.get(&name).cloned().unwrap_or_default() {
             let texts =
                 call.args.get(frame.parameter).map(|argument| self.texts(argument)).unwrap_or_default();
             let filled = texts.iter().map(|text| frame.message.text.replace(&frame.name, text));
             self.record(&frame.message.code, filled);
+            if !texts.is_empty() {
+                self.filled.insert(frame.message);
+            }
         }
     }
 }

@@ -54,9 +54,15 @@ const PHRASES: [(&str, &str, usize); 42] = [
 const OWN_FILE: &str = "xtask/src/tidy/phrases.rs";
 
 /// Lines with each phrase so far.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Phrases {
     found: [Vec<String>; PHRASES.len()],
+}
+
+impl Default for Phrases {
+    fn default() -> Self {
+        Self { found: std::array::from_fn(|_| Vec::new()) }
+    }
 }
 
 impl Phrases {
