@@ -9,8 +9,9 @@ use pandastack_engine::{Capabilities, Engine, kvm_probe};
 use pandastack_engine_qemu::{QemuConfig, QemuEngine};
 use pandastack_image::{Cloning, Store};
 
-use super::Finding;
+use super::finding::Finding;
 use crate::commands::host_packages;
+use crate::commands::runtime::block_on;
 use crate::output::size;
 use crate::settings::Settings;
 
@@ -65,7 +66,7 @@ fn engine(data_dir: &Path) -> Vec<Finding> {
         }
     };
     let config = QemuConfig { binary: None, library_dir, kvm_usable: kvm.usable, kvm_reason: kvm.reason };
-    let probed = crate::commands::block_on(async { Ok(QemuEngine::probe(config).await?) });
+    let probed = block_on(async { Ok(QemuEngine::probe(config).await?) });
     let second = match probed {
         Err(error) => {
             Finding::fail("engine", format!("{error:#}"), "install the missing programs, or run as root")
