@@ -115,24 +115,24 @@ impl Bare {
     }
 
     /// The same, and the first byte of what a server inside answers.
-    pub async fn restore_and_ask(&mut self, way: &Way, port: u16) -> Result<f64> {
+    pub async fn restore_and_ask(&mut self, network: &BareNetwork, port: u16) -> Result<f64> {
         let get = async |address: &str| {
             Connection::open(&format!("{address}:{port}"), "localhost").await?.get().await.map(drop)
         };
-        self.restore_and_reach(way, get).await
+        self.restore_and_reach(network, get).await
     }
 
     /// The same, and whatever is then asked of its address.
     pub async fn restore_and_reach(
         &mut self,
-        way: &Way,
+        network: &BareNetwork,
         reach: impl AsyncFnOnce(&str) -> Result<()>,
     ) -> Result<f64> {
-        let tap = way.pool.open_tap(way.slot).await?;
+        let tap = network.pool.open_tap(network.slot).await?;
         let restored = self.begin(Some(tap)).await?;
         let answered = async {
             let _guest = greet(&restored).await?;
-            reach(&way.pool.address(way.slot).to_string()).await
+            reach(&network.pool.address(network.slot).to_string()).await
         };
         let answered = answered.await;
         restored.end(answered).await
@@ -175,14 +175,14 @@ impl Bare {
     }
 }
 
-/// A way to the network of bare machines, one after another.
-pub struct Way {
+/// The network of bare machines, which use it one after another.
+pub struct BareNetwork {
     pool: std::sync::Arc<SlotPool>,
     slot: SlotIndex,
     _dir: tempfile::TempDir,
 }
 
-impl Way {
+impl BareNetwork {
     /// Makes it, beside a platform's own network.
     pub async fn open() -> Result<Self> {
         let dir = tempfile::tempdir()?;

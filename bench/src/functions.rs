@@ -64,8 +64,8 @@ const WARMING_FIRES: u32 = 2;
 const FIRE_EVERY_SECONDS: u64 = 2;
 /// How long a deploy or the end of an idle machine is waited for.
 const WAIT_MAX: Duration = Duration::from_secs(600);
-/// Between two looks at either.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Interval between two checks of either.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Measures all of it.
 pub async fn measure(client: &Client, data_dir: &Path, plan: Plan, report: &mut Report) -> Result<()> {
@@ -160,7 +160,7 @@ async fn warm(client: &Client, data_dir: &Path, plan: Plan, report: &mut Report)
     let deadline = Instant::now() + WAIT_MAX;
     while client.function_metrics(&function.name, 1).await?.instances > 0 || !machines(data_dir).is_empty() {
         ensure!(Instant::now() < deadline, "the machines of an idle function did not end");
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
     report.sample("machines of an idle function", "", machines(data_dir).len() as f64);
     // A snapshot that is used often has a machine to be forked from, until nobody used it for a while.
@@ -233,7 +233,7 @@ async fn ended_runs(client: &Client, schedule: &ScheduleId, count: u32) -> Resul
             return Ok(runs);
         }
         ensure!(Instant::now() < deadline, "{ended} of {count} runs ended");
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
@@ -265,7 +265,7 @@ async fn deploy(client: &Client, name: &str, bundle: Vec<u8>) -> Result<Function
             Some(DeployStatus::Ready) => return Ok(function),
             _ => bail!("{name} was not deployed: {:?}", function.deploy_error),
         }
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
         function = client.get_function(name).await?;
     }
 }

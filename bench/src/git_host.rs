@@ -23,7 +23,8 @@ use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use nix::sched::{CloneFlags, unshare};
-use nix::unistd::{Pid, gettid};
+use rustix::process::Pid;
+use rustix::thread::gettid;
 use tokio::io::AsyncWriteExt;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -106,7 +107,7 @@ impl Drop for Link {
 /// there when the thread is gone.
 fn listen_beyond(here: Pid) -> Result<TcpListener> {
     unshare(CloneFlags::CLONE_NEWNET).context("make a network namespace; this needs root")?;
-    let here = here.to_string();
+    let here = here.as_raw_nonzero().to_string();
     ip(&["link", "add", LINK_THERE, "type", "veth", "peer", "name", LINK, "netns", &here])?;
     ip(&["address", "add", &format!("{THERE}/{PREFIX_BITS}"), "dev", LINK_THERE])?;
     ip(&["link", "set", LINK_THERE, "up"])?;
@@ -197,7 +198,7 @@ mod tests {
     /// In a namespace that stands in for the host.
     #[test]
     fn what_is_pushed_can_be_fetched_and_nothing_is_left() {
-        if !nix::unistd::geteuid().is_root() || ip(&["-V"]).is_err() {
+        if !rustix::process::geteuid().is_root() || ip(&["-V"]).is_err() {
             return eprintln!("skipped: git_host: needs root and the program ip to make network namespaces");
         }
         let inside = std::thread::spawn(|| {

@@ -1,10 +1,11 @@
-//! Pushes: a work tree whose commits go to a repository, and what the repository's host then tells an app.
+//! Pushes: a work tree whose commits go to a repository, and the webhook delivery of the repository's host.
 //!
-//! The delivery is GitHub's, signed as GitHub signs it, with what an app looks at.
+//! The delivery has GitHub's signature, and of GitHub's fields those that an app reads.
 
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
+use data_encoding::HEXLOWER;
 use hmac::{Hmac, KeyInit, Mac};
 use pandastack_types::DeploymentId;
 use pandastack_types::api::HookAnswer;
@@ -13,7 +14,7 @@ use tokio::process::Command;
 
 use crate::http::Connection;
 
-/// The branch that is pushed, which is also what apps deploy unless they are told another.
+/// The branch that is pushed, which is also what apps deploy by default.
 const BRANCH: &str = "refs/heads/main";
 /// Of every commit.
 const MESSAGE: &str = "change one line";
@@ -65,7 +66,7 @@ impl<'a> WorkTree<'a> {
     }
 }
 
-/// Where an app is told of pushes.
+/// The webhook of an app.
 pub struct Webhook {
     /// Its address.
     pub url: String,
@@ -74,8 +75,8 @@ pub struct Webhook {
 }
 
 impl Webhook {
-    /// Tells of a push from one commit to the next; the deployment that it begins.
-    pub async fn tell(&self, before: &str, after: &str) -> Result<DeploymentId> {
+    /// Delivers a push from one commit to the next; returns the deployment that it starts.
+    pub async fn deliver_push(&self, before: &str, after: &str) -> Result<DeploymentId> {
         let head = serde_json::json!({"id": after, "message": MESSAGE});
         let body = serde_json::json!({
             "ref": BRANCH, "before": before, "after": after, "forced": false, "deleted": false, "head_commit": head,
@@ -101,8 +102,7 @@ impl Webhook {
 fn signature(secret: &str, body: &[u8]) -> Result<String> {
     let mut mac = Hmac::<Sha256>::new_from_slice(secret.as_bytes())?;
     mac.update(body);
-    let hex: String = mac.finalize().into_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
-    Ok(format!("sha256={hex}"))
+    Ok(format!("sha256={}", HEXLOWER.encode(&mac.finalize().into_bytes())))
 }
 
 #[cfg(test)]

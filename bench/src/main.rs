@@ -3,6 +3,8 @@
 //! `cargo xtask bench create` starts a platform of its own and runs this against it. Every figure is a list of samples;
 //! the table shows percentiles, the raw samples go to a JSON file beside it. Nothing here decides whether a number is
 //! good: the bars stand in `bench/README.md`.
+//!
+//! System calls go through `rustix`. The exception is `unshare`, for which only `nix` has a safe function.
 
 #![forbid(unsafe_code)]
 
@@ -223,10 +225,13 @@ async fn scale(args: ScaleArgs) -> Result<()> {
     let client = Client::from_environment()?;
     let mut plan = if args.full { scale::Plan::FULL } else { scale::Plan::QUICK };
     plan.idle = args.idle.unwrap_or(plan.idle);
-    let place =
-        scale::Place { data_dir: args.data_dir, runtime_dir: args.runtime_dir, net_prefix: args.net_prefix };
+    let platform = scale::PlatformPaths {
+        data_dir: args.data_dir,
+        runtime_dir: args.runtime_dir,
+        net_prefix: args.net_prefix,
+    };
     let mut report = report::Report::new();
-    let measured = scale::measure(&client, &place, plan, &args.only, &mut report, &args.plots).await;
+    let measured = scale::measure(&client, &platform, plan, &args.only, &mut report, &args.plots).await;
     // Also when something failed: what was measured before is worth seeing.
     println!("{}", report.markdown());
     let path = report.write(&args.results, "scale")?;

@@ -12,8 +12,8 @@ use crate::report::Report;
 
 /// How long a pool may take to fill.
 const FILL_MAX: Duration = Duration::from_secs(300);
-/// How often it is looked at meanwhile.
-const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// Interval between two checks of it.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// How much is measured.
 #[derive(Debug, Clone, Copy)]
@@ -68,7 +68,7 @@ async fn measure_policy(plan: Plan, name: &str, policy: &NetworkPolicy, report: 
         if began.elapsed() > FILL_MAX {
             bail!("a pool of {} slots did not fill within {} s", plan.takes, FILL_MAX.as_secs());
         }
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
     let per_slot_ms = began.elapsed().as_secs_f64() * 1e3 / plan.takes as f64;
     report.sample("slot made, mean of a fill", "ms", per_slot_ms);

@@ -16,7 +16,7 @@ use pandastack_types::api::{
 use tokio::process::Command;
 
 use crate::api::{await_zygote, create, delete, ms_since};
-use crate::bare::{Bare, Way};
+use crate::bare::{Bare, BareNetwork};
 use crate::report::Report;
 
 /// A part of the measurement.
@@ -59,8 +59,8 @@ impl Plan {
 
 /// How long something that is done in the background is waited for.
 const WAIT_MAX: Duration = Duration::from_secs(300);
-/// Between two looks at it.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Interval between two checks.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 const TPS_EDGE: &str = "pgbench, 4 clients, through the edge";
 const TPS_STRAIGHT: &str = "pgbench, 4 clients, straight";
 const QUERIES_EDGE: &str = "single queries through the edge";
@@ -96,7 +96,7 @@ pub async fn measure(setup: &Setup<'_>, plan: Plan, parts: &[Part], report: &mut
     }
     let database = new(setup.client).await?;
     if wanted(Part::Edge) {
-        way(setup, &database, plan, report).await.context("the way through the edge")?;
+        edge_throughput(setup, &database, plan, report).await.context("the way through the edge")?;
     }
     if wanted(Part::Branches) {
         branches(setup, &database, plan, report).await.context("branches")?;
@@ -149,7 +149,12 @@ async fn creates(setup: &Setup<'_>, plan: Plan, report: &mut Report) -> Result<(
 
 /// `pgbench` through the edge and straight to the machine, in turns: its own transactions by as many clients as keep the
 /// machine busy, and single queries one after another.
-async fn way(setup: &Setup<'_>, database: &Database, plan: Plan, report: &mut Report) -> Result<()> {
+async fn edge_throughput(
+    setup: &Setup<'_>,
+    database: &Database,
+    plan: Plan,
+    report: &mut Report,
+) -> Result<()> {
     let through = connection(database)?.connection_url.clone();
     let straight = straight_url(setup, database)?;
     setup.pgbench(&through, &["--initialize", "--quiet", "--scale=10"]).await?;
@@ -169,7 +174,7 @@ async fn way(setup: &Setup<'_>, database: &Database, plan: Plan, report: &mut Re
             rates.push((tps, rate));
         }
         if turn % 2 == 1 {
-            let of = |way| rates.iter().filter(|(tps, _)| *tps == way).map(|(_, rate)| rate).sum::<f64>();
+            let of = |name| rates.iter().filter(|(tps, _)| *tps == name).map(|(_, rate)| rate).sum::<f64>();
             report.sample(TPS_LOST, "", 1.0 - of(TPS_EDGE) / of(TPS_STRAIGHT));
             rates.clear();
         }
@@ -205,9 +210,9 @@ async fn branches(setup: &Setup<'_>, database: &Database, plan: Plan, report: &m
 async fn wakes(setup: &Setup<'_>, database: &Database, plan: Plan, report: &mut Report) -> Result<()> {
     let machine = database.sandbox_id.as_ref().context("the database has no machine")?;
     let mut bare = Bare::of_sleeper(setup.data_dir, machine).await.context("prepare the bare engine")?;
-    let way = Way::open().await.context("make the bare engine's network")?;
-    let measured = wake_in_turns(setup, database, plan, report, (&mut bare, &way)).await;
-    way.close().await?;
+    let network = BareNetwork::open().await.context("make the bare engine's network")?;
+    let measured = wake_in_turns(setup, database, plan, report, (&mut bare, &network)).await;
+    network.close().await?;
     measured
 }
 
@@ -218,7 +223,7 @@ async fn wake_in_turns(
     database: &Database,
     plan: Plan,
     report: &mut Report,
-    (bare, way): (&mut Bare, &Way),
+    (bare, network): (&mut Bare, &BareNetwork),
 ) -> Result<()> {
     let through = &connection(database)?.connection_url;
     for _ in 0..plan.rounds {
@@ -227,7 +232,7 @@ async fn wake_in_turns(
         setup.client.pause_database(&database.id).await?;
         report.sample(BARE, "ms", bare.restore().await?);
         let ask = async |address: &str| select(&url_at(address, database)?).await;
-        report.sample(BARE_ASKED, "ms", bare.restore_and_reach(way, ask).await?);
+        report.sample(BARE_ASKED, "ms", bare.restore_and_reach(network, ask).await?);
         for name in [WAKE, AWAKE] {
             let began = Instant::now();
             select(through).await?;
@@ -242,7 +247,7 @@ async fn backups(setup: &Setup<'_>, database: &Database, plan: Plan, report: &mu
     let deadline = Instant::now() + WAIT_MAX;
     while !client.database_backups(&database.id).await?.healthy {
         ensure!(Instant::now() < deadline, "there is no base backup");
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
     // The first one also waits for what was written before it.
     restorable(client, &database.id, "CREATE TABLE last (n int)").await?;
@@ -269,7 +274,7 @@ async fn restorable(client: &Client, id: &DatabaseId, sql: &str) -> Result<f64> 
             return Ok(ms_since(began));
         }
         ensure!(began.elapsed() < WAIT_MAX, "a commit was not archived");
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
@@ -336,7 +341,7 @@ async fn run(command: &mut Command) -> Result<Output> {
 /// Room on the platform's store.
 fn free_bytes(setup: &Setup<'_>) -> Result<u64> {
     rustix::fs::sync();
-    let room = rustix::fs::statvfs(setup.data_dir.join("store")).context("look at the store")?;
+    let room = rustix::fs::statvfs(setup.data_dir.join("store")).context("measure the store")?;
     Ok(room.f_bavail * room.f_frsize)
 }
 

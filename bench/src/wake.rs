@@ -34,7 +34,7 @@ const PORT: u16 = 8000;
 /// How long it may take to start, and light sleep to come.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How often is looked.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// A server of one small page.
 const SERVE: &str = "mkdir -p /srv/www && echo hello > /srv/www/index.html && \
     nohup python3 -m http.server 8000 --bind 0.0.0.0 --directory /srv/www >/dev/null 2>&1 &";
@@ -66,7 +66,7 @@ async fn from_light_sleep(client: &Client, address: &str, plan: Plan, report: &m
         let deadline = Instant::now() + PATIENCE;
         while client.get_sandbox(&sandbox.id).await?.residency != Some(Residency::Memory) {
             ensure!(Instant::now() < deadline, "the sandbox does not fall asleep");
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
         report.sample(LIGHT, "ms", request(address, &sandbox.id).await?);
         report.sample(AWAKE, "ms", request(address, &sandbox.id).await?);
@@ -101,7 +101,7 @@ async fn serving(client: &Client, address: &str, idle_timeout_seconds: Option<u6
     let deadline = Instant::now() + PATIENCE;
     while let Err(error) = request(address, &sandbox.id).await {
         ensure!(Instant::now() < deadline, "the server inside does not answer: {error:#}");
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
     Ok(sandbox)
 }

@@ -5,28 +5,30 @@
 //! the app sleeps on and asks its server, the same build by hand in the machine that serves, and requests straight to the
 //! machine's own address, past the edge.
 //!
-//! A push is one as of a person with a webhook: `git push` to a repository by HTTP, whose host tells the app, which fetches it from there.
+//! A push is what a person with a webhook does: `git push` to a repository over HTTP. The repository's host
+//! notifies the app, which fetches the commit from there.
+
+mod deployment;
+mod plan;
+mod pushes;
 
 use std::cell::Cell;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use pandastack_client::Client;
-use pandastack_types::api::{
-    App, AppSettings, CreateApp, CreateSandbox, Deployment, DeploymentStatus, ExecRequest, Keep, Sandbox,
-};
-use pandastack_types::{DeploymentId, Residency, SandboxId};
+use pandastack_types::api::{AppSettings, CreateSandbox, Keep, Sandbox};
+use pandastack_types::{Residency, SandboxId};
 
 use crate::api::{delete, exec, ms_since};
-use crate::bare::{Bare, Way};
-use crate::git_host::GitHost;
-use crate::git_push::{Webhook, WorkTree};
+use crate::bare::{Bare, BareNetwork};
 use crate::http::Connection;
 use crate::report::Report;
-use crate::vite::{INSTALL, Source};
+use deployment::{POLL_INTERVAL, WAIT_MAX, create_app, deploy, machine_of};
+pub use plan::{Plan, Setup};
+use pushes::{BY_HAND, LIVE};
 
 /// A part of the measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -41,39 +43,6 @@ pub enum Part {
     Pushes,
 }
 
-/// How much to measure.
-#[derive(Debug, Clone, Copy)]
-pub struct Plan {
-    /// Wakes of each kind.
-    pub wakes: u32,
-    /// Pushes of the Vite app, each beside a build by hand.
-    pub pushes: u32,
-    /// Seconds of requests one way, and how often both ways take turns after one that does not count.
-    pub load_seconds: u64,
-    pub load_turns: u32,
-    /// Deployments under load.
-    pub deploys: u32,
-}
-
-impl Plan {
-    /// Minutes on an emulated machine.
-    pub const QUICK: Plan = Plan { wakes: 10, pushes: 5, load_seconds: 4, load_turns: 9, deploys: 20 };
-    /// For publication.
-    pub const FULL: Plan = Plan { wakes: 40, pushes: 20, load_seconds: 10, load_turns: 15, deploys: 20 };
-}
-
-/// What is measured.
-pub struct Setup<'a> {
-    /// The platform.
-    pub client: &'a Client,
-    /// Address and port of its edge.
-    pub edge: &'a str,
-    /// Its data directory.
-    pub data_dir: &'a Path,
-    /// First address of its network.
-    pub network: std::net::Ipv4Addr,
-}
-
 /// A server of one small page.
 const SERVER: &str = "require('http').createServer((_, answer) => answer.end('VERSION')).listen(process.env.PORT, '0.0.0.0');\n";
 const PACKAGE: &str = r#"{"name": "bench", "version": "1.0.0", "scripts": {"start": "node server.js"}}"#;
@@ -83,10 +52,6 @@ const PORT: u16 = 8080;
 const CLIENTS: usize = 4;
 /// Seconds without a request after which the app sleeps: the fewest that an app may have.
 const IDLE_SECONDS: u64 = 5;
-/// How long a deployment or sleep is waited for.
-const WAIT_MAX: Duration = Duration::from_secs(900);
-/// Between two looks at either.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 const AWAKE: &str = "first byte of a node app, awake";
 const LIGHT: &str = "the same, in light sleep";
@@ -96,9 +61,6 @@ const BARE: &str = "bare restore of that to the first byte";
 const EDGE: &str = "requests a second through the edge";
 const STRAIGHT: &str = "requests a second straight to the machine";
 const SHARE: &str = "requests a second through the edge, of those straight in the same turn";
-const LIVE: &str = "vite, push to live, packages installed before";
-const TOLD: &str = "vite, of that until the push was told";
-const BY_HAND: &str = "vite, the build by hand in its machine";
 const FAILED: &str = "requests that failed during deployments";
 
 /// Measures those parts, or all.
@@ -109,7 +71,7 @@ pub async fn measure(setup: &Setup<'_>, plan: Plan, parts: &[Part], report: &mut
         node(setup, plan, &of_node, report).await?;
     }
     if wanted(&Part::Pushes) {
-        pushes(setup, plan, report).await.context("pushes")?;
+        pushes::measure(setup, plan, report).await.context("pushes")?;
     }
     compare(report);
     Ok(())
@@ -125,7 +87,7 @@ async fn node(setup: &Setup<'_>, plan: Plan, parts: &[Part], report: &mut Report
         wakes(setup, &name, plan, report).await.context("wakes")?;
     }
     if parts.contains(&Part::Edge) {
-        way(setup, &name, plan, report).await.context("the way through the edge")?;
+        edge_throughput(setup, &name, plan, report).await.context("the way through the edge")?;
     }
     if parts.contains(&Part::Deploys) {
         deploys(setup, &name, plan, report).await.context("deployments under load")?;
@@ -150,9 +112,10 @@ async fn wakes(setup: &Setup<'_>, name: &str, plan: Plan, report: &mut Report) -
     let machine = machine_of(setup, name).await?;
     let beside = create_idle(setup.client).await?;
     let mut bare = Bare::of_sleeper(setup.data_dir, &machine).await.context("prepare the bare engine")?;
-    let way = Way::open().await.context("make the bare engine's network")?;
-    let measured = wake_in_turns(setup, name, plan, report, (&machine, &beside.id), (&mut bare, &way)).await;
-    way.close().await?;
+    let network = BareNetwork::open().await.context("make the bare engine's network")?;
+    let measured =
+        wake_in_turns(setup, name, plan, report, (&machine, &beside.id), (&mut bare, &network)).await;
+    network.close().await?;
     measured?;
     delete(setup.client, &beside.id).await
 }
@@ -163,18 +126,18 @@ async fn wake_in_turns(
     plan: Plan,
     report: &mut Report,
     (machine, beside): (&SandboxId, &SandboxId),
-    (bare, way): (&mut Bare, &Way),
+    (bare, network): (&mut Bare, &BareNetwork),
 ) -> Result<()> {
     for _ in 0..plan.wakes {
-        asleep(setup.client, beside).await?;
+        wait_for_light_sleep(setup.client, beside).await?;
         let began = Instant::now();
         exec(setup.client, beside, "true").await?;
         report.sample(WAKE, "ms", ms_since(began));
-        asleep(setup.client, machine).await?;
+        wait_for_light_sleep(setup.client, machine).await?;
         report.sample(LIGHT, "ms", first_byte_ms(setup, name).await?);
         report.sample(AWAKE, "ms", first_byte_ms(setup, name).await?);
         setup.client.hibernate_sandbox(machine, Keep::Memory).await?;
-        report.sample(BARE, "ms", bare.restore_and_ask(way, PORT).await?);
+        report.sample(BARE, "ms", bare.restore_and_ask(network, PORT).await?);
         report.sample(DISK, "ms", first_byte_ms(setup, name).await?);
     }
     Ok(())
@@ -187,11 +150,11 @@ async fn create_idle(client: &Client) -> Result<Sandbox> {
 }
 
 /// Waits for light sleep.
-async fn asleep(client: &Client, machine: &SandboxId) -> Result<()> {
+async fn wait_for_light_sleep(client: &Client, machine: &SandboxId) -> Result<()> {
     let deadline = Instant::now() + WAIT_MAX;
     while client.get_sandbox(machine).await?.residency != Some(Residency::Memory) {
         ensure!(Instant::now() < deadline, "{machine} does not fall asleep");
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
     Ok(())
 }
@@ -209,7 +172,7 @@ fn host_of(name: &str) -> String {
 }
 
 /// As many requests as a few clients get through, through the edge and straight, in turns.
-async fn way(setup: &Setup<'_>, name: &str, plan: Plan, report: &mut Report) -> Result<()> {
+async fn edge_throughput(setup: &Setup<'_>, name: &str, plan: Plan, report: &mut Report) -> Result<()> {
     let machine = machine_of(setup, name).await?;
     let straight = crate::memory::address(setup.data_dir, setup.network, &machine)?;
     let straight = format!("{straight}:{PORT}");
@@ -289,8 +252,8 @@ impl Load {
         let mut connection = None;
         while !self.done.get() {
             self.made.set(self.made.get() + 1);
-            let asked = ask_once(&mut connection, setup.edge, name).await;
-            if let Err(error) = asked {
+            let outcome = ask_once(&mut connection, setup.edge, name).await;
+            if let Err(error) = outcome {
                 eprintln!("a request failed: {error:#}");
                 self.failed.set(self.failed.get() + 1);
                 connection = None;
@@ -307,92 +270,6 @@ async fn ask_once(kept: &mut Option<Connection>, address: &str, name: &str) -> R
     let answer = connection.get().await?;
     ensure!(answer.status == 200, "status {}: {}", answer.status, answer.body);
     Ok(())
-}
-
-/// Pushes of a Vite app whose packages are installed, beside the same build by hand.
-async fn pushes(setup: &Setup<'_>, plan: Plan, report: &mut Report) -> Result<()> {
-    let name = format!("vite-{}", &uuid::Uuid::new_v4().simple().to_string()[..8]);
-    let source = Source::prepare().await.context("fetch the packages of the Vite app")?;
-    let host = GitHost::start().await.context("start the repository's host")?;
-    let tree = WorkTree::begin(source.dir(), &host.url()).await?;
-    let webhook = create_pushed(setup, &name, host.url()).await?;
-    let began = Instant::now();
-    deploy(setup, &name, source.archive()?).await?;
-    report.sample("vite, upload to live, the first time", "s", began.elapsed().as_secs_f64());
-    // The branch begins with what is deployed; that is nothing to tell of.
-    let mut before = tree.commit(&Source::files()).await?;
-    tree.push().await?;
-    for round in 1..=plan.pushes {
-        source.change(round)?;
-        let after = tree.commit(&Source::files()).await?;
-        let began = Instant::now();
-        tree.push().await?;
-        let deployment = webhook.tell(&before, &after).await?;
-        report.sample(TOLD, "s", began.elapsed().as_secs_f64());
-        let done = live(setup, &name, &deployment).await?;
-        report.sample(LIVE, "s", began.elapsed().as_secs_f64());
-        let log = done.build_logs.unwrap_or_default();
-        ensure!(log.contains("dependencies restored, not reinstalled"), "{log}");
-        ensure!(done.git_commit.as_ref() == Some(&after), "not what was pushed is live: {log}");
-        before = after;
-        let machine = machine_of(setup, &name).await?;
-        report.sample(BY_HAND, "s", build_by_hand(setup.client, &machine).await?);
-    }
-    Ok(setup.client.delete_app(&name).await?)
-}
-
-/// Makes an app that is told of pushes to its repository.
-async fn create_pushed(setup: &Setup<'_>, name: &str, git_url: String) -> Result<Webhook> {
-    let secret = uuid::Uuid::new_v4().to_string();
-    let settings = AppSettings {
-        install_command: Some(INSTALL.to_owned()),
-        git_url: Some(git_url),
-        webhook_secret: Some(secret.clone()),
-        ..AppSettings::default()
-    };
-    let url = create_app(setup, name, settings).await?.webhook_url.context("the app has no webhook")?;
-    Ok(Webhook { url, secret })
-}
-
-async fn build_by_hand(client: &Client, machine: &SandboxId) -> Result<f64> {
-    let request = ExecRequest {
-        cmd: Some("cd /srv/app && rm -rf dist && NODE_ENV=production CI=1 npm run build".to_owned()),
-        timeout_seconds: Some(WAIT_MAX.as_secs()),
-        ..ExecRequest::default()
-    };
-    let began = Instant::now();
-    let built = client.exec(machine, &request).await?;
-    ensure!(built.exit_code == 0, "the build failed: {}", built.stderr);
-    Ok(began.elapsed().as_secs_f64())
-}
-
-async fn create_app(setup: &Setup<'_>, name: &str, settings: AppSettings) -> Result<App> {
-    let request = CreateApp { name: name.to_owned(), settings, ..CreateApp::default() };
-    setup.client.create_app(&request).await.context("make the app")
-}
-
-/// Deploys an archive, until it is live.
-async fn deploy(setup: &Setup<'_>, name: &str, archive: Vec<u8>) -> Result<Deployment> {
-    let begun = setup.client.deploy_archive(name, archive, false).await?;
-    live(setup, name, &begun.id).await
-}
-
-/// Waits until a deployment is live.
-async fn live(setup: &Setup<'_>, name: &str, id: &DeploymentId) -> Result<Deployment> {
-    let deadline = Instant::now() + WAIT_MAX;
-    loop {
-        let now = setup.client.get_deployment(name, id).await?;
-        match now.status {
-            DeploymentStatus::Live => return Ok(now),
-            status if status.is_under_way() => ensure!(Instant::now() < deadline, "{name} is not deployed"),
-            status => bail!("a deployment is {}: {:?}", status.as_str(), now.build_logs),
-        }
-        tokio::time::sleep(LOOK_EVERY).await;
-    }
-}
-
-async fn machine_of(setup: &Setup<'_>, name: &str) -> Result<SandboxId> {
-    setup.client.get_app(name).await?.sandbox_id.context("the app has no machine")
 }
 
 fn node_source(version: &str) -> Result<Vec<u8>> {

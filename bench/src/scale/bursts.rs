@@ -7,6 +7,7 @@ use futures::StreamExt;
 use pandastack_client::Client;
 use pandastack_types::SandboxId;
 
+use super::sandbox::create;
 use crate::api::{delete, ms_since};
 use crate::report::Report;
 
@@ -25,7 +26,7 @@ pub async fn measure(client: &Client, count: u32, report: &mut Report) -> Result
         let began = Instant::now();
         let creates = futures::stream::iter(0..count).map(|_| async {
             let began = Instant::now();
-            super::create(client).await.map(|sandbox| (sandbox.id, ms_since(began)))
+            create(client).await.map(|sandbox| (sandbox.id, ms_since(began)))
         });
         let made: Vec<Result<(SandboxId, f64)>> = creates.buffer_unordered(callers).collect().await;
         let seconds = began.elapsed().as_secs_f64();

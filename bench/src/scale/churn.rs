@@ -6,7 +6,8 @@ use std::time::Instant;
 use anyhow::Result;
 use pandastack_client::Client;
 
-use super::footprint::Place;
+use super::footprint::PlatformPaths;
+use super::sandbox::create;
 use crate::api::{delete, exec, ms_since};
 use crate::plot::Plot;
 use crate::report::Report;
@@ -22,13 +23,13 @@ const SHOWN: u32 = 5;
 /// Lives `count` lives.
 pub async fn measure(
     client: &Client,
-    place: &Place,
+    platform: &PlatformPaths,
     count: u32,
     report: &mut Report,
     plots: &Path,
 ) -> Result<()> {
-    let before = place.footprint(client).await?;
-    place.sample_servers("before these lives", report)?;
+    let before = platform.footprint(client).await?;
+    platform.sample_servers("before these lives", report)?;
     let mut plot = Plot::new("One life after another", "lives before it", "create, exec and delete, ms");
     let (tenth, bin) = ((count / 10).max(1), (count / BINS).max(1));
     let mut failures = 0;
@@ -52,9 +53,9 @@ pub async fn measure(
         }
     }
     report.sample(&format!("failures of {count} lives"), "count", f64::from(failures));
-    place.sample_servers("after these lives", report)?;
+    platform.sample_servers("after these lives", report)?;
     let mut leaked = 0;
-    for (kind, more) in place.leaks(client, &before).await? {
+    for (kind, more) in platform.leaks(client, &before).await? {
         leaked += more;
         report.sample(&format!("left by {count} lives: {kind}"), "count", more as f64);
     }
@@ -66,7 +67,7 @@ pub async fn measure(
 
 async fn live(client: &Client) -> Result<f64> {
     let began = Instant::now();
-    let sandbox = super::create(client).await?;
+    let sandbox = create(client).await?;
     let ran = exec(client, &sandbox.id, "true").await;
     delete(client, &sandbox.id).await?;
     ran?;

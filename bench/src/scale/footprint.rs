@@ -15,17 +15,17 @@ use crate::report::Report;
 const MACHINE: &str = "qemu-system";
 /// How long deleted sandboxes may take to be gone.
 const SETTLE_MAX: Duration = Duration::from_secs(60);
-/// Between two looks: no event tells that a host is clean.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// Interval between two checks: no event reports that a host is clean.
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// What comes and goes with slots that are kept ready, and by how much.
 const READY: [&str; 4] = ["links", "namespaces", "mounts", "rules"];
 const READY_SLACK: i64 = 8;
 /// Descriptors that come and go with pooled connections.
 const CONNECTION_SLACK: i64 = 16;
 
-/// Where the measured platform keeps what is its own.
+/// Directories and names of the measured platform.
 #[derive(Debug, Clone)]
-pub struct Place {
+pub struct PlatformPaths {
     /// Data directory.
     pub data_dir: PathBuf,
     /// Sockets and namespaces.
@@ -37,7 +37,7 @@ pub struct Place {
 /// Numbers of things, by kind.
 pub type Footprint = BTreeMap<&'static str, i64>;
 
-impl Place {
+impl PlatformPaths {
     /// Everything that a leak would grow.
     pub async fn footprint(&self, client: &Client) -> Result<Footprint> {
         let store = self.data_dir.join("store");
@@ -78,7 +78,7 @@ impl Place {
             if more.values().all(|more| *more == 0) || Instant::now() > deadline {
                 return Ok(more);
             }
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 

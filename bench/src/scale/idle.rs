@@ -8,7 +8,8 @@ use futures::StreamExt;
 use pandastack_client::Client;
 use pandastack_types::SandboxId;
 
-use super::footprint::Place;
+use super::footprint::PlatformPaths;
+use super::sandbox::create;
 use crate::api::{delete, exec, ms_since};
 use crate::memory;
 use crate::plot::Plot;
@@ -23,21 +24,21 @@ const SERVER_MIB: f64 = 60.0;
 const PER_SANDBOX_MIB: f64 = 0.2;
 /// How long servers may take to give memory back.
 const GIVE_BACK_MAX: Duration = Duration::from_secs(60);
-/// Between two looks: no event tells of another process's memory.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Interval between two checks: no event reports another process's memory.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Failures that are shown; the rest is only counted.
 const SHOWN: usize = 3;
 
 /// Makes them, asks each one, deletes them.
 pub async fn measure(
     client: &Client,
-    place: &Place,
+    platform: &PlatformPaths,
     count: u32,
     report: &mut Report,
     plots: &Path,
 ) -> Result<()> {
-    let before = place.footprint(client).await?;
-    place.sample_servers("no sandbox", report)?;
+    let before = platform.footprint(client).await?;
+    platform.sample_servers("no sandbox", report)?;
     for role in ["control", "agent"] {
         let mib = report.median(&format!("memory of {role}, no sandbox"));
         report.bar(&format!("memory of {role}, no sandbox, in MiB"), mib, SERVER_MIB);
@@ -49,7 +50,7 @@ pub async fn measure(
     let mut refused = 0;
     while (alive.len() as u32) + refused < count {
         for role in ["control", "agent"] {
-            plot.point(role, alive.len() as f64, place.server_mib(role)?);
+            plot.point(role, alive.len() as f64, platform.server_mib(role)?);
         }
         let next = (count / LOOKS).max(1).min(count - alive.len() as u32 - refused);
         refused += grow(client, next, &mut alive).await;
@@ -57,9 +58,9 @@ pub async fn measure(
     report.sample(&format!("{count} creates, {AT_ONCE} at once"), "s", began.elapsed().as_secs_f64());
     report.sample("live sandboxes", "count", alive.len() as f64);
     let silent = ask_all(client, &alive, report).await;
-    weigh(place, &alive, available, report)?;
+    weigh(platform, &alive, available, report)?;
     for role in ["control", "agent"] {
-        let mib = place.server_mib(role)?;
+        let mib = platform.server_mib(role)?;
         plot.point(role, alive.len() as f64, mib);
         report.sample(&format!("memory of {role}, {count} sandboxes"), "MiB", mib);
     }
@@ -77,29 +78,29 @@ pub async fn measure(
     let deletes = futures::stream::iter(&alive).map(|id| delete(client, id));
     let deleted: Vec<Result<()>> = deletes.buffer_unordered(AT_ONCE).collect().await;
     deleted.into_iter().collect::<Result<()>>()?;
-    let leaked: i64 = place.leaks(client, &before).await?.values().sum();
+    let leaked: i64 = platform.leaks(client, &before).await?.values().sum();
     report.bar(&format!("things left by {count} idle sandboxes"), Some(leaked as f64), 0.0);
-    let agent = given_back_mib(place).await?;
+    let agent = given_back_mib(platform).await?;
     report.sample(&format!("memory of agent, after {count} sandboxes"), "MiB", agent);
     report.bar("memory of agent after these, in MiB", Some(agent), SERVER_MIB);
     plot.write(&plots.join("servers.svg"))
 }
 
 /// The agent's memory once it gave back what it no longer uses, which it does every now and then.
-async fn given_back_mib(place: &Place) -> Result<f64> {
+async fn given_back_mib(platform: &PlatformPaths) -> Result<f64> {
     let deadline = Instant::now() + GIVE_BACK_MAX;
     loop {
-        let mib = place.server_mib("agent")?;
+        let mib = platform.server_mib("agent")?;
         if mib <= SERVER_MIB || Instant::now() > deadline {
             return Ok(mib);
         }
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
 /// Makes some more; how many were refused.
 async fn grow(client: &Client, more: u32, alive: &mut Vec<SandboxId>) -> u32 {
-    let creates = futures::stream::iter(0..more).map(|_| super::create(client));
+    let creates = futures::stream::iter(0..more).map(|_| create(client));
     let made: Vec<Result<_>> = creates.buffer_unordered(AT_ONCE).collect().await;
     let mut refused = 0;
     for outcome in made {
@@ -133,9 +134,9 @@ async fn ask_all(client: &Client, alive: &[SandboxId], report: &mut Report) -> u
 }
 
 /// The share of each machine's process, and what the host has less than before.
-fn weigh(place: &Place, alive: &[SandboxId], available: f64, report: &mut Report) -> Result<()> {
+fn weigh(platform: &PlatformPaths, alive: &[SandboxId], available: f64, report: &mut Report) -> Result<()> {
     for id in alive {
-        let pss = memory::sandbox_pss_mib(&place.data_dir, id)?;
+        let pss = memory::sandbox_pss_mib(&platform.data_dir, id)?;
         report.sample("memory of an idle sandbox (PSS), all alive", "MiB", pss);
     }
     let taken = (available - available_mib()) / (alive.len().max(1) as f64);

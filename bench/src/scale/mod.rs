@@ -7,22 +7,22 @@ mod bursts;
 mod churn;
 mod footprint;
 mod idle;
+mod sandbox;
 mod streams;
 mod transfer;
 
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use pandastack_client::Client;
-use pandastack_types::api::{CreateSandbox, Sandbox};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use crate::api::{delete, exec};
 use crate::report::Report;
 
-pub use footprint::Place;
+pub use footprint::PlatformPaths;
+use sandbox::create;
 
-/// Life of a measured sandbox, should this program die: the longest run is shorter.
-const TTL_SECONDS: u64 = 6 * 3600;
 /// Open files of this program: a stream has a connection.
 const DESCRIPTORS: u64 = 16_384;
 
@@ -67,7 +67,7 @@ impl Plan {
 /// Measures those parts.
 pub async fn measure(
     client: &Client,
-    place: &Place,
+    platform: &PlatformPaths,
     plan: Plan,
     parts: &[Part],
     report: &mut Report,
@@ -77,10 +77,12 @@ pub async fn measure(
     warm_up(client).await?;
     let wanted = |part| parts.is_empty() || parts.contains(&part);
     if wanted(Part::Idle) {
-        idle::measure(client, place, plan.idle, report, plots).await.context("idle sandboxes")?;
+        idle::measure(client, platform, plan.idle, report, plots).await.context("idle sandboxes")?;
     }
     if wanted(Part::Churn) {
-        churn::measure(client, place, plan.lives, report, plots).await.context("lives one after another")?;
+        churn::measure(client, platform, plan.lives, report, plots)
+            .await
+            .context("lives one after another")?;
     }
     if wanted(Part::Bursts) {
         bursts::measure(client, plan.creates, report).await.context("creates at once")?;
@@ -89,7 +91,7 @@ pub async fn measure(
         streams::measure(client, plan.streams, report).await.context("streams at once")?;
     }
     if wanted(Part::Transfer) {
-        transfer::measure(client, place, plan.file_mib, report, plots).await.context("a large file")?;
+        transfer::measure(client, platform, plan.file_mib, report, plots).await.context("a large file")?;
     }
     Ok(())
 }
@@ -98,24 +100,19 @@ pub async fn measure(
 async fn warm_up(client: &Client) -> Result<()> {
     for _ in 0..3 {
         let sandbox = create(client).await?;
-        crate::api::exec(client, &sandbox.id, "true").await?;
-        crate::api::delete(client, &sandbox.id).await?;
+        exec(client, &sandbox.id, "true").await?;
+        delete(client, &sandbox.id).await?;
     }
     Ok(())
 }
 
-/// Makes a sandbox of `base`.
-async fn create(client: &Client) -> Result<Sandbox> {
-    let request = CreateSandbox {
-        template: Some("base".to_owned()),
-        ttl_seconds: Some(TTL_SECONDS),
-        ..CreateSandbox::default()
-    };
-    client.create_sandbox(&request, &uuid::Uuid::new_v4().to_string()).await.context("create")
-}
-
 fn raise_descriptors() -> Result<()> {
-    let (now, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
-    let wanted = DESCRIPTORS.max(now).min(most);
-    setrlimit(Resource::RLIMIT_NOFILE, wanted, most).context("raise the limit of open files")
+    // No limit is `None`.
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if current.is_none_or(|now| now >= DESCRIPTORS) {
+        return Ok(());
+    }
+    let wanted = maximum.map_or(DESCRIPTORS, |most| most.min(DESCRIPTORS));
+    let raised = Rlimit { current: Some(wanted), maximum };
+    setrlimit(Resource::Nofile, raised).context("raise the limit of open files")
 }

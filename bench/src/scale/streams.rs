@@ -12,6 +12,7 @@ use pandastack_client::{Client, ExecEvent, ExecStream};
 use pandastack_types::SandboxId;
 use pandastack_types::api::ExecRequest;
 
+use super::sandbox::create;
 use crate::api::{delete, exec};
 use crate::report::Report;
 
@@ -22,8 +23,8 @@ const TIMEOUT_SECONDS: u64 = 1800;
 /// Failures that are shown; the rest is only counted.
 const SHOWN: usize = 3;
 
-/// One command and what came of it.
-struct Told {
+/// An open stream of a command, and its output so far.
+struct OpenStream {
     stream: ExecStream,
     tag: u32,
     text: String,
@@ -33,7 +34,7 @@ struct Told {
 pub async fn measure(client: &Client, (count, sandboxes): (u32, u32), report: &mut Report) -> Result<()> {
     let mut ids = Vec::new();
     for _ in 0..sandboxes {
-        let id = super::create(client).await?.id;
+        let id = create(client).await?.id;
         exec(client, &id, "mkfifo /tmp/go").await?;
         ids.push(id);
     }
@@ -43,7 +44,7 @@ pub async fn measure(client: &Client, (count, sandboxes): (u32, u32), report: &m
     let mut open = Vec::new();
     for outcome in join_all(first_halves).await {
         match outcome {
-            Ok(told) => open.push(told),
+            Ok(stream) => open.push(stream),
             Err(error) => failures.push(error),
         }
     }
@@ -80,37 +81,37 @@ fn lines(tag: u32, from: u32) -> String {
     })
 }
 
-async fn first_half(client: &Client, id: &SandboxId, tag: u32) -> Result<Told> {
+async fn first_half(client: &Client, id: &SandboxId, tag: u32) -> Result<OpenStream> {
     let (one, half, two) = (0, LINES - 1, 2 * LINES - 1);
     let cmd =
         format!("seq -f '{tag} %06g' {one} {half}; read go < /tmp/go; seq -f '{tag} %06g' {LINES} {two}");
     let request =
         ExecRequest { cmd: Some(cmd), timeout_seconds: Some(TIMEOUT_SECONDS), ..ExecRequest::default() };
     let stream = client.exec_stream(id, &request).await.with_context(|| format!("begin stream {tag}"))?;
-    let mut told = Told { stream, tag, text: String::new() };
+    let mut open = OpenStream { stream, tag, text: String::new() };
     let expected = lines(tag, 0);
-    while told.text.len() < expected.len() {
-        ensure!(told.more().await?.is_none(), "stream {tag} ended after its first half");
+    while open.text.len() < expected.len() {
+        ensure!(open.next().await?.is_none(), "stream {tag} ended after its first half");
     }
-    ensure!(told.text == expected, "the first half of stream {tag} is not what was written");
-    Ok(told)
+    ensure!(open.text == expected, "the first half of stream {tag} is not what was written");
+    Ok(open)
 }
 
-async fn second_half(mut told: Told) -> Result<()> {
-    let tag = told.tag;
+async fn second_half(mut open: OpenStream) -> Result<()> {
+    let tag = open.tag;
     let code = loop {
-        if let Some(code) = told.more().await? {
+        if let Some(code) = open.next().await? {
             break code;
         }
     };
     ensure!(code == 0, "the command of stream {tag} ended with {code}");
-    ensure!(told.text == lines(tag, 0) + &lines(tag, LINES), "stream {tag} is not what was written");
+    ensure!(open.text == lines(tag, 0) + &lines(tag, LINES), "stream {tag} is not what was written");
     Ok(())
 }
 
-impl Told {
-    /// Takes the next event; the exit code if that was it.
-    async fn more(&mut self) -> Result<Option<i32>> {
+impl OpenStream {
+    /// Reads the next event; returns the exit code at the end.
+    async fn next(&mut self) -> Result<Option<i32>> {
         match self.stream.next().await.with_context(|| format!("follow stream {}", self.tag))? {
             ExecEvent::Stdout(bytes) => self.text.push_str(&String::from_utf8_lossy(&bytes)),
             ExecEvent::Stderr(bytes) => {

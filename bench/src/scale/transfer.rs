@@ -1,4 +1,4 @@
-//! A large file up and down, with the servers' memory looked at meanwhile: it does not grow with the file.
+//! A large file up and down, with the servers' memory sampled meanwhile: it does not grow with the file.
 
 use std::io::{BufReader, Read, Write};
 use std::path::Path;
@@ -9,14 +9,15 @@ use anyhow::{Context, Result, ensure};
 use pandastack_client::Client;
 use pandastack_types::SandboxId;
 
-use super::footprint::Place;
+use super::footprint::PlatformPaths;
+use super::sandbox::create;
 use crate::api::{delete, exec};
 use crate::plot::Plot;
 use crate::report::Report;
 
 const MIB: usize = 1 << 20;
-/// Between two looks at the servers' memory.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Interval between two samples of the servers' memory.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// How much a server may grow, in MiB: buffers of one transfer, whatever its length.
 const GROWTH_MIB: f64 = 16.0;
 const FILE: &str = "/srv/large";
@@ -24,26 +25,26 @@ const FILE: &str = "/srv/large";
 /// One file of that size, there and back.
 pub async fn measure(
     client: &Client,
-    place: &Place,
+    platform: &PlatformPaths,
     mib: u32,
     report: &mut Report,
     plots: &Path,
 ) -> Result<()> {
     let source = make_file(mib)?;
-    let sandbox = super::create(client).await?;
+    let sandbox = create(client).await?;
     exec(client, &sandbox.id, "true").await?;
-    let before = [place.server_mib("control")?, place.server_mib("agent")?];
+    let before = [platform.server_mib("control")?, platform.server_mib("agent")?];
     let done = AtomicBool::new(false);
     let transfers = async {
         let outcome = there_and_back(client, &sandbox.id, source.path(), mib, report).await;
         done.store(true, Ordering::Relaxed);
         outcome
     };
-    let (outcome, looks) = tokio::join!(transfers, watch(place, &done));
+    let (outcome, samples) = tokio::join!(transfers, watch(platform, &done));
     outcome?;
     let mut plot = Plot::new("Memory of the servers during a large file", "s", "MiB");
     for (index, role) in ["control", "agent"].into_iter().enumerate() {
-        for (at, now) in looks.iter().map(|(at, now)| (*at, now[index])) {
+        for (at, now) in samples.iter().map(|(at, now)| (*at, now[index])) {
             plot.point(role, at, now);
             report.sample(&format!("memory of {role} during {mib} MiB"), "MiB", now);
         }
@@ -96,14 +97,14 @@ async fn there_and_back(
 }
 
 /// Memory of control and agent over time, until it is done.
-async fn watch(place: &Place, done: &AtomicBool) -> Vec<(f64, [f64; 2])> {
+async fn watch(platform: &PlatformPaths, done: &AtomicBool) -> Vec<(f64, [f64; 2])> {
     let began = Instant::now();
-    let mut looks = Vec::new();
+    let mut samples = Vec::new();
     while !done.load(Ordering::Relaxed) {
-        if let (Ok(control), Ok(agent)) = (place.server_mib("control"), place.server_mib("agent")) {
-            looks.push((began.elapsed().as_secs_f64(), [control, agent]));
+        if let (Ok(control), Ok(agent)) = (platform.server_mib("control"), platform.server_mib("agent")) {
+            samples.push((began.elapsed().as_secs_f64(), [control, agent]));
         }
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
-    looks
+    samples
 }

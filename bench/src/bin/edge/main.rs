@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::Serialize;
 
 use load::{Requests, Round};
@@ -147,10 +147,11 @@ impl Measured {
 
 /// As many open files as this process and those it starts may have, which is answered.
 fn allow_many_descriptors() -> Result<u64> {
-    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    let most = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
     // Only some may have more than they were started with.
     for wanted in [DESCRIPTORS.max(most), most] {
-        if setrlimit(Resource::RLIMIT_NOFILE, wanted, wanted).is_ok() {
+        let limit = Rlimit { current: Some(wanted), maximum: Some(wanted) };
+        if setrlimit(Resource::Nofile, limit).is_ok() {
             return Ok(wanted);
         }
     }

@@ -5,7 +5,8 @@ use std::process::ExitCode;
 use anyhow::Result;
 use jiff::Timestamp;
 
-use super::sandbox::resolve;
+use super::runtime::with_client;
+use super::sandbox::resolve::resolve;
 use crate::output::{Output, age};
 
 /// Arguments.
@@ -21,7 +22,7 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: Args, output: Output) -> Result<ExitCode> {
-    super::with_client(|client| async move {
+    with_client(|client| async move {
         let sandbox = match &args.sandbox {
             Some(text) => Some(resolve(&client, text).await?),
             None => None,

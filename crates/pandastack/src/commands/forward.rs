@@ -15,7 +15,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use super::sandbox::resolve;
+use super::runtime::with_client;
+use super::sandbox::resolve::resolve;
 use crate::failure::Failure;
 use crate::output::Output;
 
@@ -37,7 +38,7 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: Args, output: Output) -> Result<ExitCode> {
-    super::with_client(|client| async move {
+    with_client(|client| async move {
         let pairs = args.ports.iter().map(|text| parse(text)).collect::<Result<Vec<_>>>()?;
         let id = resolve(&client, &args.id).await?;
         let forwarder =

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 
+use super::runtime::with_client;
 use crate::output::{Output, size};
 
 /// Subcommands.
@@ -17,7 +18,7 @@ pub enum Command {
 impl Command {
     /// Runs the command.
     pub fn run(self, output: Output) -> Result<ExitCode> {
-        super::with_client(|client| async move {
+        with_client(|client| async move {
             let Command::List = self;
             let hosts = client.list_hosts().await?;
             let columns =

@@ -8,7 +8,7 @@ use pandastack_client::{Client, Config};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use super::{block_on, with_client};
+use super::runtime::{block_on, with_client};
 
 /// Arguments.
 #[derive(Debug, clap::Args)]

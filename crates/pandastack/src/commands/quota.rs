@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use pandastack_types::api::{Quota, QuotaReport};
 
+use super::runtime::with_client;
 use crate::output::Output;
 
 /// Subcommands.
@@ -68,7 +69,7 @@ impl Limits {
 impl Command {
     /// Runs the command.
     pub fn run(self, output: Output) -> Result<ExitCode> {
-        super::with_client(|client| async move {
+        with_client(|client| async move {
             let report = client.quota().await?;
             let report = match self {
                 Command::Show => report,

@@ -10,7 +10,11 @@ use pandastack_client::Client;
 use pandastack_types::api::{CreateSandbox, ExecRequest, RunRequest, Sandbox};
 use pandastack_types::limits::EXEC_TIMEOUT_SECONDS_DEFAULT;
 
-use super::{command_line, create, pairs, sandbox::exec::stream_until_interrupted};
+use super::command_line::{command_line, to_exit_code};
+use super::create;
+use super::pairs::pairs;
+use super::runtime::with_client;
+use super::sandbox::exec::stream_until_interrupted;
 use crate::failure::ExecError;
 use crate::output::Output;
 
@@ -36,7 +40,7 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: Args, output: Output) -> Result<ExitCode> {
-    super::with_client(|client| async move {
+    with_client(|client| async move {
         let (cmd, argv) = command_line(args.command);
         let env = pairs(&args.env)?;
         let exec = ExecRequest { cmd, argv, env, timeout_seconds: Some(args.timeout), ..Default::default() };
@@ -74,23 +78,5 @@ async fn run_streaming(
 async fn delete(client: &Client, sandbox: &Sandbox) {
     if let Err(error) = client.delete_sandbox(&sandbox.id).await {
         eprintln!("warning: cannot delete sandbox {}: {error}; it will expire with its TTL", sandbox.id);
-    }
-}
-
-/// Converts a guest's exit code to one that a process can return.
-pub fn to_exit_code(code: i32) -> u8 {
-    u8::try_from(code).unwrap_or(255)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn exit_codes_beyond_a_byte_stay_failures() {
-        assert_eq!(to_exit_code(0), 0);
-        assert_eq!(to_exit_code(137), 137);
-        assert_eq!(to_exit_code(256), 255);
-        assert_eq!(to_exit_code(-1), 255);
     }
 }

@@ -6,7 +6,9 @@ use anyhow::Result;
 use jiff::Timestamp;
 use pandastack_types::SnapshotId;
 
-use super::sandbox::resolve;
+use super::each::each;
+use super::runtime::with_client;
+use super::sandbox::resolve::resolve;
 use crate::output::{Output, age, size};
 
 /// Subcommands.
@@ -30,7 +32,7 @@ pub enum Command {
 impl Command {
     /// Runs the command.
     pub fn run(self, output: Output) -> Result<ExitCode> {
-        super::with_client(|client| async move {
+        with_client(|client| async move {
             match self {
                 Command::List { sandbox } => {
                     let sandbox = match sandbox {
@@ -57,7 +59,7 @@ impl Command {
                         client.delete_snapshot(&id).await?;
                         Ok(id.to_string())
                     };
-                    return super::each(&ids, output, delete).await;
+                    return each(&ids, output, delete).await;
                 }
             }
             Ok(ExitCode::SUCCESS)

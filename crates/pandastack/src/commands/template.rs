@@ -8,6 +8,7 @@ use pandastack_client::Client;
 use pandastack_types::api::{Template, TemplateStatus};
 
 use super::create::follow_build;
+use super::runtime::with_client;
 use crate::output::{Output, size};
 use crate::progress::Progress;
 
@@ -27,7 +28,7 @@ pub enum Command {
 impl Command {
     /// Runs the command.
     pub fn run(self, output: Output) -> Result<ExitCode> {
-        super::with_client(|client| async move {
+        with_client(|client| async move {
             match self {
                 Command::List => list(&client, output).await,
                 Command::Build { name } => build(&client, &name, output).await,

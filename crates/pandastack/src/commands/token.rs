@@ -6,6 +6,8 @@ use anyhow::Result;
 use jiff::Timestamp;
 use pandastack_types::api::{CreateToken, Scope};
 
+use super::each::each;
+use super::runtime::with_client;
 use crate::output::{Output, age};
 
 /// Subcommands.
@@ -37,7 +39,7 @@ pub enum Command {
 impl Command {
     /// Runs the command.
     pub fn run(self, output: Output) -> Result<ExitCode> {
-        super::with_client(|client| async move {
+        with_client(|client| async move {
             match self {
                 Command::Create { label, expires_in, scope } => {
                     let request = CreateToken { label, expires_in_days: expires_in, scope: Some(scope) };
@@ -67,7 +69,7 @@ impl Command {
                         client.delete_token(prefix).await?;
                         Ok(prefix.to_owned())
                     };
-                    return super::each(&prefixes, output, delete).await;
+                    return each(&prefixes, output, delete).await;
                 }
             }
             Ok(ExitCode::SUCCESS)

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use pandastack_types::api::{UsageReport, UsageTotals};
 
+use super::runtime::with_client;
 use crate::output::{Output, align, size};
 
 /// Arguments.
@@ -20,7 +21,7 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: Args, output: Output) -> Result<ExitCode> {
-    super::with_client(|client| async move {
+    with_client(|client| async move {
         let report = client.usage(args.from.as_deref(), args.to.as_deref()).await?;
         output.value(&report, describe)?;
         Ok(ExitCode::SUCCESS)

@@ -6,6 +6,8 @@ use anyhow::Result;
 use jiff::Timestamp;
 use pandastack_types::api::{CreateVolume, PatchVolume, Volume};
 
+use super::each::each;
+use super::runtime::with_client;
 use crate::output::{Output, age, fields, size};
 
 /// Subcommands.
@@ -71,7 +73,7 @@ pub enum Command {
 impl Command {
     /// Runs the command.
     pub fn run(self, output: Output) -> Result<ExitCode> {
-        super::with_client(|client| async move {
+        with_client(|client| async move {
             let named = |volume: &Volume| volume.name.clone();
             match self {
                 Command::Create { name, size_mb, protected } => {
@@ -98,7 +100,7 @@ impl Command {
                         client.delete_volume(name).await?;
                         Ok(name.to_owned())
                     };
-                    return super::each(&names, output, delete).await;
+                    return each(&names, output, delete).await;
                 }
             }
             Ok(ExitCode::SUCCESS)

@@ -4,11 +4,12 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 
+use super::runtime::with_client;
 use crate::output::{Output, fields};
 
 /// Runs the command.
 pub fn run(output: Output) -> Result<ExitCode> {
-    super::with_client(|client| async move {
+    with_client(|client| async move {
         let me = client.me().await?;
         output.value(&me, |me| {
             fields(&[

@@ -6,6 +6,7 @@ use anyhow::Result;
 use pandastack_types::api::{PatchWorkspace, Workspace};
 use pandastack_types::preview::Visibility;
 
+use super::runtime::with_client;
 use crate::output::Output;
 
 /// Subcommands.
@@ -29,7 +30,7 @@ pub struct Settings {
 impl Command {
     /// Runs the command.
     pub fn run(self, output: Output) -> Result<ExitCode> {
-        super::with_client(|client| async move {
+        with_client(|client| async move {
             let workspace = match self {
                 Command::Show => client.workspace().await?,
                 Command::Set(Settings { default_visibility }) => {

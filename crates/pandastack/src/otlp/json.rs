@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use data_encoding::HEXLOWER;
 use serde_json::{Value, json};
 
-use super::Span;
+use super::span::Span;
 
 /// `SPAN_KIND_SERVER` and `SPAN_KIND_INTERNAL`.
 const SERVER: u32 = 2;

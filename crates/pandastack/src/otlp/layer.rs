@@ -10,7 +10,7 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 use tracing_subscriber::registry::LookupSpan;
 
-use super::{Queue, Span};
+use super::span::{Queue, Span};
 
 /// Only spans of our own crates: library spans would include the exporter's own requests.
 const TARGETS: &str = "pandastack";

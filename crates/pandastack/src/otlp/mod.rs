@@ -16,16 +16,18 @@
 
 mod json;
 mod layer;
+mod span;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result};
 use serde_json::Value;
 
 pub use layer::SpanLayer;
+use span::{Queue, Span};
 
 /// Maximum number of queued spans. Further spans are dropped and counted.
 pub const SPANS_QUEUED_MAX: usize = 8192;
@@ -47,33 +49,6 @@ pub struct Export {
     pub role: &'static str,
     /// URL of this process's metrics in the Prometheus format.
     pub metrics_url: Option<String>,
-}
-
-/// A closed span.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Span {
-    trace: [u8; 16],
-    id: [u8; 8],
-    parent: Option<[u8; 8]>,
-    name: &'static str,
-    began: SystemTime,
-    ended: SystemTime,
-    fields: Vec<(&'static str, String)>,
-}
-
-/// The sending end of the span queue.
-#[derive(Debug, Clone)]
-pub struct Queue {
-    sender: SyncSender<Span>,
-    dropped: Arc<AtomicU64>,
-}
-
-impl Queue {
-    fn put(&self, span: Span) {
-        if self.sender.try_send(span).is_err() {
-            self.dropped.fetch_add(1, Ordering::Relaxed);
-        }
-    }
 }
 
 /// Starts the exporter thread. It ends with the process or when the layer is dropped.

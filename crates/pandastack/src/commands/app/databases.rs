@@ -7,7 +7,7 @@ use pandastack_client::Client;
 use pandastack_types::api::{AttachDatabase, EnvScope};
 
 use super::env::scope;
-use crate::commands::db::resolve;
+use crate::commands::db::resolve::resolve;
 use crate::output::Output;
 
 /// Arguments of `attach`.

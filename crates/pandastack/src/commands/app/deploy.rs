@@ -13,9 +13,11 @@ use pandastack_types::api::{
 };
 use tokio_util::io::ReaderStream;
 
-use super::{follow, init, source};
-use crate::commands::pairs;
-use crate::commands::sandbox::resolve;
+use super::follow::follow;
+use super::{init, source};
+use crate::commands::db;
+use crate::commands::pairs::pairs;
+use crate::commands::sandbox::resolve::resolve;
 use crate::failure::Failure;
 use crate::output::Output;
 
@@ -149,7 +151,7 @@ pub(super) async fn run(client: &Client, args: Args, output: Output) -> Result<E
     let here = Path::new(".");
     let name = name(args.app.as_ref().or(args.name.as_ref()), args.dir.as_deref().unwrap_or(here))?;
     let database = match &args.database {
-        Some(database) => Some(crate::commands::db::resolve(client, database).await?),
+        Some(database) => Some(db::resolve::resolve(client, database).await?),
         None => None,
     };
     let (app, is_new) = ensure(client, &name, &args).await?;

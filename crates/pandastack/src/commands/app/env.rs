@@ -7,7 +7,8 @@ use anyhow::{Context, Result};
 use pandastack_client::Client;
 use pandastack_types::api::{EnvScope, EnvStage, ImportAppEnv, SetAppEnv};
 
-use crate::commands::{each, pairs};
+use crate::commands::each::each;
+use crate::commands::pairs::pairs;
 use crate::output::Output;
 
 /// Subcommands.

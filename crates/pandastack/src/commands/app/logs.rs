@@ -6,7 +6,7 @@ use anyhow::Result;
 use pandastack_client::Client;
 use pandastack_types::{DeploymentId, SandboxId};
 
-use super::print;
+use super::follow::print_lines;
 use crate::failure::Failure;
 use crate::output::Output;
 
@@ -47,6 +47,6 @@ pub(super) async fn run(client: &Client, args: Args, output: Output) -> Result<E
             client.follow_deployment(&args.app, &id).await?
         }
     };
-    print(lines, false, output).await?;
+    print_lines(lines, false, output).await?;
     Ok(ExitCode::SUCCESS)
 }

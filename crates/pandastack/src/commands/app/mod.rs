@@ -6,6 +6,7 @@ mod describe;
 mod domains;
 mod env;
 mod exec;
+mod follow;
 mod init;
 mod logs;
 mod metrics;
@@ -18,13 +19,14 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use jiff::Timestamp;
-use pandastack_client::{Client, LineStream};
+use pandastack_client::Client;
 use pandastack_types::DeploymentId;
-use pandastack_types::api::{Deployment, DeploymentStatus};
-use tokio::signal::unix::{SignalKind, signal};
 
+use super::runtime::with_client;
+use super::sandbox::keep_awake;
 use crate::failure::Failure;
 use crate::output::{Output, age};
+use follow::follow;
 
 /// Subcommands.
 #[derive(Debug, clap::Subcommand)]
@@ -109,7 +111,7 @@ pub enum Command {
 impl Command {
     /// Runs the command.
     pub fn run(self, output: Output) -> Result<ExitCode> {
-        super::with_client(|client| async move { self.dispatch(&client, output).await })
+        with_client(|client| async move { self.dispatch(&client, output).await })
     }
 
     async fn dispatch(self, client: &Client, output: Output) -> Result<ExitCode> {
@@ -132,7 +134,7 @@ impl Command {
             Command::Scale(args) => scale::run(client, args, output).await,
             Command::KeepAwake { app, seconds } => {
                 let lifecycle = client.keep_app_awake(&app, seconds).await?;
-                output.value(&lifecycle, super::sandbox::keep_awake::lease)?;
+                output.value(&lifecycle, keep_awake::lease)?;
                 Ok(ExitCode::SUCCESS)
             }
             Command::Cancel { app, deployment } => versions::cancel(client, &app, deployment, output).await,
@@ -187,43 +189,4 @@ fn confirmed(name: &str) -> Result<bool> {
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).context("cannot read the confirmation")?;
     Ok(line.trim() == name)
-}
-
-/// Prints lines until the log ends (true) or the user presses Ctrl-C (false).
-async fn print(mut lines: LineStream, to_stderr: bool, output: Output) -> Result<bool> {
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot watch for Ctrl-C")?;
-    loop {
-        tokio::select! {
-            line = lines.next() => match line? {
-                Some(line) if to_stderr => eprintln!("{line}"),
-                Some(line) => output.line(&line)?,
-                None => return Ok(true),
-            },
-            _ = interrupt.recv() => return Ok(false),
-        }
-    }
-}
-
-/// Follows a deployment until it ends; prints its log to standard error and the app's URL to standard output.
-async fn follow(client: &Client, app: &str, deployment: Deployment, output: Output) -> Result<ExitCode> {
-    let lines = client.follow_deployment(app, &deployment.id).await?;
-    if !print(lines, true, output).await? {
-        eprintln!(
-            "the deployment continues; to follow it, run `pandastack app logs {app} --deploy {}`",
-            deployment.id
-        );
-        return Ok(ExitCode::from(crate::failure::INTERRUPTED));
-    }
-    let ended = client.get_deployment(app, &deployment.id).await?;
-    if ended.status != DeploymentStatus::Live {
-        let why = ended.error.unwrap_or_else(|| ended.status.as_str().to_owned());
-        return Err(Failure::new(format!(
-            "deployment {} of app `{app}` did not go live: {why}",
-            deployment.id
-        ))
-        .into());
-    }
-    let shown = client.get_app(app).await?;
-    output.value(&shown, |app| app.url.clone().unwrap_or_default())?;
-    Ok(ExitCode::SUCCESS)
 }

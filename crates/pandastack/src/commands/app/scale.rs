@@ -6,7 +6,8 @@ use anyhow::Result;
 use pandastack_client::Client;
 use pandastack_types::api::{AppSettings, UpdateApp};
 
-use super::{describe, follow};
+use super::describe;
+use super::follow::follow;
 use crate::output::Output;
 
 /// Arguments.

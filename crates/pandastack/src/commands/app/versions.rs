@@ -8,7 +8,7 @@ use pandastack_client::Client;
 use pandastack_types::DeploymentId;
 use pandastack_types::api::RollbackApp;
 
-use super::follow;
+use super::follow::follow;
 use crate::failure::Failure;
 use crate::output::{Output, age};
 

@@ -26,6 +26,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::round::{Round, Subject};
 use self::samples::{Samples, Summary};
+use super::runtime::with_client;
 use crate::failure::INTERRUPTED;
 use crate::output::Output;
 use crate::progress::Progress;
@@ -69,7 +70,7 @@ struct Report {
 
 /// Runs the command.
 pub fn run(args: Args, output: Output) -> Result<ExitCode> {
-    super::with_client(|client| async move {
+    with_client(|client| async move {
         let stop = CancellationToken::new();
         let watch = tokio::spawn(stop_at_signal(stop.clone())?);
         let report = measure(&client, &args, &stop).await;

@@ -9,7 +9,8 @@ use pandastack_types::api::{CreateSandbox, ExecRequest, ForkSandbox, Sandbox};
 use tokio_util::sync::CancellationToken;
 
 use super::samples::{Operation, Samples};
-use crate::commands::{command_line, create};
+use crate::commands::command_line::command_line;
+use crate::commands::create;
 use crate::failure::Failure;
 
 /// TTL of a sandbox, in case it is not deleted.

@@ -9,7 +9,7 @@ use pandastack_client::Client;
 use pandastack_types::api::{CloneDatabase, DatabaseBackups, DatabaseStatus};
 
 use super::describe::details as database_details;
-use super::resolve;
+use super::resolve::resolve;
 use crate::failure::Failure;
 use crate::output::{Output, fields, size};
 use crate::progress::Progress;

@@ -5,19 +5,21 @@ mod create;
 mod describe;
 mod psql;
 mod query;
+pub mod resolve;
 
 use std::process::ExitCode;
 
 use anyhow::Result;
 use jiff::Timestamp;
 use pandastack_client::Client;
-use pandastack_types::DatabaseId;
-use pandastack_types::api::{CloneDatabase, CreateDatabase, Database, PatchDatabase};
+use pandastack_types::api::{CloneDatabase, CreateDatabase, PatchDatabase};
 
-use crate::failure::Failure;
+use super::each::each;
+use super::runtime::with_client;
 use crate::output::{Output, age};
 use crate::progress::Progress;
 use describe::{details, row};
+use resolve::resolve;
 
 /// Subcommands. A database is named by its id, a unique id prefix or its label.
 #[derive(Debug, clap::Subcommand)]
@@ -145,7 +147,7 @@ pub enum Command {
 impl Command {
     /// Runs the command.
     pub fn run(self, output: Output) -> Result<ExitCode> {
-        super::with_client(|client| async move {
+        with_client(|client| async move {
             match self {
                 Command::Psql(args) => return psql::run(&client, args).await,
                 Command::Query(args) => query::run(&client, args, output).await?,
@@ -157,7 +159,7 @@ impl Command {
                         client.delete_database(&id).await?;
                         Ok(id.to_string())
                     };
-                    return super::each(&databases, output, delete).await;
+                    return each(&databases, output, delete).await;
                 }
                 Command::Drill { database } => return backups::drill(&client, &database, output).await,
                 other => other.change(&client, output).await?,
@@ -248,28 +250,4 @@ async fn list(client: &Client, output: Output) -> Result<()> {
     let now = Timestamp::now();
     let columns = ["ID", "LABEL", "STATUS", "SIZE", "AGE"];
     output.table(&databases, columns, |database| row(database, age(database.created_at, now)))
-}
-
-/// Resolves a database id, a unique id prefix or a label.
-pub(crate) async fn resolve(client: &Client, text: &str) -> Result<DatabaseId> {
-    let found = client.list_databases().await?;
-    if let Some(exact) = found.iter().find(|database| database.id.as_str() == text) {
-        return Ok(exact.id.clone());
-    }
-    let matches = |database: &&Database| {
-        database.id.as_str().starts_with(text) || database.label.as_deref() == Some(text)
-    };
-    let matching: Vec<_> = found.iter().filter(matches).collect();
-    match matching.as_slice() {
-        [one] => Ok(one.id.clone()),
-        [] => {
-            let failure = Failure::new(format!("database `{text}` not found"));
-            Err(failure.hint("run `pandastack db list` to see all databases").into())
-        }
-        several => {
-            let failure =
-                Failure::new(format!("database `{text}` is ambiguous: {} databases match", several.len()));
-            Err(failure.hint("use the full ID; run `pandastack db list` to see all IDs").into())
-        }
-    }
 }

@@ -6,7 +6,7 @@ use std::process::{Command, ExitCode};
 use anyhow::Result;
 use pandastack_client::Client;
 
-use super::resolve;
+use super::resolve::resolve;
 use crate::failure::Failure;
 
 /// Arguments.

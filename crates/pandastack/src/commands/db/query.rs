@@ -5,7 +5,7 @@ use pandastack_client::Client;
 use pandastack_types::api::{DatabaseQuery, DatabaseRows};
 use serde_json::Value;
 
-use super::resolve;
+use super::resolve::resolve;
 use crate::output::Output;
 
 /// Arguments.

@@ -9,8 +9,9 @@ use pandastack_agent::engine_choice::{ChosenEngine, EngineKind, EngineSearch};
 use pandastack_engine::kvm_probe;
 use pandastack_image::{Cloning, Store};
 
-use super::Finding;
+use super::finding::Finding;
 use crate::commands::host_packages;
+use crate::commands::runtime::block_on;
 use crate::output::size;
 use crate::settings::Settings;
 
@@ -72,7 +73,7 @@ fn engine(settings: &Settings) -> Vec<Finding> {
         library_dir,
         in_use: EngineKind::recorded(data_dir),
     };
-    let second = match crate::commands::block_on(search.choose()) {
+    let second = match block_on(search.choose()) {
         Err(error) => {
             Finding::fail("engine", format!("{error:#}"), "install the missing programs, or run as root")
         }

@@ -11,6 +11,7 @@ use pandastack_image::Store;
 use pandastack_net::{NetConfig, SlotPool};
 
 use crate::commands::agent::HOST_ID_FILE;
+use crate::commands::runtime::block_on;
 use crate::failure::Failure;
 use crate::supervise::lock::Holder;
 use crate::supervise::secret;
@@ -26,7 +27,7 @@ pub fn stop_machines(data_dir: &Path, holder: &Holder) -> Result<()> {
     if !stopped.is_empty() {
         eprintln!("Stopped {} machine processes.", stopped.len());
     }
-    crate::commands::block_on(remove_slots(holder))
+    block_on(remove_slots(holder))
 }
 
 async fn remove_slots(holder: &Holder) -> Result<()> {

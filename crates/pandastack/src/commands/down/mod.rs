@@ -14,6 +14,7 @@ use pandastack_client::{Client, Config};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal};
 
+use super::runtime::block_on;
 use super::up::read_token;
 use crate::failure::Failure;
 use crate::output::Output;
@@ -59,7 +60,7 @@ pub fn run(args: Args, _output: Output) -> Result<ExitCode> {
     if held {
         // A standalone agent has no API; its machines are stopped below.
         if delete_sandboxes && !holder.api_url.is_empty() {
-            super::block_on(delete_all_sandboxes(data_dir, &holder))?;
+            block_on(delete_all_sandboxes(data_dir, &holder))?;
         }
         stop(&holder)?;
         eprintln!("PandaStack stopped.");

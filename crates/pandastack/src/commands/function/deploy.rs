@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 
 use super::bundle::{is_bundle, pack};
 use super::watch::watch;
-use crate::commands::pairs;
+use crate::commands::pairs::pairs;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::progress::Progress;

@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::deploy::{entrypoint_of, runtime_of};
 use super::watch::watch as watch_files;
-use crate::commands::pairs;
+use crate::commands::pairs::pairs;
 
 /// Arguments.
 #[derive(Debug, clap::Args)]

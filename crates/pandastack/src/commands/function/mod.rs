@@ -16,6 +16,8 @@ use jiff::Timestamp;
 use pandastack_client::Client;
 use pandastack_types::api::{Alias, DeployStatus, Function, RollbackFunction};
 
+use super::each::each;
+use super::runtime::{block_on, with_client};
 use crate::failure::Failure;
 use crate::output::{Output, age, fields, size};
 
@@ -106,10 +108,10 @@ impl Command {
         match self {
             Command::Init(args) => return init::run(&args, output),
             #[cfg(feature = "server")]
-            Command::Dev(args) => return super::block_on(dev::run(args)),
+            Command::Dev(args) => return block_on(dev::run(args)),
             _ => {}
         }
-        super::with_client(|client| async move {
+        with_client(|client| async move {
             match self {
                 Command::Init(_) => {}
                 Command::Deploy(args) => return deploy::run(&client, args, output).await,
@@ -138,7 +140,7 @@ impl Command {
                         client.delete_function(name).await?;
                         Ok(name.to_owned())
                     };
-                    return super::each(&names, output, delete).await;
+                    return each(&names, output, delete).await;
                 }
             }
             Ok(ExitCode::SUCCESS)

@@ -7,8 +7,9 @@ use pandastack_client::Client;
 use pandastack_types::SandboxId;
 use pandastack_types::api::Keep;
 
-use super::{SandboxArgs, resolve};
-use crate::commands::each;
+use super::args::SandboxArgs;
+use super::resolve::resolve;
+use crate::commands::each::each;
 use crate::output::Output;
 
 /// A state change.

@@ -11,8 +11,8 @@ use pandastack_types::api::{ExecRequest, Process, Signal, StartProcess};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::raw_terminal::{self, RawTerminal};
-use super::resolve;
-use crate::commands::run::to_exit_code;
+use super::resolve::resolve;
+use crate::commands::command_line::to_exit_code;
 use crate::failure::{ExecError, INTERRUPTED};
 use crate::output::Output;
 

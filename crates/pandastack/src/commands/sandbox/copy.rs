@@ -19,7 +19,7 @@ use pandastack_types::api::SetAttributes;
 use tokio::io::AsyncWriteExt;
 use tokio_util::io::ReaderStream;
 
-use super::resolve;
+use super::resolve::resolve;
 use crate::failure::Failure;
 use crate::output::{Output, size};
 use crate::progress::Progress;

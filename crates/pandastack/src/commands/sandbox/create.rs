@@ -9,7 +9,8 @@ use pandastack_types::api::{AttachVolume, Checkpoints, CreateSandbox, OnTimeout}
 use pandastack_types::limits::CHECKPOINTS_KEPT_DEFAULT;
 use pandastack_types::preview::Visibility;
 
-use crate::commands::{create, pairs};
+use crate::commands::create;
+use crate::commands::pairs::pairs;
 use crate::output::Output;
 
 /// Arguments.

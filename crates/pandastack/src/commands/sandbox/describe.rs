@@ -8,7 +8,7 @@ use pandastack_client::Client;
 use pandastack_types::Residency;
 use pandastack_types::api::Sandbox;
 
-use super::resolve;
+use super::resolve::resolve;
 use crate::output::{Output, age, fields};
 
 /// Lists sandboxes.

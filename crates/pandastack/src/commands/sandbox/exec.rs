@@ -9,9 +9,11 @@ use pandastack_types::SandboxId;
 use pandastack_types::api::{ExecRequest, Signal, StartProcess};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::resolve;
-use crate::commands::run::to_exit_code;
-use crate::commands::{command_line, pairs};
+use super::attach::attach_terminal;
+use super::raw_terminal;
+use super::resolve::resolve;
+use crate::commands::command_line::{command_line, to_exit_code};
+use crate::commands::pairs::pairs;
 use crate::failure::{ExecError, INTERRUPTED};
 use crate::output::Output;
 
@@ -75,14 +77,14 @@ pub async fn run_in(
     let env = pairs(&options.env)?;
     let request = ExecRequest { cmd, argv, cwd, env, user, timeout_seconds, ..ExecRequest::default() };
     if options.interactive || options.tty || options.detach {
-        let pty = options.tty.then(super::raw_terminal::size);
+        let pty = options.tty.then(raw_terminal::size);
         let start = StartProcess { exec: request, stdin_open: options.interactive, pty, tag: None };
         let process = client.start_process(id, &start).await?;
         if options.detach {
             output.value(&process, |process| process.id.to_string())?;
             return Ok(ExitCode::SUCCESS);
         }
-        return super::attach::attach_terminal(client, id, process, (0, 0), output).await;
+        return attach_terminal(client, id, process, (0, 0), output).await;
     }
     if output.is_json() {
         let result = client.exec(id, &request).await?;

@@ -9,7 +9,7 @@ use pandastack_types::SandboxId;
 use pandastack_types::api::{ChangeKind, FileChange, FileEntry, SignFile};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::resolve;
+use super::resolve::resolve;
 use crate::failure::Failure;
 use crate::output::Output;
 

@@ -6,7 +6,7 @@ use anyhow::Result;
 use pandastack_client::Client;
 use pandastack_types::api::Lifecycle;
 
-use super::resolve;
+use super::resolve::resolve;
 use crate::output::Output;
 
 /// Arguments.

@@ -7,7 +7,7 @@ use pandastack_client::Client;
 use pandastack_types::api::{Checkpoints, Lifecycle, OnTimeout, PatchLifecycle};
 use pandastack_types::limits::CHECKPOINTS_KEPT_DEFAULT;
 
-use super::resolve;
+use super::resolve::resolve;
 use crate::output::{Output, fields};
 
 /// Arguments. Without options, the command shows the current settings.

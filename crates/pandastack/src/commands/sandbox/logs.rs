@@ -8,7 +8,7 @@ use pandastack_client::{Client, ExecEvent};
 use pandastack_types::SandboxId;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::resolve;
+use super::resolve::resolve;
 use crate::output::Output;
 
 /// Arguments.

@@ -1,6 +1,7 @@
 //! `pandastack sandbox`: manages sandboxes.
 
 mod actions;
+mod args;
 pub mod attach;
 pub mod copy;
 pub mod create;
@@ -16,6 +17,7 @@ pub mod network;
 pub mod processes;
 pub mod promote;
 mod raw_terminal;
+pub mod resolve;
 pub mod rollback;
 pub mod snapshot;
 mod stats;
@@ -24,16 +26,12 @@ pub mod tree;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use pandastack_client::Client;
-use pandastack_types::SandboxId;
 use pandastack_types::api::Keep;
 
 use self::actions::Action;
-use crate::failure::Failure;
+use self::args::{HibernateArgs, SandboxArg, SandboxArgs};
+use crate::commands::runtime::with_client;
 use crate::output::Output;
-
-/// Length of a full random id: shorter texts are looked up as a prefix.
-const FULL_ID_CHARS: usize = 36;
 
 /// Subcommands. `ID` can be a unique prefix of an id.
 #[derive(Debug, clap::Subcommand)]
@@ -105,35 +103,10 @@ pub enum Command {
     Lifecycle(lifecycle::Args),
 }
 
-/// One sandbox.
-#[derive(Debug, clap::Args)]
-pub struct SandboxArg {
-    /// Sandbox ID or unique prefix
-    id: String,
-}
-
-/// Arguments of `hibernate`.
-#[derive(Debug, clap::Args)]
-pub struct HibernateArgs {
-    #[command(flatten)]
-    sandboxes: SandboxArgs,
-    /// Keep only the disk; the sandbox boots when it wakes
-    #[arg(long)]
-    disk_only: bool,
-}
-
-/// Several sandboxes.
-#[derive(Debug, clap::Args)]
-pub struct SandboxArgs {
-    /// Sandbox IDs or unique prefixes
-    #[arg(required = true)]
-    ids: Vec<String>,
-}
-
 impl Command {
     /// Runs the command.
     pub fn run(self, output: Output) -> Result<ExitCode> {
-        super::with_client(|client| async move {
+        with_client(|client| async move {
             match self {
                 Command::Create(args) => create::run(&client, args, output).await,
                 Command::List => describe::list(&client, output).await,
@@ -174,23 +147,3 @@ impl Command {
         })
     }
 }
-
-/// Resolves a full sandbox id or a unique prefix.
-pub async fn resolve(client: &Client, text: &str) -> Result<SandboxId> {
-    let id: SandboxId = text.parse().map_err(|error| Failure::new(format!("{error}")).hint(LIST_HINT))?;
-    if text.len() >= FULL_ID_CHARS {
-        return Ok(id);
-    }
-    let sandboxes = client.list_sandboxes().await?;
-    let mut matching =
-        sandboxes.into_iter().map(|sandbox| sandbox.id).filter(|id| id.as_str().starts_with(text));
-    match (matching.next(), matching.next()) {
-        (Some(only), None) => Ok(only),
-        (Some(_), Some(_)) => Err(Failure::new(format!("sandbox ID `{text}` is ambiguous"))
-            .hint("use more characters of the ID")
-            .into()),
-        (None, _) => Err(Failure::new(format!("sandbox `{text}` not found")).hint(LIST_HINT).into()),
-    }
-}
-
-const LIST_HINT: &str = "run `pandastack sandbox list` to see all IDs";

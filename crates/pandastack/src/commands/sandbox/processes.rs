@@ -6,7 +6,7 @@ use anyhow::Result;
 use pandastack_client::Client;
 use pandastack_types::api::{Process, ProcessState, Signal};
 
-use super::resolve;
+use super::resolve::resolve;
 use crate::output::Output;
 
 /// Maximum characters of a command in the table.

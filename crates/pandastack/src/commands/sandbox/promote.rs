@@ -6,7 +6,7 @@ use anyhow::Result;
 use pandastack_client::Client;
 use pandastack_types::api::Promote;
 
-use super::resolve;
+use super::resolve::resolve;
 use crate::failure::Failure;
 use crate::output::Output;
 

@@ -7,7 +7,7 @@ use pandastack_client::Client;
 use pandastack_types::SnapshotId;
 use pandastack_types::api::Rollback;
 
-use super::resolve;
+use super::resolve::resolve;
 use crate::output::Output;
 use crate::progress::Progress;
 

@@ -6,8 +6,8 @@ use anyhow::Result;
 use pandastack_client::Client;
 use pandastack_types::api::CreateSnapshot;
 
-use super::resolve;
-use crate::commands::pairs;
+use super::resolve::resolve;
+use crate::commands::pairs::pairs;
 use crate::output::Output;
 use crate::progress::Progress;
 

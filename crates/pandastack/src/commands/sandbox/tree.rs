@@ -16,7 +16,7 @@ use pandastack_client::Client;
 use pandastack_types::SandboxId;
 use pandastack_types::api::Sandbox;
 
-use super::resolve;
+use super::resolve::resolve;
 use crate::output::{Output, age};
 
 /// Maximum depth shown; deeper levels are only counted.

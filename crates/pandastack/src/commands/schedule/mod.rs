@@ -10,6 +10,8 @@ use pandastack_client::Client;
 use pandastack_types::ScheduleRunId;
 use pandastack_types::api::{CreateSchedule, PatchSchedule, PreviewSchedule, RunStatus, Schedule};
 
+use super::each::each;
+use super::runtime::with_client;
 use crate::failure::Failure;
 use crate::output::Output;
 use options::{OptionArgs, TargetArgs, TimingArgs};
@@ -110,7 +112,7 @@ pub enum Command {
 impl Command {
     /// Runs the command.
     pub fn run(self, output: Output) -> Result<ExitCode> {
-        super::with_client(|client| async move { self.dispatch(&client, output).await })
+        with_client(|client| async move { self.dispatch(&client, output).await })
     }
 
     async fn dispatch(self, client: &Client, output: Output) -> Result<ExitCode> {
@@ -172,7 +174,7 @@ impl Command {
                     client.delete_schedule(&id).await?;
                     Ok(id.to_string())
                 };
-                return super::each(&schedules, output, delete).await;
+                return each(&schedules, output, delete).await;
             }
         }
         Ok(ExitCode::SUCCESS)

@@ -8,7 +8,8 @@ use pandastack_types::api::{
     SandboxTarget, ScheduleAlert, ScheduleOptions, ScheduleTarget, ScheduleTiming, SqlTarget,
 };
 
-use crate::commands::{command_line, pairs};
+use crate::commands::command_line::command_line;
+use crate::commands::pairs::pairs;
 use crate::failure::Failure;
 
 /// Timing of a schedule.

@@ -7,7 +7,8 @@ use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result};
 
-use super::{Ready, TAIL_LINES, logs_dir};
+use super::log_files::{TAIL_LINES, logs_dir};
+use super::ready::Ready;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::progress::Progress;

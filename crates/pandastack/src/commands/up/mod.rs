@@ -7,6 +7,7 @@
 //! the sandboxes.
 
 mod detach;
+mod log_files;
 mod ready;
 mod roles;
 
@@ -21,6 +22,7 @@ use pandastack_client::{Client, Config};
 use tokio::sync::mpsc;
 
 use super::host_packages;
+use super::runtime::block_on;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::progress::Progress;
@@ -28,6 +30,7 @@ use crate::settings::{AgentArgs, CommonArgs, ControlArgs, Settings};
 use crate::supervise::lock::{Claim, Holder, UpLock};
 use crate::supervise::{RoleEvent, Supervisor, secret, stop_requested};
 use crate::trace;
+use log_files::{TAIL_LINES, log_file, logs_dir};
 pub use ready::{Ready, read_token};
 
 /// Startup timeout; includes the creation of the store on first use.
@@ -36,9 +39,6 @@ const READY_SECONDS: u64 = 180;
 const READY_POLL: Duration = Duration::from_millis(50);
 /// Crashes of one role during startup after which `up` gives up.
 const START_CRASHES_MAX: u32 = 3;
-/// Lines of a role's log to include in an error.
-const TAIL_LINES: usize = 15;
-
 /// Arguments.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -75,7 +75,7 @@ pub fn run(args: Args, output: Output) -> Result<ExitCode> {
         rustix::process::setsid().context("cannot start a new session")?;
     }
     trace::init(None, "warn", None)?;
-    super::block_on(serve(settings, !args.no_client_config, output))
+    block_on(serve(settings, !args.no_client_config, output))
 }
 
 /// The first start creates the store, so it requires every program. An existing installation starts
@@ -109,10 +109,6 @@ fn make_directory(dir: &Path, mode: u32) -> Result<()> {
         std::fs::set_permissions(dir, std::fs::Permissions::from_mode(mode))
     };
     make().with_context(|| format!("cannot create the directory {}", dir.display()))
-}
-
-fn logs_dir(data_dir: &Path) -> std::path::PathBuf {
-    data_dir.join("logs")
 }
 
 async fn serve(settings: Settings, client_config: bool, output: Output) -> Result<ExitCode> {
@@ -222,7 +218,7 @@ async fn crash_loop(settings: &Settings, mut events: mpsc::Receiver<RoleEvent>) 
     while let Some(event) = events.recv().await {
         crashes += 1;
         if crashes >= START_CRASHES_MAX {
-            let log = roles::log_file(settings, event.name);
+            let log = log_file(settings, event.name);
             let tail = trace::tail(&log, TAIL_LINES);
             let failure = Failure::new(format!("cannot start {}: it {}\n{tail}", event.name, event.ended));
             return failure

@@ -1,18 +1,13 @@
 //! Command lines of the two child processes of `up`.
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use clap::ValueEnum;
 
-use super::logs_dir;
+use super::log_files::log_file;
 use crate::settings::{BACKUPS_VARIABLE, Backups, DATABASE_URL_VARIABLE, Settings};
 use crate::supervise::Role;
-
-/// Log file of a role.
-pub fn log_file(settings: &Settings, role: &str) -> PathBuf {
-    logs_dir(&settings.data_dir).join(format!("{role}.log"))
-}
 
 /// The control server.
 pub fn control(settings: &Settings, secret: &Path) -> Role {

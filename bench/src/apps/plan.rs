@@ -1,0 +1,38 @@
+//! How much to measure, and on which platform.
+
+use std::path::Path;
+
+use pandastack_client::Client;
+
+/// How much to measure.
+#[derive(Debug, Clone, Copy)]
+pub struct Plan {
+    /// Wakes of each kind.
+    pub wakes: u32,
+    /// Pushes of the Vite app, each beside a build by hand.
+    pub pushes: u32,
+    /// Seconds of requests one way, and how often both ways take turns after one that does not count.
+    pub load_seconds: u64,
+    pub load_turns: u32,
+    /// Deployments under load.
+    pub deploys: u32,
+}
+
+impl Plan {
+    /// Minutes on an emulated machine.
+    pub const QUICK: Plan = Plan { wakes: 10, pushes: 5, load_seconds: 4, load_turns: 9, deploys: 20 };
+    /// For publication.
+    pub const FULL: Plan = Plan { wakes: 40, pushes: 20, load_seconds: 10, load_turns: 15, deploys: 20 };
+}
+
+/// What is measured.
+pub struct Setup<'a> {
+    /// The platform.
+    pub client: &'a Client,
+    /// Address and port of its edge.
+    pub edge: &'a str,
+    /// Its data directory.
+    pub data_dir: &'a Path,
+    /// First address of its network.
+    pub network: std::net::Ipv4Addr,
+}

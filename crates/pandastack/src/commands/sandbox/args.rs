@@ -1,0 +1,26 @@
+//! Arguments that several commands share.
+
+/// One sandbox.
+#[derive(Debug, clap::Args)]
+pub struct SandboxArg {
+    /// Sandbox ID or unique prefix
+    pub id: String,
+}
+
+/// Arguments of `hibernate`.
+#[derive(Debug, clap::Args)]
+pub struct HibernateArgs {
+    #[command(flatten)]
+    pub sandboxes: SandboxArgs,
+    /// Keep only the disk; the sandbox boots when it wakes
+    #[arg(long)]
+    pub disk_only: bool,
+}
+
+/// Several sandboxes.
+#[derive(Debug, clap::Args)]
+pub struct SandboxArgs {
+    /// Sandbox IDs or unique prefixes
+    #[arg(required = true)]
+    pub ids: Vec<String>,
+}
