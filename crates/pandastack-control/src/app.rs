@@ -4,6 +4,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use pandastack_functions::Functions;
+use pandastack_scheduler::Scheduler;
 use pandastack_webhooks::Webhooks;
 
 use crate::apps::Apps;
@@ -17,7 +18,6 @@ use crate::databases::room::Rooms;
 use crate::metrics::Metrics;
 use crate::replicas::Replicas;
 use crate::sandboxes::Sandboxes;
-use crate::schedules::Schedules;
 
 /// Shared state of the control plane.
 pub(crate) struct App {
@@ -31,7 +31,7 @@ pub(crate) struct App {
     pub(crate) functions: Arc<Functions>,
     /// Makes requests to URLs that users configured.
     pub(crate) webhooks: Arc<Webhooks>,
-    pub(crate) schedules: Arc<Schedules>,
+    pub(crate) scheduler: Arc<Scheduler>,
     pub(crate) apps: Apps,
     pub(crate) revivals: Revivals,
     pub(crate) rooms: Rooms,

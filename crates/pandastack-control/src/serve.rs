@@ -7,7 +7,7 @@ use std::fs::File;
 use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use axum::Router;
@@ -17,6 +17,7 @@ use pandastack_edge::tls::Tls;
 use pandastack_edge::{AccessLog, Edge, OwnPorts, Server};
 use pandastack_functions::Functions;
 use pandastack_rest::Admission;
+use pandastack_scheduler::Scheduler;
 use pandastack_types::{DatabaseId, SandboxId};
 use pandastack_webhooks::Webhooks;
 use tokio::net::{TcpListener, UnixListener};
@@ -42,12 +43,12 @@ use crate::rate::Rates;
 use crate::replicas::{self, LeaderTask, LeadershipLost, ReplicaPeers, Replicas};
 use crate::sandboxes::hosts::Hosts;
 use crate::sandboxes::{Sandboxes, reaper};
-use crate::schedules::Schedules;
+use crate::schedule_targets::ScheduleTargets;
 use crate::store::databases::{DatabaseState, DatabaseStore};
 use crate::store::replicas::Session;
 use crate::store::sql::SqlStore;
 use crate::store::{Store, StoreError};
-use crate::{apps, bootstrap, databases, routes, schedules};
+use crate::{apps, bootstrap, databases, routes};
 
 /// How long work in progress may take after a stop was asked for. Streams are cut then.
 const STOP_WAIT: Duration = Duration::from_secs(5);
@@ -166,10 +167,13 @@ impl Control {
             replicas.lead();
             bootstrap::ensure_first_key(&store, &config.bootstrap_token_path()).await?;
         }
-        let mut app = new_app(Arc::new(store), hosts, &config, log, replicas, shutdown);
-        app.postgres = postgres.as_ref().map(|listener| listener.address.clone());
-        app.database_ports = postgres.as_mut().and_then(|listener| listener.ports.take());
-        let (app, tls) = (Arc::new(app), config.tls);
+        let app = Arc::new_cyclic(|server| {
+            let mut app = new_app(Arc::new(store), hosts, &config, log, replicas, shutdown, server);
+            app.postgres = postgres.as_ref().map(|listener| listener.address.clone());
+            app.database_ports = postgres.as_mut().and_then(|listener| listener.ports.take());
+            app
+        });
+        let tls = config.tls;
         Ok(Self { app, public, internal_socket, internal_tcp, tls, postgres, session, leads, _lock: lock })
     }
 
@@ -281,7 +285,7 @@ fn leader_tasks(app: &Arc<App>) -> Vec<LeaderTask> {
         task(app, |app| reaper::run(Arc::clone(&app.sandboxes))),
         task(app, |app| housekeeping::prune(app, PRUNE_HOOKS)),
         task(app, |app| pandastack_functions::run(Arc::clone(&app.functions))),
-        task(app, schedules::run),
+        task(app, |app| pandastack_scheduler::run(Arc::clone(&app.scheduler))),
     ]
 }
 
@@ -292,6 +296,7 @@ fn new_app(
     log: AccessLog,
     replicas: Replicas,
     shutdown: CancellationToken,
+    server: &Weak<App>,
 ) -> App {
     let (hosts, link, replicas) = (Arc::new(hosts), config.link_key.clone(), Arc::new(replicas));
     let routes = StoredRoutes { store: Arc::clone(&store), hosts: Arc::clone(&hosts), link: link.clone() };
@@ -302,7 +307,15 @@ fn new_app(
     let webhooks = Arc::new(Webhooks::new(config.schedules_private_targets));
     let sandboxes = Arc::new(Sandboxes::new(store, hosts, edge, link, Box::new(peers), shutdown));
     let admission = Arc::clone(&keys) as Arc<dyn Admission>;
-    let functions = Functions::new(Arc::clone(&sandboxes), Arc::clone(&webhooks), admission);
+    let functions = Arc::new(Functions::new(Arc::clone(&sandboxes), Arc::clone(&webhooks), admission));
+    let targets = ScheduleTargets {
+        functions: Arc::clone(&functions),
+        databases: Arc::clone(&sandboxes.store) as Arc<dyn DatabaseStore>,
+        server: Weak::clone(server),
+    };
+    let instance = replicas.instance.clone();
+    let scheduler =
+        Scheduler::new(Arc::clone(&sandboxes), Arc::clone(&webhooks), Arc::new(targets), instance);
     App {
         sandboxes,
         postgres: None,
@@ -310,8 +323,8 @@ fn new_app(
         keys,
         metrics: Metrics::default(),
         audit: AuditLog::default(),
-        functions: Arc::new(functions),
-        schedules: Arc::new(Schedules::new(Arc::clone(&webhooks))),
+        functions,
+        scheduler: Arc::new(scheduler),
         webhooks,
         apps: Apps::default(),
         revivals: Revivals::default(),
