@@ -6,6 +6,7 @@ use std::sync::Arc;
 use axum::extract::FromRef;
 use pandastack_databases::ManagedDatabases;
 use pandastack_functions::Functions;
+use pandastack_scheduler::Scheduler;
 use pandastack_webhooks::Webhooks;
 
 use crate::apps::Apps;
@@ -14,7 +15,6 @@ use crate::auth::Keys;
 use crate::metrics::Metrics;
 use crate::replicas::{Member, Replicas};
 use crate::sandboxes::Sandboxes;
-use crate::schedules::Schedules;
 
 /// Shared state of the control plane.
 pub(crate) struct App {
@@ -25,7 +25,7 @@ pub(crate) struct App {
     pub(crate) functions: Arc<Functions>,
     /// Makes requests to URLs that users configured.
     pub(crate) webhooks: Arc<Webhooks>,
-    pub(crate) schedules: Arc<Schedules>,
+    pub(crate) scheduler: Arc<Scheduler>,
     pub(crate) apps: Apps,
     pub(crate) databases: Arc<ManagedDatabases>,
     /// This server among those that share the database.

@@ -32,7 +32,7 @@ mod preview_routes;
 mod rate;
 mod replicas;
 mod routes;
-mod schedules;
+mod schedule_targets;
 mod scope;
 mod serve;
 mod signed_url;

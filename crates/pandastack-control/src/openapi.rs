@@ -2,6 +2,7 @@
 
 use pandastack_contexts::routes as contexts;
 use pandastack_functions::{call_routes, deploy_routes, logs as function_logs, routes as functions};
+use pandastack_scheduler::routes as schedules;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::{Modify, OpenApi};
 
@@ -13,7 +14,6 @@ use crate::routes::{
     data, events, files, fork, health, hosts, lifecycle, network, observe, preview, processes, quota, run,
     sandboxes, snapshots, sockets, templates, tokens, workspace,
 };
-use crate::schedules::routes as schedules;
 
 #[derive(OpenApi)]
 #[openapi(

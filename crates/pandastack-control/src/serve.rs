@@ -18,6 +18,7 @@ use pandastack_edge::tls::Tls;
 use pandastack_edge::{AccessLog, Edge, OwnPorts, Server};
 use pandastack_functions::Functions;
 use pandastack_rest::Admission;
+use pandastack_scheduler::Scheduler;
 use pandastack_types::{DatabaseId, SandboxId};
 use pandastack_webhooks::Webhooks;
 use tokio::net::{TcpListener, UnixListener};
@@ -37,12 +38,12 @@ use crate::rate::Rates;
 use crate::replicas::{self, LeaderTask, LeadershipLost, ReplicaPeers, Replicas};
 use crate::sandboxes::hosts::Hosts;
 use crate::sandboxes::{Sandboxes, reaper};
-use crate::schedules::Schedules;
+use crate::schedule_targets::ScheduleTargets;
 use crate::store::databases::{DatabaseState, DatabaseStore};
 use crate::store::replicas::Session;
 use crate::store::sql::SqlStore;
 use crate::store::{Store, StoreError};
-use crate::{apps, bootstrap, databases, routes, schedules};
+use crate::{apps, bootstrap, databases, routes};
 
 /// How long work in progress may take after a stop was asked for. Streams are cut then.
 const STOP_WAIT: Duration = Duration::from_secs(5);
@@ -280,7 +281,7 @@ fn leader_tasks(app: &Arc<App>) -> Vec<LeaderTask> {
         task(app, |app| reaper::run(Arc::clone(&app.sandboxes))),
         task(app, |app| housekeeping::prune(Arc::clone(&app.sandboxes), prune_hooks(&app))),
         task(app, |app| pandastack_functions::run(Arc::clone(&app.functions))),
-        task(app, schedules::run),
+        task(app, |app| pandastack_scheduler::run(Arc::clone(&app.scheduler))),
     ]
 }
 
@@ -304,16 +305,24 @@ fn new_app(
     let (address, ports) = postgres.map(|listener| (listener.address.clone(), listener.ports.take())).unzip();
     let databases =
         ManagedDatabases::new(Arc::clone(&sandboxes), config.backups.clone(), address, ports.flatten());
+    let databases = Arc::new(databases);
     let admission = Arc::clone(&keys) as Arc<dyn Admission>;
-    let functions = Functions::new(Arc::clone(&sandboxes), Arc::clone(&webhooks), admission);
+    let functions = Arc::new(Functions::new(Arc::clone(&sandboxes), Arc::clone(&webhooks), admission));
+    let targets = ScheduleTargets {
+        functions: Arc::clone(&functions),
+        databases: Arc::clone(&databases),
+    };
+    let instance = replicas.instance.clone();
+    let scheduler =
+        Scheduler::new(Arc::clone(&sandboxes), Arc::clone(&webhooks), Arc::new(targets), instance);
     App {
         sandboxes,
-        databases: Arc::new(databases),
+        databases,
         keys,
         metrics: Arc::default(),
         audit: Arc::default(),
-        functions: Arc::new(functions),
-        schedules: Arc::new(Schedules::new(Arc::clone(&webhooks))),
+        functions,
+        scheduler: Arc::new(scheduler),
         webhooks,
         apps: Apps::default(),
         replicas,

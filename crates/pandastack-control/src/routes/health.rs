@@ -54,7 +54,7 @@ pub(crate) async fn metrics(State(app): State<Arc<App>>) -> ApiResult<Response> 
     let mut page = app.metrics.render(&app.store.count_states().await?, &app.hosts.list(), denied);
     page.push_str(&app.edge.metrics());
     app.functions.render(&mut page);
-    app.schedules.render(&mut page);
+    app.scheduler.render(&mut page);
     Ok(([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], page).into_response())
 }
 

@@ -40,7 +40,6 @@ use crate::auth::authenticate;
 use crate::idempotency::once;
 use crate::metrics::counted;
 use crate::replicas::to_leader;
-use crate::schedules;
 use crate::unread_body::close_unread;
 
 /// The public API, health and metrics.
@@ -119,7 +118,7 @@ fn once_only(app: &Arc<App>) -> Router<ServerState> {
         .merge(volumes::once_only().with_state(Arc::clone(&app.sandboxes)))
         .route("/templates/{name}/bake", post(templates::bake))
         .merge(pandastack_functions::once_only(&app.functions))
-        .merge(schedules::routes::once_only().with_state(Arc::clone(app)))
+        .merge(pandastack_scheduler::routes::once_only(&app.scheduler))
         .merge(crate::apps::routes::once_only().with_state(Arc::clone(app)))
 }
 
@@ -134,7 +133,7 @@ fn repeatable(app: &Arc<App>) -> Router<ServerState> {
         .merge(pandastack_contexts::routes::router(Arc::clone(&app.sandboxes)))
         .merge(absent::routes().with_state(Arc::clone(&app.sandboxes)))
         .merge(pandastack_functions::repeatable(&app.functions))
-        .merge(schedules::routes::routes().with_state(Arc::clone(app)))
+        .merge(pandastack_scheduler::routes::repeatable(&app.scheduler))
         .merge(crate::apps::routes::repeatable().with_state(Arc::clone(app)))
         .merge(volumes::repeatable().with_state(Arc::clone(&app.sandboxes)))
         .merge(crate::databases::routes::routes(&app.databases))

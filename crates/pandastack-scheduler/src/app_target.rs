@@ -9,26 +9,26 @@ use http::{HeaderName, HeaderValue, Request, Uri};
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
 use pandastack_edge::{AppRoute, GuestStream, Instances, Ticket};
+use pandastack_store::schedules::{RunRecord, ScheduleRecord};
 use pandastack_types::api::{AppTarget, HttpTarget};
 use pandastack_types::limits::RUN_OUTPUT_BYTES_MAX;
 use pandastack_types::{Error, ErrorCode, Result, WorkspaceId};
 use pandastack_webhooks::URL_BYTES_MAX;
 
-use super::http_target::{check_request, headers, judged, method, told};
-use super::runner::Attempt;
-use crate::app::App;
-use crate::store::schedules::{RunRecord, ScheduleRecord};
+use crate::attempt::Attempt;
+use crate::http_target::{check_request, headers, judged, method, told};
+use crate::scheduler::Scheduler;
 
 /// Refuses an app that the workspace does not have, and what could never be sent.
-pub(super) async fn check(app: &App, workspace: &WorkspaceId, target: &AppTarget) -> Result<()> {
-    app.store.app(Some(workspace), &target.app_id).await?;
+pub(crate) async fn check(scheduler: &Scheduler, workspace: &WorkspaceId, target: &AppTarget) -> Result<()> {
+    scheduler.apps.app(Some(workspace), &target.app_id).await?;
     path(target)?;
     check_request(&as_http(target))
 }
 
 /// Makes the request of a run.
-pub(super) async fn attempt(
-    app: &Arc<App>,
+pub(crate) async fn attempt(
+    scheduler: &Arc<Scheduler>,
     target: &AppTarget,
     schedule: &ScheduleRecord,
     run: &RunRecord,
@@ -38,35 +38,35 @@ pub(super) async fn attempt(
         let message = format!("app `{}` did not respond within {} s", target.app_id, limit.as_secs());
         Error::new(ErrorCode::ExecTimeout, message)
     };
-    tokio::time::timeout(limit, ask(app, target, schedule, run)).await.map_err(late)?
+    tokio::time::timeout(limit, ask(scheduler, target, schedule, run)).await.map_err(late)?
 }
 
 async fn ask(
-    app: &Arc<App>,
+    scheduler: &Arc<Scheduler>,
     target: &AppTarget,
     schedule: &ScheduleRecord,
     run: &RunRecord,
 ) -> Result<Attempt> {
-    let record = app.store.app(Some(&schedule.workspace), &target.app_id).await?;
+    let record = scheduler.apps.app(Some(&schedule.workspace), &target.app_id).await?;
     // Whoever asked for a deployment by an address would reach the app at that one.
-    let known = app.store.deployments(&record.id).await?.into_iter().find_map(|one| one.spec.address);
+    let known = scheduler.apps.deployments(&record.id).await?.into_iter().find_map(|one| one.spec.address);
     let address = known.unwrap_or_else(|| format!("http://{}.localhost", record.name));
     let request = request(target, &address, schedule, run)?;
-    let named = app.edge.app_route(&format!("{}.localhost", record.id)).await;
+    let named = scheduler.sandboxes.edge.app_route(&format!("{}.localhost", record.id)).await;
     let instances = match named.map_err(|error| unavailable(format!("{error:?}")))? {
         Some(AppRoute::Serving(instances)) => instances,
         Some(AppRoute::NotServing(why)) => return Err(Error::conflict(why)),
         None => return Err(Error::not_found("app", &target.app_id)),
     };
-    let (stream, ticket) = connect(app, &instances).await?;
+    let (stream, ticket) = connect(scheduler, &instances).await?;
     exchange(stream, &ticket, request).await
 }
 
 /// A connection to the first machine that takes one, woken if it sleeps.
-async fn connect(app: &App, to: &Instances) -> Result<(GuestStream, Ticket)> {
+async fn connect(scheduler: &Scheduler, to: &Instances) -> Result<(GuestStream, Ticket)> {
     let mut why = "the app has no running instance; deploy it".to_owned();
     for machine in to.sandboxes.iter() {
-        match app.edge.connect(machine, to.port).await {
+        match scheduler.sandboxes.edge.connect(machine, to.port).await {
             Ok(connected) => return Ok(connected),
             Err(error) => why = error.sentence(machine, to.port),
         }

@@ -12,18 +12,18 @@ use rustix::time::{
 use tokio::io::unix::AsyncFd;
 
 /// A timer on the wall clock.
-pub(super) struct WallTimer(AsyncFd<OwnedFd>);
+pub(crate) struct WallTimer(AsyncFd<OwnedFd>);
 
 impl WallTimer {
     // The safe constructor is deprecated because a foreign type could change its descriptor meanwhile; an `OwnedFd` cannot.
     #[expect(deprecated, reason = "its replacement is unsafe, and this crate has no unsafe code")]
-    pub(super) fn new() -> std::io::Result<Self> {
+    pub(crate) fn new() -> std::io::Result<Self> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         Ok(Self(AsyncFd::new(timerfd_create(TimerfdClockId::Realtime, flags)?)?))
     }
 
     /// Returns at that time, or when the clock was set.
-    pub(super) async fn sleep_until(&self, at: Timestamp) -> std::io::Result<()> {
+    pub(crate) async fn sleep_until(&self, at: Timestamp) -> std::io::Result<()> {
         // Zero would disarm it; a time in the past ends it at once.
         let tv_sec = at.as_second().max(1);
         let tv_nsec = i64::from(at.subsec_nanosecond().max(0));

@@ -3,16 +3,16 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use pandastack_store::clock::now;
+use pandastack_store::schedules::{RunRecord, ScheduleRecord, ScheduleSpec};
 use pandastack_types::api::{
     CreateSchedule, FunctionTarget, NextRuns, PatchSchedule, PreviewSchedule, ScheduleTarget, ScheduleTiming,
 };
 use pandastack_types::limits::SCHEDULE_PREVIEW_MAX;
 use pandastack_types::{Error, Result, ScheduleId, ScheduleRunId, WorkspaceId};
 
-use super::{scheduler, spec};
-use crate::app::App;
-use crate::clock::now;
-use crate::store::schedules::{RunRecord, ScheduleRecord, ScheduleSpec};
+use crate::scheduler::Scheduler;
+use crate::{dispatcher, spec};
 
 /// Times of a preview that names no number.
 const PREVIEW_DEFAULT: u32 = 5;
@@ -20,8 +20,8 @@ const PREVIEW_DEFAULT: u32 = 5;
 const CHANGES_TRIED_MAX: usize = 16;
 
 /// Makes a schedule.
-pub(super) async fn create(
-    app: &App,
+pub(crate) async fn create(
+    scheduler: &Scheduler,
     workspace: WorkspaceId,
     request: CreateSchedule,
 ) -> Result<ScheduleRecord> {
@@ -38,8 +38,8 @@ pub(super) async fn create(
         _ => return Err(Error::bad_request("nothing to run; set either `target` or `function_id`")),
     };
     let options = spec::overlay(request.options, spec::defaults());
-    spec::check_options(&app.schedules, &options)?;
-    spec::check_target(app, &workspace, &target).await?;
+    spec::check_options(&scheduler.webhooks, &options)?;
+    spec::check_target(scheduler, &workspace, &target).await?;
     let record = ScheduleRecord {
         id: ScheduleId::random(),
         workspace,
@@ -55,14 +55,14 @@ pub(super) async fn create(
         created_at: at,
         updated_at: at,
     };
-    app.store.insert_schedule(&record).await?;
-    app.schedules.wake();
+    scheduler.store.insert_schedule(&record).await?;
+    scheduler.activity.wake();
     Ok(record)
 }
 
 /// Changes a schedule.
-pub(super) async fn patch(
-    app: &App,
+pub(crate) async fn patch(
+    scheduler: &Scheduler,
     workspace: &WorkspaceId,
     id: &ScheduleId,
     request: PatchSchedule,
@@ -71,20 +71,20 @@ pub(super) async fn patch(
         return Err(Error::bad_request("nothing to change; set name, cron, target, paused or an option"));
     }
     if let Some(target) = &request.target {
-        spec::check_target(app, workspace, target).await?;
+        spec::check_target(scheduler, workspace, target).await?;
     }
     for _ in 0..CHANGES_TRIED_MAX {
-        let mut record = app.store.schedule(workspace, id).await?;
-        change(app, &mut record, request.clone())?;
-        if app.store.replace_schedule(&record).await? {
-            app.schedules.wake();
-            return Ok(app.store.schedule(workspace, id).await?);
+        let mut record = scheduler.store.schedule(workspace, id).await?;
+        change(scheduler, &mut record, request.clone())?;
+        if scheduler.store.replace_schedule(&record).await? {
+            scheduler.activity.wake();
+            return Ok(scheduler.store.schedule(workspace, id).await?);
         }
     }
     Err(Error::conflict(format!("schedule `{id}` was changed by other requests; try again")))
 }
 
-fn change(app: &App, record: &mut ScheduleRecord, request: PatchSchedule) -> Result<()> {
+fn change(scheduler: &Scheduler, record: &mut ScheduleRecord, request: PatchSchedule) -> Result<()> {
     let at = now();
     if let Some(name) = request.name {
         spec::check_name(&name)?;
@@ -94,7 +94,7 @@ fn change(app: &App, record: &mut ScheduleRecord, request: PatchSchedule) -> Res
         record.spec.target = target;
     }
     record.spec.options = spec::overlay(request.options, record.spec.options.clone());
-    spec::check_options(&app.schedules, &record.spec.options)?;
+    spec::check_options(&scheduler.webhooks, &record.spec.options)?;
     let retimed = request.timing != ScheduleTiming::default();
     if retimed {
         record.spec.timing = merged(request.timing, &record.spec.timing);
@@ -130,60 +130,60 @@ fn merged(asked: ScheduleTiming, before: &ScheduleTiming) -> ScheduleTiming {
 }
 
 /// Deletes a schedule, its runs and what is under way.
-pub(super) async fn delete(app: &App, workspace: &WorkspaceId, id: &ScheduleId) -> Result<()> {
-    for run in app.store.delete_schedule(workspace, id).await? {
-        app.schedules.end(&run);
+pub(crate) async fn delete(scheduler: &Scheduler, workspace: &WorkspaceId, id: &ScheduleId) -> Result<()> {
+    for run in scheduler.store.delete_schedule(workspace, id).await? {
+        scheduler.activity.end(&run);
     }
     Ok(())
 }
 
 /// Runs a schedule now, whatever its times are; with `wait`, answers when that run has ended.
-pub(super) async fn trigger(
-    app: &Arc<App>,
+pub(crate) async fn trigger(
+    scheduler: &Arc<Scheduler>,
     workspace: &WorkspaceId,
     id: &ScheduleId,
     wait: bool,
 ) -> Result<(ScheduleRecord, RunRecord)> {
-    let schedule = app.store.schedule(workspace, id).await?;
-    let run = scheduler::manual_run(&schedule, now());
-    let ended = app.schedules.ended(&run.id);
-    app.store.insert_run(&run).await?;
-    app.schedules.wake();
+    let schedule = scheduler.store.schedule(workspace, id).await?;
+    let run = dispatcher::manual_run(&schedule, now());
+    let ended = scheduler.activity.ended(&run.id);
+    scheduler.run_store.insert_run(&run).await?;
+    scheduler.activity.wake();
     if wait {
         tokio::select! {
             // An error says that the schedule was deleted meanwhile; the read below finds out.
             _ = ended => {}
-            () = app.shutdown.cancelled() => {}
+            () = scheduler.sandboxes.shutdown.cancelled() => {}
         }
     }
-    let run = app.store.run(workspace, id, &run.id).await?;
+    let run = scheduler.run_store.run(workspace, id, &run.id).await?;
     Ok((schedule, run))
 }
 
 /// Ends a run before its end.
-pub(super) async fn cancel(
-    app: &App,
+pub(crate) async fn cancel(
+    scheduler: &Scheduler,
     workspace: &WorkspaceId,
     id: &ScheduleId,
     run: &ScheduleRunId,
 ) -> Result<RunRecord> {
-    app.store.run(workspace, id, run).await?;
-    if !app.store.cancel_run(workspace, run, now()).await? {
+    scheduler.run_store.run(workspace, id, run).await?;
+    if !scheduler.run_store.cancel_run(workspace, run, now()).await? {
         return Err(Error::conflict(format!("run `{run}` has already ended")));
     }
-    app.schedules.end(run);
-    app.schedules.wake();
-    Ok(app.store.run(workspace, id, run).await?)
+    scheduler.activity.end(run);
+    scheduler.activity.wake();
+    Ok(scheduler.run_store.run(workspace, id, run).await?)
 }
 
 /// The next times of a timing that is not a schedule's.
-pub(super) fn preview(request: &PreviewSchedule) -> Result<NextRuns> {
+pub(crate) fn preview(request: &PreviewSchedule) -> Result<NextRuns> {
     let at = now();
     next_runs(&request.timing, at, request.after.unwrap_or(at), request.count)
 }
 
 /// The next times of a timing.
-pub(super) fn next_runs(
+pub(crate) fn next_runs(
     timing: &ScheduleTiming,
     anchor: Timestamp,
     after: Timestamp,

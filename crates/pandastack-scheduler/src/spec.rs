@@ -1,7 +1,9 @@
 //! What clients send about schedules, checked and completed; and records as clients see them.
 
 use jiff::Timestamp;
+use pandastack_sandboxes::validate;
 use pandastack_schedule::Timing;
+use pandastack_store::schedules::{RunRecord, ScheduleRecord, ScheduleSpec};
 use pandastack_types::api::{
     CommandTarget, MissedRuns, Overlap, Schedule, ScheduleOptions, ScheduleRun, ScheduleTarget,
     ScheduleTiming,
@@ -11,18 +13,17 @@ use pandastack_types::limits::{
     SCHEDULE_NAME_BYTES_MAX, SCHEDULE_RETRIES_MAX, SCHEDULE_RETRY_DELAY_SECONDS_MAX,
 };
 use pandastack_types::{Error, Result, WorkspaceId};
+use pandastack_webhooks::Webhooks;
 
-use super::{Schedules, app_target, http_target, services};
-use crate::app::App;
-use crate::sandboxes::validate;
-use crate::store::schedules::{RunRecord, ScheduleRecord, ScheduleSpec};
+use crate::scheduler::Scheduler;
+use crate::{app_target, http_target};
 
 /// See [`ScheduleOptions::starting_deadline_seconds`].
-pub(super) const STARTING_DEADLINE_SECONDS_DEFAULT: u64 = 30;
+pub(crate) const STARTING_DEADLINE_SECONDS_DEFAULT: u64 = 30;
 /// See [`ScheduleOptions::missed_max`].
-pub(super) const MISSED_RUNS_DEFAULT: u32 = 10;
+pub(crate) const MISSED_RUNS_DEFAULT: u32 = 10;
 /// See [`ScheduleOptions::retry_delay_seconds`].
-pub(super) const RETRY_DELAY_SECONDS_DEFAULT: u64 = 10;
+pub(crate) const RETRY_DELAY_SECONDS_DEFAULT: u64 = 10;
 /// Zone of a cron expression that names none.
 const ZONE_DEFAULT: &str = "UTC";
 /// Longest deadline to start, and most failures in a row that can be waited for.
@@ -32,7 +33,7 @@ const FAILURES_MAX: u32 = 1_000;
 const SQL_BYTES_MAX: usize = 128 * 1024;
 
 /// Reads a timing that a client sent.
-pub(super) fn read_timing(timing: &ScheduleTiming, anchor: Timestamp) -> Result<Timing> {
+pub(crate) fn read_timing(timing: &ScheduleTiming, anchor: Timestamp) -> Result<Timing> {
     let zone = timing.timezone.as_deref();
     match (&timing.cron, timing.every_seconds, timing.at) {
         (Some(cron), None, None) => Ok(Timing::cron(cron, zone.unwrap_or(ZONE_DEFAULT))?),
@@ -44,16 +45,16 @@ pub(super) fn read_timing(timing: &ScheduleTiming, anchor: Timestamp) -> Result<
 }
 
 /// The timing of a record.
-pub(super) fn timing(spec: &ScheduleSpec) -> Result<Timing> {
+pub(crate) fn timing(spec: &ScheduleSpec) -> Result<Timing> {
     read_timing(&spec.timing, spec.anchor)
 }
 
 /// Name of the zone whose clock a timing follows.
-pub(super) fn zone_name(timing: &ScheduleTiming) -> String {
+pub(crate) fn zone_name(timing: &ScheduleTiming) -> String {
     timing.timezone.clone().unwrap_or_else(|| ZONE_DEFAULT.to_owned())
 }
 
-pub(super) fn check_name(name: &str) -> Result<()> {
+pub(crate) fn check_name(name: &str) -> Result<()> {
     match name.len() {
         1..=SCHEDULE_NAME_BYTES_MAX => Ok(()),
         _ => Err(Error::bad_request(format!("`name` must be 1 to {SCHEDULE_NAME_BYTES_MAX} bytes"))),
@@ -61,7 +62,7 @@ pub(super) fn check_name(name: &str) -> Result<()> {
 }
 
 /// What was asked for where it was, else what was there before.
-pub(super) fn overlay(asked: ScheduleOptions, before: ScheduleOptions) -> ScheduleOptions {
+pub(crate) fn overlay(asked: ScheduleOptions, before: ScheduleOptions) -> ScheduleOptions {
     ScheduleOptions {
         overlap: asked.overlap.or(before.overlap),
         missed: asked.missed.or(before.missed),
@@ -78,7 +79,7 @@ pub(super) fn overlay(asked: ScheduleOptions, before: ScheduleOptions) -> Schedu
 }
 
 /// Every default.
-pub(super) fn defaults() -> ScheduleOptions {
+pub(crate) fn defaults() -> ScheduleOptions {
     ScheduleOptions {
         overlap: Some(Overlap::default()),
         missed: Some(MissedRuns::default()),
@@ -93,7 +94,7 @@ pub(super) fn defaults() -> ScheduleOptions {
     }
 }
 
-pub(super) fn check_options(shared: &Schedules, options: &ScheduleOptions) -> Result<()> {
+pub(crate) fn check_options(webhooks: &Webhooks, options: &ScheduleOptions) -> Result<()> {
     let within = |field: &str, value: Option<u64>, least: u64, most: u64| match value {
         Some(value) if !(least..=most).contains(&value) => {
             Err(Error::bad_request(format!("`{field}` must be {least} to {most}")))
@@ -109,39 +110,45 @@ pub(super) fn check_options(shared: &Schedules, options: &ScheduleOptions) -> Re
     within("pause_after_failures", options.pause_after_failures.map(u64::from), 0, FAILURES_MAX.into())?;
     if let Some(alert) = &options.alert {
         within("alert.after_failures", Some(alert.after_failures.into()), 1, FAILURES_MAX.into())?;
-        shared.webhooks.check_url("alert.url", &alert.url)?;
+        webhooks.check_url("alert.url", &alert.url)?;
     }
     Ok(())
 }
 
 /// Refuses a target that could never work.
-pub(super) async fn check_target(app: &App, workspace: &WorkspaceId, target: &ScheduleTarget) -> Result<()> {
+pub(crate) async fn check_target(
+    scheduler: &Scheduler,
+    workspace: &WorkspaceId,
+    target: &ScheduleTarget,
+) -> Result<()> {
     match target {
-        ScheduleTarget::Http(target) => http_target::check(&app.webhooks, target),
-        ScheduleTarget::Command(target) => check_command(app, workspace, target).await,
+        ScheduleTarget::Http(target) => http_target::check(&scheduler.webhooks, target),
+        ScheduleTarget::Command(target) => check_command(scheduler, workspace, target).await,
         ScheduleTarget::Sandbox(target) => {
-            app.store.sandbox(Some(workspace), &target.sandbox_id).await?;
+            scheduler.sandboxes.store.sandbox(Some(workspace), &target.sandbox_id).await?;
             Ok(())
         }
-        ScheduleTarget::App(target) => app_target::check(app, workspace, target).await,
-        ScheduleTarget::Function(target) => services::check_function(app, workspace, target).await,
+        ScheduleTarget::App(target) => app_target::check(scheduler, workspace, target).await,
+        ScheduleTarget::Function(target) => scheduler.services.check_function(workspace, target).await,
         ScheduleTarget::Sql(target) => {
             if target.sql.is_empty() || target.sql.len() > SQL_BYTES_MAX {
                 return Err(Error::bad_request(format!("`target.sql` must be 1 to {SQL_BYTES_MAX} bytes")));
             }
-            services::check_database(app, workspace, target).await
+            scheduler.services.check_database(workspace, target).await
         }
     }
 }
 
-async fn check_command(app: &App, workspace: &WorkspaceId, target: &CommandTarget) -> Result<()> {
+async fn check_command(scheduler: &Scheduler, workspace: &WorkspaceId, target: &CommandTarget) -> Result<()> {
     validate::exec(&target.exec)?;
     if target.exec.timeout_seconds.is_some() {
         return Err(Error::bad_request("set `timeout_seconds` on the schedule, not on its command"));
     }
     match (&target.sandbox_id, &target.template) {
         (Some(_), Some(_)) => Err(Error::bad_request("give `sandbox_id` or `template`, not both")),
-        (Some(id), None) => app.store.sandbox(Some(workspace), id).await.map(drop).map_err(Into::into),
+        (Some(id), None) => {
+            scheduler.sandboxes.store.sandbox(Some(workspace), id).await.map(drop).map_err(Into::into)
+        }
         (None, Some(template)) => validate::template_name(template),
         (None, None) => Ok(()),
     }
@@ -155,7 +162,7 @@ fn function_of(spec: &ScheduleSpec) -> String {
 }
 
 /// What a target is, in a word.
-pub(super) fn target_kind(target: &ScheduleTarget) -> &'static str {
+pub(crate) fn target_kind(target: &ScheduleTarget) -> &'static str {
     match target {
         ScheduleTarget::Http(_) => "http",
         ScheduleTarget::Command(_) => "command",
@@ -167,7 +174,7 @@ pub(super) fn target_kind(target: &ScheduleTarget) -> &'static str {
 }
 
 /// A schedule as clients see it.
-pub(super) fn schedule_view(record: ScheduleRecord) -> Schedule {
+pub(crate) fn schedule_view(record: ScheduleRecord) -> Schedule {
     let function_id = function_of(&record.spec);
     let spec = record.spec;
     Schedule {
@@ -192,7 +199,7 @@ pub(super) fn schedule_view(record: ScheduleRecord) -> Schedule {
 }
 
 /// A run as clients see it.
-pub(super) fn run_view(schedule: &ScheduleRecord, record: RunRecord) -> ScheduleRun {
+pub(crate) fn run_view(schedule: &ScheduleRecord, record: RunRecord) -> ScheduleRun {
     let outcome = record.outcome;
     ScheduleRun {
         id: record.id,

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
+use pandastack_store::schedules::{RunOutcome, RunRecord, RunState, ScheduleRecord};
 use pandastack_types::api::HttpTarget;
 use pandastack_types::limits::RUN_OUTPUT_BYTES_MAX;
 use pandastack_types::{Error, Result};
 use pandastack_webhooks::{Webhooks, chain};
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 
-use super::runner::Attempt;
-use crate::store::schedules::{RunOutcome, RunRecord, RunState, ScheduleRecord};
+use crate::attempt::Attempt;
 
 /// Headers of one target.
 const HEADERS_MAX: usize = 64;
@@ -19,13 +19,13 @@ const BODY_BYTES_MAX: usize = 256 * 1024;
 const OWN_HEADERS: [&str; 5] = ["host", "content-length", "connection", "transfer-encoding", "upgrade"];
 
 /// Refuses a target that could never be called.
-pub(super) fn check(webhooks: &Webhooks, target: &HttpTarget) -> Result<()> {
+pub(crate) fn check(webhooks: &Webhooks, target: &HttpTarget) -> Result<()> {
     webhooks.check_url("target.url", &target.url)?;
     check_request(target)
 }
 
 /// Makes the request of a run.
-pub(super) async fn attempt(
+pub(crate) async fn attempt(
     webhooks: &Webhooks,
     target: &HttpTarget,
     schedule: &ScheduleRecord,
@@ -84,7 +84,7 @@ async fn exchange(request: reqwest::RequestBuilder) -> reqwest::Result<Attempt> 
 }
 
 /// What an answer makes of an attempt.
-pub(super) fn judged(status: reqwest::StatusCode, body: &[u8], truncated: bool) -> Attempt {
+pub(crate) fn judged(status: reqwest::StatusCode, body: &[u8], truncated: bool) -> Attempt {
     let is_good = status.is_success();
     let outcome = RunOutcome {
         exit_code: if is_good { 0 } else { -1 },
@@ -98,7 +98,7 @@ pub(super) fn judged(status: reqwest::StatusCode, body: &[u8], truncated: bool) 
 }
 
 /// Headers of a run. The key is the same for every attempt of it, so that a receiver can tell a repetition.
-pub(super) fn told(schedule: &ScheduleRecord, run: &RunRecord) -> [(&'static str, String); 5] {
+pub(crate) fn told(schedule: &ScheduleRecord, run: &RunRecord) -> [(&'static str, String); 5] {
     [
         ("idempotency-key", run.id.to_string()),
         ("x-pandastack-schedule-id", schedule.id.to_string()),
@@ -109,7 +109,7 @@ pub(super) fn told(schedule: &ScheduleRecord, run: &RunRecord) -> [(&'static str
 }
 
 /// Refuses a request that could never be made, wherever it goes.
-pub(super) fn check_request(target: &HttpTarget) -> Result<()> {
+pub(crate) fn check_request(target: &HttpTarget) -> Result<()> {
     method(target)?;
     headers(target)?;
     match &target.body {
@@ -120,7 +120,7 @@ pub(super) fn check_request(target: &HttpTarget) -> Result<()> {
     }
 }
 
-pub(super) fn method(target: &HttpTarget) -> Result<reqwest::Method> {
+pub(crate) fn method(target: &HttpTarget) -> Result<reqwest::Method> {
     let text = target.method.as_deref().unwrap_or("POST");
     let known = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"];
     match known.iter().find(|known| known.eq_ignore_ascii_case(text)) {
@@ -129,7 +129,7 @@ pub(super) fn method(target: &HttpTarget) -> Result<reqwest::Method> {
     }
 }
 
-pub(super) fn headers(target: &HttpTarget) -> Result<HeaderMap> {
+pub(crate) fn headers(target: &HttpTarget) -> Result<HeaderMap> {
     if target.headers.len() > HEADERS_MAX {
         return Err(Error::bad_request(format!("`target.headers` can have at most {HEADERS_MAX} headers")));
     }

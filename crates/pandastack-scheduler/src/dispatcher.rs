@@ -1,6 +1,6 @@
 //! The loop that fires schedules and begins runs.
 //!
-//! [`Scheduler::step`] does what is to be done at a time and says when to look again; it knows no clock, so tests drive
+//! [`Dispatcher::step`] does what is to be done at a time and says when to look again; it knows no clock, so tests drive
 //! it on a virtual one. It takes no other input: whatever is due is handled, so a missed or repeated wake-up does no harm,
 //! and several schedulers on one store decide each instant once.
 
@@ -9,17 +9,21 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use pandastack_schedule::{MissedPolicy, Timing, backoff, due, jitter};
+use pandastack_store as store;
+use pandastack_store::clock::now;
+use pandastack_store::schedules::{
+    Firing, RunEnd, RunOutcome, RunRecord, RunState, RunStore, ScheduleRecord, ScheduleStore,
+};
 use pandastack_types::ScheduleRunId;
 use pandastack_types::api::{MissedRuns, RunOrigin};
 use pandastack_types::limits::RUNS_AT_ONCE_MAX;
+use pandastack_webhooks::Webhooks;
 use tokio_util::sync::CancellationToken;
 
-use super::runner::Runner;
-use super::timer::WallTimer;
-use super::{Schedules, alert, spec};
-use crate::clock::now;
-use crate::store::schedules::{Firing, RunEnd, RunOutcome, RunRecord, RunState, ScheduleRecord};
-use crate::store::{self, Store};
+use crate::activity::Activity;
+use crate::attempt::Runner;
+use crate::timer::WallTimer;
+use crate::{alert, spec};
 
 /// Schedules decided in one transaction.
 const FIRED_AT_ONCE: u32 = 256;
@@ -29,18 +33,21 @@ const STORE_RETRY: Duration = Duration::from_secs(1);
 const SLEEP_MAX: Duration = Duration::from_secs(3600);
 
 /// Fires schedules of one store.
-pub(super) struct Scheduler {
-    pub(super) store: Arc<dyn Store>,
-    pub(super) runner: Arc<dyn Runner>,
-    pub(super) shared: Arc<Schedules>,
+pub(crate) struct Dispatcher {
+    pub(crate) store: Arc<dyn ScheduleStore>,
+    pub(crate) run_store: Arc<dyn RunStore>,
+    pub(crate) runner: Arc<dyn Runner>,
+    pub(crate) activity: Arc<Activity>,
+    /// Sends alerts.
+    pub(crate) webhooks: Arc<Webhooks>,
     /// Names this process in the runs that it works on.
-    pub(super) instance: String,
+    pub(crate) instance: String,
     /// The time, for when runs end.
-    pub(super) clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
+    pub(crate) clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
 }
 
 /// Runs until shutdown.
-pub(super) async fn run(scheduler: Arc<Scheduler>, shutdown: &CancellationToken) {
+pub(crate) async fn run(dispatcher: Arc<Dispatcher>, shutdown: &CancellationToken) {
     let timer = match WallTimer::new() {
         Ok(timer) => timer,
         Err(error) => {
@@ -48,7 +55,7 @@ pub(super) async fn run(scheduler: Arc<Scheduler>, shutdown: &CancellationToken)
             return;
         }
     };
-    while let Err(error) = scheduler.take_over(now()).await {
+    while let Err(error) = dispatcher.take_over(now()).await {
         tracing::warn!(%error, "schedules cannot be read; tried again");
         tokio::select! {
             () = shutdown.cancelled() => return,
@@ -56,7 +63,7 @@ pub(super) async fn run(scheduler: Arc<Scheduler>, shutdown: &CancellationToken)
         }
     }
     loop {
-        let wake_at = match scheduler.step(now()).await {
+        let wake_at = match dispatcher.step(now()).await {
             Ok(next) => next.unwrap_or(Timestamp::MAX).min(later(now(), SLEEP_MAX)),
             Err(error) => {
                 tracing::warn!(%error, "schedules are looked at again soon");
@@ -65,7 +72,7 @@ pub(super) async fn run(scheduler: Arc<Scheduler>, shutdown: &CancellationToken)
         };
         tokio::select! {
             () = shutdown.cancelled() => break,
-            () = scheduler.shared.changed.notified() => {}
+            () = dispatcher.activity.changed.notified() => {}
             slept = timer.sleep_until(wake_at) => {
                 if let Err(error) = slept {
                     tracing::error!(%error, "the wall clock's timer failed");
@@ -74,15 +81,15 @@ pub(super) async fn run(scheduler: Arc<Scheduler>, shutdown: &CancellationToken)
         }
     }
     // What is under way ends with this process; the next one tries it again.
-    scheduler.shared.end_all();
-    scheduler.shared.tasks.close();
-    scheduler.shared.tasks.wait().await;
+    dispatcher.activity.end_all();
+    dispatcher.activity.tasks.close();
+    dispatcher.activity.tasks.wait().await;
 }
 
-impl Scheduler {
+impl Dispatcher {
     /// Takes over what an earlier process left, and looks again at when cron schedules run next: time zones change.
-    pub(super) async fn take_over(&self, now: Timestamp) -> store::Result<()> {
-        let interrupted = self.store.take_over_runs(&self.instance, now).await?;
+    pub(crate) async fn take_over(&self, now: Timestamp) -> store::Result<()> {
+        let interrupted = self.run_store.take_over_runs(&self.instance, now).await?;
         if interrupted > 0 {
             tracing::info!(interrupted, "runs of schedules were cut off by a restart");
         }
@@ -98,7 +105,7 @@ impl Scheduler {
     }
 
     /// Does what is to be done now; answers when there is more.
-    pub(super) async fn step(self: &Arc<Self>, now: Timestamp) -> store::Result<Option<Timestamp>> {
+    pub(crate) async fn step(self: &Arc<Self>, now: Timestamp) -> store::Result<Option<Timestamp>> {
         loop {
             let due = self.store.schedules_due(now, FIRED_AT_ONCE).await?;
             let firings: Vec<_> = due.iter().map(|schedule| decide(schedule, now)).collect();
@@ -117,7 +124,7 @@ impl Scheduler {
     }
 
     fn room(&self) -> u32 {
-        u32::try_from(RUNS_AT_ONCE_MAX.saturating_sub(self.shared.count_under_way())).unwrap_or(0)
+        u32::try_from(RUNS_AT_ONCE_MAX.saturating_sub(self.activity.count_under_way())).unwrap_or(0)
     }
 
     /// Begins runs that may; whether any run changed.
@@ -126,16 +133,16 @@ impl Scheduler {
         if room == 0 {
             return Ok(false);
         }
-        let claimed = self.store.claim_runs(&self.instance, now, room).await?;
+        let claimed = self.run_store.claim_runs(&self.instance, now, room).await?;
         let changed = !claimed.started.is_empty() || !claimed.ended.is_empty();
         for id in &claimed.ended {
-            self.shared.end(id);
+            self.activity.end(id);
         }
         for (schedule, run) in claimed.started {
-            self.shared.count_begin(&run, (self.clock)());
-            let stop = self.shared.begin(&run.id);
+            self.activity.count_begin(&run, (self.clock)());
+            let stop = self.activity.begin(&run.id);
             let owner = Arc::clone(self);
-            self.shared.tasks.spawn(async move { owner.work(schedule, run, stop).await });
+            self.activity.tasks.spawn(async move { owner.work(schedule, run, stop).await });
         }
         Ok(changed)
     }
@@ -147,7 +154,11 @@ impl Scheduler {
             // Replaced, cancelled, deleted or cut off: the record says which, and this result is nobody's.
             return;
         }
-        self.shared.count_attempt(&schedule, attempt.state, attempt.outcome.duration_ms);
+        self.activity.count_attempt(
+            spec::target_kind(&schedule.spec.target),
+            attempt.state,
+            attempt.outcome.duration_ms,
+        );
         let at = (self.clock)();
         let retry_at = match attempt.state {
             RunState::Success => None,
@@ -162,16 +173,16 @@ impl Scheduler {
             at,
         };
         self.record_end(&end).await;
-        self.shared.done(&run.id);
+        self.activity.done(&run.id);
         if end.retry_at.is_none() {
-            self.shared.tell(&run.id);
+            self.activity.tell(&run.id);
         }
-        self.shared.wake();
+        self.activity.wake();
     }
 
     /// Writes an end down, for as long as it takes: without it the run would stay under way for ever.
     async fn record_end(&self, end: &RunEnd) {
-        while let Err(error) = self.store.end_run(end).await {
+        while let Err(error) = self.run_store.end_run(end).await {
             tracing::warn!(run = %end.run, %error, "the end of a run is not recorded yet");
             tokio::time::sleep(STORE_RETRY).await;
         }
@@ -259,7 +270,7 @@ fn new_run(schedule: &ScheduleRecord, instant: Timestamp, is_catch_up: bool, now
 }
 
 /// A run that a client asks for.
-pub(super) fn manual_run(schedule: &ScheduleRecord, now: Timestamp) -> RunRecord {
+pub(crate) fn manual_run(schedule: &ScheduleRecord, now: Timestamp) -> RunRecord {
     RunRecord { origin: RunOrigin::Manual, not_before: now, ..new_run(schedule, now, false, now) }
 }
 
@@ -287,7 +298,7 @@ fn retry_at(schedule: &ScheduleRecord, run: &RunRecord, at: Timestamp) -> Option
 }
 
 /// A time later, as far as time goes.
-pub(super) fn later(at: Timestamp, wait: Duration) -> Timestamp {
+pub(crate) fn later(at: Timestamp, wait: Duration) -> Timestamp {
     let wait = SignedDuration::try_from(wait).unwrap_or(SignedDuration::MAX);
     at.checked_add(wait).unwrap_or(Timestamp::MAX)
 }

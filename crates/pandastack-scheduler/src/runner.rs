@@ -6,6 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use pandastack_sandboxes::ops;
+use pandastack_sandboxes::ops::lifecycle::Move;
+use pandastack_store::schedules::{RunOutcome, RunRecord, RunState, ScheduleRecord};
 use pandastack_types::api::{
     CommandTarget, ExecRequest, ExecResult, Keep, RunRequest, SandboxAction, SandboxTarget, ScheduleTarget,
 };
@@ -13,11 +16,9 @@ use pandastack_types::limits::{EXEC_TIMEOUT_SECONDS_DEFAULT, RUN_OUTPUT_BYTES_MA
 use pandastack_types::{Error, ErrorCode, Result, SandboxId};
 use tokio_util::sync::CancellationToken;
 
-use super::{app_target, http_target, services};
-use crate::app::App;
-use crate::sandboxes::ops;
-use crate::sandboxes::ops::lifecycle::Move;
-use crate::store::schedules::{RunOutcome, RunRecord, RunState, ScheduleRecord};
+use crate::attempt::{Attempt, Runner};
+use crate::scheduler::Scheduler;
+use crate::{app_target, http_target};
 
 /// How much longer than its own timeout a target may take to say so.
 const GRACE: Duration = Duration::from_secs(60);
@@ -25,22 +26,8 @@ const GRACE: Duration = Duration::from_secs(60);
 /// How long a command that was killed may take to end before it is looked for again.
 const KILL_AGAIN: Duration = Duration::from_secs(1);
 
-/// How an attempt ended.
-#[derive(Debug, Clone)]
-pub(super) struct Attempt {
-    pub(super) state: RunState,
-    pub(super) outcome: RunOutcome,
-}
-
-/// Runs targets.
-#[async_trait]
-pub(super) trait Runner: Send + Sync {
-    /// Makes one attempt. When `stop` is cancelled nobody wants its result any more.
-    async fn attempt(&self, schedule: &ScheduleRecord, run: &RunRecord, stop: &CancellationToken) -> Attempt;
-}
-
 /// The real one.
-pub(super) struct Targets(pub(super) Arc<App>);
+pub(crate) struct Targets(pub(crate) Arc<Scheduler>);
 
 #[async_trait]
 impl Runner for Targets {
@@ -58,7 +45,7 @@ impl Runner for Targets {
     }
 }
 
-pub(super) fn timeout_of(schedule: &ScheduleRecord) -> Duration {
+pub(crate) fn timeout_of(schedule: &ScheduleRecord) -> Duration {
     let seconds = schedule.spec.options.timeout_seconds.unwrap_or(EXEC_TIMEOUT_SECONDS_DEFAULT);
     Duration::from_secs(seconds)
 }
@@ -75,17 +62,17 @@ fn succeeded(outcome: RunOutcome) -> Attempt {
 }
 
 async fn dispatch(
-    app: &Arc<App>,
+    scheduler: &Arc<Scheduler>,
     schedule: &ScheduleRecord,
     run: &RunRecord,
     stop: &CancellationToken,
 ) -> Result<Attempt> {
     // A command sees to its own end: its process must not be left behind.
     if let ScheduleTarget::Command(target) = &schedule.spec.target {
-        return command(app, target, schedule, run, stop).await;
+        return command(scheduler, target, schedule, run, stop).await;
     }
     tokio::select! {
-        ended = call(app, schedule, run) => ended,
+        ended = call(scheduler, schedule, run) => ended,
         () = stop.cancelled() => Err(ended_early()),
     }
 }
@@ -95,39 +82,44 @@ fn ended_early() -> Error {
 }
 
 /// Everything but commands: what is called ends by itself.
-async fn call(app: &Arc<App>, schedule: &ScheduleRecord, run: &RunRecord) -> Result<Attempt> {
+async fn call(scheduler: &Arc<Scheduler>, schedule: &ScheduleRecord, run: &RunRecord) -> Result<Attempt> {
     let limit = timeout_of(schedule);
     match &schedule.spec.target {
         ScheduleTarget::Http(target) => {
-            Ok(http_target::attempt(&app.webhooks, target, schedule, run, limit).await)
+            Ok(http_target::attempt(&scheduler.webhooks, target, schedule, run, limit).await)
         }
         ScheduleTarget::Command(_) => Err(Error::internal("a command is not a call")),
-        ScheduleTarget::Sandbox(target) => sandbox(app, target, schedule).await,
-        ScheduleTarget::App(target) => app_target::attempt(app, target, schedule, run, limit).await,
+        ScheduleTarget::Sandbox(target) => sandbox(scheduler, target, schedule).await,
+        ScheduleTarget::App(target) => app_target::attempt(scheduler, target, schedule, run, limit).await,
         ScheduleTarget::Function(target) => {
-            let attempt = services::invoke_function(app, schedule, run, target).await?;
+            let attempt =
+                scheduler.services.invoke_function(&schedule.workspace, target, run.attempt).await?;
             Ok(Attempt { outcome: bounded(attempt.outcome), ..attempt })
         }
         ScheduleTarget::Sql(target) => {
-            let stdout = services::run_sql(app, schedule, target, limit).await?;
+            let stdout = scheduler.services.run_sql(&schedule.workspace, target, limit).await?;
             Ok(succeeded(bounded(RunOutcome { stdout, ..RunOutcome::default() })))
         }
     }
 }
 
-async fn sandbox(app: &Arc<App>, target: &SandboxTarget, schedule: &ScheduleRecord) -> Result<Attempt> {
-    let (record, client) = ops::live(app, &schedule.workspace, &target.sandbox_id).await?;
+async fn sandbox(
+    scheduler: &Arc<Scheduler>,
+    target: &SandboxTarget,
+    schedule: &ScheduleRecord,
+) -> Result<Attempt> {
+    let (record, client) = ops::live(&scheduler.sandboxes, &schedule.workspace, &target.sandbox_id).await?;
     let movement = match target.action {
         SandboxAction::Wake => Move::Wake,
         SandboxAction::Hibernate => Move::Hibernate(Keep::default()),
     };
-    let record = ops::lifecycle::go(&app.sandboxes, record, client, movement, false).await?;
+    let record = ops::lifecycle::go(&scheduler.sandboxes, record, client, movement, false).await?;
     let stdout = format!("{} is {}", record.id, record.state.as_str());
     Ok(succeeded(RunOutcome { stdout, sandbox: Some(record.id), ..RunOutcome::default() }))
 }
 
 async fn command(
-    app: &Arc<App>,
+    scheduler: &Arc<Scheduler>,
     target: &CommandTarget,
     schedule: &ScheduleRecord,
     run: &RunRecord,
@@ -137,8 +129,8 @@ async fn command(
     exec.timeout_seconds = Some(timeout_of(schedule).as_secs());
     exec.env.get_or_insert_default().extend(context(schedule, run));
     let (sandbox, result) = match &target.sandbox_id {
-        Some(id) => (id.clone(), in_sandbox(app, id, schedule, run, &exec, stop).await?),
-        None => fresh(app, target, schedule, exec, stop).await?,
+        Some(id) => (id.clone(), in_sandbox(scheduler, id, schedule, run, &exec, stop).await?),
+        None => fresh(scheduler, target, schedule, exec, stop).await?,
     };
     let outcome = RunOutcome {
         exit_code: result.exit_code,
@@ -155,7 +147,7 @@ async fn command(
 
 /// In a sandbox that exists. One that is ended early, or was left by a server that was killed, leaves no process behind.
 async fn in_sandbox(
-    app: &Arc<App>,
+    scheduler: &Arc<Scheduler>,
     id: &SandboxId,
     schedule: &ScheduleRecord,
     run: &RunRecord,
@@ -164,15 +156,15 @@ async fn in_sandbox(
 ) -> Result<ExecResult> {
     let (workspace, tag) = (&schedule.workspace, format!("schedule-run-{}", run.id));
     if run.attempt > 1 {
-        ops::exec::kill(app, workspace, id, &tag).await?;
+        ops::exec::kill(&scheduler.sandboxes, workspace, id, &tag).await?;
     }
-    let mut running = pin!(ops::exec::exec(app, workspace, id, exec, &tag));
+    let mut running = pin!(ops::exec::exec(&scheduler.sandboxes, workspace, id, exec, &tag));
     tokio::select! {
         ended = &mut running => return ended,
         () = stop.cancelled() => {}
     }
     loop {
-        ops::exec::kill(app, workspace, id, &tag).await?;
+        ops::exec::kill(&scheduler.sandboxes, workspace, id, &tag).await?;
         // A command that was only about to begin is not listed yet.
         if tokio::time::timeout(KILL_AGAIN, &mut running).await.is_ok() {
             return Err(ended_early());
@@ -181,19 +173,19 @@ async fn in_sandbox(
 }
 
 async fn fresh(
-    app: &Arc<App>,
+    scheduler: &Arc<Scheduler>,
     target: &CommandTarget,
     schedule: &ScheduleRecord,
     exec: ExecRequest,
     stop: &CancellationToken,
 ) -> Result<(SandboxId, ExecResult)> {
     let request = RunRequest { template: target.template.clone(), exec };
-    let ran = ops::exec::run(&app.sandboxes, schedule.workspace.clone(), request, stop.clone()).await?;
+    let ran = ops::exec::run(&scheduler.sandboxes, schedule.workspace.clone(), request, stop.clone()).await?;
     Ok((ran.sandbox_id, ran.result))
 }
 
 /// What a target is told of its run, so that it can tell a repeated attempt from a new run.
-pub(super) fn context(schedule: &ScheduleRecord, run: &RunRecord) -> BTreeMap<String, String> {
+pub(crate) fn context(schedule: &ScheduleRecord, run: &RunRecord) -> BTreeMap<String, String> {
     [
         ("PANDASTACK_SCHEDULE_ID", schedule.id.to_string()),
         ("PANDASTACK_RUN_ID", run.id.to_string()),

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use pandastack_webhooks::ANSWER_WAIT;
+use pandastack_store as store;
+use pandastack_store::schedules::{RunRecord, ScheduleRecord};
+use pandastack_webhooks::{ANSWER_WAIT, Webhooks};
 use serde_json::json;
 
-use super::scheduler::{Scheduler, later};
-use super::{Schedules, spec};
-use crate::store::schedules::{RunRecord, ScheduleRecord};
-use crate::store::{self};
+use crate::dispatcher::{Dispatcher, later};
+use crate::spec;
 
 /// Times that an alert is tried.
 const ATTEMPTS_MAX: u32 = 5;
@@ -23,13 +23,13 @@ const RETRY_WAIT: Duration = Duration::from_secs(15);
 const ALERTS_AT_ONCE: u32 = 32;
 
 /// Begins to send the alerts that are due.
-pub(super) async fn send_due(scheduler: &Arc<Scheduler>, now: Timestamp) -> store::Result<()> {
+pub(crate) async fn send_due(dispatcher: &Arc<Dispatcher>, now: Timestamp) -> store::Result<()> {
     let retry_at = later(now, ANSWER_WAIT + RETRY_WAIT);
-    for (schedule, run) in scheduler.store.claim_alerts(now, retry_at, ALERTS_AT_ONCE).await? {
-        let owner = Arc::clone(scheduler);
-        scheduler.shared.tasks.spawn(async move {
+    for (schedule, run) in dispatcher.store.claim_alerts(now, retry_at, ALERTS_AT_ONCE).await? {
+        let owner = Arc::clone(dispatcher);
+        dispatcher.activity.tasks.spawn(async move {
             let attempts = schedule.alert.as_ref().map_or(0, |alert| alert.attempts) + 1;
-            let sent = send(&owner.shared, &schedule, &run).await;
+            let sent = send(&owner.webhooks, &schedule, &run).await;
             if let Err(why) = &sent {
                 tracing::warn!(schedule = %schedule.id, attempts, why, "an alert was not delivered");
             }
@@ -37,14 +37,14 @@ pub(super) async fn send_due(scheduler: &Arc<Scheduler>, now: Timestamp) -> stor
                 if let Err(error) = owner.store.settle_alert(&schedule.id, &run.id).await {
                     tracing::warn!(schedule = %schedule.id, %error, "an alert may be sent again");
                 }
-                owner.shared.wake();
+                owner.activity.wake();
             }
         });
     }
     Ok(())
 }
 
-async fn send(shared: &Schedules, schedule: &ScheduleRecord, run: &RunRecord) -> Result<(), String> {
+async fn send(webhooks: &Webhooks, schedule: &ScheduleRecord, run: &RunRecord) -> Result<(), String> {
     let Some(alert) = &schedule.spec.options.alert else { return Ok(()) };
     let body = json!({
         "event": "schedule.failing",
@@ -52,5 +52,5 @@ async fn send(shared: &Schedules, schedule: &ScheduleRecord, run: &RunRecord) ->
         "schedule": spec::schedule_view(schedule.clone()),
         "run": spec::run_view(schedule, run.clone()),
     });
-    shared.webhooks.deliver("alert.url", &alert.url, &body).await
+    webhooks.deliver("alert.url", &alert.url, &body).await
 }

@@ -7,6 +7,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::{SignedDuration, Timestamp};
+use pandastack_store::TokenStore;
+use pandastack_store::schedules::{
+    RunOutcome, RunRecord, RunState, RunStore, ScheduleRecord, ScheduleSpec, ScheduleStore,
+};
+use pandastack_store::sql::SqlStore;
 use pandastack_types::api::{
     HttpTarget, MissedRuns, Overlap, ScheduleAlert, ScheduleOptions, ScheduleTarget, ScheduleTiming,
 };
@@ -15,14 +20,10 @@ use pandastack_types::{ScheduleId, ScheduleRunId, WorkspaceId};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use super::runner::{Attempt, Runner};
-use super::scheduler::Scheduler;
-use super::{Schedules, spec};
-use crate::store::schedules::{
-    RunOutcome, RunRecord, RunState, RunStore, ScheduleRecord, ScheduleSpec, ScheduleStore,
-};
-use crate::store::sql::SqlStore;
-use crate::store::{Store, TokenStore};
+use crate::activity::Activity;
+use crate::attempt::{Attempt, Runner};
+use crate::dispatcher::Dispatcher;
+use crate::spec;
 
 /// Longest wait for anything.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -84,12 +85,14 @@ impl World {
         self.clock.store(to.as_microsecond(), Ordering::SeqCst);
     }
 
-    fn scheduler(&self, instance: &str) -> Arc<Scheduler> {
+    fn scheduler(&self, instance: &str) -> Arc<Dispatcher> {
         let clock = Arc::clone(&self.clock);
-        Arc::new(Scheduler {
-            store: Arc::clone(&self.store) as Arc<dyn Store>,
+        Arc::new(Dispatcher {
+            store: Arc::clone(&self.store) as Arc<dyn ScheduleStore>,
+            run_store: Arc::clone(&self.store) as Arc<dyn RunStore>,
             runner: Arc::clone(&self.fake) as Arc<dyn Runner>,
-            shared: Arc::new(Schedules::new(Arc::new(pandastack_webhooks::Webhooks::new(true)))),
+            activity: Arc::new(Activity::new()),
+            webhooks: Arc::new(pandastack_webhooks::Webhooks::new(true)),
             instance: instance.to_owned(),
             clock: Arc::new(move || Timestamp::from_microsecond(clock.load(Ordering::SeqCst)).unwrap()),
         })
@@ -137,7 +140,7 @@ impl World {
     }
 
     /// Goes from one thing to do to the next until a time, letting every run end.
-    async fn go_until(&self, scheduler: &Arc<Scheduler>, end: Timestamp) {
+    async fn go_until(&self, scheduler: &Arc<Dispatcher>, end: Timestamp) {
         loop {
             let next = scheduler.step(self.now()).await.unwrap();
             if idle(scheduler).await {
@@ -152,11 +155,11 @@ impl World {
 }
 
 /// Waits until no run is under way; whether there was one.
-async fn idle(scheduler: &Arc<Scheduler>) -> bool {
+async fn idle(scheduler: &Arc<Dispatcher>) -> bool {
     let mut waited = false;
-    while scheduler.shared.count_under_way() > 0 {
+    while scheduler.activity.count_under_way() > 0 {
         waited = true;
-        tokio::time::timeout(PATIENCE, scheduler.shared.changed.notified()).await.unwrap();
+        tokio::time::timeout(PATIENCE, scheduler.activity.changed.notified()).await.unwrap();
     }
     waited
 }
@@ -326,7 +329,7 @@ async fn a_run_that_a_crash_cut_off_is_tried_again_but_not_for_ever() {
         calls(&world.fake, life as usize + 1).await;
         let runs = world.runs(&schedule).await;
         assert_eq!((runs.len(), runs[0].state, runs[0].attempt), (1, RunState::Running, life + 1));
-        scheduler.shared.end_all();
+        scheduler.activity.end_all();
     }
     world.scheduler("last").take_over(world.now()).await.unwrap();
     let runs = world.runs(&schedule).await;

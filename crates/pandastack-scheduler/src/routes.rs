@@ -8,6 +8,7 @@ use axum::{Json, Router};
 use http::StatusCode;
 use jiff::Timestamp;
 use pandastack_rest::{ApiError, ApiResult, Caller, Id, JsonBody, Query};
+use pandastack_store::clock::now;
 use pandastack_types::api::{
     CreateSchedule, Items, NextRuns, PatchSchedule, PreviewSchedule, Schedule, ScheduleRun, TriggerSchedule,
 };
@@ -15,15 +16,14 @@ use pandastack_types::limits::RUNS_KEPT_MAX;
 use pandastack_types::{Error, ErrorBody, ScheduleId, ScheduleRunId};
 use serde::Deserialize;
 
-use super::{ops, spec};
-use crate::app::App;
-use crate::clock::now;
+use crate::scheduler::Scheduler;
+use crate::{ops, spec};
 
 /// Runs in an answer that names no number.
 const RUNS_DEFAULT: u32 = 100;
 
 /// `{id}/runs/{run}`: a run of a schedule.
-pub(crate) struct RunPath(ScheduleId, ScheduleRunId);
+pub struct RunPath(ScheduleId, ScheduleRunId);
 
 impl<S: Send + Sync> axum::extract::FromRequestParts<S> for RunPath {
     type Rejection = ApiError;
@@ -37,7 +37,7 @@ impl<S: Send + Sync> axum::extract::FromRequestParts<S> for RunPath {
 }
 
 /// Calls that may be repeated.
-pub(crate) fn routes() -> Router<Arc<App>> {
+pub fn repeatable<S>(scheduler: &Arc<Scheduler>) -> Router<S> {
     Router::new()
         .route("/schedules", get(list))
         .route("/schedules/preview", post(preview))
@@ -46,85 +46,93 @@ pub(crate) fn routes() -> Router<Arc<App>> {
         .route("/schedules/{id}/runs", get(runs))
         .route("/schedules/{id}/runs/{run}", get(get_run))
         .route("/schedules/{id}/runs/{run}/cancel", post(cancel_run))
+        .with_state(Arc::clone(scheduler))
 }
 
 /// Calls that take an `Idempotency-Key`.
-pub(crate) fn once_only() -> Router<Arc<App>> {
-    Router::new().route("/schedules", post(create)).route("/schedules/{id}/trigger", post(trigger))
+pub fn once_only<S>(scheduler: &Arc<Scheduler>) -> Router<S> {
+    Router::new()
+        .route("/schedules", post(create))
+        .route("/schedules/{id}/trigger", post(trigger))
+        .with_state(Arc::clone(scheduler))
 }
 
 /// Make a schedule.
 #[utoipa::path(post, path = "/v1/schedules", tag = "schedules", request_body = CreateSchedule, responses(
     (status = 200, body = Schedule), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
     (status = 429, body = ErrorBody)))]
-pub(crate) async fn create(
-    State(app): State<Arc<App>>,
+pub async fn create(
+    State(scheduler): State<Arc<Scheduler>>,
     caller: Caller,
     JsonBody(request): JsonBody<CreateSchedule>,
 ) -> ApiResult<Json<Schedule>> {
-    let record = ops::create(&app, caller.workspace, request).await?;
+    let record = ops::create(&scheduler, caller.workspace, request).await?;
     Ok(Json(spec::schedule_view(record)))
 }
 
 /// List schedules.
 #[utoipa::path(get, path = "/v1/schedules", tag = "schedules", responses((status = 200, body = Items<Schedule>)))]
-pub(crate) async fn list(State(app): State<Arc<App>>, caller: Caller) -> ApiResult<Json<Items<Schedule>>> {
-    let records = app.store.schedules(&caller.workspace).await?;
+pub async fn list(
+    State(scheduler): State<Arc<Scheduler>>,
+    caller: Caller,
+) -> ApiResult<Json<Items<Schedule>>> {
+    let records = scheduler.store.schedules(&caller.workspace).await?;
     Ok(Json(Items { items: records.into_iter().map(spec::schedule_view).collect() }))
 }
 
 /// Look at a schedule.
 #[utoipa::path(get, path = "/v1/schedules/{id}", tag = "schedules", params(("id" = ScheduleId, Path)), responses(
     (status = 200, body = Schedule), (status = 404, body = ErrorBody)))]
-pub(crate) async fn get_one(
-    State(app): State<Arc<App>>,
+pub async fn get_one(
+    State(scheduler): State<Arc<Scheduler>>,
     caller: Caller,
     Id(id): Id<ScheduleId>,
 ) -> ApiResult<Json<Schedule>> {
-    Ok(Json(spec::schedule_view(app.store.schedule(&caller.workspace, &id).await?)))
+    Ok(Json(spec::schedule_view(scheduler.store.schedule(&caller.workspace, &id).await?)))
 }
 
 /// Change a schedule; what is not given stays.
 #[utoipa::path(patch, path = "/v1/schedules/{id}", tag = "schedules", params(("id" = ScheduleId, Path)),
     request_body = PatchSchedule, responses((status = 200, body = Schedule), (status = 400, body = ErrorBody),
     (status = 404, body = ErrorBody)))]
-pub(crate) async fn change(
-    State(app): State<Arc<App>>,
+pub async fn change(
+    State(scheduler): State<Arc<Scheduler>>,
     caller: Caller,
     Id(id): Id<ScheduleId>,
     JsonBody(request): JsonBody<PatchSchedule>,
 ) -> ApiResult<Json<Schedule>> {
-    Ok(Json(spec::schedule_view(ops::patch(&app, &caller.workspace, &id, request).await?)))
+    Ok(Json(spec::schedule_view(ops::patch(&scheduler, &caller.workspace, &id, request).await?)))
 }
 
 /// Delete a schedule with its history, ending what is under way.
 #[utoipa::path(delete, path = "/v1/schedules/{id}", tag = "schedules", params(("id" = ScheduleId, Path)), responses(
     (status = 204), (status = 404, body = ErrorBody)))]
-pub(crate) async fn delete(
-    State(app): State<Arc<App>>,
+pub async fn delete(
+    State(scheduler): State<Arc<Scheduler>>,
     caller: Caller,
     Id(id): Id<ScheduleId>,
 ) -> ApiResult<StatusCode> {
-    ops::delete(&app, &caller.workspace, &id).await?;
+    ops::delete(&scheduler, &caller.workspace, &id).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 /// Run a schedule now and wait for that run; its times stay as they are.
 #[utoipa::path(post, path = "/v1/schedules/{id}/trigger", tag = "schedules", params(("id" = ScheduleId, Path)),
     request_body = TriggerSchedule, responses((status = 200, body = ScheduleRun), (status = 404, body = ErrorBody)))]
-pub(crate) async fn trigger(
-    State(app): State<Arc<App>>,
+pub async fn trigger(
+    State(scheduler): State<Arc<Scheduler>>,
     caller: Caller,
     Id(id): Id<ScheduleId>,
     JsonBody(request): JsonBody<TriggerSchedule>,
 ) -> ApiResult<Json<ScheduleRun>> {
     let wait = request.wait.unwrap_or(true);
-    let (schedule, run) = ops::trigger(&app, &caller.workspace, &id, wait).await?;
+    let (schedule, run) = ops::trigger(&scheduler, &caller.workspace, &id, wait).await?;
     Ok(Json(spec::run_view(&schedule, run)))
 }
 
+/// Which runs to list.
 #[derive(Deserialize)]
-pub(crate) struct RunsQuery {
+pub struct RunsQuery {
     limit: Option<u32>,
     before: Option<Timestamp>,
 }
@@ -133,8 +141,8 @@ pub(crate) struct RunsQuery {
 #[utoipa::path(get, path = "/v1/schedules/{id}/runs", tag = "schedules", params(("id" = ScheduleId, Path),
     ("limit" = Option<u32>, Query), ("before" = Option<String>, Query, description = "Only runs recorded before this time")),
     responses((status = 200, body = Items<ScheduleRun>), (status = 404, body = ErrorBody)))]
-pub(crate) async fn runs(
-    State(app): State<Arc<App>>,
+pub async fn runs(
+    State(scheduler): State<Arc<Scheduler>>,
     caller: Caller,
     Id(id): Id<ScheduleId>,
     Query(query): Query<RunsQuery>,
@@ -143,8 +151,8 @@ pub(crate) async fn runs(
     if !(1..=RUNS_KEPT_MAX).contains(&limit) {
         return Err(Error::bad_request(format!("`limit` must be 1 to {RUNS_KEPT_MAX}")).into());
     }
-    let schedule = app.store.schedule(&caller.workspace, &id).await?;
-    let records = app.store.runs(&caller.workspace, &id, query.before, limit).await?;
+    let schedule = scheduler.store.schedule(&caller.workspace, &id).await?;
+    let records = scheduler.run_store.runs(&caller.workspace, &id, query.before, limit).await?;
     Ok(Json(Items { items: records.into_iter().map(|run| spec::run_view(&schedule, run)).collect() }))
 }
 
@@ -152,30 +160,31 @@ pub(crate) async fn runs(
 #[utoipa::path(get, path = "/v1/schedules/{id}/runs/{run}", tag = "schedules",
     params(("id" = ScheduleId, Path), ("run" = ScheduleRunId, Path)),
     responses((status = 200, body = ScheduleRun), (status = 404, body = ErrorBody)))]
-pub(crate) async fn get_run(
-    State(app): State<Arc<App>>,
+pub async fn get_run(
+    State(scheduler): State<Arc<Scheduler>>,
     caller: Caller,
     RunPath(id, run): RunPath,
 ) -> ApiResult<Json<ScheduleRun>> {
-    let schedule = app.store.schedule(&caller.workspace, &id).await?;
-    Ok(Json(spec::run_view(&schedule, app.store.run(&caller.workspace, &id, &run).await?)))
+    let schedule = scheduler.store.schedule(&caller.workspace, &id).await?;
+    Ok(Json(spec::run_view(&schedule, scheduler.run_store.run(&caller.workspace, &id, &run).await?)))
 }
 
 /// End a run before its end.
 #[utoipa::path(post, path = "/v1/schedules/{id}/runs/{run}/cancel", tag = "schedules",
     params(("id" = ScheduleId, Path), ("run" = ScheduleRunId, Path)),
     responses((status = 200, body = ScheduleRun), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
-pub(crate) async fn cancel_run(
-    State(app): State<Arc<App>>,
+pub async fn cancel_run(
+    State(scheduler): State<Arc<Scheduler>>,
     caller: Caller,
     RunPath(id, run): RunPath,
 ) -> ApiResult<Json<ScheduleRun>> {
-    let schedule = app.store.schedule(&caller.workspace, &id).await?;
-    Ok(Json(spec::run_view(&schedule, ops::cancel(&app, &caller.workspace, &id, &run).await?)))
+    let schedule = scheduler.store.schedule(&caller.workspace, &id).await?;
+    Ok(Json(spec::run_view(&schedule, ops::cancel(&scheduler, &caller.workspace, &id, &run).await?)))
 }
 
+/// How many times to list.
 #[derive(Deserialize)]
-pub(crate) struct NextQuery {
+pub struct NextQuery {
     count: Option<u32>,
 }
 
@@ -183,13 +192,13 @@ pub(crate) struct NextQuery {
 #[utoipa::path(get, path = "/v1/schedules/{id}/next", tag = "schedules", params(("id" = ScheduleId, Path),
     ("count" = Option<u32>, Query)), responses((status = 200, body = NextRuns), (status = 400, body = ErrorBody),
     (status = 404, body = ErrorBody)))]
-pub(crate) async fn next(
-    State(app): State<Arc<App>>,
+pub async fn next(
+    State(scheduler): State<Arc<Scheduler>>,
     caller: Caller,
     Id(id): Id<ScheduleId>,
     Query(query): Query<NextQuery>,
 ) -> ApiResult<Json<NextRuns>> {
-    let record = app.store.schedule(&caller.workspace, &id).await?;
+    let record = scheduler.store.schedule(&caller.workspace, &id).await?;
     let after = record.cursor.max(now());
     Ok(Json(ops::next_runs(&record.spec.timing, record.spec.anchor, after, query.count)?))
 }
@@ -197,6 +206,6 @@ pub(crate) async fn next(
 /// The times that a schedule would have, without making one.
 #[utoipa::path(post, path = "/v1/schedules/preview", tag = "schedules", request_body = PreviewSchedule, responses(
     (status = 200, body = NextRuns), (status = 400, body = ErrorBody)))]
-pub(crate) async fn preview(JsonBody(request): JsonBody<PreviewSchedule>) -> ApiResult<Json<NextRuns>> {
+pub async fn preview(JsonBody(request): JsonBody<PreviewSchedule>) -> ApiResult<Json<NextRuns>> {
     Ok(Json(ops::preview(&request)?))
 }

@@ -1,0 +1,84 @@
+//! Functions and databases as targets of schedules.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use pandastack_databases::ManagedDatabases;
+use pandastack_function_proto::Outcome;
+use pandastack_functions::invoke::{self, Asked};
+use pandastack_functions::{Functions, find_in, version_for};
+use pandastack_scheduler::{Attempt, Services};
+use pandastack_types::api::{DatabaseQuery, FunctionTarget, RunKind, SqlTarget};
+use pandastack_types::limits::DATABASE_QUERY_MS_MAX;
+use pandastack_types::{DatabaseId, Error, Result, WorkspaceId};
+
+use crate::store::databases::DatabaseRecord;
+use crate::store::schedules::{RunOutcome, RunState};
+
+/// The services that schedules call.
+pub(crate) struct ScheduleTargets {
+    pub(crate) functions: Arc<Functions>,
+    pub(crate) databases: Arc<ManagedDatabases>,
+}
+
+impl ScheduleTargets {
+    async fn database(&self, workspace: &WorkspaceId, target: &SqlTarget) -> Result<DatabaseRecord> {
+        let unknown = |_| Error::not_found("database", &target.database_id);
+        let id: DatabaseId = target.database_id.parse().map_err(unknown)?;
+        Ok(self.databases.sandboxes.store.database(Some(workspace), &id).await?)
+    }
+}
+
+#[async_trait]
+impl Services for ScheduleTargets {
+    async fn check_function(&self, workspace: &WorkspaceId, target: &FunctionTarget) -> Result<()> {
+        find_in(&self.functions, workspace, &target.function_id).await.map(drop)
+    }
+
+    async fn check_database(&self, workspace: &WorkspaceId, target: &SqlTarget) -> Result<()> {
+        self.database(workspace, target).await.map(drop)
+    }
+
+    async fn invoke_function(
+        &self,
+        workspace: &WorkspaceId,
+        target: &FunctionTarget,
+        attempt: u32,
+    ) -> Result<Attempt> {
+        let function = find_in(&self.functions, workspace, &target.function_id).await?;
+        let version = version_for(&function, None)?;
+        let input = target.input.clone().unwrap_or_else(|| serde_json::json!({}));
+        let event = serde_json::to_vec(&input).map_err(Error::internal)?;
+        let asked = Asked { attempt, ..Asked::new(RunKind::Schedule, version, event.into()) };
+        let answered = invoke::call(&self.functions, &function, asked).await?;
+        let state = match answered.outcome {
+            Outcome::Success => RunState::Success,
+            Outcome::Timeout => RunState::Timeout,
+            Outcome::Error | Outcome::Crashed => RunState::Error,
+        };
+        let outcome = RunOutcome {
+            exit_code: answered.run.exit_code,
+            stdout: String::from_utf8_lossy(&answered.body).into_owned(),
+            stderr: answered.run.stderr,
+            error: answered.run.error,
+            sandbox: answered.run.sandbox_id,
+            ..RunOutcome::default()
+        };
+        Ok(Attempt { state, outcome })
+    }
+
+    async fn run_sql(
+        &self,
+        workspace: &WorkspaceId,
+        target: &SqlTarget,
+        timeout: Duration,
+    ) -> Result<String> {
+        let record = self.database(workspace, target).await?;
+        let wait_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX).clamp(1, DATABASE_QUERY_MS_MAX);
+        let query =
+            DatabaseQuery { sql: target.sql.clone(), timeout_ms: Some(wait_ms), ..DatabaseQuery::default() };
+        let rows = pandastack_databases::routes::run_query(&self.databases, &record, query).await?;
+        serde_json::to_string(&rows).map_err(Error::internal)
+    }
+}

@@ -1,0 +1,21 @@
+//! One attempt of one run, and who makes it.
+
+use async_trait::async_trait;
+use pandastack_store::schedules::{RunOutcome, RunRecord, RunState, ScheduleRecord};
+use tokio_util::sync::CancellationToken;
+
+/// How an attempt ended.
+#[derive(Debug, Clone)]
+pub struct Attempt {
+    /// In which state.
+    pub state: RunState,
+    /// What came of it.
+    pub outcome: RunOutcome,
+}
+
+/// Runs targets.
+#[async_trait]
+pub(crate) trait Runner: Send + Sync {
+    /// Makes one attempt. When `stop` is cancelled nobody wants its result any more.
+    async fn attempt(&self, schedule: &ScheduleRecord, run: &RunRecord, stop: &CancellationToken) -> Attempt;
+}

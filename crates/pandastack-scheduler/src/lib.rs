@@ -1,0 +1,40 @@
+//! Schedules: cron, intervals and one-off times that call HTTP and apps, run commands, move sandboxes, invoke functions or run SQL.
+//!
+//! ```text
+//!   routes --> ops --> store <-- dispatcher.step(now) --> runner --> http | app | command | sandbox | services
+//!                        ^            |
+//!                 wake --+            +-- sleeps on the wall clock until the next thing to do (timer)
+//! ```
+//!
+//! Owns: what is due when, who runs it, how often it is tried, and the record of it. `pandastack_schedule` decides when;
+//! the store sees to it that each instant is decided once.
+//!
+//! Must hold: nothing is remembered here that is not in the store, so a `kill -9` at any point loses no run: what had
+//! begun is tried again as its next attempt. A schedule drives sandboxes through the same operations as the public API.
+//!
+//! Left to others: functions and databases, which are reached through [`Services`].
+
+#![forbid(unsafe_code)]
+
+mod activity;
+mod alert;
+mod app_target;
+mod attempt;
+mod background;
+mod dispatcher;
+mod http_target;
+mod ops;
+pub mod routes;
+mod runner;
+mod scheduler;
+mod services;
+mod spec;
+mod timer;
+
+#[cfg(test)]
+mod tests;
+
+pub use attempt::Attempt;
+pub use background::run;
+pub use scheduler::Scheduler;
+pub use services::Services;
