@@ -7,15 +7,16 @@
 
 use std::sync::Arc;
 
-use pandastack_types::{Owner, Result};
-
-use super::{backups, ops, owner, revive};
-use crate::service::ManagedDatabases;
 use pandastack_sandboxes::in_flight::Mark;
 use pandastack_sandboxes::ops as machines;
 use pandastack_sandboxes::volumes::owned;
 use pandastack_store::Select;
 use pandastack_store::databases::{DatabaseRecord, DatabaseState};
+use pandastack_types::{Owner, Result};
+
+use crate::service::ManagedDatabases;
+use crate::spec::owner;
+use crate::{backups, machines as own, ops, revive};
 
 /// Why a database is not there though somebody asked for it.
 const STOPPED: &str = "the server stopped while it was being made; delete it and make another";
@@ -47,7 +48,7 @@ async fn recover_one(app: &Arc<ManagedDatabases>, record: DatabaseRecord) -> Res
     match record.state {
         DatabaseState::Creating => give_up(app, record).await,
         DatabaseState::Ready => {
-            backups::remove_left(app, &record.id).await?;
+            backups::drill::remove_left(app, &record.id).await?;
             keep_named(app, &record).await
         }
         DatabaseState::Deleting => ops::remove(app, &record).await,
@@ -56,7 +57,7 @@ async fn recover_one(app: &Arc<ManagedDatabases>, record: DatabaseRecord) -> Res
 }
 
 async fn give_up(app: &Arc<ManagedDatabases>, record: DatabaseRecord) -> Result<()> {
-    ops::remove_machines(app, &record.id).await?;
+    own::remove_machines(app, &record.id).await?;
     owned::delete_all(&app.sandboxes, &record.workspace, &owner(&record.id)).await?;
     let mut failed = DatabaseRecord { state: DatabaseState::Failed, ..record };
     failed.spec.failure = Some(STOPPED.to_owned());

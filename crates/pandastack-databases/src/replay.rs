@@ -8,16 +8,16 @@ use std::time::Duration;
 
 use pandastack_edge::Trouble;
 use pandastack_postgres::{Endpoint, Entrance, LoginError, RunError, Session};
+use pandastack_store::SandboxRecord;
+use pandastack_store::databases::DatabaseRecord;
 use pandastack_types::api::ExecRequest;
 use pandastack_types::{DatabaseId, Error, Result, SandboxId};
 use tokio::time::Instant;
 
-use super::credentials::administrator;
-use super::server::{plain, refusal, run_in, run_refusal};
-use super::way;
+use crate::connector;
+use crate::credentials::administrator;
+use crate::server::{plain, refusal, run_in, run_refusal};
 use crate::service::ManagedDatabases;
-use pandastack_store::SandboxRecord;
-use pandastack_store::databases::DatabaseRecord;
 
 /// Starts what does not run, by the template's own program, and says why it cannot. That program waits ten minutes for the server and no longer:
 /// one that has more log to replay goes on with it, which [`REPLAYING`] tells, and the rest is started beside it.
@@ -114,7 +114,7 @@ pub(super) async fn look(
             Ok(found)
         }
         (None, Setback::Way(trouble)) => {
-            Err(refusal(way::explain(&trouble, sandbox, &endpoint(sandbox)).into()))
+            Err(refusal(connector::explain(&trouble, sandbox, &endpoint(sandbox)).into()))
         }
         (None, Setback::Session(error)) => Err(run_refusal(error)),
     }
@@ -125,7 +125,7 @@ async fn ask(
     original: &DatabaseId,
     sandbox: &SandboxId,
 ) -> Result<Replay, Setback> {
-    let backend = way::connect(app, sandbox, &endpoint(sandbox)).await.map_err(Setback::Way)?;
+    let backend = connector::connect(app, sandbox, &endpoint(sandbox)).await.map_err(Setback::Way)?;
     let session = Session::over(backend, &administrator(&app.sandboxes.link, Some(original))).await;
     let session = session.map_err(|error| Setback::Session(error.into()))?;
     let outcomes = run_in(session, &[plain("SELECT pg_is_in_recovery()")]).await.map_err(Setback::Session)?;

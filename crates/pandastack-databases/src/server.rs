@@ -8,13 +8,13 @@ use pandastack_postgres::{
     Backend, Bounds, ConnectError, Credentials, Databases, Endpoint, Entrance, LoginError, Outcome, RunError,
     Session, SqlError, Statement, scram_verifier,
 };
+use pandastack_store::databases::DatabaseRecord;
 use pandastack_types::api::{DatabaseStats, ExecRequest};
 use pandastack_types::{DatabaseId, Error, ErrorCode, Result, SandboxId};
 
-use super::credentials::{ADMINISTRATOR, DATABASE, TENANT, administrator, password, tenant};
-use super::way::{OneMachine, connect_first};
+use crate::connector::{OneMachine, connect_first};
+use crate::credentials::{ADMINISTRATOR, DATABASE, TENANT, administrator, password, tenant};
 use crate::service::ManagedDatabases;
-use pandastack_store::databases::DatabaseRecord;
 
 /// How long one of these conversations may take. The machine is awake or waking.
 const WAIT: Duration = Duration::from_secs(30);
@@ -155,7 +155,7 @@ fn revision_in(note: &str, id: &DatabaseId) -> Option<u64> {
 
 /// Stops the server of a database cleanly: everything is on its volume. Wakes it.
 pub(super) async fn stop(app: &Arc<ManagedDatabases>, record: &DatabaseRecord) -> Result<()> {
-    let (machine, _) = super::ops::machine(app, record).await?;
+    let (machine, _) = crate::machines::machine(app, record).await?;
     let request = ExecRequest {
         cmd: Some(STOP.to_owned()),
         timeout_seconds: Some(STOP_SECONDS),

@@ -76,6 +76,6 @@ pub(super) async fn run_sql(
     let wait_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX).clamp(1, DATABASE_QUERY_MS_MAX);
     let query =
         DatabaseQuery { sql: target.sql.clone(), timeout_ms: Some(wait_ms), ..DatabaseQuery::default() };
-    let rows = databases::routes::run_query(&app.databases, &record, query).await?;
+    let rows = databases::run_query(&app.databases, &record, query).await?;
     serde_json::to_string(&rows).map_err(Error::internal)
 }

@@ -6,15 +6,16 @@
 use std::sync::Arc;
 
 use pandastack_backup::Target;
-use pandastack_types::{Error, Owner, Result, SandboxId};
-
-use super::restore;
-use crate::service::ManagedDatabases;
-use crate::{ops, owner, reset, server};
 use pandastack_sandboxes::ops as machines;
 use pandastack_sandboxes::volumes::owned;
 use pandastack_store::databases::DatabaseRecord;
 use pandastack_store::{SandboxRecord, Select};
+use pandastack_types::{Error, Owner, Result, SandboxId};
+
+use super::restore;
+use crate::service::ManagedDatabases;
+use crate::spec::{machine_request, owner};
+use crate::{machines as own, reset, server};
 
 /// Whether the machine of a database is on a host that does not answer, and there are backups to go on with.
 pub(crate) async fn is_possible(app: &ManagedDatabases, record: &DatabaseRecord) -> bool {
@@ -28,16 +29,16 @@ pub(crate) async fn fail_over(app: &Arc<ManagedDatabases>, record: DatabaseRecor
     let for_task = Arc::clone(app);
     app.sandboxes.owned(async move {
         let app = for_task;
-        let _marked = ops::take_mark(&app, &record.id)?;
+        let _marked = own::take_mark(&app, &record.id)?;
         let record = app.store.database(Some(&record.workspace), &record.id).await?;
-        ops::ready(&record)?;
+        own::ready(&record)?;
         app.backups.config()?;
         if !is_possible(&app, &record).await {
             let message = "the database's host answers, so nothing takes over: its volume has more than its backups. Restore a copy instead, or wait";
             return Err(Error::conflict(message));
         }
         let found = restore::prepare(&app, &record.id, Target::Latest).await?;
-        let (request, of) = (ops::machine_request(&record)?, owner(&record.id));
+        let (request, of) = (machine_request(&record)?, owner(&record.id));
         let machine = restore::machine(&app, &record, request, of).await?;
         let made = make(&app, &record, &machine, &found).await;
         if let Err(error) = made {
@@ -57,7 +58,7 @@ async fn make(
 ) -> Result<()> {
     // Not the database's before it takes over, and nobody else's.
     owned::seal(&app.sandboxes, machine, &Owner::NextDatabase(record.id.clone())).await?;
-    let room = ops::storage(app, record).await.map_or(0, |(room, _)| room);
+    let room = own::storage(app, record).await.map_or(0, |(room, _)| room);
     restore::run(app, machine, found, room, &record.id).await?;
     reset::catch_up(app, record, &machine.id).await?;
     server::resume(app, record, &machine.id).await

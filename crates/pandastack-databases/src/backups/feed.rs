@@ -15,14 +15,14 @@ use std::time::Duration;
 use axum::body::Body;
 use pandastack_agent_client::AgentClient;
 use pandastack_backup::Restore;
+use pandastack_sandboxes::ops as machines;
+use pandastack_store::SandboxRecord;
 use pandastack_types::api::ExecRequest;
 use pandastack_types::{Error, Result};
 use tokio::time::Instant;
 
 use super::restore::{LOG_DIR, failed, write};
 use crate::service::ManagedDatabases;
-use pandastack_sandboxes::ops as machines;
-use pandastack_store::SandboxRecord;
 
 /// Files that are there at once: 64 MiB.
 const AHEAD: usize = 4;

@@ -15,21 +15,22 @@ use axum::body::Body;
 use jiff::Timestamp;
 use pandastack_agent_client::{AgentClient, AgentError};
 use pandastack_backup::{Recovery, Restore, RestoreError, Target, limits::SEGMENT_BYTES};
+use pandastack_sandboxes::ops::{self as machines, on};
+use pandastack_sandboxes::volumes::owned;
+use pandastack_store::SandboxRecord;
+use pandastack_store::databases::{DatabaseRecord, DatabaseState};
 use pandastack_types::agent_api::{UnpackQuery, WriteFileQuery, endpoints};
 use pandastack_types::api::{CloneDatabase, CreateSandbox, ExecRequest};
 use pandastack_types::limits::VOLUME_MB_MAX;
 use pandastack_types::{DatabaseId, Error, ErrorCode, Owner, Result};
 
+use super::archives::unavailable;
 use super::feed::Feed;
-use super::{catalog, unavailable};
+use crate::machines as own;
 use crate::replay::{self, Replay};
 use crate::server::{self, Descent};
 use crate::service::ManagedDatabases;
-use crate::{DATA_PATH, ops, owner};
-use pandastack_sandboxes::ops::{self as machines, on};
-use pandastack_sandboxes::volumes::owned;
-use pandastack_store::SandboxRecord;
-use pandastack_store::databases::{DatabaseRecord, DatabaseState};
+use crate::spec::{DATA_PATH, machine_request, new_copy, owner};
 
 /// How long the archive may take to have what was written before a restore was asked for.
 const REACH_WAIT: Duration = Duration::from_secs(20);
@@ -64,8 +65,8 @@ pub(crate) async fn restored(
     at: Timestamp,
 ) -> Result<DatabaseRecord> {
     let restore = prepare(app, &original.id, Target::At(at)).await?;
-    let record = ops::new_copy(&original, request.label);
-    let marked = ops::take_mark(app, &record.id)?;
+    let record = new_copy(&original, request.label);
+    let marked = own::take_mark(app, &record.id)?;
     app.store.insert_database(&record).await?;
     let (for_task, of_task) = (Arc::clone(app), record.clone());
     app.sandboxes.tasks.spawn(async move {
@@ -89,7 +90,7 @@ pub(super) async fn prepare(app: &ManagedDatabases, id: &DatabaseId, target: Tar
             let _ = tokio::time::timeout(REACH_WAIT, there).await;
         }
     }
-    let plan = catalog(app, &archive, id).await?.plan_restore(target);
+    let plan = app.backups.catalog(&archive, id).await?.plan_restore(target);
     let plan = plan.map_err(|error| Error::bad_request(error.to_string()))?;
     Restore::prepare(&archive, plan).await.map_err(failed)
 }
@@ -100,8 +101,8 @@ async fn make(
     original: &DatabaseRecord,
     restore: &Restore,
 ) -> Result<()> {
-    let room = ops::storage(app, original).await.map_or(0, |(room, _)| room);
-    let request = ops::machine_request(record)?;
+    let room = own::storage(app, original).await.map_or(0, |(room, _)| room);
+    let request = machine_request(record)?;
     let machine = machine(app, record, request, owner(&record.id)).await?;
     owned::claim(&app.sandboxes, &machine, &owner(&record.id)).await?;
     run(app, &machine, restore, room, &original.id).await?;
@@ -119,7 +120,7 @@ async fn give_up(app: &Arc<ManagedDatabases>, mut record: DatabaseRecord, error:
     record.state = DatabaseState::Failed;
     record.spec.failure = Some(format!("it could not be restored: {error}"));
     let gone = async {
-        ops::remove_machines(app, &record.id).await?;
+        own::remove_machines(app, &record.id).await?;
         owned::delete_all(&app.sandboxes, &record.workspace, &owner(&record.id)).await?;
         Ok::<_, Error>(app.store.update_database(&record).await?)
     };

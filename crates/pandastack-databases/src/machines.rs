@@ -1,0 +1,77 @@
+//! The machine of a database and the room on its volume; the mark that whoever changes a database holds.
+
+use std::sync::Arc;
+
+use pandastack_agent_client::AgentClient;
+use pandastack_sandboxes::in_flight::{InFlightMark, Mark};
+use pandastack_sandboxes::ops as machines;
+use pandastack_sandboxes::volumes::owned;
+use pandastack_store::databases::{DatabaseRecord, DatabaseState};
+use pandastack_store::volumes::VolumeRecord;
+use pandastack_store::{SandboxRecord, Select, StoreError};
+use pandastack_types::{DatabaseId, Error, ErrorCode, Result, SandboxId};
+
+use crate::service::ManagedDatabases;
+use crate::spec::owner;
+
+/// Room for data, and what of it is taken, in bytes.
+pub(crate) async fn storage(app: &ManagedDatabases, record: &DatabaseRecord) -> Result<(u64, u64)> {
+    let volumes = owned::of(&app.sandboxes, &record.workspace, &owner(&record.id)).await?;
+    let used = |volume: &VolumeRecord| {
+        app.sandboxes.hosts.volume(&volume.host, &volume.id).map_or(0, |seen| seen.used_bytes)
+    };
+    Ok((volumes.iter().map(|volume| volume.spec.size_bytes).sum(), volumes.iter().map(used).sum()))
+}
+
+/// Removes every machine that belongs to a database.
+pub(crate) async fn remove_machines(app: &Arc<ManagedDatabases>, id: &DatabaseId) -> Result<()> {
+    for machine in app.sandboxes.store.sandboxes(&Select::Owner(owner(id))).await? {
+        machines::delete::delete(&app.sandboxes, machine, Some("its database is deleted")).await?;
+    }
+    Ok(())
+}
+
+/// The machine of a database that is ready, and its host.
+pub(crate) async fn machine(
+    app: &ManagedDatabases,
+    record: &DatabaseRecord,
+) -> Result<(SandboxRecord, AgentClient)> {
+    let sandbox = ready(record)?;
+    let machine = match app.sandboxes.store.sandbox(Some(&record.workspace), sandbox).await {
+        Ok(machine) => machine,
+        Err(StoreError::NotFound { .. }) => {
+            return Err(Error::conflict(format!("the machine of database `{}` is gone", record.id)));
+        }
+        Err(error) => return Err(error.into()),
+    };
+    machines::check_live(&machine)?;
+    let client = app.sandboxes.hosts.client(&machine.host)?;
+    Ok((machine, client))
+}
+
+/// Refuses what needs a database that is ready.
+pub(crate) fn ready(record: &DatabaseRecord) -> Result<&SandboxId> {
+    let id = &record.id;
+    match (record.state, &record.sandbox) {
+        (DatabaseState::Ready, Some(sandbox)) => Ok(sandbox),
+        (DatabaseState::Creating, _) => {
+            let message = format!("database `{id}` is still being made; try again in a moment");
+            Err(Error::new(ErrorCode::Unavailable, message))
+        }
+        (DatabaseState::Deleting, _) => Err(Error::conflict(format!("database `{id}` is being deleted"))),
+        (DatabaseState::Failed | DatabaseState::Ready, _) => {
+            let why = record.spec.failure.as_deref().unwrap_or("it was never finished");
+            Err(Error::conflict(format!("database `{id}` failed: {why}")))
+        }
+    }
+}
+
+/// Marks a database as being worked on; refuses one that is.
+pub fn take_mark(app: &ManagedDatabases, id: &DatabaseId) -> Result<InFlightMark> {
+    app.sandboxes.in_flight.mark(&Mark::Database(id.clone())).ok_or_else(|| taken(id))
+}
+
+/// The refusal of a database that something else is being done to.
+pub(crate) fn taken(id: &DatabaseId) -> Error {
+    Error::conflict(format!("something else is being done to database `{id}`; try again shortly"))
+}
