@@ -12,6 +12,7 @@
 //! | `ops` | making, copying, changing, deleting |
 //! | `machines`, `spec` | the machine and the volume of a database, and what they are made of |
 //! | `server` | what is said to a server as its administrator |
+//! | `shell` | commands in the machine of a database |
 //! | `replay` | starting a server, and waiting until it has replayed its log |
 //! | `backups` | the archive: base backups, log, restores |
 //! | `credentials` | passwords, derived and never stored |
@@ -53,6 +54,7 @@ pub mod revive;
 pub mod routes;
 mod server;
 mod service;
+mod shell;
 mod spec;
 mod view;
 

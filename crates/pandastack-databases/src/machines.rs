@@ -1,15 +1,12 @@
 //! The machine of a database and the room on its volume; the mark that whoever changes a database holds.
 
-use std::sync::Arc;
-
-use pandastack_agent_client::AgentClient;
 use pandastack_sandboxes::in_flight::{InFlightMark, Mark};
-use pandastack_sandboxes::ops as machines;
+use pandastack_sandboxes::machine::Machine;
+use pandastack_sandboxes::machines::Machines;
 use pandastack_sandboxes::volumes::owned;
 use pandastack_store::databases::{DatabaseRecord, DatabaseState};
 use pandastack_store::volumes::VolumeRecord;
-use pandastack_store::{SandboxRecord, Select, StoreError};
-use pandastack_types::{DatabaseId, Error, ErrorCode, Result, SandboxId};
+use pandastack_types::{DatabaseId, Error, ErrorCode, Owner, Result, SandboxId};
 
 use crate::service::ManagedDatabases;
 use crate::spec::owner;
@@ -24,29 +21,26 @@ pub(crate) async fn storage(app: &ManagedDatabases, record: &DatabaseRecord) -> 
 }
 
 /// Removes every machine that belongs to a database.
-pub(crate) async fn remove_machines(app: &Arc<ManagedDatabases>, id: &DatabaseId) -> Result<()> {
-    for machine in app.sandboxes.store.sandboxes(&Select::Owner(owner(id))).await? {
-        machines::delete::delete(&app.sandboxes, machine, Some("its database is deleted")).await?;
+pub(crate) async fn remove_machines(app: &ManagedDatabases, id: &DatabaseId) -> Result<()> {
+    remove_owned(app, &owner(id), "its database is deleted").await
+}
+
+/// Removes every machine of an owner.
+pub(crate) async fn remove_owned(app: &ManagedDatabases, owner: &Owner, why: &str) -> Result<()> {
+    for machine in app.sandboxes.owned_by(owner).await? {
+        app.sandboxes.delete(machine, why).await?;
     }
     Ok(())
 }
 
-/// The machine of a database that is ready, and its host.
-pub(crate) async fn machine(
-    app: &ManagedDatabases,
-    record: &DatabaseRecord,
-) -> Result<(SandboxRecord, AgentClient)> {
-    let sandbox = ready(record)?;
-    let machine = match app.sandboxes.store.sandbox(Some(&record.workspace), sandbox).await {
-        Ok(machine) => machine,
-        Err(StoreError::NotFound { .. }) => {
-            return Err(Error::conflict(format!("the machine of database `{}` is gone", record.id)));
+/// The machine of a database that is ready.
+pub(crate) async fn machine(app: &ManagedDatabases, record: &DatabaseRecord) -> Result<Machine> {
+    match app.sandboxes.open(&record.workspace, ready(record)?).await {
+        Err(error) if error.code == ErrorCode::NotFound => {
+            Err(Error::conflict(format!("the machine of database `{}` is gone", record.id)))
         }
-        Err(error) => return Err(error.into()),
-    };
-    machines::check_live(&machine)?;
-    let client = app.sandboxes.hosts.client(&machine.host)?;
-    Ok((machine, client))
+        opened => opened,
+    }
 }
 
 /// Refuses what needs a database that is ready.

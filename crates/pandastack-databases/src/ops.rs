@@ -6,12 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pandastack_sandboxes::in_flight::Mark;
-use pandastack_sandboxes::ops as machines;
-use pandastack_sandboxes::ops::lifecycle::Move;
+use pandastack_sandboxes::machines::{MachineSpec, Machines, Patience};
 use pandastack_sandboxes::volumes::owned;
 use pandastack_store::apps::record::AppRecord;
 use pandastack_store::databases::{DatabaseRecord, DatabaseSpecRecord, DatabaseState};
-use pandastack_types::api::{CloneDatabase, CreateDatabase, Keep, PatchDatabase, PatchLifecycle};
+use pandastack_types::api::{CloneDatabase, CreateDatabase, PatchDatabase};
 use pandastack_types::limits::DATABASE_LABEL_BYTES_MAX;
 use pandastack_types::{Error, ErrorCode, Result, SandboxId, WorkspaceId};
 
@@ -101,21 +100,19 @@ async fn make_machine(
 ) -> Result<SandboxId> {
     let (machine, descent) = match original {
         None => {
-            let (workspace, owner) = (record.workspace.clone(), owner(&record.id));
-            let request = machine_request(record)?;
-            let machine = machines::create::create_owned(&app.sandboxes, workspace, request, owner).await;
+            let (workspace, request) = (record.workspace.clone(), machine_request(record)?);
+            let spec = MachineSpec { workspace, request };
+            let machine = app.sandboxes.create(owner(&record.id), spec, Patience::None).await;
             (machine.map_err(as_database)?, Descent::Template)
         }
         Some(original) => {
-            let (machine, client) = machine(app, original).await?;
-            let machine =
-                machines::fork::fork_owned(&app.sandboxes, machine, client, owner(&record.id)).await?;
-            (machine, Descent::Copy(&original.id))
+            let parent = machine(app, original).await?;
+            (app.sandboxes.fork(&parent, owner(&record.id)).await?, Descent::Copy(&original.id))
         }
     };
-    owned::claim(&app.sandboxes, &machine, &owner(&record.id)).await?;
-    server::settle(app, record, &machine.id, descent).await?;
-    Ok(machine.id)
+    owned::claim(&app.sandboxes, &machine.record, &owner(&record.id)).await?;
+    server::settle(app, record, machine.id(), descent).await?;
+    Ok(machine.id().clone())
 }
 
 /// Somebody who asked for a database knows nothing of sandboxes.
@@ -154,10 +151,7 @@ async fn change_marked(
     let _marked = take_mark(app, &record.id)?;
     let mut record = app.store.database(Some(&record.workspace), &record.id).await?;
     if let Some(always_on) = request.always_on.filter(|wanted| *wanted != record.spec.always_on) {
-        let (machine, _) = machine(app, &record).await?;
-        let idle_timeout_seconds = Some(idle_seconds(always_on));
-        let patch = PatchLifecycle { idle_timeout_seconds, ..PatchLifecycle::default() };
-        machines::lifecycle::patch(&app.sandboxes, machine, patch).await?;
+        machine(app, &record).await?.set_idle(idle_seconds(always_on)).await?;
         record.spec.always_on = always_on;
     }
     if let Some(storage_mb) = request.storage_mb {
@@ -202,9 +196,8 @@ async fn resize(app: &Arc<ManagedDatabases>, record: DatabaseRecord, size: &str)
 
 /// Puts a database to sleep, or wakes it.
 pub(super) async fn go(app: &Arc<ManagedDatabases>, record: &DatabaseRecord, awake: bool) -> Result<()> {
-    let (machine, client) = machine(app, record).await?;
-    let movement = if awake { Move::Wake } else { Move::Hibernate(Keep::Memory) };
-    machines::lifecycle::go(&app.sandboxes, machine, client, movement, false).await.map(drop)
+    let machine = machine(app, record).await?;
+    if awake { machine.wake().await } else { machine.sleep().await }
 }
 
 /// Deletes a database, unless it is protected or an app's. Runs to its end even if the caller is dropped.

@@ -1,7 +1,6 @@
 //! The API of databases.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
@@ -9,9 +8,7 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use http::{HeaderMap, StatusCode, header};
 use pandastack_rest::{ApiResult, Caller, Id, JsonBody};
-use pandastack_sandboxes::ops::on;
 use pandastack_store::databases::DatabaseRecord;
-use pandastack_types::agent_api::{ExecQuery, endpoints};
 use pandastack_types::api::{
     CloneDatabase, CreateDatabase, Database, DatabaseConnection, DatabaseQuery, DatabaseRows, DatabaseStats,
     DatabaseStatus, DatabaseWaking, ExecRequest, Items, PatchDatabase, Scope,
@@ -23,8 +20,6 @@ use crate::query::run_query;
 use crate::service::ManagedDatabases;
 use crate::{backups, machines, ops, reset, server, view};
 
-/// How long a host may take to read a log.
-const LOG_WAIT: Duration = Duration::from_secs(60);
 /// The end of the newest log of the server.
 const LOG_COMMAND: &str = "tail -c 262144 \"$(ls -t /var/log/postgresql/postgresql-*.log | head -n 1)\"";
 
@@ -254,10 +249,9 @@ pub async fn logs(
     Id(id): Id<DatabaseId>,
 ) -> ApiResult<Response> {
     let record = find(&app, &caller, &id).await?;
-    let (machine, client) = machines::machine(&app, &record).await?;
+    let machine = machines::machine(&app, &record).await?;
     let command = ExecRequest { cmd: Some(LOG_COMMAND.to_owned()), ..ExecRequest::default() };
-    let call = endpoints::Exec::new(machine.id.clone(), ExecQuery::default());
-    let output = client.call(call, on(&machine, LOG_WAIT), &command).await?;
+    let output = machine.exec(&command).await?;
     Ok(([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], output.stdout).into_response())
 }
 

@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use pandastack_backup::{Archive, ArchiveError, Catalog, Key, Login, Lsn, Password, Slot, Status, Timeline};
+use pandastack_backup::{
+    Archive, ArchiveError, Catalog, Key, Login, Lsn, Password, RestoreError, Slot, Status, Timeline,
+};
 use pandastack_types::link::LinkKey;
 use pandastack_types::{DatabaseId, Error, ErrorCode, Result};
 use sha2::{Digest, Sha256};
@@ -120,6 +122,14 @@ pub(super) fn login(link: &LinkKey, id: &DatabaseId) -> Result<Login> {
     let credentials = administrator(link, Some(id));
     let slot = Slot::new(SLOT).ok_or_else(|| Error::internal("the slot's name is no name"))?;
     Ok(Login { user: credentials.user, password: Password(credentials.password), slot })
+}
+
+/// A restore that fails, as the API says it.
+pub(super) fn failed(error: RestoreError) -> Error {
+    match error {
+        RestoreError::Archive(error) => unavailable(error),
+        other => Error::internal(other.to_string()),
+    }
 }
 
 /// An archive that fails, as the API says it.

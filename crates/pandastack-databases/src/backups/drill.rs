@@ -6,16 +6,14 @@ use std::time::Instant;
 
 use pandastack_backup::Target;
 use pandastack_sandboxes::in_flight::Mark;
-use pandastack_sandboxes::ops as machines;
 use pandastack_sandboxes::volumes::owned;
 use pandastack_store::clock::now;
 use pandastack_store::databases::DatabaseRecord;
-use pandastack_store::{SandboxRecord, Select};
 use pandastack_types::api::{DatabaseDrill, OnTimeout};
 use pandastack_types::{DatabaseId, Error, Owner, Result};
 
 use super::restore;
-use crate::machines as own;
+use crate::machines;
 use crate::service::ManagedDatabases;
 use crate::spec::machine_request;
 
@@ -54,18 +52,15 @@ async fn restore_and_check(app: &Arc<ManagedDatabases>, record: &DatabaseRecord)
     let mut request = machine_request(record)?;
     (request.persistent, request.idle_timeout_seconds) = (None, None);
     (request.ttl_seconds, request.on_timeout) = (Some(MACHINE_SECONDS), Some(OnTimeout::Kill));
-    let machine: SandboxRecord = restore::machine(app, record, request, owner(&record.id)).await?;
-    owned::seal(&app.sandboxes, &machine, &owner(&record.id)).await?;
-    let room = own::storage(app, record).await.map_or(0, |(room, _)| room);
+    let machine = restore::machine(app, record, request, owner(&record.id)).await?;
+    owned::seal(&app.sandboxes, &machine.record, &owner(&record.id)).await?;
+    let room = machines::storage(app, record).await.map_or(0, |(room, _)| room);
     restore::run(app, &machine, &found, room, &record.id).await?;
-    restore::sh(app, &machine, CHECK, &[]).await
+    restore::sh(&machine, CHECK, &[]).await
 }
 
-async fn remove(app: &Arc<ManagedDatabases>, id: &DatabaseId) -> Result<()> {
-    for machine in app.sandboxes.store.sandboxes(&Select::Owner(owner(id))).await? {
-        machines::delete::delete(&app.sandboxes, machine, Some("its restore was only tried")).await?;
-    }
-    Ok(())
+async fn remove(app: &ManagedDatabases, id: &DatabaseId) -> Result<()> {
+    machines::remove_owned(app, &owner(id), "its restore was only tried").await
 }
 
 /// Removes what a stopped server left of the drills of a database.
