@@ -26,7 +26,7 @@ impl ScheduleTargets {
     async fn database(&self, workspace: &WorkspaceId, target: &SqlTarget) -> Result<DatabaseRecord> {
         let unknown = |_| Error::not_found("database", &target.database_id);
         let id: DatabaseId = target.database_id.parse().map_err(unknown)?;
-        Ok(self.databases.sandboxes.store.database(Some(workspace), &id).await?)
+        Ok(self.databases.find_record(Some(workspace), &id).await?)
     }
 }
 

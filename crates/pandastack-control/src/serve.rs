@@ -273,7 +273,7 @@ fn leader_tasks(app: &Arc<App>) -> Vec<LeaderTask> {
     vec![
         task(app, |app| databases::recover(Arc::clone(&app.databases))),
         task(app, |app| databases::revive::run(Arc::clone(&app.databases))),
-        task(app, |app| databases::room::run(Arc::clone(&app.databases))),
+        task(app, |app| databases::disk_guard::run(Arc::clone(&app.databases))),
         task(app, |app| databases::backups::keeper::run(Arc::clone(&app.databases))),
         task(app, apps::deployer::run),
         task(app, apps::reporter::run),

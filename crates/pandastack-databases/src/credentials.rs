@@ -4,11 +4,10 @@
 use std::collections::BTreeMap;
 
 use pandastack_postgres::Credentials;
+use pandastack_store::databases::DatabaseRecord;
 use pandastack_types::DatabaseId;
 use pandastack_types::link::LinkKey;
 use subtle::ConstantTimeEq;
-
-use pandastack_store::databases::DatabaseRecord;
 
 /// The tenant's role, and the database it owns.
 pub(super) const TENANT: &str = "app";

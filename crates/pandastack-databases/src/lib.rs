@@ -8,16 +8,21 @@
 //! | module | owns |
 //! |---|---|
 //! | `routes` | the API |
+//! | `query` | statements that come over HTTP |
 //! | `ops` | making, copying, changing, deleting |
+//! | `machines`, `spec` | the machine and the volume of a database, and what they are made of |
 //! | `server` | what is said to a server as its administrator |
+//! | `shell` | commands in the machine of a database |
 //! | `replay` | starting a server, and waiting until it has replayed its log |
 //! | `backups` | the archive: base backups, log, restores |
 //! | `credentials` | passwords, derived and never stored |
-//! | `way` | how the edge reaches a database |
+//! | `gateway` | databases as the edge reaches them; holds clients while a machine is replaced |
+//! | `connector` | connections to the server of a machine |
+//! | `address` | where clients connect to |
 //! | `ports` | a port of its own for each, where they have no names |
 //! | `view` | what users see |
 //! | `recovery` | what a stopped control left behind |
-//! | `room` | whether a database can be written to |
+//! | `disk_guard`, `full_disks` | whether a database can be written to |
 //! | `revive` | another machine for a database that lost its own |
 //! | `reset` | new passwords, also for servers that were out of reach |
 //!
@@ -30,53 +35,34 @@
 
 #![forbid(unsafe_code)]
 
+mod address;
 pub mod backups;
 mod config;
+mod connector;
 mod credentials;
+pub mod disk_guard;
+mod full_disks;
+mod gateway;
+mod machines;
 mod ops;
 pub mod ports;
+mod query;
 mod recovery;
 mod replay;
 mod reset;
 pub mod revive;
-pub mod room;
 pub mod routes;
 mod server;
 mod service;
+mod shell;
+mod spec;
 mod view;
-mod way;
 
+pub use address::PublicAddress;
 pub use config::BackupConfig;
-pub use ops::take_mark;
+pub use gateway::StoredDatabases;
+pub use machines::take_mark;
+pub use query::run_query;
 pub use recovery::recover;
 pub use service::ManagedDatabases;
-pub use view::{PublicAddress, inside_url};
-pub use way::StoredDatabases;
-
-use pandastack_types::{DatabaseId, Owner};
-
-use pandastack_store::SandboxRecord;
-
-/// Template that databases are forked from.
-const TEMPLATE: &str = "postgres-16";
-/// Where the template has its volume.
-const DATA_PATH: &str = "/var/lib/postgresql";
-/// Memory of a database that names none: the template's own.
-const SIZE_DEFAULT_GIB: u32 = 1;
-/// Sizes, in GiB of memory. Each is prepared once per host, at its first use.
-const SIZES_GIB: [u32; 5] = [1, 2, 4, 8, 16];
-/// Memory of a size is counted in these.
-const MIB_PER_GIB: u32 = 1024;
-
-/// What a machine of a database carries as its owner.
-fn owner(id: &DatabaseId) -> Owner {
-    Owner::Database(id.clone())
-}
-
-/// The database whose machine this is.
-fn machine_of(machine: &SandboxRecord) -> Option<DatabaseId> {
-    match &machine.owner {
-        Some(Owner::Database(id)) => Some(id.clone()),
-        _ => None,
-    }
-}
+pub use view::inside_url;

@@ -1,30 +1,24 @@
 //! Making, copying, changing and deleting databases.
 //!
-//! Whatever changes a database holds its so one thing at a time is done to it; what finds it taken answers 409.
+//! Whatever changes a database holds its mark, so one thing at a time is done to it; what finds it taken answers 409.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use pandastack_agent_client::AgentClient;
-use pandastack_types::api::{
-    CloneDatabase, CreateDatabase, CreateSandbox, Keep, PatchDatabase, PatchLifecycle,
-};
-use pandastack_types::limits::{DATABASE_IDLE_SECONDS, DATABASE_LABEL_BYTES_MAX, TTL_SECONDS_MAX};
-use pandastack_types::preview::Visibility;
-use pandastack_types::{DatabaseId, Error, ErrorCode, Result, SandboxId, WorkspaceId};
-
-use super::server::{self, Descent};
-use super::{MIB_PER_GIB, SIZE_DEFAULT_GIB, SIZES_GIB, TEMPLATE, backups, owner, revive, room};
-use crate::service::ManagedDatabases;
-use pandastack_sandboxes::in_flight::{InFlightMark, Mark};
-use pandastack_sandboxes::ops as machines;
-use pandastack_sandboxes::ops::lifecycle::Move;
+use pandastack_sandboxes::in_flight::Mark;
+use pandastack_sandboxes::machines::{MachineSpec, Machines, Patience};
 use pandastack_sandboxes::volumes::owned;
 use pandastack_store::apps::record::AppRecord;
-use pandastack_store::clock::now;
 use pandastack_store::databases::{DatabaseRecord, DatabaseSpecRecord, DatabaseState};
-use pandastack_store::volumes::VolumeRecord;
-use pandastack_store::{SandboxRecord, Select, StoreError};
+use pandastack_types::api::{CloneDatabase, CreateDatabase, PatchDatabase};
+use pandastack_types::limits::DATABASE_LABEL_BYTES_MAX;
+use pandastack_types::{Error, ErrorCode, Result, SandboxId, WorkspaceId};
+
+use crate::machines::{machine, ready, remove_machines, take_mark, taken};
+use crate::server::{self, Descent};
+use crate::service::ManagedDatabases;
+use crate::spec::{idle_seconds, machine_request, new_copy, new_record, owner, size_gib};
+use crate::{backups, disk_guard, revive};
 
 /// How long a delete waits for what is being done to its database: who reads that a create was given up, and to delete it, may
 /// be faster than the end of that work.
@@ -64,49 +58,9 @@ pub(super) async fn branch(
         )));
     }
     match request.target_time {
-        Some(at) => backups::restored(app, original, request, at).await,
+        Some(at) => backups::restore::restored(app, original, request, at).await,
         None => make(app, new_copy(&original, request.label), Some(original)).await,
     }
-}
-
-/// The record of a copy that is to be made.
-pub(super) fn new_copy(original: &DatabaseRecord, label: Option<String>) -> DatabaseRecord {
-    let spec = DatabaseSpecRecord {
-        label,
-        protected: false,
-        cloned_from: Some(original.id.clone()),
-        revision: 0,
-        reset_pending: false,
-        ..original.spec.clone()
-    };
-    new_record(original.workspace.clone(), spec)
-}
-
-fn new_record(workspace: WorkspaceId, spec: DatabaseSpecRecord) -> DatabaseRecord {
-    DatabaseRecord {
-        id: fresh_id(),
-        workspace,
-        state: DatabaseState::Creating,
-        sandbox: None,
-        created_at: now(),
-        drill: None,
-        spec,
-    }
-}
-
-/// An id that can be the first label of a host name. Drivers that come over HTTP by `<id>.<domain>` are taken for visitors of a sandbox's port if it
-/// begins as `<port>-<sandbox id>` does, which one of forty random ones would.
-fn fresh_id() -> DatabaseId {
-    loop {
-        let id = DatabaseId::random();
-        if !begins_with_port(id.as_str()) {
-            return id;
-        }
-    }
-}
-
-fn begins_with_port(label: &str) -> bool {
-    label.split_once('-').is_some_and(|(first, _)| first.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 async fn make(
@@ -146,21 +100,19 @@ async fn make_machine(
 ) -> Result<SandboxId> {
     let (machine, descent) = match original {
         None => {
-            let (workspace, owner) = (record.workspace.clone(), owner(&record.id));
-            let request = machine_request(record)?;
-            let machine = machines::create::create_owned(&app.sandboxes, workspace, request, owner).await;
+            let (workspace, request) = (record.workspace.clone(), machine_request(record)?);
+            let spec = MachineSpec { workspace, request };
+            let machine = app.sandboxes.create(owner(&record.id), spec, Patience::None).await;
             (machine.map_err(as_database)?, Descent::Template)
         }
         Some(original) => {
-            let (machine, client) = machine(app, original).await?;
-            let machine =
-                machines::fork::fork_owned(&app.sandboxes, machine, client, owner(&record.id)).await?;
-            (machine, Descent::Copy(&original.id))
+            let parent = machine(app, original).await?;
+            (app.sandboxes.fork(&parent, owner(&record.id)).await?, Descent::Copy(&original.id))
         }
     };
-    owned::claim(&app.sandboxes, &machine, &owner(&record.id)).await?;
-    server::settle(app, record, &machine.id, descent).await?;
-    Ok(machine.id)
+    owned::claim(&app.sandboxes, &machine.record, &owner(&record.id)).await?;
+    server::settle(app, record, machine.id(), descent).await?;
+    Ok(machine.id().clone())
 }
 
 /// Somebody who asked for a database knows nothing of sandboxes.
@@ -172,24 +124,6 @@ fn as_database(error: Error) -> Error {
         },
         _ => error,
     }
-}
-
-pub(super) fn machine_request(record: &DatabaseRecord) -> Result<CreateSandbox> {
-    let size = size_gib(Some(&record.spec.size), None)?;
-    Ok(CreateSandbox {
-        template: Some(TEMPLATE.to_owned()),
-        cpu: record.spec.cpu,
-        memory_mb: (size != SIZE_DEFAULT_GIB).then_some(size * MIB_PER_GIB),
-        persistent: Some(true),
-        idle_timeout_seconds: Some(idle_seconds(record.spec.always_on)),
-        visibility: Some(Visibility::Off),
-        ..CreateSandbox::default()
-    })
-}
-
-/// A machine that never sleeps is one that may be idle for as long as can be said.
-fn idle_seconds(always_on: bool) -> u64 {
-    if always_on { TTL_SECONDS_MAX } else { DATABASE_IDLE_SECONDS }
 }
 
 /// Changes what can be changed of a database that exists. Runs to its end even if the caller is dropped.
@@ -216,10 +150,7 @@ async fn change_marked(
     let _marked = take_mark(app, &record.id)?;
     let mut record = app.store.database(Some(&record.workspace), &record.id).await?;
     if let Some(always_on) = request.always_on.filter(|wanted| *wanted != record.spec.always_on) {
-        let (machine, _) = machine(app, &record).await?;
-        let idle_timeout_seconds = Some(idle_seconds(always_on));
-        let patch = PatchLifecycle { idle_timeout_seconds, ..PatchLifecycle::default() };
-        machines::lifecycle::patch(&app.sandboxes, machine, patch).await?;
+        machine(app, &record).await?.set_idle(idle_seconds(always_on)).await?;
         record.spec.always_on = always_on;
     }
     if let Some(storage_mb) = request.storage_mb {
@@ -229,7 +160,7 @@ async fn change_marked(
         // A file system grows in a machine that runs, and one that is full sleeps as others do.
         go(app, &record, true).await?;
         owned::grow(&app.sandboxes, volume, storage_mb).await?;
-        room::await_notice(app, &record).await;
+        disk_guard::await_notice(app, &record).await;
     }
     record.spec.protected = request.protected.unwrap_or(record.spec.protected);
     record.spec.label = request.label.or(record.spec.label);
@@ -262,20 +193,10 @@ async fn resize(app: &Arc<ManagedDatabases>, record: DatabaseRecord, size: &str)
     }
 }
 
-/// Room for data, and what of it is taken, in bytes.
-pub(super) async fn storage(app: &ManagedDatabases, record: &DatabaseRecord) -> Result<(u64, u64)> {
-    let volumes = owned::of(&app.sandboxes, &record.workspace, &owner(&record.id)).await?;
-    let used = |volume: &VolumeRecord| {
-        app.sandboxes.hosts.volume(&volume.host, &volume.id).map_or(0, |seen| seen.used_bytes)
-    };
-    Ok((volumes.iter().map(|volume| volume.spec.size_bytes).sum(), volumes.iter().map(used).sum()))
-}
-
 /// Puts a database to sleep, or wakes it.
 pub(super) async fn go(app: &Arc<ManagedDatabases>, record: &DatabaseRecord, awake: bool) -> Result<()> {
-    let (machine, client) = machine(app, record).await?;
-    let movement = if awake { Move::Wake } else { Move::Hibernate(Keep::Memory) };
-    machines::lifecycle::go(&app.sandboxes, machine, client, movement, false).await.map(drop)
+    let machine = machine(app, record).await?;
+    if awake { machine.wake().await } else { machine.sleep().await }
 }
 
 /// Deletes a database, unless it is protected or an app's. Runs to its end even if the caller is dropped.
@@ -320,9 +241,9 @@ async fn holder(app: &ManagedDatabases, database: &DatabaseRecord) -> Result<Opt
 /// Removes the machines of a database, its volume, its backups and then its row. Safe to repeat.
 pub(super) async fn remove(app: &Arc<ManagedDatabases>, record: &DatabaseRecord) -> Result<()> {
     remove_machines(app, &record.id).await?;
-    backups::remove_left(app, &record.id).await?;
+    backups::drill::remove_left(app, &record.id).await?;
     owned::delete_all(&app.sandboxes, &record.workspace, &owner(&record.id)).await?;
-    backups::remove(app, &record.id).await?;
+    app.backups.remove(&app.sandboxes.link, &record.id).await?;
     app.store.delete_database(&record.id).await?;
     if let Some(ports) = &app.ports
         && let Err(error) = ports.close(&record.id).await
@@ -332,115 +253,11 @@ pub(super) async fn remove(app: &Arc<ManagedDatabases>, record: &DatabaseRecord)
     Ok(())
 }
 
-/// Removes every machine that belongs to a database.
-pub(super) async fn remove_machines(app: &Arc<ManagedDatabases>, id: &DatabaseId) -> Result<()> {
-    for machine in app.sandboxes.store.sandboxes(&Select::Owner(owner(id))).await? {
-        machines::delete::delete(&app.sandboxes, machine, Some("its database is deleted")).await?;
-    }
-    Ok(())
-}
-
-/// The machine of a database that is ready, and its host.
-pub(super) async fn machine(
-    app: &ManagedDatabases,
-    record: &DatabaseRecord,
-) -> Result<(SandboxRecord, AgentClient)> {
-    let sandbox = ready(record)?;
-    let machine = match app.sandboxes.store.sandbox(Some(&record.workspace), sandbox).await {
-        Ok(machine) => machine,
-        Err(StoreError::NotFound { .. }) => {
-            return Err(Error::conflict(format!("the machine of database `{}` was lost", record.id)));
-        }
-        Err(error) => return Err(error.into()),
-    };
-    machines::check_live(&machine)?;
-    let client = app.sandboxes.hosts.client(&machine.host)?;
-    Ok((machine, client))
-}
-
-/// Refuses what needs a database that is ready.
-pub(super) fn ready(record: &DatabaseRecord) -> Result<&SandboxId> {
-    let id = &record.id;
-    match (record.state, &record.sandbox) {
-        (DatabaseState::Ready, Some(sandbox)) => Ok(sandbox),
-        (DatabaseState::Creating, _) => {
-            let message = format!("database `{id}` is still being created; try again in a moment");
-            Err(Error::new(ErrorCode::Unavailable, message))
-        }
-        (DatabaseState::Deleting, _) => Err(Error::conflict(format!("database `{id}` is being deleted"))),
-        (DatabaseState::Failed | DatabaseState::Ready, _) => {
-            let why = record.spec.failure.as_deref().unwrap_or("its creation did not finish");
-            Err(Error::conflict(format!("database `{id}` failed: {why}")))
-        }
-    }
-}
-
-/// Marks a database as being worked on; refuses one that is.
-pub fn take_mark(app: &ManagedDatabases, id: &DatabaseId) -> Result<InFlightMark> {
-    app.sandboxes.in_flight.mark(&Mark::Database(id.clone())).ok_or_else(|| taken(id))
-}
-
-fn taken(id: &DatabaseId) -> Error {
-    Error::conflict(format!("another operation on database `{id}` is in progress; try again"))
-}
-
 fn check_label(label: Option<&str>) -> Result<()> {
     match label {
         Some(label) if label.len() > DATABASE_LABEL_BYTES_MAX => {
             Err(Error::bad_request(format!("`label` must be at most {DATABASE_LABEL_BYTES_MAX} bytes")))
         }
         _ => Ok(()),
-    }
-}
-
-/// GiB of memory that a request means, by a size such as `4g` or by a number of MiB.
-fn size_gib(size: Option<&str>, memory_mb: Option<u32>) -> Result<u32> {
-    let by_size =
-        size.map(|text| text.to_ascii_lowercase().strip_suffix('g').and_then(|gib| gib.parse().ok()));
-    let by_memory = memory_mb.map(|mb| (mb % MIB_PER_GIB == 0).then_some(mb / MIB_PER_GIB));
-    let wanted = match (by_size, by_memory) {
-        (None, None) => Some(SIZE_DEFAULT_GIB),
-        (Some(gib), None) | (None, Some(gib)) => gib,
-        (Some(by_size), Some(by_memory)) => by_size.filter(|_| by_size == by_memory),
-    };
-    wanted.filter(|gib| SIZES_GIB.contains(gib)).ok_or_else(|| {
-        let sizes: Vec<String> = SIZES_GIB.iter().map(|gib| format!("`{gib}g`")).collect();
-        Error::bad_request(format!(
-            "a database must have {} of memory (`size`, or `memory_mb` in MiB)",
-            sizes.join(", ")
-        ))
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_are_few_and_said_in_two_ways() {
-        for (size, memory_mb, expect) in [
-            (None, None, Some(1)),
-            (Some("4g"), None, Some(4)),
-            (Some("16G"), Some(16 * 1024), Some(16)),
-            (None, Some(2048), Some(2)),
-            (Some("4g"), Some(1024), None),
-            (Some("3g"), None, None),
-            (Some("4"), None, None),
-            (Some("-1g"), None, None),
-            (None, Some(1500), None),
-        ] {
-            assert_eq!(size_gib(size, memory_mb).ok(), expect, "{size:?} {memory_mb:?}");
-        }
-    }
-
-    #[test]
-    fn ids_are_no_addresses_of_sandboxes() {
-        let id = "3f2b0c1e-7d7f-4c58-9d0e-0d2b7a0f9a55";
-        for (label, expect) in
-            [(id, false), ("12345678-7d7f-4c58", true), ("8000-a", true), ("1234567a-1", false)]
-        {
-            assert_eq!(begins_with_port(label), expect, "{label}");
-        }
-        assert!((0..1000).all(|_| !begins_with_port(fresh_id().as_str())));
     }
 }

@@ -7,15 +7,15 @@
 
 use std::sync::Arc;
 
+use pandastack_sandboxes::in_flight::Mark;
+use pandastack_sandboxes::machines::Machines;
+use pandastack_sandboxes::volumes::owned;
+use pandastack_store::databases::{DatabaseRecord, DatabaseState};
 use pandastack_types::{Owner, Result};
 
-use super::{backups, ops, owner, revive};
 use crate::service::ManagedDatabases;
-use pandastack_sandboxes::in_flight::Mark;
-use pandastack_sandboxes::ops as machines;
-use pandastack_sandboxes::volumes::owned;
-use pandastack_store::Select;
-use pandastack_store::databases::{DatabaseRecord, DatabaseState};
+use crate::spec::owner;
+use crate::{backups, machines, ops, revive};
 
 /// Why a database is not there though somebody asked for it.
 const STOPPED: &str = "the server stopped while creating it; delete it and create another";
@@ -47,7 +47,7 @@ async fn recover_one(app: &Arc<ManagedDatabases>, record: DatabaseRecord) -> Res
     match record.state {
         DatabaseState::Creating => give_up(app, record).await,
         DatabaseState::Ready => {
-            backups::remove_left(app, &record.id).await?;
+            backups::drill::remove_left(app, &record.id).await?;
             keep_named(app, &record).await
         }
         DatabaseState::Deleting => ops::remove(app, &record).await,
@@ -56,7 +56,7 @@ async fn recover_one(app: &Arc<ManagedDatabases>, record: DatabaseRecord) -> Res
 }
 
 async fn give_up(app: &Arc<ManagedDatabases>, record: DatabaseRecord) -> Result<()> {
-    ops::remove_machines(app, &record.id).await?;
+    machines::remove_machines(app, &record.id).await?;
     owned::delete_all(&app.sandboxes, &record.workspace, &owner(&record.id)).await?;
     let mut failed = DatabaseRecord { state: DatabaseState::Failed, ..record };
     failed.spec.failure = Some(STOPPED.to_owned());
@@ -76,13 +76,8 @@ async fn keep_named(app: &Arc<ManagedDatabases>, record: &DatabaseRecord) -> Res
         return Ok(());
     }
     let (of, replaced) = (owner(&record.id), Owner::ReplacedDatabase(record.id.clone()));
-    let (kept, others): (Vec<_>, Vec<_>) = app
-        .sandboxes
-        .store
-        .sandboxes(&Select::Owner(of.clone()))
-        .await?
-        .into_iter()
-        .partition(|machine| machine.id == *named);
+    let all = app.sandboxes.owned_by(&of).await?;
+    let (kept, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|machine| machine.id == *named);
     for machine in &kept {
         owned::claim(&app.sandboxes, machine, &of).await?;
     }
@@ -93,7 +88,7 @@ async fn keep_named(app: &Arc<ManagedDatabases>, record: &DatabaseRecord) -> Res
             }
         }
         tracing::warn!(database = %record.id, sandbox = %machine.id, "a machine that was to take over is deleted");
-        machines::delete::delete(&app.sandboxes, machine, Some("it did not take over")).await?;
+        app.sandboxes.delete(machine, "it did not take over").await?;
     }
     Ok(())
 }

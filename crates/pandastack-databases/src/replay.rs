@@ -8,16 +8,15 @@ use std::time::Duration;
 
 use pandastack_edge::EdgeError;
 use pandastack_postgres::{Endpoint, Entrance, LoginError, RunError, Session};
-use pandastack_types::api::ExecRequest;
+use pandastack_sandboxes::machine::Machine;
+use pandastack_store::databases::DatabaseRecord;
 use pandastack_types::{DatabaseId, Error, Result, SandboxId};
 use tokio::time::Instant;
 
-use super::credentials::administrator;
-use super::server::{plain, refusal, run_in, run_refusal};
-use super::way;
+use crate::credentials::administrator;
+use crate::server::{plain, refusal, run_in, run_refusal};
 use crate::service::ManagedDatabases;
-use pandastack_store::SandboxRecord;
-use pandastack_store::databases::DatabaseRecord;
+use crate::{connector, shell};
 
 /// Starts what does not run, by the template's own program, and says why it cannot. That program waits ten minutes for the server and no longer:
 /// one that has more log to replay goes on with it, which [`REPLAYING`] tells, and the rest is started beside it.
@@ -63,16 +62,11 @@ enum Setback {
 pub(super) async fn start(
     app: &Arc<ManagedDatabases>,
     record: &DatabaseRecord,
-    machine: &SandboxRecord,
+    machine: &Machine,
 ) -> Result<()> {
-    let request = ExecRequest {
-        cmd: Some(START.to_owned()),
-        timeout_seconds: Some(START_SECONDS),
-        ..ExecRequest::default()
-    };
-    let started = pandastack_sandboxes::ops::exec::exec_in(&app.sandboxes, machine, &request).await?;
+    let started = shell::run(machine, START, &[], START_SECONDS).await?;
     match started.exit_code {
-        0 if started.stdout.contains(REPLAYING) => await_replayed(app, &record.id, &machine.id).await,
+        0 if started.stdout.contains(REPLAYING) => await_replayed(app, &record.id, machine.id()).await,
         0 => Ok(()),
         _ => Err(Error::internal(format!("PostgreSQL did not start: {}", started.stderr.trim()))),
     }
@@ -113,7 +107,9 @@ pub(super) async fn look(
             tracing::debug!(database = %original, %sandbox, ?setback, "a server that replays its log is looked at again");
             Ok(found)
         }
-        (None, Setback::Way(error)) => Err(refusal(way::explain(&error, sandbox, &endpoint(sandbox)).into())),
+        (None, Setback::Way(error)) => {
+            Err(refusal(connector::explain(&error, sandbox, &endpoint(sandbox)).into()))
+        }
         (None, Setback::Session(error)) => Err(run_refusal(error)),
     }
 }
@@ -123,7 +119,7 @@ async fn ask(
     original: &DatabaseId,
     sandbox: &SandboxId,
 ) -> Result<Replay, Setback> {
-    let backend = way::connect(app, sandbox, &endpoint(sandbox)).await.map_err(Setback::Way)?;
+    let backend = connector::connect(app, sandbox, &endpoint(sandbox)).await.map_err(Setback::Way)?;
     let session = Session::over(backend, &administrator(&app.sandboxes.link, Some(original))).await;
     let session = session.map_err(|error| Setback::Session(error.into()))?;
     let outcomes = run_in(session, &[plain("SELECT pg_is_in_recovery()")]).await.map_err(Setback::Session)?;

@@ -11,11 +11,11 @@
 
 use std::sync::Arc;
 
+use pandastack_store::databases::DatabaseRecord;
 use pandastack_types::{DatabaseId, Result, SandboxId};
 
-use super::{ops, server};
 use crate::service::ManagedDatabases;
-use pandastack_store::databases::DatabaseRecord;
+use crate::{machines, server};
 
 /// Gives the user of a database a new password; the old one and the old broker token work no more.
 pub(super) async fn reset_credentials(
@@ -26,9 +26,9 @@ pub(super) async fn reset_credentials(
     app.sandboxes
         .owned(async move {
             let app = for_task;
-            let _marked = ops::take_mark(&app, &record.id)?;
+            let _marked = machines::take_mark(&app, &record.id)?;
             let mut record = app.store.database(Some(&record.workspace), &record.id).await?;
-            ops::ready(&record)?;
+            machines::ready(&record)?;
             record.spec.revision += 1;
             record.spec.reset_pending = true;
             app.store.update_database(&record).await?;
@@ -42,7 +42,7 @@ pub(super) async fn finish(
     app: &Arc<ManagedDatabases>,
     mut record: DatabaseRecord,
 ) -> Result<DatabaseRecord> {
-    let sandbox = ops::ready(&record)?.clone();
+    let sandbox = machines::ready(&record)?.clone();
     server::renew_password(app, &record, &sandbox).await?;
     record.spec.reset_pending = false;
     app.store.update_database(&record).await?;

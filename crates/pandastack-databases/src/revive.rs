@@ -14,19 +14,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pandastack_types::api::AttachVolume;
-use pandastack_types::{DatabaseId, Error, Result, SandboxId, SandboxState};
-use tokio::sync::Notify;
-use tokio::time::Instant;
-
-use super::{DATA_PATH, ops, owner, replay, reset, server};
-use crate::service::ManagedDatabases;
 use pandastack_sandboxes::in_flight::{InFlightMark, Mark};
 use pandastack_sandboxes::lost;
-use pandastack_sandboxes::ops as machines;
+use pandastack_sandboxes::machine::Machine;
+use pandastack_sandboxes::machines::{MachineSpec, Machines, Patience};
 use pandastack_sandboxes::volumes::owned;
+use pandastack_store::StoreError;
 use pandastack_store::databases::{DatabaseRecord, DatabaseState};
-use pandastack_store::{SandboxRecord, StoreError};
+use pandastack_types::api::AttachVolume;
+use pandastack_types::{DatabaseId, Error, Result, SandboxId, SandboxState};
+use tokio::time::Instant;
+
+use crate::service::ManagedDatabases;
+use crate::spec::{DATA_PATH, machine_request, owner};
+use crate::{machines, replay, reset, server};
 
 /// Longest pause between two looks, for what nobody tells.
 const LOOK_EVERY: Duration = Duration::from_secs(15);
@@ -36,13 +37,6 @@ const AGAIN_AFTER: Duration = Duration::from_secs(5);
 const HOLD: Duration = Duration::from_secs(90);
 /// Between two looks meanwhile.
 const HOLD_LOOK: Duration = Duration::from_secs(1);
-
-/// Who waits for whom.
-#[derive(Default)]
-pub(crate) struct Revivals {
-    wanted: Notify,
-    done: Notify,
-}
 
 /// Replaces lost machines until shutdown.
 pub async fn run(app: Arc<ManagedDatabases>) {
@@ -120,24 +114,24 @@ pub(super) async fn replace(app: &Arc<ManagedDatabases>, mut record: DatabaseRec
     let volume = volumes.first().ok_or_else(|| {
         Error::conflict("the database's data was on its machine's disk, which is lost; delete it")
     })?;
-    ops::remove_machines(app, &record.id).await?;
-    let mut request = ops::machine_request(&record)?;
+    machines::remove_machines(app, &record.id).await?;
+    let mut request = machine_request(&record)?;
     let path = Some(DATA_PATH.to_owned());
     request.volumes = Some(vec![AttachVolume { name: volume.name.clone(), path, read_only: None }]);
-    let (workspace, of) = (record.workspace.clone(), owner(&record.id));
-    let machine = machines::create::create_patiently(&app.sandboxes, workspace, request, of).await?;
+    let spec = MachineSpec { workspace: record.workspace.clone(), request };
+    let machine = app.sandboxes.create(owner(&record.id), spec, Patience::Long).await?;
     start(app, &record, &machine).await?;
-    record.sandbox = Some(machine.id.clone());
+    record.sandbox = Some(machine.id().clone());
     record.spec.reset_pending = false;
     app.store.update_database(&record).await?;
     app.backups.changed.notify_one();
-    Ok(machine.id)
+    Ok(machine.id().clone())
 }
 
 /// Starts the server of a machine that was booted, and waits for it to answer.
-async fn start(app: &Arc<ManagedDatabases>, record: &DatabaseRecord, machine: &SandboxRecord) -> Result<()> {
+async fn start(app: &Arc<ManagedDatabases>, record: &DatabaseRecord, machine: &Machine) -> Result<()> {
     replay::start(app, record, machine).await?;
-    server::resume(app, record, &machine.id).await
+    server::resume(app, record, machine.id()).await
 }
 
 /// Starts the server of a machine that runs without it, and answers when it takes queries. Whoever comes meanwhile waits for the first one's
@@ -160,7 +154,7 @@ pub(super) async fn restart(
         // Somebody starts it, or does something to it that may end with a server.
         let waited = tokio::time::timeout(HOLD_LOOK, done).await;
         let record = app.store.database(None, id).await?;
-        let sandbox = ops::ready(&record)?;
+        let sandbox = machines::ready(&record)?;
         if waited.is_ok() || sandbox != closed {
             return Ok(sandbox.clone());
         }
@@ -178,11 +172,11 @@ async fn restart_marked(
     marked: InFlightMark,
 ) -> Result<SandboxId> {
     let record = app.store.database(None, id).await?;
-    let sandbox = ops::ready(&record)?.clone();
+    let sandbox = machines::ready(&record)?.clone();
     if sandbox != *closed {
         return Ok(sandbox);
     }
-    let (machine, _) = ops::machine(app, &record).await?;
+    let machine = machines::machine(app, &record).await?;
     let started = start(app, &record, &machine).await;
     match &started {
         Ok(()) => tracing::warn!(database = %id, %sandbox, "a server that did not run was started"),
@@ -205,7 +199,7 @@ pub(super) async fn await_machine(app: &ManagedDatabases, id: &DatabaseId) -> Re
         done.as_mut().enable();
         let record = app.store.database(None, id).await?;
         if !is_lost(app, &record).await? {
-            return ops::ready(&record).cloned();
+            return machines::ready(&record).cloned();
         }
         app.revivals.wanted.notify_one();
         // Another server on the same database may be the one that replaces it, and tells nobody here.

@@ -1,35 +1,25 @@
 //! The API of databases.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use http::{HeaderMap, StatusCode, header};
-use pandastack_postgres::{
-    Bounds, Endpoint, Entrance, Outcome, Session, Statement, json_of, parameter, type_name,
-};
 use pandastack_rest::{ApiResult, Caller, Id, JsonBody};
-use pandastack_types::agent_api::{ExecQuery, endpoints};
+use pandastack_store::databases::DatabaseRecord;
 use pandastack_types::api::{
-    CloneDatabase, CreateDatabase, Database, DatabaseColumn, DatabaseConnection, DatabaseQuery, DatabaseRows,
-    DatabaseStats, DatabaseStatus, DatabaseWaking, ExecRequest, Items, PatchDatabase, Scope,
+    CloneDatabase, CreateDatabase, Database, DatabaseConnection, DatabaseQuery, DatabaseRows, DatabaseStats,
+    DatabaseStatus, DatabaseWaking, ExecRequest, Items, PatchDatabase, Scope,
 };
-use pandastack_types::limits::{DATABASE_QUERY_MS_MAX, DATABASE_ROWS_MAX};
 use pandastack_types::{DatabaseId, Error, ErrorBody, ErrorCode, Result};
 
-use super::credentials::{DATABASE, is_broker_token, tenant};
-use super::{StoredDatabases, backups, ops, reset, server, view};
+use crate::credentials::is_broker_token;
+use crate::query::run_query;
 use crate::service::ManagedDatabases;
-use pandastack_sandboxes::ops::on;
-use pandastack_store::databases::DatabaseRecord;
+use crate::{backups, machines, ops, reset, server, view};
 
-/// How long a query may take that does not say.
-const QUERY_MS_DEFAULT: u64 = 60_000;
-/// How long a host may take to read a log.
-const LOG_WAIT: Duration = Duration::from_secs(60);
 /// The end of the newest log of the server.
 const LOG_COMMAND: &str = "tail -c 262144 \"$(ls -t /var/log/postgresql/postgresql-*.log | head -n 1)\"";
 
@@ -148,7 +138,7 @@ pub async fn connection(
 ) -> ApiResult<Json<DatabaseConnection>> {
     caller.require(Scope::Sandboxes)?;
     let record = find(&app, &caller, &id).await?;
-    ops::ready(&record)?;
+    machines::ready(&record)?;
     let none = || {
         Error::new(
             ErrorCode::Unavailable,
@@ -172,60 +162,6 @@ pub async fn query(
 ) -> ApiResult<Json<DatabaseRows>> {
     let record = find(&app, &caller, &id).await?;
     Ok(run_query(&app, &record, request).await.map(Json)?)
-}
-
-/// Runs one statement as the owner of a database and answers its rows.
-pub async fn run_query(
-    app: &Arc<ManagedDatabases>,
-    record: &DatabaseRecord,
-    request: DatabaseQuery,
-) -> Result<DatabaseRows> {
-    ops::ready(record)?;
-    let wait_ms = request.timeout_ms.unwrap_or(QUERY_MS_DEFAULT);
-    if !(1..=DATABASE_QUERY_MS_MAX).contains(&wait_ms) {
-        return Err(Error::bad_request(format!("`timeout_ms` must be 1 to {DATABASE_QUERY_MS_MAX}")));
-    }
-    let rows_max = request.max_rows.unwrap_or(DATABASE_ROWS_MAX);
-    if !(1..=DATABASE_ROWS_MAX).contains(&rows_max) {
-        return Err(Error::bad_request(format!("`max_rows` must be 1 to {DATABASE_ROWS_MAX}")));
-    }
-    if request.sql.trim().is_empty() {
-        return Err(Error::bad_request("`sql` is empty; give a statement to run"));
-    }
-    let began = Instant::now();
-    let databases = StoredDatabases(Arc::clone(app));
-    let endpoint = Endpoint { database: record.id.to_string(), entrance: Entrance::Direct };
-    let login = tenant(&app.sandboxes.link, record, request.database.as_deref().unwrap_or(DATABASE));
-    let parameters = request.params.into_iter().map(parameter).collect();
-    let statement = Statement { sql: request.sql, parameters };
-    let mut session = Session::open(&databases, &endpoint, &login).await.map_err(server::refusal)?;
-    let bounds = Bounds { rows_max, wait: Duration::from_millis(wait_ms) };
-    let outcomes = session.run(&databases, &endpoint, &[statement], None, bounds).await;
-    session.close().await;
-    let outcome = outcomes.map_err(server::run_refusal)?.into_iter().next().unwrap_or_default();
-    Ok(rows(outcome, began.elapsed()))
-}
-
-fn rows(outcome: Outcome, took: Duration) -> DatabaseRows {
-    let types: Vec<u32> = outcome.columns.iter().map(|column| column.type_oid).collect();
-    let cell = |(value, oid): (Option<String>, &u32)| {
-        value.map_or(serde_json::Value::Null, |text| json_of(&text, *oid))
-    };
-    // Of a truncated change only the rows that came back are known.
-    let unknown = if outcome.truncated { outcome.rows.len() as u64 } else { 0 };
-    let (command, count) = (outcome.command().to_owned(), outcome.row_count().unwrap_or(unknown));
-    let column = |column: pandastack_postgres::Column| DatabaseColumn {
-        name: column.name,
-        type_name: type_name(column.type_oid),
-    };
-    DatabaseRows {
-        rows: outcome.rows.into_iter().map(|row| row.into_iter().zip(&types).map(cell).collect()).collect(),
-        columns: outcome.columns.into_iter().map(column).collect(),
-        count,
-        command,
-        truncated: outcome.truncated,
-        duration_ms: u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
-    }
 }
 
 /// Copy a database as it is now, while it runs; or, with `target_time`, begin to restore it from its backups as it was then. The copy has
@@ -298,9 +234,9 @@ pub async fn stats(
     Id(id): Id<DatabaseId>,
 ) -> ApiResult<Json<DatabaseStats>> {
     let record = find(&app, &caller, &id).await?;
-    let sandbox = ops::ready(&record)?;
+    let sandbox = machines::ready(&record)?;
     let mut stats = server::stats(&app, &record, sandbox).await?;
-    (stats.storage_bytes, stats.storage_used_bytes) = ops::storage(&app, &record).await?;
+    (stats.storage_bytes, stats.storage_used_bytes) = machines::storage(&app, &record).await?;
     Ok(Json(stats))
 }
 
@@ -313,10 +249,9 @@ pub async fn logs(
     Id(id): Id<DatabaseId>,
 ) -> ApiResult<Response> {
     let record = find(&app, &caller, &id).await?;
-    let (machine, client) = ops::machine(&app, &record).await?;
+    let machine = machines::machine(&app, &record).await?;
     let command = ExecRequest { cmd: Some(LOG_COMMAND.to_owned()), ..ExecRequest::default() };
-    let call = endpoints::Exec::new(machine.id.clone(), ExecQuery::default());
-    let output = client.call(call, on(&machine, LOG_WAIT), &command).await?;
+    let output = machine.exec(&command).await?;
     Ok(([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], output.stdout).into_response())
 }
 
@@ -333,7 +268,7 @@ pub async fn failover(
     Id(id): Id<DatabaseId>,
 ) -> ApiResult<Json<Database>> {
     let record = find(&app, &caller, &id).await?;
-    let record = backups::fail_over(&app, record).await?;
+    let record = backups::failover::fail_over(&app, record).await?;
     Ok(Json(view::shown(&app, &headers, record).await?))
 }
 
@@ -374,6 +309,6 @@ async fn broker_health(
     headers: HeaderMap,
 ) -> ApiResult<Json<serde_json::Value>> {
     let record = broker_record(&app, &id, &headers).await?;
-    ops::ready(&record)?;
+    machines::ready(&record)?;
     Ok(Json(serde_json::json!({ "status": "ok" })))
 }

@@ -8,13 +8,14 @@ use pandastack_postgres::{
     Backend, Bounds, ConnectError, Credentials, Databases, Endpoint, Entrance, LoginError, Outcome, RunError,
     Session, SqlError, Statement, scram_verifier,
 };
-use pandastack_types::api::{DatabaseStats, ExecRequest};
+use pandastack_store::databases::DatabaseRecord;
+use pandastack_types::api::DatabaseStats;
 use pandastack_types::{DatabaseId, Error, ErrorCode, Result, SandboxId};
 
-use super::credentials::{ADMINISTRATOR, DATABASE, TENANT, administrator, password, tenant};
-use super::way::{OneMachine, connect_first};
+use crate::connector::{OneMachine, connect_first};
+use crate::credentials::{ADMINISTRATOR, DATABASE, TENANT, administrator, password, tenant};
 use crate::service::ManagedDatabases;
-use pandastack_store::databases::DatabaseRecord;
+use crate::{machines, shell};
 
 /// How long one of these conversations may take. The machine is awake or waking.
 const WAIT: Duration = Duration::from_secs(30);
@@ -155,13 +156,8 @@ fn revision_in(note: &str, id: &DatabaseId) -> Option<u64> {
 
 /// Stops the server of a database cleanly: everything is on its volume. Wakes it.
 pub(super) async fn stop(app: &Arc<ManagedDatabases>, record: &DatabaseRecord) -> Result<()> {
-    let (machine, _) = super::ops::machine(app, record).await?;
-    let request = ExecRequest {
-        cmd: Some(STOP.to_owned()),
-        timeout_seconds: Some(STOP_SECONDS),
-        ..ExecRequest::default()
-    };
-    let stopped = pandastack_sandboxes::ops::exec::exec_in(&app.sandboxes, &machine, &request).await?;
+    let machine = machines::machine(app, record).await?;
+    let stopped = shell::run(&machine, STOP, &[], STOP_SECONDS).await?;
     match stopped.exit_code {
         0 => Ok(()),
         _ => Err(Error::internal(format!("PostgreSQL did not stop: {}", stopped.stderr.trim()))),

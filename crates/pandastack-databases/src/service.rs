@@ -5,13 +5,13 @@ use std::sync::Arc;
 use pandastack_sandboxes::Sandboxes;
 use pandastack_store::apps::AppStore;
 use pandastack_store::databases::DatabaseStore;
+use tokio::sync::Notify;
 
-use crate::backups::Backups;
+use crate::address::PublicAddress;
+use crate::backups::archives::Backups;
 use crate::config::BackupConfig;
+use crate::full_disks::FullDisks;
 use crate::ports::Ports;
-use crate::revive::Revivals;
-use crate::room::Rooms;
-use crate::view::PublicAddress;
 
 /// All databases of the installation.
 pub struct ManagedDatabases {
@@ -24,8 +24,17 @@ pub struct ManagedDatabases {
     /// Ports of databases that have no names.
     pub(crate) ports: Option<Ports>,
     pub(crate) revivals: Revivals,
-    pub(crate) rooms: Rooms,
+    pub(crate) full_disks: FullDisks,
     pub(crate) backups: Backups,
+}
+
+/// Who waits for whom while a machine is replaced or a server is started again.
+#[derive(Default)]
+pub(crate) struct Revivals {
+    /// Told when a client waits.
+    pub(crate) wanted: Notify,
+    /// Told after each attempt.
+    pub(crate) done: Notify,
 }
 
 impl ManagedDatabases {
@@ -43,7 +52,7 @@ impl ManagedDatabases {
             address,
             ports,
             revivals: Revivals::default(),
-            rooms: Rooms::default(),
+            full_disks: FullDisks::default(),
             backups: Backups::new(backups),
         }
     }

@@ -1,50 +1,20 @@
 //! What users see of databases.
 
 use http::HeaderMap;
+use pandastack_store::databases::{DatabaseRecord, DatabaseState};
 use pandastack_types::api::{Database, DatabaseConnection, DatabaseStatus};
 use pandastack_types::network::DATABASES_ADDRESS;
 use pandastack_types::{DatabaseId, Result, SandboxState};
 
-use super::credentials::{DATABASE, TENANT, broker_token, password};
-use super::{TEMPLATE, backups, room};
+use crate::credentials::{DATABASE, TENANT, broker_token, password};
 use crate::service::ManagedDatabases;
-use pandastack_store::databases::{DatabaseRecord, DatabaseState};
-
-/// Where clients find the server for databases.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PublicAddress {
-    /// Below it every database has a name: `<id>.<domain>`. Without one they are told apart by an option.
-    pub domain: Option<String>,
-    /// Address where there is no domain.
-    pub host: String,
-    /// Port.
-    pub port: u16,
-}
-
-impl PublicAddress {
-    fn url(&self, id: &DatabaseId, password: &str, port: u16, pooler: bool) -> String {
-        let label = format!("{id}{}", if pooler { "-pooler" } else { "" });
-        match &self.domain {
-            Some(domain) => {
-                format!("postgresql://{TENANT}:{password}@{label}.{domain}:{port}/{DATABASE}?sslmode=require")
-            }
-            // Named though the port may be its own: over HTTP the string is all that says which database is meant.
-            None => format!(
-                "postgresql://{TENANT}:{password}@{}:{port}/{DATABASE}?sslmode=require&options=endpoint%3D{label}",
-                self.host
-            ),
-        }
-    }
-
-    fn host_of(&self, id: &DatabaseId) -> String {
-        self.domain.as_ref().map_or_else(|| self.host.clone(), |domain| format!("{id}.{domain}"))
-    }
-}
+use crate::spec::TEMPLATE;
+use crate::{backups, disk_guard};
 
 /// A database as lists show it.
 pub(super) async fn listed(app: &ManagedDatabases, record: DatabaseRecord) -> Result<Database> {
     let (status, failure) = status(app, &record).await;
-    let failover_available = backups::can_fail_over(app, &record).await;
+    let failover_available = backups::failover::is_possible(app, &record).await;
     Ok(Database {
         id: record.id,
         status,
@@ -130,31 +100,10 @@ async fn status(app: &ManagedDatabases, record: &DatabaseRecord) -> (DatabaseSta
         Ok(machine) if machine.state == SandboxState::Failed => {
             (DatabaseStatus::Recovering, machine.spec.failure.or(Some("its machine was lost".to_owned())))
         }
-        Ok(_) if app.rooms.is_full(&record.id) => {
-            (DatabaseStatus::ReadOnly, Some(room::advice(app, record).await))
+        Ok(_) if app.full_disks.is_full(&record.id) => {
+            (DatabaseStatus::ReadOnly, Some(disk_guard::advice(app, record).await))
         }
         Ok(_) => (DatabaseStatus::Running, None),
         Err(_) => (DatabaseStatus::Recovering, Some("its machine was lost".to_owned())),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses_work_with_and_without_names() {
-        let id: DatabaseId = "a1".parse().unwrap();
-        let named =
-            PublicAddress { domain: Some("pg.example.com".into()), host: "127.0.0.1".into(), port: 5432 };
-        assert_eq!(
-            named.url(&id, "pw", 5432, true),
-            "postgresql://app:pw@a1-pooler.pg.example.com:5432/app?sslmode=require"
-        );
-        let plain = PublicAddress { domain: None, ..named };
-        assert_eq!(
-            plain.url(&id, "pw", 15432, false),
-            "postgresql://app:pw@127.0.0.1:15432/app?sslmode=require&options=endpoint%3Da1"
-        );
     }
 }

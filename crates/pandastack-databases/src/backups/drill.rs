@@ -5,18 +5,17 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use pandastack_backup::Target;
+use pandastack_sandboxes::in_flight::Mark;
+use pandastack_sandboxes::volumes::owned;
+use pandastack_store::clock::now;
+use pandastack_store::databases::DatabaseRecord;
 use pandastack_types::api::{DatabaseDrill, OnTimeout};
 use pandastack_types::{DatabaseId, Error, Owner, Result};
 
 use super::restore;
-use crate::ops;
+use crate::machines;
 use crate::service::ManagedDatabases;
-use pandastack_sandboxes::in_flight::Mark;
-use pandastack_sandboxes::ops as machines;
-use pandastack_sandboxes::volumes::owned;
-use pandastack_store::clock::now;
-use pandastack_store::databases::DatabaseRecord;
-use pandastack_store::{SandboxRecord, Select};
+use crate::spec::machine_request;
 
 /// Lifetime of a drill's machine. It ends earlier in all cases but a lost server.
 const MACHINE_SECONDS: u64 = 4 * 3600;
@@ -50,21 +49,18 @@ pub(super) async fn run(app: &Arc<ManagedDatabases>, record: &DatabaseRecord) ->
 
 async fn restore_and_check(app: &Arc<ManagedDatabases>, record: &DatabaseRecord) -> Result<()> {
     let found = restore::prepare(app, &record.id, Target::Latest).await?;
-    let mut request = ops::machine_request(record)?;
+    let mut request = machine_request(record)?;
     (request.persistent, request.idle_timeout_seconds) = (None, None);
     (request.ttl_seconds, request.on_timeout) = (Some(MACHINE_SECONDS), Some(OnTimeout::Kill));
-    let machine: SandboxRecord = restore::machine(app, record, request, owner(&record.id)).await?;
-    owned::seal(&app.sandboxes, &machine, &owner(&record.id)).await?;
-    let room = ops::storage(app, record).await.map_or(0, |(room, _)| room);
+    let machine = restore::machine(app, record, request, owner(&record.id)).await?;
+    owned::seal(&app.sandboxes, &machine.record, &owner(&record.id)).await?;
+    let room = machines::storage(app, record).await.map_or(0, |(room, _)| room);
     restore::run(app, &machine, &found, room, &record.id).await?;
-    restore::sh(app, &machine, CHECK, &[]).await
+    restore::sh(&machine, CHECK, &[]).await
 }
 
-async fn remove(app: &Arc<ManagedDatabases>, id: &DatabaseId) -> Result<()> {
-    for machine in app.sandboxes.store.sandboxes(&Select::Owner(owner(id))).await? {
-        machines::delete::delete(&app.sandboxes, machine, Some("its restore test ended")).await?;
-    }
-    Ok(())
+async fn remove(app: &ManagedDatabases, id: &DatabaseId) -> Result<()> {
+    machines::remove_owned(app, &owner(id), "its restore test ended").await
 }
 
 /// Removes what a stopped server left of the drills of a database.

@@ -13,17 +13,18 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use axum::body::Body;
-use pandastack_agent_client::AgentClient;
 use pandastack_backup::Restore;
-use pandastack_types::api::ExecRequest;
-use pandastack_types::{Error, Result};
+use pandastack_sandboxes::machine::Machine;
+use pandastack_types::{Error, ErrorCode, Result};
 use tokio::time::Instant;
 
-use super::restore::{LOG_DIR, failed, write};
-use crate::service::ManagedDatabases;
-use pandastack_sandboxes::ops as machines;
-use pandastack_store::SandboxRecord;
+use super::archives::failed;
+use crate::shell;
 
+/// Beside the data, on the same volume: the log that the server asks for, and its settings.
+const LOG_DIR: &str = "/var/lib/postgresql/restore";
+/// How long one file may take to be written.
+const WRITE_WAIT: Duration = Duration::from_secs(30 * 60);
 /// Files that are there at once: 64 MiB.
 const AHEAD: usize = 4;
 /// Between two looks at what the server wants.
@@ -54,9 +55,7 @@ const ASKED: &str =
 
 /// The log of one restore.
 pub(super) struct Feed<'a> {
-    app: &'a ManagedDatabases,
-    client: AgentClient,
-    machine: &'a SandboxRecord,
+    machine: &'a Machine,
     restore: &'a Restore,
     /// All names, in the order in which they are needed.
     files: Vec<String>,
@@ -66,14 +65,9 @@ pub(super) struct Feed<'a> {
 
 impl<'a> Feed<'a> {
     /// Lays out what a server needs to ask, and the first files.
-    pub(super) async fn begin(
-        app: &'a ManagedDatabases,
-        client: AgentClient,
-        machine: &'a SandboxRecord,
-        restore: &'a Restore,
-    ) -> Result<Self> {
+    pub(super) async fn begin(machine: &'a Machine, restore: &'a Restore) -> Result<Self> {
         let (files, there) = (restore.files(), BTreeSet::new());
-        let mut feed = Self { app, client, machine, restore, files, there };
+        let mut feed = Self { machine, restore, files, there };
         feed.put("take", Body::from(TAKE)).await?;
         let names: String = feed.files.iter().map(|name| format!("{name}\n")).collect();
         feed.put("files", Body::from(names)).await?;
@@ -123,14 +117,8 @@ impl<'a> Feed<'a> {
     /// Takes files away, and answers which one the server wants.
     async fn look(&mut self, unwanted: &[usize]) -> Result<Option<usize>> {
         let names: Vec<&str> = unwanted.iter().filter_map(|n| Some(self.files.get(*n)?.as_str())).collect();
-        let request = ExecRequest {
-            cmd: Some(ASKED.to_owned()),
-            cwd: Some("/".to_owned()),
-            env: Some([("UNWANTED".to_owned(), names.join(" "))].into_iter().collect()),
-            timeout_seconds: Some(LOOK_SECONDS),
-            ..ExecRequest::default()
-        };
-        let looked = machines::exec::exec_in(&self.app.sandboxes, self.machine, &request).await?;
+        let names = names.join(" ");
+        let looked = shell::run(self.machine, ASKED, &[("UNWANTED", &names)], LOOK_SECONDS).await?;
         if looked.exit_code != 0 {
             let said = looked.stderr.trim();
             return Err(Error::internal(format!("the log could not be passed to PostgreSQL: {said}")));
@@ -152,8 +140,14 @@ impl<'a> Feed<'a> {
     }
 
     async fn put(&self, name: &str, body: Body) -> Result<()> {
-        write(&self.client, self.machine, format!("{LOG_DIR}/{name}"), body).await
+        write(self.machine, &format!("{LOG_DIR}/{name}"), body).await
     }
+}
+
+/// Writes a file in a machine.
+pub(super) async fn write(machine: &Machine, path: &str, content: Body) -> Result<()> {
+    let late = |_| Error::new(ErrorCode::GuestUnavailable, "copying the data timed out; try again");
+    tokio::time::timeout(WRITE_WAIT, machine.write(path, content)).await.map_err(late)?
 }
 
 /// What is to be sent and what to be taken away for a server that asks for a file, of so many, when these are there.

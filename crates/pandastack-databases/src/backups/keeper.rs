@@ -11,19 +11,20 @@ use jiff::Timestamp;
 use pandastack_backup::{
     Archive, Archiver, BaseBackup, BaseError, Catalog, ConnectError, Login, Status, take_base,
 };
+use pandastack_sandboxes::EventNotice;
+use pandastack_sandboxes::in_flight::Mark;
+use pandastack_store::clock::now;
+use pandastack_store::databases::{DatabaseRecord, DatabaseState};
 use pandastack_types::{DatabaseId, Error, ErrorCode, Result, SandboxId};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::way::{Purpose, connect};
-use super::{BASE_EVERY, DRILL_AGAIN_AFTER, DRILL_EVERY, Kept, drill, login, unavailable};
+use super::archives::{BASE_EVERY, DRILL_AGAIN_AFTER, DRILL_EVERY, Kept, login, unavailable};
+use super::connection::{Purpose, connect};
+use super::drill;
 use crate::reset;
 use crate::service::ManagedDatabases;
-use pandastack_sandboxes::EventNotice;
-use pandastack_sandboxes::in_flight::Mark;
-use pandastack_store::clock::now;
-use pandastack_store::databases::{DatabaseRecord, DatabaseState};
 
 /// Longest pause between two looks, for what nobody tells.
 const LOOK_EVERY: Duration = Duration::from_secs(30);

@@ -13,23 +13,22 @@ use std::time::Duration;
 
 use axum::body::Body;
 use jiff::Timestamp;
-use pandastack_agent_client::{AgentClient, AgentError};
 use pandastack_backup::{Recovery, Restore, RestoreError, Target, limits::SEGMENT_BYTES};
-use pandastack_types::agent_api::{UnpackQuery, WriteFileQuery, endpoints};
-use pandastack_types::api::{CloneDatabase, CreateSandbox, ExecRequest};
+use pandastack_sandboxes::machine::Machine;
+use pandastack_sandboxes::machines::{MachineSpec, Machines, Patience};
+use pandastack_sandboxes::volumes::owned;
+use pandastack_store::databases::{DatabaseRecord, DatabaseState};
+use pandastack_types::api::{CloneDatabase, CreateSandbox};
 use pandastack_types::limits::VOLUME_MB_MAX;
-use pandastack_types::{DatabaseId, Error, ErrorCode, Owner, Result};
+use pandastack_types::{DatabaseId, Error, Owner, Result};
 
-use super::feed::Feed;
-use super::{catalog, unavailable};
+use super::archives::failed;
+use super::feed::{Feed, write};
 use crate::replay::{self, Replay};
 use crate::server::{self, Descent};
 use crate::service::ManagedDatabases;
-use crate::{DATA_PATH, ops, owner};
-use pandastack_sandboxes::ops::{self as machines, on};
-use pandastack_sandboxes::volumes::owned;
-use pandastack_store::SandboxRecord;
-use pandastack_store::databases::{DatabaseRecord, DatabaseState};
+use crate::spec::{DATA_PATH, machine_request, new_copy, owner};
+use crate::{machines, shell};
 
 /// How long the archive may take to have what was written before a restore was asked for.
 const REACH_WAIT: Duration = Duration::from_secs(20);
@@ -42,8 +41,7 @@ const RECOVERY_LOOK: Duration = Duration::from_millis(250);
 const SLACK_BYTES: u64 = 1024 * 1024 * 1024;
 const MIB: u64 = 1024 * 1024;
 
-/// Beside the data, on the same volume: the log that the server asks for, and its settings.
-pub(super) const LOG_DIR: &str = "/var/lib/postgresql/restore";
+/// Among the files that a server recovers with.
 const SETTINGS: &str = "/var/lib/postgresql/restore/settings";
 /// Stops the server that the template came with and makes room.
 const CLEAR: &str = "pg_ctl=/opt/postgres/16/bin/pg_ctl; data=/var/lib/postgresql/data; \
@@ -64,8 +62,8 @@ pub(crate) async fn restored(
     at: Timestamp,
 ) -> Result<DatabaseRecord> {
     let restore = prepare(app, &original.id, Target::At(at)).await?;
-    let record = ops::new_copy(&original, request.label);
-    let marked = ops::take_mark(app, &record.id)?;
+    let record = new_copy(&original, request.label);
+    let marked = machines::take_mark(app, &record.id)?;
     app.store.insert_database(&record).await?;
     let (for_task, of_task) = (Arc::clone(app), record.clone());
     app.sandboxes.tasks.spawn(async move {
@@ -89,7 +87,7 @@ pub(super) async fn prepare(app: &ManagedDatabases, id: &DatabaseId, target: Tar
             let _ = tokio::time::timeout(REACH_WAIT, there).await;
         }
     }
-    let plan = catalog(app, &archive, id).await?.plan_restore(target);
+    let plan = app.backups.catalog(&archive, id).await?.plan_restore(target);
     let plan = plan.map_err(|error| Error::bad_request(error.to_string()))?;
     Restore::prepare(&archive, plan).await.map_err(failed)
 }
@@ -100,13 +98,13 @@ async fn make(
     original: &DatabaseRecord,
     restore: &Restore,
 ) -> Result<()> {
-    let room = ops::storage(app, original).await.map_or(0, |(room, _)| room);
-    let request = ops::machine_request(record)?;
+    let room = machines::storage(app, original).await.map_or(0, |(room, _)| room);
+    let request = machine_request(record)?;
     let machine = machine(app, record, request, owner(&record.id)).await?;
-    owned::claim(&app.sandboxes, &machine, &owner(&record.id)).await?;
+    owned::claim(&app.sandboxes, &machine.record, &owner(&record.id)).await?;
     run(app, &machine, restore, room, &original.id).await?;
-    server::settle(app, record, &machine.id, Descent::Copy(&original.id)).await?;
-    let sandbox = Some(machine.id);
+    server::settle(app, record, machine.id(), Descent::Copy(&original.id)).await?;
+    let sandbox = Some(machine.id().clone());
     app.store
         .update_database(&DatabaseRecord { state: DatabaseState::Ready, sandbox, ..record.clone() })
         .await?;
@@ -119,7 +117,7 @@ async fn give_up(app: &Arc<ManagedDatabases>, mut record: DatabaseRecord, error:
     record.state = DatabaseState::Failed;
     record.spec.failure = Some(format!("the restore failed: {error}"));
     let gone = async {
-        ops::remove_machines(app, &record.id).await?;
+        machines::remove_machines(app, &record.id).await?;
         owned::delete_all(&app.sandboxes, &record.workspace, &owner(&record.id)).await?;
         Ok::<_, Error>(app.store.update_database(&record).await?)
     };
@@ -134,34 +132,34 @@ pub(super) async fn machine(
     like: &DatabaseRecord,
     request: CreateSandbox,
     owner: Owner,
-) -> Result<SandboxRecord> {
-    machines::create::create_patiently(&app.sandboxes, like.workspace.clone(), request, owner).await
+) -> Result<Machine> {
+    let spec = MachineSpec { workspace: like.workspace.clone(), request };
+    app.sandboxes.create(owner, spec, Patience::Long).await
 }
 
 /// Makes the server of a machine into what a restore says, up to where it goes on by itself. `room` is that of the original's volume, 0 if
 /// nobody knows it; its administrator is the original's.
 pub(super) async fn run(
     app: &Arc<ManagedDatabases>,
-    machine: &SandboxRecord,
+    machine: &Machine,
     restore: &Restore,
     room: u64,
     original: &DatabaseId,
 ) -> Result<()> {
     let log = restore.files().len() as u64 * SEGMENT_BYTES;
     grow(app, machine, room_for(restore.base().tar_bytes, log, room)).await?;
-    sh(app, machine, CLEAR, &[]).await?;
-    let client = app.sandboxes.hosts.client(&machine.host)?;
-    unpack(&client, machine, restore).await?;
-    let feed = Feed::begin(app, client.clone(), machine, restore).await?;
+    sh(machine, CLEAR, &[]).await?;
+    unpack(machine, restore).await?;
+    let feed = Feed::begin(machine, restore).await?;
     let Recovery { signal_file, settings_file, settings } =
         restore.recovery(&Feed::command()).map_err(failed)?;
-    write(&client, machine, SETTINGS.to_owned(), Body::from(settings)).await?;
-    sh(app, machine, ASK, &[("SIGNAL_FILE", signal_file), ("SETTINGS_FILE", settings_file)]).await?;
+    write(machine, SETTINGS, Body::from(settings)).await?;
+    sh(machine, ASK, &[("SIGNAL_FILE", signal_file), ("SETTINGS_FILE", settings_file)]).await?;
     tokio::select! {
         recovered = recover(app, machine, original) => recovered?,
         error = feed.run() => return Err(error),
     }
-    sh(app, machine, DONE, &[]).await
+    sh(machine, DONE, &[]).await
 }
 
 /// Bytes of volume that a restore needs: for a base, what its log can add to it, and some for the work. Data that was in a volume of the
@@ -173,14 +171,12 @@ fn room_for(tar: u64, log: u64, original: u64) -> u64 {
 }
 
 /// Puts the base in place of the data that a machine came with.
-async fn unpack(client: &AgentClient, machine: &SandboxRecord, restore: &Restore) -> Result<()> {
+async fn unpack(machine: &Machine, restore: &Restore) -> Result<()> {
     // The archive's errors are the body's: they end the call, whose own sentence would say less.
     let trouble = Arc::new(Mutex::new(None));
     let (noted, source) = (Arc::clone(&trouble), restore.clone());
     let tar = tar_body(source, noted);
-    let query = UnpackQuery { path: format!("{DATA_PATH}/data"), ..UnpackQuery::default() };
-    let call = endpoints::UnpackArchive::new(machine.id.clone(), query);
-    let put = copied(client.call(call, on(machine, STEP_WAIT), tar).await);
+    let put = machine.unpack(&format!("{DATA_PATH}/data"), tar, STEP_WAIT).await;
     if let Some(error) = trouble.lock().ok().and_then(|mut trouble| trouble.take()) {
         return Err(failed(error));
     }
@@ -215,18 +211,19 @@ fn tar_body(restore: Restore, noted: Arc<Mutex<Option<RestoreError>>>) -> Body {
 }
 
 /// Starts the server of a machine and waits until it has recovered and goes on by itself. Its administrator is the original's.
-async fn recover(app: &Arc<ManagedDatabases>, machine: &SandboxRecord, original: &DatabaseId) -> Result<()> {
-    sh(app, machine, replay::START, &[]).await?;
+async fn recover(app: &Arc<ManagedDatabases>, machine: &Machine, original: &DatabaseId) -> Result<()> {
+    sh(machine, replay::START, &[]).await?;
     // One that gets stuck is given up by who hands it its log.
-    while replay::look(app, original, &machine.id).await? != Replay::Over {
+    while replay::look(app, original, machine.id()).await? != Replay::Over {
         tokio::time::sleep(RECOVERY_LOOK).await;
     }
     Ok(())
 }
 
-async fn grow(app: &Arc<ManagedDatabases>, machine: &SandboxRecord, bytes: u64) -> Result<()> {
-    let rows = app.sandboxes.store.volumes(&machine.workspace).await?;
-    let volume = rows.into_iter().find(|row| machine.spec.volumes.iter().any(|volume| volume.id == row.id));
+async fn grow(app: &Arc<ManagedDatabases>, machine: &Machine, bytes: u64) -> Result<()> {
+    let rows = app.sandboxes.store.volumes(&machine.record.workspace).await?;
+    let volume =
+        rows.into_iter().find(|row| machine.record.spec.volumes.iter().any(|volume| volume.id == row.id));
     match volume {
         Some(volume) if volume.spec.size_bytes < bytes => {
             owned::grow(&app.sandboxes, volume, bytes.div_ceil(MIB)).await.map(drop)
@@ -235,53 +232,12 @@ async fn grow(app: &Arc<ManagedDatabases>, machine: &SandboxRecord, bytes: u64) 
     }
 }
 
-/// Writes a file in a machine.
-pub(super) async fn write(
-    client: &AgentClient,
-    machine: &SandboxRecord,
-    path: String,
-    content: Body,
-) -> Result<()> {
-    let query = WriteFileQuery { path, ..WriteFileQuery::default() };
-    let call = endpoints::WriteFile::new(machine.id.clone(), query);
-    copied(client.call(call, on(machine, STEP_WAIT), content).await)
-}
-
-/// What became of a copy of data to a machine.
-fn copied<T>(outcome: Result<T, AgentError>) -> Result<()> {
-    match outcome {
-        Err(AgentError::Timeout { .. }) => {
-            Err(Error::new(ErrorCode::GuestUnavailable, "copying the data timed out; try again"))
-        }
-        outcome => Ok(outcome.map(drop)?),
-    }
-}
-
-pub(super) async fn sh(
-    app: &Arc<ManagedDatabases>,
-    machine: &SandboxRecord,
-    command: &str,
-    env: &[(&str, &str)],
-) -> Result<()> {
-    let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-    let request = ExecRequest {
-        cmd: Some(command.to_owned()),
-        cwd: Some("/".to_owned()),
-        env: Some(env),
-        timeout_seconds: Some(STEP_SECONDS),
-        ..ExecRequest::default()
-    };
-    let done = machines::exec::exec_in(&app.sandboxes, machine, &request).await?;
+/// Runs one step in a machine; fails unless it succeeds.
+pub(super) async fn sh(machine: &Machine, command: &str, env: &[(&str, &str)]) -> Result<()> {
+    let done = shell::run(machine, command, env, STEP_SECONDS).await?;
     match done.exit_code {
         0 => Ok(()),
         code => Err(Error::internal(format!("a restore step exited with {code}: {}", done.stderr.trim()))),
-    }
-}
-
-pub(super) fn failed(error: RestoreError) -> Error {
-    match error {
-        RestoreError::Archive(error) => unavailable(error),
-        other => Error::internal(other.to_string()),
     }
 }
 

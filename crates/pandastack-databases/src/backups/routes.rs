@@ -8,13 +8,14 @@ use axum::{Json, Router};
 use http::StatusCode;
 use pandastack_backup::{BaseBackup, Status, Window};
 use pandastack_rest::{ApiResult, Caller, Id};
+use pandastack_store::databases::DatabaseRecord;
 use pandastack_types::api::{DatabaseBackups, DatabaseBaseBackup, DatabaseDrill, RestorablePeriod, Scope};
 use pandastack_types::{DatabaseId, ErrorBody, Result};
 
-use super::{Kept, catalog, drill, keeper, login};
-use crate::ops;
+use super::archives::{Kept, login};
+use super::{drill, keeper};
 use crate::service::ManagedDatabases;
-use pandastack_store::databases::DatabaseRecord;
+use crate::{machines, ops};
 
 /// The routes, with their state.
 pub fn routes<S>(databases: &Arc<ManagedDatabases>) -> Router<S> {
@@ -48,7 +49,7 @@ pub async fn take(
     Id(id): Id<DatabaseId>,
 ) -> ApiResult<(StatusCode, Json<DatabaseBaseBackup>)> {
     let record = find_to_change(&app, &caller, &id).await?;
-    let sandbox = ops::ready(&record)?.clone();
+    let sandbox = machines::ready(&record)?.clone();
     ops::go(&app, &record, true).await?;
     let for_task = Arc::clone(&app);
     let base = app.sandboxes.owned(async move {
@@ -71,7 +72,7 @@ pub async fn drill(
     Id(id): Id<DatabaseId>,
 ) -> ApiResult<Json<DatabaseDrill>> {
     let record = find_to_change(&app, &caller, &id).await?;
-    ops::ready(&record)?;
+    machines::ready(&record)?;
     let for_task = Arc::clone(&app);
     Ok(app.sandboxes.owned(async move { drill::run(&for_task, &record).await }).await.map(Json)?)
 }
@@ -85,7 +86,7 @@ async fn find_to_change(app: &ManagedDatabases, caller: &Caller, id: &DatabaseId
 
 async fn shown(app: &ManagedDatabases, record: &DatabaseRecord) -> Result<DatabaseBackups> {
     let archive = app.backups.archive(&app.sandboxes.link, &record.id)?;
-    let window = catalog(app, &archive, &record.id).await?.window();
+    let window = app.backups.catalog(&archive, &record.id).await?.window();
     let kept = app.backups.kept(&record.id);
     let log = kept.as_ref().map(|kept| kept.log.borrow().clone()).unwrap_or_default();
     let base_error = kept.as_ref().and_then(|kept: &Kept| kept.base_error.borrow().clone());

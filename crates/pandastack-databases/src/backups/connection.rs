@@ -8,13 +8,14 @@ use std::task::{Context, Poll};
 use pandastack_backup::ConnectError;
 use pandastack_edge::{EdgeError, GuestStream, Ticket};
 use pandastack_postgres::{ByteStream, Entrance};
+use pandastack_store::SandboxRecord;
 use pandastack_types::{SandboxId, SandboxState};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
+use crate::revive;
 use crate::service::ManagedDatabases;
-use crate::{machine_of, revive};
-use pandastack_store::SandboxRecord;
+use crate::spec::machine_of;
 
 /// What a connection is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,25 +8,22 @@
 //! one that nobody writes to is left to fall asleep; a sleeping one is never woken. What was found is remembered by this process
 //! only; after a restart the next look finds it again.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use pandastack_postgres::Backend;
+use pandastack_store::databases::{DatabaseRecord, DatabaseState};
 use pandastack_types::limits::VOLUME_MB_MAX;
 use pandastack_types::{DatabaseId, Result, SandboxId};
 use tokio::time::Instant;
 
-use super::backups::{Purpose, Written, connect_awake};
-use super::{ops, server};
+use crate::backups::connection::{Purpose, connect};
+use crate::full_disks::Found;
 use crate::service::ManagedDatabases;
-use pandastack_sandboxes::keyed_mutex::KeyedMutex;
-use pandastack_store::databases::{DatabaseRecord, DatabaseState};
+use crate::{machines, server};
 
 /// Between two looks at all databases.
 const LOOK_EVERY: Duration = Duration::from_secs(15);
-/// How long a database that was full is taken to be full without another question.
-const FRESH: Duration = Duration::from_secs(2);
 /// How long somebody with an error waits to hear that a database which was full has room by now.
 const DOUBT: Duration = Duration::from_secs(1);
 /// How long the program in the machine may take to notice that a volume has grown, and between two looks meanwhile.
@@ -35,61 +32,6 @@ const NOTICE_LOOK: Duration = Duration::from_millis(200);
 const MIB: u64 = 1024 * 1024;
 /// The disk is full: an error that needs no question.
 const DISK_FULL: &str = "53100";
-
-/// What was found last.
-#[derive(Default)]
-pub(crate) struct Rooms {
-    found: Mutex<HashMap<DatabaseId, Found>>,
-    /// Of those who ask because of an error: the others have the answer of the first.
-    turns: KeyedMutex<DatabaseId>,
-}
-
-#[derive(Clone, Copy)]
-struct Found {
-    full: bool,
-    /// When the question was put: what it answers may have changed by the time of the answer.
-    asked: Instant,
-    /// How far its log was.
-    written: Option<Written>,
-}
-
-impl Rooms {
-    fn lock(&self) -> MutexGuard<'_, HashMap<DatabaseId, Found>> {
-        self.found.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether a database was read only for want of room when it was last asked.
-    pub(super) fn is_full(&self, id: &DatabaseId) -> bool {
-        self.lock().get(id).is_some_and(|found| found.full)
-    }
-
-    /// What is known to somebody whose error came at that instant, without a question. That there was room before it says nothing:
-    /// the error may be the first of a database that has just become full.
-    fn known(&self, id: &DatabaseId, came: Instant) -> Option<bool> {
-        let found = *self.lock().get(id)?;
-        let holds = found.asked >= came || (found.full && found.asked.elapsed() < FRESH);
-        holds.then_some(found.full)
-    }
-
-    /// Whether nothing was written since the last look.
-    fn is_settled(&self, id: &DatabaseId, written: Option<Written>) -> bool {
-        self.lock().get(id).is_some_and(|found| found.written == written)
-    }
-
-    /// Whatever was found does not hold any more.
-    fn forget(&self, id: &DatabaseId) {
-        self.lock().remove(id);
-    }
-
-    fn note(&self, id: &DatabaseId, found: Found) {
-        let before = self.lock().insert(id.clone(), found);
-        match (before.is_some_and(|before| before.full), found.full) {
-            (false, true) => tracing::warn!(database = %id, "a database is read only: its disk is full"),
-            (true, false) => tracing::info!(database = %id, "a database has room again"),
-            _ => {}
-        }
-    }
-}
 
 /// Looks until shutdown.
 pub async fn run(app: Arc<ManagedDatabases>) {
@@ -106,9 +48,9 @@ pub async fn run(app: Arc<ManagedDatabases>) {
 
 async fn look_at_all(app: &Arc<ManagedDatabases>) -> Result<()> {
     let ready = app.store.databases_in(DatabaseState::Ready).await?;
-    app.rooms.lock().retain(|id, _| ready.iter().any(|record| record.id == *id));
+    app.full_disks.retain(|id| ready.iter().any(|record| record.id == *id));
     for record in ready {
-        if !app.rooms.is_settled(&record.id, app.backups.written(&record.id)) {
+        if !app.full_disks.is_settled(&record.id, app.backups.written(&record.id)) {
             look(app, &record).await;
         }
     }
@@ -121,27 +63,29 @@ async fn look(app: &Arc<ManagedDatabases>, record: &DatabaseRecord) -> bool {
     let (asked, written) = (Instant::now(), app.backups.written(&record.id));
     match ask(app, &record.id, sandbox).await {
         Some(full) => {
-            app.rooms.note(&record.id, Found { full, asked, written });
+            app.full_disks.note(&record.id, Found { full, asked, written });
             full
         }
         // It sleeps, or does not answer: what is known of it stays.
-        None => app.rooms.is_full(&record.id),
+        None => app.full_disks.is_full(&record.id),
     }
 }
 
 async fn ask(app: &Arc<ManagedDatabases>, id: &DatabaseId, sandbox: &SandboxId) -> Option<bool> {
-    let stream = connect_awake(app, sandbox, Purpose::Log).await.ok()?;
+    let stream = connect(app, sandbox, Purpose::Log).await.ok()?;
     server::is_full(app, id, Backend::uncounted(stream)).await.ok()
 }
 
 /// Waits until the server of a database whose volume has grown takes writes again. One that sleeps is asked when it is awake.
 pub(super) async fn await_notice(app: &Arc<ManagedDatabases>, record: &DatabaseRecord) {
-    let Some(sandbox) = record.sandbox.as_ref().filter(|_| app.rooms.is_full(&record.id)) else { return };
+    let Some(sandbox) = record.sandbox.as_ref().filter(|_| app.full_disks.is_full(&record.id)) else {
+        return;
+    };
     let deadline = Instant::now() + NOTICE_WAIT;
     while ask(app, &record.id, sandbox).await == Some(true) && Instant::now() < deadline {
         tokio::time::sleep(NOTICE_LOOK).await;
     }
-    app.rooms.forget(&record.id);
+    app.full_disks.forget(&record.id);
     look(app, record).await;
 }
 
@@ -149,12 +93,12 @@ pub(super) async fn await_notice(app: &Arc<ManagedDatabases>, record: &DatabaseR
 pub(super) async fn explain(app: &Arc<ManagedDatabases>, id: &DatabaseId, code: &str) -> Option<String> {
     let came = Instant::now();
     let record = app.store.database(None, id).await.ok()?;
-    let turn = app.rooms.turns.of(id.clone());
+    let turn = app.full_disks.turns.of(id.clone());
     let mine = turn.lock().await;
-    let full = match app.rooms.known(id, came) {
+    let full = match app.full_disks.known(id, came) {
         Some(full) => full,
         // A machine that is busy with what filled it takes its time.
-        None if app.rooms.is_full(id) => {
+        None if app.full_disks.is_full(id) => {
             tokio::time::timeout(DOUBT, look(app, &record)).await.unwrap_or(true)
         }
         None => look(app, &record).await,
@@ -168,7 +112,7 @@ pub(super) async fn explain(app: &Arc<ManagedDatabases>, id: &DatabaseId, code: 
 
 /// What is the matter with a database without room, and what to do.
 pub(super) async fn advice(app: &ManagedDatabases, record: &DatabaseRecord) -> String {
-    let (bytes, _) = ops::storage(app, record).await.unwrap_or_default();
+    let (bytes, _) = machines::storage(app, record).await.unwrap_or_default();
     say(&record.id, bytes / MIB)
 }
 
@@ -189,17 +133,6 @@ fn say(id: &DatabaseId, room_mb: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn room_that_was_there_before_an_error_says_nothing() {
-        let (rooms, id) = (Rooms::default(), "a1".parse().unwrap());
-        let asked = Instant::now();
-        let (before, after) = (asked - Duration::from_millis(1), asked + Duration::from_millis(1));
-        rooms.note(&id, Found { full: false, asked, written: None });
-        assert_eq!((rooms.known(&id, before), rooms.known(&id, after)), (Some(false), None));
-        rooms.note(&id, Found { full: true, asked, written: None });
-        assert_eq!((rooms.known(&id, before), rooms.known(&id, after)), (Some(true), Some(true)));
-    }
 
     #[test]
     fn the_advice_names_a_size_that_can_be_had() {

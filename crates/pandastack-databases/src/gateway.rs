@@ -4,41 +4,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use pandastack_edge::{EdgeError, Ticket};
-use pandastack_postgres::{Backend, ConnectError, Databases, Endpoint, Entrance, InUse};
-use pandastack_types::{DatabaseId, SandboxId};
-use tokio::time::Instant;
-
-use super::{revive, room};
-use crate::service::ManagedDatabases;
+use pandastack_edge::EdgeError;
+use pandastack_postgres::{Backend, ConnectError, Databases, Endpoint};
 use pandastack_sandboxes::lost;
 use pandastack_store::StoreError;
 use pandastack_store::databases::DatabaseState;
+use pandastack_types::{DatabaseId, SandboxId};
+use tokio::time::Instant;
+
+use crate::connector::{connect, explain};
+use crate::service::ManagedDatabases;
+use crate::{disk_guard, revive};
 
 /// How long the report of a loss may take.
 const REPORT_WAIT: Duration = Duration::from_secs(5);
 
-/// Port of a machine that comes from the template, where its administrator's first session waits: the template's
-/// `pandastack-postgres-first`. It is given to whoever comes first, and the port is closed.
-const FIRST_SESSION_PORT: u16 = 5433;
-
 /// Every database that is ready.
 pub struct StoredDatabases(pub Arc<ManagedDatabases>);
-
-/// One machine, whoever asks: for what is done before a database is ready.
-pub(super) struct OneMachine {
-    pub(super) app: Arc<ManagedDatabases>,
-    pub(super) sandbox: SandboxId,
-}
-
-/// Keeps a machine awake while a session works.
-struct Awake(Ticket);
-
-impl InUse for Awake {
-    fn set_busy(&mut self, busy: bool) {
-        self.0.set_busy(busy);
-    }
-}
 
 #[async_trait]
 impl Databases for StoredDatabases {
@@ -73,7 +55,7 @@ impl Databases for StoredDatabases {
     }
 
     async fn explain(&self, endpoint: &Endpoint, code: &str) -> Option<String> {
-        room::explain(&self.0, &endpoint.database.parse().ok()?, code).await
+        disk_guard::explain(&self.0, &endpoint.database.parse().ok()?, code).await
     }
 }
 
@@ -114,55 +96,4 @@ impl StoredDatabases {
             tokio::time::timeout_at(deadline, lost(&mut events)).await.ok()?;
         }
     }
-}
-
-#[async_trait]
-impl Databases for OneMachine {
-    async fn connect(&self, endpoint: &Endpoint) -> Result<Backend, ConnectError> {
-        let connected = connect(&self.app, &self.sandbox, endpoint).await;
-        connected.map_err(|error| explain(&error, &self.sandbox, endpoint))
-    }
-}
-
-/// The way to a machine's server or pooler.
-pub(super) async fn connect(
-    app: &ManagedDatabases,
-    sandbox: &SandboxId,
-    endpoint: &Endpoint,
-) -> Result<Backend, EdgeError> {
-    connect_port(app, sandbox, endpoint.entrance.port()).await
-}
-
-/// The way to the administrator's first session; `None` if none waits, which is so in machines of older templates.
-pub(super) async fn connect_first(
-    app: &ManagedDatabases,
-    sandbox: &SandboxId,
-) -> Result<Option<Backend>, ConnectError> {
-    match connect_port(app, sandbox, FIRST_SESSION_PORT).await {
-        Ok(backend) => Ok(Some(backend)),
-        Err(EdgeError::PortClosed) => Ok(None),
-        // One may wait all the same, and must not be left open.
-        Err(error) => {
-            let endpoint = Endpoint { database: sandbox.to_string(), entrance: Entrance::Direct };
-            Err(explain(&error, sandbox, &endpoint))
-        }
-    }
-}
-
-async fn connect_port(app: &ManagedDatabases, sandbox: &SandboxId, port: u16) -> Result<Backend, EdgeError> {
-    let (stream, ticket) = app.sandboxes.edge.connect(sandbox, port).await?;
-    let (closing, cut) = (ticket.closing(), ticket.cut());
-    Ok(Backend { stream: Box::new(stream), in_use: Box::new(Awake(ticket)), closing, cut })
-}
-
-/// What kept from a machine, for whoever asked for it.
-pub(super) fn explain(error: &EdgeError, sandbox: &SandboxId, endpoint: &Endpoint) -> ConnectError {
-    let id = &endpoint.database;
-    let why = match error {
-        EdgeError::PortClosed | EdgeError::InsideOnly(_) => "its server is not running".to_owned(),
-        EdgeError::Unknown => "its machine was lost".to_owned(),
-        EdgeError::Silent => "its machine is not responding".to_owned(),
-        other => other.sentence(sandbox, endpoint.entrance.port()),
-    };
-    ConnectError::Unavailable(format!("database `{id}` is unreachable: {why}"))
 }

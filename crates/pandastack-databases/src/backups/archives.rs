@@ -1,0 +1,138 @@
+//! The archives of databases, and how their backup goes.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use pandastack_backup::{
+    Archive, ArchiveError, Catalog, Key, Login, Lsn, Password, RestoreError, Slot, Status, Timeline,
+};
+use pandastack_types::link::LinkKey;
+use pandastack_types::{DatabaseId, Error, ErrorCode, Result};
+use sha2::{Digest, Sha256};
+use tokio::sync::{Notify, Semaphore, watch};
+use tokio::time::Instant;
+
+use crate::config::BackupConfig;
+use crate::credentials::administrator;
+
+/// The slot in a server that holds its log back for the archive.
+const SLOT: &str = "pandastack";
+/// Age of the newest base backup at which another one is taken.
+pub(super) const BASE_EVERY: Duration = Duration::from_secs(24 * 60 * 60);
+/// Base backups that are taken at once: each reads a whole database.
+const BASES_AT_ONCE: usize = 1;
+/// How long a keeper may take to end.
+const KEEPER_WAIT: Duration = Duration::from_secs(30);
+/// How often the restore of a database is tried.
+pub(super) const DRILL_EVERY: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+/// When it is tried again after it failed: a host may only have been full.
+pub(super) const DRILL_AGAIN_AFTER: Duration = Duration::from_secs(6 * 60 * 60);
+
+/// What is shared about backups.
+pub(crate) struct Backups {
+    config: Option<BackupConfig>,
+    pub(super) kept: Mutex<HashMap<DatabaseId, Kept>>,
+    /// Told when databases may have come, moved or gone.
+    pub(crate) changed: Notify,
+    /// Told when keepers have ended.
+    pub(super) ended: Notify,
+    pub(super) bases: Semaphore,
+}
+
+/// A place in the log of a database.
+pub(crate) type Written = (Timeline, Lsn);
+
+/// How the backup of one database goes.
+#[derive(Clone)]
+pub(super) struct Kept {
+    pub(super) log: watch::Receiver<Status>,
+    /// Why there is no base backup though one is due.
+    pub(super) base_error: watch::Receiver<Option<String>>,
+}
+
+impl Backups {
+    /// With these settings; `None` for no backups.
+    pub(crate) fn new(config: Option<BackupConfig>) -> Self {
+        let bases = Semaphore::new(BASES_AT_ONCE);
+        Self { config, kept: Mutex::default(), changed: Notify::new(), ended: Notify::new(), bases }
+    }
+
+    /// Whether there are any.
+    pub(crate) fn are_made(&self) -> bool {
+        self.config.is_some()
+    }
+
+    pub(super) fn config(&self) -> Result<&BackupConfig> {
+        let message = "this server makes no backups; ask its operator to set --backups to a URL";
+        self.config.as_ref().ok_or_else(|| Error::new(ErrorCode::NotImplemented, message))
+    }
+
+    /// The archive of a database.
+    pub(super) fn archive(&self, link: &LinkKey, id: &DatabaseId) -> Result<Archive> {
+        let config = self.config()?;
+        let key = Sha256::digest(link.derive("database-backups", &[]).as_bytes());
+        let opened = Archive::open(&config.url, &config.store_settings, id.as_str(), Key::new(key.into()));
+        opened.map_err(unavailable)
+    }
+
+    /// How far the log of a database was written, as far as the archive knows.
+    pub(crate) fn written(&self, id: &DatabaseId) -> Option<Written> {
+        self.kept(id).and_then(|kept| kept.log.borrow().last_archived)
+    }
+
+    pub(super) fn kept(&self, id: &DatabaseId) -> Option<Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).get(id).cloned()
+    }
+
+    /// What the archive of a database holds, as far as everybody knows.
+    pub(super) async fn catalog(&self, archive: &Archive, id: &DatabaseId) -> Result<Catalog> {
+        let mut catalog = Catalog::read(archive).await.map_err(unavailable)?;
+        let status = self.kept(id).map(|kept| kept.log.borrow().clone()).unwrap_or_default();
+        if let (Some(end), Some(until)) = (status.last_archived, status.complete_until) {
+            catalog.extend(end, until);
+        }
+        Ok(catalog)
+    }
+
+    /// Deletes the archive of a database whose machines are gone, once nobody writes into it. Safe to repeat.
+    pub(crate) async fn remove(&self, link: &LinkKey, id: &DatabaseId) -> Result<()> {
+        if !self.are_made() {
+            return Ok(());
+        }
+        let deadline = Instant::now() + KEEPER_WAIT;
+        loop {
+            let ended = self.ended.notified();
+            tokio::pin!(ended);
+            ended.as_mut().enable();
+            if self.kept(id).is_none() {
+                break;
+            }
+            self.changed.notify_one();
+            if tokio::time::timeout_at(deadline, ended).await.is_err() {
+                let message = format!("a backup of database `{id}` is still running; try again shortly");
+                return Err(Error::new(ErrorCode::Unavailable, message));
+            }
+        }
+        self.archive(link, id)?.remove_all().await.map_err(unavailable)
+    }
+}
+
+pub(super) fn login(link: &LinkKey, id: &DatabaseId) -> Result<Login> {
+    let credentials = administrator(link, Some(id));
+    let slot = Slot::new(SLOT).ok_or_else(|| Error::internal("the slot's name is no name"))?;
+    Ok(Login { user: credentials.user, password: Password(credentials.password), slot })
+}
+
+/// A restore that fails, as the API says it.
+pub(super) fn failed(error: RestoreError) -> Error {
+    match error {
+        RestoreError::Archive(error) => unavailable(error),
+        other => Error::internal(other.to_string()),
+    }
+}
+
+/// An archive that fails, as the API says it.
+pub(super) fn unavailable(error: ArchiveError) -> Error {
+    Error::new(ErrorCode::Unavailable, format!("the backup archive is unavailable: {error}"))
+}

@@ -1,0 +1,80 @@
+//! Connections to the server of a machine: through the machine's door, which wakes it.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use pandastack_edge::{Ticket, EdgeError};
+use pandastack_postgres::{Backend, ConnectError, Databases, Endpoint, Entrance, InUse};
+use pandastack_types::SandboxId;
+
+use crate::service::ManagedDatabases;
+
+/// Port of a machine that comes from the template, where its administrator's first session waits: the template's
+/// `pandastack-postgres-first`. It is given to whoever comes first, and the port is closed.
+const FIRST_SESSION_PORT: u16 = 5433;
+
+/// One machine, whoever asks: for what is done before a database is ready.
+pub(crate) struct OneMachine {
+    pub(crate) app: Arc<ManagedDatabases>,
+    pub(crate) sandbox: SandboxId,
+}
+
+/// Keeps a machine awake while a session works.
+struct Awake(Ticket);
+
+impl InUse for Awake {
+    fn set_busy(&mut self, busy: bool) {
+        self.0.set_busy(busy);
+    }
+}
+
+#[async_trait]
+impl Databases for OneMachine {
+    async fn connect(&self, endpoint: &Endpoint) -> Result<Backend, ConnectError> {
+        let connected = connect(&self.app, &self.sandbox, endpoint).await;
+        connected.map_err(|error| explain(&error, &self.sandbox, endpoint))
+    }
+}
+
+/// The way to a machine's server or pooler.
+pub(crate) async fn connect(
+    app: &ManagedDatabases,
+    sandbox: &SandboxId,
+    endpoint: &Endpoint,
+) -> Result<Backend, EdgeError> {
+    connect_port(app, sandbox, endpoint.entrance.port()).await
+}
+
+/// The way to the administrator's first session; `None` if none waits, which is so in machines of older templates.
+pub(crate) async fn connect_first(
+    app: &ManagedDatabases,
+    sandbox: &SandboxId,
+) -> Result<Option<Backend>, ConnectError> {
+    match connect_port(app, sandbox, FIRST_SESSION_PORT).await {
+        Ok(backend) => Ok(Some(backend)),
+        Err(EdgeError::PortClosed) => Ok(None),
+        // One may wait all the same, and must not be left open.
+        Err(error) => {
+            let endpoint = Endpoint { database: sandbox.to_string(), entrance: Entrance::Direct };
+            Err(explain(&error, sandbox, &endpoint))
+        }
+    }
+}
+
+async fn connect_port(app: &ManagedDatabases, sandbox: &SandboxId, port: u16) -> Result<Backend, EdgeError> {
+    let (stream, ticket) = app.sandboxes.edge.connect(sandbox, port).await?;
+    let (closing, cut) = (ticket.closing(), ticket.cut());
+    Ok(Backend { stream: Box::new(stream), in_use: Box::new(Awake(ticket)), closing, cut })
+}
+
+/// What kept from a machine, for whoever asked for it.
+pub(crate) fn explain(error: &EdgeError, sandbox: &SandboxId, endpoint: &Endpoint) -> ConnectError {
+    let id = &endpoint.database;
+    let why = match error {
+        EdgeError::PortClosed | EdgeError::InsideOnly(_) => "its server is not running".to_owned(),
+        EdgeError::Unknown => "its machine was lost".to_owned(),
+        EdgeError::Silent => "its machine is not responding".to_owned(),
+        other => other.sentence(sandbox, endpoint.entrance.port()),
+    };
+    ConnectError::Unavailable(format!("database `{id}` is unreachable: {why}"))
+}

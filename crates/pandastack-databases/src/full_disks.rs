@@ -1,0 +1,91 @@
+//! Which databases are known to be read only because their disk is full.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use pandastack_sandboxes::keyed_mutex::KeyedMutex;
+use pandastack_types::DatabaseId;
+use tokio::time::Instant;
+
+use crate::backups::archives::Written;
+
+/// How long a database that was full is taken to be full without another question.
+const FRESH: Duration = Duration::from_secs(2);
+
+/// What was found last.
+#[derive(Default)]
+pub(crate) struct FullDisks {
+    found: Mutex<HashMap<DatabaseId, Found>>,
+    /// Of those who ask because of an error: the others have the answer of the first.
+    pub(crate) turns: KeyedMutex<DatabaseId>,
+}
+
+/// The answer of a server.
+#[derive(Clone, Copy)]
+pub(crate) struct Found {
+    pub(crate) full: bool,
+    /// When the question was put: what it answers may have changed by the time of the answer.
+    pub(crate) asked: Instant,
+    /// How far its log was.
+    pub(crate) written: Option<Written>,
+}
+
+impl FullDisks {
+    fn lock(&self) -> MutexGuard<'_, HashMap<DatabaseId, Found>> {
+        self.found.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a database was read only for want of room when it was last asked.
+    pub(crate) fn is_full(&self, id: &DatabaseId) -> bool {
+        self.lock().get(id).is_some_and(|found| found.full)
+    }
+
+    /// What is known to somebody whose error came at that instant, without a question. That there was room before it says nothing:
+    /// the error may be the first of a database that has just become full.
+    pub(crate) fn known(&self, id: &DatabaseId, came: Instant) -> Option<bool> {
+        let found = *self.lock().get(id)?;
+        let holds = found.asked >= came || (found.full && found.asked.elapsed() < FRESH);
+        holds.then_some(found.full)
+    }
+
+    /// Whether nothing was written since the last look.
+    pub(crate) fn is_settled(&self, id: &DatabaseId, written: Option<Written>) -> bool {
+        self.lock().get(id).is_some_and(|found| found.written == written)
+    }
+
+    /// Forgets databases that are not wanted.
+    pub(crate) fn retain(&self, is_wanted: impl Fn(&DatabaseId) -> bool) {
+        self.lock().retain(|id, _| is_wanted(id));
+    }
+
+    /// Whatever was found does not hold any more.
+    pub(crate) fn forget(&self, id: &DatabaseId) {
+        self.lock().remove(id);
+    }
+
+    pub(crate) fn note(&self, id: &DatabaseId, found: Found) {
+        let before = self.lock().insert(id.clone(), found);
+        match (before.is_some_and(|before| before.full), found.full) {
+            (false, true) => tracing::warn!(database = %id, "a database is read only: its disk is full"),
+            (true, false) => tracing::info!(database = %id, "a database has room again"),
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_that_was_there_before_an_error_says_nothing() {
+        let (disks, id) = (FullDisks::default(), "a1".parse().unwrap());
+        let asked = Instant::now();
+        let (before, after) = (asked - Duration::from_millis(1), asked + Duration::from_millis(1));
+        disks.note(&id, Found { full: false, asked, written: None });
+        assert_eq!((disks.known(&id, before), disks.known(&id, after)), (Some(false), None));
+        disks.note(&id, Found { full: true, asked, written: None });
+        assert_eq!((disks.known(&id, before), disks.known(&id, after)), (Some(true), Some(true)));
+    }
+}

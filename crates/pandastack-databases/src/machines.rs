@@ -1,0 +1,71 @@
+//! The machine of a database and the room on its volume; the mark that whoever changes a database holds.
+
+use pandastack_sandboxes::in_flight::{InFlightMark, Mark};
+use pandastack_sandboxes::machine::Machine;
+use pandastack_sandboxes::machines::Machines;
+use pandastack_sandboxes::volumes::owned;
+use pandastack_store::databases::{DatabaseRecord, DatabaseState};
+use pandastack_store::volumes::VolumeRecord;
+use pandastack_types::{DatabaseId, Error, ErrorCode, Owner, Result, SandboxId};
+
+use crate::service::ManagedDatabases;
+use crate::spec::owner;
+
+/// Room for data, and what of it is taken, in bytes.
+pub(crate) async fn storage(app: &ManagedDatabases, record: &DatabaseRecord) -> Result<(u64, u64)> {
+    let volumes = owned::of(&app.sandboxes, &record.workspace, &owner(&record.id)).await?;
+    let used = |volume: &VolumeRecord| {
+        app.sandboxes.hosts.volume(&volume.host, &volume.id).map_or(0, |seen| seen.used_bytes)
+    };
+    Ok((volumes.iter().map(|volume| volume.spec.size_bytes).sum(), volumes.iter().map(used).sum()))
+}
+
+/// Removes every machine that belongs to a database.
+pub(crate) async fn remove_machines(app: &ManagedDatabases, id: &DatabaseId) -> Result<()> {
+    remove_owned(app, &owner(id), "its database is deleted").await
+}
+
+/// Removes every machine of an owner.
+pub(crate) async fn remove_owned(app: &ManagedDatabases, owner: &Owner, why: &str) -> Result<()> {
+    for machine in app.sandboxes.owned_by(owner).await? {
+        app.sandboxes.delete(machine, why).await?;
+    }
+    Ok(())
+}
+
+/// The machine of a database that is ready.
+pub(crate) async fn machine(app: &ManagedDatabases, record: &DatabaseRecord) -> Result<Machine> {
+    match app.sandboxes.open(&record.workspace, ready(record)?).await {
+        Err(error) if error.code == ErrorCode::NotFound => {
+            Err(Error::conflict(format!("the machine of database `{}` was lost", record.id)))
+        }
+        opened => opened,
+    }
+}
+
+/// Refuses what needs a database that is ready.
+pub(crate) fn ready(record: &DatabaseRecord) -> Result<&SandboxId> {
+    let id = &record.id;
+    match (record.state, &record.sandbox) {
+        (DatabaseState::Ready, Some(sandbox)) => Ok(sandbox),
+        (DatabaseState::Creating, _) => {
+            let message = format!("database `{id}` is still being created; try again in a moment");
+            Err(Error::new(ErrorCode::Unavailable, message))
+        }
+        (DatabaseState::Deleting, _) => Err(Error::conflict(format!("database `{id}` is being deleted"))),
+        (DatabaseState::Failed | DatabaseState::Ready, _) => {
+            let why = record.spec.failure.as_deref().unwrap_or("its creation did not finish");
+            Err(Error::conflict(format!("database `{id}` failed: {why}")))
+        }
+    }
+}
+
+/// Marks a database as being worked on; refuses one that is.
+pub fn take_mark(app: &ManagedDatabases, id: &DatabaseId) -> Result<InFlightMark> {
+    app.sandboxes.in_flight.mark(&Mark::Database(id.clone())).ok_or_else(|| taken(id))
+}
+
+/// The refusal of a database that something else is being done to.
+pub(crate) fn taken(id: &DatabaseId) -> Error {
+    Error::conflict(format!("another operation on database `{id}` is in progress; try again"))
+}
