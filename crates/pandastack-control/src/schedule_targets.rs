@@ -13,20 +13,21 @@ use pandastack_types::api::{DatabaseQuery, FunctionTarget, RunKind, SqlTarget};
 use pandastack_types::limits::DATABASE_QUERY_MS_MAX;
 use pandastack_types::{DatabaseId, Error, Result, WorkspaceId};
 
-use crate::store::databases::DatabaseRecord;
+use crate::store::databases::{DatabaseRecord, DatabaseStore};
 use crate::store::schedules::{RunOutcome, RunState};
 
 /// The services that schedules call.
 pub(crate) struct ScheduleTargets {
     pub(crate) functions: Arc<Functions>,
     pub(crate) databases: Arc<ManagedDatabases>,
+    pub(crate) database_store: Arc<dyn DatabaseStore>,
 }
 
 impl ScheduleTargets {
     async fn database(&self, workspace: &WorkspaceId, target: &SqlTarget) -> Result<DatabaseRecord> {
         let unknown = |_| Error::not_found("database", &target.database_id);
         let id: DatabaseId = target.database_id.parse().map_err(unknown)?;
-        Ok(self.databases.find_record(Some(workspace), &id).await?)
+        Ok(self.database_store.database(Some(workspace), &id).await?)
     }
 }
 
@@ -78,7 +79,7 @@ impl Services for ScheduleTargets {
         let wait_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX).clamp(1, DATABASE_QUERY_MS_MAX);
         let query =
             DatabaseQuery { sql: target.sql.clone(), timeout_ms: Some(wait_ms), ..DatabaseQuery::default() };
-        let rows = pandastack_databases::routes::run_query(&self.databases, &record, query).await?;
+        let rows = pandastack_databases::run_query(&self.databases, &record, query).await?;
         serde_json::to_string(&rows).map_err(Error::internal)
     }
 }

@@ -311,6 +311,7 @@ fn new_app(
     let targets = ScheduleTargets {
         functions: Arc::clone(&functions),
         databases: Arc::clone(&databases),
+        database_store: Arc::clone(&sandboxes.store) as Arc<dyn DatabaseStore>,
     };
     let instance = replicas.instance.clone();
     let scheduler =

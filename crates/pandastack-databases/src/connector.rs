@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use pandastack_edge::{Ticket, EdgeError};
+use pandastack_edge::{EdgeError, Ticket};
 use pandastack_postgres::{Backend, ConnectError, Databases, Endpoint, Entrance, InUse};
 use pandastack_types::SandboxId;
 
