@@ -159,7 +159,7 @@ impl Reader<'_> {
         Some(shown)
     }
 
-    /// Visits a body whose parameters are texts, and keeps messages with a parameter in them as frames of `name`.
+    /// Visits a body whose parameters are texts, and keeps messages with a parameter as frames of `name`.
     fn body(&mut self, name: &str, parameters: &[Option<String>], visit: impl FnOnce(&mut Self)) {
         let (texts, found) = (self.texts.clone(), std::mem::take(&mut self.found));
         for parameter in parameters.iter().flatten() {
@@ -189,8 +189,10 @@ impl Reader<'_> {
         let Expr::Path(path) = &*call.func else { return };
         let Some(name) = path.path.get_ident().map(ToString::to_string) else { return };
         for frame in self.frames.get(&name).cloned().unwrap_or_default() {
-            let texts =
-                call.args.get(frame.parameter).map(|argument| self.texts(argument)).unwrap_or_default();
+            let argument = call.args.get(frame.parameter);
+            let mut texts = argument.map(|argument| self.texts(argument)).unwrap_or_default();
+            // What is itself a parameter says no more than the frame.
+            texts.retain(|text| words(text) > 0);
             let filled = texts.iter().map(|text| frame.message.text.replace(&frame.name, text));
             self.record(&frame.message.code, filled);
             if !texts.is_empty() {
