@@ -15,7 +15,7 @@ const FIRST_SESSION_PORT: u16 = 5433;
 
 /// One machine, whoever asks: for what is done before a database is ready.
 pub(crate) struct OneMachine {
-    pub(crate) app: Arc<ManagedDatabases>,
+    pub(crate) databases: Arc<ManagedDatabases>,
     pub(crate) sandbox: SandboxId,
 }
 
@@ -31,26 +31,26 @@ impl InUse for Awake {
 #[async_trait]
 impl Databases for OneMachine {
     async fn connect(&self, endpoint: &Endpoint) -> Result<Backend, ConnectError> {
-        let connected = connect(&self.app, &self.sandbox, endpoint).await;
+        let connected = connect(&self.databases, &self.sandbox, endpoint).await;
         connected.map_err(|error| explain(&error, &self.sandbox, endpoint))
     }
 }
 
 /// The way to a machine's server or pooler.
 pub(crate) async fn connect(
-    app: &ManagedDatabases,
+    databases: &ManagedDatabases,
     sandbox: &SandboxId,
     endpoint: &Endpoint,
 ) -> Result<Backend, EdgeError> {
-    connect_port(app, sandbox, endpoint.entrance.port()).await
+    connect_port(databases, sandbox, endpoint.entrance.port()).await
 }
 
 /// The way to the administrator's first session; `None` if none waits, which is so in machines of older templates.
 pub(crate) async fn connect_first(
-    app: &ManagedDatabases,
+    databases: &ManagedDatabases,
     sandbox: &SandboxId,
 ) -> Result<Option<Backend>, ConnectError> {
-    match connect_port(app, sandbox, FIRST_SESSION_PORT).await {
+    match connect_port(databases, sandbox, FIRST_SESSION_PORT).await {
         Ok(backend) => Ok(Some(backend)),
         Err(EdgeError::PortClosed) => Ok(None),
         // One may wait all the same, and must not be left open.
@@ -61,8 +61,12 @@ pub(crate) async fn connect_first(
     }
 }
 
-async fn connect_port(app: &ManagedDatabases, sandbox: &SandboxId, port: u16) -> Result<Backend, EdgeError> {
-    let (stream, ticket) = app.sandboxes.edge.connect(sandbox, port).await?;
+async fn connect_port(
+    databases: &ManagedDatabases,
+    sandbox: &SandboxId,
+    port: u16,
+) -> Result<Backend, EdgeError> {
+    let (stream, ticket) = databases.sandboxes.edge.connect(sandbox, port).await?;
     let (closing, cut) = (ticket.closing(), ticket.cut());
     Ok(Backend { stream: Box::new(stream), in_use: Box::new(Awake(ticket)), closing, cut })
 }

@@ -34,85 +34,89 @@ const MIB: u64 = 1024 * 1024;
 const DISK_FULL: &str = "53100";
 
 /// Looks until shutdown.
-pub async fn run(app: Arc<ManagedDatabases>) {
+pub async fn run(databases: Arc<ManagedDatabases>) {
     loop {
-        if let Err(error) = look_at_all(&app).await {
+        if let Err(error) = look_at_all(&databases).await {
             tracing::warn!(%error, cause = error.causes(), "the room of databases is looked at again soon");
         }
         tokio::select! {
-            () = app.sandboxes.shutdown.cancelled() => return,
+            () = databases.sandboxes.shutdown.cancelled() => return,
             () = tokio::time::sleep(LOOK_EVERY) => {}
         }
     }
 }
 
-async fn look_at_all(app: &Arc<ManagedDatabases>) -> Result<()> {
-    let ready = app.store.databases_in(DatabaseState::Ready).await?;
-    app.full_disks.retain(|id| ready.iter().any(|record| record.id == *id));
+async fn look_at_all(databases: &Arc<ManagedDatabases>) -> Result<()> {
+    let ready = databases.store.databases_in(DatabaseState::Ready).await?;
+    databases.full_disks.retain(|id| ready.iter().any(|record| record.id == *id));
     for record in ready {
-        if !app.full_disks.is_settled(&record.id, app.backups.written(&record.id)) {
-            look(app, &record).await;
+        if !databases.full_disks.is_settled(&record.id, databases.backups.written(&record.id)) {
+            look(databases, &record).await;
         }
     }
     Ok(())
 }
 
 /// Asks the server of a database, if its machine is awake.
-async fn look(app: &Arc<ManagedDatabases>, record: &DatabaseRecord) -> bool {
+async fn look(databases: &Arc<ManagedDatabases>, record: &DatabaseRecord) -> bool {
     let Some(sandbox) = &record.sandbox else { return false };
-    let (asked, written) = (Instant::now(), app.backups.written(&record.id));
-    match ask(app, &record.id, sandbox).await {
+    let (asked, written) = (Instant::now(), databases.backups.written(&record.id));
+    match ask(databases, &record.id, sandbox).await {
         Some(full) => {
-            app.full_disks.note(&record.id, Found { full, asked, written });
+            databases.full_disks.note(&record.id, Found { full, asked, written });
             full
         }
         // It sleeps, or does not answer: what is known of it stays.
-        None => app.full_disks.is_full(&record.id),
+        None => databases.full_disks.is_full(&record.id),
     }
 }
 
-async fn ask(app: &Arc<ManagedDatabases>, id: &DatabaseId, sandbox: &SandboxId) -> Option<bool> {
-    let stream = connect(app, sandbox, Purpose::Log).await.ok()?;
-    server::is_full(app, id, Backend::uncounted(stream)).await.ok()
+async fn ask(databases: &Arc<ManagedDatabases>, id: &DatabaseId, sandbox: &SandboxId) -> Option<bool> {
+    let stream = connect(databases, sandbox, Purpose::Log).await.ok()?;
+    server::is_full(databases, id, Backend::uncounted(stream)).await.ok()
 }
 
 /// Waits until the server of a database whose volume has grown takes writes again. One that sleeps is asked when it is awake.
-pub(super) async fn await_notice(app: &Arc<ManagedDatabases>, record: &DatabaseRecord) {
-    let Some(sandbox) = record.sandbox.as_ref().filter(|_| app.full_disks.is_full(&record.id)) else {
+pub(super) async fn await_notice(databases: &Arc<ManagedDatabases>, record: &DatabaseRecord) {
+    let Some(sandbox) = record.sandbox.as_ref().filter(|_| databases.full_disks.is_full(&record.id)) else {
         return;
     };
     let deadline = Instant::now() + NOTICE_WAIT;
-    while ask(app, &record.id, sandbox).await == Some(true) && Instant::now() < deadline {
+    while ask(databases, &record.id, sandbox).await == Some(true) && Instant::now() < deadline {
         tokio::time::sleep(NOTICE_LOOK).await;
     }
-    app.full_disks.forget(&record.id);
-    look(app, record).await;
+    databases.full_disks.forget(&record.id);
+    look(databases, record).await;
 }
 
 /// What clients are told about an error that may come of a full disk.
-pub(super) async fn explain(app: &Arc<ManagedDatabases>, id: &DatabaseId, code: &str) -> Option<String> {
+pub(super) async fn explain(
+    databases: &Arc<ManagedDatabases>,
+    id: &DatabaseId,
+    code: &str,
+) -> Option<String> {
     let came = Instant::now();
-    let record = app.store.database(None, id).await.ok()?;
-    let turn = app.full_disks.turns.of(id.clone());
+    let record = databases.store.database(None, id).await.ok()?;
+    let turn = databases.full_disks.turns.of(id.clone());
     let mine = turn.lock().await;
-    let full = match app.full_disks.known(id, came) {
+    let full = match databases.full_disks.known(id, came) {
         Some(full) => full,
         // A machine that is busy with what filled it takes its time.
-        None if app.full_disks.is_full(id) => {
-            tokio::time::timeout(DOUBT, look(app, &record)).await.unwrap_or(true)
+        None if databases.full_disks.is_full(id) => {
+            tokio::time::timeout(DOUBT, look(databases, &record)).await.unwrap_or(true)
         }
-        None => look(app, &record).await,
+        None => look(databases, &record).await,
     };
     drop(mine);
     match full || code == DISK_FULL {
-        true => Some(advice(app, &record).await),
+        true => Some(advice(databases, &record).await),
         false => None,
     }
 }
 
 /// What is the matter with a database without room, and what to do.
-pub(super) async fn advice(app: &ManagedDatabases, record: &DatabaseRecord) -> String {
-    let (bytes, _) = machines::storage(app, record).await.unwrap_or_default();
+pub(super) async fn advice(databases: &ManagedDatabases, record: &DatabaseRecord) -> String {
+    let (bytes, _) = machines::storage(databases, record).await.unwrap_or_default();
     say(&record.id, bytes / MIB)
 }
 

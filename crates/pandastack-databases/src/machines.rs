@@ -12,30 +12,30 @@ use crate::service::ManagedDatabases;
 use crate::spec::owner;
 
 /// Room for data, and what of it is taken, in bytes.
-pub(crate) async fn storage(app: &ManagedDatabases, record: &DatabaseRecord) -> Result<(u64, u64)> {
-    let volumes = owned::of(&app.sandboxes, &record.workspace, &owner(&record.id)).await?;
+pub(crate) async fn storage(databases: &ManagedDatabases, record: &DatabaseRecord) -> Result<(u64, u64)> {
+    let volumes = owned::of(&databases.sandboxes, &record.workspace, &owner(&record.id)).await?;
     let used = |volume: &VolumeRecord| {
-        app.sandboxes.hosts.volume(&volume.host, &volume.id).map_or(0, |seen| seen.used_bytes)
+        databases.sandboxes.hosts.volume(&volume.host, &volume.id).map_or(0, |seen| seen.used_bytes)
     };
     Ok((volumes.iter().map(|volume| volume.spec.size_bytes).sum(), volumes.iter().map(used).sum()))
 }
 
 /// Removes every machine that belongs to a database.
-pub(crate) async fn remove_machines(app: &ManagedDatabases, id: &DatabaseId) -> Result<()> {
-    remove_owned(app, &owner(id), "its database is deleted").await
+pub(crate) async fn remove_machines(databases: &ManagedDatabases, id: &DatabaseId) -> Result<()> {
+    remove_owned(databases, &owner(id), "its database is deleted").await
 }
 
 /// Removes every machine of an owner.
-pub(crate) async fn remove_owned(app: &ManagedDatabases, owner: &Owner, why: &str) -> Result<()> {
-    for machine in app.sandboxes.owned_by(owner).await? {
-        app.sandboxes.delete(machine, why).await?;
+pub(crate) async fn remove_owned(databases: &ManagedDatabases, owner: &Owner, why: &str) -> Result<()> {
+    for machine in databases.sandboxes.owned_by(owner).await? {
+        databases.sandboxes.delete(machine, why).await?;
     }
     Ok(())
 }
 
 /// The machine of a database that is ready.
-pub(crate) async fn machine(app: &ManagedDatabases, record: &DatabaseRecord) -> Result<Machine> {
-    match app.sandboxes.open(&record.workspace, ready(record)?).await {
+pub(crate) async fn machine(databases: &ManagedDatabases, record: &DatabaseRecord) -> Result<Machine> {
+    match databases.sandboxes.open(&record.workspace, ready(record)?).await {
         Err(error) if error.code == ErrorCode::NotFound => {
             Err(Error::conflict(format!("the machine of database `{}` was lost", record.id)))
         }
@@ -61,8 +61,8 @@ pub(crate) fn ready(record: &DatabaseRecord) -> Result<&SandboxId> {
 }
 
 /// Marks a database as being worked on; refuses one that is.
-pub fn take_mark(app: &ManagedDatabases, id: &DatabaseId) -> Result<InFlightMark> {
-    app.sandboxes.in_flight.mark(&Mark::Database(id.clone())).ok_or_else(|| taken(id))
+pub fn take_mark(databases: &ManagedDatabases, id: &DatabaseId) -> Result<InFlightMark> {
+    databases.sandboxes.in_flight.mark(&Mark::Database(id.clone())).ok_or_else(|| taken(id))
 }
 
 /// The refusal of a database that something else is being done to.

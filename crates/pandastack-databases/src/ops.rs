@@ -26,7 +26,7 @@ const DELETE_WAIT: Duration = Duration::from_secs(2);
 
 /// Makes a database and answers when it takes queries. Runs to its end even if the caller is dropped.
 pub(super) async fn create(
-    app: &Arc<ManagedDatabases>,
+    databases: &Arc<ManagedDatabases>,
     workspace: WorkspaceId,
     request: CreateDatabase,
 ) -> Result<DatabaseRecord> {
@@ -41,12 +41,12 @@ pub(super) async fn create(
         ..DatabaseSpecRecord::default()
     };
     let record = new_record(workspace, spec);
-    make(app, record, None).await
+    make(databases, record, None).await
 }
 
 /// Copies a database as it is now, or begins to copy it as it was. Runs to its end even if the caller is dropped.
 pub(super) async fn branch(
-    app: &Arc<ManagedDatabases>,
+    databases: &Arc<ManagedDatabases>,
     original: DatabaseRecord,
     request: CloneDatabase,
 ) -> Result<DatabaseRecord> {
@@ -58,32 +58,32 @@ pub(super) async fn branch(
         )));
     }
     match request.target_time {
-        Some(at) => backups::restore::restored(app, original, request, at).await,
-        None => make(app, new_copy(&original, request.label), Some(original)).await,
+        Some(at) => backups::restore::restored(databases, original, request, at).await,
+        None => make(databases, new_copy(&original, request.label), Some(original)).await,
     }
 }
 
 async fn make(
-    app: &Arc<ManagedDatabases>,
+    databases: &Arc<ManagedDatabases>,
     record: DatabaseRecord,
     original: Option<DatabaseRecord>,
 ) -> Result<DatabaseRecord> {
-    let for_task = Arc::clone(app);
-    app.sandboxes.owned(async move {
-        let app = for_task;
-        let _marked = take_mark(&app, &record.id)?;
-        app.store.insert_database(&record).await?;
-        let made = make_machine(&app, &record, original.as_ref()).await;
+    let for_task = Arc::clone(databases);
+    databases.sandboxes.owned(async move {
+        let databases = for_task;
+        let _marked = take_mark(&databases, &record.id)?;
+        databases.store.insert_database(&record).await?;
+        let made = make_machine(&databases, &record, original.as_ref()).await;
         match made {
             Ok(sandbox) => {
                 let sandbox = Some(sandbox);
                 let ready = DatabaseRecord { state: DatabaseState::Ready, sandbox, ..record };
-                app.store.update_database(&ready).await?;
-                app.backups.changed.notify_one();
+                databases.store.update_database(&ready).await?;
+                databases.backups.changed.notify_one();
                 Ok(ready)
             }
             Err(error) => {
-                if let Err(left) = remove(&app, &record).await {
+                if let Err(left) = remove(&databases, &record).await {
                     tracing::warn!(database = %record.id, %left, "a failed create is removed at the next start");
                 }
                 Err(error)
@@ -94,7 +94,7 @@ async fn make(
 }
 
 async fn make_machine(
-    app: &Arc<ManagedDatabases>,
+    databases: &Arc<ManagedDatabases>,
     record: &DatabaseRecord,
     original: Option<&DatabaseRecord>,
 ) -> Result<SandboxId> {
@@ -102,16 +102,16 @@ async fn make_machine(
         None => {
             let (workspace, request) = (record.workspace.clone(), machine_request(record)?);
             let spec = MachineSpec { workspace, request };
-            let machine = app.sandboxes.create(owner(&record.id), spec, Patience::None).await;
+            let machine = databases.sandboxes.create(owner(&record.id), spec, Patience::None).await;
             (machine.map_err(as_database)?, Descent::Template)
         }
         Some(original) => {
-            let parent = machine(app, original).await?;
-            (app.sandboxes.fork(&parent, owner(&record.id)).await?, Descent::Copy(&original.id))
+            let parent = machine(databases, original).await?;
+            (databases.sandboxes.fork(&parent, owner(&record.id)).await?, Descent::Copy(&original.id))
         }
     };
-    owned::claim(&app.sandboxes, &machine.record, &owner(&record.id)).await?;
-    server::settle(app, record, machine.id(), descent).await?;
+    owned::claim(&databases.sandboxes, &machine.record, &owner(&record.id)).await?;
+    server::settle(databases, record, machine.id(), descent).await?;
     Ok(machine.id().clone())
 }
 
@@ -128,16 +128,16 @@ fn as_database(error: Error) -> Error {
 
 /// Changes what can be changed of a database that exists. Runs to its end even if the caller is dropped.
 pub(super) async fn change(
-    app: &Arc<ManagedDatabases>,
+    databases: &Arc<ManagedDatabases>,
     record: DatabaseRecord,
     request: PatchDatabase,
 ) -> Result<DatabaseRecord> {
-    let for_task = Arc::clone(app);
-    app.sandboxes.owned(async move { change_marked(&for_task, record, request).await }).await
+    let for_task = Arc::clone(databases);
+    databases.sandboxes.owned(async move { change_marked(&for_task, record, request).await }).await
 }
 
 async fn change_marked(
-    app: &Arc<ManagedDatabases>,
+    databases: &Arc<ManagedDatabases>,
     record: DatabaseRecord,
     request: PatchDatabase,
 ) -> Result<DatabaseRecord> {
@@ -147,66 +147,74 @@ async fn change_marked(
         ));
     }
     check_label(request.label.as_deref())?;
-    let _marked = take_mark(app, &record.id)?;
-    let mut record = app.store.database(Some(&record.workspace), &record.id).await?;
+    let _marked = take_mark(databases, &record.id)?;
+    let mut record = databases.store.database(Some(&record.workspace), &record.id).await?;
     if let Some(always_on) = request.always_on.filter(|wanted| *wanted != record.spec.always_on) {
-        machine(app, &record).await?.set_idle(idle_seconds(always_on)).await?;
+        machine(databases, &record).await?.set_idle(idle_seconds(always_on)).await?;
         record.spec.always_on = always_on;
     }
     if let Some(storage_mb) = request.storage_mb {
-        let volumes = owned::of(&app.sandboxes, &record.workspace, &owner(&record.id)).await?;
+        let volumes = owned::of(&databases.sandboxes, &record.workspace, &owner(&record.id)).await?;
         let volume = volumes.into_iter().next();
         let volume = volume.ok_or_else(|| Error::conflict("this database has no volume to resize"))?;
         // A file system grows in a machine that runs, and one that is full sleeps as others do.
-        go(app, &record, true).await?;
-        owned::grow(&app.sandboxes, volume, storage_mb).await?;
-        disk_guard::await_notice(app, &record).await;
+        go(databases, &record, true).await?;
+        owned::grow(&databases.sandboxes, volume, storage_mb).await?;
+        disk_guard::await_notice(databases, &record).await;
     }
     record.spec.protected = request.protected.unwrap_or(record.spec.protected);
     record.spec.label = request.label.or(record.spec.label);
-    app.store.update_database(&record).await?;
+    databases.store.update_database(&record).await?;
     match request.size {
-        Some(size) => resize(app, record, &size).await,
+        Some(size) => resize(databases, record, &size).await,
         None => Ok(record),
     }
 }
 
 /// Gives a database a machine of another size. Its server stops cleanly first, so that it starts without replaying its log; whoever connects
 /// meanwhile is held.
-async fn resize(app: &Arc<ManagedDatabases>, record: DatabaseRecord, size: &str) -> Result<DatabaseRecord> {
+async fn resize(
+    databases: &Arc<ManagedDatabases>,
+    record: DatabaseRecord,
+    size: &str,
+) -> Result<DatabaseRecord> {
     let size = format!("{}g", size_gib(Some(size), None)?);
     if size == record.spec.size {
         return Ok(record);
     }
     ready(&record)?;
-    server::stop(app, &record).await?;
+    server::stop(databases, &record).await?;
     let mut resized = record.clone();
     resized.spec.size = size;
-    app.store.update_database(&resized).await?;
-    match revive::replace(app, resized).await {
-        Ok(_) => Ok(app.store.database(Some(&record.workspace), &record.id).await?),
+    databases.store.update_database(&resized).await?;
+    match revive::replace(databases, resized).await {
+        Ok(_) => Ok(databases.store.database(Some(&record.workspace), &record.id).await?),
         Err(error) => {
             // As it was: without a machine it counts as lost, and is brought back.
-            app.store.update_database(&record).await?;
+            databases.store.update_database(&record).await?;
             Err(error)
         }
     }
 }
 
 /// Puts a database to sleep, or wakes it.
-pub(super) async fn go(app: &Arc<ManagedDatabases>, record: &DatabaseRecord, awake: bool) -> Result<()> {
-    let machine = machine(app, record).await?;
+pub(super) async fn go(
+    databases: &Arc<ManagedDatabases>,
+    record: &DatabaseRecord,
+    awake: bool,
+) -> Result<()> {
+    let machine = machine(databases, record).await?;
     if awake { machine.wake().await } else { machine.sleep().await }
 }
 
 /// Deletes a database, unless it is protected or an app's. Runs to its end even if the caller is dropped.
-pub(super) async fn delete(app: &Arc<ManagedDatabases>, record: DatabaseRecord) -> Result<()> {
-    let for_task = Arc::clone(app);
-    app.sandboxes.owned(async move {
-        let app = for_task;
-        let marked = app.sandboxes.in_flight.mark_within(&Mark::Database(record.id.clone()), DELETE_WAIT).await;
+pub(super) async fn delete(databases: &Arc<ManagedDatabases>, record: DatabaseRecord) -> Result<()> {
+    let for_task = Arc::clone(databases);
+    databases.sandboxes.owned(async move {
+        let databases = for_task;
+        let marked = databases.sandboxes.in_flight.mark_within(&Mark::Database(record.id.clone()), DELETE_WAIT).await;
         let _marked = marked.ok_or_else(|| taken(&record.id))?;
-        let record = app.store.database(Some(&record.workspace), &record.id).await?;
+        let record = databases.store.database(Some(&record.workspace), &record.id).await?;
         if record.spec.protected {
             return Err(Error::conflict(format!(
                 "database `{0}` is protected; run `pandastack db set {0} --protected false` first, or PATCH \
@@ -215,37 +223,37 @@ pub(super) async fn delete(app: &Arc<ManagedDatabases>, record: DatabaseRecord) 
                 record.id
             )));
         }
-        if let Some(of) = holder(&app, &record).await? {
+        if let Some(of) = holder(&databases, &record).await? {
             return Err(Error::conflict(format!(
                 "database `{}` is attached to app `{of}`; detach it first: pandastack app detach {of} {}",
                 record.id, record.id
             )));
         }
         let going = DatabaseRecord { state: DatabaseState::Deleting, ..record };
-        app.store.update_database(&going).await?;
+        databases.store.update_database(&going).await?;
         // Nobody writes into an archive that is being deleted.
-        app.backups.changed.notify_one();
-        remove(&app, &going).await
+        databases.backups.changed.notify_one();
+        remove(&databases, &going).await
     })
     .await
 }
 
 /// Name of an app that a database is attached to.
-async fn holder(app: &ManagedDatabases, database: &DatabaseRecord) -> Result<Option<String>> {
-    let has = |of: &AppRecord| {
-        !of.spec.deleting && of.spec.databases.values().any(|one| one.database == database.id)
+async fn holder(databases: &ManagedDatabases, database: &DatabaseRecord) -> Result<Option<String>> {
+    let has = |app: &AppRecord| {
+        !app.spec.deleting && app.spec.databases.values().any(|one| one.database == database.id)
     };
-    Ok(app.apps.apps(Some(&database.workspace)).await?.into_iter().find(has).map(|of| of.name))
+    Ok(databases.apps.apps(Some(&database.workspace)).await?.into_iter().find(has).map(|app| app.name))
 }
 
 /// Removes the machines of a database, its volume, its backups and then its row. Safe to repeat.
-pub(super) async fn remove(app: &Arc<ManagedDatabases>, record: &DatabaseRecord) -> Result<()> {
-    remove_machines(app, &record.id).await?;
-    backups::drill::remove_left(app, &record.id).await?;
-    owned::delete_all(&app.sandboxes, &record.workspace, &owner(&record.id)).await?;
-    app.backups.remove(&app.sandboxes.link, &record.id).await?;
-    app.store.delete_database(&record.id).await?;
-    if let Some(ports) = &app.ports
+pub(super) async fn remove(databases: &Arc<ManagedDatabases>, record: &DatabaseRecord) -> Result<()> {
+    remove_machines(databases, &record.id).await?;
+    backups::drill::remove_left(databases, &record.id).await?;
+    owned::delete_all(&databases.sandboxes, &record.workspace, &owner(&record.id)).await?;
+    databases.backups.remove(&databases.sandboxes.link, &record.id).await?;
+    databases.store.delete_database(&record.id).await?;
+    if let Some(ports) = &databases.ports
         && let Err(error) = ports.close(&record.id).await
     {
         tracing::warn!(database = %record.id, %error, "the port of a deleted database is forgotten at the next start");

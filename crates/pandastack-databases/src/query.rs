@@ -21,7 +21,7 @@ const QUERY_MS_DEFAULT: u64 = 60_000;
 
 /// Runs one statement as the owner of a database and answers its rows.
 pub async fn run_query(
-    app: &Arc<ManagedDatabases>,
+    databases: &Arc<ManagedDatabases>,
     record: &DatabaseRecord,
     request: DatabaseQuery,
 ) -> Result<DatabaseRows> {
@@ -38,14 +38,14 @@ pub async fn run_query(
         return Err(Error::bad_request("`sql` is empty; give a statement to run"));
     }
     let began = Instant::now();
-    let databases = StoredDatabases(Arc::clone(app));
+    let gateway = StoredDatabases(Arc::clone(databases));
     let endpoint = Endpoint { database: record.id.to_string(), entrance: Entrance::Direct };
-    let login = tenant(&app.sandboxes.link, record, request.database.as_deref().unwrap_or(DATABASE));
+    let login = tenant(&databases.sandboxes.link, record, request.database.as_deref().unwrap_or(DATABASE));
     let parameters = request.params.into_iter().map(parameter).collect();
     let statement = Statement { sql: request.sql, parameters };
-    let mut session = Session::open(&databases, &endpoint, &login).await.map_err(server::refusal)?;
+    let mut session = Session::open(&gateway, &endpoint, &login).await.map_err(server::refusal)?;
     let bounds = Bounds { rows_max, wait: Duration::from_millis(wait_ms) };
-    let outcomes = session.run(&databases, &endpoint, &[statement], None, bounds).await;
+    let outcomes = session.run(&gateway, &endpoint, &[statement], None, bounds).await;
     session.close().await;
     let outcome = outcomes.map_err(server::run_refusal)?.into_iter().next().unwrap_or_default();
     Ok(rows(outcome, began.elapsed()))

@@ -21,9 +21,9 @@ use crate::{backups, machines, ops, revive};
 const STOPPED: &str = "the server stopped while creating it; delete it and create another";
 
 /// Finishes what was under way. Called once at the start, before anything new begins.
-pub async fn recover(app: Arc<ManagedDatabases>) {
+pub async fn recover(databases: Arc<ManagedDatabases>) {
     for state in [DatabaseState::Creating, DatabaseState::Ready, DatabaseState::Deleting] {
-        let records = match app.store.databases_in(state).await {
+        let records = match databases.store.databases_in(state).await {
             Ok(records) => records,
             Err(error) => {
                 tracing::error!(%error, ?state, "databases that something was being done to are left as they are");
@@ -32,63 +32,63 @@ pub async fn recover(app: Arc<ManagedDatabases>) {
         };
         for record in records {
             let id = record.id.clone();
-            if let Err(error) = recover_one(&app, record).await {
+            if let Err(error) = recover_one(&databases, record).await {
                 tracing::error!(database = %id, %error, cause = error.causes(), "a database is left as it is until the next start");
             }
         }
     }
 }
 
-async fn recover_one(app: &Arc<ManagedDatabases>, record: DatabaseRecord) -> Result<()> {
+async fn recover_one(databases: &Arc<ManagedDatabases>, record: DatabaseRecord) -> Result<()> {
     // Somebody may have been faster than this: what is marked is under way now.
-    let Some(_marked) = app.sandboxes.in_flight.mark(&Mark::Database(record.id.clone())) else {
+    let Some(_marked) = databases.sandboxes.in_flight.mark(&Mark::Database(record.id.clone())) else {
         return Ok(());
     };
     match record.state {
-        DatabaseState::Creating => give_up(app, record).await,
+        DatabaseState::Creating => give_up(databases, record).await,
         DatabaseState::Ready => {
-            backups::drill::remove_left(app, &record.id).await?;
-            keep_named(app, &record).await
+            backups::drill::remove_left(databases, &record.id).await?;
+            keep_named(databases, &record).await
         }
-        DatabaseState::Deleting => ops::remove(app, &record).await,
+        DatabaseState::Deleting => ops::remove(databases, &record).await,
         DatabaseState::Failed => Ok(()),
     }
 }
 
-async fn give_up(app: &Arc<ManagedDatabases>, record: DatabaseRecord) -> Result<()> {
-    machines::remove_machines(app, &record.id).await?;
-    owned::delete_all(&app.sandboxes, &record.workspace, &owner(&record.id)).await?;
+async fn give_up(databases: &Arc<ManagedDatabases>, record: DatabaseRecord) -> Result<()> {
+    machines::remove_machines(databases, &record.id).await?;
+    owned::delete_all(&databases.sandboxes, &record.workspace, &owner(&record.id)).await?;
     let mut failed = DatabaseRecord { state: DatabaseState::Failed, ..record };
     failed.spec.failure = Some(STOPPED.to_owned());
-    app.store.update_database(&failed).await?;
+    databases.store.update_database(&failed).await?;
     tracing::info!(database = %failed.id, "a database that was being made is given up");
     Ok(())
 }
 
 /// The record has the last word on a failover that was cut off: the volumes of the machine it names are the database's, those of
 /// any other go with that one.
-async fn keep_named(app: &Arc<ManagedDatabases>, record: &DatabaseRecord) -> Result<()> {
+async fn keep_named(databases: &Arc<ManagedDatabases>, record: &DatabaseRecord) -> Result<()> {
     // Whoever brings a lost one back begins with removing all of its machines, and keeps the volume.
     let Some(named) = record.sandbox.as_ref().filter(|_| record.state == DatabaseState::Ready) else {
         return Ok(());
     };
-    if revive::is_lost(app, record).await? {
+    if revive::is_lost(databases, record).await? {
         return Ok(());
     }
     let (of, replaced) = (owner(&record.id), Owner::ReplacedDatabase(record.id.clone()));
-    let all = app.sandboxes.owned_by(&of).await?;
+    let all = databases.sandboxes.owned_by(&of).await?;
     let (kept, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|machine| machine.id == *named);
     for machine in &kept {
-        owned::claim(&app.sandboxes, machine, &of).await?;
+        owned::claim(&databases.sandboxes, machine, &of).await?;
     }
     for machine in others {
-        for volume in owned::of(&app.sandboxes, &record.workspace, &of).await? {
+        for volume in owned::of(&databases.sandboxes, &record.workspace, &of).await? {
             if machine.spec.volumes.iter().any(|mounted| mounted.id == volume.id) {
-                owned::release(&app.sandboxes, volume, &replaced).await?;
+                owned::release(&databases.sandboxes, volume, &replaced).await?;
             }
         }
         tracing::warn!(database = %record.id, sandbox = %machine.id, "a machine that was to take over is deleted");
-        app.sandboxes.delete(machine, "it did not take over").await?;
+        databases.sandboxes.delete(machine, "it did not take over").await?;
     }
     Ok(())
 }

@@ -60,23 +60,27 @@ enum Setback {
 
 /// Starts the server of a machine that runs without it, and waits until it has replayed its log.
 pub(super) async fn start(
-    app: &Arc<ManagedDatabases>,
+    databases: &Arc<ManagedDatabases>,
     record: &DatabaseRecord,
     machine: &Machine,
 ) -> Result<()> {
     let started = shell::run(machine, START, &[], START_SECONDS).await?;
     match started.exit_code {
-        0 if started.stdout.contains(REPLAYING) => await_replayed(app, &record.id, machine.id()).await,
+        0 if started.stdout.contains(REPLAYING) => await_replayed(databases, &record.id, machine.id()).await,
         0 => Ok(()),
         _ => Err(Error::internal(format!("PostgreSQL did not start: {}", started.stderr.trim()))),
     }
 }
 
-async fn await_replayed(app: &Arc<ManagedDatabases>, id: &DatabaseId, sandbox: &SandboxId) -> Result<()> {
+async fn await_replayed(
+    databases: &Arc<ManagedDatabases>,
+    id: &DatabaseId,
+    sandbox: &SandboxId,
+) -> Result<()> {
     let began = Instant::now();
     let mut heard = began;
     loop {
-        match look(app, id, sandbox).await? {
+        match look(databases, id, sandbox).await? {
             Replay::Over => return Ok(()),
             Replay::InProgress => heard = Instant::now(),
             Replay::Unheard => {}
@@ -94,11 +98,11 @@ async fn await_replayed(app: &Arc<ManagedDatabases>, id: &DatabaseId, sandbox: &
 
 /// Looks whether a server still reads its log. Its administrator is that of the database whose log it is. Fails when it never will be done.
 pub(super) async fn look(
-    app: &Arc<ManagedDatabases>,
+    databases: &Arc<ManagedDatabases>,
     original: &DatabaseId,
     sandbox: &SandboxId,
 ) -> Result<Replay> {
-    let setback = match ask(app, original, sandbox).await {
+    let setback = match ask(databases, original, sandbox).await {
         Ok(found) => return Ok(found),
         Err(setback) => setback,
     };
@@ -115,12 +119,12 @@ pub(super) async fn look(
 }
 
 async fn ask(
-    app: &Arc<ManagedDatabases>,
+    databases: &Arc<ManagedDatabases>,
     original: &DatabaseId,
     sandbox: &SandboxId,
 ) -> Result<Replay, Setback> {
-    let backend = connector::connect(app, sandbox, &endpoint(sandbox)).await.map_err(Setback::Way)?;
-    let session = Session::over(backend, &administrator(&app.sandboxes.link, Some(original))).await;
+    let backend = connector::connect(databases, sandbox, &endpoint(sandbox)).await.map_err(Setback::Way)?;
+    let session = Session::over(backend, &administrator(&databases.sandboxes.link, Some(original))).await;
     let session = session.map_err(|error| Setback::Session(error.into()))?;
     let outcomes = run_in(session, &[plain("SELECT pg_is_in_recovery()")]).await.map_err(Setback::Session)?;
     let answer = outcomes.first().and_then(|outcome| outcome.rows.first()?.first()?.as_deref());

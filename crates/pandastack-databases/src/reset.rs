@@ -19,44 +19,45 @@ use crate::{machines, server};
 
 /// Gives the user of a database a new password; the old one and the old broker token work no more.
 pub(super) async fn reset_credentials(
-    app: &Arc<ManagedDatabases>,
+    databases: &Arc<ManagedDatabases>,
     record: DatabaseRecord,
 ) -> Result<DatabaseRecord> {
-    let for_task = Arc::clone(app);
-    app.sandboxes
+    let for_task = Arc::clone(databases);
+    databases
+        .sandboxes
         .owned(async move {
-            let app = for_task;
-            let _marked = machines::take_mark(&app, &record.id)?;
-            let mut record = app.store.database(Some(&record.workspace), &record.id).await?;
+            let databases = for_task;
+            let _marked = machines::take_mark(&databases, &record.id)?;
+            let mut record = databases.store.database(Some(&record.workspace), &record.id).await?;
             machines::ready(&record)?;
             record.spec.revision += 1;
             record.spec.reset_pending = true;
-            app.store.update_database(&record).await?;
-            finish(&app, record).await
+            databases.store.update_database(&record).await?;
+            finish(&databases, record).await
         })
         .await
 }
 
 /// Tells the server of a database what its record says already. Safe to repeat; wakes it.
 pub(super) async fn finish(
-    app: &Arc<ManagedDatabases>,
+    databases: &Arc<ManagedDatabases>,
     mut record: DatabaseRecord,
 ) -> Result<DatabaseRecord> {
     let sandbox = machines::ready(&record)?.clone();
-    server::renew_password(app, &record, &sandbox).await?;
+    server::renew_password(databases, &record, &sandbox).await?;
     record.spec.reset_pending = false;
-    app.store.update_database(&record).await?;
+    databases.store.update_database(&record).await?;
     Ok(record)
 }
 
 /// Tells a server that was restored of a reset that its log did not have.
 pub(super) async fn catch_up(
-    app: &Arc<ManagedDatabases>,
+    databases: &Arc<ManagedDatabases>,
     record: &DatabaseRecord,
     sandbox: &SandboxId,
 ) -> Result<()> {
-    if server::told_revision(app, record, sandbox).await? < record.spec.revision {
-        server::renew_password(app, record, sandbox).await?;
+    if server::told_revision(databases, record, sandbox).await? < record.spec.revision {
+        server::renew_password(databases, record, sandbox).await?;
     }
     Ok(())
 }
@@ -64,13 +65,13 @@ pub(super) async fn catch_up(
 /// Notes in a server that runs and was told of the last reset before servers noted any. Without that, a password that its tenant chose since
 /// would not outlast a failover.
 pub(super) async fn note_told(
-    app: &Arc<ManagedDatabases>,
+    databases: &Arc<ManagedDatabases>,
     id: &DatabaseId,
     sandbox: &SandboxId,
 ) -> Result<()> {
-    let record = app.store.database(None, id).await?;
+    let record = databases.store.database(None, id).await?;
     if record.spec.revision == 0 || record.spec.reset_pending {
         return Ok(());
     }
-    server::note_told(app, &record, sandbox).await
+    server::note_told(databases, &record, sandbox).await
 }

@@ -39,121 +39,126 @@ const HOLD: Duration = Duration::from_secs(90);
 const HOLD_LOOK: Duration = Duration::from_secs(1);
 
 /// Replaces lost machines until shutdown.
-pub async fn run(app: Arc<ManagedDatabases>) {
-    let mut events = app.sandboxes.events.subscribe();
+pub async fn run(databases: Arc<ManagedDatabases>) {
+    let mut events = databases.sandboxes.events.subscribe();
     loop {
-        if let Err(error) = look(&app).await {
+        if let Err(error) = look(&databases).await {
             tracing::warn!(%error, cause = error.causes(), "lost databases are looked at again soon");
         }
         tokio::select! {
-            () = app.sandboxes.shutdown.cancelled() => return,
-            () = app.revivals.wanted.notified() => {}
+            () = databases.sandboxes.shutdown.cancelled() => return,
+            () = databases.revivals.wanted.notified() => {}
             () = lost(&mut events) => {}
             () = tokio::time::sleep(LOOK_EVERY) => {}
         }
     }
 }
 
-async fn look(app: &Arc<ManagedDatabases>) -> Result<()> {
-    for record in app.store.databases_in(DatabaseState::Ready).await? {
-        if !must_be_told(app, &record).await? && !is_lost(app, &record).await? {
+async fn look(databases: &Arc<ManagedDatabases>) -> Result<()> {
+    for record in databases.store.databases_in(DatabaseState::Ready).await? {
+        if !must_be_told(databases, &record).await? && !is_lost(databases, &record).await? {
             continue;
         }
-        let Some(marked) = app.sandboxes.in_flight.mark(&Mark::Database(record.id.clone())) else { continue };
-        let for_task = Arc::clone(app);
-        app.sandboxes.tasks.spawn(async move {
-            let app = for_task;
-            if let Err(error) = revive(&app, &record).await {
+        let Some(marked) = databases.sandboxes.in_flight.mark(&Mark::Database(record.id.clone())) else {
+            continue;
+        };
+        let for_task = Arc::clone(databases);
+        databases.sandboxes.tasks.spawn(async move {
+            let databases = for_task;
+            if let Err(error) = revive(&databases, &record).await {
                 tracing::error!(database = %record.id, %error, cause = error.causes(), "a database is not brought back yet");
                 tokio::time::sleep(AGAIN_AFTER).await;
             }
             drop(marked);
-            app.revivals.done.notify_waiters();
+            databases.revivals.done.notify_waiters();
         });
     }
     Ok(())
 }
 
 /// Whether a server has yet to hear of a reset, and can. One whose host is silent is left to whoever lets it go on elsewhere.
-async fn must_be_told(app: &ManagedDatabases, record: &DatabaseRecord) -> Result<bool> {
+async fn must_be_told(databases: &ManagedDatabases, record: &DatabaseRecord) -> Result<bool> {
     let (true, Some(sandbox)) = (record.spec.reset_pending, &record.sandbox) else { return Ok(false) };
-    match app.sandboxes.store.sandbox(None, sandbox).await {
-        Ok(machine) => Ok(app.sandboxes.hosts.reachable(&machine.host)),
+    match databases.sandboxes.store.sandbox(None, sandbox).await {
+        Ok(machine) => Ok(databases.sandboxes.hosts.reachable(&machine.host)),
         Err(StoreError::NotFound { .. }) => Ok(false),
         Err(error) => Err(error.into()),
     }
 }
 
 /// Whether the machine of a database that is ready is no more.
-pub(super) async fn is_lost(app: &ManagedDatabases, record: &DatabaseRecord) -> Result<bool> {
+pub(super) async fn is_lost(databases: &ManagedDatabases, record: &DatabaseRecord) -> Result<bool> {
     let (DatabaseState::Ready, Some(sandbox)) = (record.state, &record.sandbox) else { return Ok(false) };
-    match app.sandboxes.store.sandbox(None, sandbox).await {
+    match databases.sandboxes.store.sandbox(None, sandbox).await {
         Ok(machine) => Ok(machine.state == SandboxState::Failed),
         Err(StoreError::NotFound { .. }) => Ok(true),
         Err(error) => Err(error.into()),
     }
 }
 
-async fn revive(app: &Arc<ManagedDatabases>, record: &DatabaseRecord) -> Result<()> {
+async fn revive(databases: &Arc<ManagedDatabases>, record: &DatabaseRecord) -> Result<()> {
     // Read again now that nothing else changes it.
-    let record = app.store.database(Some(&record.workspace), &record.id).await?;
+    let record = databases.store.database(Some(&record.workspace), &record.id).await?;
     let id = record.id.clone();
-    if is_lost(app, &record).await? {
-        let sandbox = replace(app, record).await?;
+    if is_lost(databases, &record).await? {
+        let sandbox = replace(databases, record).await?;
         tracing::warn!(database = %id, %sandbox, "a lost database is back");
     } else if record.spec.reset_pending && record.state == DatabaseState::Ready {
-        reset::finish(app, record).await?;
+        reset::finish(databases, record).await?;
         tracing::warn!(database = %id, "a reset of a password that was cut off is finished");
     }
     Ok(())
 }
 
 /// Gives a database another machine with its volume, of the size that its record says. Whoever connects meanwhile is held.
-pub(super) async fn replace(app: &Arc<ManagedDatabases>, mut record: DatabaseRecord) -> Result<SandboxId> {
-    let volumes = owned::of(&app.sandboxes, &record.workspace, &owner(&record.id)).await?;
+pub(super) async fn replace(
+    databases: &Arc<ManagedDatabases>,
+    mut record: DatabaseRecord,
+) -> Result<SandboxId> {
+    let volumes = owned::of(&databases.sandboxes, &record.workspace, &owner(&record.id)).await?;
     let volume = volumes.first().ok_or_else(|| {
         Error::conflict("the database's data was on its machine's disk, which is lost; delete it")
     })?;
-    machines::remove_machines(app, &record.id).await?;
+    machines::remove_machines(databases, &record.id).await?;
     let mut request = machine_request(&record)?;
     let path = Some(DATA_PATH.to_owned());
     request.volumes = Some(vec![AttachVolume { name: volume.name.clone(), path, read_only: None }]);
     let spec = MachineSpec { workspace: record.workspace.clone(), request };
-    let machine = app.sandboxes.create(owner(&record.id), spec, Patience::Long).await?;
-    start(app, &record, &machine).await?;
+    let machine = databases.sandboxes.create(owner(&record.id), spec, Patience::Long).await?;
+    start(databases, &record, &machine).await?;
     record.sandbox = Some(machine.id().clone());
     record.spec.reset_pending = false;
-    app.store.update_database(&record).await?;
-    app.backups.changed.notify_one();
+    databases.store.update_database(&record).await?;
+    databases.backups.changed.notify_one();
     Ok(machine.id().clone())
 }
 
 /// Starts the server of a machine that was booted, and waits for it to answer.
-async fn start(app: &Arc<ManagedDatabases>, record: &DatabaseRecord, machine: &Machine) -> Result<()> {
-    replay::start(app, record, machine).await?;
-    server::resume(app, record, machine.id()).await
+async fn start(databases: &Arc<ManagedDatabases>, record: &DatabaseRecord, machine: &Machine) -> Result<()> {
+    replay::start(databases, record, machine).await?;
+    server::resume(databases, record, machine.id()).await
 }
 
 /// Starts the server of a machine that runs without it, and answers when it takes queries. Whoever comes meanwhile waits for the first one's
 /// attempt. `closed` is the machine whose port was found closed; if the database has another one by now, that is the answer.
 pub(super) async fn restart(
-    app: &Arc<ManagedDatabases>,
+    databases: &Arc<ManagedDatabases>,
     id: &DatabaseId,
     closed: &SandboxId,
 ) -> Result<SandboxId> {
     let deadline = Instant::now() + HOLD;
     loop {
-        let done = app.revivals.done.notified();
+        let done = databases.revivals.done.notified();
         tokio::pin!(done);
         done.as_mut().enable();
-        if let Some(marked) = app.sandboxes.in_flight.mark(&Mark::Database(id.clone())) {
-            let (for_task, id, closed) = (Arc::clone(app), id.clone(), closed.clone());
+        if let Some(marked) = databases.sandboxes.in_flight.mark(&Mark::Database(id.clone())) {
+            let (for_task, id, closed) = (Arc::clone(databases), id.clone(), closed.clone());
             let restarting = async move { restart_marked(&for_task, &id, &closed, marked).await };
-            return app.sandboxes.owned(restarting).await;
+            return databases.sandboxes.owned(restarting).await;
         }
         // Somebody starts it, or does something to it that may end with a server.
         let waited = tokio::time::timeout(HOLD_LOOK, done).await;
-        let record = app.store.database(None, id).await?;
+        let record = databases.store.database(None, id).await?;
         let sandbox = machines::ready(&record)?;
         if waited.is_ok() || sandbox != closed {
             return Ok(sandbox.clone());
@@ -166,18 +171,18 @@ pub(super) async fn restart(
 }
 
 async fn restart_marked(
-    app: &Arc<ManagedDatabases>,
+    databases: &Arc<ManagedDatabases>,
     id: &DatabaseId,
     closed: &SandboxId,
     marked: InFlightMark,
 ) -> Result<SandboxId> {
-    let record = app.store.database(None, id).await?;
+    let record = databases.store.database(None, id).await?;
     let sandbox = machines::ready(&record)?.clone();
     if sandbox != *closed {
         return Ok(sandbox);
     }
-    let machine = machines::machine(app, &record).await?;
-    let started = start(app, &record, &machine).await;
+    let machine = machines::machine(databases, &record).await?;
+    let started = start(databases, &record, &machine).await;
     match &started {
         Ok(()) => tracing::warn!(database = %id, %sandbox, "a server that did not run was started"),
         Err(error) => {
@@ -186,22 +191,22 @@ async fn restart_marked(
         }
     }
     drop(marked);
-    app.revivals.done.notify_waiters();
+    databases.revivals.done.notify_waiters();
     started.map(|()| sandbox)
 }
 
 /// Holds a client of a database whose machine was lost until it has another one, and answers that.
-pub(super) async fn await_machine(app: &ManagedDatabases, id: &DatabaseId) -> Result<SandboxId> {
+pub(super) async fn await_machine(databases: &ManagedDatabases, id: &DatabaseId) -> Result<SandboxId> {
     let deadline = Instant::now() + HOLD;
     loop {
-        let done = app.revivals.done.notified();
+        let done = databases.revivals.done.notified();
         tokio::pin!(done);
         done.as_mut().enable();
-        let record = app.store.database(None, id).await?;
-        if !is_lost(app, &record).await? {
+        let record = databases.store.database(None, id).await?;
+        if !is_lost(databases, &record).await? {
             return machines::ready(&record).cloned();
         }
-        app.revivals.wanted.notify_one();
+        databases.revivals.wanted.notify_one();
         // Another server on the same database may be the one that replaces it, and tells nobody here.
         let _ = tokio::time::timeout(HOLD_LOOK, done).await;
         if Instant::now() >= deadline {

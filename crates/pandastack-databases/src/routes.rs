@@ -50,8 +50,8 @@ pub fn broker<S>(databases: &Arc<ManagedDatabases>) -> Router<S> {
         .with_state(Arc::clone(databases))
 }
 
-async fn find(app: &ManagedDatabases, caller: &Caller, id: &DatabaseId) -> Result<DatabaseRecord> {
-    Ok(app.store.database(Some(&caller.workspace), id).await?)
+async fn find(databases: &ManagedDatabases, caller: &Caller, id: &DatabaseId) -> Result<DatabaseRecord> {
+    Ok(databases.store.database(Some(&caller.workspace), id).await?)
 }
 
 /// Make a database. It answers when a query succeeded.
@@ -59,24 +59,24 @@ async fn find(app: &ManagedDatabases, caller: &Caller, id: &DatabaseId) -> Resul
     (status = 201, body = Database), (status = 400, body = ErrorBody), (status = 429, body = ErrorBody),
     (status = 503, description = "Retry-After says when to try again", body = ErrorBody)))]
 pub async fn create(
-    State(app): State<Arc<ManagedDatabases>>,
+    State(databases): State<Arc<ManagedDatabases>>,
     caller: Caller,
     headers: HeaderMap,
     JsonBody(request): JsonBody<CreateDatabase>,
 ) -> ApiResult<(StatusCode, Json<Database>)> {
-    let record = ops::create(&app, caller.workspace, request).await?;
-    Ok((StatusCode::CREATED, Json(view::shown(&app, &headers, record).await?)))
+    let record = ops::create(&databases, caller.workspace, request).await?;
+    Ok((StatusCode::CREATED, Json(view::shown(&databases, &headers, record).await?)))
 }
 
 /// All databases of the workspace, oldest first, without credentials.
 #[utoipa::path(get, path = "/v1/databases", tag = "databases", responses((status = 200, body = Items<Database>)))]
 pub async fn list(
-    State(app): State<Arc<ManagedDatabases>>,
+    State(databases): State<Arc<ManagedDatabases>>,
     caller: Caller,
 ) -> ApiResult<Json<Items<Database>>> {
     let mut items = Vec::new();
-    for record in app.store.databases(&caller.workspace).await? {
-        items.push(view::listed(&app, record).await?);
+    for record in databases.store.databases(&caller.workspace).await? {
+        items.push(view::listed(&databases, record).await?);
     }
     Ok(Json(Items { items }))
 }
@@ -85,15 +85,15 @@ pub async fn list(
 #[utoipa::path(get, path = "/v1/databases/{id}", tag = "databases", params(("id" = DatabaseId, Path)), responses(
     (status = 200, body = Database), (status = 404, body = ErrorBody)))]
 pub async fn look(
-    State(app): State<Arc<ManagedDatabases>>,
+    State(databases): State<Arc<ManagedDatabases>>,
     caller: Caller,
     headers: HeaderMap,
     Id(id): Id<DatabaseId>,
 ) -> ApiResult<Json<Database>> {
-    let record = find(&app, &caller, &id).await?;
+    let record = find(&databases, &caller, &id).await?;
     Ok(Json(match caller.scope > Scope::Read {
-        true => view::shown(&app, &headers, record).await?,
-        false => view::listed(&app, record).await?,
+        true => view::shown(&databases, &headers, record).await?,
+        false => view::listed(&databases, record).await?,
     }))
 }
 
@@ -102,27 +102,27 @@ pub async fn look(
     request_body = PatchDatabase, responses((status = 200, body = Database), (status = 400, body = ErrorBody),
     (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub async fn change(
-    State(app): State<Arc<ManagedDatabases>>,
+    State(databases): State<Arc<ManagedDatabases>>,
     caller: Caller,
     headers: HeaderMap,
     Id(id): Id<DatabaseId>,
     JsonBody(request): JsonBody<PatchDatabase>,
 ) -> ApiResult<Json<Database>> {
-    let record = find(&app, &caller, &id).await?;
-    let record = ops::change(&app, record, request).await?;
-    Ok(Json(view::shown(&app, &headers, record).await?))
+    let record = find(&databases, &caller, &id).await?;
+    let record = ops::change(&databases, record, request).await?;
+    Ok(Json(view::shown(&databases, &headers, record).await?))
 }
 
 /// Delete a database and everything in it.
 #[utoipa::path(delete, path = "/v1/databases/{id}", tag = "databases", params(("id" = DatabaseId, Path)), responses(
     (status = 204), (status = 404, body = ErrorBody), (status = 409, description = "It is protected", body = ErrorBody)))]
 pub async fn delete(
-    State(app): State<Arc<ManagedDatabases>>,
+    State(databases): State<Arc<ManagedDatabases>>,
     caller: Caller,
     Id(id): Id<DatabaseId>,
 ) -> ApiResult<StatusCode> {
-    let record = find(&app, &caller, &id).await?;
-    ops::delete(&app, record).await?;
+    let record = find(&databases, &caller, &id).await?;
+    ops::delete(&databases, record).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -131,13 +131,13 @@ pub async fn delete(
     responses((status = 200, body = DatabaseConnection), (status = 403, body = ErrorBody),
     (status = 404, body = ErrorBody), (status = 503, body = ErrorBody)))]
 pub async fn connection(
-    State(app): State<Arc<ManagedDatabases>>,
+    State(databases): State<Arc<ManagedDatabases>>,
     caller: Caller,
     headers: HeaderMap,
     Id(id): Id<DatabaseId>,
 ) -> ApiResult<Json<DatabaseConnection>> {
     caller.require(Scope::Sandboxes)?;
-    let record = find(&app, &caller, &id).await?;
+    let record = find(&databases, &caller, &id).await?;
     machines::ready(&record)?;
     let none = || {
         Error::new(
@@ -145,7 +145,7 @@ pub async fn connection(
             "this server does not accept database connections; start it with --postgres-listen",
         )
     };
-    Ok(view::connection(&app, &headers, &record).await.map(Json).ok_or_else(none)?)
+    Ok(view::connection(&databases, &headers, &record).await.map(Json).ok_or_else(none)?)
 }
 
 /// Run one statement and return its rows.
@@ -155,13 +155,13 @@ pub async fn connection(
     (status = 404, body = ErrorBody), (status = 413, description = "The result is too large", body = ErrorBody),
     (status = 503, description = "The server is stopped, starts, or has no connection left", body = ErrorBody)))]
 pub async fn query(
-    State(app): State<Arc<ManagedDatabases>>,
+    State(databases): State<Arc<ManagedDatabases>>,
     caller: Caller,
     Id(id): Id<DatabaseId>,
     JsonBody(request): JsonBody<DatabaseQuery>,
 ) -> ApiResult<Json<DatabaseRows>> {
-    let record = find(&app, &caller, &id).await?;
-    Ok(run_query(&app, &record, request).await.map(Json)?)
+    let record = find(&databases, &caller, &id).await?;
+    Ok(run_query(&databases, &record, request).await.map(Json)?)
 }
 
 /// Copy a database as it is now, while it runs; or, with `target_time`, begin to restore it from its backups as it was then. The copy has
@@ -172,16 +172,16 @@ pub async fn query(
     (status = 400, description = "Among others: that instant cannot be restored", body = ErrorBody),
     (status = 404, body = ErrorBody), (status = 501, description = "This server makes no backups", body = ErrorBody)))]
 pub async fn clone(
-    State(app): State<Arc<ManagedDatabases>>,
+    State(databases): State<Arc<ManagedDatabases>>,
     caller: Caller,
     headers: HeaderMap,
     Id(id): Id<DatabaseId>,
     JsonBody(request): JsonBody<CloneDatabase>,
 ) -> ApiResult<(StatusCode, Json<Database>)> {
-    let record = find(&app, &caller, &id).await?;
+    let record = find(&databases, &caller, &id).await?;
     let status = request.target_time.map_or(StatusCode::CREATED, |_| StatusCode::ACCEPTED);
-    let copy = ops::branch(&app, record, request).await?;
-    Ok((status, Json(view::shown(&app, &headers, copy).await?)))
+    let copy = ops::branch(&databases, record, request).await?;
+    Ok((status, Json(view::shown(&databases, &headers, copy).await?)))
 }
 
 /// Give a database a new password. The old one works no more; open sessions stay.
@@ -189,26 +189,26 @@ pub async fn clone(
     params(("id" = DatabaseId, Path)), responses((status = 200, body = Database), (status = 404, body = ErrorBody),
     (status = 409, body = ErrorBody)))]
 pub async fn reset_credentials(
-    State(app): State<Arc<ManagedDatabases>>,
+    State(databases): State<Arc<ManagedDatabases>>,
     caller: Caller,
     headers: HeaderMap,
     Id(id): Id<DatabaseId>,
 ) -> ApiResult<Json<Database>> {
-    let record = find(&app, &caller, &id).await?;
-    let record = reset::reset_credentials(&app, record).await?;
-    Ok(Json(view::shown(&app, &headers, record).await?))
+    let record = find(&databases, &caller, &id).await?;
+    let record = reset::reset_credentials(&databases, record).await?;
+    Ok(Json(view::shown(&databases, &headers, record).await?))
 }
 
 /// Put a database to sleep. The next connection wakes it.
 #[utoipa::path(post, path = "/v1/databases/{id}/pause", tag = "databases", params(("id" = DatabaseId, Path)),
     responses((status = 200, body = DatabaseWaking), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub async fn pause(
-    State(app): State<Arc<ManagedDatabases>>,
+    State(databases): State<Arc<ManagedDatabases>>,
     caller: Caller,
     Id(id): Id<DatabaseId>,
 ) -> ApiResult<Json<DatabaseWaking>> {
-    let record = find(&app, &caller, &id).await?;
-    ops::go(&app, &record, false).await?;
+    let record = find(&databases, &caller, &id).await?;
+    ops::go(&databases, &record, false).await?;
     Ok(Json(DatabaseWaking { id, status: DatabaseStatus::Hibernated }))
 }
 
@@ -216,12 +216,12 @@ pub async fn pause(
 #[utoipa::path(post, path = "/v1/databases/{id}/wake", tag = "databases", params(("id" = DatabaseId, Path)),
     responses((status = 200, body = DatabaseWaking), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub async fn wake(
-    State(app): State<Arc<ManagedDatabases>>,
+    State(databases): State<Arc<ManagedDatabases>>,
     caller: Caller,
     Id(id): Id<DatabaseId>,
 ) -> ApiResult<Json<DatabaseWaking>> {
-    let record = find(&app, &caller, &id).await?;
-    ops::go(&app, &record, true).await?;
+    let record = find(&databases, &caller, &id).await?;
+    ops::go(&databases, &record, true).await?;
     Ok(Json(DatabaseWaking { id, status: DatabaseStatus::Running }))
 }
 
@@ -229,14 +229,14 @@ pub async fn wake(
 #[utoipa::path(get, path = "/v1/databases/{id}/stats", tag = "databases", params(("id" = DatabaseId, Path)),
     responses((status = 200, body = DatabaseStats), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub async fn stats(
-    State(app): State<Arc<ManagedDatabases>>,
+    State(databases): State<Arc<ManagedDatabases>>,
     caller: Caller,
     Id(id): Id<DatabaseId>,
 ) -> ApiResult<Json<DatabaseStats>> {
-    let record = find(&app, &caller, &id).await?;
+    let record = find(&databases, &caller, &id).await?;
     let sandbox = machines::ready(&record)?;
-    let mut stats = server::stats(&app, &record, sandbox).await?;
-    (stats.storage_bytes, stats.storage_used_bytes) = machines::storage(&app, &record).await?;
+    let mut stats = server::stats(&databases, &record, sandbox).await?;
+    (stats.storage_bytes, stats.storage_used_bytes) = machines::storage(&databases, &record).await?;
     Ok(Json(stats))
 }
 
@@ -244,12 +244,12 @@ pub async fn stats(
 #[utoipa::path(get, path = "/v1/databases/{id}/logs", tag = "databases", params(("id" = DatabaseId, Path)),
     responses((status = 200, content_type = "text/plain", body = String), (status = 404, body = ErrorBody)))]
 pub async fn logs(
-    State(app): State<Arc<ManagedDatabases>>,
+    State(databases): State<Arc<ManagedDatabases>>,
     caller: Caller,
     Id(id): Id<DatabaseId>,
 ) -> ApiResult<Response> {
-    let record = find(&app, &caller, &id).await?;
-    let machine = machines::machine(&app, &record).await?;
+    let record = find(&databases, &caller, &id).await?;
+    let machine = machines::machine(&databases, &record).await?;
     let command = ExecRequest { cmd: Some(LOG_COMMAND.to_owned()), ..ExecRequest::default() };
     let output = machine.exec(&command).await?;
     Ok(([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], output.stdout).into_response())
@@ -262,19 +262,19 @@ pub async fn logs(
     (status = 409, description = "Its host answers", body = ErrorBody),
     (status = 501, description = "This server makes no backups", body = ErrorBody)))]
 pub async fn failover(
-    State(app): State<Arc<ManagedDatabases>>,
+    State(databases): State<Arc<ManagedDatabases>>,
     caller: Caller,
     headers: HeaderMap,
     Id(id): Id<DatabaseId>,
 ) -> ApiResult<Json<Database>> {
-    let record = find(&app, &caller, &id).await?;
-    let record = backups::failover::fail_over(&app, record).await?;
-    Ok(Json(view::shown(&app, &headers, record).await?))
+    let record = find(&databases, &caller, &id).await?;
+    let record = backups::failover::fail_over(&databases, record).await?;
+    Ok(Json(view::shown(&databases, &headers, record).await?))
 }
 
 /// The database that a path and a bearer token mean.
 async fn broker_record(
-    app: &ManagedDatabases,
+    databases: &ManagedDatabases,
     id: &DatabaseId,
     headers: &HeaderMap,
 ) -> Result<DatabaseRecord> {
@@ -288,27 +288,27 @@ async fn broker_record(
     };
     let given = bearer.ok_or_else(refused)?;
     // An unknown database and a wrong token are the same answer: ids are not told to strangers.
-    let record = app.store.database(None, id).await.map_err(|_| refused())?;
-    if is_broker_token(&app.sandboxes.link, &record, given) { Ok(record) } else { Err(refused()) }
+    let record = databases.store.database(None, id).await.map_err(|_| refused())?;
+    if is_broker_token(&databases.sandboxes.link, &record, given) { Ok(record) } else { Err(refused()) }
 }
 
 async fn broker_query(
-    State(app): State<Arc<ManagedDatabases>>,
+    State(databases): State<Arc<ManagedDatabases>>,
     Id(id): Id<DatabaseId>,
     request: Request,
 ) -> ApiResult<Json<DatabaseRows>> {
     let (parts, body) = request.into_parts();
-    let record = broker_record(&app, &id, &parts.headers).await?;
+    let record = broker_record(&databases, &id, &parts.headers).await?;
     let request = pandastack_rest::extract::parse_json(&pandastack_rest::extract::read_body(body).await?)?;
-    Ok(run_query(&app, &record, request).await.map(Json)?)
+    Ok(run_query(&databases, &record, request).await.map(Json)?)
 }
 
 async fn broker_health(
-    State(app): State<Arc<ManagedDatabases>>,
+    State(databases): State<Arc<ManagedDatabases>>,
     Id(id): Id<DatabaseId>,
     headers: HeaderMap,
 ) -> ApiResult<Json<serde_json::Value>> {
-    let record = broker_record(&app, &id, &headers).await?;
+    let record = broker_record(&databases, &id, &headers).await?;
     machines::ready(&record)?;
     Ok(Json(serde_json::json!({ "status": "ok" })))
 }

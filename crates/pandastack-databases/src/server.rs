@@ -51,50 +51,63 @@ pub(super) enum Descent<'a> {
 /// Gives a new server passwords of its own, then asks it something: one from the template as its user would, a copy as its administrator,
 /// because what its user may do there is the original's owner's business.
 pub(super) async fn settle(
-    app: &Arc<ManagedDatabases>,
+    databases: &Arc<ManagedDatabases>,
     record: &DatabaseRecord,
     sandbox: &SandboxId,
     descent: Descent<'_>,
 ) -> Result<()> {
-    let own = administrator(&app.sandboxes.link, Some(&record.id)).password;
-    let passwords = set_passwords(&[(ADMINISTRATOR, &own), (TENANT, &password(&app.sandboxes.link, record))]);
+    let own = administrator(&databases.sandboxes.link, Some(&record.id)).password;
+    let passwords =
+        set_passwords(&[(ADMINISTRATOR, &own), (TENANT, &password(&databases.sandboxes.link, record))]);
     match descent {
-        Descent::Template => begin(app, sandbox, &[passwords]).await?,
+        Descent::Template => begin(databases, sandbox, &[passwords]).await?,
         Descent::Copy(original) => {
             let statements = [plain(END_SESSIONS), passwords];
-            run_as(app, sandbox, &administrator(&app.sandboxes.link, Some(original)), &statements)
-                .await
-                .map(drop)?;
-            return ask(app, &administrator(&app.sandboxes.link, Some(&record.id)), sandbox).await;
+            run_as(
+                databases,
+                sandbox,
+                &administrator(&databases.sandboxes.link, Some(original)),
+                &statements,
+            )
+            .await
+            .map(drop)?;
+            return ask(databases, &administrator(&databases.sandboxes.link, Some(&record.id)), sandbox)
+                .await;
         }
     }
-    ask(app, &tenant(&app.sandboxes.link, record, DATABASE), sandbox).await
+    ask(databases, &tenant(&databases.sandboxes.link, record, DATABASE), sandbox).await
 }
 
 /// The first words to a template's server, in the session that waits for them. Where none does, one is opened.
-async fn begin(app: &Arc<ManagedDatabases>, sandbox: &SandboxId, statements: &[Statement]) -> Result<()> {
-    let waiting = connect_first(app, sandbox).await.map_err(|error| refusal(error.into()))?;
+async fn begin(
+    databases: &Arc<ManagedDatabases>,
+    sandbox: &SandboxId,
+    statements: &[Statement],
+) -> Result<()> {
+    let waiting = connect_first(databases, sandbox).await.map_err(|error| refusal(error.into()))?;
     match waiting {
         Some(backend) => run_in(Session::resumed(backend), statements).await.map(drop).map_err(run_refusal),
-        None => run_as(app, sandbox, &administrator(&app.sandboxes.link, None), statements).await.map(drop),
+        None => run_as(databases, sandbox, &administrator(&databases.sandboxes.link, None), statements)
+            .await
+            .map(drop),
     }
 }
 
 /// The first words to a server that was brought back. Nothing here may depend on what a tenant can change: its password, whether its database
 /// is there and takes connections.
 pub(super) async fn resume(
-    app: &Arc<ManagedDatabases>,
+    databases: &Arc<ManagedDatabases>,
     record: &DatabaseRecord,
     sandbox: &SandboxId,
 ) -> Result<()> {
     if record.spec.reset_pending {
-        renew_password(app, record, sandbox).await?;
+        renew_password(databases, record, sandbox).await?;
     }
-    ask(app, &administrator(&app.sandboxes.link, Some(&record.id)), sandbox).await
+    ask(databases, &administrator(&databases.sandboxes.link, Some(&record.id)), sandbox).await
 }
 
-async fn ask(app: &Arc<ManagedDatabases>, who: &Credentials, sandbox: &SandboxId) -> Result<()> {
-    let first = run_as(app, sandbox, who, &[plain("SELECT 1")]).await?;
+async fn ask(databases: &Arc<ManagedDatabases>, who: &Credentials, sandbox: &SandboxId) -> Result<()> {
+    let first = run_as(databases, sandbox, who, &[plain("SELECT 1")]).await?;
     match first.first().and_then(|outcome| outcome.rows.first()?.first()?.as_deref()) {
         Some("1") => Ok(()),
         other => Err(Error::internal(format!("a database answered {other:?} to SELECT 1"))),
@@ -104,33 +117,35 @@ async fn ask(app: &Arc<ManagedDatabases>, who: &Credentials, sandbox: &SandboxId
 /// Gives the tenant the password that its record means, and notes in the server which one that is. Both or neither: statements that are sent
 /// at once are one transaction.
 pub(super) async fn renew_password(
-    app: &Arc<ManagedDatabases>,
+    databases: &Arc<ManagedDatabases>,
     record: &DatabaseRecord,
     sandbox: &SandboxId,
 ) -> Result<()> {
     let statements =
-        [set_passwords(&[(TENANT, &password(&app.sandboxes.link, record))]), plain(&note(record))];
-    run_as(app, sandbox, &administrator(&app.sandboxes.link, Some(&record.id)), &statements).await.map(drop)
+        [set_passwords(&[(TENANT, &password(&databases.sandboxes.link, record))]), plain(&note(record))];
+    run_as(databases, sandbox, &administrator(&databases.sandboxes.link, Some(&record.id)), &statements)
+        .await
+        .map(drop)
 }
 
 /// Notes in a server which reset it was told of last, unless it has a note of its own already.
 pub(super) async fn note_told(
-    app: &Arc<ManagedDatabases>,
+    databases: &Arc<ManagedDatabases>,
     record: &DatabaseRecord,
     sandbox: &SandboxId,
 ) -> Result<()> {
-    let who = administrator(&app.sandboxes.link, Some(&record.id));
-    run_as(app, sandbox, &who, &[plain(&first_note(record))]).await.map(drop)
+    let who = administrator(&databases.sandboxes.link, Some(&record.id));
+    run_as(databases, sandbox, &who, &[plain(&first_note(record))]).await.map(drop)
 }
 
 /// The reset that a server was told of last; 0 if of none.
 pub(super) async fn told_revision(
-    app: &Arc<ManagedDatabases>,
+    databases: &Arc<ManagedDatabases>,
     record: &DatabaseRecord,
     sandbox: &SandboxId,
 ) -> Result<u64> {
-    let who = administrator(&app.sandboxes.link, Some(&record.id));
-    let outcomes = run_as(app, sandbox, &who, &[plain(TOLD)]).await?;
+    let who = administrator(&databases.sandboxes.link, Some(&record.id));
+    let outcomes = run_as(databases, sandbox, &who, &[plain(TOLD)]).await?;
     let note = outcomes.first().and_then(|outcome| outcome.rows.first()?.first()?.as_deref());
     Ok(note.and_then(|note| revision_in(note, &record.id)).unwrap_or(0))
 }
@@ -155,8 +170,8 @@ fn revision_in(note: &str, id: &DatabaseId) -> Option<u64> {
 }
 
 /// Stops the server of a database cleanly: everything is on its volume. Wakes it.
-pub(super) async fn stop(app: &Arc<ManagedDatabases>, record: &DatabaseRecord) -> Result<()> {
-    let machine = machines::machine(app, record).await?;
+pub(super) async fn stop(databases: &Arc<ManagedDatabases>, record: &DatabaseRecord) -> Result<()> {
+    let machine = machines::machine(databases, record).await?;
     let stopped = shell::run(&machine, STOP, &[], STOP_SECONDS).await?;
     match stopped.exit_code {
         0 => Ok(()),
@@ -165,9 +180,13 @@ pub(super) async fn stop(app: &Arc<ManagedDatabases>, record: &DatabaseRecord) -
 }
 
 /// Whether its volume is so full that the server is read only. Over a way of the caller's, which decides whether that is use.
-pub(super) async fn is_full(app: &Arc<ManagedDatabases>, id: &DatabaseId, backend: Backend) -> Result<bool> {
+pub(super) async fn is_full(
+    databases: &Arc<ManagedDatabases>,
+    id: &DatabaseId,
+    backend: Backend,
+) -> Result<bool> {
     let session =
-        Session::over(backend, &administrator(&app.sandboxes.link, Some(id))).await.map_err(refusal)?;
+        Session::over(backend, &administrator(&databases.sandboxes.link, Some(id))).await.map_err(refusal)?;
     let outcomes = run_in(session, &[plain(IS_FULL)]).await.map_err(run_refusal)?;
     let answer = outcomes.first().and_then(|outcome| outcome.rows.first()?.first()?.clone());
     Ok(answer.as_deref() == Some("t"))
@@ -194,12 +213,17 @@ impl Databases for Nowhere {
 
 /// What the server does.
 pub(super) async fn stats(
-    app: &Arc<ManagedDatabases>,
+    databases: &Arc<ManagedDatabases>,
     record: &DatabaseRecord,
     sandbox: &SandboxId,
 ) -> Result<DatabaseStats> {
-    let outcomes =
-        run_as(app, sandbox, &administrator(&app.sandboxes.link, Some(&record.id)), &[plain(STATS)]).await?;
+    let outcomes = run_as(
+        databases,
+        sandbox,
+        &administrator(&databases.sandboxes.link, Some(&record.id)),
+        &[plain(STATS)],
+    )
+    .await?;
     let row = outcomes.into_iter().next().and_then(|outcome| outcome.rows.into_iter().next());
     let row = row.ok_or_else(|| Error::internal("a server has no statistics"))?;
     let text = |at: usize| row.get(at).and_then(Option::as_deref).unwrap_or_default();
@@ -237,12 +261,12 @@ fn set_passwords(passwords: &[(&str, &str)]) -> Statement {
 }
 
 async fn run_as(
-    app: &Arc<ManagedDatabases>,
+    databases: &Arc<ManagedDatabases>,
     sandbox: &SandboxId,
     credentials: &Credentials,
     statements: &[Statement],
 ) -> Result<Vec<Outcome>> {
-    let (machine, endpoint) = one_machine(app, sandbox);
+    let (machine, endpoint) = one_machine(databases, sandbox);
     let mut session = Session::open(&machine, &endpoint, credentials).await.map_err(refusal)?;
     let bounds = Bounds { rows_max: 0, wait: WAIT };
     let outcomes = session.run(&machine, &endpoint, statements, None, bounds).await;
@@ -250,8 +274,8 @@ async fn run_as(
     outcomes.map_err(run_refusal)
 }
 
-fn one_machine(app: &Arc<ManagedDatabases>, sandbox: &SandboxId) -> (OneMachine, Endpoint) {
-    let machine = OneMachine { app: Arc::clone(app), sandbox: sandbox.clone() };
+fn one_machine(databases: &Arc<ManagedDatabases>, sandbox: &SandboxId) -> (OneMachine, Endpoint) {
+    let machine = OneMachine { databases: Arc::clone(databases), sandbox: sandbox.clone() };
     (machine, Endpoint { database: sandbox.to_string(), entrance: Entrance::Direct })
 }
 

@@ -12,9 +12,9 @@ use crate::spec::TEMPLATE;
 use crate::{backups, disk_guard};
 
 /// A database as lists show it.
-pub(super) async fn listed(app: &ManagedDatabases, record: DatabaseRecord) -> Result<Database> {
-    let (status, failure) = status(app, &record).await;
-    let failover_available = backups::failover::is_possible(app, &record).await;
+pub(super) async fn listed(databases: &ManagedDatabases, record: DatabaseRecord) -> Result<Database> {
+    let (status, failure) = status(databases, &record).await;
+    let failover_available = backups::failover::is_possible(databases, &record).await;
     Ok(Database {
         id: record.id,
         status,
@@ -34,23 +34,23 @@ pub(super) async fn listed(app: &ManagedDatabases, record: DatabaseRecord) -> Re
 
 /// A database with how to connect, for those who may change it.
 pub(super) async fn shown(
-    app: &ManagedDatabases,
+    databases: &ManagedDatabases,
     headers: &HeaderMap,
     record: DatabaseRecord,
 ) -> Result<Database> {
-    let connection = connection(app, headers, &record).await;
-    Ok(Database { connection, ..listed(app, record).await? })
+    let connection = connection(databases, headers, &record).await;
+    Ok(Database { connection, ..listed(databases, record).await? })
 }
 
 /// How to connect, once the database is ready and this server has an address for them.
 pub(super) async fn connection(
-    app: &ManagedDatabases,
+    databases: &ManagedDatabases,
     headers: &HeaderMap,
     record: &DatabaseRecord,
 ) -> Option<DatabaseConnection> {
-    let address = app.address.as_ref().filter(|_| record.state == DatabaseState::Ready)?;
-    let (id, password) = (&record.id, password(&app.sandboxes.link, record));
-    let port = own_port(app, id).await.unwrap_or(address.port);
+    let address = databases.address.as_ref().filter(|_| record.state == DatabaseState::Ready)?;
+    let (id, password) = (&record.id, password(&databases.sandboxes.link, record));
+    let port = own_port(databases, id).await.unwrap_or(address.port);
     Some(DatabaseConnection {
         host: address.host_of(id),
         port,
@@ -60,19 +60,19 @@ pub(super) async fn connection(
         pooled_url: address.url(id, &password, port, true),
         password,
         broker_url: format!("{}/v1/databases/{id}/proxy", origin(headers)),
-        broker_token: broker_token(&app.sandboxes.link, record),
+        broker_token: broker_token(&databases.sandboxes.link, record),
     })
 }
 
 /// The port that leads to this database alone. Without one the shared port still works, for clients that name the database.
-async fn own_port(app: &ManagedDatabases, id: &DatabaseId) -> Option<u16> {
-    let port = app.ports.as_ref()?.of(id).await;
+async fn own_port(databases: &ManagedDatabases, id: &DatabaseId) -> Option<u16> {
+    let port = databases.ports.as_ref()?.of(id).await;
     port.inspect_err(|error| tracing::warn!(database = %id, %error, "no port of its own for a database")).ok()
 }
 
 /// How a machine connects to a database that is attached to it.
-pub fn inside_url(app: &ManagedDatabases, record: &DatabaseRecord) -> String {
-    let (id, password) = (&record.id, password(&app.sandboxes.link, record));
+pub fn inside_url(databases: &ManagedDatabases, record: &DatabaseRecord) -> String {
+    let (id, password) = (&record.id, password(&databases.sandboxes.link, record));
     format!(
         "postgresql://{TENANT}:{password}@{DATABASES_ADDRESS}/{DATABASE}?sslmode=disable&options=endpoint%3D{id}"
     )
@@ -85,7 +85,7 @@ fn origin(headers: &HeaderMap) -> String {
     format!("{scheme}://{}", text("host").unwrap_or("127.0.0.1"))
 }
 
-async fn status(app: &ManagedDatabases, record: &DatabaseRecord) -> (DatabaseStatus, Option<String>) {
+async fn status(databases: &ManagedDatabases, record: &DatabaseRecord) -> (DatabaseStatus, Option<String>) {
     let status = match record.state {
         DatabaseState::Creating => DatabaseStatus::Provisioning,
         DatabaseState::Failed => DatabaseStatus::Failed,
@@ -93,15 +93,15 @@ async fn status(app: &ManagedDatabases, record: &DatabaseRecord) -> (DatabaseSta
         DatabaseState::Ready => DatabaseStatus::Running,
     };
     let (DatabaseStatus::Running, Some(sandbox)) = (status, &record.sandbox) else { return (status, None) };
-    match app.sandboxes.store.sandbox(None, sandbox).await {
+    match databases.sandboxes.store.sandbox(None, sandbox).await {
         Ok(machine) if matches!(machine.state, SandboxState::Hibernated | SandboxState::Paused) => {
             (DatabaseStatus::Hibernated, None)
         }
         Ok(machine) if machine.state == SandboxState::Failed => {
             (DatabaseStatus::Recovering, machine.spec.failure.or(Some("its machine was lost".to_owned())))
         }
-        Ok(_) if app.full_disks.is_full(&record.id) => {
-            (DatabaseStatus::ReadOnly, Some(disk_guard::advice(app, record).await))
+        Ok(_) if databases.full_disks.is_full(&record.id) => {
+            (DatabaseStatus::ReadOnly, Some(disk_guard::advice(databases, record).await))
         }
         Ok(_) => (DatabaseStatus::Running, None),
         Err(_) => (DatabaseStatus::Recovering, Some("its machine was lost".to_owned())),

@@ -28,13 +28,13 @@ pub(crate) enum Purpose {
 
 /// Connects, unless the machine sleeps.
 pub(crate) async fn connect(
-    app: &Arc<ManagedDatabases>,
+    databases: &Arc<ManagedDatabases>,
     sandbox: &SandboxId,
     purpose: Purpose,
 ) -> Result<Box<dyn ByteStream>, ConnectError> {
     let failed = |why: &str| ConnectError::Failed(why.to_owned());
     let machine =
-        app.sandboxes.store.sandbox(None, sandbox).await.map_err(|error| failed(&error.to_string()))?;
+        databases.sandboxes.store.sandbox(None, sandbox).await.map_err(|error| failed(&error.to_string()))?;
     match machine.state {
         SandboxState::Running => {}
         SandboxState::Hibernated | SandboxState::Paused => return Err(ConnectError::Asleep),
@@ -42,9 +42,9 @@ pub(crate) async fn connect(
     }
     let port = Entrance::Direct.port();
     // Falling asleep takes a while, in which its record still says that it runs.
-    let connected = app.sandboxes.edge.connect_awake(sandbox, port).await;
+    let connected = databases.sandboxes.edge.connect_awake(sandbox, port).await;
     if matches!(connected, Err(EdgeError::PortClosed)) {
-        restart(app, &machine);
+        restart(databases, &machine);
     }
     let connected = connected.map_err(|error| failed(&error.sentence(sandbox, port)))?;
     let (stream, mut ticket) = connected.ok_or(ConnectError::Asleep)?;
@@ -54,11 +54,11 @@ pub(crate) async fn connect(
 }
 
 /// Has the server of a machine that runs without it started: nobody else may come for a while.
-fn restart(app: &Arc<ManagedDatabases>, machine: &SandboxRecord) {
+fn restart(databases: &Arc<ManagedDatabases>, machine: &SandboxRecord) {
     let Some(id) = machine_of(machine) else { return };
-    let (app, sandbox) = (Arc::clone(app), machine.id.clone());
-    app.sandboxes.tasks.clone().spawn(async move {
-        if let Err(error) = revive::restart(&app, &id, &sandbox).await {
+    let (databases, sandbox) = (Arc::clone(databases), machine.id.clone());
+    databases.sandboxes.tasks.clone().spawn(async move {
+        if let Err(error) = revive::restart(&databases, &id, &sandbox).await {
             tracing::debug!(database = %id, %error, "it is tried again when its log is looked for again");
         }
     });

@@ -30,43 +30,43 @@ fn owner(id: &DatabaseId) -> Owner {
 }
 
 /// Tries a restore and notes the outcome. Fails only if that cannot be noted, or another one is under way.
-pub(super) async fn run(app: &Arc<ManagedDatabases>, record: &DatabaseRecord) -> Result<DatabaseDrill> {
+pub(super) async fn run(databases: &Arc<ManagedDatabases>, record: &DatabaseRecord) -> Result<DatabaseDrill> {
     let id = record.id.clone();
     let taken = || Error::conflict(format!("a restore test of database `{id}` is already in progress"));
-    let _marked = app.sandboxes.in_flight.mark(&Mark::Drill(id.clone())).ok_or_else(taken)?;
+    let _marked = databases.sandboxes.in_flight.mark(&Mark::Drill(id.clone())).ok_or_else(taken)?;
     let began = Instant::now();
-    let tried = restore_and_check(app, record).await;
-    remove(app, &id).await?;
+    let tried = restore_and_check(databases, record).await;
+    remove(databases, &id).await?;
     if let Err(error) = &tried {
         tracing::error!(database = %id, %error, cause = error.causes(), "a database could not be restored from its backups");
     }
     let took_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
     let error = tried.err().map(|error| error.to_string());
     let drill = DatabaseDrill { at: now(), ok: error.is_none(), took_ms, error };
-    app.store.note_drill(&id, &drill).await?;
+    databases.store.note_drill(&id, &drill).await?;
     Ok(drill)
 }
 
-async fn restore_and_check(app: &Arc<ManagedDatabases>, record: &DatabaseRecord) -> Result<()> {
-    let found = restore::prepare(app, &record.id, Target::Latest).await?;
+async fn restore_and_check(databases: &Arc<ManagedDatabases>, record: &DatabaseRecord) -> Result<()> {
+    let found = restore::prepare(databases, &record.id, Target::Latest).await?;
     let mut request = machine_request(record)?;
     (request.persistent, request.idle_timeout_seconds) = (None, None);
     (request.ttl_seconds, request.on_timeout) = (Some(MACHINE_SECONDS), Some(OnTimeout::Kill));
-    let machine = restore::machine(app, record, request, owner(&record.id)).await?;
-    owned::seal(&app.sandboxes, &machine.record, &owner(&record.id)).await?;
-    let room = machines::storage(app, record).await.map_or(0, |(room, _)| room);
-    restore::run(app, &machine, &found, room, &record.id).await?;
+    let machine = restore::machine(databases, record, request, owner(&record.id)).await?;
+    owned::seal(&databases.sandboxes, &machine.record, &owner(&record.id)).await?;
+    let room = machines::storage(databases, record).await.map_or(0, |(room, _)| room);
+    restore::run(databases, &machine, &found, room, &record.id).await?;
     restore::sh(&machine, CHECK, &[]).await
 }
 
-async fn remove(app: &ManagedDatabases, id: &DatabaseId) -> Result<()> {
-    machines::remove_owned(app, &owner(id), "its restore test ended").await
+async fn remove(databases: &ManagedDatabases, id: &DatabaseId) -> Result<()> {
+    machines::remove_owned(databases, &owner(id), "its restore test ended").await
 }
 
 /// Removes what a stopped server left of the drills of a database.
-pub(crate) async fn remove_left(app: &Arc<ManagedDatabases>, id: &DatabaseId) -> Result<()> {
-    match app.sandboxes.in_flight.mark(&Mark::Drill(id.clone())) {
-        Some(_marked) => remove(app, id).await,
+pub(crate) async fn remove_left(databases: &Arc<ManagedDatabases>, id: &DatabaseId) -> Result<()> {
+    match databases.sandboxes.in_flight.mark(&Mark::Drill(id.clone())) {
+        Some(_marked) => remove(databases, id).await,
         None => Ok(()),
     }
 }

@@ -40,20 +40,20 @@ const AGAIN_AFTER: Duration = Duration::from_secs(5);
 const AGAIN_AFTER_MAX: Duration = Duration::from_secs(10 * 60);
 
 /// Backs databases up until shutdown.
-pub async fn run(app: Arc<ManagedDatabases>) {
-    if !app.backups.are_made() {
+pub async fn run(databases: Arc<ManagedDatabases>) {
+    if !databases.backups.are_made() {
         return;
     }
-    let mut keepers = Keepers { app: Arc::clone(&app), all: HashMap::new() };
-    let mut events = app.sandboxes.events.subscribe();
+    let mut keepers = Keepers { databases: Arc::clone(&databases), all: HashMap::new() };
+    let mut events = databases.sandboxes.events.subscribe();
     loop {
         let pause = keepers.look().await.unwrap_or_else(|error| {
             tracing::warn!(%error, cause = error.causes(), "databases without backups are looked for again soon");
             LOOK_EVERY
         });
         tokio::select! {
-            () = app.sandboxes.shutdown.cancelled() => return,
-            () = app.backups.changed.notified() => {}
+            () = databases.sandboxes.shutdown.cancelled() => return,
+            () = databases.backups.changed.notified() => {}
             () = keepers.stir(&mut events) => {}
             () = tokio::time::sleep(pause) => {}
         }
@@ -61,7 +61,7 @@ pub async fn run(app: Arc<ManagedDatabases>) {
 }
 
 struct Keepers {
-    app: Arc<ManagedDatabases>,
+    databases: Arc<ManagedDatabases>,
     all: HashMap<DatabaseId, Keeper>,
 }
 
@@ -75,7 +75,7 @@ struct Keeper {
 impl Keepers {
     /// Makes the keepers those of the databases that are ready now; answers when to look again.
     async fn look(&mut self) -> Result<Duration> {
-        let ready = self.app.store.databases_in(DatabaseState::Ready).await?;
+        let ready = self.databases.store.databases_in(DatabaseState::Ready).await?;
         let machine_of = |record: &DatabaseRecord| Some((record.id.clone(), record.sandbox.clone()?));
         let machines: HashMap<DatabaseId, SandboxId> = ready.iter().filter_map(machine_of).collect();
         self.end(|id, keeper| machines.get(id) != Some(&keeper.sandbox)).await;
@@ -105,28 +105,28 @@ impl Keepers {
             }
             self.shared(|kept| kept.remove(&id));
         }
-        self.app.backups.ended.notify_waiters();
+        self.databases.backups.ended.notify_waiters();
     }
 
     fn begin(&mut self, record: DatabaseRecord, sandbox: SandboxId) -> Result<()> {
-        let (app, id) = (&self.app, record.id.clone());
-        let archive = app.backups.archive(&app.sandboxes.link, &id)?;
-        let login = login(&app.sandboxes.link, &id)?;
-        let way = { (Arc::clone(app), sandbox.clone()) };
+        let (databases, id) = (&self.databases, record.id.clone());
+        let archive = databases.backups.archive(&databases.sandboxes.link, &id)?;
+        let login = login(&databases.sandboxes.link, &id)?;
+        let way = { (Arc::clone(databases), sandbox.clone()) };
         let connect = move || {
-            let (app, sandbox) = way.clone();
+            let (databases, sandbox) = way.clone();
             async move {
                 tokio::time::sleep(WAKING_MOMENTS).await;
-                connect(&app, &sandbox, Purpose::Log).await
+                connect(&databases, &sandbox, Purpose::Log).await
             }
         };
         let archiver =
-            Archiver::start(login.clone(), archive.clone(), connect, app.sandboxes.shutdown.clone());
+            Archiver::start(login.clone(), archive.clone(), connect, databases.sandboxes.shutdown.clone());
         let (failing, base_error) = watch::channel(None);
         let log = archiver.status();
-        let (app, tended) = (Arc::clone(app), sandbox.clone());
+        let (databases, tended) = (Arc::clone(databases), sandbox.clone());
         let tending = Tending {
-            app: Arc::clone(&app),
+            databases: Arc::clone(&databases),
             record,
             sandbox: tended,
             archive,
@@ -156,7 +156,7 @@ impl Keepers {
     }
 
     fn shared<T>(&self, change: impl FnOnce(&mut HashMap<DatabaseId, Kept>) -> T) -> T {
-        change(&mut self.app.backups.kept.lock().unwrap_or_else(PoisonError::into_inner))
+        change(&mut self.databases.backups.kept.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -168,7 +168,7 @@ impl Drop for Keepers {
 
 /// Sees to the base backups of one database.
 struct Tending {
-    app: Arc<ManagedDatabases>,
+    databases: Arc<ManagedDatabases>,
     record: DatabaseRecord,
     sandbox: SandboxId,
     archive: Archive,
@@ -211,7 +211,7 @@ impl Tending {
         let mut catalog = Catalog::read(&self.archive).await.map_err(unavailable)?;
         if wait_for_base(&catalog, &self.log.borrow(), Timestamp::now()).is_zero() {
             self.awake().await;
-            take(&self.app, &self.record.id, &self.sandbox, &self.archive, &self.login).await?;
+            take(&self.databases, &self.record.id, &self.sandbox, &self.archive, &self.login).await?;
             catalog = Catalog::read(&self.archive).await.map_err(unavailable)?;
         }
         self.let_go(&catalog).await?;
@@ -226,7 +226,7 @@ impl Tending {
     }
 
     async fn let_go(&self, catalog: &Catalog) -> Result<()> {
-        let days = self.app.backups.config()?.retention_days;
+        let days = self.databases.backups.config()?.retention_days;
         let now = Timestamp::now();
         let keep_from = now.checked_sub(Duration::from_secs(u64::from(days) * 24 * 60 * 60));
         for entry in catalog.expired(keep_from.unwrap_or(Timestamp::MIN), now) {
@@ -236,14 +236,14 @@ impl Tending {
     }
 
     async fn drill(&self) -> Result<()> {
-        let record = self.app.store.database(None, &self.record.id).await?;
+        let record = self.databases.store.database(None, &self.record.id).await?;
         let (last, wait) = match &record.drill {
             None => (record.created_at, DRILL_EVERY),
             Some(drill) => (drill.at, if drill.ok { DRILL_EVERY } else { DRILL_AGAIN_AFTER }),
         };
         if now().duration_since(last).unsigned_abs() >= wait {
             self.awake().await;
-            drill::run(&self.app, &record).await?;
+            drill::run(&self.databases, &record).await?;
         }
         Ok(())
     }
@@ -277,16 +277,16 @@ fn wait_for_base(catalog: &Catalog, log: &Status, now: Timestamp) -> Duration {
 
 /// Takes a base backup of a machine that is awake.
 pub(super) async fn take(
-    app: &Arc<ManagedDatabases>,
+    databases: &Arc<ManagedDatabases>,
     id: &DatabaseId,
     sandbox: &SandboxId,
     archive: &Archive,
     login: &Login,
 ) -> Result<BaseBackup> {
     let taken = || Error::conflict(format!("a base backup of database `{id}` is already in progress"));
-    let _marked = app.sandboxes.in_flight.mark(&Mark::BaseBackup(id.clone())).ok_or_else(taken)?;
-    let _turn = app.backups.bases.acquire().await.map_err(Error::internal)?;
-    let stream = connect(app, sandbox, Purpose::Base).await.map_err(|error| match error {
+    let _marked = databases.sandboxes.in_flight.mark(&Mark::BaseBackup(id.clone())).ok_or_else(taken)?;
+    let _turn = databases.backups.bases.acquire().await.map_err(Error::internal)?;
+    let stream = connect(databases, sandbox, Purpose::Base).await.map_err(|error| match error {
         ConnectError::Asleep => Error::conflict(format!("database `{id}` is asleep; wake it first")),
         ConnectError::Failed(why) => {
             Error::new(ErrorCode::GuestUnavailable, format!("database `{id}` is unreachable: {why}"))
@@ -298,7 +298,7 @@ pub(super) async fn take(
     })?;
     tracing::info!(database = %id, label = base.label, bytes = base.tar_bytes, "a base backup is taken");
     // The machine is awake, and its log, which has this too, is backed up. Not being told is no reason to have no backup.
-    if let Err(error) = reset::note_told(app, id, sandbox).await {
+    if let Err(error) = reset::note_told(databases, id, sandbox).await {
         tracing::debug!(database = %id, %error, "its last reset is noted with the next base backup");
     }
     Ok(base)

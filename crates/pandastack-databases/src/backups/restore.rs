@@ -56,21 +56,21 @@ const DONE: &str =
 
 /// Begins a copy of a database as it was at an instant. It is under way when this returns; its record tells the outcome.
 pub(crate) async fn restored(
-    app: &Arc<ManagedDatabases>,
+    databases: &Arc<ManagedDatabases>,
     original: DatabaseRecord,
     request: CloneDatabase,
     at: Timestamp,
 ) -> Result<DatabaseRecord> {
-    let restore = prepare(app, &original.id, Target::At(at)).await?;
+    let restore = prepare(databases, &original.id, Target::At(at)).await?;
     let record = new_copy(&original, request.label);
-    let marked = machines::take_mark(app, &record.id)?;
-    app.store.insert_database(&record).await?;
-    let (for_task, of_task) = (Arc::clone(app), record.clone());
-    app.sandboxes.tasks.spawn(async move {
-        let (app, record) = (for_task, of_task);
-        if let Err(error) = make(&app, &record, &original, &restore).await {
+    let marked = machines::take_mark(databases, &record.id)?;
+    databases.store.insert_database(&record).await?;
+    let (for_task, of_task) = (Arc::clone(databases), record.clone());
+    databases.sandboxes.tasks.spawn(async move {
+        let (databases, record) = (for_task, of_task);
+        if let Err(error) = make(&databases, &record, &original, &restore).await {
             tracing::warn!(database = %record.id, %error, cause = error.causes(), "a restore failed");
-            give_up(&app, record, &error).await;
+            give_up(&databases, record, &error).await;
         }
         drop(marked);
     });
@@ -78,48 +78,53 @@ pub(crate) async fn restored(
 }
 
 /// What leads to a target, or why nothing does.
-pub(super) async fn prepare(app: &ManagedDatabases, id: &DatabaseId, target: Target) -> Result<Restore> {
-    let archive = app.backups.archive(&app.sandboxes.link, id)?;
-    if let (Target::At(at), Some(mut kept)) = (target, app.backups.kept(id)) {
+pub(super) async fn prepare(
+    databases: &ManagedDatabases,
+    id: &DatabaseId,
+    target: Target,
+) -> Result<Restore> {
+    let archive = databases.backups.archive(&databases.sandboxes.link, id)?;
+    if let (Target::At(at), Some(mut kept)) = (target, databases.backups.kept(id)) {
         // What was acknowledged before the question is on its way into the archive.
         if at <= Timestamp::now() {
             let there = kept.log.wait_for(|status| status.complete_until.is_some_and(|until| until >= at));
             let _ = tokio::time::timeout(REACH_WAIT, there).await;
         }
     }
-    let plan = app.backups.catalog(&archive, id).await?.plan_restore(target);
+    let plan = databases.backups.catalog(&archive, id).await?.plan_restore(target);
     let plan = plan.map_err(|error| Error::bad_request(error.to_string()))?;
     Restore::prepare(&archive, plan).await.map_err(failed)
 }
 
 async fn make(
-    app: &Arc<ManagedDatabases>,
+    databases: &Arc<ManagedDatabases>,
     record: &DatabaseRecord,
     original: &DatabaseRecord,
     restore: &Restore,
 ) -> Result<()> {
-    let room = machines::storage(app, original).await.map_or(0, |(room, _)| room);
+    let room = machines::storage(databases, original).await.map_or(0, |(room, _)| room);
     let request = machine_request(record)?;
-    let machine = machine(app, record, request, owner(&record.id)).await?;
-    owned::claim(&app.sandboxes, &machine.record, &owner(&record.id)).await?;
-    run(app, &machine, restore, room, &original.id).await?;
-    server::settle(app, record, machine.id(), Descent::Copy(&original.id)).await?;
+    let machine = machine(databases, record, request, owner(&record.id)).await?;
+    owned::claim(&databases.sandboxes, &machine.record, &owner(&record.id)).await?;
+    run(databases, &machine, restore, room, &original.id).await?;
+    server::settle(databases, record, machine.id(), Descent::Copy(&original.id)).await?;
     let sandbox = Some(machine.id().clone());
-    app.store
+    databases
+        .store
         .update_database(&DatabaseRecord { state: DatabaseState::Ready, sandbox, ..record.clone() })
         .await?;
-    app.backups.changed.notify_one();
+    databases.backups.changed.notify_one();
     Ok(())
 }
 
 /// Nobody waits for an answer: the record has it.
-async fn give_up(app: &Arc<ManagedDatabases>, mut record: DatabaseRecord, error: &Error) {
+async fn give_up(databases: &Arc<ManagedDatabases>, mut record: DatabaseRecord, error: &Error) {
     record.state = DatabaseState::Failed;
     record.spec.failure = Some(format!("the restore failed: {error}"));
     let gone = async {
-        machines::remove_machines(app, &record.id).await?;
-        owned::delete_all(&app.sandboxes, &record.workspace, &owner(&record.id)).await?;
-        Ok::<_, Error>(app.store.update_database(&record).await?)
+        machines::remove_machines(databases, &record.id).await?;
+        owned::delete_all(&databases.sandboxes, &record.workspace, &owner(&record.id)).await?;
+        Ok::<_, Error>(databases.store.update_database(&record).await?)
     };
     if let Err(left) = gone.await {
         tracing::warn!(database = %record.id, %left, "what a failed restore left is removed at the next start");
@@ -128,26 +133,26 @@ async fn give_up(app: &Arc<ManagedDatabases>, mut record: DatabaseRecord, error:
 
 /// A machine whose server will be replaced.
 pub(super) async fn machine(
-    app: &Arc<ManagedDatabases>,
+    databases: &Arc<ManagedDatabases>,
     like: &DatabaseRecord,
     request: CreateSandbox,
     owner: Owner,
 ) -> Result<Machine> {
     let spec = MachineSpec { workspace: like.workspace.clone(), request };
-    app.sandboxes.create(owner, spec, Patience::Long).await
+    databases.sandboxes.create(owner, spec, Patience::Long).await
 }
 
 /// Makes the server of a machine into what a restore says, up to where it goes on by itself. `room` is that of the original's volume, 0 if
 /// nobody knows it; its administrator is the original's.
 pub(super) async fn run(
-    app: &Arc<ManagedDatabases>,
+    databases: &Arc<ManagedDatabases>,
     machine: &Machine,
     restore: &Restore,
     room: u64,
     original: &DatabaseId,
 ) -> Result<()> {
     let log = restore.files().len() as u64 * SEGMENT_BYTES;
-    grow(app, machine, room_for(restore.base().tar_bytes, log, room)).await?;
+    grow(databases, machine, room_for(restore.base().tar_bytes, log, room)).await?;
     sh(machine, CLEAR, &[]).await?;
     unpack(machine, restore).await?;
     let feed = Feed::begin(machine, restore).await?;
@@ -156,7 +161,7 @@ pub(super) async fn run(
     write(machine, SETTINGS, Body::from(settings)).await?;
     sh(machine, ASK, &[("SIGNAL_FILE", signal_file), ("SETTINGS_FILE", settings_file)]).await?;
     tokio::select! {
-        recovered = recover(app, machine, original) => recovered?,
+        recovered = recover(databases, machine, original) => recovered?,
         error = feed.run() => return Err(error),
     }
     sh(machine, DONE, &[]).await
@@ -211,22 +216,22 @@ fn tar_body(restore: Restore, noted: Arc<Mutex<Option<RestoreError>>>) -> Body {
 }
 
 /// Starts the server of a machine and waits until it has recovered and goes on by itself. Its administrator is the original's.
-async fn recover(app: &Arc<ManagedDatabases>, machine: &Machine, original: &DatabaseId) -> Result<()> {
+async fn recover(databases: &Arc<ManagedDatabases>, machine: &Machine, original: &DatabaseId) -> Result<()> {
     sh(machine, replay::START, &[]).await?;
     // One that gets stuck is given up by who hands it its log.
-    while replay::look(app, original, machine.id()).await? != Replay::Over {
+    while replay::look(databases, original, machine.id()).await? != Replay::Over {
         tokio::time::sleep(RECOVERY_LOOK).await;
     }
     Ok(())
 }
 
-async fn grow(app: &Arc<ManagedDatabases>, machine: &Machine, bytes: u64) -> Result<()> {
-    let rows = app.sandboxes.store.volumes(&machine.record.workspace).await?;
+async fn grow(databases: &Arc<ManagedDatabases>, machine: &Machine, bytes: u64) -> Result<()> {
+    let rows = databases.sandboxes.store.volumes(&machine.record.workspace).await?;
     let volume =
         rows.into_iter().find(|row| machine.record.spec.volumes.iter().any(|volume| volume.id == row.id));
     match volume {
         Some(volume) if volume.spec.size_bytes < bytes => {
-            owned::grow(&app.sandboxes, volume, bytes.div_ceil(MIB)).await.map(drop)
+            owned::grow(&databases.sandboxes, volume, bytes.div_ceil(MIB)).await.map(drop)
         }
         _ => Ok(()),
     }

@@ -31,12 +31,12 @@ pub fn routes<S>(databases: &Arc<ManagedDatabases>) -> Router<S> {
     (status = 501, description = "This server makes no backups", body = ErrorBody),
     (status = 503, description = "The archive cannot be reached", body = ErrorBody)))]
 pub async fn look(
-    State(app): State<Arc<ManagedDatabases>>,
+    State(databases): State<Arc<ManagedDatabases>>,
     caller: Caller,
     Id(id): Id<DatabaseId>,
 ) -> ApiResult<Json<DatabaseBackups>> {
-    let record = app.store.database(Some(&caller.workspace), &id).await?;
-    Ok(shown(&app, &record).await.map(Json)?)
+    let record = databases.store.database(Some(&caller.workspace), &id).await?;
+    Ok(shown(&databases, &record).await.map(Json)?)
 }
 
 /// Take a base backup now; it is there when the call returns. Wakes the database.
@@ -44,19 +44,21 @@ pub async fn look(
     (status = 201, body = DatabaseBaseBackup), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody),
     (status = 501, description = "This server makes no backups", body = ErrorBody)))]
 pub async fn take(
-    State(app): State<Arc<ManagedDatabases>>,
+    State(databases): State<Arc<ManagedDatabases>>,
     caller: Caller,
     Id(id): Id<DatabaseId>,
 ) -> ApiResult<(StatusCode, Json<DatabaseBaseBackup>)> {
-    let record = find_to_change(&app, &caller, &id).await?;
+    let record = find_to_change(&databases, &caller, &id).await?;
     let sandbox = machines::ready(&record)?.clone();
-    ops::go(&app, &record, true).await?;
-    let for_task = Arc::clone(&app);
-    let base = app.sandboxes.owned(async move {
-        let app = for_task;
-        let (archive, login) =
-            (app.backups.archive(&app.sandboxes.link, &id)?, login(&app.sandboxes.link, &id)?);
-        keeper::take(&app, &id, &sandbox, &archive, &login).await
+    ops::go(&databases, &record, true).await?;
+    let for_task = Arc::clone(&databases);
+    let base = databases.sandboxes.owned(async move {
+        let databases = for_task;
+        let (archive, login) = (
+            databases.backups.archive(&databases.sandboxes.link, &id)?,
+            login(&databases.sandboxes.link, &id)?,
+        );
+        keeper::take(&databases, &id, &sandbox, &archive, &login).await
     });
     Ok((StatusCode::CREATED, Json(base_of(&base.await?))))
 }
@@ -67,27 +69,31 @@ pub async fn take(
     (status = 404, body = ErrorBody), (status = 409, body = ErrorBody),
     (status = 501, description = "This server makes no backups", body = ErrorBody)))]
 pub async fn drill(
-    State(app): State<Arc<ManagedDatabases>>,
+    State(databases): State<Arc<ManagedDatabases>>,
     caller: Caller,
     Id(id): Id<DatabaseId>,
 ) -> ApiResult<Json<DatabaseDrill>> {
-    let record = find_to_change(&app, &caller, &id).await?;
+    let record = find_to_change(&databases, &caller, &id).await?;
     machines::ready(&record)?;
-    let for_task = Arc::clone(&app);
-    Ok(app.sandboxes.owned(async move { drill::run(&for_task, &record).await }).await.map(Json)?)
+    let for_task = Arc::clone(&databases);
+    Ok(databases.sandboxes.owned(async move { drill::run(&for_task, &record).await }).await.map(Json)?)
 }
 
-async fn find_to_change(app: &ManagedDatabases, caller: &Caller, id: &DatabaseId) -> Result<DatabaseRecord> {
+async fn find_to_change(
+    databases: &ManagedDatabases,
+    caller: &Caller,
+    id: &DatabaseId,
+) -> Result<DatabaseRecord> {
     caller.require(Scope::Sandboxes)?;
-    let record = app.store.database(Some(&caller.workspace), id).await?;
-    app.backups.config()?;
+    let record = databases.store.database(Some(&caller.workspace), id).await?;
+    databases.backups.config()?;
     Ok(record)
 }
 
-async fn shown(app: &ManagedDatabases, record: &DatabaseRecord) -> Result<DatabaseBackups> {
-    let archive = app.backups.archive(&app.sandboxes.link, &record.id)?;
-    let window = app.backups.catalog(&archive, &record.id).await?.window();
-    let kept = app.backups.kept(&record.id);
+async fn shown(databases: &ManagedDatabases, record: &DatabaseRecord) -> Result<DatabaseBackups> {
+    let archive = databases.backups.archive(&databases.sandboxes.link, &record.id)?;
+    let window = databases.backups.catalog(&archive, &record.id).await?.window();
+    let kept = databases.backups.kept(&record.id);
     let log = kept.as_ref().map(|kept| kept.log.borrow().clone()).unwrap_or_default();
     let base_error = kept.as_ref().and_then(|kept: &Kept| kept.base_error.borrow().clone());
     let error = trouble(&log, base_error, record.drill.as_ref());
@@ -107,7 +113,7 @@ async fn shown(app: &ManagedDatabases, record: &DatabaseRecord) -> Result<Databa
         latest_restorable: window.latest(),
         restorable: window.restorable.iter().map(period).collect(),
         base_backups: bases_of(&window),
-        retention_days: app.backups.config()?.retention_days,
+        retention_days: databases.backups.config()?.retention_days,
         last_drill: record.drill.clone(),
     })
 }
