@@ -3,9 +3,9 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
+use pandastack_apps::Apps;
 use pandastack_webhooks::Webhooks;
 
-use crate::apps::Apps;
 use crate::audit::AuditLog;
 use crate::auth::Keys;
 use crate::databases::PublicAddress;
@@ -32,7 +32,7 @@ pub(crate) struct App {
     /// Makes requests to URLs that users configured.
     pub(crate) webhooks: Arc<Webhooks>,
     pub(crate) schedules: Arc<Schedules>,
-    pub(crate) apps: Apps,
+    pub(crate) apps: Arc<Apps>,
     pub(crate) revivals: Revivals,
     pub(crate) rooms: Rooms,
     pub(crate) backups: Backups,

@@ -7,11 +7,12 @@ use std::fs::File;
 use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use axum::Router;
 use axum::serve::ListenerExt;
+use pandastack_apps::{Apps, deployer, poller, reporter};
 use pandastack_e2b::Facade;
 use pandastack_edge::tls::Tls;
 use pandastack_edge::{AccessLog, Edge, OwnPorts, Server};
@@ -22,7 +23,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::app::App;
-use crate::apps::Apps;
+use crate::app_databases::AppDatabases;
 use crate::audit::AuditLog;
 use crate::auth::Keys;
 use crate::clock::now;
@@ -46,7 +47,7 @@ use crate::store::databases::{DatabaseState, DatabaseStore};
 use crate::store::replicas::Session;
 use crate::store::sql::SqlStore;
 use crate::store::{Store, StoreError};
-use crate::{apps, bootstrap, databases, functions, routes, schedules};
+use crate::{bootstrap, databases, functions, routes, schedules};
 
 /// How long work in progress may take after a stop was asked for. Streams are cut then.
 const STOP_WAIT: Duration = Duration::from_secs(5);
@@ -165,10 +166,13 @@ impl Control {
             replicas.lead();
             bootstrap::ensure_first_key(&store, &config.bootstrap_token_path()).await?;
         }
-        let mut app = new_app(Arc::new(store), hosts, &config, log, replicas, shutdown);
-        app.postgres = postgres.as_ref().map(|listener| listener.address.clone());
-        app.database_ports = postgres.as_mut().and_then(|listener| listener.ports.take());
-        let (app, tls) = (Arc::new(app), config.tls);
+        let app = Arc::new_cyclic(|own| {
+            let mut app = new_app(own, Arc::new(store), hosts, &config, log, replicas, shutdown);
+            app.postgres = postgres.as_ref().map(|listener| listener.address.clone());
+            app.database_ports = postgres.as_mut().and_then(|listener| listener.ports.take());
+            app
+        });
+        let tls = config.tls;
         Ok(Self { app, public, internal_socket, internal_tcp, tls, postgres, session, leads, _lock: lock })
     }
 
@@ -274,9 +278,9 @@ fn leader_tasks(app: &Arc<App>) -> Vec<LeaderTask> {
         task(app, databases::revive::run),
         task(app, databases::room::run),
         task(app, databases::backups::keeper::run),
-        task(app, apps::deployer::run),
-        task(app, apps::reporter::run),
-        task(app, apps::poller::run),
+        task(app, |app| deployer::run(Arc::clone(&app.apps))),
+        task(app, |app| reporter::run(Arc::clone(&app.apps))),
+        task(app, |app| poller::run(Arc::clone(&app.apps))),
         task(app, |app| reaper::run(Arc::clone(&app.sandboxes))),
         task(app, |app| housekeeping::prune(app, PRUNE_HOOKS)),
         task(app, functions::run),
@@ -285,6 +289,7 @@ fn leader_tasks(app: &Arc<App>) -> Vec<LeaderTask> {
 }
 
 fn new_app(
+    own: &Weak<App>,
     store: Arc<dyn Store>,
     hosts: Hosts,
     config: &ControlConfig,
@@ -299,8 +304,11 @@ fn new_app(
         ReplicaPeers { store: Arc::clone(&store), replicas: Arc::clone(&replicas), link: link.clone() };
     let keys = Arc::new(Keys::new(Arc::clone(&store), Rates::new(config.requests_per_second)));
     let webhooks = Arc::new(Webhooks::new(config.schedules_private_targets));
+    let sandboxes = Arc::new(Sandboxes::new(store, hosts, edge, link, Box::new(peers), shutdown));
+    let databases = Arc::new(AppDatabases(Weak::clone(own)));
+    let apps = Arc::new(Apps::new(Arc::clone(&sandboxes), Arc::clone(&webhooks), databases));
     App {
-        sandboxes: Arc::new(Sandboxes::new(store, hosts, edge, link, Box::new(peers), shutdown)),
+        sandboxes,
         postgres: None,
         database_ports: None,
         keys,
@@ -309,7 +317,7 @@ fn new_app(
         functions: Functions::default(),
         schedules: Arc::new(Schedules::new(Arc::clone(&webhooks))),
         webhooks,
-        apps: Apps::default(),
+        apps,
         revivals: Revivals::default(),
         rooms: Rooms::default(),
         backups: Backups::new(config.backups.clone()),

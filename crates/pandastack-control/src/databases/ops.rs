@@ -21,6 +21,7 @@ use crate::sandboxes::in_flight::{InFlightMark, Mark};
 use crate::sandboxes::ops as machines;
 use crate::sandboxes::ops::lifecycle::Move;
 use crate::sandboxes::volumes::owned;
+use crate::store::apps::record::AppRecord;
 use crate::store::databases::{DatabaseRecord, DatabaseSpecRecord, DatabaseState};
 use crate::store::volumes::VolumeRecord;
 use crate::store::{SandboxRecord, Select, StoreError};
@@ -292,7 +293,7 @@ pub(super) async fn delete(app: &Arc<App>, record: DatabaseRecord) -> Result<()>
                 record.id
             )));
         }
-        if let Some(of) = crate::apps::databases::holder(&app, &record).await? {
+        if let Some(of) = app_attached_to(&app, &record).await? {
             return Err(Error::conflict(format!(
                 "database `{}` is attached to app `{of}`; detach it first: pandastack app detach {of} {}",
                 record.id, record.id
@@ -360,6 +361,14 @@ pub(super) fn ready(record: &DatabaseRecord) -> Result<&SandboxId> {
             Err(Error::conflict(format!("database `{id}` failed: {why}")))
         }
     }
+}
+
+/// Name of an app that a database is attached to.
+async fn app_attached_to(app: &App, database: &DatabaseRecord) -> Result<Option<String>> {
+    let has = |of: &AppRecord| {
+        !of.spec.deleting && of.spec.databases.values().any(|one| one.database == database.id)
+    };
+    Ok(app.store.apps(Some(&database.workspace)).await?.into_iter().find(has).map(|of| of.name))
 }
 
 pub(crate) fn take_mark(app: &App, id: &DatabaseId) -> Result<InFlightMark> {

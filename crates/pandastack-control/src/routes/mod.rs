@@ -46,14 +46,14 @@ use crate::unread_body::close_unread;
 
 /// The public API, health and metrics.
 pub(crate) fn public(app: Arc<App>) -> Router {
-    let v1 = once_only()
+    let v1 = once_only(&app)
         .layer(from_fn_with_state(Arc::clone(&app), once))
         .merge(repeatable(&app))
         .layer(from_fn_with_state(Arc::clone(&app), audited))
         .layer(from_fn_with_state(Arc::clone(&app.keys), authenticate));
     let router = Router::new()
         .nest("/v1", v1)
-        .merge(crate::apps::hooks::routes())
+        .merge(pandastack_apps::hooks::routes(&app.apps))
         .merge(crate::databases::routes::broker())
         .route("/healthz", get(health::healthz))
         .route("/readyz", get(health::readyz))
@@ -109,7 +109,7 @@ fn finish(router: Router<Arc<App>>, app: Arc<App>) -> Router {
 
 /// Calls that make something and take an `Idempotency-Key`. Making a key is not among them: its answer is a secret,
 /// and must not be stored.
-fn once_only() -> Router<Arc<App>> {
+fn once_only(app: &App) -> Router<Arc<App>> {
     Router::new()
         .route("/sandboxes", post(sandboxes::create))
         .route("/sandboxes/{id}/fork", post(fork::fork))
@@ -121,7 +121,7 @@ fn once_only() -> Router<Arc<App>> {
         .route("/templates/{name}/bake", post(templates::bake))
         .merge(functions::once_only())
         .merge(schedules::routes::once_only())
-        .merge(crate::apps::routes::once_only())
+        .merge(pandastack_apps::routes::once_only(&app.apps))
 }
 
 fn repeatable(app: &App) -> Router<Arc<App>> {
@@ -136,7 +136,7 @@ fn repeatable(app: &App) -> Router<Arc<App>> {
         .merge(absent::routes())
         .merge(functions::repeatable())
         .merge(schedules::routes::routes())
-        .merge(crate::apps::routes::repeatable())
+        .merge(pandastack_apps::routes::repeatable(&app.apps))
         .merge(volumes::repeatable())
         .merge(crate::databases::routes::routes())
         .merge(crate::databases::backups::routes::routes())
