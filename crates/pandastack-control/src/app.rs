@@ -4,12 +4,12 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use axum::extract::FromRef;
+use pandastack_apps::Apps;
 use pandastack_databases::ManagedDatabases;
 use pandastack_functions::Functions;
 use pandastack_scheduler::Scheduler;
 use pandastack_webhooks::Webhooks;
 
-use crate::apps::Apps;
 use crate::audit::AuditLog;
 use crate::auth::Keys;
 use crate::metrics::Metrics;
@@ -26,7 +26,7 @@ pub(crate) struct App {
     /// Makes requests to URLs that users configured.
     pub(crate) webhooks: Arc<Webhooks>,
     pub(crate) scheduler: Arc<Scheduler>,
-    pub(crate) apps: Apps,
+    pub(crate) apps: Arc<Apps>,
     pub(crate) databases: Arc<ManagedDatabases>,
     /// This server among those that share the database.
     pub(crate) replicas: Arc<Replicas>,

@@ -17,7 +17,7 @@
 #![forbid(unsafe_code)]
 
 mod app;
-mod apps;
+mod app_databases;
 mod audit;
 mod auth;
 mod bootstrap;

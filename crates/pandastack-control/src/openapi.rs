@@ -1,12 +1,12 @@
 //! The description of the public API, generated from the handlers and types.
 
+use pandastack_apps as apps;
 use pandastack_contexts::routes as contexts;
 use pandastack_functions::{call_routes, deploy_routes, logs as function_logs, routes as functions};
 use pandastack_scheduler::routes as schedules;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::{Modify, OpenApi};
 
-use crate::apps;
 use crate::databases::backups::routes as backups;
 use crate::databases::routes as databases;
 use crate::routes::volumes;

@@ -39,6 +39,6 @@ impl RouteSource for StoredRoutes {
     }
 
     async fn find_name(&self, name: &str) -> Result<Option<AppRoute>, RouteUnavailable> {
-        crate::apps::names::find(self.store.as_ref(), name).await
+        pandastack_apps::names::find(self.store.as_ref(), name).await
     }
 }

@@ -7,11 +7,12 @@ use std::fs::File;
 use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use axum::Router;
 use axum::serve::ListenerExt;
+use pandastack_apps::{Apps, deployer, poller, reporter};
 use pandastack_databases::{ManagedDatabases, StoredDatabases};
 use pandastack_e2b::Facade;
 use pandastack_edge::tls::Tls;
@@ -26,7 +27,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::app::App;
-use crate::apps::Apps;
+use crate::app_databases::AppDatabases;
 use crate::auth::Keys;
 use crate::clock::now;
 use crate::config::ControlConfig;
@@ -43,7 +44,7 @@ use crate::store::databases::{DatabaseState, DatabaseStore};
 use crate::store::replicas::Session;
 use crate::store::sql::SqlStore;
 use crate::store::{Store, StoreError};
-use crate::{apps, bootstrap, databases, routes};
+use crate::{bootstrap, databases, routes};
 
 /// How long work in progress may take after a stop was asked for. Streams are cut then.
 const STOP_WAIT: Duration = Duration::from_secs(5);
@@ -275,9 +276,9 @@ fn leader_tasks(app: &Arc<App>) -> Vec<LeaderTask> {
         task(app, |app| databases::revive::run(Arc::clone(&app.databases))),
         task(app, |app| databases::disk_guard::run(Arc::clone(&app.databases))),
         task(app, |app| databases::backups::keeper::run(Arc::clone(&app.databases))),
-        task(app, apps::deployer::run),
-        task(app, apps::reporter::run),
-        task(app, apps::poller::run),
+        task(app, |app| deployer::run(Arc::clone(&app.apps))),
+        task(app, |app| reporter::run(Arc::clone(&app.apps))),
+        task(app, |app| poller::run(Arc::clone(&app.apps))),
         task(app, |app| reaper::run(Arc::clone(&app.sandboxes))),
         task(app, |app| housekeeping::prune(Arc::clone(&app.sandboxes), prune_hooks(&app))),
         task(app, |app| pandastack_functions::run(Arc::clone(&app.functions))),
@@ -286,6 +287,7 @@ fn leader_tasks(app: &Arc<App>) -> Vec<LeaderTask> {
 }
 
 fn new_app(
+    own: &Weak<App>,
     store: Arc<dyn Store>,
     hosts: Hosts,
     config: &ControlConfig,
@@ -316,6 +318,8 @@ fn new_app(
     let instance = replicas.instance.clone();
     let scheduler =
         Scheduler::new(Arc::clone(&sandboxes), Arc::clone(&webhooks), Arc::new(targets), instance);
+    let attached = Arc::new(AppDatabases(Arc::clone(&databases)));
+    let apps = Apps::new(Arc::clone(&sandboxes), Arc::clone(&webhooks), attached);
     App {
         sandboxes,
         databases,
@@ -325,7 +329,7 @@ fn new_app(
         functions,
         scheduler: Arc::new(scheduler),
         webhooks,
-        apps: Apps::default(),
+        apps: Arc::new(apps),
         replicas,
     }
 }

@@ -14,7 +14,7 @@ import pytest
 
 from conftest import wait_for
 
-PROGRAM = Path(__file__).parents[3] / "crates/pandastack-control/src/apps/static_server.py"
+PROGRAM = Path(__file__).parents[3] / "crates/pandastack-apps/src/static_server.py"
 LARGE = os.urandom(3_000_000)
 #: Whether the name stands for the content.
 CACHED = {

@@ -66,7 +66,7 @@ pub(crate) async fn name(
     request: Request,
 ) -> ApiResult<Json<EdgeName>> {
     signer(&sandboxes, &request.into_parts().0)?;
-    let found = crate::apps::names::find(sandboxes.store.as_ref(), &name).await;
+    let found = pandastack_apps::names::find(sandboxes.store.as_ref(), &name).await;
     let found = found.map_err(|error| Error::new(ErrorCode::Unavailable, error.to_string()))?;
     match found.ok_or_else(|| Error::not_found("name", &name))? {
         AppRoute::Serving(Instances { sandboxes, always, port }) => {
@@ -100,7 +100,7 @@ pub(crate) async fn database(
     }
     app.tasks.clone().spawn(async move {
         let Ok(stream) = upgrade.await else { return };
-        crate::apps::database_way::serve(app, id, TokioIo::new(stream)).await;
+        pandastack_apps::database_way::serve(Arc::clone(&app.apps), id, TokioIo::new(stream)).await;
     });
     Ok(switching(DATABASE_UPGRADE))
 }

@@ -51,7 +51,7 @@ pub(crate) fn public(app: Arc<App>) -> Router {
         .layer(from_fn_with_state(Arc::clone(&app.keys), authenticate));
     let router = Router::new()
         .nest("/v1", v1)
-        .merge(crate::apps::hooks::routes().with_state(Arc::clone(&app)))
+        .merge(pandastack_apps::hooks::routes(&app.apps))
         .merge(crate::databases::routes::broker(&app.databases))
         .route("/healthz", get(health::healthz))
         .route("/readyz", get(health::readyz))
@@ -119,7 +119,7 @@ fn once_only(app: &Arc<App>) -> Router<ServerState> {
         .route("/templates/{name}/bake", post(templates::bake))
         .merge(pandastack_functions::once_only(&app.functions))
         .merge(pandastack_scheduler::routes::once_only(&app.scheduler))
-        .merge(crate::apps::routes::once_only().with_state(Arc::clone(app)))
+        .merge(pandastack_apps::routes::once_only(&app.apps))
 }
 
 fn repeatable(app: &Arc<App>) -> Router<ServerState> {
@@ -134,7 +134,7 @@ fn repeatable(app: &Arc<App>) -> Router<ServerState> {
         .merge(absent::routes().with_state(Arc::clone(&app.sandboxes)))
         .merge(pandastack_functions::repeatable(&app.functions))
         .merge(pandastack_scheduler::routes::repeatable(&app.scheduler))
-        .merge(crate::apps::routes::repeatable().with_state(Arc::clone(app)))
+        .merge(pandastack_apps::routes::repeatable(&app.apps))
         .merge(volumes::repeatable().with_state(Arc::clone(&app.sandboxes)))
         .merge(crate::databases::routes::routes(&app.databases))
         .merge(crate::databases::backups::routes::routes(&app.databases))

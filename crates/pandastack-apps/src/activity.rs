@@ -1,0 +1,268 @@
+//! What this process does for apps right now: deployments that run, uploads, deliveries, removals.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use pandastack_store::apps::record::DeploymentRecord;
+use pandastack_types::{AppId, DeploymentId};
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
+
+/// What the parts of this service share while the process runs. Nothing in it is needed after a restart.
+pub(crate) struct Activity {
+    /// There may be something to deploy.
+    pub(crate) work: Notify,
+    /// Somebody said how often a repository is looked at.
+    pub(crate) polls: Notify,
+    /// Grows with every change of a deployment or its log.
+    news: watch::Sender<u64>,
+    shared: Mutex<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    /// Deployments that this process works on.
+    running: HashMap<DeploymentId, Running>,
+    /// Deployments whose log says that they wait for a turn.
+    waiting: HashSet<DeploymentId>,
+    /// Apps with machines that are given a source and have no deployment yet, once for each.
+    uploads: Vec<AppId>,
+    /// Apps whose machines were left alone because of that, or could not be deleted: they are tidied up once it is over.
+    untidy: HashSet<AppId>,
+    /// Apps that are being deleted by this process.
+    removing: HashSet<AppId>,
+    /// Apps whose earlier versions are being put to sleep.
+    retiring: HashSet<AppId>,
+    /// Deliveries that are being carried out.
+    deliveries: HashSet<(AppId, String)>,
+}
+
+struct Running {
+    app: AppId,
+    /// Whether it began with a build.
+    builds: bool,
+    stop: CancellationToken,
+    /// Why it was stopped; the first reason counts.
+    reason: Option<Stop>,
+    /// Its version is about to serve: too late to stop it.
+    switching: bool,
+}
+
+/// Why a deployment is stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// Somebody asked for it.
+    Canceled,
+    /// A newer one is there.
+    Superseded,
+}
+
+impl Default for Activity {
+    fn default() -> Self {
+        Self {
+            work: Notify::new(),
+            polls: Notify::new(),
+            news: watch::Sender::new(0),
+            shared: Mutex::default(),
+        }
+    }
+}
+
+/// Keeps an app from being deleted twice at once.
+pub(crate) struct Removing<'a> {
+    activity: &'a Activity,
+    app: AppId,
+}
+
+impl Drop for Removing<'_> {
+    fn drop(&mut self) {
+        self.activity.shared().removing.remove(&self.app);
+    }
+}
+
+/// Keeps a delivery from being carried out twice at once.
+pub(crate) struct Taking<'a> {
+    activity: &'a Activity,
+    delivery: (AppId, String),
+}
+
+impl Drop for Taking<'_> {
+    fn drop(&mut self) {
+        self.activity.shared().deliveries.remove(&self.delivery);
+    }
+}
+
+impl Activity {
+    fn shared(&self) -> MutexGuard<'_, Shared> {
+        // Every critical section leaves the maps whole, so a panic elsewhere does not make them wrong.
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells whoever follows that something changed.
+    pub(crate) fn tell(&self) {
+        self.news.send_modify(|news| *news += 1);
+    }
+
+    /// Changes from now on.
+    pub(crate) fn follow(&self) -> watch::Receiver<u64> {
+        self.news.subscribe()
+    }
+
+    /// Notes that an app is given a source: its machines are not tidied away.
+    pub(crate) fn begin_upload(&self, app: &AppId) {
+        self.shared().uploads.push(app.clone());
+    }
+
+    /// Notes that one such source is there, or will not come.
+    pub(crate) fn end_upload(&self, app: &AppId) {
+        let mut shared = self.shared();
+        if let Some(at) = shared.uploads.iter().position(|one| one == app) {
+            shared.uploads.swap_remove(at);
+        }
+        if shared.untidy.contains(app) && !shared.uploads.contains(app) {
+            self.work.notify_one();
+        }
+    }
+
+    /// Whether an app has machines that nothing refers to yet. If so, it is tidied up when it has none any more.
+    pub(crate) fn put_off_tidying(&self, app: &AppId) -> bool {
+        let mut shared = self.shared();
+        let is_uploading = shared.uploads.contains(app);
+        if is_uploading {
+            shared.untidy.insert(app.clone());
+        }
+        is_uploading
+    }
+
+    /// Notes that an app is still to be tidied up.
+    pub(crate) fn note_untidy(&self, app: AppId) {
+        self.shared().untidy.insert(app);
+    }
+
+    /// Takes the apps that were not tidied up and can be now: no deployment of them runs.
+    pub(crate) fn take_untidy(&self) -> Vec<AppId> {
+        let mut shared = self.shared();
+        let Shared { running, uploads, untidy, .. } = &mut *shared;
+        let is_busy =
+            |app: &AppId| uploads.contains(app) || running.values().any(|running| running.app == *app);
+        let free: Vec<_> = untidy.iter().filter(|app| !is_busy(app)).cloned().collect();
+        untidy.retain(|app| !free.contains(app));
+        free
+    }
+
+    /// Notes that a delivery is being carried out, until dropped. `None` if it is already.
+    pub(crate) fn taking(&self, app: &AppId, delivery: &str) -> Option<Taking<'_>> {
+        let delivery = (app.clone(), delivery.to_owned());
+        let first = self.shared().deliveries.insert(delivery.clone());
+        first.then(|| Taking { activity: self, delivery })
+    }
+
+    /// Notes that an app is being deleted, until dropped. `None` if it is already.
+    pub(crate) fn removing(&self, app: &AppId) -> Option<Removing<'_>> {
+        let first = self.shared().removing.insert(app.clone());
+        first.then(|| Removing { activity: self, app: app.clone() })
+    }
+
+    /// Notes that an app's earlier versions are being put to sleep. `false` if they are already.
+    pub(crate) fn begin_retiring(&self, app: &AppId) -> bool {
+        self.shared().retiring.insert(app.clone())
+    }
+
+    /// Notes that this is over.
+    pub(crate) fn end_retiring(&self, app: &AppId) {
+        self.shared().retiring.remove(app);
+    }
+
+    /// Notes that a deployment begins; answers what stops it.
+    pub(crate) fn begin(&self, one: &DeploymentRecord) -> CancellationToken {
+        let stop = CancellationToken::new();
+        let (app, builds) = (one.app.clone(), one.builds());
+        let running = Running { app, builds, stop: stop.clone(), reason: None, switching: false };
+        self.shared().running.insert(one.id.clone(), running);
+        stop
+    }
+
+    /// Notes which deployments wait for a turn. Answers those that did not before.
+    pub(crate) fn note_waiting(&self, waiting: &[DeploymentRecord]) -> Vec<DeploymentId> {
+        let now: HashSet<_> = waiting.iter().map(|one| one.id.clone()).collect();
+        let before = std::mem::replace(&mut self.shared().waiting, now.clone());
+        now.difference(&before).cloned().collect()
+    }
+
+    /// Notes that it is over, and all of its log is written.
+    pub(crate) fn end(&self, id: &DeploymentId) {
+        self.shared().running.remove(id);
+        self.tell();
+    }
+
+    /// Why it was stopped.
+    pub(crate) fn reason(&self, id: &DeploymentId) -> Option<Stop> {
+        self.shared().running.get(id).and_then(|running| running.reason)
+    }
+
+    /// Whether this process works on it.
+    pub(crate) fn is_running(&self, id: &DeploymentId) -> bool {
+        self.shared().running.contains_key(id)
+    }
+
+    /// Stops a deployment. `false` when it does not run, or is about to serve.
+    pub(crate) fn stop(&self, id: &DeploymentId, reason: Stop) -> bool {
+        match self.shared().running.get_mut(id) {
+            Some(running) if !running.switching => {
+                running.reason.get_or_insert(reason);
+                running.stop.cancel();
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// From here on it can be stopped no more. `false` if it was stopped before.
+    pub(crate) fn switch(&self, id: &DeploymentId) -> bool {
+        match self.shared().running.get_mut(id) {
+            Some(running) if running.reason.is_none() => {
+                running.switching = true;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The deployment of an app that runs now.
+    pub(crate) fn running(&self, app: &AppId) -> Option<DeploymentId> {
+        self.shared().running.iter().find(|(_, running)| running.app == *app).map(|(id, _)| id.clone())
+    }
+
+    /// How many deployments run that began with a build, or that did not.
+    pub(crate) fn count_running(&self, builds: bool) -> usize {
+        self.shared().running.values().filter(|running| running.builds == builds).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_could_not_be_tidied_up_is_taken_again() {
+        let (activity, id) = (Activity::default(), AppId::random());
+        activity.begin_upload(&id);
+        assert!(activity.put_off_tidying(&id));
+        assert!(activity.take_untidy().is_empty(), "a source is on its way to it");
+        activity.end_upload(&id);
+        assert_eq!(activity.take_untidy(), std::slice::from_ref(&id));
+        assert!(activity.take_untidy().is_empty());
+        activity.note_untidy(id.clone());
+        assert_eq!(activity.take_untidy(), [id]);
+    }
+
+    #[test]
+    fn earlier_versions_of_an_app_are_put_to_sleep_by_one_at_a_time() {
+        let (activity, id) = (Activity::default(), AppId::random());
+        assert!(activity.begin_retiring(&id));
+        assert!(!activity.begin_retiring(&id), "who began first is still at it");
+        assert!(activity.begin_retiring(&AppId::random()), "another app waits for nobody");
+        activity.end_retiring(&id);
+        assert!(activity.begin_retiring(&id));
+    }
+}

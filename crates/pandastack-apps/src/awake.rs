@@ -1,0 +1,71 @@
+//! Leases that keep a live app awake, over HTTP: for work in the background, which nobody outside can see.
+//!
+//! A lease is its machines': the next version begins without one, and the old one keeps it, for as long as it is among the versions that
+//! are kept.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use futures::future::join_all;
+use pandastack_rest::{ApiResult, Caller, JsonBody};
+use pandastack_sandboxes::ops;
+use pandastack_types::api::{KeepAwake, Lifecycle};
+use pandastack_types::{Error, ErrorBody, Result, SandboxState};
+
+use crate::routes::OfApp;
+use crate::state::Apps;
+
+/// Keep an app from falling asleep, for work in the background: its first machine, which wakes, and those beside it that are awake.
+#[utoipa::path(post, path = "/v1/apps/{id}/keep-awake", tag = "apps", operation_id = "app_keep_awake", params(("id" = String, Path)),
+    request_body = KeepAwake, responses((status = 200, body = Lifecycle), (status = 400, body = ErrorBody),
+    (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+pub async fn keep_awake(
+    State(apps): State<Arc<Apps>>,
+    caller: Caller,
+    of: OfApp,
+    JsonBody(request): JsonBody<KeepAwake>,
+) -> ApiResult<Json<Lifecycle>> {
+    let record = of.find(&apps, &caller).await?;
+    let none = || Error::conflict(format!("app `{}` has no live deployment; deploy it first", record.name));
+    let live = apps.store.deployment(&record.id, record.active.as_ref().ok_or_else(none)?).await?;
+    let (mut asked, mut lost) = (Vec::new(), Vec::new());
+    for id in live.spec.machines() {
+        match ops::live(&apps.sandboxes, &record.workspace, id).await {
+            Ok((machine, client)) if asked.is_empty() || machine.state == SandboxState::Running => {
+                asked.push(ops::lifecycle::keep_awake(&apps.sandboxes, machine, client, request.seconds));
+            }
+            Ok(_) => {}
+            Err(error) => lost.push(Err(error)),
+        }
+    }
+    let tried: Vec<_> = join_all(asked).await.into_iter().chain(lost).collect();
+    for error in tried.iter().filter_map(|one| one.as_ref().err()) {
+        tracing::info!(app = %record.id, %error, "a machine of an app was not given its lease");
+    }
+    let first = first_good(tried).unwrap_or_else(|| Err(none()))?;
+    Ok(Json(ops::lifecycle::show(&apps.sandboxes, &first).await))
+}
+
+/// The first that went well, or else the first failure: a lease that some machine has is there, and the others serve no less than before.
+fn first_good<T>(tried: Vec<Result<T>>) -> Option<Result<T>> {
+    let at = tried.iter().position(Result::is_ok).unwrap_or(0);
+    tried.into_iter().nth(at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_that_one_machine_took_is_no_failure() {
+        let failed = |why: &str| Err(Error::conflict(why));
+        let kept =
+            |tried: Vec<Result<u8>>| first_good(tried).map(|one| one.map_err(|error| error.to_string()));
+        let error = |why: &str| failed(why).map_err(|error: Error| error.to_string());
+        assert_eq!(kept(vec![Ok(1), failed("lost")]), Some(Ok(1)));
+        assert_eq!(kept(vec![failed("lost"), Ok(2), Ok(3)]), Some(Ok(2)));
+        assert_eq!(kept(vec![failed("first"), failed("second")]), Some(error("first")));
+        assert_eq!(kept(vec![]), None);
+    }
+}

@@ -1,0 +1,421 @@
+//! Building a deployment: source, dependencies, build, artifact.
+//!
+//! A build begins in a machine made from what the last one installed, if there is such a snapshot. Whether installing again
+//! would change anything is told by a key over the app's directory, the files that installing reads and the install command, kept in
+//! the machine beside what was installed: the same key means that everything is there, but for what the source itself decides, which
+//! is made at every build.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use pandastack_detect::{
+    MANIFEST, Manifest, Plan, PythonWish, Serve, Undetected, VENV, View, Wishes, detect, manifest,
+};
+use pandastack_fault as fault;
+use pandastack_sandboxes::output::Exit;
+use pandastack_store::apps::record::{AppRecord, DeploymentRecord, Shape, Source, SourceConfig, StartSpec};
+use pandastack_types::Error;
+use pandastack_types::api::EnvStage;
+use pandastack_types::limits::BUILD_SECONDS_MAX;
+use tokio::time::Instant;
+
+use crate::databases;
+use crate::deploy::change;
+use crate::log::Log;
+use crate::machine::SOURCE_DIR;
+use crate::machine::{self, Machine, Purpose};
+use crate::room::Room;
+use crate::says::{self, Place, PlaceError};
+use crate::source::{self, shell, step};
+use crate::state::Apps;
+
+/// Where the key of what is installed lies.
+const INSTALLED: &str = "/srv/installed";
+/// Serves the files of static apps.
+const STATIC_SERVER: &str = include_str!("static_server.py");
+const STATIC_SERVER_PATH: &str = "/srv/static_server.py";
+/// Programs of the app come before those of the template.
+const PATH: &str =
+    "/root/.local/share/mise/shims:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Prints a key over a directory, a command and files there. Packages lie in the directory, so elsewhere they are not there.
+const KEY: &str = r#"cd "$DIR" && { printf '%s\n' "$DIR" "$INSTALL"; for file in "$@"; do sha256sum -- "$file" 2>/dev/null; done; } | sha256sum | cut -d' ' -f1; cat "$INSTALLED" 2>/dev/null"#;
+
+/// Prints the version of the Python that an app runs with.
+const PYTHON_VERSION: &str = r#"python=/usr/bin/python3; [ ! -x "$VENV/bin/python" ] || python="$VENV/bin/python"
+"$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])'"#;
+
+/// Prints the version of the Node that an app runs with.
+const NODE_VERSION: &str = "node -p process.versions.node";
+
+/// Why there is no artifact.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BuildError {
+    /// A step ended badly.
+    #[error("{0}")]
+    Step(String),
+    /// The source is no app that is known.
+    #[error(transparent)]
+    Undetected(#[from] Undetected),
+    /// The platform failed.
+    #[error(transparent)]
+    Platform(#[from] Error),
+}
+
+impl BuildError {
+    /// A step that ended badly, and why as far as its end tells.
+    pub(crate) fn step(what: &str, exit: &Exit) -> Self {
+        let why = match (exit.timed_out, exit.signal, exit.exit_code) {
+            (true, ..) => {
+                format!("it exceeded {BUILD_SECONDS_MAX} s, the limit for install and build")
+            }
+            (_, Some(9), _) | (_, _, 137) => {
+                "it was killed, most likely because the machine ran out of memory; raise `memory_mb` \
+                 (`pandastack app deploy --memory MIB`)"
+                    .to_owned()
+            }
+            (_, Some(signal), _) => format!("it was killed by signal {signal}"),
+            (_, _, 127) => "a program it needs is not installed (exit code 127)".to_owned(),
+            (.., code) => format!("it failed with exit code {code}"),
+        };
+        Self::step_because(what, &why)
+    }
+
+    /// A step that ended badly, and what is known of why.
+    pub(crate) fn step_because(what: &str, why: &str) -> Self {
+        BuildError::Step(format!("{what} failed: {why}; see the log for its output"))
+    }
+}
+
+/// One build under way.
+pub(crate) struct Build<'a> {
+    pub(crate) apps: &'a Arc<Apps>,
+    pub(crate) of: &'a AppRecord,
+    pub(crate) log: &'a Log,
+    pub(crate) deadline: Instant,
+}
+
+/// What a build came to.
+pub(crate) struct Built {
+    pub(crate) machine: Machine,
+    pub(crate) plan: Plan,
+    pub(crate) commit: Option<String>,
+    pub(crate) start: StartSpec,
+}
+
+/// What a source turned out to be.
+struct Found {
+    /// Where its app is, in the machine.
+    directory: String,
+    plan: Plan,
+    says: SourceConfig,
+}
+
+impl Build<'_> {
+    /// The machine of a build: the one that has the archive, or a fresh one.
+    pub(crate) async fn machine(&self, deployment: &DeploymentRecord) -> Result<Machine, BuildError> {
+        if let (Source::Archive, Some(id)) = (&deployment.spec.source, &deployment.spec.build_machine) {
+            let gone = |_| BuildError::Step("the machine with the upload was lost; deploy again".to_owned());
+            let machine = machine::open(&self.apps.sandboxes, self.of, id).await.map_err(gone)?;
+            // A build that was begun before a restart of the server may still run; two at once would disturb each other.
+            machine::end_builds(&machine).await?;
+            return Ok(machine);
+        }
+        let cache = self.of.spec.usable_cache().filter(|_| !deployment.spec.clear_cache);
+        build_machine(self.apps, self.of, cache, Some(self.log)).await.map_err(BuildError::from)
+    }
+
+    /// All steps up to a machine that could start.
+    pub(crate) async fn run(
+        &self,
+        machine: Machine,
+        deployment: &DeploymentRecord,
+    ) -> Result<Built, BuildError> {
+        let from_git = deployment.spec.source == Source::Git;
+        let commit = source::bring(self.apps, &machine, self.of, deployment, from_git, self.log).await?;
+        fault::point("control.deploy.fetched").await;
+        let found = self.find(&machine).await?;
+        let shape = deployment.spec.build_shape.clone().unwrap_or_else(|| self.of.spec.shape());
+        let installed = self.install(&machine, &found, &shape).await;
+        // Said also where installing failed: it may be why.
+        let compared = self.compare_versions(&machine, &found.plan).await;
+        installed.and(compared)?;
+        if let Some(command) = &found.plan.build {
+            self.log.say(format!("building: {command}")).await;
+            self.command("building", &machine, command, &found).await?;
+        }
+        let start = self.start(&machine, &found).await?;
+        Ok(Built { machine, plan: found.plan, commit, start })
+    }
+
+    /// Looks at the source.
+    async fn find(&self, machine: &Machine) -> Result<Found, BuildError> {
+        let (directory, view) = self.look(machine).await?;
+        let spec = &self.of.spec;
+        let says = says::source_config(manifest(&view)?, spec)
+            .map_err(|error| BuildError::Step(format!("{MANIFEST} is invalid: {}", error.message)))?;
+        let wishes = Wishes {
+            framework: spec.framework.clone(),
+            install: spec.install_command.clone(),
+            build: spec.build_command.clone(),
+            start: spec.start_command.clone(),
+        };
+        let plan = detect(&view, &wishes)?;
+        for reason in &plan.reasons {
+            self.log.say(reason).await;
+        }
+        Ok(Found { directory, plan, says })
+    }
+
+    /// The directory of the app in the machine, and what is there.
+    async fn look(&self, machine: &Machine) -> Result<(String, View), BuildError> {
+        let text = source::root_text(machine, MANIFEST).await?;
+        let unreadable = |why: pandastack_detect::ManifestError| Undetected::Unreadable {
+            file: MANIFEST,
+            why: why.to_string(),
+        };
+        let root = text.as_deref().map(|text| Manifest::parse(text).map_err(unreadable));
+        let place = Place::of(&self.of.spec, root).map_err(|error| match error {
+            PlaceError::Unreadable(why) => BuildError::Undetected(why),
+            PlaceError::Outside(why) => BuildError::Step(format!("{MANIFEST} is invalid: {}", why.message)),
+        })?;
+        let directory = match place.directory.as_str() {
+            "" => SOURCE_DIR.to_owned(),
+            within => format!("{SOURCE_DIR}/{within}"),
+        };
+        let there = machine.exec(&shell(r#"test -d "$DIR""#, &[("DIR", &directory)])).await?;
+        if there.exit_code != 0 {
+            let within = &place.directory;
+            return Err(BuildError::Step(format!(
+                "the source has no directory `{within}`; change root_directory"
+            )));
+        }
+        let mut view = source::view(machine, &directory).await?;
+        if let Some(text) = text.filter(|_| place.is_named_by_root) {
+            view.texts.entry(MANIFEST.to_owned()).or_insert(text);
+        }
+        Ok((directory, view))
+    }
+
+    /// Installs dependencies, and the Node that is wanted, unless they are there.
+    async fn install(&self, machine: &Machine, found: &Found, shape: &Shape) -> Result<(), BuildError> {
+        let plan = &found.plan;
+        let Some(command) = with_node(plan.install.as_deref(), plan.node_major) else { return Ok(()) };
+        if plan.install.is_none() && self.has_node(machine, plan).await? {
+            return Ok(());
+        }
+        let mut ask =
+            shell("", &[("DIR", &found.directory), ("INSTALL", &command), ("INSTALLED", INSTALLED)]);
+        ask.cmd = None;
+        let words = ["sh", "-c", KEY, "sh"].into_iter().map(str::to_owned);
+        ask.argv = Some(words.chain(plan.locks.iter().cloned()).collect());
+        let keys = machine.exec(&ask).await?.stdout;
+        let mut keys = keys.lines();
+        let (wanted, has) = (keys.next().unwrap_or_default(), keys.next());
+        if has == Some(wanted) {
+            let unchanged = match plan.locks.as_slice() {
+                [] => "install command".to_owned(),
+                locks => locks.join(", "),
+            };
+            self.log.say(format!("unchanged {unchanged}: dependencies restored, not reinstalled")).await;
+            return self.refresh(machine, found).await;
+        }
+        self.log.say(format!("installing: {command}")).await;
+        self.command("installing dependencies", machine, &command, found).await?;
+        let note =
+            shell(r#"printf '%s\n' "$KEY" > "$INSTALLED""#, &[("KEY", wanted), ("INSTALLED", INSTALLED)]);
+        machine.exec(&note).await?;
+        let installed = machine::snapshot_built(machine, "installed dependencies").await?.id;
+        // Noted before the build, which may fail: the next attempt begins from here all the same.
+        let note = |app: &mut AppRecord| app.spec.set_cache(installed.clone(), shape.clone());
+        change(self.apps, &self.of.id, note).await?;
+        Ok(())
+    }
+
+    /// Installs again what of the restored packages the source itself decides.
+    async fn refresh(&self, machine: &Machine, found: &Found) -> Result<(), BuildError> {
+        let Some(command) = &found.plan.refresh else { return Ok(()) };
+        self.log.say(format!("reinstalling the source itself: {command}")).await;
+        self.command("installing the source itself", machine, command, found).await
+    }
+
+    /// Whether the Node that is wanted is the one that programs of the app find.
+    async fn has_node(&self, machine: &Machine, plan: &Plan) -> Result<bool, BuildError> {
+        let Some(major) = plan.node_major else { return Ok(true) };
+        let mut ask = shell(&is_node(major), &[]);
+        ask.env = Some(build_env(plan));
+        Ok(machine.exec(&ask).await?.exit_code == 0)
+    }
+
+    /// Says so when an app runs with another Node or Python than it wants.
+    async fn compare_versions(&self, machine: &Machine, plan: &Plan) -> Result<(), BuildError> {
+        if let Some(wish) = &plan.node {
+            let mut ask = shell(NODE_VERSION, &[]);
+            ask.env = Some(build_env(plan));
+            let has = machine.exec(&ask).await?.stdout;
+            if !wish.suits(&has) {
+                let (wanted, file, has) = (wish.shown(), wish.file, has.trim());
+                self.log
+                    .say(format!("{file} asks for Node {wanted}, but {has} is used; name one major version"))
+                    .await;
+            }
+        }
+        let Some(wish) = &plan.python else { return Ok(()) };
+        let has = machine.exec(&shell(PYTHON_VERSION, &[("VENV", VENV)])).await?.stdout;
+        let has = has.trim();
+        if !wish.suits(has) {
+            let PythonWish { wanted, file } = wish;
+            self.log
+                .say(format!(
+                    "{file} asks for Python {wanted}, but this machine has {has}, which is used; to change \
+                     it, use another template"
+                ))
+                .await;
+        }
+        Ok(())
+    }
+
+    async fn command(
+        &self,
+        what: &str,
+        machine: &Machine,
+        command: &str,
+        found: &Found,
+    ) -> Result<(), BuildError> {
+        let left = self.deadline.saturating_duration_since(Instant::now()).as_secs().max(1);
+        let mut env = found.says.env_values(EnvStage::Build);
+        env.extend(self.of.spec.env_values(EnvStage::Build));
+        env.extend(databases::urls(self.apps, self.of, EnvStage::Build).await?);
+        env.extend(build_env(&found.plan));
+        env.insert("PORT".to_owned(), found.says.applied(self.of).spec.port.to_string());
+        let before = Room::of(machine).await;
+        let exit = machine.run(&step(command.to_owned(), env, &found.directory, left), self.log).await?;
+        if exit.exit_code == 0 && !exit.timed_out {
+            return Ok(());
+        }
+        let after = Room::of(machine).await.filter(|_| !exit.timed_out);
+        let lack = before.zip(after).and_then(|(before, after)| after.lack_since(&before));
+        Err(lack.map_or_else(|| BuildError::step(what, &exit), |why| BuildError::step_because(what, &why)))
+    }
+
+    /// How the version is started; static ones get a server.
+    async fn start(&self, machine: &Machine, found: &Found) -> Result<StartSpec, BuildError> {
+        let (plan, directory) = (&found.plan, &found.directory);
+        let mut env = build_env(plan);
+        let command = match &plan.serve {
+            Serve::Command(command) => command.clone(),
+            Serve::Files { directory: files, single_page } => {
+                let root =
+                    if files.is_empty() { directory.to_owned() } else { format!("{directory}/{files}") };
+                let there = machine.exec(&shell(r#"test -d "$DIR""#, &[("DIR", &root)])).await?;
+                if there.exit_code != 0 {
+                    return Err(BuildError::Step(format!(
+                        "the build created no directory `{files}`; configure the build to write its output \
+                         there, or set start_command"
+                    )));
+                }
+                machine.write(STATIC_SERVER_PATH, STATIC_SERVER.into()).await?;
+                env.insert("STATIC_ROOT".to_owned(), root);
+                env.insert("STATIC_SINGLE_PAGE".to_owned(), u8::from(*single_page).to_string());
+                self.log
+                    .say(format!("serving the files in `{}`", if files.is_empty() { "." } else { files }))
+                    .await;
+                format!("exec python3 -I -S {STATIC_SERVER_PATH}")
+            }
+        };
+        let port = found.says.applied(self.of).spec.port;
+        let source = found.says.clone();
+        Ok(StartSpec { command, directory: directory.to_owned(), port, env, source })
+    }
+}
+
+/// A machine to build in: from the cache if that is still there.
+pub(crate) async fn build_machine(
+    apps: &Arc<Apps>,
+    of: &AppRecord,
+    cache: Option<&pandastack_types::SnapshotId>,
+    log: Option<&Log>,
+) -> Result<Machine, Error> {
+    if let Some(cache) = cache {
+        match machine::create(&apps.sandboxes, of, Some(cache), Purpose::Build).await {
+            Ok(machine) => return Ok(machine),
+            Err(error) => {
+                tracing::warn!(app = %of.id, %error, "a build begins without what earlier ones installed");
+                if let Some(log) = log {
+                    log.say(
+                        "the dependencies of earlier builds are no longer cached; installing from scratch",
+                    )
+                    .await;
+                }
+            }
+        }
+    }
+    machine::create(&apps.sandboxes, of, None, Purpose::Build).await
+}
+
+fn build_env(plan: &Plan) -> BTreeMap<String, String> {
+    let mut env = plan.env.clone();
+    env.insert("CI".to_owned(), "1".to_owned());
+    env.insert("PATH".to_owned(), format!("{VENV}/bin:{PATH}"));
+    env
+}
+
+/// A command that tells whether Node has this major number.
+fn is_node(major: u32) -> String {
+    format!("[ \"$(node -p 'process.versions.node.split(`.`)[0]')\" = {major} ]")
+}
+
+/// Installs, after the Node that is asked for unless the template has it.
+fn with_node(install: Option<&str>, major: Option<u32>) -> Option<String> {
+    let node = major.map(|major| format!("{{ {} || mise use --global node@{major}; }}", is_node(major)));
+    match (node, install) {
+        (Some(node), Some(install)) => Some(format!("{node} && {install}")),
+        (node, install) => node.or_else(|| install.map(str::to_owned)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::process::Command;
+
+    use super::*;
+
+    fn key(directory: &Path, install: &str) -> String {
+        let ran = Command::new("sh")
+            .args(["-c", KEY, "sh", "package-lock.json"])
+            .env("DIR", directory)
+            .env("INSTALL", install)
+            .env("INSTALLED", directory.join("none"))
+            .output()
+            .unwrap();
+        let printed = String::from_utf8(ran.stdout).unwrap();
+        assert_eq!(printed.lines().count(), 1, "{printed}");
+        printed
+    }
+
+    #[test]
+    fn packages_are_restored_only_where_they_were_installed() {
+        let source = tempfile::tempdir().unwrap();
+        let [web, site] = ["web", "site"].map(|name| source.path().join(name));
+        for directory in [&web, &site] {
+            std::fs::create_dir(directory).unwrap();
+            std::fs::write(directory.join("package-lock.json"), "{}").unwrap();
+        }
+        assert_eq!(key(&web, "npm ci"), key(&web, "npm ci"));
+        assert_ne!(key(&web, "npm ci"), key(&site, "npm ci"), "the same lock file elsewhere");
+        assert_ne!(key(&web, "npm ci"), key(&web, "npm install"));
+        let before = key(&web, "npm ci");
+        std::fs::write(web.join("package-lock.json"), "{ }").unwrap();
+        assert_ne!(key(&web, "npm ci"), before);
+    }
+
+    #[test]
+    fn the_node_that_is_wanted_is_there_also_without_dependencies() {
+        assert_eq!(with_node(None, None), None);
+        assert_eq!(with_node(Some("npm ci"), None).as_deref(), Some("npm ci"));
+        let alone = with_node(None, Some(20)).unwrap();
+        assert!(alone.ends_with("|| mise use --global node@20; }"), "{alone}");
+        assert_eq!(with_node(Some("npm ci"), Some(20)).unwrap(), format!("{alone} && npm ci"));
+    }
+}

@@ -1,0 +1,93 @@
+//! The way of an app's machines to its databases: streams that agents pass on, each with the machine that speaks.
+//!
+//! Which databases a machine may mean is read from the record of its app at every connection, and again whenever an app changes: so
+//! there is nothing to keep in step with sleep, forks and restarts, and what is detached is out of reach at once.
+//!
+//! Must hold: only machines that serve reach a database, or also those that build where that was asked for; one that belongs to no app
+//! reaches none. From there on a session is like any other: it waits at the gate while its database wakes.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+use pandastack_postgres::{Backend, ConnectError, Databases, Endpoint, Entrance};
+use pandastack_store::StoreError;
+use pandastack_types::{DatabaseId, Owner, Result, SandboxId};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::broadcast::error::RecvError;
+
+use crate::previews;
+use crate::state::Apps;
+
+/// The databases of one machine.
+struct Attached {
+    apps: Arc<Apps>,
+    machine: SandboxId,
+    /// Those that it is connected to.
+    used: Mutex<Vec<DatabaseId>>,
+}
+
+/// Serves a machine's connection to its end.
+pub async fn serve(apps: Arc<Apps>, machine: SandboxId, stream: impl AsyncRead + AsyncWrite + Unpin) {
+    let mut names = apps.sandboxes.names.subscribe();
+    let attached = Attached { apps: Arc::clone(&apps), machine, used: Mutex::default() };
+    let usual = match attached.reachable().await.as_deref() {
+        Ok([only]) => Some(Endpoint { database: only.to_string(), entrance: Entrance::Direct }),
+        _ => None,
+    };
+    let detached = async {
+        loop {
+            let heard = names.recv().await;
+            if matches!(heard, Err(RecvError::Closed)) || !attached.still().await {
+                return;
+            }
+        }
+    };
+    tokio::select! {
+        () = apps.inside.serve(stream, &attached, usual) => {}
+        () = detached => {}
+        () = apps.sandboxes.shutdown.cancelled() => {}
+    }
+}
+
+impl Attached {
+    /// Databases that the machine may mean.
+    async fn reachable(&self) -> Result<Vec<DatabaseId>> {
+        let machine = self.apps.sandboxes.store.sandbox(None, &self.machine).await?;
+        let Some(Owner::App(app)) = machine.owner else {
+            return Ok(Vec::new());
+        };
+        let of = match self.apps.store.app(None, app.as_str()).await {
+            Ok(of) => previews::settled(&self.apps, of).await?,
+            Err(StoreError::NotFound { .. }) => return Ok(Vec::new()),
+            Err(error) => return Err(error.into()),
+        };
+        // Machines that build have a lifetime; those that serve have none.
+        let seen = of.spec.seen_databases().filter(|(_, one)| one.build || machine.spec.persistent);
+        Ok(seen.map(|(_, one)| one.database.clone()).collect())
+    }
+
+    /// Whether what it is connected to may still be reached. Who cannot be asked says nothing against it.
+    async fn still(&self) -> bool {
+        let Ok(reachable) = self.reachable().await else { return true };
+        let used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        used.iter().all(|id| reachable.contains(id))
+    }
+}
+
+#[async_trait]
+impl Databases for Attached {
+    async fn connect(&self, endpoint: &Endpoint) -> Result<Backend, ConnectError> {
+        let reachable = self.reachable().await;
+        let reachable = reachable.map_err(|error| ConnectError::Unavailable(error.to_string()))?;
+        let Some(id) = reachable.into_iter().find(|id| id.as_str() == endpoint.database) else {
+            let message = format!("database `{}` is not attached to this app", endpoint.database);
+            return Err(ConnectError::Refused(message));
+        };
+        self.used.lock().unwrap_or_else(PoisonError::into_inner).push(id);
+        self.apps.databases.connect(endpoint).await
+    }
+
+    async fn explain(&self, endpoint: &Endpoint, code: &str) -> Option<String> {
+        self.apps.databases.explain(endpoint, code).await
+    }
+}

@@ -1,0 +1,181 @@
+//! Databases of apps: attached over HTTP, known to machines by a variable.
+//!
+//! Must hold: a database that is attached cannot be deleted; a preview of a fork never learns of one. What a machine reaches is
+//! decided by [`crate::database_way`], from the same record.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use http::StatusCode;
+use pandastack_rest::{ApiResult, Caller, JsonBody};
+use pandastack_store::apps::record::{AppRecord, AppSpec, AttachedDatabase};
+use pandastack_store::databases::DatabaseState;
+use pandastack_types::api::{AppDatabase, AttachDatabase, EnvScope, EnvStage};
+use pandastack_types::limits::DATABASES_PER_APP_MAX;
+use pandastack_types::{DatabaseId, Error, ErrorBody, ErrorCode, Result};
+
+use crate::check;
+use crate::deploy::change;
+use crate::routes::OfApp;
+use crate::state::Apps;
+
+/// Variable that holds a database's address unless another is named.
+const ENV_DEFAULT: &str = "DATABASE_URL";
+
+/// Attach a database: a variable holds its connection string from the next deployment or restart on, and the app's machines reach it
+/// there at once.
+#[utoipa::path(put, path = "/v1/apps/{id}/databases/{database}", tag = "apps", operation_id = "attach_database",
+    params(("id" = String, Path), ("database" = DatabaseId, Path)), request_body = AttachDatabase,
+    responses((status = 200, body = AppDatabase), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
+    (status = 409, body = ErrorBody), (status = 429, body = ErrorBody)))]
+pub async fn attach(
+    State(apps): State<Arc<Apps>>,
+    caller: Caller,
+    of: OfApp,
+    JsonBody(wanted): JsonBody<AttachDatabase>,
+) -> ApiResult<Json<AppDatabase>> {
+    let record = of.find_own(&apps, &caller).await?;
+    let database = id_of(&of)?;
+    let env = wanted.env.unwrap_or_else(|| ENV_DEFAULT.to_owned());
+    check::env_name(&env)?;
+    let scope = wanted.scope.unwrap_or(EnvScope::Production);
+    let attached = AttachedDatabase { database: database.clone(), scope, build: wanted.build };
+    // Nobody deletes it meanwhile.
+    let _marked = apps.databases.mark(&database)?;
+    if apps.sandboxes.store.database(Some(&caller.workspace), &database).await?.state
+        == DatabaseState::Deleting
+    {
+        return Err(Error::conflict(format!("database `{database}` is being deleted")).into());
+    }
+    put(&mut record.spec.clone(), &env, &attached)?;
+    let mut is_put = Ok(());
+    change(&apps, &record.id, |record| {
+        // Another call may have given the variable another meaning since.
+        is_put = put(&mut record.spec, &env, &attached);
+    })
+    .await?;
+    is_put?;
+    // Whoever serves a connection looks again.
+    apps.sandboxes.names_changed();
+    Ok(Json(AppDatabase { database, env, scope, build: wanted.build }))
+}
+
+/// Detach a database. Its variable goes with the next deployment or restart, the way to it at once.
+#[utoipa::path(delete, path = "/v1/apps/{id}/databases/{database}", tag = "apps", operation_id = "detach_database",
+    params(("id" = String, Path), ("database" = DatabaseId, Path)),
+    responses((status = 204), (status = 404, body = ErrorBody)))]
+pub async fn detach(State(apps): State<Arc<Apps>>, caller: Caller, of: OfApp) -> ApiResult<StatusCode> {
+    let record = of.find_own(&apps, &caller).await?;
+    let database = id_of(&of)?;
+    if !record.spec.databases.values().any(|one| one.database == database) {
+        return Err(Error::not_found("attached database", &of.second).into());
+    }
+    change(&apps, &record.id, |record| record.spec.databases.retain(|_, one| one.database != database))
+        .await?;
+    apps.sandboxes.names_changed();
+    Ok(StatusCode::NO_CONTENT)
+}
+
+fn id_of(of: &OfApp) -> Result<DatabaseId> {
+    of.second.parse().map_err(|_| Error::not_found("database", &of.second))
+}
+
+/// Notes a database, in place of what was said of it before. What is refused changes nothing.
+fn put(spec: &mut AppSpec, env: &str, attached: &AttachedDatabase) -> Result<()> {
+    let is_other = |one: &&AttachedDatabase| one.database != attached.database;
+    if let Some(other) = spec.databases.get(env).filter(is_other) {
+        return Err(Error::conflict(format!(
+            "`{env}` is already set by database `{}`; choose another `env`",
+            other.database
+        )));
+    }
+    if spec.env.contains_key(env) {
+        return Err(Error::conflict(format!(
+            "the app already has a variable `{env}`; remove it, or choose another `env`"
+        )));
+    }
+    if spec.databases.values().filter(is_other).count() >= DATABASES_PER_APP_MAX {
+        let message = format!("an app can have at most {DATABASES_PER_APP_MAX} databases; detach one");
+        return Err(Error::new(ErrorCode::QuotaExceeded, message));
+    }
+    spec.databases.retain(|_, one| one.database != attached.database);
+    spec.databases.insert(env.to_owned(), attached.clone());
+    Ok(())
+}
+
+/// As clients see them.
+pub(crate) fn shown(spec: &AppSpec) -> Vec<AppDatabase> {
+    let one = |(env, one): (&String, &AttachedDatabase)| AppDatabase {
+        database: one.database.clone(),
+        env: env.clone(),
+        scope: one.scope,
+        build: one.build,
+    };
+    spec.databases.iter().map(one).collect()
+}
+
+/// Connection strings that the machines of an app get, by variable.
+pub(crate) async fn urls(apps: &Apps, of: &AppRecord, stage: EnvStage) -> Result<BTreeMap<String, String>> {
+    let mut urls = BTreeMap::new();
+    for (env, one) in of.spec.seen_databases().filter(|(_, one)| stage == EnvStage::Run || one.build) {
+        let record = apps.sandboxes.store.database(Some(&of.workspace), &one.database).await?;
+        urls.insert(env.clone(), apps.databases.url(&record)?);
+    }
+    Ok(urls)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pandastack_store::apps::record::{EnvEntry, PullSpec};
+    use pandastack_store::clock::now;
+
+    fn attached(id: &str, scope: EnvScope) -> AttachedDatabase {
+        AttachedDatabase { database: id.parse().unwrap(), scope, build: false }
+    }
+
+    #[test]
+    fn a_variable_has_one_meaning_and_a_database_one_variable() {
+        let mut spec = AppSpec::default();
+        let taken = EnvEntry {
+            value: "v".into(),
+            secret: false,
+            scope: EnvScope::All,
+            stage: Default::default(),
+            updated_at: now(),
+        };
+        spec.env.insert("TAKEN".into(), taken);
+        let one = attached("d1", EnvScope::Production);
+        put(&mut spec, "DATABASE_URL", &one).unwrap();
+        put(&mut spec, "MAIN_URL", &one).unwrap();
+        assert_eq!(spec.databases.keys().collect::<Vec<_>>(), ["MAIN_URL"], "it moved");
+        let two = attached("d2", EnvScope::All);
+        let before = spec.clone();
+        assert!(put(&mut spec, "MAIN_URL", &two).unwrap_err().message.contains("d1"));
+        assert!(put(&mut spec, "TAKEN", &two).unwrap_err().message.contains("already has a variable"));
+        assert!(put(&mut spec, "TAKEN", &one).is_err());
+        assert_eq!(spec, before, "what is refused changes nothing");
+        for at in 1..DATABASES_PER_APP_MAX {
+            put(&mut spec, &format!("URL_{at}"), &attached(&format!("e{at}"), EnvScope::All)).unwrap();
+        }
+        assert_eq!(put(&mut spec, "MORE", &two).unwrap_err().code, ErrorCode::QuotaExceeded);
+    }
+
+    #[test]
+    fn previews_reach_what_is_meant_for_them_and_forks_nothing() {
+        let seen = |pull: Option<PullSpec>| {
+            let mut spec = AppSpec { pull, ..AppSpec::default() };
+            for (env, scope) in
+                [("ALL", EnvScope::All), ("LIVE", EnvScope::Production), ("TRIAL", EnvScope::Preview)]
+            {
+                put(&mut spec, env, &attached(&env.to_lowercase(), scope)).unwrap();
+            }
+            spec.seen_databases().map(|(env, _)| env.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(seen(None), ["ALL", "LIVE"]);
+        assert_eq!(seen(Some(PullSpec::default())), ["ALL", "TRIAL"]);
+        assert!(seen(Some(PullSpec { fork: true, ..PullSpec::default() })).is_empty());
+    }
+}

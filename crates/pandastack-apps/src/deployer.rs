@@ -1,0 +1,265 @@
+//! Whose turn it is: one deployment at a time per app, the newest wins.
+//!
+//! A live version that lost a machine (its host was restarted, say), or should have more or fewer, is mended by a deployment of its
+//! own ([`mend`]).
+//!
+//! Those that build take turns among themselves: a rollback, a restart and a recovery wait for nobody's build.
+//!
+//! Takes no input: whatever is queued when it looks is handled, so a missed or repeated wake-up does no harm. Deployments under
+//! way that nobody works on, left by another process or by a failure of this one, are queued again; one that was begun
+//! [`ATTEMPTS_MAX`] times fails.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pandastack_sandboxes::lost;
+use pandastack_store::apps::record::DeploymentRecord;
+use pandastack_store::clock::now;
+use pandastack_types::api::DeploymentStatus;
+use pandastack_types::limits::DEPLOYS_AT_ONCE_MAX;
+use pandastack_types::{AppId, DeploymentId, Result};
+
+use crate::activity::Stop;
+use crate::state::Apps;
+use crate::{deploy, log, mend, removal, tidy};
+
+/// How often a deployment is begun before it fails.
+const ATTEMPTS_MAX: u32 = 3;
+/// Deployments that build nothing under way at once: after the loss of a host all of its apps recover.
+const RETURNS_AT_ONCE_MAX: usize = 16;
+/// Longest pause: after a failure of the store nobody tells when to look again.
+const LOOK_EVERY: Duration = Duration::from_secs(30);
+
+/// Deploys until shutdown.
+pub async fn run(apps: Arc<Apps>) {
+    let mut is_tidied = false;
+    let mut events = apps.sandboxes.events.subscribe();
+    loop {
+        let looked = look(&apps, &mut is_tidied).await;
+        if let Err(error) = looked {
+            tracing::warn!(%error, cause = error.causes(), "deployments are looked at again soon");
+        }
+        tokio::select! {
+            () = apps.sandboxes.shutdown.cancelled() => return,
+            () = apps.activity.work.notified() => {}
+            () = lost(&mut events) => {}
+            () = tokio::time::sleep(LOOK_EVERY) => {}
+        }
+    }
+}
+
+async fn look(apps: &Arc<Apps>, is_tidied: &mut bool) -> Result<()> {
+    take_up(apps).await?;
+    if !*is_tidied {
+        tidy_all(apps).await?;
+        *is_tidied = true;
+    }
+    tidy_left(apps).await;
+    removal::sweep(apps).await?;
+    mend::all(apps).await?;
+    begin_due(apps).await
+}
+
+/// Takes up what is under way and nobody works on.
+async fn take_up(apps: &Arc<Apps>) -> Result<()> {
+    for left in apps.store.deployments_under_way().await? {
+        let was = left.status;
+        if was == DeploymentStatus::Queued || apps.activity.is_running(&left.id) {
+            continue;
+        }
+        // What this process leaves because it ends is for the next one.
+        if apps.sandboxes.shutdown.is_cancelled() {
+            return Ok(());
+        }
+        let (taken, sentence) = taken_up(left);
+        // One that ended since it was read stays as it ended.
+        if apps.store.put_deployment(&taken, was).await? {
+            log::append(apps, &taken.id, &sentence).await?;
+        }
+    }
+    Ok(())
+}
+
+/// A deployment whose work broke off, as it goes on, and what its log says of that.
+fn taken_up(mut left: DeploymentRecord) -> (DeploymentRecord, String) {
+    left.updated_at = now();
+    if left.spec.attempts < ATTEMPTS_MAX {
+        left.status = DeploymentStatus::Queued;
+        return (left, "the server restarted; this deployment starts again".to_owned());
+    }
+    let sentence = format!("the server restarted {ATTEMPTS_MAX} times during this deployment; deploy again");
+    left.status = DeploymentStatus::Failed;
+    left.finished_at = Some(now());
+    left.spec.error = Some(sentence.clone());
+    (left, sentence)
+}
+
+/// Deletes what another process left.
+async fn tidy_all(apps: &Arc<Apps>) -> Result<()> {
+    for one in apps.store.apps(None).await? {
+        if let Err(error) = tidy::app(apps, &one.id).await {
+            tracing::warn!(app = %one.id, %error, "an app is tidied up after its next deployment");
+        }
+    }
+    Ok(())
+}
+
+/// Deletes what a deployment left because its app was given a source at its end, and that did not become a deployment which would.
+/// Here alone deployments begin, so none does meanwhile.
+async fn tidy_left(apps: &Arc<Apps>) {
+    for id in apps.activity.take_untidy() {
+        if let Err(error) = tidy::app(apps, &id).await {
+            tracing::warn!(app = %id, %error, "an app is tidied up at the next look");
+            apps.activity.note_untidy(id);
+        }
+    }
+}
+
+/// Begins what may begin.
+async fn begin_due(apps: &Arc<Apps>) -> Result<()> {
+    let mut by_app = BTreeMap::<AppId, Vec<DeploymentRecord>>::new();
+    for one in apps.store.deployments_under_way().await? {
+        if one.status == DeploymentStatus::Queued {
+            by_app.entry(one.app.clone()).or_default().push(one);
+        }
+    }
+    let mut due = Vec::new();
+    for (id, mut queued) in by_app {
+        let Some(newest) = queued.pop() else { continue };
+        for old in queued {
+            supersede(apps, old).await?;
+        }
+        match apps.activity.running(&id) {
+            Some(running) if running == newest.id => {}
+            Some(running) => {
+                apps.activity.stop(&running, Stop::Superseded);
+            }
+            None => due.push(newest),
+        }
+    }
+    let (begun, waiting) = chosen(due, apps.activity.count_running(true), apps.activity.count_running(false));
+    for deployment in begun {
+        begin(apps, deployment);
+    }
+    say_waiting(apps, &waiting).await;
+    Ok(())
+}
+
+/// Which of some queued deployments have their turn, the oldest first, and which wait, beside so many that build and so many that do not.
+fn chosen(
+    mut due: Vec<DeploymentRecord>,
+    mut builds: usize,
+    mut returns: usize,
+) -> (Vec<DeploymentRecord>, Vec<DeploymentRecord>) {
+    due.sort_by_key(|one| one.created_at);
+    due.into_iter().partition(|one| {
+        let (taken, max) = match one.builds() {
+            true => (&mut builds, DEPLOYS_AT_ONCE_MAX),
+            false => (&mut returns, RETURNS_AT_ONCE_MAX),
+        };
+        let has_turn = *taken < max;
+        *taken += usize::from(has_turn);
+        has_turn
+    })
+}
+
+/// Lets the logs of those that wait say so, once each. Nobody fails for want of that.
+async fn say_waiting(apps: &Arc<Apps>, waiting: &[DeploymentRecord]) {
+    for id in apps.activity.note_waiting(waiting) {
+        let sentence = "queued: the limit of concurrent deployments is reached";
+        if let Err(error) = log::append(apps, &id, sentence).await {
+            tracing::info!(deployment = %id, %error, "the log of a deployment does not say that it waits");
+        }
+    }
+}
+
+fn begin(apps: &Arc<Apps>, deployment: DeploymentRecord) {
+    let stop = apps.activity.begin(&deployment);
+    let turn = Turn { apps: Arc::clone(apps), id: deployment.id.clone() };
+    apps.sandboxes.tasks.spawn(async move {
+        deploy::run(Arc::clone(&turn.apps), deployment, stop).await;
+        drop(turn);
+    });
+}
+
+/// Held by whoever works on a deployment. Dropped also by a panic, after which the next look takes it up.
+struct Turn {
+    apps: Arc<Apps>,
+    id: DeploymentId,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.apps.activity.end(&self.id);
+        self.apps.activity.work.notify_one();
+    }
+}
+
+/// A newer one is there before this one began.
+async fn supersede(apps: &Arc<Apps>, mut old: DeploymentRecord) -> Result<()> {
+    old.status = DeploymentStatus::Superseded;
+    old.updated_at = now();
+    old.finished_at = Some(now());
+    old.spec.error = Some("a newer deployment replaced it".to_owned());
+    old.spec.build_machine = None;
+    if apps.store.put_deployment(&old, DeploymentStatus::Queued).await? {
+        log::append(apps, &old.id, "superseded: a newer deployment replaced it").await?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pandastack_store::apps::record::{AppRecord, AppSpec};
+
+    fn of() -> AppRecord {
+        AppRecord::new(
+            pandastack_types::WorkspaceId::default_workspace(),
+            "a".to_owned(),
+            AppSpec::default(),
+            now(),
+        )
+    }
+
+    #[test]
+    fn who_builds_nothing_waits_for_no_build_and_the_oldest_goes_first() {
+        let of = of();
+        let queued = |seconds: i64| {
+            let at = of.created_at.checked_add(jiff::SignedDuration::from_secs(seconds)).unwrap();
+            DeploymentRecord::queued(&of, "api", at)
+        };
+        let built = queued(0);
+        let returning = |seconds: i64| DeploymentRecord {
+            created_at: queued(seconds).created_at,
+            ..DeploymentRecord::returning_to(&of, &built, "rollback", now())
+        };
+        let ids = |some: &[DeploymentRecord]| some.iter().map(|one| one.id.clone()).collect::<Vec<_>>();
+        let all = [queued(3), queued(1), returning(4), queued(2)];
+        let [third, first, rollback, second] = all.each_ref().map(|one| one.id.clone());
+        let check = |builds, returns, begun: &[&DeploymentId], waiting: &[&DeploymentId]| {
+            let (has_turn, waits) = chosen(all.to_vec(), builds, returns);
+            assert_eq!(ids(&has_turn).iter().collect::<Vec<_>>(), begun);
+            assert_eq!(ids(&waits).iter().collect::<Vec<_>>(), waiting);
+        };
+        check(0, 0, &[&first, &second, &third, &rollback], &[]);
+        check(DEPLOYS_AT_ONCE_MAX - 1, 0, &[&first, &rollback], &[&second, &third]);
+        check(DEPLOYS_AT_ONCE_MAX, 0, &[&rollback], &[&first, &second, &third]);
+        check(DEPLOYS_AT_ONCE_MAX, RETURNS_AT_ONCE_MAX, &[], &[&first, &second, &third, &rollback]);
+    }
+
+    #[test]
+    fn what_nobody_works_on_begins_again_a_few_times() {
+        let of = of();
+        let left = |attempts| {
+            let mut left = DeploymentRecord::queued(&of, "api", now());
+            (left.status, left.spec.attempts) = (DeploymentStatus::Building, attempts);
+            taken_up(left)
+        };
+        let (again, _) = left(ATTEMPTS_MAX - 1);
+        assert_eq!((again.status, again.finished_at), (DeploymentStatus::Queued, None));
+        let (over, sentence) = left(ATTEMPTS_MAX);
+        assert_eq!((over.status, over.spec.error), (DeploymentStatus::Failed, Some(sentence)));
+    }
+}

@@ -1,0 +1,55 @@
+//! Whether a new version answers, asked through the same way that its requests will take.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use http::{Request, StatusCode, header};
+use hyper_util::rt::TokioIo;
+use pandastack_types::SandboxId;
+
+use crate::state::Apps;
+
+/// How long one answer may take.
+const ANSWER_WAIT: Duration = Duration::from_secs(10);
+
+/// Asks once; answers the status, or why there is none.
+pub(crate) async fn ask(
+    apps: &Apps,
+    machine: &SandboxId,
+    port: u16,
+    path: &str,
+    host: &str,
+) -> Result<StatusCode, String> {
+    let asked = tokio::time::timeout(ANSWER_WAIT, get(apps, machine, port, path, host)).await;
+    asked.unwrap_or_else(|_| Err(format!("no response within {} s", ANSWER_WAIT.as_secs())))
+}
+
+async fn get(
+    apps: &Apps,
+    machine: &SandboxId,
+    port: u16,
+    path: &str,
+    host: &str,
+) -> Result<StatusCode, String> {
+    let stream =
+        apps.sandboxes.edge.tunnel(machine, port).await.map_err(|trouble| trouble.sentence(machine, port))?;
+    let connected = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
+    let (mut sender, connection) = connected.map_err(|error| error.to_string())?;
+    let request = Request::get(path)
+        .header(header::HOST, host)
+        .header(header::USER_AGENT, "pandastack-health-check")
+        .header(header::CONNECTION, "close")
+        .body(Body::empty())
+        .map_err(|error| error.to_string())?;
+    // A connection may end in the same moment in which it brought the answer; that it brought none is for the sender to say.
+    let driven = async {
+        let _ = connection.await;
+        std::future::pending::<()>().await
+    };
+    tokio::select! {
+        answer = sender.send_request(request) => {
+            answer.map(|answer| answer.status()).map_err(|error| format!("no response: {error}"))
+        }
+        () = driven => Err("the app closed the connection".to_owned()),
+    }
+}

@@ -1,0 +1,81 @@
+//! Apps: a source is built in a machine of its own, served from another behind a stable name, and replaced without a
+//! failed request.
+//!
+//! ```text
+//!   routes, hooks --> a deployment, queued --> deployer: one at a time per app, the newest wins
+//!                                                 |
+//!        build:  build machine <- source, install (or restored), build --> artifact (a snapshot)
+//!        serve:  machines <- artifact, start, ports, health check
+//!        switch: one transaction; edges ask again which machines stand behind the name
+//!        tidy:   the last versions stay asleep for a rollback, everything else goes
+//! ```
+//!
+//! | module | owns |
+//! |---|---|
+//! | `record`, `store` | what is written down, in `pandastack-store` |
+//! | `routes`, `settings`, `upload`, `env`, `dotenv`, `domains`, `runtime_logs`, `usage`, `awake`, `hooks`, `view`, `check` | the API |
+//! | `databases`, `database_way` | databases of apps, and how their machines reach them |
+//! | `pulls`, `previews` | what pull requests say, and what becomes of them |
+//! | `preview_repos`, `preview_env` | what is said of the previews of a whole repository |
+//! | `deployer`, `deploy` | whose turn it is; the steps of one deployment |
+//! | `source`, `says`, `build`, `serve` | those steps, each in machines |
+//! | `mend` | as many machines as was said: replaces what was lost, follows a change of their number |
+//! | `git`, `deploy_key` | where repositories are, and what proves that an app may read them |
+//! | `machine`, `output`, `log`, `room` | calls to a machine, what it says, and what it lacks |
+//! | `poller` | looking at repositories whose host tells nothing |
+//! | `commit_status`, `reporter` | telling a repository's host how deployments go |
+//! | `tidy`, `removal` | which machines and snapshots an app needs; the rest is deleted; and apps themselves |
+//! | `names` | what stands behind a host name |
+//!
+//! Must hold: a deployment that fails or is stopped leaves what serves alone; after a crash at any point a deployment goes
+//! on or fails, and never stays where it was; sources never touch a host's file system, only a machine's; a secret is
+//! neither an argument of a command nor in a log line of ours.
+//!
+//! Left to others: making and stopping machines (`ops`, the same that the sandbox API uses), holding requests while one
+//! wakes (the edge), telling what kind of app a source is (`pandastack-detect`).
+
+#![forbid(unsafe_code)]
+
+mod activity;
+mod attached_databases;
+pub mod awake;
+mod build;
+mod check;
+mod commit_status;
+pub mod database_way;
+pub mod databases;
+mod deploy;
+mod deploy_key;
+pub mod deployer;
+pub mod domains;
+mod dotenv;
+pub mod env;
+mod git;
+mod health;
+pub mod hooks;
+mod log;
+mod machine;
+mod mend;
+pub mod names;
+pub mod poller;
+pub mod preview_env;
+pub mod preview_repos;
+pub mod previews;
+mod pulls;
+mod removal;
+pub mod reporter;
+mod room;
+pub mod routes;
+pub mod runtime_logs;
+mod says;
+mod serve;
+pub mod settings;
+mod source;
+mod state;
+mod tidy;
+pub mod upload;
+pub mod usage;
+mod view;
+
+pub use attached_databases::AttachedDatabases;
+pub use state::Apps;

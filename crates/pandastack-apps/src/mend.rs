@@ -1,0 +1,340 @@
+//! The live version has as many machines as was said: lost ones are replaced, missing ones made, surplus ones given up.
+//!
+//! Each is a deployment that returns to what is live and takes over the machines that are still good: so it has its turn, its log and
+//! its atomic switch as any other, and a crash in the middle of it leaves nothing.
+//!
+//! Machines of versions that served before are told again when to sleep, if a crash came before they were: one that never slept while it
+//! served would stay awake for as long as it is kept. [`DRAIN_SECONDS_MAX`] after they were replaced they sleep whatever still goes on in
+//! them, unless a lease keeps them awake for longer. Nobody waits for that: falling asleep takes as long as writing a memory does.
+//!
+//! One that failed, for want of room say, is tried again as itself: after [`RETRY_SECONDS_MIN`], then after twice as long each time up
+//! to [`RETRY_SECONDS_MAX`]. It stays one deployment, so that failures push no version out of the history.
+
+use std::sync::Arc;
+
+use futures::future::join_all;
+use jiff::{SignedDuration, Timestamp};
+use pandastack_store::apps::record::{AppRecord, DeploymentRecord};
+use pandastack_store::clock::now;
+use pandastack_store::{SandboxRecord, StoreError};
+use pandastack_types::api::DeploymentStatus;
+use pandastack_types::{AppId, Result, SandboxId, SandboxState};
+
+use crate::deploy::DRAIN_IDLE_SECONDS;
+use crate::machine;
+use crate::state::Apps;
+use crate::{log, tidy};
+
+/// What begins a deployment that replaces lost machines.
+const RECOVERY: &str = "recovery";
+/// What begins a deployment that changes how many machines there are.
+const SCALE: &str = "scale";
+
+/// How long connections to a version that was replaced may keep it awake.
+const DRAIN_SECONDS_MAX: i64 = 3600;
+/// Pause after the first failure.
+const RETRY_SECONDS_MIN: i64 = 30;
+/// Longest pause.
+const RETRY_SECONDS_MAX: i64 = 3600;
+
+/// Why an app is looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Asked {
+    /// Somebody said how many machines there should be.
+    ByHand,
+    /// Something may have been lost.
+    ByItself,
+}
+
+/// Mends every app that needs it.
+pub(crate) async fn all(apps: &Arc<Apps>) -> Result<()> {
+    for of in apps.store.apps(None).await? {
+        self::app(apps, &of, Asked::ByItself).await?;
+    }
+    Ok(())
+}
+
+/// Queues what brings the live version to its machines, unless something is under way anyway: that ends in another look.
+pub(crate) async fn app(apps: &Arc<Apps>, of: &AppRecord, asked: Asked) -> Result<()> {
+    let Some(active) = of.active.as_ref().filter(|_| !of.spec.deleting) else { return Ok(()) };
+    let all = apps.store.deployments(&of.id).await?;
+    let Some(live) = all.iter().find(|one| one.id == *active) else { return Ok(()) };
+    let newest = all.first().unwrap_or(live);
+    if newest.status.is_under_way() {
+        return Ok(());
+    }
+    retire_left(apps, of, &all).await;
+    let mut good = Vec::new();
+    for machine in live.spec.machines() {
+        if !is_lost(apps, machine).await? {
+            good.push(machine.clone());
+        }
+    }
+    let Some(trigger) = needed(live.spec.machines().count(), good.len(), of.spec.max_instances as usize)
+    else {
+        return Ok(());
+    };
+    let failed = Some(newest).filter(|newest| asked == Asked::ByItself && has_failed(newest, trigger));
+    if failed.is_some_and(|failed| now() < next_try(failed)) {
+        return Ok(());
+    }
+    tracing::info!(app = %of.id, trigger, good = good.len(), "the machines of a live app are brought to their number");
+    let mut new = DeploymentRecord::returning_to(of, live, trigger, now());
+    new.spec.set_machines(good);
+    if let Some(failed) = failed {
+        return try_again(apps, failed, new).await;
+    }
+    // What somebody asked for meanwhile is newer than this, and ends in another look.
+    let came_between = |all: &[DeploymentRecord]| all.first().is_none_or(|first| first.id != newest.id);
+    if apps.store.insert_deployment_unless(&new, &came_between).await? {
+        apps.activity.tell();
+    }
+    Ok(())
+}
+
+/// Tells machines that are kept for a rollback to fall asleep, where nobody did, and puts to sleep those that do not in time; all at
+/// once, and behind whoever asks.
+async fn retire_left(apps: &Arc<Apps>, of: &AppRecord, all: &[DeploymentRecord]) {
+    let mut due = Vec::new();
+    for id in tidy::needed(of, all).machines {
+        let Some(since) = left_since(of, all, &id) else { continue };
+        let Ok(machine) = apps.sandboxes.store.sandbox(None, &id).await else { continue };
+        let is_awake = machine.state == SandboxState::Running;
+        if is_awake && (is_drain_over(since, now()) || is_left(&machine)) {
+            due.push(id);
+        }
+    }
+    if due.is_empty() || !apps.activity.begin_retiring(&of.id) {
+        return;
+    }
+    let turn = Retiring { apps: Arc::clone(apps), id: of.id.clone() };
+    apps.sandboxes.tasks.spawn(async move {
+        let retired = due.iter().map(|id| retire(&turn.apps, &turn.id, id));
+        for error in join_all(retired).await.into_iter().filter_map(Result::err) {
+            tracing::info!(app = %turn.id, %error, "an old machine is told later when to sleep");
+        }
+    });
+}
+
+/// Held by whoever retires an app's machines. Dropped also by a panic.
+struct Retiring {
+    apps: Arc<Apps>,
+    id: AppId,
+}
+
+impl Drop for Retiring {
+    fn drop(&mut self) {
+        self.apps.activity.end_retiring(&self.id);
+    }
+}
+
+/// Tells one machine when to sleep, and puts it to sleep if it had its time and has no lease. Looks before each whether it is still not
+/// needed: meanwhile a rollback may return to it.
+async fn retire(apps: &Arc<Apps>, of: &AppId, id: &SandboxId) -> Result<()> {
+    let Some((record, _)) = left_now(apps, of, id).await? else { return Ok(()) };
+    let machine = machine::open(&apps.sandboxes, &record, id).await?;
+    if is_left(&machine.record) {
+        machine.set_idle(DRAIN_IDLE_SECONDS).await?;
+    }
+    let lease = machine.awake_until().await?;
+    match left_now(apps, of, id).await? {
+        Some((_, since)) if is_sleep_due(since, lease, now()) => machine.sleep().await,
+        _ => Ok(()),
+    }
+}
+
+/// The app, and since when a machine of it serves no more, as it is written now.
+async fn left_now(apps: &Apps, of: &AppId, id: &SandboxId) -> Result<Option<(AppRecord, Timestamp)>> {
+    let record = apps.store.app(None, of.as_str()).await?;
+    let since = left_since(&record, &apps.store.deployments(of).await?, id);
+    Ok(since.map(|since| (record, since)))
+}
+
+/// When the version that a machine is of was replaced. `None` if it serves, if something under way has it, or if it never served.
+fn left_since(of: &AppRecord, all: &[DeploymentRecord], id: &SandboxId) -> Option<Timestamp> {
+    let mut holders = all.iter().filter(|one| one.spec.machines().any(|machine| machine == id));
+    let is_wanted = |one: &DeploymentRecord| one.status.is_under_way() || of.active.as_ref() == Some(&one.id);
+    if of.spec.deleting || holders.clone().any(is_wanted) {
+        return None;
+    }
+    // The switch to the next version is the last that is written of it. One that was overtaken before it served says why it did not.
+    let served = holders.find(|one| {
+        matches!(one.status, DeploymentStatus::Superseded | DeploymentStatus::RolledBack)
+            && one.spec.error.is_none()
+    });
+    served.map(|one| one.updated_at)
+}
+
+/// Whether a machine that serves no more runs on as if it did.
+fn is_left(machine: &SandboxRecord) -> bool {
+    machine.spec.idle_timeout_seconds > DRAIN_IDLE_SECONDS
+}
+
+/// Whether those who talk to a version that was replaced then had the time to end that.
+fn is_drain_over(since: Timestamp, at: Timestamp) -> bool {
+    at.duration_since(since) > SignedDuration::from_secs(DRAIN_SECONDS_MAX)
+}
+
+/// The same, where work that a lease protects goes on for as long as that lasts.
+fn is_sleep_due(since: Timestamp, lease: Option<Timestamp>, at: Timestamp) -> bool {
+    is_drain_over(since, at) && lease.is_none_or(|until| until <= at)
+}
+
+/// Whether the newest deployment tried the same in vain.
+fn has_failed(newest: &DeploymentRecord, trigger: &str) -> bool {
+    newest.status == DeploymentStatus::Failed && newest.spec.trigger == trigger
+}
+
+/// When what failed is tried again.
+fn next_try(failed: &DeploymentRecord) -> Timestamp {
+    let pause = RETRY_SECONDS_MIN << failed.spec.retries.min(16);
+    let pause = SignedDuration::from_secs(pause.min(RETRY_SECONDS_MAX));
+    failed.updated_at.checked_add(pause).unwrap_or(Timestamp::MAX)
+}
+
+/// Queues what failed once more. What somebody asked for meanwhile is newer, and takes its place.
+async fn try_again(apps: &Arc<Apps>, failed: &DeploymentRecord, new: DeploymentRecord) -> Result<()> {
+    let again = again(failed, new);
+    if apps.store.put_deployment(&again, DeploymentStatus::Failed).await? {
+        log::append(apps, &again.id, &format!("retry number {}", again.spec.retries)).await?;
+    }
+    Ok(())
+}
+
+/// The deployment that failed, with what a new one would do.
+fn again(failed: &DeploymentRecord, new: DeploymentRecord) -> DeploymentRecord {
+    let mut again = DeploymentRecord { id: failed.id.clone(), created_at: failed.created_at, ..new };
+    again.spec.retries = failed.spec.retries + 1;
+    again
+}
+
+/// What has to be done for a version with so many machines, of which so many are good.
+fn needed(count: usize, good: usize, wanted: usize) -> Option<&'static str> {
+    match (count, good) {
+        (0, _) => None,
+        (count, good) if good < count => Some(RECOVERY),
+        (count, _) => (count != wanted).then_some(SCALE),
+    }
+}
+
+async fn is_lost(apps: &Apps, machine: &SandboxId) -> Result<bool> {
+    match apps.sandboxes.store.sandbox(None, machine).await {
+        Ok(machine) => Ok(machine.state == SandboxState::Failed),
+        Err(StoreError::NotFound { .. }) => Ok(true),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pandastack_store::apps::record::AppSpec;
+
+    #[test]
+    fn what_is_lost_is_replaced_and_what_is_missing_is_made() {
+        for (count, good, wanted, expect) in [
+            (1, 1, 1, None),
+            (3, 3, 3, None),
+            (1, 0, 1, Some(RECOVERY)),
+            (3, 2, 3, Some(RECOVERY)),
+            (3, 2, 2, Some(RECOVERY)),
+            (1, 1, 3, Some(SCALE)),
+            (3, 3, 1, Some(SCALE)),
+            (0, 0, 1, None),
+        ] {
+            assert_eq!(needed(count, good, wanted), expect, "{count} {good} {wanted}");
+        }
+    }
+
+    fn of() -> AppRecord {
+        AppRecord::new(
+            pandastack_types::WorkspaceId::default_workspace(),
+            "a".to_owned(),
+            AppSpec::default(),
+            now(),
+        )
+    }
+
+    /// A deployment with these machines that was last written about so many seconds after the first one.
+    fn version(
+        of: &AppRecord,
+        status: DeploymentStatus,
+        machines: &[&str],
+        seconds: i64,
+    ) -> DeploymentRecord {
+        let mut one = DeploymentRecord::queued(of, "api", of.created_at);
+        (one.status, one.updated_at) = (status, after(of, seconds));
+        one.spec.set_machines(machines.iter().map(|machine| machine.parse().unwrap()));
+        one
+    }
+
+    fn after(of: &AppRecord, seconds: i64) -> Timestamp {
+        of.created_at.checked_add(SignedDuration::from_secs(seconds)).unwrap()
+    }
+
+    #[test]
+    fn a_version_that_was_replaced_is_talked_to_for_an_hour_at_most() {
+        use DeploymentStatus as S;
+        let mut of = of();
+        let mut all = vec![
+            version(&of, S::Live, &["c"], 7000),
+            version(&of, S::Failed, &["a"], 6000),
+            version(&of, S::Superseded, &["b", "b2"], 7000),
+            version(&of, S::Superseded, &["b", "lost"], 2000),
+            version(&of, S::RolledBack, &["a"], 1000),
+        ];
+        of.active = Some(all[0].id.clone());
+        let since = |all: &[DeploymentRecord], id: &str| left_since(&of, all, &id.parse().unwrap());
+        assert_eq!(since(&all, "a"), Some(after(&of, 1000)), "later versions begin no new hour");
+        assert_eq!(since(&all, "b"), Some(after(&of, 7000)), "it served on after it was mended");
+        assert_eq!(since(&all, "c"), None, "it serves");
+        assert_eq!(since(&all, "none"), None, "it never did");
+        all.insert(0, version(&of, S::Queued, &["a"], 8000));
+        assert_eq!(since(&all, "a"), None, "a rollback returns to it");
+        (all[0].status, all[0].spec.error) = (S::Superseded, Some("a newer one took its place".to_owned()));
+        assert_eq!(since(&all, "a"), Some(after(&of, 1000)), "the deployment failed again");
+        let at = |seconds| is_drain_over(after(&of, 1000), after(&of, 1000 + seconds));
+        assert_eq!((at(DRAIN_SECONDS_MAX - 60), at(DRAIN_SECONDS_MAX + 60)), (false, true));
+    }
+
+    #[test]
+    fn a_lease_outlasts_the_hour_of_a_version_that_was_replaced() {
+        let of = of();
+        let (since, lease) = (after(&of, 0), after(&of, 3 * DRAIN_SECONDS_MAX));
+        let is_due = |lease, seconds| is_sleep_due(since, lease, after(&of, seconds));
+        assert!(is_due(None, DRAIN_SECONDS_MAX + 60));
+        assert!(!is_due(Some(lease), DRAIN_SECONDS_MAX + 60), "its work goes on");
+        assert!(is_due(Some(lease), 3 * DRAIN_SECONDS_MAX), "its lease is over");
+        assert!(
+            !is_due(Some(after(&of, 60)), DRAIN_SECONDS_MAX - 60),
+            "clients have their hour all the same"
+        );
+    }
+
+    #[test]
+    fn what_failed_is_tried_again_after_growing_pauses() {
+        let of = of();
+        let check = |newest: &str, status, trigger: &str, expect| {
+            let newest = DeploymentRecord { status, ..DeploymentRecord::queued(&of, newest, now()) };
+            assert_eq!(has_failed(&newest, trigger), expect, "{trigger} after {newest:?}");
+        };
+        check(SCALE, DeploymentStatus::Failed, SCALE, true);
+        check(RECOVERY, DeploymentStatus::Failed, RECOVERY, true);
+        check(SCALE, DeploymentStatus::Failed, RECOVERY, false);
+        check("api", DeploymentStatus::Failed, RECOVERY, false);
+        check(RECOVERY, DeploymentStatus::Live, RECOVERY, false);
+
+        let queued = |at| DeploymentRecord::queued(&of, RECOVERY, at);
+        let mut failed = DeploymentRecord { status: DeploymentStatus::Failed, ..queued(now()) };
+        let mut pauses = Vec::new();
+        for _ in 0..40 {
+            pauses.push(next_try(&failed).duration_since(failed.updated_at).as_secs());
+            let next = again(&failed, queued(next_try(&failed)));
+            assert_eq!((&next.id, next.created_at), (&failed.id, failed.created_at), "it stays one");
+            assert_eq!((next.status, next.spec.error.as_ref()), (DeploymentStatus::Queued, None));
+            failed = DeploymentRecord { status: DeploymentStatus::Failed, ..next };
+        }
+        assert_eq!(pauses[..9], [30, 60, 120, 240, 480, 960, 1920, 3600, 3600]);
+        assert_eq!(pauses.last(), Some(&RETRY_SECONDS_MAX));
+    }
+}

@@ -1,0 +1,38 @@
+//! What stands behind a host name: an app's own (`<name>.<domain>`, `<id>.<domain>`), or a domain it was given.
+
+use std::sync::Arc;
+
+use pandastack_edge::{AppRoute, Instances, RouteUnavailable};
+use pandastack_store::StoreError;
+use pandastack_store::apps::AppStore;
+use pandastack_store::apps::record::AppRecord;
+
+/// What stands behind a name; `None` when it is no app's.
+pub async fn find(store: &dyn AppStore, name: &str) -> Result<Option<AppRoute>, RouteUnavailable> {
+    let unavailable = |error: StoreError| RouteUnavailable(error.to_string());
+    let Some(app) = app_of(store, name).await.map_err(unavailable)? else { return Ok(None) };
+    let Some(active) = &app.active else {
+        let why = format!("app `{}` has no live deployment yet; deploy it first", app.name);
+        return Ok(Some(AppRoute::NotServing(why)));
+    };
+    let live = store.deployment(&app.id, active).await.map_err(unavailable)?;
+    let port = live.spec.start.as_ref().map_or(app.spec.port, |start| start.port);
+    let sandboxes: Arc<[_]> = live.spec.machines().cloned().collect();
+    let always = app.spec.min_instances as usize;
+    Ok((!sandboxes.is_empty()).then_some(AppRoute::Serving(Instances { sandboxes, always, port })))
+}
+
+async fn app_of(store: &dyn AppStore, name: &str) -> Result<Option<AppRecord>, StoreError> {
+    let id = match store.app_of_domain(name).await? {
+        Some(id) => id.to_string(),
+        None => match name.split_once('.') {
+            Some((label, _)) => label.to_owned(),
+            None => return Ok(None),
+        },
+    };
+    match store.app(None, &id).await {
+        Ok(app) => Ok(Some(app).filter(|app| !app.spec.deleting)),
+        Err(StoreError::NotFound { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}

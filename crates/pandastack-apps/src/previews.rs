@@ -1,0 +1,448 @@
+//! Previews: what a pull request would make of an app, at an address of its own.
+//!
+//! A preview is an app whose record names the one that it belongs to. So it is built, served, put to sleep, recovered and
+//! deleted by what does that for apps, in machines of its own. Its settings are those of its app at the time they are
+//! needed ([`settled`]), over the variables of its repository ([`crate::preview_repos`]); only what it is a preview of is its own.
+//!
+//! ```text
+//!   opened, new commits --> its record is made or changed --> a deployment, queued
+//!   closed --> its record is marked --> machines, then rows deleted (crate::removal)
+//! ```
+//!
+//! Must hold: a preview of a fork never sees a secret, be it a variable, the repository's token, or what a machine that
+//! had them keeps; no preview begins from what its app installed, since production's variables were there; a delivery
+//! that comes late brings nothing back that was closed after it, and ends nothing that was opened again after it; one that is
+//! opened again while it is removed comes back once it is gone.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use http::{HeaderMap, StatusCode};
+use jiff::Timestamp;
+use pandastack_rest::url::beside;
+use pandastack_rest::{ApiResult, Caller};
+use pandastack_store::apps::record::{AppRecord, AppSpec, DeploymentRecord, EnvEntry, PullSpec};
+use pandastack_store::clock::now;
+use pandastack_store::{self as store, StoreError};
+use pandastack_types::api::{self, AppPreviews, HookAnswer, Items};
+use pandastack_types::limits::CLOSED_PULLS_KEPT;
+use pandastack_types::{Error, ErrorBody, Result};
+
+use crate::deploy::change;
+use crate::git::shown_url;
+use crate::hooks::delivery;
+use crate::pulls::{Change, Pull};
+use crate::routes::{OfApp, queued};
+use crate::state::Apps;
+use crate::{preview_repos, removal, view};
+
+/// What began a preview's deployment.
+const TRIGGER: &str = "pull_request";
+
+/// Beginning of a preview's name; no app may have one like it.
+const NAME_START: &str = "pr-";
+
+/// Name of a preview.
+fn name_of(app: &AppRecord, number: u32) -> String {
+    format!("{NAME_START}{number}-{}", app.name)
+}
+
+/// Whether a name could be that of a preview.
+pub(crate) fn is_name(name: &str) -> bool {
+    let number = name.strip_prefix(NAME_START).and_then(|rest| rest.split_once('-'));
+    number.is_some_and(|(number, _)| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()))
+}
+
+/// An app as it is built and served: a preview has the settings of its app.
+pub(crate) async fn settled(apps: &Apps, record: AppRecord) -> store::Result<AppRecord> {
+    let Some(of) = &record.preview_of else { return Ok(record) };
+    let of = apps.store.app(None, of.as_str()).await?;
+    let repos = apps.repos.preview_repos(&of.workspace).await?;
+    let shared = preview_repos::of_app(&repos, &of.spec).map(|repo| repo.env.clone());
+    Ok(AppRecord { spec: overlaid(record.spec, of.spec, shared.unwrap_or_default()), ..record })
+}
+
+/// The settings of a preview: those of its app, over the variables of its repository.
+fn overlaid(own: AppSpec, of: AppSpec, shared: BTreeMap<String, EnvEntry>) -> AppSpec {
+    // Without a word on where it comes from, it is treated as what can do most harm.
+    let fork = own.pull.as_ref().is_none_or(|pull| pull.fork);
+    let mut spec = AppSpec {
+        git_url: of.git_url.clone().map(|url| if fork { shown_url(&url) } else { url }),
+        git_token: of.git_token.clone().filter(|_| !fork),
+        git_deploy_key: of.git_deploy_key.clone().filter(|_| !fork),
+        webhook_secret: None,
+        previews: AppPreviews::Off,
+        // Each would hold memory until its pull request is closed.
+        min_instances: 0,
+        max_instances: 1,
+        closed_pulls: Default::default(),
+        cache: own.cache,
+        cache_shape: own.cache_shape,
+        deleting: own.deleting,
+        pull: Some(own.pull.unwrap_or_else(|| PullSpec { fork: true, ..PullSpec::default() })),
+        ..of
+    };
+    let seen = |spec: &AppSpec| -> BTreeMap<String, EnvEntry> {
+        spec.seen_env().map(|(key, entry)| (key.clone(), entry.clone())).collect()
+    };
+    let nearer = seen(&spec);
+    spec.env = shared;
+    spec.env = seen(&spec);
+    spec.env.extend(nearer);
+    spec.databases = spec.seen_databases().map(|(env, one)| (env.clone(), one.clone())).collect();
+    spec
+}
+
+/// Carries out what a delivery says of a pull request.
+pub(crate) async fn take(
+    apps: &Arc<Apps>,
+    of: &AppRecord,
+    pull: Pull,
+    headers: &HeaderMap,
+) -> Result<(StatusCode, HookAnswer)> {
+    let answer = HookAnswer { deployment_id: None, preview: Some(name_of(of, pull.number)), ignored: None };
+    let ignored = |why: &str| HookAnswer { preview: None, ignored: Some(why.to_owned()), ..answer.clone() };
+    if pull.change == Change::Closed {
+        return Ok(match close(apps, of, &pull).await? {
+            Closed::Going => (StatusCode::ACCEPTED, answer),
+            Closed::Late => (StatusCode::OK, ignored("a newer change of the pull request is already known")),
+            Closed::NotThere => (StatusCode::OK, ignored("the pull request has no preview")),
+        });
+    }
+    let closed_at = of.spec.closed_pulls.get(&pull.number);
+    let late = closed_at.zip(pull.at).is_some_and(|(closed_at, at)| at <= *closed_at);
+    if late && pull.change != Change::Reopened {
+        return Ok((StatusCode::OK, ignored("the pull request was closed after this")));
+    }
+    let Some(preview) = ensure(apps, of, &pull).await? else {
+        return Ok((StatusCode::OK, ignored("a newer change of the pull request is already known")));
+    };
+    let mut new = DeploymentRecord::queued(&preview, TRIGGER, now());
+    new.spec.git_ref = Some(pull.commit.clone());
+    new.spec.git_commit = Some(pull.commit);
+    new.spec.address = Some(beside(headers, &preview.name));
+    new.spec.delivery = delivery(headers);
+    if !apps.store.insert_deployment_unless(&new, &|all| new.is_delivered(all)).await? {
+        return Ok((StatusCode::OK, ignored("this delivery was already processed")));
+    }
+    let (status, Json(deployment)) = queued(apps, new);
+    Ok((status, HookAnswer { deployment_id: Some(deployment.id), ..answer }))
+}
+
+/// The preview of a pull request, made or brought up to date. `None` if it knows of a newer change.
+async fn ensure(apps: &Arc<Apps>, of: &AppRecord, pull: &Pull) -> Result<Option<AppRecord>> {
+    let name = name_of(of, pull.number);
+    let found = match apps.store.app(None, &name).await {
+        Ok(found) => found,
+        Err(StoreError::NotFound { .. }) => {
+            let new = new_preview(of, name.clone(), pull);
+            match apps.store.insert_app(&new).await {
+                Ok(()) => {
+                    apps.sandboxes.names_changed();
+                    return Ok(Some(new));
+                }
+                // Another delivery was faster by a moment.
+                Err(StoreError::Exists { .. }) => apps.store.app(None, &name).await?,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(error) => return Err(error.into()),
+    };
+    if found.preview_of.as_ref() != Some(&of.id) {
+        let message = format!("the name `{name}` belongs to another app; delete it to get this preview");
+        return Err(Error::conflict(message));
+    }
+    if found.spec.deleting {
+        // Its host tells of this once: a refusal would leave a pull request that is open without a preview.
+        removal::wait(apps, &found).await?;
+        let of = apps.store.app(None, of.id.as_str()).await?;
+        let closed_at = of.spec.closed_pulls.get(&pull.number);
+        if of.spec.deleting || closed_at.zip(pull.at).is_some_and(|(closed_at, at)| at < *closed_at) {
+            return Ok(None);
+        }
+        return Box::pin(ensure(apps, &of, pull)).await;
+    }
+    let changed = change(apps, &found.id, |record| note_pull(&mut record.spec, pull)).await?;
+    let is_newest = changed.spec.pull.as_ref().is_some_and(|known| known.commit == pull.commit);
+    Ok(is_newest.then_some(changed))
+}
+
+/// Notes what became of a pull request, unless something newer is known.
+fn note_pull(spec: &mut AppSpec, pull: &Pull) {
+    if is_newer_known(spec, pull) {
+        return;
+    }
+    let known = spec.pull.clone().unwrap_or_default();
+    // What was installed while it was trusted is not for a fork.
+    if pull.fork && !known.fork {
+        (spec.cache, spec.cache_shape) = (None, None);
+    }
+    spec.pull = Some(PullSpec { fork: pull.fork || known.fork, ..pull_spec(pull) });
+}
+
+fn new_preview(of: &AppRecord, name: String, pull: &Pull) -> AppRecord {
+    let spec = AppSpec { pull: Some(pull_spec(pull)), ..AppSpec::default() };
+    AppRecord { preview_of: Some(of.id.clone()), ..AppRecord::new(of.workspace.clone(), name, spec, now()) }
+}
+
+fn pull_spec(pull: &Pull) -> PullSpec {
+    PullSpec {
+        number: pull.number,
+        title: pull.title.clone(),
+        branch: pull.branch.clone(),
+        url: pull.url.clone(),
+        commit: pull.commit.clone(),
+        fork: pull.fork,
+        told_at: pull.at,
+    }
+}
+
+/// What became of a delivery that says that a pull request is closed.
+enum Closed {
+    /// Its preview is being removed.
+    Going,
+    /// It was changed after that, so it is open.
+    Late,
+    /// It has no preview.
+    NotThere,
+}
+
+/// Notes that a pull request is closed and begins to remove its preview.
+async fn close(apps: &Arc<Apps>, of: &AppRecord, pull: &Pull) -> Result<Closed> {
+    let at = pull.at.unwrap_or_else(now);
+    change(apps, &of.id, |record| note_closed(&mut record.spec, pull.number, at)).await?;
+    let preview = match apps.store.app(None, &name_of(of, pull.number)).await {
+        Ok(found) if found.preview_of.as_ref() == Some(&of.id) => found,
+        Ok(_) | Err(StoreError::NotFound { .. }) => return Ok(Closed::NotThere),
+        Err(error) => return Err(error.into()),
+    };
+    // Decided where it is written, so that a delivery which opens it again at this moment is seen.
+    let marked = removal::mark_if(apps, &preview.id, |spec| !is_newer_known(spec, pull)).await?;
+    if !marked {
+        return Ok(Closed::Late);
+    }
+    // The answer does not wait: what is marked is removed also if this process ends.
+    removal::begin(apps, preview.id);
+    Ok(Closed::Going)
+}
+
+/// Whether a preview knows of a change after what a delivery tells. Of two in the same second neither is newer.
+fn is_newer_known(spec: &AppSpec, pull: &Pull) -> bool {
+    let known = spec.pull.as_ref().and_then(|known| known.told_at);
+    known.zip(pull.at).is_some_and(|(known, at)| at < known)
+}
+
+/// Remembers the newest [`CLOSED_PULLS_KEPT`].
+fn note_closed(spec: &mut AppSpec, number: u32, at: Timestamp) {
+    let last = spec.closed_pulls.entry(number).or_insert(at);
+    *last = at.max(*last);
+    while spec.closed_pulls.len() > CLOSED_PULLS_KEPT {
+        let Some(oldest) = spec.closed_pulls.iter().min_by_key(|(_, at)| **at).map(|(number, _)| *number)
+        else {
+            return;
+        };
+        spec.closed_pulls.remove(&oldest);
+    }
+}
+
+/// The preview that a path names.
+async fn of_path(apps: &Apps, caller: &Caller, of: &OfApp) -> Result<AppRecord> {
+    let record = of.find(apps, caller).await?;
+    let unknown = || Error::not_found("preview", &of.second);
+    let number: u32 = of.second.parse().map_err(|_| unknown())?;
+    let mut all = apps.store.previews(&record.id).await?.into_iter();
+    all.find(|one| one.spec.pull.as_ref().is_some_and(|pull| pull.number == number) && !one.spec.deleting)
+        .ok_or_else(unknown)
+}
+
+/// Previews of an app, oldest first.
+#[utoipa::path(get, path = "/v1/apps/{id}/previews", tag = "apps", operation_id = "list_app_previews",
+    params(("id" = String, Path)),
+    responses((status = 200, body = Items<api::AppPreview>), (status = 404, body = ErrorBody)))]
+pub async fn list(
+    State(apps): State<Arc<Apps>>,
+    caller: Caller,
+    of: OfApp,
+    headers: HeaderMap,
+) -> ApiResult<Json<Items<api::AppPreview>>> {
+    let record = of.find(&apps, &caller).await?;
+    let mut items = Vec::new();
+    for preview in apps.store.previews(&record.id).await? {
+        if !preview.spec.deleting {
+            items.push(view::preview(&apps, &headers, preview).await?);
+        }
+    }
+    Ok(Json(Items { items }))
+}
+
+/// The preview of one pull request.
+#[utoipa::path(get, path = "/v1/apps/{id}/previews/{number}", tag = "apps", operation_id = "get_app_preview",
+    params(("id" = String, Path), ("number" = u32, Path)),
+    responses((status = 200, body = api::AppPreview), (status = 404, body = ErrorBody)))]
+pub async fn show(
+    State(apps): State<Arc<Apps>>,
+    caller: Caller,
+    of: OfApp,
+    headers: HeaderMap,
+) -> ApiResult<Json<api::AppPreview>> {
+    let preview = of_path(&apps, &caller, &of).await?;
+    Ok(Json(view::preview(&apps, &headers, preview).await?))
+}
+
+/// Remove a preview. The next commit of its pull request makes it anew.
+#[utoipa::path(delete, path = "/v1/apps/{id}/previews/{number}", tag = "apps", operation_id = "delete_app_preview",
+    params(("id" = String, Path), ("number" = u32, Path)),
+    responses((status = 204), (status = 404, body = ErrorBody)))]
+pub async fn remove(State(apps): State<Arc<Apps>>, caller: Caller, of: OfApp) -> ApiResult<StatusCode> {
+    let preview = of_path(&apps, &caller, &of).await?;
+    removal::run(&apps, preview.id).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+#[cfg(test)]
+mod tests {
+    use pandastack_types::api::EnvScope;
+
+    use super::*;
+
+    fn entry(secret: bool, scope: EnvScope) -> EnvEntry {
+        EnvEntry { value: "v".into(), secret, scope, stage: Default::default(), updated_at: now() }
+    }
+
+    fn production() -> AppSpec {
+        AppSpec {
+            git_url: Some("https://me:pass@git.example/a.git".into()),
+            git_token: Some("t0ken".into()),
+            git_deploy_key: Some("k3y".into()),
+            webhook_secret: Some("hush".into()),
+            port: 3000,
+            cache: Some("installed".parse().unwrap()),
+            env: [
+                ("OPEN", entry(false, EnvScope::All)),
+                ("SECRET", entry(true, EnvScope::All)),
+                ("LIVE", entry(false, EnvScope::Production)),
+                ("LIVE_SECRET", entry(true, EnvScope::Production)),
+                ("TRIAL", entry(false, EnvScope::Preview)),
+                ("TRIAL_SECRET", entry(true, EnvScope::Preview)),
+            ]
+            .map(|(key, entry)| (key.to_owned(), entry))
+            .into(),
+            ..AppSpec::default()
+        }
+    }
+
+    fn preview(fork: bool) -> AppSpec {
+        let pull = PullSpec { number: 7, fork, ..PullSpec::default() };
+        overlaid(AppSpec { pull: Some(pull), ..AppSpec::default() }, production(), shared())
+    }
+
+    /// What the repository says of its previews.
+    fn shared() -> BTreeMap<String, EnvEntry> {
+        let of = |value: &str, secret| EnvEntry { value: value.into(), ..entry(secret, EnvScope::Preview) };
+        let all = [
+            ("SHARED", of("shared", false)),
+            ("SHARED_SECRET", of("hidden", true)),
+            ("OPEN", of("shared", false)),
+            ("LIVE", of("shared", false)),
+            ("SECRET", of("shared", false)),
+            ("TRIAL", of("hidden", true)),
+        ];
+        all.map(|(key, entry)| (key.to_owned(), entry)).into()
+    }
+
+    #[test]
+    fn a_preview_sees_what_is_meant_for_it() {
+        let keys = |spec: &AppSpec| spec.seen_env().map(|(key, _)| key.clone()).collect::<Vec<_>>();
+        assert_eq!(keys(&production()), ["LIVE", "LIVE_SECRET", "OPEN", "SECRET"]);
+        let own = preview(false);
+        assert_eq!(
+            keys(&own),
+            ["LIVE", "OPEN", "SECRET", "SHARED", "SHARED_SECRET", "TRIAL", "TRIAL_SECRET"]
+        );
+        let value = |key: &str| own.env[key].value.as_str();
+        assert_eq!([value("OPEN"), value("SECRET"), value("TRIAL")], ["v"; 3], "the app's own are nearer");
+        assert_eq!(value("LIVE"), "shared", "the app's own is not for previews");
+        assert_eq!((own.port, own.git_token.as_deref()), (3000, Some("t0ken")));
+        assert_eq!(own.git_deploy_key.as_deref(), Some("k3y"));
+        assert_eq!((own.cache, own.webhook_secret), (None, None), "neither is for a preview");
+        assert!(!own.env.contains_key("LIVE_SECRET"), "also where variables are shown");
+    }
+
+    #[test]
+    fn a_preview_begins_from_its_own_machine_while_that_is_of_its_app_s_kind() {
+        let installed: pandastack_types::SnapshotId = "own".parse().unwrap();
+        let mut own = AppSpec::default();
+        own.set_cache(installed.clone(), production().shape());
+        let overlaid = |own: AppSpec, of| overlaid(own, of, shared());
+        assert_eq!(overlaid(own.clone(), production()).usable_cache(), Some(&installed));
+        let larger = AppSpec { memory_mb: Some(4096), ..production() };
+        assert_eq!(overlaid(own, larger).usable_cache(), None);
+    }
+
+    #[test]
+    fn a_fork_sees_no_secret() {
+        let unknown = overlaid(AppSpec::default(), production(), shared());
+        for fork in [preview(true), unknown] {
+            assert_eq!(fork.env.keys().collect::<Vec<_>>(), ["LIVE", "OPEN", "SECRET", "SHARED", "TRIAL"]);
+            assert!(fork.env.values().all(|entry| !entry.secret));
+            assert_eq!(fork.env["SECRET"].value, "shared", "a plain one of the repository");
+            assert_eq!(fork.git_token, None);
+            assert_eq!(fork.git_url.as_deref(), Some("https://git.example/a.git"));
+            let said = serde_json::to_string(&fork).unwrap();
+            assert!(
+                !["t0ken", "k3y", "hush", "pass", "hidden"].iter().any(|secret| said.contains(secret)),
+                "{said}"
+            );
+        }
+    }
+
+    #[test]
+    fn closed_ones_are_remembered_up_to_a_limit() {
+        let mut spec = AppSpec::default();
+        let at = |seconds: usize| Timestamp::from_second(seconds as i64).unwrap();
+        for number in 0..=CLOSED_PULLS_KEPT {
+            note_closed(&mut spec, u32::try_from(number).unwrap(), at(number));
+        }
+        assert_eq!(spec.closed_pulls.len(), CLOSED_PULLS_KEPT);
+        assert!(!spec.closed_pulls.contains_key(&0), "the oldest is forgotten");
+        note_closed(&mut spec, 7, at(1));
+        assert_eq!(spec.closed_pulls[&7], at(7), "one that comes late says nothing new");
+    }
+
+    #[test]
+    fn what_comes_late_is_known_by_its_time() {
+        let at = |seconds| Timestamp::from_second(seconds).ok();
+        let told = |told_at| AppSpec {
+            pull: Some(PullSpec { told_at, ..PullSpec::default() }),
+            ..AppSpec::default()
+        };
+        let closed = |at| Pull {
+            change: Change::Closed,
+            number: 7,
+            title: String::new(),
+            branch: String::new(),
+            base: String::new(),
+            commit: String::new(),
+            url: None,
+            fork: false,
+            at,
+        };
+        assert!(is_newer_known(&told(at(5)), &closed(at(4))), "it was opened again after that");
+        for (known, tells) in [(at(5), at(5)), (at(5), at(6)), (None, at(1)), (at(5), None)] {
+            assert!(!is_newer_known(&told(known), &closed(tells)), "{known:?} {tells:?}");
+        }
+        assert!(!is_newer_known(&AppSpec::default(), &closed(at(1))));
+    }
+
+    #[test]
+    fn no_app_may_have_a_preview_s_name() {
+        for name in ["pr-1-shop", "pr-12-a-b"] {
+            assert!(is_name(name), "{name}");
+        }
+        for name in ["pr-shop", "pr-1", "pr--shop", "pr-1a-shop", "shop"] {
+            assert!(!is_name(name), "{name}");
+        }
+    }
+}

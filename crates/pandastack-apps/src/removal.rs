@@ -1,0 +1,110 @@
+//! Deleting an app: first it is marked, so that nothing finds it any more; then its machines and snapshots go, then its
+//! rows. Its previews go with it.
+//!
+//! Must hold: what is marked is removed, also if this process ends meanwhile: [`sweep`] finds it again, and previews whose
+//! app is gone.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pandastack_store::StoreError;
+use pandastack_store::apps::record::{AppRecord, AppSpec};
+use pandastack_types::{AppId, Error, ErrorCode, Result};
+use tokio::sync::broadcast::error::RecvError;
+
+use crate::activity::Stop;
+use crate::deploy::change;
+use crate::state::Apps;
+use crate::tidy;
+
+/// Longest wait for an app that is being removed; its machines end within seconds where their hosts answer.
+const GONE_WAIT: Duration = Duration::from_secs(300);
+
+/// Deletes an app with its previews; finishes even if the caller goes away.
+pub(crate) async fn run(apps: &Arc<Apps>, id: AppId) -> Result<()> {
+    mark(apps, &id).await?;
+    let owner = Arc::clone(apps);
+    apps.sandboxes.owned(async move { finish(&owner, &id).await }).await
+}
+
+/// From here on nothing finds it.
+pub(crate) async fn mark(apps: &Apps, id: &AppId) -> Result<()> {
+    mark_if(apps, id, |_| true).await.map(drop)
+}
+
+/// The same, unless its settings speak against it at the moment of writing. Answers whether it is marked.
+pub(crate) async fn mark_if(apps: &Apps, id: &AppId, may: impl Fn(&AppSpec) -> bool) -> Result<bool> {
+    let changed = change(apps, id, |record| record.spec.deleting |= may(&record.spec)).await?;
+    apps.sandboxes.names_changed();
+    Ok(changed.spec.deleting)
+}
+
+/// Removes what is marked, in the background.
+pub(crate) fn begin(apps: &Arc<Apps>, id: AppId) {
+    let owner = Arc::clone(apps);
+    apps.sandboxes.tasks.spawn(async move {
+        if let Err(error) = finish(&owner, &id).await {
+            tracing::warn!(app = %id, %error, cause = error.causes(), "an app is deleted later");
+        }
+    });
+}
+
+/// Waits until an app that is marked is gone.
+pub(crate) async fn wait(apps: &Apps, of: &AppRecord) -> Result<()> {
+    let mut changes = apps.sandboxes.names.subscribe();
+    let gone = async {
+        loop {
+            if let Err(StoreError::NotFound { .. }) = apps.store.app(None, of.id.as_str()).await {
+                return Ok(());
+            }
+            // Its end is a change of names. One that was missed is found by looking again.
+            if let Err(RecvError::Closed) = changes.recv().await {
+                std::future::pending::<()>().await;
+            }
+        }
+    };
+    let late = || {
+        let message = format!("`{}` is still being deleted; send the delivery again in a moment", of.name);
+        Error::new(ErrorCode::Unavailable, message)
+    };
+    tokio::select! {
+        gone = gone => gone,
+        () = tokio::time::sleep(GONE_WAIT) => Err(late()),
+        () = apps.sandboxes.shutdown.cancelled() => Err(late()),
+    }
+}
+
+async fn finish(apps: &Arc<Apps>, id: &AppId) -> Result<()> {
+    for preview in apps.store.previews(id).await? {
+        mark(apps, &preview.id).await?;
+        finish_one(apps, &preview.id).await?;
+    }
+    finish_one(apps, id).await
+}
+
+async fn finish_one(apps: &Arc<Apps>, id: &AppId) -> Result<()> {
+    // Two at once would stumble over each other's machines.
+    let Some(_removing) = apps.activity.removing(id) else { return Ok(()) };
+    match apps.activity.running(id) {
+        // Its own end tidies up, and with that deletes the app.
+        Some(running) if apps.activity.stop(&running, Stop::Canceled) => Ok(()),
+        _ => tidy::app(apps, id).await,
+    }
+}
+
+/// Removes what was marked and is still there, and previews without an app.
+pub(crate) async fn sweep(apps: &Arc<Apps>) -> Result<()> {
+    let all = apps.store.apps(None).await?;
+    let there: HashSet<_> = all.iter().filter(|one| !one.spec.deleting).map(|one| one.id.clone()).collect();
+    for one in &all {
+        let orphan = one.preview_of.as_ref().is_some_and(|of| !there.contains(of));
+        if orphan && !one.spec.deleting {
+            mark(apps, &one.id).await?;
+        }
+        if (orphan || one.spec.deleting) && apps.activity.running(&one.id).is_none() {
+            begin(apps, one.id.clone());
+        }
+    }
+    Ok(())
+}

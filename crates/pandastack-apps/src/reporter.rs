@@ -1,0 +1,177 @@
+//! Tells repositories' hosts how deployments go: `pending` when one begins, and how it ended.
+//!
+//! Takes no input: deployments whose state was not told are found in the store, so a restart of the server forgets none.
+//! A status may then arrive twice, which changes nothing.
+//!
+//! Must hold: no deployment waits for this or fails by it; a host that does not answer is tried [`TRIES_MAX`] times, one
+//! that refuses once; requests go nowhere that the webhooks of schedules could not go either.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use pandastack_store::StoreError;
+use pandastack_store::apps::Untold;
+use pandastack_store::apps::record::{AppRecord, DeploymentRecord};
+use pandastack_types::{AppId, DeploymentId, Result};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::commit_status::{self, Report, State};
+use crate::log;
+use crate::state::Apps;
+
+/// Times that one state of a deployment is tried to be told.
+const TRIES_MAX: u32 = 5;
+/// Before the second try; doubles with each.
+const RETRY_WAIT: Duration = Duration::from_secs(2);
+/// Deployments looked at together; the rest follows when these are told.
+const REPORTS_PER_LOOK: u32 = 256;
+/// Hosts told at once.
+const REPORTS_AT_ONCE: usize = 8;
+/// Every line of a log is news; between two looks is at least this.
+const LOOK_PAUSE: Duration = Duration::from_millis(500);
+/// Longest pause: after a failure of the store nobody tells when to look again.
+const LOOK_EVERY: Duration = Duration::from_secs(30);
+
+/// How often something was tried, and when again.
+struct Tried {
+    times: u32,
+    again_at: Instant,
+}
+
+/// What became of one deployment's report.
+enum Outcome {
+    /// It is told, or there is nothing to tell.
+    Settled,
+    /// To be tried again.
+    Failed(String),
+    /// Never to be tried again.
+    Refused(String),
+}
+
+/// Tells until shutdown.
+pub async fn run(apps: Arc<Apps>) {
+    let mut news = apps.activity.follow();
+    let mut tried = HashMap::new();
+    loop {
+        if let Err(error) = look(&apps, &mut tried).await {
+            tracing::warn!(%error, cause = error.causes(), "commit statuses are looked at again soon");
+        }
+        tokio::select! {
+            () = apps.sandboxes.shutdown.cancelled() => return,
+            () = pause(&mut news, &tried) => {}
+        }
+    }
+}
+
+/// Until there may be something to tell.
+async fn pause(news: &mut watch::Receiver<u64>, tried: &HashMap<DeploymentId, Tried>) {
+    tokio::time::sleep(LOOK_PAUSE).await;
+    let next = tried.values().map(|tried| tried.again_at).min();
+    let latest = Instant::now() + LOOK_EVERY;
+    // The sender lives as long as the server.
+    let _ = tokio::time::timeout_at(next.map_or(latest, |next| next.min(latest)), news.changed()).await;
+}
+
+async fn look(apps: &Arc<Apps>, tried: &mut HashMap<DeploymentId, Tried>) -> Result<()> {
+    let now = Instant::now();
+    let all = apps.store.untold_deployments(REPORTS_PER_LOOK).await?;
+    tried.retain(|id, _| all.iter().any(|one| one.deployment.id == *id));
+    let due = all.into_iter().filter(|one| {
+        let waits = tried.get(&one.deployment.id).is_some_and(|tried| tried.again_at > now);
+        !(waits || one.is_begin_told && is_pending(&one.deployment))
+    });
+    let due: Vec<_> = due.collect();
+    let mut told = futures::stream::iter(due)
+        .map(|one| async move {
+            let outcome = tell(apps, &one.deployment).await;
+            (one, outcome)
+        })
+        .buffer_unordered(REPORTS_AT_ONCE);
+    while let Some((one, outcome)) = told.next().await {
+        settle(apps, tried, one, outcome?).await?;
+    }
+    Ok(())
+}
+
+fn is_pending(deployment: &DeploymentRecord) -> bool {
+    commit_status::state_of(deployment) == State::Pending
+}
+
+/// Writes down what became of a report.
+async fn settle(
+    apps: &Arc<Apps>,
+    tried: &mut HashMap<DeploymentId, Tried>,
+    one: Untold,
+    outcome: Outcome,
+) -> Result<()> {
+    let (id, pending) = (&one.deployment.id, is_pending(&one.deployment));
+    let times = tried.get(id).map_or(0, |tried| tried.times) + 1;
+    match outcome {
+        // Its commit may not be known yet; it is looked at again with its next change.
+        Outcome::Settled
+            if pending
+                && one.deployment.spec.git_commit.is_none()
+                && commit_status::is_told(&one.deployment) =>
+        {
+            return Ok(());
+        }
+        Outcome::Settled => {}
+        Outcome::Failed(_) if times < TRIES_MAX => {
+            let again_at = Instant::now() + RETRY_WAIT * 2u32.pow(times);
+            tried.insert(id.clone(), Tried { times, again_at });
+            return Ok(());
+        }
+        Outcome::Failed(why) | Outcome::Refused(why) => {
+            tracing::warn!(deployment = %id, why, "a commit's status was not told");
+            // While it is under way, its log has another writer.
+            if !pending {
+                let sentence = format!("the commit status could not be reported to the Git host: {why}");
+                log::append(apps, id, &sentence).await?;
+            }
+        }
+    }
+    tried.remove(id);
+    Ok(apps.store.put_told(id, !pending).await?)
+}
+
+async fn tell(apps: &Apps, deployment: &DeploymentRecord) -> Result<Outcome> {
+    for report in reports(apps, deployment).await? {
+        match apps.webhooks.deliver_with("git_api_url", &report.url, report.headers, &report.body).await {
+            Ok(()) => {}
+            Err(error) if error.is_refusal() => return Ok(Outcome::Refused(error.to_string())),
+            Err(error) => return Ok(Outcome::Failed(error.to_string())),
+        }
+    }
+    Ok(Outcome::Settled)
+}
+
+async fn reports(apps: &Apps, deployment: &DeploymentRecord) -> Result<Vec<Report>> {
+    if !commit_status::is_told(deployment) {
+        return Ok(Vec::new());
+    }
+    let Some(own) = find(apps, &deployment.app).await? else { return Ok(Vec::new()) };
+    // The token is the app's, and stays here also for a preview of a fork.
+    let of: AppRecord = match &own.preview_of {
+        None => own.clone(),
+        Some(of) => match find(apps, of).await? {
+            Some(of) => of,
+            None => return Ok(Vec::new()),
+        },
+    };
+    let context = match own.preview_of {
+        None => format!("pandastack/{}", of.name),
+        Some(_) => format!("pandastack/{} (preview)", of.name),
+    };
+    Ok(commit_status::reports(&of.spec, deployment, &context))
+}
+
+async fn find(apps: &Apps, id: &AppId) -> Result<Option<AppRecord>> {
+    match apps.store.app(None, id.as_str()).await {
+        Ok(found) => Ok(Some(found)),
+        Err(StoreError::NotFound { .. }) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,334 @@
+//! Apps and their deployments over HTTP.
+
+use std::sync::Arc;
+
+use axum::extract::{FromRequestParts, RawPathParams, State};
+use axum::response::Response;
+use axum::routing::{delete, get, patch, post, put};
+use axum::{Json, Router};
+use http::request::Parts;
+use http::{HeaderMap, StatusCode, header};
+use pandastack_rest::extract::is_set;
+use pandastack_rest::{ApiError, ApiResult, Caller, JsonBody, Query};
+use pandastack_store::apps::record::{AppRecord, AppSpec, DeploymentRecord};
+use pandastack_store::clock::now;
+use pandastack_types::api::{self, CreateApp, Deployment, DeploymentStatus, Items, RollbackApp, UpdateApp};
+use pandastack_types::{DeploymentId, Error, ErrorBody, Result};
+use serde::Deserialize;
+
+use crate::activity::Stop;
+use crate::state::Apps;
+use crate::{
+    check, databases, domains, env, log, preview_env, preview_repos, previews, removal, settings, tidy,
+    upload, view,
+};
+
+/// Calls that make something and take an `Idempotency-Key`.
+pub fn once_only<S>(apps: &Arc<Apps>) -> Router<S> {
+    Router::new()
+        .route("/apps", post(create))
+        .route("/apps/{id}/rollback", post(rollback))
+        .with_state(Arc::clone(apps))
+}
+
+/// The rest.
+pub fn repeatable<S>(apps: &Arc<Apps>) -> Router<S> {
+    Router::new()
+        .route("/apps", get(list))
+        .route("/apps/{id}", get(show).merge(patch(settings::update)).merge(delete(remove)))
+        .route("/apps/{id}/deploys", get(deploys).merge(post(upload::deploy)))
+        .route("/apps/{id}/deploys/{deployment}", get(deployment))
+        .route("/apps/{id}/deploys/{deployment}/logs", get(deploy_logs))
+        .route("/apps/{id}/deploys/{deployment}/cancel", post(cancel))
+        .route("/apps/{id}/restart", post(restart))
+        .route("/apps/{id}/runtime-logs", get(crate::runtime_logs::runtime_logs))
+        .route("/apps/{id}/metrics", get(crate::usage::metrics))
+        .route("/apps/{id}/keep-awake", post(crate::awake::keep_awake))
+        .route("/apps/{id}/env", get(env::list))
+        .route("/apps/{id}/env/import", post(env::import))
+        .route("/apps/{id}/env/{key}", put(env::set).merge(delete(env::remove)))
+        .route("/apps/{id}/previews", get(previews::list))
+        .route("/apps/{id}/previews/{number}", get(previews::show).merge(delete(previews::remove)))
+        .route("/preview-repos", get(preview_repos::list).merge(post(preview_repos::enable)))
+        .route("/preview-repos/{repo}", delete(preview_repos::disable))
+        .route("/repos/{repo}/preview-env", get(preview_env::list))
+        .route("/repos/{repo}/preview-env/import", post(preview_env::import))
+        .route("/repos/{repo}/preview-env/{key}", put(preview_env::set).merge(delete(preview_env::remove)))
+        .route("/apps/{id}/databases/{database}", put(databases::attach).merge(delete(databases::detach)))
+        .route("/apps/{id}/domains", get(domains::list).merge(post(domains::add)))
+        .route("/apps/{id}/domains/{domain}", get(domains::show).merge(delete(domains::remove)))
+        .with_state(Arc::clone(apps))
+}
+
+/// The app of a path, by id or name, and what comes after it.
+pub struct OfApp {
+    id: String,
+    pub(crate) second: String,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for OfApp {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> ApiResult<Self> {
+        let unknown = |_| Error::not_found("app", "?");
+        let params = RawPathParams::from_request_parts(parts, state).await.map_err(unknown)?;
+        let mut values = params.iter().map(|(_, value)| value.to_owned());
+        let (id, second) = (values.next().unwrap_or_default(), values.next().unwrap_or_default());
+        Ok(Self { id, second })
+    }
+}
+
+impl OfApp {
+    /// The app, if it is the caller's. A preview has the settings of its app.
+    pub(crate) async fn find(&self, apps: &Apps, caller: &Caller) -> Result<AppRecord> {
+        let unknown = || Error::not_found("app", &self.id);
+        let record = apps.store.app(Some(&caller.workspace), &self.id).await?;
+        if record.spec.deleting {
+            return Err(unknown());
+        }
+        Ok(previews::settled(apps, record).await?)
+    }
+
+    /// The same for a call that changes settings, which a preview has none of its own.
+    pub(crate) async fn find_own(&self, apps: &Apps, caller: &Caller) -> Result<AppRecord> {
+        let record = self.find(apps, caller).await?;
+        match &record.preview_of {
+            None => Ok(record),
+            Some(of) => Err(Error::conflict(format!(
+                "`{}` is a preview and uses the settings of its app; change the settings of `{of}`",
+                record.name
+            ))),
+        }
+    }
+
+    async fn deployment(&self, apps: &Apps, of: &AppRecord) -> Result<DeploymentRecord> {
+        let id: DeploymentId =
+            self.second.parse().map_err(|_| Error::not_found("deployment", &self.second))?;
+        Ok(apps.store.deployment(&of.id, &id).await?)
+    }
+}
+
+/// The host name that the caller reached the API by.
+fn api_host(headers: &HeaderMap) -> &str {
+    let host = headers.get(header::HOST).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    host.rsplit_once(':').map_or(host, |(name, _)| name)
+}
+
+/// Make an app. It serves nothing until it is deployed.
+#[utoipa::path(post, path = "/v1/apps", tag = "apps", request_body = CreateApp, responses((status = 201, body = api::App),
+    (status = 400, body = ErrorBody), (status = 409, body = ErrorBody), (status = 429, body = ErrorBody)))]
+pub async fn create(
+    State(apps): State<Arc<Apps>>,
+    caller: Caller,
+    headers: HeaderMap,
+    JsonBody(request): JsonBody<CreateApp>,
+) -> ApiResult<(StatusCode, Json<api::App>)> {
+    check::name(&request.name, api_host(&headers))?;
+    let CreateApp { name, settings: said, env, template, cpu, memory_mb } = request;
+    let begun = AppSpec::default();
+    let template = template.filter(|name| !name.is_empty()).or_else(|| Some(begun.template.clone()));
+    let said = UpdateApp { settings: said, env, template, cpu, memory_mb };
+    let spec = settings::revised(&apps, &begun, said)?;
+    let record = AppRecord::new(caller.workspace, name, spec, now());
+    apps.store.insert_app(&record).await?;
+    apps.activity.polls.notify_one();
+    apps.sandboxes.names_changed();
+    Ok((StatusCode::CREATED, Json(view::app(&apps, &headers, record).await?)))
+}
+
+/// Apps of the workspace, oldest first; without previews.
+#[utoipa::path(get, path = "/v1/apps", tag = "apps", responses((status = 200, body = Items<api::App>)))]
+pub async fn list(
+    State(apps): State<Arc<Apps>>,
+    caller: Caller,
+    headers: HeaderMap,
+) -> ApiResult<Json<Items<api::App>>> {
+    let mut items = Vec::new();
+    for record in apps.store.apps(Some(&caller.workspace)).await? {
+        if !record.spec.deleting && record.preview_of.is_none() {
+            items.push(view::app(&apps, &headers, record).await?);
+        }
+    }
+    Ok(Json(Items { items }))
+}
+
+/// One app, by id or name. Never wakes it.
+#[utoipa::path(get, path = "/v1/apps/{id}", tag = "apps", params(("id" = String, Path)), responses(
+    (status = 200, body = api::App), (status = 404, body = ErrorBody)))]
+pub async fn show(
+    State(apps): State<Arc<Apps>>,
+    caller: Caller,
+    of: OfApp,
+    headers: HeaderMap,
+) -> ApiResult<Json<api::App>> {
+    let record = of.find(&apps, &caller).await?;
+    Ok(Json(view::app(&apps, &headers, record).await?))
+}
+
+/// Delete an app with its versions, previews, logs and names.
+#[utoipa::path(delete, path = "/v1/apps/{id}", tag = "apps", params(("id" = String, Path)), responses(
+    (status = 204), (status = 404, body = ErrorBody)))]
+pub async fn remove(State(apps): State<Arc<Apps>>, caller: Caller, of: OfApp) -> ApiResult<StatusCode> {
+    let record = of.find(&apps, &caller).await?;
+    removal::run(&apps, record.id).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Deployments of an app, newest first.
+#[utoipa::path(get, path = "/v1/apps/{id}/deploys", tag = "apps", params(("id" = String, Path)), responses(
+    (status = 200, body = Items<Deployment>), (status = 404, body = ErrorBody)))]
+pub async fn deploys(
+    State(apps): State<Arc<Apps>>,
+    caller: Caller,
+    of: OfApp,
+) -> ApiResult<Json<Items<Deployment>>> {
+    let record = of.find(&apps, &caller).await?;
+    let deployments = apps.store.deployments(&record.id).await?;
+    Ok(Json(Items { items: view::deployments(&record, deployments) }))
+}
+
+/// One deployment, with its whole log.
+#[utoipa::path(get, path = "/v1/apps/{id}/deploys/{deployment}", tag = "apps",
+    params(("id" = String, Path), ("deployment" = DeploymentId, Path)),
+    responses((status = 200, body = Deployment), (status = 404, body = ErrorBody)))]
+pub async fn deployment(
+    State(apps): State<Arc<Apps>>,
+    caller: Caller,
+    of: OfApp,
+) -> ApiResult<Json<Deployment>> {
+    let record = of.find(&apps, &caller).await?;
+    let one = of.deployment(&apps, &record).await?;
+    let lines = apps.store.log_lines(&one.id, 0, u32::MAX).await?;
+    let all = view::deployments(&record, apps.store.deployments(&record.id).await?);
+    let mut shown =
+        all.into_iter().find(|shown| shown.id == one.id).unwrap_or_else(|| view::deployment(one, false));
+    shown.build_logs = Some(lines.join("\n"));
+    Ok(Json(shown))
+}
+
+/// Query parameters of the log of a deployment.
+#[derive(Deserialize)]
+pub struct LogArgs {
+    follow: Option<String>,
+}
+
+/// The log of a deployment as server-sent events, a line each, until it is over; with `follow=0`, what there is.
+#[utoipa::path(get, path = "/v1/apps/{id}/deploys/{deployment}/logs", tag = "apps",
+    params(("id" = String, Path), ("deployment" = DeploymentId, Path), ("follow" = Option<String>, Query)),
+    responses((status = 200, content_type = "text/event-stream", body = String), (status = 404, body = ErrorBody)))]
+pub async fn deploy_logs(
+    State(apps): State<Arc<Apps>>,
+    caller: Caller,
+    of: OfApp,
+    Query(args): Query<LogArgs>,
+) -> ApiResult<Response> {
+    let record = of.find(&apps, &caller).await?;
+    let one = of.deployment(&apps, &record).await?;
+    let follow = args.follow.is_none() || is_set(args.follow.as_deref());
+    Ok(log::respond(apps, one, follow))
+}
+
+/// Stop a deployment that is not live yet.
+#[utoipa::path(post, path = "/v1/apps/{id}/deploys/{deployment}/cancel", tag = "apps",
+    params(("id" = String, Path), ("deployment" = DeploymentId, Path)),
+    responses((status = 202, body = Deployment), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+pub async fn cancel(
+    State(apps): State<Arc<Apps>>,
+    caller: Caller,
+    of: OfApp,
+) -> ApiResult<(StatusCode, Json<Deployment>)> {
+    let record = of.find(&apps, &caller).await?;
+    let mut one = of.deployment(&apps, &record).await?;
+    if one.status == DeploymentStatus::Queued {
+        one.status = DeploymentStatus::Canceled;
+        (one.updated_at, one.finished_at) = (now(), Some(now()));
+        one.spec.error = Some("canceled".to_owned());
+        let machine = one.spec.build_machine.take();
+        if apps.store.put_deployment(&one, DeploymentStatus::Queued).await? {
+            log::append(&apps, &one.id, "canceled").await?;
+            if let Some(machine) = machine {
+                tidy::machine_behind(&apps, machine);
+            }
+            return Ok((StatusCode::ACCEPTED, Json(view::deployment(one, false))));
+        }
+        one = of.deployment(&apps, &record).await?;
+    }
+    if !apps.activity.stop(&one.id, Stop::Canceled) {
+        let message =
+            format!("deployment `{}` is {}; there is nothing to cancel", one.id, one.status.as_str());
+        return Err(Error::conflict(message).into());
+    }
+    Ok((StatusCode::ACCEPTED, Json(view::deployment(one, false))))
+}
+
+/// Queues a deployment.
+pub(crate) async fn queue(
+    apps: &Apps,
+    deployment: DeploymentRecord,
+) -> Result<(StatusCode, Json<Deployment>)> {
+    apps.store.insert_deployment(&deployment).await?;
+    Ok(queued(apps, deployment))
+}
+
+/// The answer about a deployment that was queued.
+pub(crate) fn queued(apps: &Apps, deployment: DeploymentRecord) -> (StatusCode, Json<Deployment>) {
+    apps.activity.work.notify_one();
+    apps.activity.tell();
+    (StatusCode::ACCEPTED, Json(view::deployment(deployment, false)))
+}
+
+/// Return to an earlier version: the one before the live one, unless another is named.
+#[utoipa::path(post, path = "/v1/apps/{id}/rollback", tag = "apps", params(("id" = String, Path)), request_body = RollbackApp,
+    responses((status = 202, body = Deployment), (status = 404, body = ErrorBody),
+    (status = 409, description = "There is none, or it is not kept any more", body = ErrorBody)))]
+pub async fn rollback(
+    State(apps): State<Arc<Apps>>,
+    caller: Caller,
+    of: OfApp,
+    JsonBody(request): JsonBody<RollbackApp>,
+) -> ApiResult<(StatusCode, Json<Deployment>)> {
+    let record = of.find(&apps, &caller).await?;
+    let all = apps.store.deployments(&record.id).await?;
+    let kept = tidy::needed(&record, &all).versions;
+    let live = all.iter().find(|one| Some(&one.id) == record.active.as_ref());
+    let target = match &request.deployment_id {
+        Some(id) => {
+            all.iter().find(|one| one.id == *id).ok_or_else(|| Error::not_found("deployment", id.as_str()))?
+        }
+        None => {
+            // Not one that was left by a rollback, nor one that is the live version under another id.
+            let earlier = |one: &&DeploymentRecord| {
+                one.status == DeploymentStatus::Superseded
+                    && kept.contains(&one.id)
+                    && live.is_none_or(|live| !live.shares_machines(one))
+            };
+            let none =
+                || Error::conflict(format!("app `{}` has no earlier deployment to return to", record.name));
+            all.iter().find(earlier).ok_or_else(none)?
+        }
+    };
+    if !kept.contains(&target.id) {
+        return Err(Error::conflict(format!(
+            "deployment `{}` is no longer kept; deploy its commit again, or choose one that is `kept`",
+            target.id
+        ))
+        .into());
+    }
+    let mut new = DeploymentRecord::returning_to(&record, target, "rollback", now());
+    new.spec.set_machines(target.spec.machines().cloned());
+    Ok(queue(&apps, new).await?)
+}
+
+/// Start the live version in new machines, with the settings and variables of now, and without building it again.
+#[utoipa::path(post, path = "/v1/apps/{id}/restart", tag = "apps", params(("id" = String, Path)), responses(
+    (status = 202, body = Deployment), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+pub async fn restart(
+    State(apps): State<Arc<Apps>>,
+    caller: Caller,
+    of: OfApp,
+) -> ApiResult<(StatusCode, Json<Deployment>)> {
+    let record = of.find(&apps, &caller).await?;
+    let none = || Error::conflict(format!("app `{}` has no live deployment; deploy it first", record.name));
+    let live = apps.store.deployment(&record.id, record.active.as_ref().ok_or_else(none)?).await?;
+    Ok(queue(&apps, DeploymentRecord::returning_to(&record, &live, "restart", now())).await?)
+}

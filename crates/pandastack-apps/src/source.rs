@@ -1,0 +1,357 @@
+//! Bringing a source into the machine that builds it, and looking at it there.
+//!
+//! Everything happens inside the machine: archives are unpacked and repositories fetched there, by its programs, so a
+//! hostile one hurts nobody else. A machine that was made from the last build still has what that installed; the old
+//! source goes, the installed packages stay.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use pandastack_detect::{DEPTH_MAX, FILES_MAX, TEXT_BYTES_MAX, View, interesting};
+use pandastack_store::apps::record::{AppRecord, DeploymentRecord, Source};
+use pandastack_types::api::{ExecRequest, StartProcess};
+use pandastack_types::{Error, Result};
+
+use crate::build::BuildError;
+use crate::git::{self, FETCH, KEEP_HOSTS, LAY_OUT, PREPARE, shown_url};
+use crate::log::Log;
+use crate::machine::SOURCE_DIR;
+use crate::machine::{BUILD_TAG, Machine};
+use crate::state::Apps;
+
+/// Where an uploaded archive lies.
+pub(crate) const ARCHIVE: &str = "/srv/source.archive";
+/// Seconds that fetching or unpacking a source may take.
+const SOURCE_SECONDS_MAX: u64 = 600;
+/// Earlier deployments whose commits a late push is compared with.
+const TOLD_MAX: usize = 50;
+/// Separates names from texts in what [`READ`] prints; no source has it in a name worth reading.
+const NAME_MARK: char = '\u{1e}';
+const TEXT_MARK: char = '\u{1f}';
+
+/// Removes the old source, but not what was installed or is a cache of its builder.
+const CLEAR: &str = r#"mkdir -p "$DIR" && cd "$DIR" &&
+find . -mindepth 1 \( -name node_modules -o -name .venv -o -path '*/.next/cache' \) -prune -o ! -type d -exec rm -f {} + &&
+find . -mindepth 1 -type d -empty ! -path '*/node_modules/*' ! -path '*/.venv/*' -delete"#;
+
+/// Unpacks; owners and special permissions of the archive mean nothing here. Histories stay out of the source, as those of fetched ones
+/// do: they may have what was removed from it, and the addresses of repositories with their passwords.
+const UNPACK: &str = r#"tar --extract --file "$ARCHIVE" --directory "$DIR" --no-same-owner --no-same-permissions --delay-directory-restore --exclude=.git"#;
+/// How tar's last lines begin after it said what is wrong.
+const TAR_ENDS: [&str; 4] = [
+    "tar: Exiting with failure",
+    "tar: Error is not recoverable",
+    "tar: Child returned",
+    "tar: Skipping to next header",
+];
+
+/// Prints the names of the files worth knowing.
+const LIST: &str = r#"cd "$DIR" && find . -mindepth 1 -maxdepth "$DEPTH" \( -name node_modules -o -name .git -o -name .venv -o -name .next \) -prune -o -type f -print | head -n "$MAX""#;
+/// Prints the beginnings of some files, each after its name.
+const READ: &str =
+    r#"cd "$DIR" && for file in "$@"; do printf '\036%s\037' "$file"; head -c "$BYTES" -- "$file"; done"#;
+
+/// Puts the source of a deployment into its machine. Answers the commit, if it has one.
+pub(crate) async fn bring(
+    apps: &Arc<Apps>,
+    machine: &Machine,
+    of: &AppRecord,
+    deployment: &DeploymentRecord,
+    from_git: bool,
+    log: &Log,
+) -> Result<Option<String>, BuildError> {
+    let script = match from_git {
+        false => format!("{CLEAR} && {UNPACK}"),
+        true => format!("{CLEAR} && ( {PREPARE}\n{FETCH}\n{KEEP_HOSTS}\n{LAY_OUT} )"),
+    };
+    let env = variables(apps, of, deployment, from_git, log).await?;
+    let exit = machine.run(&step(script, env, "/", SOURCE_SECONDS_MAX), log).await?;
+    if exit.exit_code != 0 || exit.timed_out {
+        return Err(match (from_git, cause(&exit.last_lines)) {
+            // What git printed stays in the log: errors of such deployments are shown to the repository's host too.
+            (true, _) => BuildError::step("fetching the source", &exit),
+            (false, None) => BuildError::step("unpacking the source", &exit),
+            (false, Some(cause)) => BuildError::step_because("unpacking the source", cause),
+        });
+    }
+    if !from_git {
+        return Ok(None);
+    }
+    if git::pin_host(apps, of, machine).await? {
+        log.say("recorded the SSH host key of the Git host; later fetches require the same key").await;
+    }
+    let commit = machine.exec(&shell("cat /srv/commit", &[])).await?;
+    Ok(Some(commit.stdout.trim().to_owned()).filter(|commit| !commit.is_empty()))
+}
+
+/// What tar said of why it failed, of the lines that it printed last.
+fn cause(last_lines: &[String]) -> Option<&str> {
+    let is_end = |line: &str| line.trim().is_empty() || TAR_ENDS.iter().any(|end| line.starts_with(end));
+    last_lines.iter().map(String::as_str).rfind(|line| !is_end(line))
+}
+
+/// Variables of the programs that bring a source.
+async fn variables(
+    apps: &Apps,
+    of: &AppRecord,
+    deployment: &DeploymentRecord,
+    from_git: bool,
+    log: &Log,
+) -> Result<BTreeMap<String, String>, BuildError> {
+    let mut env = BTreeMap::new();
+    if from_git {
+        let reference = deployment.spec.git_ref.clone().unwrap_or_else(|| of.spec.branch().to_owned());
+        let address = shown_url(of.spec.git_url.as_deref().unwrap_or_default());
+        log.say(format!("fetching {reference} of {address}")).await;
+        env = git::variables(apps, of).map_err(BuildError::Step)?;
+        env.insert("GIT_REF".to_owned(), reference);
+        env.insert("GIT_BRANCH".to_owned(), of.spec.branch().to_owned());
+        let (told, is_left) = told_before(apps, of, deployment).await?;
+        env.insert("GIT_TOLD".to_owned(), told);
+        env.insert("GIT_LEFT".to_owned(), if is_left { "1" } else { "" }.to_owned());
+    }
+    env.insert("DIR".to_owned(), SOURCE_DIR.to_owned());
+    env.insert("ARCHIVE".to_owned(), ARCHIVE.to_owned());
+    Ok(env)
+}
+
+/// Commits that a push may come late after, none for what was begun in other ways; and whether the branch was told to have left the one
+/// that was pushed.
+async fn told_before(
+    apps: &Apps,
+    of: &AppRecord,
+    deployment: &DeploymentRecord,
+) -> Result<(String, bool), BuildError> {
+    if deployment.spec.trigger != "push" || of.preview_of.is_some() {
+        return Ok((String::new(), false));
+    }
+    let all = apps.store.deployments(&of.id).await.map_err(Error::from)?;
+    Ok((may_be_at(&all, deployment).join(" "), is_left(&all, deployment)))
+}
+
+/// Commits that the branch may be at if a push comes late, by all deployments, newest first: those to which it was told to have come
+/// more often than to have left them. A host that still shows one which it left, such as where this push began, may only lag behind what
+/// it told; what was pushed is then fetched by its id, which works or fails and is not lost.
+fn may_be_at<'a>(all: &'a [DeploymentRecord], push: &DeploymentRecord) -> Vec<&'a str> {
+    let moves = Moves::of(all);
+    let mut seen: BTreeSet<_> = push.spec.git_ref.as_deref().into_iter().collect();
+    let fetched = all.iter().filter(|one| one.spec.source == Source::Git);
+    let commits = fetched.filter_map(|one| match moved(one) {
+        Some((_, after)) => Some(after),
+        None => one.spec.git_commit.as_deref(),
+    });
+    commits.filter(|commit| seen.insert(*commit) && moves.may_be_at(commit)).take(TOLD_MAX).collect()
+}
+
+/// Whether the branch was told to have left what was pushed as often as to have come to it. Of any other push it is not known whether
+/// it is late: those between may have said to be skipped, so that nobody noted them.
+fn is_left(all: &[DeploymentRecord], push: &DeploymentRecord) -> bool {
+    push.spec.git_ref.as_deref().is_some_and(|commit| !Moves::of(all).may_be_at(commit))
+}
+
+/// From where to where pushes moved the branch.
+struct Moves<'a>(Vec<(Option<&'a str>, &'a str)>);
+
+impl<'a> Moves<'a> {
+    fn of(all: &'a [DeploymentRecord]) -> Self {
+        let mut moves: Vec<_> = all.iter().filter_map(moved).collect();
+        // Hosts repeat what they told when somebody tries the webhook, or has two of them.
+        moves.dedup();
+        Self(moves)
+    }
+
+    fn may_be_at(&self, commit: &str) -> bool {
+        let came = self.0.iter().filter(|(_, after)| *after == commit).count();
+        let left = self.0.iter().filter(|(before, _)| *before == Some(commit)).count();
+        // What was deployed in other ways was found there at least once.
+        came.max(1) > left
+    }
+}
+
+/// From where to where a push moved the branch; what was built of a late one is not where it went.
+fn moved(one: &DeploymentRecord) -> Option<(Option<&str>, &str)> {
+    let is_push = one.spec.source == Source::Git && one.spec.trigger == "push";
+    Some((one.spec.git_before.as_deref(), one.spec.git_ref.as_deref().filter(|_| is_push)?))
+}
+
+/// A command of a build, followed to its end.
+pub(crate) fn step(script: String, env: BTreeMap<String, String>, cwd: &str, seconds: u64) -> StartProcess {
+    StartProcess {
+        exec: ExecRequest {
+            cmd: Some(script),
+            cwd: Some(cwd.to_owned()),
+            env: Some(env),
+            timeout_seconds: Some(seconds),
+            ..ExecRequest::default()
+        },
+        tag: Some(BUILD_TAG.to_owned()),
+        ..StartProcess::default()
+    }
+}
+
+/// A short command, with variables.
+pub(crate) fn shell(script: &str, env: &[(&str, &str)]) -> ExecRequest {
+    let env = env.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+    ExecRequest { cmd: Some(script.to_owned()), env: Some(env), ..ExecRequest::default() }
+}
+
+/// The text of a file at the root of the source in a machine, if it is there.
+pub(crate) async fn root_text(machine: &Machine, name: &str) -> Result<Option<String>> {
+    let (file, bytes) = (format!("{SOURCE_DIR}/{name}"), TEXT_BYTES_MAX.to_string());
+    let read =
+        shell(r#"[ ! -f "$FILE" ] || head -c "$BYTES" -- "$FILE""#, &[("FILE", &file), ("BYTES", &bytes)]);
+    Ok(Some(machine.exec(&read).await?.stdout).filter(|text| !text.is_empty()))
+}
+
+/// What is known of the source in a machine.
+pub(crate) async fn view(machine: &Machine, directory: &str) -> Result<View> {
+    let (depth, max) = (DEPTH_MAX.to_string(), FILES_MAX.to_string());
+    let listed = machine.exec(&shell(LIST, &[("DIR", directory), ("DEPTH", &depth), ("MAX", &max)])).await?;
+    let names = listed.stdout.lines().filter_map(|line| line.strip_prefix("./"));
+    let files: BTreeSet<String> = names.map(str::to_owned).collect();
+    let wanted = interesting(&files);
+    if wanted.is_empty() {
+        return Ok(View { files, texts: BTreeMap::new() });
+    }
+    let bytes = TEXT_BYTES_MAX.to_string();
+    let mut read = shell("", &[("DIR", directory), ("BYTES", &bytes)]);
+    read.cmd = None;
+    let words = ["sh", "-c", READ, "sh"].into_iter().map(str::to_owned);
+    read.argv = Some(words.chain(wanted).collect());
+    let printed = machine.exec(&read).await?.stdout;
+    let texts = printed.split(NAME_MARK).filter_map(|part| part.split_once(TEXT_MARK));
+    let texts = texts.map(|(name, text)| (name.to_owned(), text.to_owned())).collect();
+    Ok(View { files, texts })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pandastack_store::apps::record::AppSpec;
+    use pandastack_store::clock::now;
+
+    fn deployed(trigger: &str, commit: &str) -> DeploymentRecord {
+        let workspace = pandastack_types::WorkspaceId::default_workspace();
+        let of = AppRecord::new(workspace, "a".to_owned(), AppSpec::default(), now());
+        let mut one = DeploymentRecord::queued(&of, trigger, now());
+        one.spec.git_commit = Some(commit.to_owned());
+        one
+    }
+
+    fn push((before, after): (&str, &str)) -> DeploymentRecord {
+        let mut one = deployed("push", after);
+        one.spec.git_before = Some(before.to_owned()).filter(|before| !before.is_empty());
+        one.spec.git_ref = Some(after.to_owned());
+        one
+    }
+
+    /// What the last of these pushes, in the order in which they were told, may be late after.
+    #[track_caller]
+    fn check(told: &[(&str, &str)], expect: &[&str]) {
+        let all: Vec<_> = told.iter().rev().map(|one| push(*one)).collect();
+        assert_eq!(may_be_at(&all, &all[0]), expect, "{told:?}");
+    }
+
+    fn run(directory: &std::path::Path, script: &str) -> std::process::Output {
+        let mut shell = std::process::Command::new("sh");
+        let shell = shell.args(["-ec", script]).current_dir(directory);
+        shell.env("ARCHIVE", "made.tar").env("DIR", "out").output().unwrap()
+    }
+
+    #[test]
+    fn histories_are_not_unpacked() {
+        let place = tempfile::tempdir().unwrap();
+        let made = "mkdir -p in/.git/objects in/sub/.git in/my.git out
+            touch in/.git/config in/.git/objects/1 in/sub/.git/config in/.gitignore in/my.git/kept in/sub/kept";
+        assert!(run(place.path(), made).status.success());
+        for packed in [".", ".git .gitignore my.git sub"] {
+            let script = format!(
+                "tar -cf made.tar -C in {packed}; {UNPACK}; cd out; find . -type f | sort; rm -rf ./* ./.git*"
+            );
+            let ran = run(place.path(), &script);
+            let found = String::from_utf8(ran.stdout).unwrap();
+            assert_eq!(
+                found,
+                "./.gitignore\n./my.git/kept\n./sub/kept\n",
+                "{packed}: {ran:?}",
+                ran = ran.stderr
+            );
+        }
+    }
+
+    #[test]
+    fn why_a_source_cannot_be_unpacked_is_what_tar_said_before_it_gave_up() {
+        let place = tempfile::tempdir().unwrap();
+        for (made, expect) in [
+            ("echo nonsense > made.tar", "tar: This does not look like a tar archive"),
+            ("yes nonsense | head -c 2000 > made.tar", "tar: This does not look like a tar archive"),
+            ("echo nonsense | gzip | head -c 12 > made.tar", "gzip: stdin: unexpected end of file"),
+        ] {
+            let ran = run(place.path(), &format!("mkdir -p out; {made}; {UNPACK}"));
+            let printed = String::from_utf8(ran.stderr).unwrap();
+            let lines: Vec<_> = printed.lines().map(str::to_owned).collect();
+            assert_eq!((ran.status.success(), cause(&lines)), (false, Some(expect)), "{printed}");
+        }
+        assert_eq!(cause(&[]), None);
+    }
+
+    #[test]
+    fn a_host_that_lags_behind_what_it_told_makes_no_push_late() {
+        check(&[("0", "a")], &[]);
+        check(&[("0", "a"), ("a", "b")], &[]);
+        check(&[("0", "a"), ("a", "b"), ("b", "c")], &[]);
+        check(&[("0", "a"), ("0", "a"), ("a", "b")], &[]);
+        // Set back, and forth again.
+        check(&[("0", "a"), ("a", "b"), ("b", "a")], &[]);
+        check(&[("0", "a"), ("a", "b"), ("b", "a"), ("a", "c")], &[]);
+        check(&[("0", "a"), ("a", "b"), ("b", "a"), ("a", "b")], &[]);
+        let all = [push(("a", "b")), deployed("api", "a"), deployed("api", "a")];
+        assert_eq!(may_be_at(&all, &all[0]), [""; 0], "also if that was deployed by hand");
+    }
+
+    #[test]
+    fn a_push_is_late_after_what_was_told_to_follow_it() {
+        check(&[("a", "b"), ("0", "a")], &["b"]);
+        check(&[("0", "a"), ("b", "c"), ("a", "b")], &["c"]);
+        check(&[("b", "c"), ("a", "b"), ("0", "a")], &["c"]);
+        // It is not known where these began, or something between them was not told.
+        check(&[("0", "b"), ("0", "a")], &["b"]);
+        check(&[("", "b"), ("", "a")], &["b"]);
+        check(&[("0", "a"), ("x", "c"), ("a", "b")], &["c"]);
+        let all = [push(("0", "a")), deployed("poll", "b")];
+        assert_eq!(may_be_at(&all, &all[0]), ["b"], "it was found there");
+    }
+
+    #[test]
+    fn a_branch_that_was_set_back_is_known_if_that_was_told_first() {
+        check(&[("0", "a"), ("b", "a"), ("a", "b")], &["a"]);
+        check(&[("0", "a"), ("c", "a"), ("b", "c"), ("a", "b")], &["a"]);
+    }
+
+    #[test]
+    fn only_a_branch_that_was_told_to_have_left_a_push_makes_it_late_for_sure() {
+        let check = |told: &[(&str, &str)], expect: bool| {
+            let all: Vec<_> = told.iter().rev().map(|one| push(*one)).collect();
+            assert_eq!(is_left(&all, &all[0]), expect, "{told:?}");
+        };
+        check(&[("a", "b"), ("0", "a")], true);
+        check(&[("0", "a"), ("b", "c"), ("a", "b")], true);
+        check(&[("0", "a"), ("b", "a"), ("a", "b")], true);
+        // A push from `a` to `b` said to be skipped, and the host still shows `a`.
+        check(&[("0", "a"), ("b", "c")], false);
+        check(&[("0", "a"), ("x", "c"), ("a", "b")], false);
+        check(&[("0", "a"), ("a", "b"), ("b", "a"), ("x", "b")], false);
+    }
+
+    #[test]
+    fn what_was_built_of_a_late_push_is_not_where_it_went() {
+        let mut late = push(("0", "a"));
+        late.spec.git_commit = Some("b".to_owned());
+        let all = [push(("b", "c")), late, push(("a", "b"))];
+        assert_eq!(may_be_at(&all, &all[0]), [""; 0]);
+        let mut rolled_back = deployed("rollback", "e");
+        rolled_back.spec.source = Source::Artifact;
+        let all = [push(("0", "a")), rolled_back];
+        assert_eq!(may_be_at(&all, &all[0]), [""; 0], "it tells nothing of the branch");
+    }
+}

@@ -1,0 +1,48 @@
+//! State of the service.
+
+use std::sync::Arc;
+
+use pandastack_postgres::Inside;
+use pandastack_sandboxes::Sandboxes;
+use pandastack_store::apps::{AppStore, PreviewRepoStore};
+use pandastack_webhooks::Webhooks;
+
+use crate::activity::Activity;
+use crate::attached_databases::AttachedDatabases;
+
+/// The apps of a server.
+pub struct Apps {
+    /// The sandbox core, which runs the machines of apps.
+    pub(crate) sandboxes: Arc<Sandboxes>,
+    /// Records of apps and their deployments.
+    pub(crate) store: Arc<dyn AppStore>,
+    /// Settings for the previews of whole repositories.
+    pub(crate) repos: Arc<dyn PreviewRepoStore>,
+    /// Tells hosts of repositories how deployments go.
+    pub(crate) webhooks: Arc<Webhooks>,
+    pub(crate) databases: Arc<dyn AttachedDatabases>,
+    /// Sessions of machines with databases.
+    pub(crate) inside: Inside,
+    pub(crate) activity: Activity,
+}
+
+impl Apps {
+    /// Apps whose machines run in `sandboxes`.
+    pub fn new(
+        sandboxes: Arc<Sandboxes>,
+        webhooks: Arc<Webhooks>,
+        databases: Arc<dyn AttachedDatabases>,
+    ) -> Self {
+        let store: Arc<dyn AppStore> = sandboxes.store.clone();
+        let repos: Arc<dyn PreviewRepoStore> = sandboxes.store.clone();
+        Self {
+            sandboxes,
+            store,
+            repos,
+            webhooks,
+            databases,
+            inside: Inside::default(),
+            activity: Activity::default(),
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! Which machines and snapshots an app needs. Everything else that belongs to it is deleted.
+//!
+//! Takes nothing but the record: safe to repeat, and the only place that deletes what a deployment made. It runs when no
+//! deployment of the app is between making something and writing it down: at the end of each, and at start. Machines of an app that is
+//! being given a source are left until that is over.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use pandastack_sandboxes::ops;
+use pandastack_store::apps::record::{AppRecord, DeploymentRecord};
+use pandastack_store::{SandboxRecord, Select, StoreError};
+use pandastack_types::api::{DeploymentStatus, SnapshotKind};
+use pandastack_types::limits::{PREVIEW_VERSIONS_KEPT, VERSIONS_KEPT};
+use pandastack_types::{AppId, DeploymentId, Result, SandboxId, SnapshotId};
+
+use crate::machine::OWNER_LABEL;
+use crate::machine::owner_of;
+use crate::state::Apps;
+
+/// What an app needs.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Needed {
+    pub(crate) machines: HashSet<SandboxId>,
+    snapshots: HashSet<SnapshotId>,
+    /// Versions that a rollback would find.
+    pub(crate) versions: HashSet<DeploymentId>,
+}
+
+/// What an app needs, by its deployments, newest first.
+pub(crate) fn needed(app: &AppRecord, deployments: &[DeploymentRecord]) -> Needed {
+    let mut needed = Needed::default();
+    if app.spec.deleting {
+        return needed;
+    }
+    needed.snapshots.extend(app.spec.cache.clone());
+    let kept_max = if app.preview_of.is_some() { PREVIEW_VERSIONS_KEPT } else { VERSIONS_KEPT };
+    let live = deployments.iter().find(|one| one.status == DeploymentStatus::Live);
+    let mut counted: Vec<&DeploymentRecord> = live.into_iter().collect();
+    let kept_max = kept_max + counted.len();
+    for one in deployments {
+        match one.status {
+            status if status.is_under_way() => {
+                needed.machines.extend(one.spec.build_machine.iter().chain(one.spec.machines()).cloned());
+                needed.snapshots.extend(one.spec.artifact.clone());
+                continue;
+            }
+            DeploymentStatus::Live | DeploymentStatus::Superseded | DeploymentStatus::RolledBack => {}
+            _ => continue,
+        }
+        // A rollback has the machines of the version it returned to, and a version that was mended those that were good: these count
+        // once, and what only the older one had is not needed.
+        let is_same = counted.iter().any(|newer| newer.shares_machines(one));
+        if one.spec.machine.is_none() || (!is_same && counted.len() >= kept_max) {
+            continue;
+        }
+        if !is_same {
+            counted.push(one);
+        }
+        needed.snapshots.extend(one.spec.artifact.clone());
+        needed.versions.insert(one.id.clone());
+    }
+    needed.machines.extend(counted.iter().flat_map(|one| one.spec.machines()).cloned());
+    needed
+}
+
+/// Deletes what an app does not need; and the app itself when it is being deleted.
+pub(crate) async fn app(apps: &Arc<Apps>, id: &AppId) -> Result<()> {
+    // Machines first: one that is given a source is noted as such until its deployment is written, so it is known by one or the other.
+    let machines = apps.sandboxes.store.sandboxes(&Select::Owner(owner_of(id))).await?;
+    let is_uploading = apps.activity.put_off_tidying(id);
+    let of = match apps.store.app(None, id.as_str()).await {
+        // A source came to it while it was deleted.
+        Err(StoreError::NotFound { .. }) if !is_uploading => {
+            return delete_others(apps, machines, &HashSet::new()).await;
+        }
+        Err(StoreError::NotFound { .. }) => return Ok(()),
+        found => found?,
+    };
+    let needed = needed(&of, &apps.store.deployments(id).await?);
+    // What comes to an app that is being deleted is not waited for.
+    if !is_uploading || of.spec.deleting {
+        delete_others(apps, machines, &needed.machines).await?;
+    }
+    let owner = owner_of(id).to_string();
+    for snapshot in apps.sandboxes.store.snapshots(&of.workspace, None).await? {
+        let ours = snapshot.spec.kind == SnapshotKind::Service
+            && snapshot.spec.metadata.get(OWNER_LABEL).is_some_and(|label| *label == owner);
+        if ours && !needed.snapshots.contains(&snapshot.id) {
+            ops::snapshot::remove(&apps.sandboxes, &snapshot).await?;
+        }
+    }
+    if of.spec.deleting {
+        apps.store.delete_app(id).await?;
+        apps.sandboxes.names_changed();
+    }
+    Ok(())
+}
+
+async fn delete_others(
+    apps: &Arc<Apps>,
+    machines: Vec<SandboxRecord>,
+    needed: &HashSet<SandboxId>,
+) -> Result<()> {
+    for machine in machines {
+        if !needed.contains(&machine.id) {
+            ops::delete::delete(&apps.sandboxes, machine, Some("its app no longer needs it")).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Deletes a machine that nobody waits for; one that cannot be deleted now is later.
+pub(crate) fn machine_behind(apps: &Arc<Apps>, id: SandboxId) {
+    let owner = Arc::clone(apps);
+    apps.sandboxes.tasks.spawn(async move {
+        if let Err(error) = machine(&owner, &id).await {
+            tracing::warn!(machine = %id, %error, "a machine that is not needed is deleted later");
+        }
+    });
+}
+
+/// Deletes one machine that no deployment has any more. Unlike [`app`], also while one of the same app is under way.
+pub(crate) async fn machine(apps: &Arc<Apps>, id: &SandboxId) -> Result<()> {
+    match apps.sandboxes.store.sandbox(None, id).await {
+        Ok(machine) => {
+            ops::delete::delete(&apps.sandboxes, machine, Some("its deployment was not started")).await
+        }
+        Err(StoreError::NotFound { .. }) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pandastack_store::apps::record::AppSpec;
+    use pandastack_store::clock::now;
+
+    fn of() -> AppRecord {
+        AppRecord::new(
+            pandastack_types::WorkspaceId::default_workspace(),
+            "a".to_owned(),
+            AppSpec::default(),
+            now(),
+        )
+    }
+
+    fn version(status: DeploymentStatus, machine: &str) -> DeploymentRecord {
+        let mut one = DeploymentRecord::queued(&of(), "api", now());
+        one.status = status;
+        one.spec.machine = Some(machine.parse().unwrap());
+        one.spec.artifact = Some(format!("{machine}-built").parse().unwrap());
+        one
+    }
+
+    fn machines(deployments: &[DeploymentRecord]) -> Vec<String> {
+        let needed = needed(&of(), deployments);
+        let mut names: Vec<_> = needed.machines.iter().map(ToString::to_string).collect();
+        names.sort();
+        assert_eq!(needed.snapshots.len(), names.len(), "an artifact each");
+        names
+    }
+
+    #[test]
+    fn the_live_version_and_the_last_ones_are_kept() {
+        use DeploymentStatus as S;
+        let mut versions = vec![version(S::Live, "f")];
+        versions.extend(["e", "d", "c", "b"].map(|machine| version(S::Superseded, machine)));
+        assert_eq!(machines(&versions), ["c", "d", "e", "f"]);
+        versions.insert(1, version(S::Failed, "x"));
+        assert_eq!(machines(&versions), ["c", "d", "e", "f"], "what never served is not kept");
+        versions.insert(0, version(S::Deploying, "g"));
+        assert_eq!(machines(&versions), ["c", "d", "e", "f", "g"], "what is under way is");
+        versions[2] = version(S::RolledBack, "e");
+        assert_eq!(machines(&versions), ["c", "d", "e", "f", "g"], "two of one machine count once");
+        let preview = AppRecord { preview_of: Some("b".parse().unwrap()), ..of() };
+        assert_eq!(
+            needed(&preview, &versions).machines.len(),
+            3,
+            "of a preview: under way, live, and one more"
+        );
+        let deleting = AppRecord { spec: AppSpec { deleting: true, ..AppSpec::default() }, ..of() };
+        assert_eq!(needed(&deleting, &versions), Needed::default());
+        versions[2].spec.set_machines(["e", "e2"].map(|machine| machine.parse().unwrap()));
+        assert_eq!(needed(&of(), &versions).machines.len(), 6, "all machines of a version are needed");
+        versions[3].spec.set_machines(["e2", "e3"].map(|machine| machine.parse().unwrap()));
+        assert_eq!(needed(&of(), &versions).machines.len(), 6, "but not what it was mended without");
+    }
+}

@@ -1,0 +1,55 @@
+//! What the machines of the live version use, over HTTP. Nothing wakes for it.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use futures::future::join_all;
+use pandastack_rest::{ApiResult, Caller};
+use pandastack_sandboxes::ops;
+use pandastack_store::apps::record::AppRecord;
+use pandastack_store::clock::now;
+use pandastack_types::api::{AppInstanceMetrics, AppMetrics, HostView};
+use pandastack_types::{ErrorBody, SandboxId};
+
+use crate::routes::OfApp;
+use crate::state::Apps;
+use crate::view;
+
+/// What an app uses now: all machines of its live version together, and each. Never wakes a sleeper.
+#[utoipa::path(get, path = "/v1/apps/{id}/metrics", tag = "apps", operation_id = "app_metrics", params(("id" = String, Path)),
+    responses((status = 200, body = AppMetrics), (status = 404, body = ErrorBody)))]
+pub async fn metrics(
+    State(apps): State<Arc<Apps>>,
+    caller: Caller,
+    of: OfApp,
+) -> ApiResult<Json<AppMetrics>> {
+    let record = of.find(&apps, &caller).await?;
+    let live = match &record.active {
+        Some(active) => Some(apps.store.deployment(&record.id, active).await?),
+        None => None,
+    };
+    let machines = live.iter().flat_map(|live| live.spec.machines());
+    let instances = join_all(machines.map(|id| instance(&apps, &record, id))).await;
+    let total = HostView::total(instances.iter().filter_map(|one| one.host.as_ref()));
+    Ok(Json(AppMetrics { at: now(), deployment_id: record.active, total, instances }))
+}
+
+/// One machine; what cannot be seen of it is left out, so that the others are shown.
+async fn instance(apps: &Apps, of: &AppRecord, id: &SandboxId) -> AppInstanceMetrics {
+    let sandbox_id = id.clone();
+    match ops::metrics(&apps.sandboxes, &of.workspace, id).await {
+        Ok(seen) => {
+            AppInstanceMetrics { sandbox_id, status: seen.status, host: Some(seen.host), guest: seen.guest }
+        }
+        Err(error) => {
+            tracing::info!(app = %of.id, machine = %id, %error, "what a machine uses is not known");
+            AppInstanceMetrics {
+                sandbox_id,
+                status: view::status_of(apps, id).await,
+                host: None,
+                guest: None,
+            }
+        }
+    }
+}
