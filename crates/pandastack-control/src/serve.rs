@@ -7,7 +7,7 @@ use std::fs::File;
 use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -287,7 +287,6 @@ fn leader_tasks(app: &Arc<App>) -> Vec<LeaderTask> {
 }
 
 fn new_app(
-    own: &Weak<App>,
     store: Arc<dyn Store>,
     hosts: Hosts,
     config: &ControlConfig,
