@@ -99,7 +99,7 @@ fn vite_is_files_unless_a_server_is_in_it() {
             install: NPM_INSTALL,
             build: Some("npm run build"),
             serve: command("exec npm run start"),
-            because: "@sveltejs/kit makes it a server",
+            because: "depends on @sveltejs/kit, a server",
         },
     );
     let own = r#"{"devDependencies":{"vite":"7"},"scripts":{"build":"vite build","start":"node server.js"}}"#;
@@ -110,7 +110,7 @@ fn vite_is_files_unless_a_server_is_in_it() {
             install: NPM_INSTALL,
             build: Some("npm run build"),
             serve: command("exec npm run start"),
-            because: "start script of its own",
+            because: "its own start script",
         },
     );
 }
