@@ -146,8 +146,8 @@ fn candidates(
         && wanted != in_use
     {
         bail!(
-            "this host has machines or snapshots of the engine `{0}`, which `{1}` cannot use; set `engine` to `{0}`, or \
-             delete them first",
+            "this host has machines or snapshots of the engine `{0}`, which `{1}` cannot use; set `engine` \
+             to `{0}`, or delete them first",
             in_use.as_str(),
             wanted.as_str()
         );
