@@ -19,6 +19,7 @@ use pandastack_engine_firecracker::{FirecrackerConfig, FirecrackerEngine};
 use pandastack_engine_qemu::{QemuConfig, QemuEngine};
 
 use crate::config::EngineChoice;
+use crate::layout::Layout;
 
 /// File in the data directory that names the engine of the last start.
 const RECORD: &str = "engine";
@@ -41,8 +42,17 @@ impl EngineKind {
         }
     }
 
+    /// The engine of the machines and snapshots that a host has; `None` if it has none, or if its store
+    /// is not mounted.
+    pub fn in_use(data_dir: &Path) -> Option<Self> {
+        let layout = Layout::new(&data_dir.join("store"), data_dir);
+        // Hosts from before engines were recorded have machines of QEMU.
+        let recorded = || Self::recorded(data_dir).unwrap_or(EngineKind::Qemu);
+        layout.has_machines_or_snapshots().then(recorded)
+    }
+
     /// The engine of the last start; `None` on a new host.
-    pub fn recorded(data_dir: &Path) -> Option<Self> {
+    fn recorded(data_dir: &Path) -> Option<Self> {
         let name = fs::read_to_string(data_dir.join(RECORD)).ok()?;
         [EngineKind::Firecracker, EngineKind::Qemu].into_iter().find(|kind| kind.as_str() == name.trim())
     }
@@ -136,8 +146,8 @@ fn candidates(
         && wanted != in_use
     {
         bail!(
-            "this host has machines or snapshots of the engine `{0}`, which `{1}` cannot use; set `engine` to `{0}`, or \
-             delete them first",
+            "this host has machines or snapshots of the engine `{0}`, which `{1}` cannot use; set `engine` \
+             to `{0}`, or delete them first",
             in_use.as_str(),
             wanted.as_str()
         );
@@ -199,12 +209,14 @@ mod tests {
     #[test]
     fn the_engine_of_the_last_start_is_remembered() {
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(EngineKind::recorded(dir.path()), None);
+        EngineKind::Firecracker.record(dir.path()).unwrap();
+        assert_eq!(EngineKind::in_use(dir.path()), None, "it has no machines");
+        fs::create_dir_all(dir.path().join("store/snapshots/one")).unwrap();
         for kind in [EngineKind::Firecracker, EngineKind::Qemu] {
             kind.record(dir.path()).unwrap();
-            assert_eq!(EngineKind::recorded(dir.path()), Some(kind));
+            assert_eq!(EngineKind::in_use(dir.path()), Some(kind));
         }
-        fs::write(dir.path().join(RECORD), "another").unwrap();
-        assert_eq!(EngineKind::recorded(dir.path()), None);
+        fs::remove_file(dir.path().join(RECORD)).unwrap();
+        assert_eq!(EngineKind::in_use(dir.path()), Some(EngineKind::Qemu), "from before there was a record");
     }
 }

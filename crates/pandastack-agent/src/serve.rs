@@ -54,7 +54,7 @@ async fn open(config: AgentConfig, shutdown: CancellationToken) -> anyhow::Resul
     store.sweep().context("removing what an interrupted write left")?;
     let layout = Layout::new(store.root(), &config.runtime_dir);
     layout.prepare().context("making the agent's directories")?;
-    let engine = engine(&config, &layout).await?;
+    let engine = engine(&config).await?;
     let net = NetConfig {
         subnet: config.subnet.parse().context("the slots' subnet")?,
         name_prefix: config.net_prefix.clone(),
@@ -86,19 +86,17 @@ async fn open(config: AgentConfig, shutdown: CancellationToken) -> anyhow::Resul
     Ok(Host::new(HostParts { config, engine, store, slots, cgroups, log_limit, layout, shutdown }))
 }
 
-async fn engine(config: &AgentConfig, layout: &Layout) -> anyhow::Result<Arc<dyn Engine>> {
+async fn engine(config: &AgentConfig) -> anyhow::Result<Arc<dyn Engine>> {
     let program = config.probe_program.clone();
     let probe = move || Ok::<_, Infallible>(kvm_probe::probe_with(&program, KVM_PROBE_MAX));
     let kvm = blocking(probe).await?;
     tracing::info!(usable = kvm.usable, reason = kvm.reason, "probed KVM");
-    // Hosts from before engines were recorded have machines of QEMU.
-    let recorded = || EngineKind::recorded(&config.data_dir).unwrap_or(EngineKind::Qemu);
     let search = EngineSearch {
         choice: config.engine,
         kvm,
         data_dir: &config.data_dir,
         library_dir: config.data_dir.join("lib"),
-        in_use: layout.has_machines_or_snapshots().then(recorded),
+        in_use: EngineKind::in_use(&config.data_dir),
     };
     let chosen = search.choose().await?;
     chosen.kind.record(&config.data_dir).context("recording the engine")?;

@@ -207,8 +207,8 @@ pub(crate) async fn open_all(
         && let Some(volume) = specs.iter().find(|volume| volume.read_only)
     {
         return Err(AgentError::BadRequest(format!(
-            "volume {} is attached read-only, and machines of the engine `{}` cannot have read-only volumes; attach it \
-             writable, or use a host with another engine",
+            "volume {} is attached read-only, and machines of the engine `{}` cannot have read-only volumes; \
+             attach it writable, or use a host with another engine",
             volume.id, engine.name
         )));
     }

@@ -21,7 +21,8 @@ struct Pinned {
     sha256: &'static str,
 }
 
-/// The static x86-64 builds of [`PINNED_VERSION`]. The jailer comes first: without it Firecracker is not used.
+/// The static x86-64 builds of [`PINNED_VERSION`]. The jailer comes first: without it Firecracker is
+/// not used.
 const PINNED: [Pinned; 2] = [
     Pinned { name: "jailer", sha256: "337b614ff8102d8bbe23152abe4f1f877b1adef786c97769b39ce2be6a8360cf" },
     Pinned {
@@ -63,7 +64,8 @@ fn read_checked(path: &Path, expected: &str) -> Result<Vec<u8>> {
         return Ok(bytes);
     }
     Err(EngineError::Unavailable(format!(
-        "{} has the SHA-256 {found} instead of {expected}: it is not the pinned build of Firecracker {PINNED_VERSION}",
+        "{} has the SHA-256 {found} instead of {expected}: it is not the pinned build of Firecracker \
+         {PINNED_VERSION}",
         path.display()
     )))
 }

@@ -51,7 +51,8 @@ pub struct Capabilities {
     pub isolation: Isolation,
     /// Format of [`Boot::kernel`](crate::Boot::kernel).
     pub kernel_format: KernelFormat,
-    /// [`Machine::fork`](crate::Machine::fork) works. Where not, `fork_reason` says why and callers save and restore instead.
+    /// [`Machine::fork`](crate::Machine::fork) works. Where not, `fork_reason` says why and callers
+    /// save and restore instead.
     pub fork: bool,
     /// Why [`Machine::fork`](crate::Machine::fork) is not available; `None` when it is.
     pub fork_reason: Option<String>,

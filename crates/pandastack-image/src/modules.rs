@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 use crate::error::ImageError;
 
-/// Loaded by the guest program from the initramfs, after what they depend on: drivers for the devices of every engine,
-/// and what it needs to reset the connections that a copy of a machine inherited.
+/// Loaded by the guest program from the initramfs, after what they depend on: drivers for the devices
+/// of every engine, and what it needs to reset the connections that a copy of a machine inherited.
 pub(crate) const BOOT_MODULES: &[&str] = &[
     "virtio_pci",
     "virtio_mmio",

@@ -12,6 +12,7 @@
 mod busy;
 mod counts;
 mod drift;
+mod kvm_lab;
 mod lanes;
 mod seed;
 mod suites;
@@ -44,9 +45,11 @@ pub enum Suite {
     E2e,
     /// Templates and engine with today's newest packages and kernel; runs with `--full` or by name
     Drift,
+    /// Firecracker on emulated KVM; runs by name, and needs the machine to itself
+    Kvm,
 }
 
-const ALL: [Suite; 8] = [
+const ALL: [Suite; 9] = [
     Suite::Tidy,
     Suite::Clippy,
     Suite::Rust,
@@ -55,6 +58,7 @@ const ALL: [Suite; 8] = [
     Suite::Typescript,
     Suite::E2e,
     Suite::Drift,
+    Suite::Kvm,
 ];
 
 /// Arguments.
@@ -71,7 +75,12 @@ pub struct Args {
 
 impl Args {
     fn has(&self, suite: Suite) -> bool {
-        if self.only.is_empty() { self.full || suite != Suite::Drift } else { self.only.contains(&suite) }
+        match suite {
+            _ if !self.only.is_empty() => self.only.contains(&suite),
+            Suite::Drift => self.full,
+            Suite::Kvm => false,
+            _ => true,
+        }
     }
 }
 
@@ -123,6 +132,7 @@ fn parts(suite: Suite) -> Vec<Part> {
         Suite::Drift => {
             vec![("newest packages", Session::newest_packages), ("newest kernel", Session::newest_kernel)]
         }
+        Suite::Kvm => vec![("Firecracker on KVM", Session::firecracker_on_kvm)],
     }
 }
 

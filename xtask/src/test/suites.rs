@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use super::counts::{Counts, of_cargo, of_node, of_pytest};
+use super::kvm_lab::Lab;
 use super::timings::{self, TimedLine, Timing, Timings};
 use super::{drift, lanes, seed};
 use crate::platform::Scratch;
@@ -111,6 +112,32 @@ impl Session {
         outcome
     }
 
+    /// The platform with Firecracker, in a machine whose KVM is emulated.
+    pub fn firecracker_on_kvm(&mut self) -> Result<Counts> {
+        let named = std::env::var_os(FIRECRACKER).map(PathBuf::from);
+        let Some(firecracker) = named.or_else(firecracker) else {
+            let reason = format!("Firecracker on KVM: name the program in {FIRECRACKER}");
+            eprintln!("SKIPPED: {reason}");
+            return Ok(Counts::skipped(reason));
+        };
+        // Fills the caches with image and kernel, which the machine reads and cannot fetch.
+        let scratch = Self::start_scratch(&["base"])?;
+        scratch.stop()?;
+        let lab = match Lab::prepare(&firecracker) {
+            Ok(lab) => lab,
+            Err(error) => {
+                let reason = format!("Firecracker on KVM: {error:#}");
+                eprintln!("SKIPPED: {reason}");
+                return Ok(Counts::skipped(reason));
+            }
+        };
+        let output = tee(lab.machine(), "kvm-lab", Errors::Kept)?;
+        let counts = of_cargo(&output.text());
+        // A machine that ended before its tests did has no result.
+        let ended = counts.passed + counts.failed > 0;
+        Ok(counts.with_status(output.success && ended))
+    }
+
     pub fn python(&mut self) -> Result<Counts> {
         pytest(program(python::ensure()?), "sdk/python/tests", "sdk/python/tests", &[])
     }
@@ -121,18 +148,24 @@ impl Session {
     }
 
     pub fn start_platform(&mut self) -> Result<Counts> {
-        build_tests()?;
-        host::install_for_product()?;
-        let scratch = Scratch::start()?;
+        let scratch = Self::start_scratch(&["base", "postgres-16"])?;
         let platform = scratch.platform()?;
-        for name in ["base", "postgres-16"] {
-            platform.build_template(name)?;
-        }
         // Before the others, which only tests on the shared platform use: every platform copies all of it.
         self.seed = seed::make(&platform.ready.data_dir)?;
         platform.build_template("code-interpreter")?;
         self.scratch = Some(scratch);
         Ok(Counts::one(true))
+    }
+
+    /// A platform with these templates.
+    fn start_scratch(templates: &[&str]) -> Result<Scratch> {
+        build_tests()?;
+        host::install_for_product()?;
+        let scratch = Scratch::start()?;
+        for name in templates {
+            scratch.platform()?.build_template(name)?;
+        }
+        Ok(scratch)
     }
 
     pub fn e2e_python(&mut self) -> Result<Counts> {

@@ -22,7 +22,7 @@ const PHRASES: [(&str, &str, usize); 42] = [
     ("there is no such thing", "not found", 1),
     ("no path that a request could have", "is not a valid request path", 0),
     ("takes its turn first", "a keyed mutex", 0),
-    ("one that stands still", "a stopped machine", 2),
+    ("one that stands still", "a stopped machine", 1),
     ("on this word", "just before resume", 1),
     ("whether they became machines", "whether they came up", 0),
     ("nothing that is said is left out", "applies the given settings", 0),

@@ -61,10 +61,10 @@ impl Driver {
         match tokio::time::timeout(WRITE_OUT_MAX, written).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
-                tracing::warn!(sandbox = %self.record.spec.id, %error, "its volumes have what was synced");
+                tracing::warn!(sandbox = %self.record.spec.id, %error, "its volumes have only what was synced before");
             }
             Err(_) => {
-                tracing::warn!(sandbox = %self.record.spec.id, "its volumes take too long; they have what was synced");
+                tracing::warn!(sandbox = %self.record.spec.id, "syncing its volumes takes too long");
             }
         }
     }

@@ -71,7 +71,7 @@ fn engine(settings: &Settings) -> Vec<Finding> {
         kvm,
         data_dir,
         library_dir,
-        in_use: EngineKind::recorded(data_dir),
+        in_use: EngineKind::in_use(data_dir),
     };
     let second = match block_on(search.choose()) {
         Err(error) => {
