@@ -20,9 +20,9 @@ pub(crate) struct OneMachine {
 }
 
 /// Keeps a machine awake while a session works.
-struct Awake(Ticket);
+struct AwakeTicket(Ticket);
 
-impl InUse for Awake {
+impl InUse for AwakeTicket {
     fn set_busy(&mut self, busy: bool) {
         self.0.set_busy(busy);
     }
@@ -68,7 +68,7 @@ async fn connect_port(
 ) -> Result<Backend, Trouble> {
     let (stream, ticket) = databases.sandboxes.edge.connect(sandbox, port).await?;
     let (closing, cut) = (ticket.closing(), ticket.cut());
-    Ok(Backend { stream: Box::new(stream), in_use: Box::new(Awake(ticket)), closing, cut })
+    Ok(Backend { stream: Box::new(stream), in_use: Box::new(AwakeTicket(ticket)), closing, cut })
 }
 
 /// What kept from a machine, for whoever asked for it.

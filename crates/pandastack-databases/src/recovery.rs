@@ -47,7 +47,7 @@ async fn recover_one(databases: &Arc<ManagedDatabases>, record: DatabaseRecord) 
     match record.state {
         DatabaseState::Creating => give_up(databases, record).await,
         DatabaseState::Ready => {
-            backups::drill::remove_left(databases, &record.id).await?;
+            backups::drill::remove_leftovers(databases, &record.id).await?;
             keep_named(databases, &record).await
         }
         DatabaseState::Deleting => ops::remove(databases, &record).await,

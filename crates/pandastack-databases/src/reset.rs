@@ -51,12 +51,12 @@ pub(super) async fn finish(
 }
 
 /// Tells a server that was restored of a reset that its log did not have.
-pub(super) async fn catch_up(
+pub(super) async fn apply_missed_reset(
     databases: &Arc<ManagedDatabases>,
     record: &DatabaseRecord,
     sandbox: &SandboxId,
 ) -> Result<()> {
-    if server::told_revision(databases, record, sandbox).await? < record.spec.revision {
+    if server::recorded_revision(databases, record, sandbox).await? < record.spec.revision {
         server::renew_password(databases, record, sandbox).await?;
     }
     Ok(())
@@ -64,7 +64,7 @@ pub(super) async fn catch_up(
 
 /// Notes in a server that runs and was told of the last reset before servers noted any. Without that, a password that its tenant chose since
 /// would not outlast a failover.
-pub(super) async fn note_told(
+pub(super) async fn record_revision(
     databases: &Arc<ManagedDatabases>,
     id: &DatabaseId,
     sandbox: &SandboxId,
@@ -73,5 +73,5 @@ pub(super) async fn note_told(
     if record.spec.revision == 0 || record.spec.reset_pending {
         return Ok(());
     }
-    server::note_told(databases, &record, sandbox).await
+    server::record_revision(databases, &record, sandbox).await
 }

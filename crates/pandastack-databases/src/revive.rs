@@ -30,33 +30,33 @@ use crate::spec::{DATA_PATH, machine_request, owner};
 use crate::{machines, replay, reset, server};
 
 /// Longest pause between two looks, for what nobody tells.
-const LOOK_EVERY: Duration = Duration::from_secs(15);
+const CHECK_EVERY: Duration = Duration::from_secs(15);
 /// Pause after an attempt that failed, however many clients wait.
-const AGAIN_AFTER: Duration = Duration::from_secs(5);
+const RETRY_AFTER: Duration = Duration::from_secs(5);
 /// How long a client that wants to connect is held meanwhile.
 const HOLD: Duration = Duration::from_secs(90);
 /// Between two looks meanwhile.
-const HOLD_LOOK: Duration = Duration::from_secs(1);
+const HOLD_CHECK: Duration = Duration::from_secs(1);
 
 /// Replaces lost machines until shutdown.
 pub async fn run(databases: Arc<ManagedDatabases>) {
     let mut events = databases.sandboxes.events.subscribe();
     loop {
-        if let Err(error) = look(&databases).await {
+        if let Err(error) = check_all(&databases).await {
             tracing::warn!(%error, cause = error.causes(), "lost databases are looked at again soon");
         }
         tokio::select! {
             () = databases.sandboxes.shutdown.cancelled() => return,
             () = databases.revivals.wanted.notified() => {}
             () = lost(&mut events) => {}
-            () = tokio::time::sleep(LOOK_EVERY) => {}
+            () = tokio::time::sleep(CHECK_EVERY) => {}
         }
     }
 }
 
-async fn look(databases: &Arc<ManagedDatabases>) -> Result<()> {
+async fn check_all(databases: &Arc<ManagedDatabases>) -> Result<()> {
     for record in databases.store.databases_in(DatabaseState::Ready).await? {
-        if !must_be_told(databases, &record).await? && !is_lost(databases, &record).await? {
+        if !awaits_reset(databases, &record).await? && !is_lost(databases, &record).await? {
             continue;
         }
         let Some(marked) = databases.sandboxes.in_flight.mark(&Mark::Database(record.id.clone())) else {
@@ -67,7 +67,7 @@ async fn look(databases: &Arc<ManagedDatabases>) -> Result<()> {
             let databases = for_task;
             if let Err(error) = revive(&databases, &record).await {
                 tracing::error!(database = %record.id, %error, cause = error.causes(), "a database is not brought back yet");
-                tokio::time::sleep(AGAIN_AFTER).await;
+                tokio::time::sleep(RETRY_AFTER).await;
             }
             drop(marked);
             databases.revivals.done.notify_waiters();
@@ -77,7 +77,7 @@ async fn look(databases: &Arc<ManagedDatabases>) -> Result<()> {
 }
 
 /// Whether a server has yet to hear of a reset, and can. One whose host is silent is left to whoever lets it go on elsewhere.
-async fn must_be_told(databases: &ManagedDatabases, record: &DatabaseRecord) -> Result<bool> {
+async fn awaits_reset(databases: &ManagedDatabases, record: &DatabaseRecord) -> Result<bool> {
     let (true, Some(sandbox)) = (record.spec.reset_pending, &record.sandbox) else { return Ok(false) };
     match databases.sandboxes.store.sandbox(None, sandbox).await {
         Ok(machine) => Ok(databases.sandboxes.hosts.reachable(&machine.host)),
@@ -157,7 +157,7 @@ pub(super) async fn restart(
             return databases.sandboxes.owned(restarting).await;
         }
         // Somebody starts it, or does something to it that may end with a server.
-        let waited = tokio::time::timeout(HOLD_LOOK, done).await;
+        let waited = tokio::time::timeout(HOLD_CHECK, done).await;
         let record = databases.store.database(None, id).await?;
         let sandbox = machines::ready(&record)?;
         if waited.is_ok() || sandbox != closed {
@@ -187,7 +187,7 @@ async fn restart_marked(
         Ok(()) => tracing::warn!(database = %id, %sandbox, "a server that did not run was started"),
         Err(error) => {
             tracing::error!(database = %id, %error, cause = error.causes(), "a server does not start");
-            tokio::time::sleep(AGAIN_AFTER).await;
+            tokio::time::sleep(RETRY_AFTER).await;
         }
     }
     drop(marked);
@@ -208,7 +208,7 @@ pub(super) async fn await_machine(databases: &ManagedDatabases, id: &DatabaseId)
         }
         databases.revivals.wanted.notify_one();
         // Another server on the same database may be the one that replaces it, and tells nobody here.
-        let _ = tokio::time::timeout(HOLD_LOOK, done).await;
+        let _ = tokio::time::timeout(HOLD_CHECK, done).await;
         if Instant::now() >= deadline {
             let message = format!("the machine of database `{id}` was lost and another one is not ready yet");
             return Err(Error::conflict(message));

@@ -56,7 +56,7 @@ async fn restore_and_check(databases: &Arc<ManagedDatabases>, record: &DatabaseR
     owned::seal(&databases.sandboxes, &machine.record, &owner(&record.id)).await?;
     let room = machines::storage(databases, record).await.map_or(0, |(room, _)| room);
     restore::run(databases, &machine, &found, room, &record.id).await?;
-    restore::sh(&machine, CHECK, &[]).await
+    restore::run_step(&machine, CHECK, &[]).await
 }
 
 async fn remove(databases: &ManagedDatabases, id: &DatabaseId) -> Result<()> {
@@ -64,7 +64,7 @@ async fn remove(databases: &ManagedDatabases, id: &DatabaseId) -> Result<()> {
 }
 
 /// Removes what a stopped server left of the drills of a database.
-pub(crate) async fn remove_left(databases: &Arc<ManagedDatabases>, id: &DatabaseId) -> Result<()> {
+pub(crate) async fn remove_leftovers(databases: &Arc<ManagedDatabases>, id: &DatabaseId) -> Result<()> {
     match databases.sandboxes.in_flight.mark(&Mark::Drill(id.clone())) {
         Some(_marked) => remove(databases, id).await,
         None => Ok(()),
