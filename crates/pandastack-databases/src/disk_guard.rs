@@ -1,12 +1,14 @@
 //! Whether databases have room to write.
 //!
-//! A program in the machine watches the volume and makes the server read only before it is full (the template's
-//! `pandastack-postgres-room`); it is there that a writer can be stopped in time. Here it is asked whether it did, so that users are told:
-//! their clients with each error that comes of it, and everybody with the database's status.
+//! A program in the machine watches the volume and makes the server read only before it is full
+//! (the template's `pandastack-postgres-room`); it is there that a writer can be stopped in time.
+//! Here it is asked whether it did, so that users are told: their clients with each error that
+//! comes of it, and everybody with the database's status.
 //!
-//! Takes no input: a look asks every server once, and then those that have written since, which their log tells. To ask counts as use, so
-//! one that nobody writes to is left to fall asleep; a sleeping one is never woken. What was found is remembered by this process
-//! only; after a restart the next look finds it again.
+//! Takes no input: a check asks every server once, and then those that have written since, which
+//! their log tells. To ask counts as use, so one that nobody writes to is left to fall asleep; a
+//! sleeping one is never woken. What was found is remembered by this process only; after a restart
+//! the next check finds it again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,18 +24,19 @@ use crate::full_disks::DiskCheck;
 use crate::service::ManagedDatabases;
 use crate::{machines, server};
 
-/// Between two looks at all databases.
+/// Between two checks of all databases.
 const CHECK_EVERY: Duration = Duration::from_secs(15);
 /// How long somebody with an error waits to hear that a database which was full has room by now.
 const RECHECK_WAIT: Duration = Duration::from_secs(1);
-/// How long the program in the machine may take to notice that a volume has grown, and between two looks meanwhile.
+/// How long the program in the machine may take to notice that a volume has grown, and between two
+/// looks meanwhile.
 const GROWTH_WAIT: Duration = Duration::from_secs(30);
 const GROWTH_CHECK: Duration = Duration::from_millis(200);
 const MIB: u64 = 1024 * 1024;
 /// The disk is full: an error that needs no question.
 const DISK_FULL: &str = "53100";
 
-/// Looks until shutdown.
+/// Checks all databases until shutdown.
 pub async fn run(databases: Arc<ManagedDatabases>) {
     loop {
         if let Err(error) = check_all(&databases).await {
@@ -76,7 +79,8 @@ async fn query(databases: &Arc<ManagedDatabases>, id: &DatabaseId, sandbox: &San
     server::is_full(databases, id, Backend::uncounted(stream)).await.ok()
 }
 
-/// Waits until the server of a database whose volume has grown takes writes again. One that sleeps is asked when it is awake.
+/// Waits until the server of a database whose volume has grown takes writes again. One that sleeps
+/// is asked when it is awake.
 pub(super) async fn await_writable(databases: &Arc<ManagedDatabases>, record: &DatabaseRecord) {
     let Some(sandbox) = record.sandbox.as_ref().filter(|_| databases.full_disks.is_full(&record.id)) else {
         return;

@@ -41,15 +41,16 @@ impl FullDisks {
         self.lock().get(id).is_some_and(|found| found.full)
     }
 
-    /// What is known to somebody whose error came at that instant, without a question. That there was room before it says nothing:
-    /// the error may be the first of a database that has just become full.
+    /// What is known to somebody whose error came at that instant, without a question. That there
+    /// was room before it says nothing: the error may be the first of a database that has just
+    /// become full.
     pub(crate) fn known(&self, id: &DatabaseId, came: Instant) -> Option<bool> {
         let found = *self.lock().get(id)?;
         let holds = found.asked >= came || (found.full && found.asked.elapsed() < KNOWN_FOR);
         holds.then_some(found.full)
     }
 
-    /// Whether nothing was written since the last look.
+    /// Whether nothing was written since the last check.
     pub(crate) fn is_settled(&self, id: &DatabaseId, written: Option<LogPosition>) -> bool {
         self.lock().get(id).is_some_and(|found| found.written == written)
     }

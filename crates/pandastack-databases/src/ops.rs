@@ -1,6 +1,7 @@
 //! Making, copying, changing and deleting databases.
 //!
-//! Whatever changes a database holds its mark, so one thing at a time is done to it; what finds it taken answers 409.
+//! Whatever changes a database holds its mark, so one thing at a time is done to it; what finds it
+//! taken answers 409.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,8 +21,8 @@ use crate::service::ManagedDatabases;
 use crate::spec::{idle_seconds, machine_request, new_copy, new_record, owner, size_gib};
 use crate::{backups, disk_guard, revive};
 
-/// How long a delete waits for what is being done to its database: who reads that a create was given up, and to delete it, may
-/// be faster than the end of that work.
+/// How long a delete waits for what is being done to its database: who reads that a create was
+/// given up, and to delete it, may be faster than the end of that work.
 const DELETE_WAIT: Duration = Duration::from_secs(2);
 
 /// Makes a database and answers when it takes queries. Runs to its end even if the caller is dropped.
@@ -44,7 +45,8 @@ pub(super) async fn create(
     create_from(databases, record, None).await
 }
 
-/// Copies a database as it is now, or begins to copy it as it was. Runs to its end even if the caller is dropped.
+/// Copies a database as it is now, or begins to copy it as it was. Runs to its end even if the
+/// caller is dropped.
 pub(super) async fn branch(
     databases: &Arc<ManagedDatabases>,
     original: DatabaseRecord,
@@ -172,8 +174,8 @@ async fn change_marked(
     }
 }
 
-/// Gives a database a machine of another size. Its server stops cleanly first, so that it starts without replaying its log; whoever connects
-/// meanwhile is held.
+/// Gives a database a machine of another size. Its server stops cleanly first, so that it starts
+/// without replaying its log; whoever connects meanwhile is held.
 async fn resize(
     databases: &Arc<ManagedDatabases>,
     record: DatabaseRecord,
@@ -213,7 +215,8 @@ pub(super) async fn delete(databases: &Arc<ManagedDatabases>, record: DatabaseRe
     let for_task = Arc::clone(databases);
     databases.sandboxes.owned(async move {
         let databases = for_task;
-        let marked = databases.sandboxes.in_flight.mark_within(&Mark::Database(record.id.clone()), DELETE_WAIT).await;
+        let mark = Mark::Database(record.id.clone());
+        let marked = databases.sandboxes.in_flight.mark_within(&mark, DELETE_WAIT).await;
         let _marked = marked.ok_or_else(|| taken(&record.id))?;
         let record = databases.store.database(Some(&record.workspace), &record.id).await?;
         if record.spec.protected {

@@ -1,7 +1,8 @@
 //! Servers that are started and replay their log before they take queries.
 //!
-//! Must hold: a replay is given up when it cannot end any more, not because one look at it failed. Whoever gives up makes another machine, whose
-//! server begins with the first file again; and a machine that replays is busy, so some of its logins are late.
+//! Must hold: a replay is given up when it cannot end any more, not because one probe failed.
+//! Whoever gives up makes another machine, whose server begins with the first file again; and a
+//! machine that replays is busy, so some of its logins are late.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,8 +19,9 @@ use crate::server::{login_error, run_error, run_in, statement};
 use crate::service::ManagedDatabases;
 use crate::{connector, shell};
 
-/// Starts what does not run, by the template's own program, and says why it cannot. That program waits ten minutes for the server and no longer:
-/// one that has more log to replay goes on with it, which [`REPLAYING`] tells, and the rest is started beside it.
+/// Starts what does not run, by the template's own program, and says why it cannot. That program
+/// waits ten minutes for the server and no longer: one that has more log to replay goes on with it,
+/// which [`REPLAYING`] tells, and the rest is started beside it.
 pub(super) const START: &str = "pandastack-postgres || { runuser -u postgres -- /opt/postgres/16/bin/pg_ctl \
      --pgdata=/var/lib/postgresql/data status > /dev/null && pandastack-postgres && echo replaying; } || \
      { tail -n 20 /var/log/postgresql/postgresql-*.log >&2; exit 1; }";
@@ -29,18 +31,19 @@ const REPLAYING: &str = "replaying";
 const START_SECONDS: u64 = 660;
 /// How long a server may replay its log after that before it counts as not started.
 const REPLAY_MAX: Duration = Duration::from_secs(2 * 60 * 60);
-/// How long no look may get an answer before the machine counts as stuck. Meanwhile nothing else is done to the database, a failover neither.
+/// How long probes may get no answer before the machine counts as stuck. Meanwhile nothing else is
+/// done to the database, a failover neither.
 const NO_ANSWER_MAX: Duration = Duration::from_secs(10 * 60);
-/// Between two looks.
+/// Between two probes.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
 /// SQLSTATE of a server that takes no sessions yet.
 const NOT_YET: &str = "57P03";
 /// Of a statement that took too long.
 const CANCELLED: &str = "57014";
-/// Of a session that ended with its server or its machine; the next look tells which.
+/// Of a session that ended with its server or its machine; the next probe tells which.
 const ENDED: &str = "57P01";
 
-/// What a look at a server found.
+/// What a probe of a server found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Replay {
     /// It takes queries and goes on by itself.
@@ -51,7 +54,7 @@ pub(super) enum Replay {
     NoAnswer,
 }
 
-/// Why a look found out nothing by asking.
+/// Why a probe got no answer.
 #[derive(Debug)]
 enum ProbeError {
     Connect(Trouble),
@@ -96,7 +99,8 @@ async fn await_replayed(
     }
 }
 
-/// Looks whether a server still reads its log. Its administrator is that of the database whose log it is. Fails when it never will be done.
+/// Looks whether a server still reads its log. Its administrator is that of the database whose log
+/// it is. Fails when it never will be done.
 pub(super) async fn probe(
     databases: &Arc<ManagedDatabases>,
     original: &DatabaseId,
@@ -137,8 +141,9 @@ fn endpoint(sandbox: &SandboxId) -> Endpoint {
     Endpoint { database: sandbox.to_string(), entrance: Entrance::Direct }
 }
 
-/// What a look that failed says of a replay all the same; `None` if that has ended without success: nothing listens, the machine is gone, or the
-/// server says something else than that it is not ready.
+/// What a failed probe says of a replay all the same; `None` if that has ended without success:
+/// nothing listens, the machine is gone, or the server says something else than that it is not
+/// ready.
 fn judge(failure: &ProbeError) -> Option<Replay> {
     match failure {
         ProbeError::Connect(trouble) => match trouble {

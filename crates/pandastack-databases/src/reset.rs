@@ -4,10 +4,12 @@
 //!   the record has the new count, and that its server must be told -> the server is told -> the record: it was
 //! ```
 //!
-//! Must hold: the password that the platform shows is the one that it gave the server, in the end. What is cut off half way is finished
-//! by whoever brings the database back, or by the next look of `revive`. A password that a tenant chose with `ALTER ROLE` is theirs,
-//! and stays until they ask for another. The server itself notes the last reset that it was told of, beside the password: what is restored
-//! from a log that ends before a reset says so, whatever the tenant has made of its role.
+//! Must hold: the password that the platform shows is the one that it gave the server, in the end.
+//! What is cut off half way is finished by whoever brings the database back, or by the next check
+//! of `revive`. A password that a tenant chose with `ALTER ROLE` is theirs, and stays until they
+//! ask for another. The server itself notes the last reset that it was told of, beside the
+//! password: what is restored from a log that ends before a reset says so, whatever the tenant has
+//! made of its role.
 
 use std::sync::Arc;
 
@@ -62,8 +64,8 @@ pub(super) async fn apply_missed_reset(
     Ok(())
 }
 
-/// Notes in a server that runs and was told of the last reset before servers noted any. Without that, a password that its tenant chose since
-/// would not outlast a failover.
+/// Notes in a server that runs and was told of the last reset before servers noted any. Without
+/// that, a password that its tenant chose since would not outlast a failover.
 pub(super) async fn record_revision(
     databases: &Arc<ManagedDatabases>,
     id: &DatabaseId,

@@ -1,5 +1,5 @@
-//! A database whose machine was lost, or has the wrong size, gets another one with the same volume. One whose machine runs without its server
-//! has it started again.
+//! A database whose machine was lost, or has the wrong size, gets another one with the same volume.
+//! One whose machine runs without its server has it started again.
 //!
 //! ```text
 //!   machine lost -> its row is removed, which frees the volume -> the template's disk boots with that volume
@@ -7,9 +7,10 @@
 //!   port closed, seen by a client or by who follows the log -> the server is started, and replays its log -> `SELECT 1`
 //! ```
 //!
-//! Whatever was acknowledged is on the volume. Takes no input: a look handles every lost machine, and every reset of a password that was
-//! cut off, so a missed or repeated wake-up does no harm, and a server that stops half way begins again with the first step. A volume is
-//! on one host: while that does not answer, the machine is not known to be gone and nothing is done.
+//! Whatever was acknowledged is on the volume. Takes no input: a check handles every lost machine,
+//! and every reset of a password that was cut off, so a missed or repeated wake-up does no harm,
+//! and a server that stops half way begins again with the first step. A volume is on one host:
+//! while that does not answer, the machine is not known to be gone and nothing is done.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,13 +30,13 @@ use crate::service::ManagedDatabases;
 use crate::spec::{DATA_PATH, machine_request, owner};
 use crate::{machines, replay, reset, server};
 
-/// Longest pause between two looks, for what nobody tells.
+/// Longest pause between two checks, for what nobody reports.
 const CHECK_EVERY: Duration = Duration::from_secs(15);
 /// Pause after an attempt that failed, however many clients wait.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 /// How long a client that wants to connect is held meanwhile.
 const HOLD: Duration = Duration::from_secs(90);
-/// Between two looks meanwhile.
+/// Between two checks meanwhile.
 const HOLD_CHECK: Duration = Duration::from_secs(1);
 
 /// Replaces lost machines until shutdown.
@@ -76,7 +77,8 @@ async fn check_all(databases: &Arc<ManagedDatabases>) -> Result<()> {
     Ok(())
 }
 
-/// Whether a server has yet to hear of a reset, and can. One whose host is silent is left to whoever lets it go on elsewhere.
+/// Whether a server has yet to hear of a reset, and can. One whose host is silent is left to
+/// whoever lets it go on elsewhere.
 async fn awaits_reset(databases: &ManagedDatabases, record: &DatabaseRecord) -> Result<bool> {
     let (true, Some(sandbox)) = (record.spec.reset_pending, &record.sandbox) else { return Ok(false) };
     match databases.sandboxes.store.sandbox(None, sandbox).await {
@@ -110,7 +112,8 @@ async fn revive(databases: &Arc<ManagedDatabases>, record: &DatabaseRecord) -> R
     Ok(())
 }
 
-/// Gives a database another machine with its volume, of the size that its record says. Whoever connects meanwhile is held.
+/// Gives a database another machine with its volume, of the size that its record says. Whoever
+/// connects meanwhile is held.
 pub(super) async fn replace(
     databases: &Arc<ManagedDatabases>,
     mut record: DatabaseRecord,
@@ -139,8 +142,9 @@ async fn start(databases: &Arc<ManagedDatabases>, record: &DatabaseRecord, machi
     server::resume(databases, record, machine.id()).await
 }
 
-/// Starts the server of a machine that runs without it, and answers when it takes queries. Whoever comes meanwhile waits for the first one's
-/// attempt. `closed` is the machine whose port was found closed; if the database has another one by now, that is the answer.
+/// Starts the server of a machine that runs without it, and answers when it takes queries. Whoever
+/// comes meanwhile waits for the first one's attempt. `closed` is the machine whose port was found
+/// closed; if the database has another one by now, that is the answer.
 pub(super) async fn restart(
     databases: &Arc<ManagedDatabases>,
     id: &DatabaseId,

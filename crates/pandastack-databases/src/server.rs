@@ -1,4 +1,4 @@
-//! What is said to a server as its administrator.
+//! Statements that a server is sent as its administrator.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +36,8 @@ const STATS: &str = "SELECT sum(pg_database_size(datname))::bigint, \
 /// The template's program that watches the volume says so by a file.
 const IS_FULL: &str = "SELECT (pg_stat_file('/run/postgresql/room.conf', true)).size IS NOT NULL";
 
-/// What a server was told last of its tenant's password: a word on the administrator, which nobody else can change.
+/// What a server was told last of its tenant's password: a word on the administrator, which nobody
+/// else can change.
 const RECORDED_REVISION: &str = "SELECT shobj_description('pandastack'::regrole, 'pg_authid')";
 
 /// Where a new machine's server comes from: whose administrator it still has.
@@ -48,8 +49,9 @@ pub(super) enum Origin<'a> {
     Copy(&'a DatabaseId),
 }
 
-/// Gives a new server passwords of its own, then asks it something: one from the template as its user would, a copy as its administrator,
-/// because what its user may do there is the original's owner's business.
+/// Gives a new server passwords of its own, then asks it something: one from the template as its
+/// user would, a copy as its administrator, because what its user may do there is the original's
+/// owner's business.
 pub(super) async fn set_up(
     databases: &Arc<ManagedDatabases>,
     record: &DatabaseRecord,
@@ -82,7 +84,8 @@ pub(super) async fn set_up(
     check_answers(databases, &tenant(&databases.sandboxes.link, record, DATABASE), sandbox).await
 }
 
-/// The first words to a template's server, in the session that waits for them. Where none does, one is opened.
+/// The first words to a template's server, in the session that waits for them. Where none does, one
+/// is opened.
 async fn begin(
     databases: &Arc<ManagedDatabases>,
     sandbox: &SandboxId,
@@ -97,8 +100,8 @@ async fn begin(
     }
 }
 
-/// The first words to a server that was brought back. Nothing here may depend on what a tenant can change: its password, whether its database
-/// is there and takes connections.
+/// The first words to a server that was brought back. Nothing here may depend on what a tenant can
+/// change: its password, whether its database is there and takes connections.
 pub(super) async fn resume(
     databases: &Arc<ManagedDatabases>,
     record: &DatabaseRecord,
@@ -122,8 +125,8 @@ async fn check_answers(
     }
 }
 
-/// Gives the tenant the password that its record means, and notes in the server which one that is. Both or neither: statements that are sent
-/// at once are one transaction.
+/// Gives the tenant the password that its record means, and notes in the server which one that is.
+/// Both or neither: statements that are sent at once are one transaction.
 pub(super) async fn renew_password(
     databases: &Arc<ManagedDatabases>,
     record: &DatabaseRecord,
@@ -191,7 +194,8 @@ pub(super) async fn stop(databases: &Arc<ManagedDatabases>, record: &DatabaseRec
     }
 }
 
-/// Whether its volume is so full that the server is read only. Over a way of the caller's, which decides whether that is use.
+/// Whether its volume is so full that the server is read only. The caller connects, and so decides
+/// whether this counts as use.
 pub(super) async fn is_full(
     databases: &Arc<ManagedDatabases>,
     id: &DatabaseId,
@@ -205,7 +209,8 @@ pub(super) async fn is_full(
     Ok(answer.as_deref() == Some("t"))
 }
 
-/// Says something in a session that is open, and ends it. What takes too long is not cancelled: the way is closed anyway.
+/// Runs statements in an open session, and closes it. A slow statement is not cancelled: the
+/// connection is closed anyway.
 pub(super) async fn run_in(mut session: Session, statements: &[Statement]) -> Result<Vec<Outcome>, RunError> {
     let endpoint = Endpoint { database: String::new(), entrance: Entrance::Direct };
     let bounds = Bounds { rows_max: 0, wait: WAIT };
@@ -260,8 +265,9 @@ pub(super) fn statement(sql: &str) -> Statement {
     Statement { sql: sql.to_owned(), parameters: Vec::new() }
 }
 
-/// Verifiers go over the wire, not passwords: the server's log could show those. They are written to the catalog, because
-/// `ALTER ROLE` tries the empty password against each, which takes an emulated machine longer than all the rest of a create.
+/// Verifiers go over the wire, not passwords: the server's log could show those. They are written
+/// to the catalog, because `ALTER ROLE` tries the empty password against each, which takes an
+/// emulated machine longer than all the rest of a create.
 fn set_passwords(passwords: &[(&str, &str)]) -> Statement {
     let values: Vec<String> =
         (0..passwords.len()).map(|n| format!("(${}, ${})", 2 * n + 1, 2 * n + 2)).collect();

@@ -64,7 +64,8 @@ pub(super) async fn connection(
     })
 }
 
-/// The port that leads to this database alone. Without one the shared port still works, for clients that name the database.
+/// The port that leads to this database alone. Without one the shared port still works, for clients
+/// that name the database.
 async fn own_port(databases: &ManagedDatabases, id: &DatabaseId) -> Option<u16> {
     let port = databases.ports.as_ref()?.of(id).await;
     port.inspect_err(|error| tracing::warn!(database = %id, %error, "no port of its own for a database")).ok()

@@ -1,5 +1,6 @@
-//! Restores that only prove that they work: a machine is made from the archive's latest state, its server recovers, every table and index is
-//! checked, and it is deleted. The outcome stays with the database.
+//! Restores that only prove that they work: a machine is made from the archive's latest state, its
+//! server recovers, every table and index is checked, and it is deleted. The outcome stays with the
+//! database.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -19,8 +20,8 @@ use crate::spec::machine_request;
 
 /// Lifetime of a drill's machine. It ends earlier in all cases but a lost server.
 const MACHINE_SECONDS: u64 = 4 * 3600;
-/// Reads every table and index, as its administrator. What owners set for sessions in their databases, such as that they only read or are soon
-/// cancelled, says nothing about backups.
+/// Reads every table and index, as its administrator. What owners set for sessions in their
+/// databases, such as that they only read or are soon cancelled, says nothing about backups.
 const CHECK: &str = "pg_amcheck=/opt/postgres/client/16/bin/pg_amcheck; \
      export PGOPTIONS='-c default_transaction_read_only=off -c statement_timeout=0 -c lock_timeout=0'; \
      $pg_amcheck -h /run/postgresql -U pandastack --all --install-missing >&2";

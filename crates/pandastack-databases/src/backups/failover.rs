@@ -1,7 +1,9 @@
-//! A restored copy takes over: a database whose host is out of reach goes on elsewhere, under its id, address and password, with what its archive has.
+//! A restored copy takes over: a database whose host is out of reach goes on elsewhere, under its
+//! id, address and password, with what its archive has.
 //!
-//! Must hold: nothing takes over from a machine that can be reached, whose volume has more than the archive. What is left on the lost host is
-//! reached by nobody and writes into no archive, and is deleted when that host is heard again.
+//! Must hold: nothing takes over from a machine that can be reached, whose volume has more than the
+//! archive. What is left on the lost host is reached by nobody and writes into no archive, and is
+//! deleted when that host is heard again.
 
 use std::sync::Arc;
 
@@ -69,8 +71,9 @@ async fn prepare(
     server::resume(databases, record, machine.id()).await
 }
 
-/// Volumes first, so that a machine which the record names has its own; with the record everybody is led to the new one. A server that stops
-/// before that has changed nothing that a second try does not mend.
+/// Volumes first, so that a machine which the record names has its own; with the record everybody
+/// is led to the new one. A server that stops before that has changed nothing that a second try
+/// does not mend.
 async fn take_over(
     databases: &Arc<ManagedDatabases>,
     mut record: DatabaseRecord,

@@ -5,9 +5,11 @@
 //!   here:           looks at `asked` -> takes away what is not wanted now, sends that file and the next few -> looks again
 //! ```
 //!
-//! Must hold: however long a log is, only [`AHEAD`] files of it are on the volume at once. A server gets what it asks for, also twice and also backwards:
-//! it begins with a checkpoint, which may lie behind the place that it then starts from. Of what is not part of the restore it hears at once
-//! that there is none, which is how it learns that the log has ended; of nothing else, because it would end with less than there is.
+//! Must hold: however long a log is, only [`AHEAD`] files of it are on the volume at once. A server
+//! gets what it asks for, also twice and also backwards: it begins with a checkpoint, which may lie
+//! behind the place that it then starts from. Of what is not part of the restore it hears at once
+//! that there is none, which is how it learns that the log has ended; of nothing else, because it
+//! would end with less than there is.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -27,15 +29,16 @@ const LOG_DIR: &str = "/var/lib/postgresql/restore";
 const WRITE_WAIT: Duration = Duration::from_secs(30 * 60);
 /// Files that are there at once: 64 MiB.
 const AHEAD: usize = 4;
-/// Between two looks at what the server wants.
+/// Between two polls of what the server asks for.
 const POLL_EVERY: Duration = Duration::from_millis(250);
-/// How long one look may take.
+/// How long one poll may take.
 const POLL_SECONDS: u64 = 60;
 /// How long a server may be busy with one file before it counts as stuck.
 const FILE_MAX: Duration = Duration::from_secs(60 * 60);
 
-/// What the server runs for each file, as its own user, with the file's name and where it belongs. A file that is there and cannot be copied
-/// ends the recovery (a status above 125 does): an ordinary failure would mean that the log has ended.
+/// What the server runs for each file, as its own user, with the file's name and where it belongs.
+/// A file that is there and cannot be copied ends the recovery (a status above 125 does): an
+/// ordinary failure would mean that the log has ended.
 const TAKE: &str = r#"dir=/var/lib/postgresql/restore
 grep -qxF "$1" $dir/files
 case $? in 0) ;; 1) exit 1 ;; *) exit 126 ;; esac
@@ -148,7 +151,8 @@ pub(super) async fn write(machine: &Machine, path: &str, content: Body) -> Resul
     tokio::time::timeout(WRITE_WAIT, machine.write(path, content)).await.map_err(late)?
 }
 
-/// What is to be sent and what to be taken away for a server that asks for a file, of so many, when these are there.
+/// What is to be sent and what to be taken away for a server that asks for a file, of so many, when
+/// these are there.
 fn window(asked: usize, files: usize, there: &BTreeSet<usize>) -> (Vec<usize>, Vec<usize>) {
     let span = asked..files.min(asked + AHEAD);
     let wanted = span.clone().filter(|n| !there.contains(n)).collect();

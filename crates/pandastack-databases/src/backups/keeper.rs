@@ -1,7 +1,8 @@
-//! Who archives what. One keeper for every database that is ready: it follows the log, and sees to base backups and retention.
+//! Who archives what. One keeper for every database that is ready: it follows the log, and sees to
+//! base backups and retention.
 //!
-//! Takes no input: a look makes the keepers fit the databases, so a missed or repeated wake-up does no harm. Keepers end with the task that has
-//! them, which is the leader's.
+//! Takes no input: reconciling makes the keepers fit the databases, so a missed or repeated wake-up
+//! does no harm. Keepers end with the task that has them, which is the leader's.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
@@ -26,12 +27,14 @@ use super::drill;
 use crate::reset;
 use crate::service::ManagedDatabases;
 
-/// Longest pause between two looks, for what nobody tells.
+/// Longest pause between two reconciliations, for what nobody reports.
 const CHECK_EVERY: Duration = Duration::from_secs(30);
-/// How long a new database is left alone: its machine has one processor, and whoever asked for it connects now.
+/// How long a new database is left alone: its machine has one processor, and whoever asked for it
+/// connects now.
 const QUIET_AFTER_CREATE: Duration = Duration::from_secs(3);
-/// How much later than a client the log is followed in a machine that woke, for the same reason. With the login and the archiver's own wait, what
-/// is written meanwhile is archived within the promised 5 s.
+/// How much later than a client the log is followed in a machine that woke, for the same reason.
+/// With the login and the archiver's own wait, what is written meanwhile is archived within the
+/// promised 5 s.
 const QUIET_AFTER_WAKE: Duration = Duration::from_millis(1500);
 /// Longest pause until a keeper looks at its archive again.
 const CHECK_ARCHIVE_EVERY: Duration = Duration::from_secs(60 * 60);
@@ -73,7 +76,7 @@ struct Keeper {
 }
 
 impl Keepers {
-    /// Makes the keepers those of the databases that are ready now; answers when to look again.
+    /// Makes the keepers those of the databases that are ready now; answers when to reconcile again.
     async fn reconcile(&mut self) -> Result<Duration> {
         let ready = self.databases.store.databases_in(DatabaseState::Ready).await?;
         let machine_of = |record: &DatabaseRecord| Some((record.id.clone(), record.sandbox.clone()?));
@@ -140,7 +143,7 @@ impl Keepers {
         Ok(())
     }
 
-    /// Ends the pauses of archivers whose machine woke or moved. Never returns but to look anew.
+    /// Ends the pauses of archivers whose machine woke or moved. Returns only when events were missed.
     async fn wake_archivers(&self, events: &mut tokio::sync::broadcast::Receiver<EventNotice>) {
         loop {
             match events.recv().await {
@@ -206,7 +209,8 @@ impl BaseBackupTask {
         }
     }
 
-    /// Takes a base backup if one is due, deletes what is not needed any more, tries a restore in time, and answers when to look again.
+    /// Takes a base backup if one is due, deletes what is not needed any more, tries a restore in
+    /// time, and answers when to look again.
     async fn run_once(&self) -> Result<Duration> {
         let mut catalog = Catalog::read(&self.archive).await.map_err(unavailable)?;
         if wait_for_base(&catalog, &self.log.borrow(), Timestamp::now()).is_zero() {
@@ -298,7 +302,8 @@ pub(super) async fn take(
         other => Error::new(ErrorCode::GuestUnavailable, other.to_string()),
     })?;
     tracing::info!(database = %id, label = base.label, bytes = base.tar_bytes, "a base backup is taken");
-    // The machine is awake, and its log, which has this too, is backed up. Not being told is no reason to have no backup.
+    // The machine is awake, and its log, which has this too, is backed up. Not being told is no
+    // reason to have no backup.
     if let Err(error) = reset::record_revision(databases, id, sandbox).await {
         tracing::debug!(database = %id, %error, "its last reset is noted with the next base backup");
     }

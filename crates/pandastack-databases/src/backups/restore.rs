@@ -5,8 +5,8 @@
 //!     -> the server recovers, with the log that it is handed, and goes on by itself -> passwords of its own
 //! ```
 //!
-//! Must hold: whoever asks for an instant that cannot be restored hears so before anything is made; a restore that fails later leaves a record
-//! that says why, and no machine.
+//! Must hold: whoever asks for an instant that cannot be restored hears so before anything is made;
+//! a restore that fails later leaves a record that says why, and no machine.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -35,7 +35,7 @@ const REACH_WAIT: Duration = Duration::from_secs(20);
 /// How long one step in the machine may take: unpacking, laying out, starting.
 const STEP_SECONDS: u64 = 30 * 60;
 const STEP_WAIT: Duration = Duration::from_secs(STEP_SECONDS);
-/// Between two looks whether a server has recovered.
+/// Between two probes whether a server has recovered.
 const RECOVERY_CHECK: Duration = Duration::from_millis(250);
 /// Room beside the data: files of the log, and what the server writes while it recovers.
 const SLACK_BYTES: u64 = 1024 * 1024 * 1024;
@@ -54,7 +54,8 @@ const CONFIGURE: &str = "data=/var/lib/postgresql/data; cat /var/lib/postgresql/
 const CLEAN_UP: &str =
     "cd /var/lib/postgresql && for i in 1 2 3 4 5; do rm -rf restore && exit 0; sleep 0.2; done; exit 1";
 
-/// Begins a copy of a database as it was at an instant. It is under way when this returns; its record tells the outcome.
+/// Begins a copy of a database as it was at an instant. It is under way when this returns; its
+/// record tells the outcome.
 pub(crate) async fn begin_restore(
     databases: &Arc<ManagedDatabases>,
     original: DatabaseRecord,
@@ -142,8 +143,8 @@ pub(super) async fn machine(
     databases.sandboxes.create(owner, spec, Patience::Long).await
 }
 
-/// Makes the server of a machine into what a restore says, up to where it goes on by itself. `room` is that of the original's volume, 0 if
-/// nobody knows it; its administrator is the original's.
+/// Makes the server of a machine into what a restore says, up to where it goes on by itself. `room`
+/// is that of the original's volume, 0 if nobody knows it; its administrator is the original's.
 pub(super) async fn run(
     databases: &Arc<ManagedDatabases>,
     machine: &Machine,
@@ -167,8 +168,9 @@ pub(super) async fn run(
     run_step(machine, CLEAN_UP, &[]).await
 }
 
-/// Bytes of volume that a restore needs: for a base, what its log can add to it, and some for the work. Data that was in a volume of the
-/// original's size fits into one, however much log led there.
+/// Bytes of volume that a restore needs: for a base, what its log can add to it, and some for the
+/// work. Data that was in a volume of the original's size fits into one, however much log led
+/// there.
 fn volume_bytes(tar: u64, log: u64, original: u64) -> u64 {
     let all = tar + log + SLACK_BYTES;
     let at_once = if original == 0 { all } else { original.max(tar) + SLACK_BYTES };
@@ -215,7 +217,8 @@ fn tar_body(restore: Restore, noted: Arc<Mutex<Option<RestoreError>>>) -> Body {
     Body::from_stream(parts)
 }
 
-/// Starts the server of a machine and waits until it has recovered and goes on by itself. Its administrator is the original's.
+/// Starts the server of a machine and waits until it has recovered and goes on by itself. Its
+/// administrator is the original's.
 async fn recover(databases: &Arc<ManagedDatabases>, machine: &Machine, original: &DatabaseId) -> Result<()> {
     run_step(machine, replay::START, &[]).await?;
     // One that gets stuck is given up by who hands it its log.
