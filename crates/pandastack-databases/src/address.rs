@@ -22,7 +22,8 @@ impl PublicAddress {
             Some(domain) => {
                 format!("postgresql://{TENANT}:{password}@{label}.{domain}:{port}/{DATABASE}?sslmode=require")
             }
-            // Named though the port may be its own: over HTTP the string is all that says which database is meant.
+            // Named though the port may be its own: over HTTP the string is all that says which
+            // database is meant.
             None => format!(
                 "postgresql://{TENANT}:{password}@{}:{port}/{DATABASE}?sslmode=require&options=endpoint%3D{label}",
                 self.host

@@ -9,8 +9,9 @@ use pandastack_types::SandboxId;
 
 use crate::service::ManagedDatabases;
 
-/// Port of a machine that comes from the template, where its administrator's first session waits: the template's
-/// `pandastack-postgres-first`. It is given to whoever comes first, and the port is closed.
+/// Port of a machine that comes from the template, where its administrator's first session waits:
+/// the template's `pandastack-postgres-first`. It is given to whoever comes first, and the port is
+/// closed.
 const FIRST_SESSION_PORT: u16 = 5433;
 
 /// One machine, whoever asks: for what is done before a database is ready.
@@ -20,9 +21,9 @@ pub(crate) struct OneMachine {
 }
 
 /// Keeps a machine awake while a session works.
-struct Awake(Ticket);
+struct AwakeTicket(Ticket);
 
-impl InUse for Awake {
+impl InUse for AwakeTicket {
     fn set_busy(&mut self, busy: bool) {
         self.0.set_busy(busy);
     }
@@ -36,7 +37,7 @@ impl Databases for OneMachine {
     }
 }
 
-/// The way to a machine's server or pooler.
+/// Connects to a machine's server or pooler.
 pub(crate) async fn connect(
     databases: &ManagedDatabases,
     sandbox: &SandboxId,
@@ -45,7 +46,7 @@ pub(crate) async fn connect(
     connect_port(databases, sandbox, endpoint.entrance.port()).await
 }
 
-/// The way to the administrator's first session; `None` if none waits, which is so in machines of older templates.
+/// Connects to the administrator's first session; `None` if none waits, as in machines of older templates.
 pub(crate) async fn connect_first(
     databases: &ManagedDatabases,
     sandbox: &SandboxId,
@@ -68,7 +69,7 @@ async fn connect_port(
 ) -> Result<Backend, EdgeError> {
     let (stream, ticket) = databases.sandboxes.edge.connect(sandbox, port).await?;
     let (closing, cut) = (ticket.closing(), ticket.cut());
-    Ok(Backend { stream: Box::new(stream), in_use: Box::new(Awake(ticket)), closing, cut })
+    Ok(Backend { stream: Box::new(stream), in_use: Box::new(AwakeTicket(ticket)), closing, cut })
 }
 
 /// What kept from a machine, for whoever asked for it.

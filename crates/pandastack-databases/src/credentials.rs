@@ -1,5 +1,5 @@
-//! Passwords of databases: derived from the installation's join secret, the database and a count of resets, so that nothing
-//! secret is stored and whoever may see one can always be shown it.
+//! Passwords of databases: derived from the installation's join secret, the database and a count of
+//! resets, so that nothing secret is stored and whoever may see one can always be shown it.
 
 use std::collections::BTreeMap;
 

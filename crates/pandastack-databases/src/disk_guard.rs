@@ -1,12 +1,14 @@
 //! Whether databases have room to write.
 //!
-//! A program in the machine watches the volume and makes the server read only before it is full (the template's
-//! `pandastack-postgres-room`); it is there that a writer can be stopped in time. Here it is asked whether it did, so that users are told:
-//! their clients with each error that comes of it, and everybody with the database's status.
+//! A program in the machine watches the volume and makes the server read only before it is full
+//! (the template's `pandastack-postgres-room`); it is there that a writer can be stopped in time.
+//! Here it is asked whether it did, so that users are told: their clients with each error that
+//! comes of it, and everybody with the database's status.
 //!
-//! Takes no input: a look asks every server once, and then those that have written since, which their log tells. To ask counts as use, so
-//! one that nobody writes to is left to fall asleep; a sleeping one is never woken. What was found is remembered by this process
-//! only; after a restart the next look finds it again.
+//! Takes no input: a check asks every server once, and then those that have written since, which
+//! their log tells. To ask counts as use, so one that nobody writes to is left to fall asleep; a
+//! sleeping one is never woken. What was found is remembered by this process only; after a restart
+//! the next check finds it again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,52 +20,53 @@ use pandastack_types::{DatabaseId, Result, SandboxId};
 use tokio::time::Instant;
 
 use crate::backups::connection::{Purpose, connect};
-use crate::full_disks::Found;
+use crate::full_disks::DiskCheck;
 use crate::service::ManagedDatabases;
 use crate::{machines, server};
 
-/// Between two looks at all databases.
-const LOOK_EVERY: Duration = Duration::from_secs(15);
+/// Between two checks of all databases.
+const CHECK_EVERY: Duration = Duration::from_secs(15);
 /// How long somebody with an error waits to hear that a database which was full has room by now.
-const DOUBT: Duration = Duration::from_secs(1);
-/// How long the program in the machine may take to notice that a volume has grown, and between two looks meanwhile.
-const NOTICE_WAIT: Duration = Duration::from_secs(30);
-const NOTICE_LOOK: Duration = Duration::from_millis(200);
+const RECHECK_WAIT: Duration = Duration::from_secs(1);
+/// How long the program in the machine may take to notice that a volume has grown, and between two
+/// looks meanwhile.
+const GROWTH_WAIT: Duration = Duration::from_secs(30);
+const GROWTH_CHECK: Duration = Duration::from_millis(200);
 const MIB: u64 = 1024 * 1024;
 /// The disk is full: an error that needs no question.
 const DISK_FULL: &str = "53100";
 
-/// Looks until shutdown.
+/// Checks all databases until shutdown.
 pub async fn run(databases: Arc<ManagedDatabases>) {
     loop {
-        if let Err(error) = look_at_all(&databases).await {
+        if let Err(error) = check_all(&databases).await {
             tracing::warn!(%error, cause = error.causes(), "the room of databases is looked at again soon");
         }
         tokio::select! {
             () = databases.sandboxes.shutdown.cancelled() => return,
-            () = tokio::time::sleep(LOOK_EVERY) => {}
+            () = tokio::time::sleep(CHECK_EVERY) => {}
         }
     }
 }
 
-async fn look_at_all(databases: &Arc<ManagedDatabases>) -> Result<()> {
+async fn check_all(databases: &Arc<ManagedDatabases>) -> Result<()> {
     let ready = databases.store.databases_in(DatabaseState::Ready).await?;
     databases.full_disks.retain(|id| ready.iter().any(|record| record.id == *id));
     for record in ready {
         if !databases.full_disks.is_settled(&record.id, databases.backups.written(&record.id)) {
-            look(databases, &record).await;
+            check(databases, &record).await;
         }
     }
     Ok(())
 }
 
 /// Asks the server of a database, if its machine is awake.
-async fn look(databases: &Arc<ManagedDatabases>, record: &DatabaseRecord) -> bool {
+async fn check(databases: &Arc<ManagedDatabases>, record: &DatabaseRecord) -> bool {
     let Some(sandbox) = &record.sandbox else { return false };
     let (asked, written) = (Instant::now(), databases.backups.written(&record.id));
-    match ask(databases, &record.id, sandbox).await {
+    match query(databases, &record.id, sandbox).await {
         Some(full) => {
-            databases.full_disks.note(&record.id, Found { full, asked, written });
+            databases.full_disks.note(&record.id, DiskCheck { full, asked, written });
             full
         }
         // It sleeps, or does not answer: what is known of it stays.
@@ -71,22 +74,23 @@ async fn look(databases: &Arc<ManagedDatabases>, record: &DatabaseRecord) -> boo
     }
 }
 
-async fn ask(databases: &Arc<ManagedDatabases>, id: &DatabaseId, sandbox: &SandboxId) -> Option<bool> {
+async fn query(databases: &Arc<ManagedDatabases>, id: &DatabaseId, sandbox: &SandboxId) -> Option<bool> {
     let stream = connect(databases, sandbox, Purpose::Log).await.ok()?;
     server::is_full(databases, id, Backend::uncounted(stream)).await.ok()
 }
 
-/// Waits until the server of a database whose volume has grown takes writes again. One that sleeps is asked when it is awake.
-pub(super) async fn await_notice(databases: &Arc<ManagedDatabases>, record: &DatabaseRecord) {
+/// Waits until the server of a database whose volume has grown takes writes again. One that sleeps
+/// is asked when it is awake.
+pub(super) async fn await_writable(databases: &Arc<ManagedDatabases>, record: &DatabaseRecord) {
     let Some(sandbox) = record.sandbox.as_ref().filter(|_| databases.full_disks.is_full(&record.id)) else {
         return;
     };
-    let deadline = Instant::now() + NOTICE_WAIT;
-    while ask(databases, &record.id, sandbox).await == Some(true) && Instant::now() < deadline {
-        tokio::time::sleep(NOTICE_LOOK).await;
+    let deadline = Instant::now() + GROWTH_WAIT;
+    while query(databases, &record.id, sandbox).await == Some(true) && Instant::now() < deadline {
+        tokio::time::sleep(GROWTH_CHECK).await;
     }
     databases.full_disks.forget(&record.id);
-    look(databases, record).await;
+    check(databases, record).await;
 }
 
 /// What clients are told about an error that may come of a full disk.
@@ -97,15 +101,15 @@ pub(super) async fn explain(
 ) -> Option<String> {
     let came = Instant::now();
     let record = databases.store.database(None, id).await.ok()?;
-    let turn = databases.full_disks.turns.of(id.clone());
+    let turn = databases.full_disks.locks.of(id.clone());
     let mine = turn.lock().await;
     let full = match databases.full_disks.known(id, came) {
         Some(full) => full,
         // A machine that is busy with what filled it takes its time.
         None if databases.full_disks.is_full(id) => {
-            tokio::time::timeout(DOUBT, look(databases, &record)).await.unwrap_or(true)
+            tokio::time::timeout(RECHECK_WAIT, check(databases, &record)).await.unwrap_or(true)
         }
-        None => look(databases, &record).await,
+        None => check(databases, &record).await,
     };
     drop(mine);
     match full || code == DISK_FULL {
@@ -117,10 +121,10 @@ pub(super) async fn explain(
 /// What is the matter with a database without room, and what to do.
 pub(super) async fn advice(databases: &ManagedDatabases, record: &DatabaseRecord) -> String {
     let (bytes, _) = machines::storage(databases, record).await.unwrap_or_default();
-    say(&record.id, bytes / MIB)
+    full_disk_message(&record.id, bytes / MIB)
 }
 
-fn say(id: &DatabaseId, room_mb: u64) -> String {
+fn full_disk_message(id: &DatabaseId, room_mb: u64) -> String {
     let more_mb = (room_mb * 2).min(VOLUME_MB_MAX);
     let free = "or delete data in a transaction that begins with BEGIN READ WRITE";
     let sentence = format!("the disk of database {id} ({room_mb} MiB) is full, so it is read-only;");
@@ -141,8 +145,12 @@ mod tests {
     #[test]
     fn the_advice_names_a_size_that_can_be_had() {
         let id: DatabaseId = "a1".parse().unwrap();
-        assert!(say(&id, 8192).contains("db set a1 --storage-mb 16384"), "{}", say(&id, 8192));
-        let most = say(&id, VOLUME_MB_MAX);
+        assert!(
+            full_disk_message(&id, 8192).contains("db set a1 --storage-mb 16384"),
+            "{}",
+            full_disk_message(&id, 8192)
+        );
+        let most = full_disk_message(&id, VOLUME_MB_MAX);
         assert!(most.contains("cannot grow") && !most.contains("--storage-mb"), "{most}");
     }
 }

@@ -8,31 +8,31 @@ use pandastack_sandboxes::keyed_mutex::KeyedMutex;
 use pandastack_types::DatabaseId;
 use tokio::time::Instant;
 
-use crate::backups::archives::Written;
+use crate::backups::archives::LogPosition;
 
 /// How long a database that was full is taken to be full without another question.
-const FRESH: Duration = Duration::from_secs(2);
+const KNOWN_FOR: Duration = Duration::from_secs(2);
 
 /// What was found last.
 #[derive(Default)]
 pub(crate) struct FullDisks {
-    found: Mutex<HashMap<DatabaseId, Found>>,
+    found: Mutex<HashMap<DatabaseId, DiskCheck>>,
     /// Of those who ask because of an error: the others have the answer of the first.
-    pub(crate) turns: KeyedMutex<DatabaseId>,
+    pub(crate) locks: KeyedMutex<DatabaseId>,
 }
 
 /// The answer of a server.
 #[derive(Clone, Copy)]
-pub(crate) struct Found {
+pub(crate) struct DiskCheck {
     pub(crate) full: bool,
     /// When the question was put: what it answers may have changed by the time of the answer.
     pub(crate) asked: Instant,
     /// How far its log was.
-    pub(crate) written: Option<Written>,
+    pub(crate) written: Option<LogPosition>,
 }
 
 impl FullDisks {
-    fn lock(&self) -> MutexGuard<'_, HashMap<DatabaseId, Found>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<DatabaseId, DiskCheck>> {
         self.found.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -41,16 +41,17 @@ impl FullDisks {
         self.lock().get(id).is_some_and(|found| found.full)
     }
 
-    /// What is known to somebody whose error came at that instant, without a question. That there was room before it says nothing:
-    /// the error may be the first of a database that has just become full.
+    /// What is known to somebody whose error came at that instant, without a question. That there
+    /// was room before it says nothing: the error may be the first of a database that has just
+    /// become full.
     pub(crate) fn known(&self, id: &DatabaseId, came: Instant) -> Option<bool> {
         let found = *self.lock().get(id)?;
-        let holds = found.asked >= came || (found.full && found.asked.elapsed() < FRESH);
+        let holds = found.asked >= came || (found.full && found.asked.elapsed() < KNOWN_FOR);
         holds.then_some(found.full)
     }
 
-    /// Whether nothing was written since the last look.
-    pub(crate) fn is_settled(&self, id: &DatabaseId, written: Option<Written>) -> bool {
+    /// Whether nothing was written since the last check.
+    pub(crate) fn is_settled(&self, id: &DatabaseId, written: Option<LogPosition>) -> bool {
         self.lock().get(id).is_some_and(|found| found.written == written)
     }
 
@@ -64,7 +65,7 @@ impl FullDisks {
         self.lock().remove(id);
     }
 
-    pub(crate) fn note(&self, id: &DatabaseId, found: Found) {
+    pub(crate) fn note(&self, id: &DatabaseId, found: DiskCheck) {
         let before = self.lock().insert(id.clone(), found);
         match (before.is_some_and(|before| before.full), found.full) {
             (false, true) => tracing::warn!(database = %id, "a database is read only: its disk is full"),
@@ -83,9 +84,9 @@ mod tests {
         let (disks, id) = (FullDisks::default(), "a1".parse().unwrap());
         let asked = Instant::now();
         let (before, after) = (asked - Duration::from_millis(1), asked + Duration::from_millis(1));
-        disks.note(&id, Found { full: false, asked, written: None });
+        disks.note(&id, DiskCheck { full: false, asked, written: None });
         assert_eq!((disks.known(&id, before), disks.known(&id, after)), (Some(false), None));
-        disks.note(&id, Found { full: true, asked, written: None });
+        disks.note(&id, DiskCheck { full: true, asked, written: None });
         assert_eq!((disks.known(&id, before), disks.known(&id, after)), (Some(true), Some(true)));
     }
 }

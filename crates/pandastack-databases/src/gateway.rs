@@ -60,7 +60,8 @@ impl Databases for StoredDatabases {
 }
 
 impl StoredDatabases {
-    /// Once more, if the machine was lost and is replaced, or its server is started again; until then the client is held.
+    /// Once more, if the machine was lost and is replaced, or its server is started again; until
+    /// then the client is held.
     async fn connect_again(
         &self,
         id: &DatabaseId,
@@ -80,7 +81,8 @@ impl StoredDatabases {
         connect(&self.0, &machine, endpoint).await.map_err(|error| explain(&error, &machine, endpoint))
     }
 
-    /// The machine that replaces one which was lost; `None` if it was not. Its host may know of a loss before its report is here.
+    /// The machine that replaces one which was lost; `None` if it was not. Its host may know of a
+    /// loss before its report is here.
     async fn successor(&self, id: &DatabaseId, tried: &SandboxId) -> Option<Result<SandboxId, ConnectError>> {
         let mut events = self.0.sandboxes.events.subscribe();
         let deadline = Instant::now() + REPORT_WAIT;

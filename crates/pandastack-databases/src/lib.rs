@@ -1,4 +1,5 @@
-//! Managed PostgreSQL: each database is a machine of its own, forked from a template whose server runs already.
+//! Managed PostgreSQL: each database is a machine of its own, forked from a template whose server
+//! runs already.
 //!
 //! ```text
 //!   create: row -> fork of the template -> its own passwords -> `SELECT 1` as its user -> row is ready
@@ -28,9 +29,10 @@
 //!
 //! Data is on a volume that belongs to the database: machines come and go.
 //!
-//! Must hold: nobody is told of a new database before a query succeeded the way users send it; what exists is brought back whatever its owner
-//! has made of role and database, so that is asked as the administrator; a create that fails leaves neither row
-//! nor machine nor volume; a machine of a database is reached through the database only. Machines are driven by the operations of the
+//! Must hold: nobody is told of a new database before a query succeeded the way users send it; what
+//! exists is brought back whatever its owner has made of role and database, so that is asked as the
+//! administrator; a create that fails leaves neither row nor machine nor volume; a machine of a
+//! database is reached through the database only. Machines are driven by the operations of the
 //! sandbox API: there is no second way to make one.
 
 #![forbid(unsafe_code)]

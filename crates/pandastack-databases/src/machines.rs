@@ -65,7 +65,7 @@ pub fn take_mark(databases: &ManagedDatabases, id: &DatabaseId) -> Result<InFlig
     databases.sandboxes.in_flight.mark(&Mark::Database(id.clone())).ok_or_else(|| taken(id))
 }
 
-/// The refusal of a database that something else is being done to.
+/// The error for a database on which another operation is in progress.
 pub(crate) fn taken(id: &DatabaseId) -> Error {
     Error::conflict(format!("another operation on database `{id}` is in progress; try again"))
 }

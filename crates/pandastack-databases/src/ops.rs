@@ -1,6 +1,7 @@
 //! Making, copying, changing and deleting databases.
 //!
-//! Whatever changes a database holds its mark, so one thing at a time is done to it; what finds it taken answers 409.
+//! Whatever changes a database holds its mark, so one thing at a time is done to it; what finds it
+//! taken answers 409.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,13 +16,13 @@ use pandastack_types::limits::DATABASE_LABEL_BYTES_MAX;
 use pandastack_types::{Error, ErrorCode, Result, SandboxId, WorkspaceId};
 
 use crate::machines::{machine, ready, remove_machines, take_mark, taken};
-use crate::server::{self, Descent};
+use crate::server::{self, Origin};
 use crate::service::ManagedDatabases;
 use crate::spec::{idle_seconds, machine_request, new_copy, new_record, owner, size_gib};
 use crate::{backups, disk_guard, revive};
 
-/// How long a delete waits for what is being done to its database: who reads that a create was given up, and to delete it, may
-/// be faster than the end of that work.
+/// How long a delete waits for what is being done to its database: who reads that a create was
+/// given up, and to delete it, may be faster than the end of that work.
 const DELETE_WAIT: Duration = Duration::from_secs(2);
 
 /// Makes a database and answers when it takes queries. Runs to its end even if the caller is dropped.
@@ -41,10 +42,11 @@ pub(super) async fn create(
         ..DatabaseSpecRecord::default()
     };
     let record = new_record(workspace, spec);
-    make(databases, record, None).await
+    create_from(databases, record, None).await
 }
 
-/// Copies a database as it is now, or begins to copy it as it was. Runs to its end even if the caller is dropped.
+/// Copies a database as it is now, or begins to copy it as it was. Runs to its end even if the
+/// caller is dropped.
 pub(super) async fn branch(
     databases: &Arc<ManagedDatabases>,
     original: DatabaseRecord,
@@ -58,12 +60,12 @@ pub(super) async fn branch(
         )));
     }
     match request.target_time {
-        Some(at) => backups::restore::restored(databases, original, request, at).await,
-        None => make(databases, new_copy(&original, request.label), Some(original)).await,
+        Some(at) => backups::restore::begin_restore(databases, original, request, at).await,
+        None => create_from(databases, new_copy(&original, request.label), Some(original)).await,
     }
 }
 
-async fn make(
+async fn create_from(
     databases: &Arc<ManagedDatabases>,
     record: DatabaseRecord,
     original: Option<DatabaseRecord>,
@@ -73,7 +75,7 @@ async fn make(
         let databases = for_task;
         let _marked = take_mark(&databases, &record.id)?;
         databases.store.insert_database(&record).await?;
-        let made = make_machine(&databases, &record, original.as_ref()).await;
+        let made = create_machine(&databases, &record, original.as_ref()).await;
         match made {
             Ok(sandbox) => {
                 let sandbox = Some(sandbox);
@@ -93,7 +95,7 @@ async fn make(
     .await
 }
 
-async fn make_machine(
+async fn create_machine(
     databases: &Arc<ManagedDatabases>,
     record: &DatabaseRecord,
     original: Option<&DatabaseRecord>,
@@ -103,15 +105,15 @@ async fn make_machine(
             let (workspace, request) = (record.workspace.clone(), machine_request(record)?);
             let spec = MachineSpec { workspace, request };
             let machine = databases.sandboxes.create(owner(&record.id), spec, Patience::None).await;
-            (machine.map_err(as_database)?, Descent::Template)
+            (machine.map_err(as_database)?, Origin::Template)
         }
         Some(original) => {
             let parent = machine(databases, original).await?;
-            (databases.sandboxes.fork(&parent, owner(&record.id)).await?, Descent::Copy(&original.id))
+            (databases.sandboxes.fork(&parent, owner(&record.id)).await?, Origin::Copy(&original.id))
         }
     };
     owned::claim(&databases.sandboxes, &machine.record, &owner(&record.id)).await?;
-    server::settle(databases, record, machine.id(), descent).await?;
+    server::set_up(databases, record, machine.id(), descent).await?;
     Ok(machine.id().clone())
 }
 
@@ -158,9 +160,9 @@ async fn change_marked(
         let volume = volumes.into_iter().next();
         let volume = volume.ok_or_else(|| Error::conflict("this database has no volume to resize"))?;
         // A file system grows in a machine that runs, and one that is full sleeps as others do.
-        go(databases, &record, true).await?;
+        set_awake(databases, &record, true).await?;
         owned::grow(&databases.sandboxes, volume, storage_mb).await?;
-        disk_guard::await_notice(databases, &record).await;
+        disk_guard::await_writable(databases, &record).await;
     }
     record.spec.protected = request.protected.unwrap_or(record.spec.protected);
     record.spec.label = request.label.or(record.spec.label);
@@ -171,8 +173,8 @@ async fn change_marked(
     }
 }
 
-/// Gives a database a machine of another size. Its server stops cleanly first, so that it starts without replaying its log; whoever connects
-/// meanwhile is held.
+/// Gives a database a machine of another size. Its server stops cleanly first, so that it starts
+/// without replaying its log; whoever connects meanwhile is held.
 async fn resize(
     databases: &Arc<ManagedDatabases>,
     record: DatabaseRecord,
@@ -198,7 +200,7 @@ async fn resize(
 }
 
 /// Puts a database to sleep, or wakes it.
-pub(super) async fn go(
+pub(super) async fn set_awake(
     databases: &Arc<ManagedDatabases>,
     record: &DatabaseRecord,
     awake: bool,
@@ -212,7 +214,8 @@ pub(super) async fn delete(databases: &Arc<ManagedDatabases>, record: DatabaseRe
     let for_task = Arc::clone(databases);
     databases.sandboxes.owned(async move {
         let databases = for_task;
-        let marked = databases.sandboxes.in_flight.mark_within(&Mark::Database(record.id.clone()), DELETE_WAIT).await;
+        let mark = Mark::Database(record.id.clone());
+        let marked = databases.sandboxes.in_flight.mark_within(&mark, DELETE_WAIT).await;
         let _marked = marked.ok_or_else(|| taken(&record.id))?;
         let record = databases.store.database(Some(&record.workspace), &record.id).await?;
         if record.spec.protected {
@@ -223,7 +226,7 @@ pub(super) async fn delete(databases: &Arc<ManagedDatabases>, record: DatabaseRe
                 record.id
             )));
         }
-        if let Some(of) = holder(&databases, &record).await? {
+        if let Some(of) = attached_app(&databases, &record).await? {
             return Err(Error::conflict(format!(
                 "database `{}` is attached to app `{of}`; detach it first: pandastack app detach {of} {}",
                 record.id, record.id
@@ -239,7 +242,7 @@ pub(super) async fn delete(databases: &Arc<ManagedDatabases>, record: DatabaseRe
 }
 
 /// Name of an app that a database is attached to.
-async fn holder(databases: &ManagedDatabases, database: &DatabaseRecord) -> Result<Option<String>> {
+async fn attached_app(databases: &ManagedDatabases, database: &DatabaseRecord) -> Result<Option<String>> {
     let has = |app: &AppRecord| {
         !app.spec.deleting && app.spec.databases.values().any(|one| one.database == database.id)
     };
@@ -249,7 +252,7 @@ async fn holder(databases: &ManagedDatabases, database: &DatabaseRecord) -> Resu
 /// Removes the machines of a database, its volume, its backups and then its row. Safe to repeat.
 pub(super) async fn remove(databases: &Arc<ManagedDatabases>, record: &DatabaseRecord) -> Result<()> {
     remove_machines(databases, &record.id).await?;
-    backups::drill::remove_left(databases, &record.id).await?;
+    backups::drill::remove_leftovers(databases, &record.id).await?;
     owned::delete_all(&databases.sandboxes, &record.workspace, &owner(&record.id)).await?;
     databases.backups.remove(&databases.sandboxes.link, &record.id).await?;
     databases.store.delete_database(&record.id).await?;

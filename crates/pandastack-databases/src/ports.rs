@@ -1,8 +1,10 @@
-//! A port of its own for every database, on a machine by itself where databases have no names: many clients can send neither a
-//! host name nor an option, and would have no way to say which one they mean.
+//! A port of its own for every database, on a machine by itself where databases have no names: many
+//! clients can send neither a host name nor an option, and would have no way to say which one they
+//! mean.
 //!
-//! Connection strings name the port, so it is remembered in a file of this server and bound again before anything is served. A
-//! database gets one when somebody is told how to reach it, and gives it back when it is deleted.
+//! Connection strings name the port, so it is remembered in a file of this server and bound again
+//! before anything is served. A database gets one when somebody is told how to reach it, and gives
+//! it back when it is deleted.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -43,7 +45,8 @@ pub struct Bound {
 }
 
 impl Ports {
-    /// Binds the ports of `databases` that `file` remembers, on this address. What is bound is handed to [`serve`].
+    /// Binds the ports of `databases` that `file` remembers, on this address. What is bound is
+    /// handed to [`serve`].
     pub async fn open(
         ip: IpAddr,
         file: PathBuf,

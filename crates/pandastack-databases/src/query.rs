@@ -43,11 +43,11 @@ pub async fn run_query(
     let login = tenant(&databases.sandboxes.link, record, request.database.as_deref().unwrap_or(DATABASE));
     let parameters = request.params.into_iter().map(parameter).collect();
     let statement = Statement { sql: request.sql, parameters };
-    let mut session = Session::open(&gateway, &endpoint, &login).await.map_err(server::refusal)?;
+    let mut session = Session::open(&gateway, &endpoint, &login).await.map_err(server::login_error)?;
     let bounds = Bounds { rows_max, wait: Duration::from_millis(wait_ms) };
     let outcomes = session.run(&gateway, &endpoint, &[statement], None, bounds).await;
     session.close().await;
-    let outcome = outcomes.map_err(server::run_refusal)?.into_iter().next().unwrap_or_default();
+    let outcome = outcomes.map_err(server::run_error)?.into_iter().next().unwrap_or_default();
     Ok(rows(outcome, began.elapsed()))
 }
 

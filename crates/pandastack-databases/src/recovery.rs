@@ -1,9 +1,10 @@
 //! What a control that was killed left behind: nothing stays half made or half deleted.
 //!
-//! A database that was being made is given up, its machine deleted: whoever asked for it got no answer. One that was being
-//! deleted is deleted. One that is ready keeps the machine that its record names, with that machine's volume; others that were to take its
-//! place, or only to try a restore, are deleted with theirs. All of it is safe to repeat, and what fails for one database is no
-//! reason to leave the others.
+//! A database that was being made is given up, its machine deleted: whoever asked for it got no
+//! answer. One that was being deleted is deleted. One that is ready keeps the machine that its
+//! record names, with that machine's volume; others that were to take its place, or only to try a
+//! restore, are deleted with theirs. All of it is safe to repeat, and what fails for one database
+//! is no reason to leave the others.
 
 use std::sync::Arc;
 
@@ -47,7 +48,7 @@ async fn recover_one(databases: &Arc<ManagedDatabases>, record: DatabaseRecord) 
     match record.state {
         DatabaseState::Creating => give_up(databases, record).await,
         DatabaseState::Ready => {
-            backups::drill::remove_left(databases, &record.id).await?;
+            backups::drill::remove_leftovers(databases, &record.id).await?;
             keep_named(databases, &record).await
         }
         DatabaseState::Deleting => ops::remove(databases, &record).await,
@@ -65,8 +66,8 @@ async fn give_up(databases: &Arc<ManagedDatabases>, record: DatabaseRecord) -> R
     Ok(())
 }
 
-/// The record has the last word on a failover that was cut off: the volumes of the machine it names are the database's, those of
-/// any other go with that one.
+/// The record has the last word on a failover that was cut off: the volumes of the machine it names
+/// are the database's, those of any other go with that one.
 async fn keep_named(databases: &Arc<ManagedDatabases>, record: &DatabaseRecord) -> Result<()> {
     // Whoever brings a lost one back begins with removing all of its machines, and keeps the volume.
     let Some(named) = record.sandbox.as_ref().filter(|_| record.state == DatabaseState::Ready) else {

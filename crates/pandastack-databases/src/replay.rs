@@ -1,7 +1,8 @@
 //! Servers that are started and replay their log before they take queries.
 //!
-//! Must hold: a replay is given up when it cannot end any more, not because one look at it failed. Whoever gives up makes another machine, whose
-//! server begins with the first file again; and a machine that replays is busy, so some of its logins are late.
+//! Must hold: a replay is given up when it cannot end any more, not because one probe failed.
+//! Whoever gives up makes another machine, whose server begins with the first file again; and a
+//! machine that replays is busy, so some of its logins are late.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,12 +15,13 @@ use pandastack_types::{DatabaseId, Error, Result, SandboxId};
 use tokio::time::Instant;
 
 use crate::credentials::administrator;
-use crate::server::{plain, refusal, run_in, run_refusal};
+use crate::server::{login_error, run_error, run_in, statement};
 use crate::service::ManagedDatabases;
 use crate::{connector, shell};
 
-/// Starts what does not run, by the template's own program, and says why it cannot. That program waits ten minutes for the server and no longer:
-/// one that has more log to replay goes on with it, which [`REPLAYING`] tells, and the rest is started beside it.
+/// Starts what does not run, by the template's own program, and says why it cannot. That program
+/// waits ten minutes for the server and no longer: one that has more log to replay goes on with it,
+/// which [`REPLAYING`] tells, and the rest is started beside it.
 pub(super) const START: &str = "pandastack-postgres || { runuser -u postgres -- /opt/postgres/16/bin/pg_ctl \
      --pgdata=/var/lib/postgresql/data status > /dev/null && pandastack-postgres && echo replaying; } || \
      { tail -n 20 /var/log/postgresql/postgresql-*.log >&2; exit 1; }";
@@ -29,18 +31,19 @@ const REPLAYING: &str = "replaying";
 const START_SECONDS: u64 = 660;
 /// How long a server may replay its log after that before it counts as not started.
 const REPLAY_MAX: Duration = Duration::from_secs(2 * 60 * 60);
-/// How long no look may get an answer before the machine counts as stuck. Meanwhile nothing else is done to the database, a failover neither.
-const UNHEARD_MAX: Duration = Duration::from_secs(10 * 60);
-/// Between two looks.
-const REPLAY_LOOK: Duration = Duration::from_secs(1);
+/// How long probes may get no answer before the machine counts as stuck. Meanwhile nothing else is
+/// done to the database, a failover neither.
+const NO_ANSWER_MAX: Duration = Duration::from_secs(10 * 60);
+/// Between two probes.
+const PROBE_EVERY: Duration = Duration::from_secs(1);
 /// SQLSTATE of a server that takes no sessions yet.
 const NOT_YET: &str = "57P03";
 /// Of a statement that took too long.
 const CANCELLED: &str = "57014";
-/// Of a session that ended with its server or its machine; the next look tells which.
+/// Of a session that ended with its server or its machine; the next probe tells which.
 const ENDED: &str = "57P01";
 
-/// What a look at a server found.
+/// What a probe of a server found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Replay {
     /// It takes queries and goes on by itself.
@@ -48,13 +51,13 @@ pub(super) enum Replay {
     /// It said that it still reads its log.
     InProgress,
     /// It said nothing in time.
-    Unheard,
+    NoAnswer,
 }
 
-/// Why a look found out nothing by asking.
+/// Why a probe got no answer.
 #[derive(Debug)]
-enum Setback {
-    Way(EdgeError),
+enum ProbeError {
+    Connect(EdgeError),
     Session(RunError),
 }
 
@@ -80,53 +83,56 @@ async fn await_replayed(
     let began = Instant::now();
     let mut heard = began;
     loop {
-        match look(databases, id, sandbox).await? {
+        match probe(databases, id, sandbox).await? {
             Replay::Over => return Ok(()),
             Replay::InProgress => heard = Instant::now(),
-            Replay::Unheard => {}
+            Replay::NoAnswer => {}
         }
         let too_long = [
             (began, REPLAY_MAX, "PostgreSQL is still replaying its log after"),
-            (heard, UNHEARD_MAX, "PostgreSQL is replaying its log and has not responded for"),
+            (heard, NO_ANSWER_MAX, "PostgreSQL is replaying its log and has not responded for"),
         ];
         if let Some((_, max, what)) = too_long.into_iter().find(|(since, max, _)| since.elapsed() >= *max) {
             return Err(Error::internal(format!("{what} {} min", max.as_secs() / 60)));
         }
-        tokio::time::sleep(REPLAY_LOOK).await;
+        tokio::time::sleep(PROBE_EVERY).await;
     }
 }
 
-/// Looks whether a server still reads its log. Its administrator is that of the database whose log it is. Fails when it never will be done.
-pub(super) async fn look(
+/// Looks whether a server still reads its log. Its administrator is that of the database whose log
+/// it is. Fails when it never will be done.
+pub(super) async fn probe(
     databases: &Arc<ManagedDatabases>,
     original: &DatabaseId,
     sandbox: &SandboxId,
 ) -> Result<Replay> {
-    let setback = match ask(databases, original, sandbox).await {
+    let failure = match query_recovery(databases, original, sandbox).await {
         Ok(found) => return Ok(found),
-        Err(setback) => setback,
+        Err(failure) => failure,
     };
-    match (despite(&setback), setback) {
-        (Some(found), setback) => {
-            tracing::debug!(database = %original, %sandbox, ?setback, "a server that replays its log is looked at again");
+    match (judge(&failure), failure) {
+        (Some(found), failure) => {
+            tracing::debug!(database = %original, %sandbox, ?failure, "a server that replays its log is looked at again");
             Ok(found)
         }
-        (None, Setback::Way(error)) => {
-            Err(refusal(connector::explain(&error, sandbox, &endpoint(sandbox)).into()))
+        (None, ProbeError::Connect(error)) => {
+            Err(login_error(connector::explain(&error, sandbox, &endpoint(sandbox)).into()))
         }
-        (None, Setback::Session(error)) => Err(run_refusal(error)),
+        (None, ProbeError::Session(error)) => Err(run_error(error)),
     }
 }
 
-async fn ask(
+async fn query_recovery(
     databases: &Arc<ManagedDatabases>,
     original: &DatabaseId,
     sandbox: &SandboxId,
-) -> Result<Replay, Setback> {
-    let backend = connector::connect(databases, sandbox, &endpoint(sandbox)).await.map_err(Setback::Way)?;
+) -> Result<Replay, ProbeError> {
+    let backend =
+        connector::connect(databases, sandbox, &endpoint(sandbox)).await.map_err(ProbeError::Connect)?;
     let session = Session::over(backend, &administrator(&databases.sandboxes.link, Some(original))).await;
-    let session = session.map_err(|error| Setback::Session(error.into()))?;
-    let outcomes = run_in(session, &[plain("SELECT pg_is_in_recovery()")]).await.map_err(Setback::Session)?;
+    let session = session.map_err(|error| ProbeError::Session(error.into()))?;
+    let outcomes =
+        run_in(session, &[statement("SELECT pg_is_in_recovery()")]).await.map_err(ProbeError::Session)?;
     let answer = outcomes.first().and_then(|outcome| outcome.rows.first()?.first()?.as_deref());
     Ok(if answer == Some("f") { Replay::Over } else { Replay::InProgress })
 }
@@ -135,26 +141,27 @@ fn endpoint(sandbox: &SandboxId) -> Endpoint {
     Endpoint { database: sandbox.to_string(), entrance: Entrance::Direct }
 }
 
-/// What a look that failed says of a replay all the same; `None` if that has ended without success: nothing listens, the machine is gone, or the
-/// server says something else than that it is not ready.
-fn despite(setback: &Setback) -> Option<Replay> {
-    match setback {
-        Setback::Way(error) => match error {
+/// What a failed probe says of a replay all the same; `None` if that has ended without success:
+/// nothing listens, the machine is gone, or the server says something else than that it is not
+/// ready.
+fn judge(failure: &ProbeError) -> Option<Replay> {
+    match failure {
+        ProbeError::Connect(error) => match error {
             EdgeError::Busy(_) | EdgeError::Unavailable(_) | EdgeError::Broken | EdgeError::Silent => {
-                Some(Replay::Unheard)
+                Some(Replay::NoAnswer)
             }
             _ => None,
         },
-        Setback::Session(RunError::Session(error)) => match error {
-            LoginError::Late | LoginError::Broken(_) => Some(Replay::Unheard),
+        ProbeError::Session(RunError::Session(error)) => match error {
+            LoginError::Late | LoginError::Broken(_) => Some(Replay::NoAnswer),
             LoginError::Sql(error) => match error.code.as_str() {
                 NOT_YET => Some(Replay::InProgress),
-                CANCELLED | ENDED => Some(Replay::Unheard),
+                CANCELLED | ENDED => Some(Replay::NoAnswer),
                 _ => None,
             },
             LoginError::Connect(_) => None,
         },
-        Setback::Session(RunError::TooLarge) => None,
+        ProbeError::Session(RunError::TooLarge) => None,
     }
 }
 
@@ -189,25 +196,25 @@ mod tests {
     #[test]
     fn a_server_that_is_slow_is_waited_for_and_one_that_is_gone_or_refuses_is_not() {
         let said = || "said".to_owned();
-        let session = |error: LoginError| Setback::Session(error.into());
+        let session = |error: LoginError| ProbeError::Session(error.into());
         let sql = |code: &str| session(SqlError { code: code.to_owned(), ..SqlError::default() }.into());
-        for (setback, expect) in [
+        for (failure, expect) in [
             (sql(NOT_YET), Some(Replay::InProgress)),
-            (sql(CANCELLED), Some(Replay::Unheard)),
-            (sql(ENDED), Some(Replay::Unheard)),
-            (session(LoginError::Late), Some(Replay::Unheard)),
-            (session(io::Error::from(io::ErrorKind::UnexpectedEof).into()), Some(Replay::Unheard)),
-            (Setback::Way(EdgeError::Silent), Some(Replay::Unheard)),
-            (Setback::Way(EdgeError::Broken), Some(Replay::Unheard)),
-            (Setback::Way(EdgeError::Busy(said())), Some(Replay::Unheard)),
-            (Setback::Way(EdgeError::Unavailable(said())), Some(Replay::Unheard)),
-            (Setback::Way(EdgeError::PortClosed), None),
-            (Setback::Way(EdgeError::Unknown), None),
-            (Setback::Way(EdgeError::NotServing(said())), None),
+            (sql(CANCELLED), Some(Replay::NoAnswer)),
+            (sql(ENDED), Some(Replay::NoAnswer)),
+            (session(LoginError::Late), Some(Replay::NoAnswer)),
+            (session(io::Error::from(io::ErrorKind::UnexpectedEof).into()), Some(Replay::NoAnswer)),
+            (ProbeError::Connect(EdgeError::Silent), Some(Replay::NoAnswer)),
+            (ProbeError::Connect(EdgeError::Broken), Some(Replay::NoAnswer)),
+            (ProbeError::Connect(EdgeError::Busy(said())), Some(Replay::NoAnswer)),
+            (ProbeError::Connect(EdgeError::Unavailable(said())), Some(Replay::NoAnswer)),
+            (ProbeError::Connect(EdgeError::PortClosed), None),
+            (ProbeError::Connect(EdgeError::Unknown), None),
+            (ProbeError::Connect(EdgeError::NotServing(said())), None),
             (sql("28P01"), None),
-            (Setback::Session(RunError::TooLarge), None),
+            (ProbeError::Session(RunError::TooLarge), None),
         ] {
-            assert_eq!(despite(&setback), expect, "{setback:?}");
+            assert_eq!(judge(&failure), expect, "{failure:?}");
         }
     }
 }

@@ -4,10 +4,12 @@
 //!   the record has the new count, and that its server must be told -> the server is told -> the record: it was
 //! ```
 //!
-//! Must hold: the password that the platform shows is the one that it gave the server, in the end. What is cut off half way is finished
-//! by whoever brings the database back, or by the next look of `revive`. A password that a tenant chose with `ALTER ROLE` is theirs,
-//! and stays until they ask for another. The server itself notes the last reset that it was told of, beside the password: what is restored
-//! from a log that ends before a reset says so, whatever the tenant has made of its role.
+//! Must hold: the password that the platform shows is the one that it gave the server, in the end.
+//! What is cut off half way is finished by whoever brings the database back, or by the next check
+//! of `revive`. A password that a tenant chose with `ALTER ROLE` is theirs, and stays until they
+//! ask for another. The server itself notes the last reset that it was told of, beside the
+//! password: what is restored from a log that ends before a reset says so, whatever the tenant has
+//! made of its role.
 
 use std::sync::Arc;
 
@@ -51,20 +53,20 @@ pub(super) async fn finish(
 }
 
 /// Tells a server that was restored of a reset that its log did not have.
-pub(super) async fn catch_up(
+pub(super) async fn apply_missed_reset(
     databases: &Arc<ManagedDatabases>,
     record: &DatabaseRecord,
     sandbox: &SandboxId,
 ) -> Result<()> {
-    if server::told_revision(databases, record, sandbox).await? < record.spec.revision {
+    if server::recorded_revision(databases, record, sandbox).await? < record.spec.revision {
         server::renew_password(databases, record, sandbox).await?;
     }
     Ok(())
 }
 
-/// Notes in a server that runs and was told of the last reset before servers noted any. Without that, a password that its tenant chose since
-/// would not outlast a failover.
-pub(super) async fn note_told(
+/// Notes in a server that runs and was told of the last reset before servers noted any. Without
+/// that, a password that its tenant chose since would not outlast a failover.
+pub(super) async fn record_revision(
     databases: &Arc<ManagedDatabases>,
     id: &DatabaseId,
     sandbox: &SandboxId,
@@ -73,5 +75,5 @@ pub(super) async fn note_told(
     if record.spec.revision == 0 || record.spec.reset_pending {
         return Ok(());
     }
-    server::note_told(databases, &record, sandbox).await
+    server::record_revision(databases, &record, sandbox).await
 }

@@ -1,5 +1,5 @@
-//! A database whose machine was lost, or has the wrong size, gets another one with the same volume. One whose machine runs without its server
-//! has it started again.
+//! A database whose machine was lost, or has the wrong size, gets another one with the same volume.
+//! One whose machine runs without its server has it started again.
 //!
 //! ```text
 //!   machine lost -> its row is removed, which frees the volume -> the template's disk boots with that volume
@@ -7,9 +7,10 @@
 //!   port closed, seen by a client or by who follows the log -> the server is started, and replays its log -> `SELECT 1`
 //! ```
 //!
-//! Whatever was acknowledged is on the volume. Takes no input: a look handles every lost machine, and every reset of a password that was
-//! cut off, so a missed or repeated wake-up does no harm, and a server that stops half way begins again with the first step. A volume is
-//! on one host: while that does not answer, the machine is not known to be gone and nothing is done.
+//! Whatever was acknowledged is on the volume. Takes no input: a check handles every lost machine,
+//! and every reset of a password that was cut off, so a missed or repeated wake-up does no harm,
+//! and a server that stops half way begins again with the first step. A volume is on one host:
+//! while that does not answer, the machine is not known to be gone and nothing is done.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,34 +30,34 @@ use crate::service::ManagedDatabases;
 use crate::spec::{DATA_PATH, machine_request, owner};
 use crate::{machines, replay, reset, server};
 
-/// Longest pause between two looks, for what nobody tells.
-const LOOK_EVERY: Duration = Duration::from_secs(15);
+/// Longest pause between two checks, for what nobody reports.
+const CHECK_EVERY: Duration = Duration::from_secs(15);
 /// Pause after an attempt that failed, however many clients wait.
-const AGAIN_AFTER: Duration = Duration::from_secs(5);
+const RETRY_AFTER: Duration = Duration::from_secs(5);
 /// How long a client that wants to connect is held meanwhile.
 const HOLD: Duration = Duration::from_secs(90);
-/// Between two looks meanwhile.
-const HOLD_LOOK: Duration = Duration::from_secs(1);
+/// Between two checks meanwhile.
+const HOLD_CHECK: Duration = Duration::from_secs(1);
 
 /// Replaces lost machines until shutdown.
 pub async fn run(databases: Arc<ManagedDatabases>) {
     let mut events = databases.sandboxes.events.subscribe();
     loop {
-        if let Err(error) = look(&databases).await {
+        if let Err(error) = check_all(&databases).await {
             tracing::warn!(%error, cause = error.causes(), "lost databases are looked at again soon");
         }
         tokio::select! {
             () = databases.sandboxes.shutdown.cancelled() => return,
             () = databases.revivals.wanted.notified() => {}
             () = lost(&mut events) => {}
-            () = tokio::time::sleep(LOOK_EVERY) => {}
+            () = tokio::time::sleep(CHECK_EVERY) => {}
         }
     }
 }
 
-async fn look(databases: &Arc<ManagedDatabases>) -> Result<()> {
+async fn check_all(databases: &Arc<ManagedDatabases>) -> Result<()> {
     for record in databases.store.databases_in(DatabaseState::Ready).await? {
-        if !must_be_told(databases, &record).await? && !is_lost(databases, &record).await? {
+        if !awaits_reset(databases, &record).await? && !is_lost(databases, &record).await? {
             continue;
         }
         let Some(marked) = databases.sandboxes.in_flight.mark(&Mark::Database(record.id.clone())) else {
@@ -67,7 +68,7 @@ async fn look(databases: &Arc<ManagedDatabases>) -> Result<()> {
             let databases = for_task;
             if let Err(error) = revive(&databases, &record).await {
                 tracing::error!(database = %record.id, %error, cause = error.causes(), "a database is not brought back yet");
-                tokio::time::sleep(AGAIN_AFTER).await;
+                tokio::time::sleep(RETRY_AFTER).await;
             }
             drop(marked);
             databases.revivals.done.notify_waiters();
@@ -76,8 +77,9 @@ async fn look(databases: &Arc<ManagedDatabases>) -> Result<()> {
     Ok(())
 }
 
-/// Whether a server has yet to hear of a reset, and can. One whose host is silent is left to whoever lets it go on elsewhere.
-async fn must_be_told(databases: &ManagedDatabases, record: &DatabaseRecord) -> Result<bool> {
+/// Whether a server has yet to hear of a reset, and can. One whose host is silent is left to
+/// whoever lets it go on elsewhere.
+async fn awaits_reset(databases: &ManagedDatabases, record: &DatabaseRecord) -> Result<bool> {
     let (true, Some(sandbox)) = (record.spec.reset_pending, &record.sandbox) else { return Ok(false) };
     match databases.sandboxes.store.sandbox(None, sandbox).await {
         Ok(machine) => Ok(databases.sandboxes.hosts.reachable(&machine.host)),
@@ -110,7 +112,8 @@ async fn revive(databases: &Arc<ManagedDatabases>, record: &DatabaseRecord) -> R
     Ok(())
 }
 
-/// Gives a database another machine with its volume, of the size that its record says. Whoever connects meanwhile is held.
+/// Gives a database another machine with its volume, of the size that its record says. Whoever
+/// connects meanwhile is held.
 pub(super) async fn replace(
     databases: &Arc<ManagedDatabases>,
     mut record: DatabaseRecord,
@@ -139,8 +142,9 @@ async fn start(databases: &Arc<ManagedDatabases>, record: &DatabaseRecord, machi
     server::resume(databases, record, machine.id()).await
 }
 
-/// Starts the server of a machine that runs without it, and answers when it takes queries. Whoever comes meanwhile waits for the first one's
-/// attempt. `closed` is the machine whose port was found closed; if the database has another one by now, that is the answer.
+/// Starts the server of a machine that runs without it, and answers when it takes queries. Whoever
+/// comes meanwhile waits for the first one's attempt. `closed` is the machine whose port was found
+/// closed; if the database has another one by now, that is the answer.
 pub(super) async fn restart(
     databases: &Arc<ManagedDatabases>,
     id: &DatabaseId,
@@ -157,7 +161,7 @@ pub(super) async fn restart(
             return databases.sandboxes.owned(restarting).await;
         }
         // Somebody starts it, or does something to it that may end with a server.
-        let waited = tokio::time::timeout(HOLD_LOOK, done).await;
+        let waited = tokio::time::timeout(HOLD_CHECK, done).await;
         let record = databases.store.database(None, id).await?;
         let sandbox = machines::ready(&record)?;
         if waited.is_ok() || sandbox != closed {
@@ -187,7 +191,7 @@ async fn restart_marked(
         Ok(()) => tracing::warn!(database = %id, %sandbox, "a server that did not run was started"),
         Err(error) => {
             tracing::error!(database = %id, %error, cause = error.causes(), "a server does not start");
-            tokio::time::sleep(AGAIN_AFTER).await;
+            tokio::time::sleep(RETRY_AFTER).await;
         }
     }
     drop(marked);
@@ -208,7 +212,7 @@ pub(super) async fn await_machine(databases: &ManagedDatabases, id: &DatabaseId)
         }
         databases.revivals.wanted.notify_one();
         // Another server on the same database may be the one that replaces it, and tells nobody here.
-        let _ = tokio::time::timeout(HOLD_LOOK, done).await;
+        let _ = tokio::time::timeout(HOLD_CHECK, done).await;
         if Instant::now() >= deadline {
             let message = format!("the machine of database `{id}` was lost; its replacement is not ready");
             return Err(Error::conflict(message));

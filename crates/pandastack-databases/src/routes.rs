@@ -27,7 +27,7 @@ const LOG_COMMAND: &str = "tail -c 262144 \"$(ls -t /var/log/postgresql/postgres
 pub fn routes<S>(databases: &Arc<ManagedDatabases>) -> Router<S> {
     Router::new()
         .route("/databases", get(list).post(create))
-        .route("/databases/{id}", get(look).patch(change).delete(delete))
+        .route("/databases/{id}", get(describe).patch(change).delete(delete))
         .route("/databases/{id}/connection", get(connection))
         .route("/databases/{id}/query", post(query))
         .route("/databases/{id}/clone", post(clone))
@@ -65,7 +65,7 @@ pub async fn create(
     JsonBody(request): JsonBody<CreateDatabase>,
 ) -> ApiResult<(StatusCode, Json<Database>)> {
     let record = ops::create(&databases, caller.workspace, request).await?;
-    Ok((StatusCode::CREATED, Json(view::shown(&databases, &headers, record).await?)))
+    Ok((StatusCode::CREATED, Json(view::details(&databases, &headers, record).await?)))
 }
 
 /// All databases of the workspace, oldest first, without credentials.
@@ -76,15 +76,16 @@ pub async fn list(
 ) -> ApiResult<Json<Items<Database>>> {
     let mut items = Vec::new();
     for record in databases.store.databases(&caller.workspace).await? {
-        items.push(view::listed(&databases, record).await?);
+        items.push(view::summary(&databases, record).await?);
     }
     Ok(Json(Items { items }))
 }
 
 /// One database; with how to connect, for keys that may change things. Never wakes it.
-#[utoipa::path(get, path = "/v1/databases/{id}", tag = "databases", params(("id" = DatabaseId, Path)), responses(
+#[utoipa::path(get, path = "/v1/databases/{id}", tag = "databases", operation_id = "look",
+    params(("id" = DatabaseId, Path)), responses(
     (status = 200, body = Database), (status = 404, body = ErrorBody)))]
-pub async fn look(
+pub async fn describe(
     State(databases): State<Arc<ManagedDatabases>>,
     caller: Caller,
     headers: HeaderMap,
@@ -92,8 +93,8 @@ pub async fn look(
 ) -> ApiResult<Json<Database>> {
     let record = find(&databases, &caller, &id).await?;
     Ok(Json(match caller.scope > Scope::Read {
-        true => view::shown(&databases, &headers, record).await?,
-        false => view::listed(&databases, record).await?,
+        true => view::details(&databases, &headers, record).await?,
+        false => view::summary(&databases, record).await?,
     }))
 }
 
@@ -110,7 +111,7 @@ pub async fn change(
 ) -> ApiResult<Json<Database>> {
     let record = find(&databases, &caller, &id).await?;
     let record = ops::change(&databases, record, request).await?;
-    Ok(Json(view::shown(&databases, &headers, record).await?))
+    Ok(Json(view::details(&databases, &headers, record).await?))
 }
 
 /// Delete a database and everything in it.
@@ -181,7 +182,7 @@ pub async fn clone(
     let record = find(&databases, &caller, &id).await?;
     let status = request.target_time.map_or(StatusCode::CREATED, |_| StatusCode::ACCEPTED);
     let copy = ops::branch(&databases, record, request).await?;
-    Ok((status, Json(view::shown(&databases, &headers, copy).await?)))
+    Ok((status, Json(view::details(&databases, &headers, copy).await?)))
 }
 
 /// Give a database a new password. The old one works no more; open sessions stay.
@@ -196,7 +197,7 @@ pub async fn reset_credentials(
 ) -> ApiResult<Json<Database>> {
     let record = find(&databases, &caller, &id).await?;
     let record = reset::reset_credentials(&databases, record).await?;
-    Ok(Json(view::shown(&databases, &headers, record).await?))
+    Ok(Json(view::details(&databases, &headers, record).await?))
 }
 
 /// Put a database to sleep. The next connection wakes it.
@@ -208,7 +209,7 @@ pub async fn pause(
     Id(id): Id<DatabaseId>,
 ) -> ApiResult<Json<DatabaseWaking>> {
     let record = find(&databases, &caller, &id).await?;
-    ops::go(&databases, &record, false).await?;
+    ops::set_awake(&databases, &record, false).await?;
     Ok(Json(DatabaseWaking { id, status: DatabaseStatus::Hibernated }))
 }
 
@@ -221,7 +222,7 @@ pub async fn wake(
     Id(id): Id<DatabaseId>,
 ) -> ApiResult<Json<DatabaseWaking>> {
     let record = find(&databases, &caller, &id).await?;
-    ops::go(&databases, &record, true).await?;
+    ops::set_awake(&databases, &record, true).await?;
     Ok(Json(DatabaseWaking { id, status: DatabaseStatus::Running }))
 }
 
@@ -269,7 +270,7 @@ pub async fn failover(
 ) -> ApiResult<Json<Database>> {
     let record = find(&databases, &caller, &id).await?;
     let record = backups::failover::fail_over(&databases, record).await?;
-    Ok(Json(view::shown(&databases, &headers, record).await?))
+    Ok(Json(view::details(&databases, &headers, record).await?))
 }
 
 /// The database that a path and a bearer token mean.

@@ -1,4 +1,4 @@
-//! What is said to a server as its administrator.
+//! Statements that a server is sent as its administrator.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,33 +36,35 @@ const STATS: &str = "SELECT sum(pg_database_size(datname))::bigint, \
 /// The template's program that watches the volume says so by a file.
 const IS_FULL: &str = "SELECT (pg_stat_file('/run/postgresql/room.conf', true)).size IS NOT NULL";
 
-/// What a server was told last of its tenant's password: a word on the administrator, which nobody else can change.
-const TOLD: &str = "SELECT shobj_description('pandastack'::regrole, 'pg_authid')";
+/// What a server was told last of its tenant's password: a word on the administrator, which nobody
+/// else can change.
+const RECORDED_REVISION: &str = "SELECT shobj_description('pandastack'::regrole, 'pg_authid')";
 
 /// Where a new machine's server comes from: whose administrator it still has.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Descent<'a> {
+pub(super) enum Origin<'a> {
     /// The template.
     Template,
     /// A copy of this database.
     Copy(&'a DatabaseId),
 }
 
-/// Gives a new server passwords of its own, then asks it something: one from the template as its user would, a copy as its administrator,
-/// because what its user may do there is the original's owner's business.
-pub(super) async fn settle(
+/// Gives a new server passwords of its own, then asks it something: one from the template as its
+/// user would, a copy as its administrator, because what its user may do there is the original's
+/// owner's business.
+pub(super) async fn set_up(
     databases: &Arc<ManagedDatabases>,
     record: &DatabaseRecord,
     sandbox: &SandboxId,
-    descent: Descent<'_>,
+    descent: Origin<'_>,
 ) -> Result<()> {
     let own = administrator(&databases.sandboxes.link, Some(&record.id)).password;
     let passwords =
         set_passwords(&[(ADMINISTRATOR, &own), (TENANT, &password(&databases.sandboxes.link, record))]);
     match descent {
-        Descent::Template => begin(databases, sandbox, &[passwords]).await?,
-        Descent::Copy(original) => {
-            let statements = [plain(END_SESSIONS), passwords];
+        Origin::Template => begin(databases, sandbox, &[passwords]).await?,
+        Origin::Copy(original) => {
+            let statements = [statement(END_SESSIONS), passwords];
             run_as(
                 databases,
                 sandbox,
@@ -71,30 +73,35 @@ pub(super) async fn settle(
             )
             .await
             .map(drop)?;
-            return ask(databases, &administrator(&databases.sandboxes.link, Some(&record.id)), sandbox)
-                .await;
+            return check_answers(
+                databases,
+                &administrator(&databases.sandboxes.link, Some(&record.id)),
+                sandbox,
+            )
+            .await;
         }
     }
-    ask(databases, &tenant(&databases.sandboxes.link, record, DATABASE), sandbox).await
+    check_answers(databases, &tenant(&databases.sandboxes.link, record, DATABASE), sandbox).await
 }
 
-/// The first words to a template's server, in the session that waits for them. Where none does, one is opened.
+/// The first words to a template's server, in the session that waits for them. Where none does, one
+/// is opened.
 async fn begin(
     databases: &Arc<ManagedDatabases>,
     sandbox: &SandboxId,
     statements: &[Statement],
 ) -> Result<()> {
-    let waiting = connect_first(databases, sandbox).await.map_err(|error| refusal(error.into()))?;
+    let waiting = connect_first(databases, sandbox).await.map_err(|error| login_error(error.into()))?;
     match waiting {
-        Some(backend) => run_in(Session::resumed(backend), statements).await.map(drop).map_err(run_refusal),
+        Some(backend) => run_in(Session::resumed(backend), statements).await.map(drop).map_err(run_error),
         None => run_as(databases, sandbox, &administrator(&databases.sandboxes.link, None), statements)
             .await
             .map(drop),
     }
 }
 
-/// The first words to a server that was brought back. Nothing here may depend on what a tenant can change: its password, whether its database
-/// is there and takes connections.
+/// The first words to a server that was brought back. Nothing here may depend on what a tenant can
+/// change: its password, whether its database is there and takes connections.
 pub(super) async fn resume(
     databases: &Arc<ManagedDatabases>,
     record: &DatabaseRecord,
@@ -103,70 +110,78 @@ pub(super) async fn resume(
     if record.spec.reset_pending {
         renew_password(databases, record, sandbox).await?;
     }
-    ask(databases, &administrator(&databases.sandboxes.link, Some(&record.id)), sandbox).await
+    check_answers(databases, &administrator(&databases.sandboxes.link, Some(&record.id)), sandbox).await
 }
 
-async fn ask(databases: &Arc<ManagedDatabases>, who: &Credentials, sandbox: &SandboxId) -> Result<()> {
-    let first = run_as(databases, sandbox, who, &[plain("SELECT 1")]).await?;
+async fn check_answers(
+    databases: &Arc<ManagedDatabases>,
+    who: &Credentials,
+    sandbox: &SandboxId,
+) -> Result<()> {
+    let first = run_as(databases, sandbox, who, &[statement("SELECT 1")]).await?;
     match first.first().and_then(|outcome| outcome.rows.first()?.first()?.as_deref()) {
         Some("1") => Ok(()),
         other => Err(Error::internal(format!("a database answered {other:?} to SELECT 1"))),
     }
 }
 
-/// Gives the tenant the password that its record means, and notes in the server which one that is. Both or neither: statements that are sent
-/// at once are one transaction.
+/// Gives the tenant the password that its record means, and notes in the server which one that is.
+/// Both or neither: statements that are sent at once are one transaction.
 pub(super) async fn renew_password(
     databases: &Arc<ManagedDatabases>,
     record: &DatabaseRecord,
     sandbox: &SandboxId,
 ) -> Result<()> {
-    let statements =
-        [set_passwords(&[(TENANT, &password(&databases.sandboxes.link, record))]), plain(&note(record))];
+    let statements = [
+        set_passwords(&[(TENANT, &password(&databases.sandboxes.link, record))]),
+        statement(&comment(record)),
+    ];
     run_as(databases, sandbox, &administrator(&databases.sandboxes.link, Some(&record.id)), &statements)
         .await
         .map(drop)
 }
 
 /// Notes in a server which reset it was told of last, unless it has a note of its own already.
-pub(super) async fn note_told(
+pub(super) async fn record_revision(
     databases: &Arc<ManagedDatabases>,
     record: &DatabaseRecord,
     sandbox: &SandboxId,
 ) -> Result<()> {
     let who = administrator(&databases.sandboxes.link, Some(&record.id));
-    run_as(databases, sandbox, &who, &[plain(&first_note(record))]).await.map(drop)
+    run_as(databases, sandbox, &who, &[statement(&record_if_absent(record))]).await.map(drop)
 }
 
 /// The reset that a server was told of last; 0 if of none.
-pub(super) async fn told_revision(
+pub(super) async fn recorded_revision(
     databases: &Arc<ManagedDatabases>,
     record: &DatabaseRecord,
     sandbox: &SandboxId,
 ) -> Result<u64> {
     let who = administrator(&databases.sandboxes.link, Some(&record.id));
-    let outcomes = run_as(databases, sandbox, &who, &[plain(TOLD)]).await?;
-    let note = outcomes.first().and_then(|outcome| outcome.rows.first()?.first()?.as_deref());
-    Ok(note.and_then(|note| revision_in(note, &record.id)).unwrap_or(0))
+    let outcomes = run_as(databases, sandbox, &who, &[statement(RECORDED_REVISION)]).await?;
+    let comment = outcomes.first().and_then(|outcome| outcome.rows.first()?.first()?.as_deref());
+    Ok(comment.and_then(|comment| parse_revision(comment, &record.id)).unwrap_or(0))
 }
 
 /// Names the database too: a copy has its original's note, and counts anew.
-fn told_note(record: &DatabaseRecord) -> String {
+fn revision_note(record: &DatabaseRecord) -> String {
     format!("{} {}", record.id, record.spec.revision)
 }
 
-fn note(record: &DatabaseRecord) -> String {
-    format!("COMMENT ON ROLE {ADMINISTRATOR} IS '{}'", told_note(record))
+fn comment(record: &DatabaseRecord) -> String {
+    format!("COMMENT ON ROLE {ADMINISTRATOR} IS '{}'", revision_note(record))
 }
 
 /// In one statement: a reset that comes meanwhile writes a newer note.
-fn first_note(record: &DatabaseRecord) -> String {
-    let (id, note) = (&record.id, note(record));
-    format!("DO $$ BEGIN IF NOT starts_with(coalesce(({TOLD}), ''), '{id} ') THEN {note}; END IF; END $$")
+fn record_if_absent(record: &DatabaseRecord) -> String {
+    let (id, comment) = (&record.id, comment(record));
+    format!(
+        "DO $$ BEGIN IF NOT starts_with(coalesce(({RECORDED_REVISION}), ''), '{id} ') THEN {comment}; END IF; END $$"
+    )
 }
 
-fn revision_in(note: &str, id: &DatabaseId) -> Option<u64> {
-    note.strip_prefix(id.as_str())?.strip_prefix(' ')?.parse().ok()
+fn parse_revision(comment: &str, id: &DatabaseId) -> Option<u64> {
+    comment.strip_prefix(id.as_str())?.strip_prefix(' ')?.parse().ok()
 }
 
 /// Stops the server of a database cleanly: everything is on its volume. Wakes it.
@@ -179,33 +194,36 @@ pub(super) async fn stop(databases: &Arc<ManagedDatabases>, record: &DatabaseRec
     }
 }
 
-/// Whether its volume is so full that the server is read only. Over a way of the caller's, which decides whether that is use.
+/// Whether its volume is so full that the server is read only. The caller connects, and so decides
+/// whether this counts as use.
 pub(super) async fn is_full(
     databases: &Arc<ManagedDatabases>,
     id: &DatabaseId,
     backend: Backend,
 ) -> Result<bool> {
-    let session =
-        Session::over(backend, &administrator(&databases.sandboxes.link, Some(id))).await.map_err(refusal)?;
-    let outcomes = run_in(session, &[plain(IS_FULL)]).await.map_err(run_refusal)?;
+    let session = Session::over(backend, &administrator(&databases.sandboxes.link, Some(id)))
+        .await
+        .map_err(login_error)?;
+    let outcomes = run_in(session, &[statement(IS_FULL)]).await.map_err(run_error)?;
     let answer = outcomes.first().and_then(|outcome| outcome.rows.first()?.first()?.clone());
     Ok(answer.as_deref() == Some("t"))
 }
 
-/// Says something in a session that is open, and ends it. What takes too long is not cancelled: the way is closed anyway.
+/// Runs statements in an open session, and closes it. A slow statement is not cancelled: the
+/// connection is closed anyway.
 pub(super) async fn run_in(mut session: Session, statements: &[Statement]) -> Result<Vec<Outcome>, RunError> {
     let endpoint = Endpoint { database: String::new(), entrance: Entrance::Direct };
     let bounds = Bounds { rows_max: 0, wait: WAIT };
-    let outcomes = session.run(&Nowhere, &endpoint, statements, None, bounds).await;
+    let outcomes = session.run(&NoDatabase, &endpoint, statements, None, bounds).await;
     session.close().await;
     outcomes
 }
 
 /// No database at all, for sessions that are never asked to connect again.
-struct Nowhere;
+struct NoDatabase;
 
 #[async_trait]
-impl Databases for Nowhere {
+impl Databases for NoDatabase {
     async fn connect(&self, endpoint: &Endpoint) -> Result<Backend, ConnectError> {
         Err(ConnectError::Unknown(endpoint.database.clone()))
     }
@@ -221,7 +239,7 @@ pub(super) async fn stats(
         databases,
         sandbox,
         &administrator(&databases.sandboxes.link, Some(&record.id)),
-        &[plain(STATS)],
+        &[statement(STATS)],
     )
     .await?;
     let row = outcomes.into_iter().next().and_then(|outcome| outcome.rows.into_iter().next());
@@ -243,12 +261,13 @@ pub(super) async fn stats(
     })
 }
 
-pub(super) fn plain(sql: &str) -> Statement {
+pub(super) fn statement(sql: &str) -> Statement {
     Statement { sql: sql.to_owned(), parameters: Vec::new() }
 }
 
-/// Verifiers go over the wire, not passwords: the server's log could show those. They are written to the catalog, because
-/// `ALTER ROLE` tries the empty password against each, which takes an emulated machine longer than all the rest of a create.
+/// Verifiers go over the wire, not passwords: the server's log could show those. They are written
+/// to the catalog, because `ALTER ROLE` tries the empty password against each, which takes an
+/// emulated machine longer than all the rest of a create.
 fn set_passwords(passwords: &[(&str, &str)]) -> Statement {
     let values: Vec<String> =
         (0..passwords.len()).map(|n| format!("(${}, ${})", 2 * n + 1, 2 * n + 2)).collect();
@@ -267,11 +286,11 @@ async fn run_as(
     statements: &[Statement],
 ) -> Result<Vec<Outcome>> {
     let (machine, endpoint) = one_machine(databases, sandbox);
-    let mut session = Session::open(&machine, &endpoint, credentials).await.map_err(refusal)?;
+    let mut session = Session::open(&machine, &endpoint, credentials).await.map_err(login_error)?;
     let bounds = Bounds { rows_max: 0, wait: WAIT };
     let outcomes = session.run(&machine, &endpoint, statements, None, bounds).await;
     session.close().await;
-    outcomes.map_err(run_refusal)
+    outcomes.map_err(run_error)
 }
 
 fn one_machine(databases: &Arc<ManagedDatabases>, sandbox: &SandboxId) -> (OneMachine, Endpoint) {
@@ -280,9 +299,9 @@ fn one_machine(databases: &Arc<ManagedDatabases>, sandbox: &SandboxId) -> (OneMa
 }
 
 /// A session that could not be opened, as the API says it.
-pub(super) fn refusal(error: LoginError) -> Error {
+pub(super) fn login_error(error: LoginError) -> Error {
     match error {
-        LoginError::Sql(error) => sql_refusal(&error),
+        LoginError::Sql(error) => sql_error(&error),
         LoginError::Connect(_) | LoginError::Late | LoginError::Broken(_) => {
             Error::new(ErrorCode::GuestUnavailable, error.to_string())
         }
@@ -290,7 +309,7 @@ pub(super) fn refusal(error: LoginError) -> Error {
 }
 
 /// What a server said. Whatever passes is no mistake of the caller's.
-fn sql_refusal(error: &SqlError) -> Error {
+fn sql_error(error: &SqlError) -> Error {
     let more = [error.field('D'), error.field('H')].into_iter().flatten();
     let more: String = more.map(|sentence| format!(". {sentence}")).collect();
     let code = if error.is_passing() { ErrorCode::Unavailable } else { ErrorCode::BadRequest };
@@ -298,9 +317,9 @@ fn sql_refusal(error: &SqlError) -> Error {
 }
 
 /// Statements that came to nothing, as the API says it.
-pub(super) fn run_refusal(error: RunError) -> Error {
+pub(super) fn run_error(error: RunError) -> Error {
     match error {
-        RunError::Session(error) => refusal(error),
+        RunError::Session(error) => login_error(error),
         RunError::TooLarge => Error::new(ErrorCode::BodyTooLarge, error.to_string()),
     }
 }
@@ -312,10 +331,10 @@ mod tests {
     #[test]
     fn a_note_of_another_database_says_nothing() {
         let id: DatabaseId = "a1".parse().unwrap();
-        for (note, expect) in
+        for (comment, expect) in
             [("a1 3", Some(3)), ("a1 0", Some(0)), ("b2 3", None), ("a12 3", None), ("a1", None), ("", None)]
         {
-            assert_eq!(revision_in(note, &id), expect, "{note}");
+            assert_eq!(parse_revision(comment, &id), expect, "{comment}");
         }
     }
 
@@ -325,8 +344,8 @@ mod tests {
             [("57P01", 503), ("57P03", 503), ("53300", 503), ("57014", 400), ("42P01", 400), ("28P01", 400)]
         {
             let error = SqlError { code: sqlstate.to_owned(), ..SqlError::default() };
-            assert_eq!(run_refusal(error.clone().into()).code.status(), status, "{sqlstate}");
-            assert_eq!(refusal(error.into()).code.status(), status, "{sqlstate}");
+            assert_eq!(run_error(error.clone().into()).code.status(), status, "{sqlstate}");
+            assert_eq!(login_error(error.into()).code.status(), status, "{sqlstate}");
         }
     }
 

@@ -38,7 +38,8 @@ pub(crate) struct Revivals {
 }
 
 impl ManagedDatabases {
-    /// Databases in these sandboxes. Without `backups` none are made; without `address` nobody is told how to connect.
+    /// Databases in these sandboxes. Without `backups` none are made; without `address` nobody is
+    /// told how to connect.
     pub fn new(
         sandboxes: Arc<Sandboxes>,
         backups: Option<BackupConfig>,

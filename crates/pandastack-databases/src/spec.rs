@@ -58,8 +58,9 @@ pub(crate) fn new_record(workspace: WorkspaceId, spec: DatabaseSpecRecord) -> Da
     }
 }
 
-/// An id that can be the first label of a host name. Drivers that come over HTTP by `<id>.<domain>` are taken for visitors of a sandbox's port if it
-/// begins as `<port>-<sandbox id>` does, which one of forty random ones would.
+/// An id that can be the first label of a host name. Drivers that come over HTTP by `<id>.<domain>`
+/// are taken for visitors of a sandbox's port if it begins as `<port>-<sandbox id>` does, which one
+/// of forty random ones would.
 fn fresh_id() -> DatabaseId {
     loop {
         let id = DatabaseId::random();

@@ -12,9 +12,9 @@ use crate::spec::TEMPLATE;
 use crate::{backups, disk_guard};
 
 /// A database as lists show it.
-pub(super) async fn listed(databases: &ManagedDatabases, record: DatabaseRecord) -> Result<Database> {
+pub(super) async fn summary(databases: &ManagedDatabases, record: DatabaseRecord) -> Result<Database> {
     let (status, failure) = status(databases, &record).await;
-    let failover_available = backups::failover::is_possible(databases, &record).await;
+    let failover_available = backups::failover::can_fail_over(databases, &record).await;
     Ok(Database {
         id: record.id,
         status,
@@ -33,13 +33,13 @@ pub(super) async fn listed(databases: &ManagedDatabases, record: DatabaseRecord)
 }
 
 /// A database with how to connect, for those who may change it.
-pub(super) async fn shown(
+pub(super) async fn details(
     databases: &ManagedDatabases,
     headers: &HeaderMap,
     record: DatabaseRecord,
 ) -> Result<Database> {
     let connection = connection(databases, headers, &record).await;
-    Ok(Database { connection, ..listed(databases, record).await? })
+    Ok(Database { connection, ..summary(databases, record).await? })
 }
 
 /// How to connect, once the database is ready and this server has an address for them.
@@ -64,7 +64,8 @@ pub(super) async fn connection(
     })
 }
 
-/// The port that leads to this database alone. Without one the shared port still works, for clients that name the database.
+/// The port that leads to this database alone. Without one the shared port still works, for clients
+/// that name the database.
 async fn own_port(databases: &ManagedDatabases, id: &DatabaseId) -> Option<u16> {
     let port = databases.ports.as_ref()?.of(id).await;
     port.inspect_err(|error| tracing::warn!(database = %id, %error, "no port of its own for a database")).ok()

@@ -27,12 +27,12 @@ const KEEPER_WAIT: Duration = Duration::from_secs(30);
 /// How often the restore of a database is tried.
 pub(super) const DRILL_EVERY: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 /// When it is tried again after it failed: a host may only have been full.
-pub(super) const DRILL_AGAIN_AFTER: Duration = Duration::from_secs(6 * 60 * 60);
+pub(super) const DRILL_RETRY_AFTER: Duration = Duration::from_secs(6 * 60 * 60);
 
 /// What is shared about backups.
 pub(crate) struct Backups {
     config: Option<BackupConfig>,
-    pub(super) kept: Mutex<HashMap<DatabaseId, Kept>>,
+    pub(super) kept: Mutex<HashMap<DatabaseId, BackupStatus>>,
     /// Told when databases may have come, moved or gone.
     pub(crate) changed: Notify,
     /// Told when keepers have ended.
@@ -41,11 +41,11 @@ pub(crate) struct Backups {
 }
 
 /// A place in the log of a database.
-pub(crate) type Written = (Timeline, Lsn);
+pub(crate) type LogPosition = (Timeline, Lsn);
 
 /// How the backup of one database goes.
 #[derive(Clone)]
-pub(super) struct Kept {
+pub(super) struct BackupStatus {
     pub(super) log: watch::Receiver<Status>,
     /// Why there is no base backup though one is due.
     pub(super) base_error: watch::Receiver<Option<String>>,
@@ -77,11 +77,11 @@ impl Backups {
     }
 
     /// How far the log of a database was written, as far as the archive knows.
-    pub(crate) fn written(&self, id: &DatabaseId) -> Option<Written> {
+    pub(crate) fn written(&self, id: &DatabaseId) -> Option<LogPosition> {
         self.kept(id).and_then(|kept| kept.log.borrow().last_archived)
     }
 
-    pub(super) fn kept(&self, id: &DatabaseId) -> Option<Kept> {
+    pub(super) fn kept(&self, id: &DatabaseId) -> Option<BackupStatus> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner).get(id).cloned()
     }
 

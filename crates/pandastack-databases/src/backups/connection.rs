@@ -1,4 +1,5 @@
-//! Connections to the server of a machine that is awake. They neither wake it nor, if they only follow its log, keep it awake.
+//! Connections to the server of a machine that is awake. They neither wake it nor, if they only
+//! follow its log, keep it awake.
 
 use std::io;
 use std::pin::Pin;
@@ -50,7 +51,7 @@ pub(crate) async fn connect(
     let (stream, mut ticket) = connected.ok_or(ConnectError::Asleep)?;
     ticket.set_busy(purpose == Purpose::Base);
     let end = if purpose == Purpose::Base { ticket.cut() } else { ticket.closing() };
-    Ok(Box::new(Leaving { stream, end: Box::pin(end.cancelled_owned()), _ticket: ticket }))
+    Ok(Box::new(EndingStream { stream, end: Box::pin(end.cancelled_owned()), _ticket: ticket }))
 }
 
 /// Has the server of a machine that runs without it started: nobody else may come for a while.
@@ -65,13 +66,13 @@ fn restart(databases: &Arc<ManagedDatabases>, machine: &SandboxRecord) {
 }
 
 /// A stream that ends when its machine is about to stop.
-struct Leaving {
+struct EndingStream {
     stream: GuestStream,
     end: Pin<Box<WaitForCancellationFutureOwned>>,
     _ticket: Ticket,
 }
 
-impl AsyncRead for Leaving {
+impl AsyncRead for EndingStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -84,7 +85,7 @@ impl AsyncRead for Leaving {
     }
 }
 
-impl AsyncWrite for Leaving {
+impl AsyncWrite for EndingStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -1,5 +1,6 @@
-//! Restores that only prove that they work: a machine is made from the archive's latest state, its server recovers, every table and index is
-//! checked, and it is deleted. The outcome stays with the database.
+//! Restores that only prove that they work: a machine is made from the archive's latest state, its
+//! server recovers, every table and index is checked, and it is deleted. The outcome stays with the
+//! database.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -19,8 +20,8 @@ use crate::spec::machine_request;
 
 /// Lifetime of a drill's machine. It ends earlier in all cases but a lost server.
 const MACHINE_SECONDS: u64 = 4 * 3600;
-/// Reads every table and index, as its administrator. What owners set for sessions in their databases, such as that they only read or are soon
-/// cancelled, says nothing about backups.
+/// Reads every table and index, as its administrator. What owners set for sessions in their
+/// databases, such as that they only read or are soon cancelled, says nothing about backups.
 const CHECK: &str = "pg_amcheck=/opt/postgres/client/16/bin/pg_amcheck; \
      export PGOPTIONS='-c default_transaction_read_only=off -c statement_timeout=0 -c lock_timeout=0'; \
      $pg_amcheck -h /run/postgresql -U pandastack --all --install-missing >&2";
@@ -56,7 +57,7 @@ async fn restore_and_check(databases: &Arc<ManagedDatabases>, record: &DatabaseR
     owned::seal(&databases.sandboxes, &machine.record, &owner(&record.id)).await?;
     let room = machines::storage(databases, record).await.map_or(0, |(room, _)| room);
     restore::run(databases, &machine, &found, room, &record.id).await?;
-    restore::sh(&machine, CHECK, &[]).await
+    restore::run_step(&machine, CHECK, &[]).await
 }
 
 async fn remove(databases: &ManagedDatabases, id: &DatabaseId) -> Result<()> {
@@ -64,7 +65,7 @@ async fn remove(databases: &ManagedDatabases, id: &DatabaseId) -> Result<()> {
 }
 
 /// Removes what a stopped server left of the drills of a database.
-pub(crate) async fn remove_left(databases: &Arc<ManagedDatabases>, id: &DatabaseId) -> Result<()> {
+pub(crate) async fn remove_leftovers(databases: &Arc<ManagedDatabases>, id: &DatabaseId) -> Result<()> {
     match databases.sandboxes.in_flight.mark(&Mark::Drill(id.clone())) {
         Some(_marked) => remove(databases, id).await,
         None => Ok(()),

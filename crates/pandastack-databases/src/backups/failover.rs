@@ -1,7 +1,9 @@
-//! A restored copy takes over: a database whose host is out of reach goes on elsewhere, under its id, address and password, with what its archive has.
+//! A restored copy takes over: a database whose host is out of reach goes on elsewhere, under its
+//! id, address and password, with what its archive has.
 //!
-//! Must hold: nothing takes over from a machine that can be reached, whose volume has more than the archive. What is left on the lost host is
-//! reached by nobody and writes into no archive, and is deleted when that host is heard again.
+//! Must hold: nothing takes over from a machine that can be reached, whose volume has more than the
+//! archive. What is left on the lost host is reached by nobody and writes into no archive, and is
+//! deleted when that host is heard again.
 
 use std::sync::Arc;
 
@@ -18,7 +20,7 @@ use crate::spec::{machine_request, owner};
 use crate::{machines, reset, server};
 
 /// Whether the machine of a database is on a host that does not answer, and there are backups to go on with.
-pub(crate) async fn is_possible(databases: &ManagedDatabases, record: &DatabaseRecord) -> bool {
+pub(crate) async fn can_fail_over(databases: &ManagedDatabases, record: &DatabaseRecord) -> bool {
     let Some(sandbox) = record.sandbox.as_ref().filter(|_| databases.backups.are_made()) else {
         return false;
     };
@@ -38,14 +40,14 @@ pub(crate) async fn fail_over(
         let record = databases.store.database(Some(&record.workspace), &record.id).await?;
         machines::ready(&record)?;
         databases.backups.config()?;
-        if !is_possible(&databases, &record).await {
+        if !can_fail_over(&databases, &record).await {
             let message = "the database's host is reachable, and its volume has more data than the backups; restore a copy instead, or wait";
             return Err(Error::conflict(message));
         }
         let found = restore::prepare(&databases, &record.id, Target::Latest).await?;
         let (request, of) = (machine_request(&record)?, owner(&record.id));
         let machine = restore::machine(&databases, &record, request, of).await?;
-        let made = make(&databases, &record, &machine, &found).await;
+        let made = prepare(&databases, &record, &machine, &found).await;
         if let Err(error) = made {
             databases.sandboxes.delete(machine.record, "it did not take over").await?;
             return Err(error);
@@ -55,7 +57,7 @@ pub(crate) async fn fail_over(
     .await
 }
 
-async fn make(
+async fn prepare(
     databases: &Arc<ManagedDatabases>,
     record: &DatabaseRecord,
     machine: &Machine,
@@ -65,12 +67,13 @@ async fn make(
     owned::seal(&databases.sandboxes, &machine.record, &Owner::NextDatabase(record.id.clone())).await?;
     let room = machines::storage(databases, record).await.map_or(0, |(room, _)| room);
     restore::run(databases, machine, found, room, &record.id).await?;
-    reset::catch_up(databases, record, machine.id()).await?;
+    reset::apply_missed_reset(databases, record, machine.id()).await?;
     server::resume(databases, record, machine.id()).await
 }
 
-/// Volumes first, so that a machine which the record names has its own; with the record everybody is led to the new one. A server that stops
-/// before that has changed nothing that a second try does not mend.
+/// Volumes first, so that a machine which the record names has its own; with the record everybody
+/// is led to the new one. A server that stops before that has changed nothing that a second try
+/// does not mend.
 async fn take_over(
     databases: &Arc<ManagedDatabases>,
     mut record: DatabaseRecord,

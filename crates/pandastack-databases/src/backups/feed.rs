@@ -5,9 +5,11 @@
 //!   here:           looks at `asked` -> takes away what is not wanted now, sends that file and the next few -> looks again
 //! ```
 //!
-//! Must hold: however long a log is, only [`AHEAD`] files of it are on the volume at once. A server gets what it asks for, also twice and also backwards:
-//! it begins with a checkpoint, which may lie behind the place that it then starts from. Of what is not part of the restore it hears at once
-//! that there is none, which is how it learns that the log has ended; of nothing else, because it would end with less than there is.
+//! Must hold: however long a log is, only [`AHEAD`] files of it are on the volume at once. A server
+//! gets what it asks for, also twice and also backwards: it begins with a checkpoint, which may lie
+//! behind the place that it then starts from. Of what is not part of the restore it hears at once
+//! that there is none, which is how it learns that the log has ended; of nothing else, because it
+//! would end with less than there is.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -27,15 +29,16 @@ const LOG_DIR: &str = "/var/lib/postgresql/restore";
 const WRITE_WAIT: Duration = Duration::from_secs(30 * 60);
 /// Files that are there at once: 64 MiB.
 const AHEAD: usize = 4;
-/// Between two looks at what the server wants.
-const LOOK: Duration = Duration::from_millis(250);
-/// How long one look may take.
-const LOOK_SECONDS: u64 = 60;
+/// Between two polls of what the server asks for.
+const POLL_EVERY: Duration = Duration::from_millis(250);
+/// How long one poll may take.
+const POLL_SECONDS: u64 = 60;
 /// How long a server may be busy with one file before it counts as stuck.
 const FILE_MAX: Duration = Duration::from_secs(60 * 60);
 
-/// What the server runs for each file, as its own user, with the file's name and where it belongs. A file that is there and cannot be copied
-/// ends the recovery (a status above 125 does): an ordinary failure would mean that the log has ended.
+/// What the server runs for each file, as its own user, with the file's name and where it belongs.
+/// A file that is there and cannot be copied ends the recovery (a status above 125 does): an
+/// ordinary failure would mean that the log has ended.
 const TAKE: &str = r#"dir=/var/lib/postgresql/restore
 grep -qxF "$1" $dir/files
 case $? in 0) ;; 1) exit 1 ;; *) exit 126 ;; esac
@@ -71,7 +74,7 @@ impl<'a> Feed<'a> {
         feed.put("take", Body::from(TAKE)).await?;
         let names: String = feed.files.iter().map(|name| format!("{name}\n")).collect();
         feed.put("files", Body::from(names)).await?;
-        let (wanted, _) = turn(0, feed.files.len(), &feed.there);
+        let (wanted, _) = window(0, feed.files.len(), &feed.there);
         feed.send(wanted).await?;
         Ok(feed)
     }
@@ -85,7 +88,7 @@ impl<'a> Feed<'a> {
     pub(super) async fn run(mut self) -> Error {
         let (mut last, mut since, mut unwanted) = (None, Instant::now(), Vec::new());
         loop {
-            let asked = match self.look(&unwanted).await {
+            let asked = match self.poll(&unwanted).await {
                 Ok(asked) => asked,
                 Err(error) => return error,
             };
@@ -100,11 +103,11 @@ impl<'a> Feed<'a> {
             }
             let wanted;
             (wanted, unwanted) =
-                asked.map(|asked| turn(asked, self.files.len(), &self.there)).unwrap_or_default();
+                asked.map(|asked| window(asked, self.files.len(), &self.there)).unwrap_or_default();
             match (unwanted.is_empty(), wanted.is_empty()) {
                 // Room first.
                 (false, _) => {}
-                (true, true) => tokio::time::sleep(LOOK).await,
+                (true, true) => tokio::time::sleep(POLL_EVERY).await,
                 (true, false) => {
                     if let Err(error) = self.send(wanted).await {
                         return error;
@@ -115,16 +118,16 @@ impl<'a> Feed<'a> {
     }
 
     /// Takes files away, and answers which one the server wants.
-    async fn look(&mut self, unwanted: &[usize]) -> Result<Option<usize>> {
+    async fn poll(&mut self, unwanted: &[usize]) -> Result<Option<usize>> {
         let names: Vec<&str> = unwanted.iter().filter_map(|n| Some(self.files.get(*n)?.as_str())).collect();
         let names = names.join(" ");
-        let looked = shell::run(self.machine, ASKED, &[("UNWANTED", &names)], LOOK_SECONDS).await?;
-        if looked.exit_code != 0 {
-            let said = looked.stderr.trim();
+        let polled = shell::run(self.machine, ASKED, &[("UNWANTED", &names)], POLL_SECONDS).await?;
+        if polled.exit_code != 0 {
+            let said = polled.stderr.trim();
             return Err(Error::internal(format!("the log could not be passed to PostgreSQL: {said}")));
         }
         self.there.retain(|n| !unwanted.contains(n));
-        let asked = looked.stdout.trim();
+        let asked = polled.stdout.trim();
         Ok(self.files.iter().position(|name| name == asked))
     }
 
@@ -150,11 +153,12 @@ pub(super) async fn write(machine: &Machine, path: &str, content: Body) -> Resul
     tokio::time::timeout(WRITE_WAIT, machine.write(path, content)).await.map_err(late)?
 }
 
-/// What is to be sent and what to be taken away for a server that asks for a file, of so many, when these are there.
-fn turn(asked: usize, files: usize, there: &BTreeSet<usize>) -> (Vec<usize>, Vec<usize>) {
-    let window = asked..files.min(asked + AHEAD);
-    let wanted = window.clone().filter(|n| !there.contains(n)).collect();
-    let unwanted = there.iter().copied().filter(|n| !window.contains(n)).collect();
+/// What is to be sent and what to be taken away for a server that asks for a file, of so many, when
+/// these are there.
+fn window(asked: usize, files: usize, there: &BTreeSet<usize>) -> (Vec<usize>, Vec<usize>) {
+    let span = asked..files.min(asked + AHEAD);
+    let wanted = span.clone().filter(|n| !there.contains(n)).collect();
+    let unwanted = there.iter().copied().filter(|n| !span.contains(n)).collect();
     (wanted, unwanted)
 }
 
@@ -167,7 +171,7 @@ mod tests {
         let mut there = BTreeSet::new();
         // The checkpoint first, then from where it starts; at the end once more what it ended with.
         for asked in [7].into_iter().chain(3..100).chain([98]) {
-            let (wanted, unwanted) = turn(asked, 100, &there);
+            let (wanted, unwanted) = window(asked, 100, &there);
             there.retain(|n| !unwanted.contains(n));
             there.extend(wanted);
             assert!(there.contains(&asked) && there.len() <= AHEAD, "{asked}: {there:?}");
@@ -177,6 +181,6 @@ mod tests {
 
     #[test]
     fn a_log_without_files_is_none() {
-        assert_eq!(turn(0, 0, &BTreeSet::new()), (vec![], vec![]));
+        assert_eq!(window(0, 0, &BTreeSet::new()), (vec![], vec![]));
     }
 }

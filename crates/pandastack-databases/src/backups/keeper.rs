@@ -1,7 +1,8 @@
-//! Who archives what. One keeper for every database that is ready: it follows the log, and sees to base backups and retention.
+//! Who archives what. One keeper for every database that is ready: it follows the log, and sees to
+//! base backups and retention.
 //!
-//! Takes no input: a look makes the keepers fit the databases, so a missed or repeated wake-up does no harm. Keepers end with the task that has
-//! them, which is the leader's.
+//! Takes no input: reconciling makes the keepers fit the databases, so a missed or repeated wake-up
+//! does no harm. Keepers end with the task that has them, which is the leader's.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
@@ -20,24 +21,26 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::archives::{BASE_EVERY, DRILL_AGAIN_AFTER, DRILL_EVERY, Kept, login, unavailable};
+use super::archives::{BASE_EVERY, BackupStatus, DRILL_EVERY, DRILL_RETRY_AFTER, login, unavailable};
 use super::connection::{Purpose, connect};
 use super::drill;
 use crate::reset;
 use crate::service::ManagedDatabases;
 
-/// Longest pause between two looks, for what nobody tells.
-const LOOK_EVERY: Duration = Duration::from_secs(30);
-/// How long a new database is left alone: its machine has one processor, and whoever asked for it connects now.
-const FIRST_MOMENTS: Duration = Duration::from_secs(3);
-/// How much later than a client the log is followed in a machine that woke, for the same reason. With the login and the archiver's own wait, what
-/// is written meanwhile is archived within the promised 5 s.
-const WAKING_MOMENTS: Duration = Duration::from_millis(1500);
+/// Longest pause between two reconciliations, for what nobody reports.
+const CHECK_EVERY: Duration = Duration::from_secs(30);
+/// How long a new database is left alone: its machine has one processor, and whoever asked for it
+/// connects now.
+const QUIET_AFTER_CREATE: Duration = Duration::from_secs(3);
+/// How much later than a client the log is followed in a machine that woke, for the same reason.
+/// With the login and the archiver's own wait, what is written meanwhile is archived within the
+/// promised 5 s.
+const QUIET_AFTER_WAKE: Duration = Duration::from_millis(1500);
 /// Longest pause until a keeper looks at its archive again.
-const TEND_EVERY: Duration = Duration::from_secs(60 * 60);
+const CHECK_ARCHIVE_EVERY: Duration = Duration::from_secs(60 * 60);
 /// First pause after a base backup or an archive failed. It doubles up to the longest.
-const AGAIN_AFTER: Duration = Duration::from_secs(5);
-const AGAIN_AFTER_MAX: Duration = Duration::from_secs(10 * 60);
+const RETRY_AFTER: Duration = Duration::from_secs(5);
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(10 * 60);
 
 /// Backs databases up until shutdown.
 pub async fn run(databases: Arc<ManagedDatabases>) {
@@ -47,14 +50,14 @@ pub async fn run(databases: Arc<ManagedDatabases>) {
     let mut keepers = Keepers { databases: Arc::clone(&databases), all: HashMap::new() };
     let mut events = databases.sandboxes.events.subscribe();
     loop {
-        let pause = keepers.look().await.unwrap_or_else(|error| {
+        let pause = keepers.reconcile().await.unwrap_or_else(|error| {
             tracing::warn!(%error, cause = error.causes(), "databases without backups are looked for again soon");
-            LOOK_EVERY
+            CHECK_EVERY
         });
         tokio::select! {
             () = databases.sandboxes.shutdown.cancelled() => return,
             () = databases.backups.changed.notified() => {}
-            () = keepers.stir(&mut events) => {}
+            () = keepers.wake_archivers(&mut events) => {}
             () = tokio::time::sleep(pause) => {}
         }
     }
@@ -69,22 +72,22 @@ struct Keepers {
 struct Keeper {
     sandbox: SandboxId,
     archiver: Archiver,
-    tending: AbortOnDropHandle<()>,
+    base_backups: AbortOnDropHandle<()>,
 }
 
 impl Keepers {
-    /// Makes the keepers those of the databases that are ready now; answers when to look again.
-    async fn look(&mut self) -> Result<Duration> {
+    /// Makes the keepers those of the databases that are ready now; answers when to reconcile again.
+    async fn reconcile(&mut self) -> Result<Duration> {
         let ready = self.databases.store.databases_in(DatabaseState::Ready).await?;
         let machine_of = |record: &DatabaseRecord| Some((record.id.clone(), record.sandbox.clone()?));
         let machines: HashMap<DatabaseId, SandboxId> = ready.iter().filter_map(machine_of).collect();
         self.end(|id, keeper| machines.get(id) != Some(&keeper.sandbox)).await;
-        let mut pause = LOOK_EVERY;
+        let mut pause = CHECK_EVERY;
         for record in ready {
             let Some(sandbox) = record.sandbox.clone().filter(|_| !self.all.contains_key(&record.id)) else {
                 continue;
             };
-            match left_alone(&record, now()) {
+            match remaining_quiet_time(&record, now()) {
                 Duration::ZERO => self.begin(record, sandbox)?,
                 wait => pause = pause.min(wait),
             }
@@ -97,10 +100,10 @@ impl Keepers {
         let over: Vec<DatabaseId> =
             self.all.iter().filter(|(id, keeper)| is_over(id, keeper)).map(|(id, _)| id.clone()).collect();
         for id in over {
-            if let Some(Keeper { archiver, tending, .. }) = self.all.remove(&id) {
-                tending.abort();
+            if let Some(Keeper { archiver, base_backups, .. }) = self.all.remove(&id) {
+                base_backups.abort();
                 // Only its end matters.
-                let _ = tending.await;
+                let _ = base_backups.await;
                 archiver.stop().await;
             }
             self.shared(|kept| kept.remove(&id));
@@ -112,11 +115,11 @@ impl Keepers {
         let (databases, id) = (&self.databases, record.id.clone());
         let archive = databases.backups.archive(&databases.sandboxes.link, &id)?;
         let login = login(&databases.sandboxes.link, &id)?;
-        let way = { (Arc::clone(databases), sandbox.clone()) };
+        let target = { (Arc::clone(databases), sandbox.clone()) };
         let connect = move || {
-            let (databases, sandbox) = way.clone();
+            let (databases, sandbox) = target.clone();
             async move {
-                tokio::time::sleep(WAKING_MOMENTS).await;
+                tokio::time::sleep(QUIET_AFTER_WAKE).await;
                 connect(&databases, &sandbox, Purpose::Log).await
             }
         };
@@ -124,24 +127,24 @@ impl Keepers {
             Archiver::start(login.clone(), archive.clone(), connect, databases.sandboxes.shutdown.clone());
         let (failing, base_error) = watch::channel(None);
         let log = archiver.status();
-        let (databases, tended) = (Arc::clone(databases), sandbox.clone());
-        let tending = Tending {
+        let (databases, backed_up) = (Arc::clone(databases), sandbox.clone());
+        let base_backups = BaseBackupTask {
             databases: Arc::clone(&databases),
             record,
-            sandbox: tended,
+            sandbox: backed_up,
             archive,
             login,
             log: log.clone(),
             failing,
         };
-        let tending = AbortOnDropHandle::new(tokio::spawn(tending.run()));
-        self.shared(|kept| kept.insert(id.clone(), Kept { log, base_error }));
-        self.all.insert(id, Keeper { sandbox, archiver, tending });
+        let base_backups = AbortOnDropHandle::new(tokio::spawn(base_backups.run()));
+        self.shared(|kept| kept.insert(id.clone(), BackupStatus { log, base_error }));
+        self.all.insert(id, Keeper { sandbox, archiver, base_backups });
         Ok(())
     }
 
-    /// Ends the pauses of archivers whose machine woke or moved. Never returns but to look anew.
-    async fn stir(&self, events: &mut tokio::sync::broadcast::Receiver<EventNotice>) {
+    /// Ends the pauses of archivers whose machine woke or moved. Returns only when events were missed.
+    async fn wake_archivers(&self, events: &mut tokio::sync::broadcast::Receiver<EventNotice>) {
         loop {
             match events.recv().await {
                 Ok(EventNotice::Event(event)) => {
@@ -155,7 +158,7 @@ impl Keepers {
         }
     }
 
-    fn shared<T>(&self, change: impl FnOnce(&mut HashMap<DatabaseId, Kept>) -> T) -> T {
+    fn shared<T>(&self, change: impl FnOnce(&mut HashMap<DatabaseId, BackupStatus>) -> T) -> T {
         change(&mut self.databases.backups.kept.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -167,7 +170,7 @@ impl Drop for Keepers {
 }
 
 /// Sees to the base backups of one database.
-struct Tending {
+struct BaseBackupTask {
     databases: Arc<ManagedDatabases>,
     record: DatabaseRecord,
     sandbox: SandboxId,
@@ -177,20 +180,20 @@ struct Tending {
     failing: watch::Sender<Option<String>>,
 }
 
-impl Tending {
+impl BaseBackupTask {
     async fn run(self) {
-        let mut again = AGAIN_AFTER;
+        let mut again = RETRY_AFTER;
         loop {
-            let pause = match self.tend().await {
+            let pause = match self.run_once().await {
                 Ok(pause) => {
                     self.failing.send_replace(None);
-                    again = AGAIN_AFTER;
+                    again = RETRY_AFTER;
                     pause
                 }
                 Err(error) => {
                     tracing::warn!(database = %self.record.id, %error, cause = error.causes(), "a database is not backed up; it is tried again");
                     self.failing.send_replace(Some(error.to_string()));
-                    again = (again * 2).min(AGAIN_AFTER_MAX);
+                    again = (again * 2).min(RETRY_AFTER_MAX);
                     again
                 }
             };
@@ -201,22 +204,24 @@ impl Tending {
                 // Log that is lost makes a base backup due.
                 Ok(_) = log.wait_for(|status| status.gap != gap) => {}
                 // An archive that was away is back: its status would say for minutes that something is wrong.
-                () = mended(self.log.clone()), if self.failing.borrow().is_some() => {}
+                () = archive_recovered(self.log.clone()), if self.failing.borrow().is_some() => {}
             }
         }
     }
 
-    /// Takes a base backup if one is due, deletes what is not needed any more, tries a restore in time, and answers when to look again.
-    async fn tend(&self) -> Result<Duration> {
+    /// Takes a base backup if one is due, deletes what is not needed any more, tries a restore in
+    /// time, and answers when to look again.
+    async fn run_once(&self) -> Result<Duration> {
         let mut catalog = Catalog::read(&self.archive).await.map_err(unavailable)?;
         if wait_for_base(&catalog, &self.log.borrow(), Timestamp::now()).is_zero() {
             self.awake().await;
             take(&self.databases, &self.record.id, &self.sandbox, &self.archive, &self.login).await?;
             catalog = Catalog::read(&self.archive).await.map_err(unavailable)?;
         }
-        self.let_go(&catalog).await?;
+        self.delete_expired(&catalog).await?;
         self.drill().await?;
-        Ok(wait_for_base(&catalog, &self.log.borrow(), Timestamp::now()).clamp(AGAIN_AFTER, TEND_EVERY))
+        Ok(wait_for_base(&catalog, &self.log.borrow(), Timestamp::now())
+            .clamp(RETRY_AFTER, CHECK_ARCHIVE_EVERY))
     }
 
     /// Waits until the machine is awake, which its log being followed tells.
@@ -225,7 +230,7 @@ impl Tending {
         let _ = self.log.clone().wait_for(|status| status.connected).await;
     }
 
-    async fn let_go(&self, catalog: &Catalog) -> Result<()> {
+    async fn delete_expired(&self, catalog: &Catalog) -> Result<()> {
         let days = self.databases.backups.config()?.retention_days;
         let now = Timestamp::now();
         let keep_from = now.checked_sub(Duration::from_secs(u64::from(days) * 24 * 60 * 60));
@@ -239,7 +244,7 @@ impl Tending {
         let record = self.databases.store.database(None, &self.record.id).await?;
         let (last, wait) = match &record.drill {
             None => (record.created_at, DRILL_EVERY),
-            Some(drill) => (drill.at, if drill.ok { DRILL_EVERY } else { DRILL_AGAIN_AFTER }),
+            Some(drill) => (drill.at, if drill.ok { DRILL_EVERY } else { DRILL_RETRY_AFTER }),
         };
         if now().duration_since(last).unsigned_abs() >= wait {
             self.awake().await;
@@ -250,20 +255,20 @@ impl Tending {
 }
 
 /// Waits until log gets into the archive again after it did not.
-async fn mended(mut log: watch::Receiver<Status>) {
+async fn archive_recovered(mut log: watch::Receiver<Status>) {
     let failed = log.wait_for(|status| status.failing_since.is_some()).await.is_ok();
-    let mended = failed && log.wait_for(|status| status.failing_since.is_none()).await.is_ok();
-    if !mended {
+    let archive_recovered = failed && log.wait_for(|status| status.failing_since.is_none()).await.is_ok();
+    if !archive_recovered {
         // The archiver ended, and who asks with it.
         std::future::pending().await
     }
 }
 
 /// How much longer a database is left alone.
-fn left_alone(record: &DatabaseRecord, now: Timestamp) -> Duration {
+fn remaining_quiet_time(record: &DatabaseRecord, now: Timestamp) -> Duration {
     // The clock may have been set back meanwhile; nothing waits for that.
-    let age = Duration::try_from(now.duration_since(record.created_at)).unwrap_or(FIRST_MOMENTS);
-    FIRST_MOMENTS.saturating_sub(age)
+    let age = Duration::try_from(now.duration_since(record.created_at)).unwrap_or(QUIET_AFTER_CREATE);
+    QUIET_AFTER_CREATE.saturating_sub(age)
 }
 
 /// How long until a base backup is due.
@@ -297,8 +302,9 @@ pub(super) async fn take(
         other => Error::new(ErrorCode::GuestUnavailable, other.to_string()),
     })?;
     tracing::info!(database = %id, label = base.label, bytes = base.tar_bytes, "a base backup is taken");
-    // The machine is awake, and its log, which has this too, is backed up. Not being told is no reason to have no backup.
-    if let Err(error) = reset::note_told(databases, id, sandbox).await {
+    // The machine is awake, and its log, which has this too, is backed up. Not being told is no
+    // reason to have no backup.
+    if let Err(error) = reset::record_revision(databases, id, sandbox).await {
         tracing::debug!(database = %id, %error, "its last reset is noted with the next base backup");
     }
     Ok(base)
@@ -317,7 +323,7 @@ mod tests {
     #[tokio::test]
     async fn an_archive_that_is_back_is_noticed_and_one_that_was_never_away_is_not() {
         let (status, log) = watch::channel(Status::default());
-        let mut waiting = tokio::spawn(mended(log));
+        let mut waiting = tokio::spawn(archive_recovered(log));
         let failing = |since| move |status: &mut Status| status.failing_since = since;
         let soon = Duration::from_millis(50);
         status.send_modify(|status| status.lag_bytes = 1);

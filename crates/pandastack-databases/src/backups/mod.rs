@@ -16,8 +16,9 @@
 //! | `drill` | restores that only prove that they work |
 //! | `routes` | the API |
 //!
-//! Must hold: a database that sleeps is never woken for its backups; one that is deleted takes its archive with it; a copy has an archive of its own.
-//! The archive alone says what is there: nothing about it is kept elsewhere, but the outcome of the last drill.
+//! Must hold: a database that sleeps is never woken for its backups; one that is deleted takes its
+//! archive with it; a copy has an archive of its own. The archive alone says what is there: nothing
+//! about it is kept elsewhere, but the outcome of the last drill.
 
 pub(crate) mod archives;
 pub(crate) mod connection;

@@ -5,8 +5,8 @@
 //!     -> the server recovers, with the log that it is handed, and goes on by itself -> passwords of its own
 //! ```
 //!
-//! Must hold: whoever asks for an instant that cannot be restored hears so before anything is made; a restore that fails later leaves a record
-//! that says why, and no machine.
+//! Must hold: whoever asks for an instant that cannot be restored hears so before anything is made;
+//! a restore that fails later leaves a record that says why, and no machine.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -25,7 +25,7 @@ use pandastack_types::{DatabaseId, Error, Owner, Result};
 use super::archives::failed;
 use super::feed::{Feed, write};
 use crate::replay::{self, Replay};
-use crate::server::{self, Descent};
+use crate::server::{self, Origin};
 use crate::service::ManagedDatabases;
 use crate::spec::{DATA_PATH, machine_request, new_copy, owner};
 use crate::{machines, shell};
@@ -35,8 +35,8 @@ const REACH_WAIT: Duration = Duration::from_secs(20);
 /// How long one step in the machine may take: unpacking, laying out, starting.
 const STEP_SECONDS: u64 = 30 * 60;
 const STEP_WAIT: Duration = Duration::from_secs(STEP_SECONDS);
-/// Between two looks whether a server has recovered.
-const RECOVERY_LOOK: Duration = Duration::from_millis(250);
+/// Between two probes whether a server has recovered.
+const RECOVERY_CHECK: Duration = Duration::from_millis(250);
 /// Room beside the data: files of the log, and what the server writes while it recovers.
 const SLACK_BYTES: u64 = 1024 * 1024 * 1024;
 const MIB: u64 = 1024 * 1024;
@@ -48,14 +48,15 @@ const CLEAR: &str = "pg_ctl=/opt/postgres/16/bin/pg_ctl; data=/var/lib/postgresq
      runuser -u postgres -- $pg_ctl --pgdata=$data --silent -w -m immediate stop && rm -rf $data && \
      install -d -o postgres -g postgres -m 0700 $data /var/lib/postgresql/restore";
 /// Asks for recovery. The signal comes last: with it the rest is there.
-const ASK: &str = "data=/var/lib/postgresql/data; cat /var/lib/postgresql/restore/settings >> $data/$SETTINGS_FILE && \
+const CONFIGURE: &str = "data=/var/lib/postgresql/data; cat /var/lib/postgresql/restore/settings >> $data/$SETTINGS_FILE && \
      touch $data/$SIGNAL_FILE && chown -R postgres:postgres /var/lib/postgresql && chmod 0700 $data";
 /// A file of the log may still be on its way.
-const DONE: &str =
+const CLEAN_UP: &str =
     "cd /var/lib/postgresql && for i in 1 2 3 4 5; do rm -rf restore && exit 0; sleep 0.2; done; exit 1";
 
-/// Begins a copy of a database as it was at an instant. It is under way when this returns; its record tells the outcome.
-pub(crate) async fn restored(
+/// Begins a copy of a database as it was at an instant. It is under way when this returns; its
+/// record tells the outcome.
+pub(crate) async fn begin_restore(
     databases: &Arc<ManagedDatabases>,
     original: DatabaseRecord,
     request: CloneDatabase,
@@ -68,7 +69,7 @@ pub(crate) async fn restored(
     let (for_task, of_task) = (Arc::clone(databases), record.clone());
     databases.sandboxes.tasks.spawn(async move {
         let (databases, record) = (for_task, of_task);
-        if let Err(error) = make(&databases, &record, &original, &restore).await {
+        if let Err(error) = build(&databases, &record, &original, &restore).await {
             tracing::warn!(database = %record.id, %error, cause = error.causes(), "a restore failed");
             give_up(&databases, record, &error).await;
         }
@@ -96,7 +97,7 @@ pub(super) async fn prepare(
     Restore::prepare(&archive, plan).await.map_err(failed)
 }
 
-async fn make(
+async fn build(
     databases: &Arc<ManagedDatabases>,
     record: &DatabaseRecord,
     original: &DatabaseRecord,
@@ -107,7 +108,7 @@ async fn make(
     let machine = machine(databases, record, request, owner(&record.id)).await?;
     owned::claim(&databases.sandboxes, &machine.record, &owner(&record.id)).await?;
     run(databases, &machine, restore, room, &original.id).await?;
-    server::settle(databases, record, machine.id(), Descent::Copy(&original.id)).await?;
+    server::set_up(databases, record, machine.id(), Origin::Copy(&original.id)).await?;
     let sandbox = Some(machine.id().clone());
     databases
         .store
@@ -142,8 +143,8 @@ pub(super) async fn machine(
     databases.sandboxes.create(owner, spec, Patience::Long).await
 }
 
-/// Makes the server of a machine into what a restore says, up to where it goes on by itself. `room` is that of the original's volume, 0 if
-/// nobody knows it; its administrator is the original's.
+/// Makes the server of a machine into what a restore says, up to where it goes on by itself. `room`
+/// is that of the original's volume, 0 if nobody knows it; its administrator is the original's.
 pub(super) async fn run(
     databases: &Arc<ManagedDatabases>,
     machine: &Machine,
@@ -152,24 +153,25 @@ pub(super) async fn run(
     original: &DatabaseId,
 ) -> Result<()> {
     let log = restore.files().len() as u64 * SEGMENT_BYTES;
-    grow(databases, machine, room_for(restore.base().tar_bytes, log, room)).await?;
-    sh(machine, CLEAR, &[]).await?;
+    grow(databases, machine, volume_bytes(restore.base().tar_bytes, log, room)).await?;
+    run_step(machine, CLEAR, &[]).await?;
     unpack(machine, restore).await?;
     let feed = Feed::begin(machine, restore).await?;
     let Recovery { signal_file, settings_file, settings } =
         restore.recovery(&Feed::command()).map_err(failed)?;
     write(machine, SETTINGS, Body::from(settings)).await?;
-    sh(machine, ASK, &[("SIGNAL_FILE", signal_file), ("SETTINGS_FILE", settings_file)]).await?;
+    run_step(machine, CONFIGURE, &[("SIGNAL_FILE", signal_file), ("SETTINGS_FILE", settings_file)]).await?;
     tokio::select! {
         recovered = recover(databases, machine, original) => recovered?,
         error = feed.run() => return Err(error),
     }
-    sh(machine, DONE, &[]).await
+    run_step(machine, CLEAN_UP, &[]).await
 }
 
-/// Bytes of volume that a restore needs: for a base, what its log can add to it, and some for the work. Data that was in a volume of the
-/// original's size fits into one, however much log led there.
-fn room_for(tar: u64, log: u64, original: u64) -> u64 {
+/// Bytes of volume that a restore needs: for a base, what its log can add to it, and some for the
+/// work. Data that was in a volume of the original's size fits into one, however much log led
+/// there.
+fn volume_bytes(tar: u64, log: u64, original: u64) -> u64 {
     let all = tar + log + SLACK_BYTES;
     let at_once = if original == 0 { all } else { original.max(tar) + SLACK_BYTES };
     all.min(at_once).max(original).min(VOLUME_MB_MAX * MIB)
@@ -215,12 +217,13 @@ fn tar_body(restore: Restore, noted: Arc<Mutex<Option<RestoreError>>>) -> Body {
     Body::from_stream(parts)
 }
 
-/// Starts the server of a machine and waits until it has recovered and goes on by itself. Its administrator is the original's.
+/// Starts the server of a machine and waits until it has recovered and goes on by itself. Its
+/// administrator is the original's.
 async fn recover(databases: &Arc<ManagedDatabases>, machine: &Machine, original: &DatabaseId) -> Result<()> {
-    sh(machine, replay::START, &[]).await?;
+    run_step(machine, replay::START, &[]).await?;
     // One that gets stuck is given up by who hands it its log.
-    while replay::look(databases, original, machine.id()).await? != Replay::Over {
-        tokio::time::sleep(RECOVERY_LOOK).await;
+    while replay::probe(databases, original, machine.id()).await? != Replay::Over {
+        tokio::time::sleep(RECOVERY_CHECK).await;
     }
     Ok(())
 }
@@ -238,7 +241,7 @@ async fn grow(databases: &Arc<ManagedDatabases>, machine: &Machine, bytes: u64) 
 }
 
 /// Runs one step in a machine; fails unless it succeeds.
-pub(super) async fn sh(machine: &Machine, command: &str, env: &[(&str, &str)]) -> Result<()> {
+pub(super) async fn run_step(machine: &Machine, command: &str, env: &[(&str, &str)]) -> Result<()> {
     let done = shell::run(machine, command, env, STEP_SECONDS).await?;
     match done.exit_code {
         0 => Ok(()),
@@ -264,7 +267,7 @@ mod tests {
             (2, 500, 0, 64),
         ] {
             assert_eq!(
-                room_for(tar * GIB, log * GIB, original * GIB),
+                volume_bytes(tar * GIB, log * GIB, original * GIB),
                 expect * GIB,
                 "{tar} {log} {original}"
             );

@@ -12,7 +12,7 @@ use pandastack_store::databases::DatabaseRecord;
 use pandastack_types::api::{DatabaseBackups, DatabaseBaseBackup, DatabaseDrill, RestorablePeriod, Scope};
 use pandastack_types::{DatabaseId, ErrorBody, Result};
 
-use super::archives::{Kept, login};
+use super::archives::{BackupStatus, login};
 use super::{drill, keeper};
 use crate::service::ManagedDatabases;
 use crate::{machines, ops};
@@ -20,23 +20,24 @@ use crate::{machines, ops};
 /// The routes, with their state.
 pub fn routes<S>(databases: &Arc<ManagedDatabases>) -> Router<S> {
     Router::new()
-        .route("/databases/{id}/backups", get(look).post(take))
+        .route("/databases/{id}/backups", get(describe).post(take))
         .route("/databases/{id}/backups/drill", post(drill))
         .with_state(Arc::clone(databases))
 }
 
 /// What of a database can be restored, and how its backup goes. Never wakes it.
-#[utoipa::path(get, path = "/v1/databases/{id}/backups", tag = "databases", params(("id" = DatabaseId, Path)), responses(
+#[utoipa::path(get, path = "/v1/databases/{id}/backups", tag = "databases", operation_id = "look",
+    params(("id" = DatabaseId, Path)), responses(
     (status = 200, body = DatabaseBackups), (status = 404, body = ErrorBody),
     (status = 501, description = "This server makes no backups", body = ErrorBody),
     (status = 503, description = "The archive cannot be reached", body = ErrorBody)))]
-pub async fn look(
+pub async fn describe(
     State(databases): State<Arc<ManagedDatabases>>,
     caller: Caller,
     Id(id): Id<DatabaseId>,
 ) -> ApiResult<Json<DatabaseBackups>> {
     let record = databases.store.database(Some(&caller.workspace), &id).await?;
-    Ok(shown(&databases, &record).await.map(Json)?)
+    Ok(backups_of(&databases, &record).await.map(Json)?)
 }
 
 /// Take a base backup now; it is there when the call returns. Wakes the database.
@@ -50,7 +51,7 @@ pub async fn take(
 ) -> ApiResult<(StatusCode, Json<DatabaseBaseBackup>)> {
     let record = find_to_change(&databases, &caller, &id).await?;
     let sandbox = machines::ready(&record)?.clone();
-    ops::go(&databases, &record, true).await?;
+    ops::set_awake(&databases, &record, true).await?;
     let for_task = Arc::clone(&databases);
     let base = databases.sandboxes.owned(async move {
         let databases = for_task;
@@ -90,13 +91,13 @@ async fn find_to_change(
     Ok(record)
 }
 
-async fn shown(databases: &ManagedDatabases, record: &DatabaseRecord) -> Result<DatabaseBackups> {
+async fn backups_of(databases: &ManagedDatabases, record: &DatabaseRecord) -> Result<DatabaseBackups> {
     let archive = databases.backups.archive(&databases.sandboxes.link, &record.id)?;
     let window = databases.backups.catalog(&archive, &record.id).await?.window();
     let kept = databases.backups.kept(&record.id);
     let log = kept.as_ref().map(|kept| kept.log.borrow().clone()).unwrap_or_default();
-    let base_error = kept.as_ref().and_then(|kept: &Kept| kept.base_error.borrow().clone());
-    let error = trouble(&log, base_error, record.drill.as_ref());
+    let base_error = kept.as_ref().and_then(|kept: &BackupStatus| kept.base_error.borrow().clone());
+    let error = problem(&log, base_error, record.drill.as_ref());
     let lost = log.gap.is_some_and(|gap| {
         window.bases.last().is_none_or(|base| (gap.timeline, gap.to) > (base.timeline, base.start))
     });
@@ -120,7 +121,7 @@ async fn shown(databases: &ManagedDatabases, record: &DatabaseRecord) -> Result<
 
 /// What is wrong with the backups of a database, in a sentence. A restore that did not work when it was tried is named until one does: log that arrives
 /// says nothing about that.
-fn trouble(log: &Status, base_error: Option<String>, drill: Option<&DatabaseDrill>) -> Option<String> {
+fn problem(log: &Status, base_error: Option<String>, drill: Option<&DatabaseDrill>) -> Option<String> {
     let failed = drill.filter(|drill| !drill.ok).map(|drill| {
         let why = drill.error.as_deref().unwrap_or("the cause is unknown");
         format!("the last restore test failed: {why}; run `pandastack db drill` for another")
@@ -154,13 +155,13 @@ mod tests {
             DatabaseDrill { at: now(), ok, took_ms: 1, error }
         };
         let log = Status::default();
-        assert_eq!(trouble(&log, None, None), None);
-        assert_eq!(trouble(&log, None, Some(&drill(true))), None);
-        let named = trouble(&log, None, Some(&drill(false))).unwrap();
+        assert_eq!(problem(&log, None, None), None);
+        assert_eq!(problem(&log, None, Some(&drill(true))), None);
+        let named = problem(&log, None, Some(&drill(false))).unwrap();
         assert!(named.contains("a table is broken") && named.contains("restore"), "{named}");
         // What keeps from archiving is more urgent.
-        assert_eq!(trouble(&log, Some("no base".to_owned()), Some(&drill(false))).unwrap(), "no base");
+        assert_eq!(problem(&log, Some("no base".to_owned()), Some(&drill(false))).unwrap(), "no base");
         let failing = Status { last_error: Some("no store".to_owned()), ..Status::default() };
-        assert_eq!(trouble(&failing, Some("no base".to_owned()), None).unwrap(), "no store");
+        assert_eq!(problem(&failing, Some("no base".to_owned()), None).unwrap(), "no store");
     }
 }
