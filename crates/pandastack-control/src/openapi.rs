@@ -46,7 +46,7 @@ use crate::routes::{
         tokens::me, tokens::list, tokens::create, tokens::delete, quota::get, quota::set, workspace::get,
         workspace::change, hosts::list,
         observe::usage, observe::audit,
-        functions::create, functions::list, functions::look, functions::patch, functions::remove,
+        functions::create, functions::list, functions::describe, functions::patch, functions::remove,
         deploy_routes::deploy, deploy_routes::versions, deploy_routes::deploy_log, deploy_routes::rollback,
         deploy_routes::set_alias, deploy_routes::remove_alias, deploy_routes::code,
         call_routes::invoke, call_routes::runs, call_routes::run, call_routes::record_run, call_routes::metrics,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use pandastack_databases::ManagedDatabases;
 use pandastack_function_proto::Outcome;
-use pandastack_functions::invoke::{self, Asked};
+use pandastack_functions::invoke::{self, InvokeRequest};
 use pandastack_functions::{Functions, find_in, version_for};
 use pandastack_scheduler::{Attempt, Services};
 use pandastack_types::api::{DatabaseQuery, FunctionTarget, RunKind, SqlTarget};
@@ -51,8 +51,9 @@ impl Services for ScheduleTargets {
         let version = version_for(&function, None)?;
         let input = target.input.clone().unwrap_or_else(|| serde_json::json!({}));
         let event = serde_json::to_vec(&input).map_err(Error::internal)?;
-        let asked = Asked { attempt, ..Asked::new(RunKind::Schedule, version, event.into()) };
-        let answered = invoke::call(&self.functions, &function, asked).await?;
+        let request =
+            InvokeRequest { attempt, ..InvokeRequest::new(RunKind::Schedule, version, event.into()) };
+        let answered = invoke::call(&self.functions, &function, request).await?;
         let state = match answered.outcome {
             Outcome::Success => RunState::Success,
             Outcome::Timeout => RunState::Timeout,

@@ -27,7 +27,7 @@ use pandastack_types::limits::{INIT_SECONDS_MAX, INSTALL_SECONDS_MAX};
 use pandastack_types::preview::Visibility;
 use pandastack_types::{Error, ErrorCode, Result, SnapshotId};
 
-use crate::bundle::{self, Checked};
+use crate::bundle::{self, CheckedBundle};
 use crate::connection::Connection;
 use crate::functions::Functions;
 use crate::pool::{self, owner};
@@ -61,7 +61,7 @@ pub(crate) async fn run(
     functions: &Arc<Functions>,
     function: FunctionRecord,
     mut version: VersionRecord,
-    checked: Checked,
+    checked: CheckedBundle,
 ) {
     let began = Instant::now();
     let mut log = String::new();
@@ -97,7 +97,7 @@ fn tail(log: &str) -> String {
 async fn build(
     functions: &Arc<Functions>,
     version: &mut VersionRecord,
-    checked: &Checked,
+    checked: &CheckedBundle,
     log: &mut String,
 ) -> Result<()> {
     let layer = match &version.layer_key {
@@ -179,7 +179,7 @@ async fn make_machine(
 }
 
 impl Build<'_> {
-    async fn steps(&mut self, checked: &Checked, reused: bool) -> Result<()> {
+    async fn steps(&mut self, checked: &CheckedBundle, reused: bool) -> Result<()> {
         self.put_code().await?;
         if self.version.layer_key.is_some() && !reused {
             self.install(checked).await?;
@@ -236,7 +236,7 @@ impl Build<'_> {
     }
 
     /// The list for pip; what a `pyproject.toml` says is written to one.
-    async fn requirements(&self, checked: &Checked) -> Result<String> {
+    async fn requirements(&self, checked: &CheckedBundle) -> Result<String> {
         if let Some(Requirements::Listed(lines)) = checked.requirements()? {
             let file = [(REQUIREMENTS.to_owned(), lines.into_bytes(), 0o644)];
             let archive = bundle::pack(&file).map_err(Error::internal)?;
@@ -246,7 +246,7 @@ impl Build<'_> {
         Ok(REQUIREMENTS.to_owned())
     }
 
-    async fn install(&mut self, checked: &Checked) -> Result<()> {
+    async fn install(&mut self, checked: &CheckedBundle) -> Result<()> {
         let has = |name: &str| checked.manifests.iter().any(|(known, _)| known == name);
         let command = match self.version.spec.runtime {
             Runtime::Python => {

@@ -52,7 +52,7 @@ pub(crate) enum BundleRefused {
 
 /// A bundle that may be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Checked {
+pub(crate) struct CheckedBundle {
     /// SHA-256 of its bytes, in hex.
     pub(crate) sha256: String,
     /// Names of its files.
@@ -61,7 +61,7 @@ pub(crate) struct Checked {
     pub(crate) manifests: Vec<(String, Vec<u8>)>,
 }
 
-impl Checked {
+impl CheckedBundle {
     /// What pip installs for it.
     pub(crate) fn requirements(&self) -> Result<Option<Requirements>, BundleRefused> {
         requirements::of(&self.manifests)
@@ -125,12 +125,12 @@ pub(crate) fn kept(bytes: Vec<u8>) -> Result<Vec<u8>, BundleRefused> {
 }
 
 /// Looks through a bundle.
-pub(crate) fn check(bytes: &[u8]) -> Result<Checked, BundleRefused> {
+pub(crate) fn check(bytes: &[u8]) -> Result<CheckedBundle, BundleRefused> {
     let broken = |error: std::io::Error| BundleRefused::NotAnArchive(error.to_string());
     let limit = BUNDLE_UNPACKED_BYTES_MAX + TAR_OVERHEAD_BYTES_MAX;
     let mut archive = Archive::new(GzDecoder::new(bytes).take(limit + 1));
     let mut checked =
-        Checked { sha256: hex(&Sha256::digest(bytes)), files: Vec::new(), manifests: Vec::new() };
+        CheckedBundle { sha256: hex(&Sha256::digest(bytes)), files: Vec::new(), manifests: Vec::new() };
     let (mut entries, mut unpacked) = (0, 0_u64);
     for entry in archive.entries().map_err(broken)? {
         let mut entry = entry.map_err(broken)?;

@@ -21,9 +21,9 @@ use serde::Deserialize;
 
 use crate::deploy_routes::read_limited;
 use crate::functions::Functions;
-use crate::invoke::{self, Asked};
-use crate::lookup::{Named, find};
-use crate::{dead_letters, queue, shown, versions};
+use crate::invoke::{self, InvokeRequest};
+use crate::lookup::{FunctionPath, find};
+use crate::{dead_letters, queue, versions, view};
 
 /// Bytes of `X-Log-Result`, before base64.
 const LOG_TAIL_BYTES: usize = 4096;
@@ -48,11 +48,11 @@ pub struct Qualifier {
 pub async fn invoke(
     State(functions): State<Arc<Functions>>,
     caller: Caller,
-    Named(name): Named,
+    FunctionPath(name): FunctionPath,
     Query(query): Query<Qualifier>,
     request: Request,
 ) -> ApiResult<Response> {
-    let function = functions.known.to_call(functions.store.as_ref(), &caller.workspace, &name).await?;
+    let function = functions.cache.to_call(functions.store.as_ref(), &caller.workspace, &name).await?;
     let (parts, body) = request.into_parts();
     let text = |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
     let kind = text("x-invocation-type");
@@ -101,14 +101,14 @@ async fn call(
     function: FunctionRecord,
     version: u32,
     event: bytes::Bytes,
-) -> Result<invoke::Answered> {
+) -> Result<invoke::CallResult> {
     let owner = Arc::clone(functions);
     // Once it began it is finished: a client that goes away leaves no half-used machine.
     functions
         .sandboxes
-        .owned(
-            async move { invoke::call(&owner, &function, Asked::new(RunKind::Sync, version, event)).await },
-        )
+        .owned(async move {
+            invoke::call(&owner, &function, InvokeRequest::new(RunKind::Sync, version, event)).await
+        })
         .await
 }
 
@@ -122,13 +122,13 @@ async fn enqueue(
         let message = format!("an event of a queued call must be at most {ASYNC_EVENT_BYTES_MAX} bytes");
         return Err(Error::new(ErrorCode::BodyTooLarge, message));
     }
-    let run = queue::put(functions, function, Asked::new(RunKind::Async, version, event)).await?;
+    let run = queue::put(functions, function, InvokeRequest::new(RunKind::Async, version, event)).await?;
     Ok((StatusCode::ACCEPTED, Json(run)).into_response())
 }
 
 /// What the handler answered, as it is.
-fn raw(answered: invoke::Answered, with_log: bool) -> Response {
-    let invoke::Answered { run, body, outcome } = answered;
+fn raw(answered: invoke::CallResult, with_log: bool) -> Response {
+    let invoke::CallResult { run, body, outcome } = answered;
     let mut response = match outcome {
         Outcome::Success | Outcome::Error => Response::new(Body::from(body)),
         Outcome::Timeout => {
@@ -176,7 +176,7 @@ pub struct RunsArgs {
 pub async fn runs(
     State(functions): State<Arc<Functions>>,
     caller: Caller,
-    Named(name): Named,
+    FunctionPath(name): FunctionPath,
     Query(args): Query<RunsArgs>,
 ) -> ApiResult<Json<Items<Run>>> {
     let function = find(&functions, &caller, &name).await?;
@@ -194,7 +194,7 @@ pub async fn runs(
 pub async fn run(
     State(functions): State<Arc<Functions>>,
     caller: Caller,
-    Named(name): Named,
+    FunctionPath(name): FunctionPath,
     Id(run): Id<RunId>,
 ) -> ApiResult<Json<Run>> {
     let function = find(&functions, &caller, &name).await?;
@@ -209,7 +209,7 @@ pub async fn run(
 pub async fn redrive(
     State(functions): State<Arc<Functions>>,
     caller: Caller,
-    Named(name): Named,
+    FunctionPath(name): FunctionPath,
     Id(run): Id<RunId>,
 ) -> ApiResult<Response> {
     let function = find(&functions, &caller, &name).await?;
@@ -225,7 +225,7 @@ pub async fn redrive(
 pub async fn redrive_all(
     State(functions): State<Arc<Functions>>,
     caller: Caller,
-    Named(name): Named,
+    FunctionPath(name): FunctionPath,
 ) -> ApiResult<Response> {
     let function = find(&functions, &caller, &name).await?;
     let owner = Arc::clone(&functions);
@@ -240,7 +240,7 @@ pub async fn redrive_all(
 pub async fn record_run(
     State(functions): State<Arc<Functions>>,
     caller: Caller,
-    Named(name): Named,
+    FunctionPath(name): FunctionPath,
     JsonBody(given): JsonBody<RecordRun>,
 ) -> ApiResult<Json<Run>> {
     let function = find(&functions, &caller, &name).await?;
@@ -248,9 +248,9 @@ pub async fn record_run(
         let end = (0..=RUN_OUTPUT_BYTES_MAX.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
         text.get(..end.unwrap_or(0)).unwrap_or_default().to_owned()
     };
-    let asked = Asked::new(RunKind::Recorded, function.version, bytes::Bytes::new());
+    let request = InvokeRequest::new(RunKind::Recorded, function.version, bytes::Bytes::new());
     let run = Run {
-        id: asked.id,
+        id: request.id,
         function_id: function.id.clone(),
         schedule_id: None,
         sandbox_id: given.sandbox_id,
@@ -271,7 +271,7 @@ pub async fn record_run(
         dead_letter: false,
         notices: 0,
         next_attempt_at: None,
-        started_at: asked.asked_at,
+        started_at: request.requested_at,
         ended_at: Some(now()),
     };
     invoke::record(&functions, &function, run.clone(), None).await;
@@ -291,7 +291,7 @@ pub struct MetricsArgs {
 pub async fn metrics(
     State(functions): State<Arc<Functions>>,
     caller: Caller,
-    Named(name): Named,
+    FunctionPath(name): FunctionPath,
     Query(args): Query<MetricsArgs>,
 ) -> ApiResult<Json<FunctionMetrics>> {
     let function = find(&functions, &caller, &name).await?;
@@ -300,5 +300,5 @@ pub async fn metrics(
     let since = now().checked_sub(span).unwrap_or(jiff::Timestamp::MIN);
     functions.runs.flush().await;
     let figures = functions.run_store.run_figures(&function.id, since, FIGURES_MAX).await?;
-    Ok(Json(shown::metrics(period, figures, functions.counts(&function.id))))
+    Ok(Json(view::metrics(period, figures, functions.counts(&function.id))))
 }

@@ -16,15 +16,15 @@ const BUFFER_BYTES: usize = 16 * 1024;
 /// How long the runtime of a machine that just began may take to accept a connection.
 const CONNECT_WAIT: Duration = Duration::from_secs(15);
 
-/// A connection; to a machine, unless said.
+/// A connection to a runtime, by default to that of a machine.
 pub(crate) struct Connection<S = Stirring<GuestStream>> {
     stream: BufReader<S>,
     /// What is at the other end, for the log.
     name: String,
 }
 
-/// What the runtime says during a call.
-pub(crate) enum Said {
+/// What the runtime sends during a call.
+pub(crate) enum RuntimeFrame {
     /// Something was printed.
     Log(Stream, Vec<u8>),
     /// The answer begins.
@@ -91,24 +91,24 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.send(&encode_invoke(call, event)).await
     }
 
-    /// What is said next. After [`Said::End`] another call may begin.
-    pub(crate) async fn next(&mut self) -> Result<Said> {
+    /// The next frame. After [`RuntimeFrame::End`] another call may begin.
+    pub(crate) async fn next(&mut self) -> Result<RuntimeFrame> {
         let (kind, payload) = self.receive().await?;
-        let said = match kind {
+        let frame = match kind {
             Kind::Log => {
                 let (stream, text) = payload.split_first().unwrap_or((&1, &[]));
                 // What a guest says is bounded here, whatever it is.
                 let text = text.get(..text.len().min(PART_BYTES_MAX)).unwrap_or_default();
-                Said::Log(Stream::of(*stream), text.to_vec())
+                RuntimeFrame::Log(Stream::of(*stream), text.to_vec())
             }
-            Kind::Head => Said::Head(decode_json(&payload).map_err(|error| self.broken(error))?),
-            Kind::Data => Said::Data(payload),
-            Kind::End => Said::End(decode_json(&payload).map_err(|error| self.broken(error))?),
+            Kind::Head => RuntimeFrame::Head(decode_json(&payload).map_err(|error| self.broken(error))?),
+            Kind::Data => RuntimeFrame::Data(payload),
+            Kind::End => RuntimeFrame::End(decode_json(&payload).map_err(|error| self.broken(error))?),
             Kind::Ready | Kind::Await | Kind::Invoke => {
                 return Err(self.broken(format!("an unexpected frame ({kind:?})")));
             }
         };
-        Ok(said)
+        Ok(frame)
     }
 }
 

@@ -17,8 +17,8 @@ use pandastack_types::limits::{BUNDLE_BYTES_MAX, DEPLOY_HOLD_SECONDS};
 use pandastack_types::{Error, ErrorBody, ErrorCode, FunctionId, Result};
 
 use crate::functions::Functions;
-use crate::lookup::{Named, find, shown_now};
-use crate::{build, bundle, settings, shown, versions};
+use crate::lookup::{FunctionPath, find, view_now};
+use crate::{build, bundle, settings, versions, view};
 
 /// Deploy a bundle: `multipart/form-data` with `bundle` (a gzip-compressed tar archive or a zip archive) and `entrypoint`, or the
 /// archive itself as the body. Answers when the version is ready, or after 25 seconds with `deploy_status: building`.
@@ -29,7 +29,7 @@ use crate::{build, bundle, settings, shown, versions};
 pub async fn deploy(
     State(functions): State<Arc<Functions>>,
     caller: Caller,
-    Named(name): Named,
+    FunctionPath(name): FunctionPath,
     headers: HeaderMap,
     request: Request,
 ) -> ApiResult<Json<Function>> {
@@ -44,7 +44,7 @@ pub async fn deploy(
     }
     deploy_bundle(&functions, &record, bundle).await?;
     let record = functions.store.function(None, &record.id).await?;
-    Ok(shown_now(&functions, record, &headers).await?)
+    Ok(view_now(&functions, record, &headers).await?)
 }
 
 fn too_large() -> Error {
@@ -170,7 +170,7 @@ async fn await_built(functions: &Functions, function: &FunctionId, version: u32)
 pub async fn code(
     State(functions): State<Arc<Functions>>,
     caller: Caller,
-    Named(name): Named,
+    FunctionPath(name): FunctionPath,
 ) -> ApiResult<Response> {
     let function = find(&functions, &caller, &name).await?;
     let version = versions::version_for(&function, None)?;
@@ -192,11 +192,11 @@ pub async fn code(
 pub async fn versions(
     State(functions): State<Arc<Functions>>,
     caller: Caller,
-    Named(name): Named,
+    FunctionPath(name): FunctionPath,
 ) -> ApiResult<Json<Items<FunctionVersion>>> {
     let function = find(&functions, &caller, &name).await?;
     let versions = functions.store.versions(&function.id).await?;
-    Ok(Json(Items { items: versions.into_iter().map(shown::version).collect() }))
+    Ok(Json(Items { items: versions.into_iter().map(view::version).collect() }))
 }
 
 /// What a deploy printed.
@@ -206,7 +206,7 @@ pub async fn versions(
 pub async fn deploy_log(
     State(functions): State<Arc<Functions>>,
     caller: Caller,
-    Named(name): Named,
+    FunctionPath(name): FunctionPath,
     Id(version): Id<String>,
 ) -> ApiResult<String> {
     let function = find(&functions, &caller, &name).await?;
@@ -221,7 +221,7 @@ pub async fn deploy_log(
 pub async fn rollback(
     State(functions): State<Arc<Functions>>,
     caller: Caller,
-    Named(name): Named,
+    FunctionPath(name): FunctionPath,
     headers: HeaderMap,
     JsonBody(request): JsonBody<RollbackFunction>,
 ) -> ApiResult<Json<Function>> {
@@ -241,7 +241,7 @@ pub async fn rollback(
     record.version = version;
     record.updated_at = now();
     functions.store.call_version(&record.id, version, record.updated_at).await?;
-    Ok(shown_now(&functions, record, &headers).await?)
+    Ok(view_now(&functions, record, &headers).await?)
 }
 
 async fn check_ready(functions: &Functions, record: &FunctionRecord, version: u32) -> Result<()> {
@@ -260,7 +260,7 @@ async fn check_ready(functions: &Functions, record: &FunctionRecord, version: u3
 pub async fn set_alias(
     State(functions): State<Arc<Functions>>,
     caller: Caller,
-    Named(name): Named,
+    FunctionPath(name): FunctionPath,
     Id(alias): Id<String>,
     headers: HeaderMap,
     JsonBody(request): JsonBody<Alias>,
@@ -281,7 +281,7 @@ pub async fn set_alias(
     record.spec.aliases.insert(alias, request);
     record.updated_at = now();
     functions.store.update_function(&record).await?;
-    Ok(shown_now(&functions, record, &headers).await?)
+    Ok(view_now(&functions, record, &headers).await?)
 }
 
 /// Remove an alias.
@@ -290,7 +290,7 @@ pub async fn set_alias(
 pub async fn remove_alias(
     State(functions): State<Arc<Functions>>,
     caller: Caller,
-    Named(name): Named,
+    FunctionPath(name): FunctionPath,
     Id(alias): Id<String>,
 ) -> ApiResult<StatusCode> {
     let mut record = find(&functions, &caller, &name).await?;

@@ -14,7 +14,7 @@ use pandastack_types::api::Run;
 use pandastack_webhooks::Webhooks;
 use tokio::sync::Notify;
 
-use crate::known::Known;
+use crate::function_cache::FunctionCache;
 use crate::pool::Pool;
 use crate::tail::Tails;
 
@@ -28,7 +28,7 @@ pub struct Functions {
     /// Checks keys of requests to functions' own URLs.
     pub(crate) admission: Arc<dyn Admission>,
     pools: Mutex<HashMap<(FunctionId, u32), Arc<Pool>>>,
-    pub(crate) known: Known,
+    pub(crate) cache: FunctionCache,
     /// Calls that ended, on their way into the store.
     pub runs: WriteBehind<RunRecord>,
     pub(crate) tails: Tails,
@@ -52,7 +52,7 @@ impl Functions {
             webhooks,
             admission,
             pools: Mutex::default(),
-            known: Known::default(),
+            cache: FunctionCache::default(),
             runs: WriteBehind::default(),
             tails: Tails::default(),
             built: Notify::new(),

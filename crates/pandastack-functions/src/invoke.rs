@@ -11,17 +11,17 @@ use pandastack_types::api::{FunctionRunStatus, Run, RunKind};
 use pandastack_types::limits::{EVENT_BYTES_MAX, RUN_OUTPUT_BYTES_MAX};
 use pandastack_types::{Error, ErrorCode, Result, RunId, SandboxId};
 
-use crate::connection::Said;
+use crate::connection::RuntimeFrame;
 use crate::functions::Functions;
-use crate::pool::Lease;
+use crate::pool::SlotLease;
 use crate::tail::Line;
 use crate::{settings, versions};
 
 /// How much longer than its timeout a call is waited for: the runtime kills the handler and tells.
 const GRACE: Duration = Duration::from_secs(15);
 
-/// What is asked for.
-pub struct Asked {
+/// A call to make.
+pub struct InvokeRequest {
     /// Names the run.
     pub id: RunId,
     /// How it is called.
@@ -34,24 +34,24 @@ pub struct Asked {
     pub event: Bytes,
     /// The event is an HTTP request.
     pub http: bool,
-    /// When it was asked for.
-    pub asked_at: jiff::Timestamp,
+    /// When it was requested.
+    pub requested_at: jiff::Timestamp,
 }
 
-impl Asked {
+impl InvokeRequest {
     /// A call that begins now.
     pub fn new(kind: RunKind, version: u32, event: Bytes) -> Self {
         let http = kind == RunKind::Http;
-        Self { id: RunId::random(), kind, version, attempt: 1, event, http, asked_at: now() }
+        Self { id: RunId::random(), kind, version, attempt: 1, event, http, requested_at: now() }
     }
 }
 
-/// A call under way.
-pub(crate) struct Under {
+/// A call in progress.
+pub(crate) struct OngoingCall {
     functions: Arc<Functions>,
-    lease: Lease,
+    lease: SlotLease,
     function: FunctionRecord,
-    asked: Asked,
+    request: InvokeRequest,
     began: Instant,
     wait: Duration,
     deadline: tokio::time::Instant,
@@ -82,7 +82,7 @@ pub(crate) enum Part {
 }
 
 /// How a call that was collected ended.
-pub struct Answered {
+pub struct CallResult {
     /// Its record.
     pub run: Run,
     /// What the handler answered.
@@ -95,34 +95,34 @@ pub struct Answered {
 pub(crate) async fn begin(
     functions: &Arc<Functions>,
     function: &FunctionRecord,
-    asked: Asked,
-) -> Result<Under> {
-    if asked.event.len() > EVENT_BYTES_MAX {
+    request: InvokeRequest,
+) -> Result<OngoingCall> {
+    if request.event.len() > EVENT_BYTES_MAX {
         let message = format!("an event must be at most {EVENT_BYTES_MAX} bytes");
         return Err(Error::new(ErrorCode::BodyTooLarge, message));
     }
     let arrived = Instant::now();
-    let pool = versions::pool_of(functions, function, asked.version).await?;
+    let pool = versions::pool_of(functions, function, request.version).await?;
     let timeout = settings::timeout(&function.spec.settings);
     let mut lease = pool.lease(&functions.sandboxes, settings::limits(&function.spec.settings)).await?;
     let wait = arrived.elapsed();
     let call = Call {
-        id: asked.id.to_string(),
+        id: request.id.to_string(),
         timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
-        arn: format!("arn:pandastack:function:{}:{}:{}", function.workspace, function.name, asked.version),
-        attempt: asked.attempt,
+        arn: format!("arn:pandastack:function:{}:{}:{}", function.workspace, function.name, request.version),
+        attempt: request.attempt,
         trace_id: String::new(),
         instance: lease.sandbox().map(SandboxId::to_string).unwrap_or_default(),
-        http: asked.http,
+        http: request.http,
     };
     let began = Instant::now();
     lease.drop_dead_connection();
-    lease.connection().await?.begin(&call, &asked.event).await?;
-    Ok(Under {
+    lease.connection().await?.begin(&call, &request.event).await?;
+    Ok(OngoingCall {
         functions: Arc::clone(functions),
         lease,
         function: function.clone(),
-        asked,
+        request,
         began,
         wait,
         deadline: tokio::time::Instant::now() + timeout + GRACE,
@@ -131,19 +131,19 @@ pub(crate) async fn begin(
     })
 }
 
-impl Under {
+impl OngoingCall {
     /// The next part of the answer. What is printed meanwhile is kept and shown to who follows.
     pub(crate) async fn next(&mut self) -> Result<Part> {
         loop {
             let connection = self.lease.connection().await?;
-            let said = tokio::time::timeout_at(self.deadline, connection.next()).await;
+            let frame = tokio::time::timeout_at(self.deadline, connection.next()).await;
             let silent =
                 |_| Error::new(ErrorCode::GuestUnavailable, "the machine of this call stopped responding");
-            match said.map_err(silent)?? {
-                Said::Head(head) => return Ok(Part::Head(head)),
-                Said::Data(bytes) => return Ok(Part::Data(bytes)),
-                Said::End(end) => return Ok(Part::End(end)),
-                Said::Log(stream, bytes) => self.printed(stream, &bytes),
+            match frame.map_err(silent)?? {
+                RuntimeFrame::Head(head) => return Ok(Part::Head(head)),
+                RuntimeFrame::Data(bytes) => return Ok(Part::Data(bytes)),
+                RuntimeFrame::End(end) => return Ok(Part::End(end)),
+                RuntimeFrame::Log(stream, bytes) => self.printed(stream, &bytes),
             }
         }
     }
@@ -153,7 +153,7 @@ impl Under {
         output.push(bytes);
         self.functions.tails.send(Line {
             function: self.function.id.clone(),
-            run: self.asked.id.clone(),
+            run: self.request.id.clone(),
             stream,
             text: String::from_utf8_lossy(bytes).into_owned(),
         });
@@ -169,7 +169,7 @@ impl Under {
         }
         run.ended_at = Some(now());
         self.functions.count(&run);
-        if self.asked.kind != RunKind::Async {
+        if self.request.kind != RunKind::Async {
             record(&self.functions, &self.function, run.clone(), Some(run.billed_ms)).await;
         }
         run
@@ -204,11 +204,11 @@ impl Under {
         let billed = self.began.elapsed().as_millis()
             + u128::from(!self.began.elapsed().subsec_micros().is_multiple_of(1000));
         Run {
-            id: self.asked.id.clone(),
+            id: self.request.id.clone(),
             function_id: self.function.id.clone(),
             schedule_id: None,
             sandbox_id: self.lease.sandbox().cloned(),
-            kind: self.asked.kind,
+            kind: self.request.kind,
             status,
             exit_code: if failed { end.exit_code.filter(|code| *code != 0).unwrap_or(1) } else { 0 },
             stdout: self.stdout.text(),
@@ -220,12 +220,12 @@ impl Under {
             wait_ms: milliseconds(self.wait),
             cold: self.lease.cold,
             memory_peak_mb: end.memory_peak_kb / 1024,
-            version: self.asked.version,
-            attempt: self.asked.attempt,
+            version: self.request.version,
+            attempt: self.request.attempt,
             dead_letter: false,
             notices: 0,
             next_attempt_at: None,
-            started_at: self.asked.asked_at,
+            started_at: self.request.requested_at,
             ended_at: None,
         }
     }
@@ -245,11 +245,15 @@ fn handler_error(output: Option<&serde_json::Value>) -> String {
 }
 
 /// Makes a call and collects its answer.
-pub async fn call(functions: &Arc<Functions>, function: &FunctionRecord, asked: Asked) -> Result<Answered> {
-    let mut under = begin(functions, function, asked).await?;
+pub async fn call(
+    functions: &Arc<Functions>,
+    function: &FunctionRecord,
+    request: InvokeRequest,
+) -> Result<CallResult> {
+    let mut ongoing = begin(functions, function, request).await?;
     let mut body = Vec::new();
     loop {
-        match under.next().await {
+        match ongoing.next().await {
             Ok(Part::Head(_)) => {}
             Ok(Part::Data(part))
                 if body.len() + part.len() <= pandastack_function_proto::ANSWER_BYTES_MAX =>
@@ -261,15 +265,15 @@ pub async fn call(functions: &Arc<Functions>, function: &FunctionRecord, asked: 
                     ErrorCode::GuestUnavailable,
                     "the response is too large; stream it over the function's URL",
                 );
-                under.fail(&error).await;
+                ongoing.fail(&error).await;
                 return Err(error);
             }
             Ok(Part::End(end)) => {
-                let run = under.finish(&end, &body).await;
-                return Ok(Answered { run, body: body.into(), outcome: end.outcome });
+                let run = ongoing.finish(&end, &body).await;
+                return Ok(CallResult { run, body: body.into(), outcome: end.outcome });
             }
             Err(error) => {
-                under.fail(&error).await;
+                ongoing.fail(&error).await;
                 return Err(error);
             }
         }

@@ -11,14 +11,14 @@
 //! | `build` | making a version |
 //! | `settings` | what can be set, and its bounds |
 //! | `functions`, `versions`, `background` | what functions share; which version is called; work behind calls |
-//! | `known` | functions that are called often |
+//! | `function_cache` | functions that were called lately |
 //! | `pool` | machines of a version, the line of calls |
 //! | `connection` | frames to and from the runtime in a machine |
 //! | `invoke`, `tail`, `logs` | a call, its record, what it prints |
 //! | `queue`, `dead_letters` | calls of type `Event`: kept, retried, given up, queued again |
 //! | `url` | calls over a function's own host name |
 //! | `local` | a function as plain processes of its developer's machine |
-//! | `router`, `lookup`, `routes`, `deploy_routes`, `call_routes`, `shown` | the API |
+//! | `router`, `lookup`, `routes`, `deploy_routes`, `call_routes`, `view` | the API |
 //!
 //! What must hold: versions never change; a call that was acknowledged as queued is made as its retry policy says, also
 //! across `kill -9`; one call's timeout, crash or output harms no other call; machines and snapshots of functions belong to
@@ -36,9 +36,9 @@ pub mod call_routes;
 mod connection;
 mod dead_letters;
 pub mod deploy_routes;
+mod function_cache;
 mod functions;
 pub mod invoke;
-mod known;
 mod local;
 pub mod logs;
 mod lookup;
@@ -48,16 +48,16 @@ mod requirements;
 mod router;
 pub mod routes;
 mod settings;
-mod shown;
 mod tail;
 mod url;
 mod versions;
+mod view;
 mod zip_bundle;
 
 pub use background::{prune_runs, run};
 pub use functions::Functions;
 pub use local::{LocalError, LocalFunction, LocalRuntime, local_router};
-pub use lookup::{Named, find_in};
+pub use lookup::{FunctionPath, find_in};
 pub use router::{once_only, repeatable};
 pub use url::{by_host, is_named};
 pub use versions::version_for;

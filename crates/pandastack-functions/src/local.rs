@@ -29,7 +29,7 @@ use tokio::process::{Child, Command};
 use tokio::sync::{Notify, watch};
 
 use crate::build::{NODE_BOOTSTRAP, PYTHON_BOOTSTRAP};
-use crate::connection::{Connection, Said};
+use crate::connection::{Connection, RuntimeFrame};
 use crate::deploy_routes::read_limited;
 use crate::url;
 
@@ -171,17 +171,17 @@ impl LocalRuntime {
         let (mut body, mut content_type) = (Vec::new(), String::new());
         loop {
             match connection.next().await? {
-                Said::Log(_, text) => {
+                RuntimeFrame::Log(_, text) => {
                     let _ = std::io::stderr().write_all(&text);
                 }
-                Said::Head(head) => {
+                RuntimeFrame::Head(head) => {
                     content_type = if head.streaming { head.content_type } else { String::new() }
                 }
-                Said::Data(part) if body.len() + part.len() <= ANSWER_BYTES_MAX => {
+                RuntimeFrame::Data(part) if body.len() + part.len() <= ANSWER_BYTES_MAX => {
                     body.extend_from_slice(&part)
                 }
-                Said::Data(_) => return Err(url::malformed("it is too large")),
-                Said::End(end) => return Ok((end.outcome, body.into(), end.message, content_type)),
+                RuntimeFrame::Data(_) => return Err(url::malformed("it is too large")),
+                RuntimeFrame::End(end) => return Ok((end.outcome, body.into(), end.message, content_type)),
             }
         }
     }

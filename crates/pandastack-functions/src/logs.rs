@@ -14,7 +14,7 @@ use serde::Deserialize;
 use tokio::sync::broadcast::error::RecvError;
 
 use crate::functions::Functions;
-use crate::lookup::{Named, find};
+use crate::lookup::{FunctionPath, find};
 
 /// Which lines to show.
 #[derive(Deserialize)]
@@ -30,7 +30,7 @@ pub struct LogsArgs {
 pub async fn logs(
     State(functions): State<Arc<Functions>>,
     caller: Caller,
-    Named(name): Named,
+    FunctionPath(name): FunctionPath,
     Query(args): Query<LogsArgs>,
 ) -> ApiResult<Response> {
     let function = find(&functions, &caller, &name).await?;

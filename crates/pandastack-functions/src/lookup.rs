@@ -8,15 +8,16 @@ use pandastack_types::api::Function;
 use pandastack_types::{Error, Result, WorkspaceId};
 
 use crate::functions::Functions;
-use crate::shown;
+use crate::view;
 
-pub(crate) async fn shown_now(
+/// A function as a client sees it, with its present versions.
+pub(crate) async fn view_now(
     functions: &Functions,
     record: FunctionRecord,
     headers: &HeaderMap,
 ) -> Result<Json<Function>> {
     let versions = functions.store.versions(&record.id).await?;
-    Ok(Json(shown::function(record, &versions, headers)))
+    Ok(Json(view::function(record, &versions, headers)))
 }
 
 /// The function of a path, by id or by name.
@@ -31,15 +32,15 @@ pub async fn find_in(functions: &Functions, workspace: &WorkspaceId, text: &str)
 }
 
 /// The first parameter of a path: a function's id or name.
-pub struct Named(pub(crate) String);
+pub struct FunctionPath(pub(crate) String);
 
-impl<S: Send + Sync> axum::extract::FromRequestParts<S> for Named {
+impl<S: Send + Sync> axum::extract::FromRequestParts<S> for FunctionPath {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut http::request::Parts, state: &S) -> ApiResult<Self> {
         let params = axum::extract::RawPathParams::from_request_parts(parts, state).await;
         let params = params.map_err(|_| Error::not_found("function", "?"))?;
         let first = params.iter().next().map(|(_, value)| value.to_owned());
-        Ok(first.map(Named).ok_or_else(|| Error::not_found("function", "?"))?)
+        Ok(first.map(FunctionPath).ok_or_else(|| Error::not_found("function", "?"))?)
     }
 }

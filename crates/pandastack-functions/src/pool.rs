@@ -1,14 +1,14 @@
 //! The machines of one version of a function, and the line of calls that wait for one.
 //!
 //! ```text
-//!   call --> a free place?  yes --> leased --+--> answered --> free, or to the first in line
+//!   call --> a free slot?   yes --> leased --+--> answered --> free, or to the first in line
 //!                           no  --> in line  +--> failed   --> the machine is deleted, another one begins if needed
 //!   nobody calls for `idle_seconds` --> the machine is deleted
 //! ```
 //!
 //! What must hold: never more machines than `max_instances`; never more calls in line than `queue_max`; first come, first
 //! served; a machine whose call timed out or crashed is never used again; a machine that nobody uses ends, so that an
-//! idle function has no process. A place is one of the `concurrency` calls that a machine serves at once.
+//! idle function has no process. A slot is one of the `concurrency` calls that a machine serves at once.
 //!
 //! All of this is memory: machines that a server left when it ended are deleted by the next one ([`crate::background`]).
 
@@ -51,7 +51,7 @@ pub(crate) struct Instance {
 }
 
 /// One of the calls that a machine can serve at once.
-struct Place {
+struct CallSlot {
     instance: Arc<Instance>,
     connection: Option<Connection>,
     /// It was used before.
@@ -61,8 +61,8 @@ struct Place {
 
 #[derive(Default)]
 struct State {
-    free: Vec<Place>,
-    line: VecDeque<oneshot::Sender<Result<Place>>>,
+    free: Vec<CallSlot>,
+    line: VecDeque<oneshot::Sender<Result<CallSlot>>>,
     /// Those that live or begin.
     instances: usize,
     beginning: usize,
@@ -78,35 +78,35 @@ pub(crate) struct Pool {
     freed: Notify,
 }
 
-/// A place for one call. Dropped without [`Lease::answered`], its machine is deleted.
-pub(crate) struct Lease {
+/// A slot for one call. Dropped without [`SlotLease::answered`], its machine is deleted.
+pub(crate) struct SlotLease {
     sandboxes: Arc<Sandboxes>,
     pool: Arc<Pool>,
-    place: Option<Place>,
-    /// Nobody used the place before.
+    slot: Option<CallSlot>,
+    /// Nobody used the slot before.
     pub(crate) cold: bool,
     healthy: bool,
 }
 
-impl Lease {
+impl SlotLease {
     /// The machine.
     pub(crate) fn sandbox(&self) -> Option<&SandboxId> {
-        self.place.as_ref().map(|place| &place.instance.sandbox)
+        self.slot.as_ref().map(|slot| &slot.instance.sandbox)
     }
 
     /// The way to its runtime.
     pub(crate) async fn connection(&mut self) -> Result<&mut Connection> {
-        let place = self.place.as_mut().ok_or_else(|| Error::internal("a lease without a place"))?;
-        if place.connection.is_none() {
-            place.connection = Some(Connection::open(&self.sandboxes.edge, &place.instance.sandbox).await?);
+        let slot = self.slot.as_mut().ok_or_else(|| Error::internal("a lease without a slot"))?;
+        if slot.connection.is_none() {
+            slot.connection = Some(Connection::open(&self.sandboxes.edge, &slot.instance.sandbox).await?);
         }
-        place.connection.as_mut().ok_or_else(|| Error::internal("a place without a connection"))
+        slot.connection.as_mut().ok_or_else(|| Error::internal("a slot without a connection"))
     }
 
     /// Forgets a connection that ended while nobody called, as after a restart of the agent.
     pub(crate) fn drop_dead_connection(&mut self) {
-        if let Some(place) = &mut self.place {
-            place.connection.take_if(|connection| !connection.is_alive());
+        if let Some(slot) = &mut self.slot {
+            slot.connection.take_if(|connection| !connection.is_alive());
         }
     }
 
@@ -116,11 +116,11 @@ impl Lease {
     }
 }
 
-impl Drop for Lease {
+impl Drop for SlotLease {
     fn drop(&mut self) {
-        if let Some(mut place) = self.place.take() {
-            place.used = true;
-            self.pool.give_back(&self.sandboxes, place, self.healthy);
+        if let Some(mut slot) = self.slot.take() {
+            slot.used = true;
+            self.pool.give_back(&self.sandboxes, slot, self.healthy);
         }
     }
 }
@@ -141,8 +141,12 @@ impl Pool {
         (state.instances, state.line.len())
     }
 
-    /// A place for a call, waited for in line.
-    pub(crate) async fn lease(self: &Arc<Self>, sandboxes: &Arc<Sandboxes>, limits: Limits) -> Result<Lease> {
+    /// A slot for a call, waited for in line.
+    pub(crate) async fn lease(
+        self: &Arc<Self>,
+        sandboxes: &Arc<Sandboxes>,
+        limits: Limits,
+    ) -> Result<SlotLease> {
         let waiting = {
             let mut state = self.lock();
             state.limits = limits;
@@ -150,7 +154,7 @@ impl Pool {
                 return Err(gone(&self.source.function));
             }
             match state.free.pop() {
-                Some(place) => return Ok(self.leased(sandboxes, place)),
+                Some(slot) => return Ok(self.leased(sandboxes, slot)),
                 None if state.line.len() >= limits.queue_max => return Err(full(limits)),
                 None => {}
             }
@@ -159,16 +163,16 @@ impl Pool {
             self.begin_missing(sandboxes, &mut state);
             waiting
         };
-        let place = waiting.await.map_err(|_| gone(&self.source.function))??;
-        Ok(self.leased(sandboxes, place))
+        let slot = waiting.await.map_err(|_| gone(&self.source.function))??;
+        Ok(self.leased(sandboxes, slot))
     }
 
-    fn leased(self: &Arc<Self>, sandboxes: &Arc<Sandboxes>, place: Place) -> Lease {
-        let cold = !place.used;
-        Lease {
+    fn leased(self: &Arc<Self>, sandboxes: &Arc<Sandboxes>, slot: CallSlot) -> SlotLease {
+        let cold = !slot.used;
+        SlotLease {
             sandboxes: Arc::clone(sandboxes),
             pool: Arc::clone(self),
-            place: Some(place),
+            slot: Some(slot),
             cold,
             healthy: false,
         }
@@ -176,8 +180,8 @@ impl Pool {
 
     /// Begins machines for those in line, as far as allowed.
     fn begin_missing(self: &Arc<Self>, sandboxes: &Arc<Sandboxes>, state: &mut State) {
-        let places = self.source.concurrency.max(1) as usize;
-        while state.beginning * places < state.line.len() && state.instances < state.limits.max_instances {
+        let slots = self.source.concurrency.max(1) as usize;
+        while state.beginning * slots < state.line.len() && state.instances < state.limits.max_instances {
             state.instances += 1;
             state.beginning += 1;
             let (pool, owner) = (Arc::clone(self), Arc::clone(sandboxes));
@@ -199,7 +203,10 @@ impl Pool {
                 let instance = Arc::new(instance);
                 for _ in 0..self.source.concurrency.max(1) {
                     let (instance, free_since) = (Arc::clone(&instance), Instant::now());
-                    self.hand_out(&mut state, Place { instance, connection: None, used: false, free_since });
+                    self.hand_out(
+                        &mut state,
+                        CallSlot { instance, connection: None, used: false, free_since },
+                    );
                 }
                 self.watch_idle(sandboxes, &mut state);
             }
@@ -221,29 +228,29 @@ impl Pool {
     }
 
     /// To the first in line, or free.
-    fn hand_out(&self, state: &mut State, mut place: Place) {
-        place.free_since = Instant::now();
+    fn hand_out(&self, state: &mut State, mut slot: CallSlot) {
+        slot.free_since = Instant::now();
         while let Some(first) = state.line.pop_front() {
-            match first.send(Ok(place)) {
+            match first.send(Ok(slot)) {
                 Ok(()) => return,
                 // It went away while it waited.
-                Err(Ok(unused)) => place = unused,
+                Err(Ok(unused)) => slot = unused,
                 Err(Err(_)) => return,
             }
         }
-        state.free.push(place);
+        state.free.push(slot);
         self.freed.notify_one();
     }
 
-    fn give_back(self: &Arc<Self>, sandboxes: &Arc<Sandboxes>, place: Place, healthy: bool) {
+    fn give_back(self: &Arc<Self>, sandboxes: &Arc<Sandboxes>, slot: CallSlot, healthy: bool) {
         let mut state = self.lock();
         let fresh_only = state.limits.isolation == Isolation::Fresh;
-        let old = place.instance.began.elapsed() > AGE_MAX;
-        if healthy && !fresh_only && !old && !state.closed && !place.instance.ended.load(Ordering::SeqCst) {
-            self.hand_out(&mut state, place);
+        let old = slot.instance.began.elapsed() > AGE_MAX;
+        if healthy && !fresh_only && !old && !state.closed && !slot.instance.ended.load(Ordering::SeqCst) {
+            self.hand_out(&mut state, slot);
             return;
         }
-        self.end(sandboxes, &mut state, &place.instance);
+        self.end(sandboxes, &mut state, &slot.instance);
         self.begin_missing(sandboxes, &mut state);
     }
 
@@ -253,8 +260,8 @@ impl Pool {
             return;
         }
         state.instances -= 1;
-        // Its other places go with it; connections close before the machine does.
-        state.free.retain(|place| !Arc::ptr_eq(&place.instance, instance));
+        // Its other slots go with it; connections close before the machine does.
+        state.free.retain(|slot| !Arc::ptr_eq(&slot.instance, instance));
         delete(sandboxes, instance.sandbox.clone());
     }
 
@@ -278,18 +285,18 @@ impl Pool {
     /// Ends what is idle; how long until the next may be, or `None` when there is no machine left.
     fn end_idle(&self, sandboxes: &Arc<Sandboxes>) -> Option<Duration> {
         let mut state = self.lock();
-        let (places, idle) = (self.source.concurrency.max(1) as usize, state.limits.idle);
+        let (slots, idle) = (self.source.concurrency.max(1) as usize, state.limits.idle);
         let mut next = idle;
         let mut over = Vec::new();
-        for place in &state.free {
-            let same = || state.free.iter().filter(|other| Arc::ptr_eq(&other.instance, &place.instance));
-            if same().count() < places {
+        for slot in &state.free {
+            let same = || state.free.iter().filter(|other| Arc::ptr_eq(&other.instance, &slot.instance));
+            if same().count() < slots {
                 continue;
             }
-            let since = same().map(|place| place.free_since.elapsed()).min().unwrap_or_default();
+            let since = same().map(|slot| slot.free_since.elapsed()).min().unwrap_or_default();
             match idle.checked_sub(since).filter(|left| !left.is_zero()) {
                 Some(left) => next = next.min(left),
-                None => over.push(Arc::clone(&place.instance)),
+                None => over.push(Arc::clone(&slot.instance)),
             }
         }
         for instance in over {
@@ -307,7 +314,7 @@ impl Pool {
         let mut state = self.lock();
         state.closed = true;
         state.line.clear();
-        let free: Vec<_> = state.free.iter().map(|place| Arc::clone(&place.instance)).collect();
+        let free: Vec<_> = state.free.iter().map(|slot| Arc::clone(&slot.instance)).collect();
         for instance in free {
             self.end(sandboxes, &mut state, &instance);
         }

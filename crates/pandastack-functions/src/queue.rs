@@ -27,11 +27,11 @@ use pandastack_types::{Error, ErrorCode, FunctionId, Result};
 use tokio::sync::Semaphore;
 
 use crate::functions::Functions;
-use crate::invoke::{self, Asked};
+use crate::invoke::{self, InvokeRequest};
 use crate::{dead_letters, settings, versions};
 
 /// Queued calls that are made at once, of all functions.
-const UNDER_WAY_MAX: usize = 256;
+const IN_FLIGHT_MAX: usize = 256;
 /// Queued calls of one function that are made at once, however many machines it may have: a flood of one leaves room for
 /// the others.
 const OF_ONE_MAX: usize = 64;
@@ -49,9 +49,13 @@ const SLEEP_MAX: Duration = Duration::from_secs(60);
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 
 /// Puts a call into the queue.
-pub(crate) async fn put(functions: &Functions, function: &FunctionRecord, asked: Asked) -> Result<Run> {
-    let event = asked.event.to_vec();
-    let record = RunRecord::queued(function, asked.id, asked.version, event, asked.asked_at);
+pub(crate) async fn put(
+    functions: &Functions,
+    function: &FunctionRecord,
+    request: InvokeRequest,
+) -> Result<Run> {
+    let event = request.event.to_vec();
+    let record = RunRecord::queued(function, request.id, request.version, event, request.requested_at);
     functions.run_store.enqueue_run(&record).await?;
     functions.queued.notify_one();
     Ok(record.run)
@@ -74,11 +78,11 @@ pub(crate) async fn recover(functions: &Functions) -> Result<()> {
     Ok(())
 }
 
-/// Queued calls under way, by function.
+/// Queued calls in flight, by function.
 #[derive(Default)]
-struct UnderWay(Mutex<HashMap<FunctionId, (usize, usize)>>);
+struct InFlightCalls(Mutex<HashMap<FunctionId, (usize, usize)>>);
 
-impl UnderWay {
+impl InFlightCalls {
     fn lock(&self) -> MutexGuard<'_, HashMap<FunctionId, (usize, usize)>> {
         // Every critical section leaves the map whole.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -111,9 +115,9 @@ impl UnderWay {
 
 /// Makes calls as they become due, until shutdown.
 pub(crate) async fn run(functions: &Arc<Functions>) {
-    let (room, under_way) = (Arc::new(Semaphore::new(UNDER_WAY_MAX)), Arc::new(UnderWay::default()));
+    let (room, in_flight) = (Arc::new(Semaphore::new(IN_FLIGHT_MAX)), Arc::new(InFlightCalls::default()));
     loop {
-        let wait = match begin_due(functions, &room, &under_way).await {
+        let wait = match begin_due(functions, &room, &in_flight).await {
             Ok(wait) => wait,
             Err(error) => {
                 tracing::warn!(%error, cause = error.causes(), "the queue of calls tries again");
@@ -132,38 +136,38 @@ pub(crate) async fn run(functions: &Arc<Functions>) {
 async fn begin_due(
     functions: &Arc<Functions>,
     room: &Arc<Semaphore>,
-    under_way: &Arc<UnderWay>,
+    in_flight: &Arc<InFlightCalls>,
 ) -> Result<Duration> {
     loop {
-        let due = functions.run_store.runs_due(now(), PAGE, &under_way.full()).await?;
+        let due = functions.run_store.runs_due(now(), PAGE, &in_flight.full()).await?;
         if due.is_empty() {
             break;
         }
         for record in due {
-            if under_way.is_full(&record.run.function_id) {
+            if in_flight.is_full(&record.run.function_id) {
                 continue;
             }
             // Waiting here is right: whatever ends makes room.
             let Ok(permit) = Arc::clone(room).acquire_owned().await else { return Ok(SLEEP_MAX) };
             let (record, most) = begin(functions, record).await?;
             let function = record.run.function_id.clone();
-            under_way.begin(&function, most);
-            let (owner, under_way) = (Arc::clone(functions), Arc::clone(under_way));
+            in_flight.begin(&function, most);
+            let (owner, in_flight) = (Arc::clone(functions), Arc::clone(in_flight));
             functions.sandboxes.tasks.spawn(async move {
                 attempt(&owner, record).await;
-                under_way.end(&function);
+                in_flight.end(&function);
                 drop(permit);
                 owner.queued.notify_one();
             });
         }
     }
     // What waits for one of its own function is begun when that ends, which rings the bell.
-    let next = functions.run_store.next_run_due(&under_way.full()).await?;
+    let next = functions.run_store.next_run_due(&in_flight.full()).await?;
     let wait = next.map(|at| Duration::try_from(at.duration_since(now())).unwrap_or(Duration::ZERO));
     Ok(wait.unwrap_or(SLEEP_MAX).min(SLEEP_MAX))
 }
 
-/// Counts the attempt before it begins; also how many its function may have under way.
+/// Counts the attempt before it begins; also how many its function may have in flight.
 async fn begin(functions: &Functions, mut record: RunRecord) -> Result<(RunRecord, usize)> {
     let settings = match functions.store.function(None, &record.run.function_id).await {
         Ok(function) => function.spec.settings,
@@ -210,16 +214,16 @@ async fn try_once(functions: &Arc<Functions>, record: &mut RunRecord) -> Result<
             return Err(error.into());
         }
     };
-    let asked = Asked {
+    let request = InvokeRequest {
         id: record.run.id.clone(),
         kind: RunKind::Async,
         version: record.run.version,
         attempt: record.run.attempt,
         event: Bytes::from(record.event.clone().unwrap_or_default()),
         http: false,
-        asked_at: record.run.started_at,
+        requested_at: record.run.started_at,
     };
-    match invoke::call(functions, &function, asked).await {
+    match invoke::call(functions, &function, request).await {
         Ok(answered) => {
             let (attempt, before_ms) = (record.run.attempt, record.run.billed_ms);
             record.used_ms = Some(answered.run.billed_ms);
@@ -289,20 +293,20 @@ mod tests {
 
     #[test]
     fn a_flood_of_one_function_leaves_room_for_others() {
-        let under_way = UnderWay::default();
+        let in_flight = InFlightCalls::default();
         let [flood, other] = [FunctionId::random(), FunctionId::random()];
         for _ in 0..3 {
-            assert!(!under_way.is_full(&flood));
-            under_way.begin(&flood, 3);
+            assert!(!in_flight.is_full(&flood));
+            in_flight.begin(&flood, 3);
         }
-        assert!(under_way.is_full(&flood) && !under_way.is_full(&other));
-        assert_eq!(under_way.full(), std::slice::from_ref(&flood));
-        under_way.end(&flood);
-        assert!(under_way.full().is_empty());
+        assert!(in_flight.is_full(&flood) && !in_flight.is_full(&other));
+        assert_eq!(in_flight.full(), std::slice::from_ref(&flood));
+        in_flight.end(&flood);
+        assert!(in_flight.full().is_empty());
         for _ in 0..3 {
-            under_way.end(&flood);
+            in_flight.end(&flood);
         }
-        assert!(under_way.lock().is_empty(), "what ended is not remembered");
+        assert!(in_flight.lock().is_empty(), "what ended is not remembered");
     }
 
     #[test]

@@ -20,7 +20,7 @@ pub fn once_only<S>(functions: &Arc<Functions>) -> Router<S> {
 pub fn repeatable<S>(functions: &Arc<Functions>) -> Router<S> {
     Router::new()
         .route("/functions", get(routes::list))
-        .route("/functions/{id}", get(routes::look).patch(routes::patch).delete(routes::remove))
+        .route("/functions/{id}", get(routes::describe).patch(routes::patch).delete(routes::remove))
         .route(
             "/functions/{id}/deploy",
             post(deploy_routes::deploy).layer(axum::extract::DefaultBodyLimit::disable()),

@@ -14,8 +14,8 @@ use pandastack_types::{Error, ErrorBody, FunctionId, Result};
 use crate::bundle::{self, BundleRefused};
 use crate::deploy_routes::deploy_bundle;
 use crate::functions::Functions;
-use crate::lookup::{Named, find, shown_now};
-use crate::{settings, shown, versions};
+use crate::lookup::{FunctionPath, find, view_now};
+use crate::{settings, versions, view};
 
 /// Template of a function that names none.
 const TEMPLATE_DEFAULT: &str = "base";
@@ -73,7 +73,7 @@ pub async fn create(
         deploy_bundle(&functions, &record, code).await?;
     }
     let record = functions.store.function(None, &record.id).await?;
-    Ok(shown_now(&functions, record, &headers).await?)
+    Ok(view_now(&functions, record, &headers).await?)
 }
 
 /// All functions of the workspace, by name.
@@ -86,22 +86,23 @@ pub async fn list(
     let mut items = Vec::new();
     for record in functions.store.functions(Some(&caller.workspace)).await? {
         let versions = functions.store.versions(&record.id).await?;
-        items.push(shown::function(record, &versions, &headers));
+        items.push(view::function(record, &versions, &headers));
     }
     Ok(Json(Items { items }))
 }
 
 /// One function, by id or name.
-#[utoipa::path(get, path = "/v1/functions/{id}", tag = "functions", params(("id" = String, Path)), responses(
+#[utoipa::path(get, path = "/v1/functions/{id}", operation_id = "look", tag = "functions",
+    params(("id" = String, Path)), responses(
     (status = 200, body = Function), (status = 404, body = ErrorBody)))]
-pub async fn look(
+pub async fn describe(
     State(functions): State<Arc<Functions>>,
     caller: Caller,
-    Named(name): Named,
+    FunctionPath(name): FunctionPath,
     headers: HeaderMap,
 ) -> ApiResult<Json<Function>> {
     let record = find(&functions, &caller, &name).await?;
-    Ok(shown_now(&functions, record, &headers).await?)
+    Ok(view_now(&functions, record, &headers).await?)
 }
 
 /// Change a function. What a version holds (environment, secrets, entrypoint, template, size, concurrency) is deployed anew.
@@ -111,7 +112,7 @@ pub async fn look(
 pub async fn patch(
     State(functions): State<Arc<Functions>>,
     caller: Caller,
-    Named(name): Named,
+    FunctionPath(name): FunctionPath,
     headers: HeaderMap,
     JsonBody(request): JsonBody<PatchFunction>,
 ) -> ApiResult<Json<Function>> {
@@ -150,7 +151,7 @@ pub async fn patch(
         deploy_bundle(&functions, &record, code).await?;
     }
     let record = functions.store.function(None, &record.id).await?;
-    Ok(shown_now(&functions, record, &headers).await?)
+    Ok(view_now(&functions, record, &headers).await?)
 }
 
 fn check_dead_letter_url(functions: &Functions, given: &FunctionSettings) -> Result<()> {
@@ -176,7 +177,7 @@ fn is_held_by_version(before: &FunctionSpec, after: &FunctionSpec) -> bool {
 pub async fn remove(
     State(functions): State<Arc<Functions>>,
     caller: Caller,
-    Named(name): Named,
+    FunctionPath(name): FunctionPath,
 ) -> ApiResult<StatusCode> {
     let record = find(&functions, &caller, &name).await?;
     let owner = Arc::clone(&functions);

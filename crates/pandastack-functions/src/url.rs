@@ -27,7 +27,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::functions::Functions;
-use crate::invoke::{self, Asked, Part, Under};
+use crate::invoke::{self, InvokeRequest, OngoingCall, Part};
 use crate::versions;
 
 /// Begins the host name's first label.
@@ -89,7 +89,7 @@ async fn serve(
     host: &str,
     request: Request,
 ) -> Result<Response> {
-    let function = functions.known.to_call_by_id(functions.store.as_ref(), id).await?;
+    let function = functions.cache.to_call_by_id(functions.store.as_ref(), id).await?;
     let (mut parts, body) = request.into_parts();
     let key =
         parts.headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()).map(str::to_owned);
@@ -111,13 +111,13 @@ async fn serve(
         }
         Err(_) => return Err(Error::bad_request("the request body is incomplete; send it again")),
     };
-    let mut asked = Asked::new(RunKind::Http, version, Bytes::new());
-    let event = event(&parts, &body, id, host, asked.id.as_str());
-    asked.event = serde_json::to_vec(&event).map_err(Error::internal)?.into();
-    let under = invoke::begin(functions, &function, asked).await?;
+    let mut request = InvokeRequest::new(RunKind::Http, version, Bytes::new());
+    let event = event(&parts, &body, id, host, request.id.as_str());
+    request.event = serde_json::to_vec(&event).map_err(Error::internal)?.into();
+    let ongoing = invoke::begin(functions, &function, request).await?;
     // The call goes on to its end though the client goes away.
     let owner = Arc::clone(functions);
-    functions.sandboxes.owned(async move { answer(&owner, under).await }).await
+    functions.sandboxes.owned(async move { answer(&owner, ongoing).await }).await
 }
 
 /// A request as an event.
@@ -224,22 +224,22 @@ struct Answer {
 }
 
 /// Waits for the answer's beginning; the rest of one that streams is passed on as it comes.
-async fn answer(functions: &Arc<Functions>, mut under: Under) -> Result<Response> {
+async fn answer(functions: &Arc<Functions>, mut ongoing: OngoingCall) -> Result<Response> {
     let mut body = Vec::new();
     loop {
-        match under.next().await {
-            Ok(Part::Head(head)) if head.streaming => return stream(functions, under, &head).await,
+        match ongoing.next().await {
+            Ok(Part::Head(head)) if head.streaming => return stream(functions, ongoing, &head).await,
             Ok(Part::Head(_)) => {}
             Ok(Part::Data(part)) if body.len() + part.len() <= ANSWER_BYTES_MAX => {
                 body.extend_from_slice(&part);
             }
             Ok(Part::Data(_)) => {
                 let error = malformed("it is too large and does not stream");
-                under.fail(&error).await;
+                ongoing.fail(&error).await;
                 return Err(error);
             }
             Ok(Part::End(end)) => {
-                let run = under.finish(&end, &body).await;
+                let run = ongoing.finish(&end, &body).await;
                 return match end.outcome {
                     Outcome::Success => whole(&body).map_err(|why| malformed(&why)),
                     Outcome::Timeout => {
@@ -252,7 +252,7 @@ async fn answer(functions: &Arc<Functions>, mut under: Under) -> Result<Response
                 };
             }
             Err(error) => {
-                under.fail(&error).await;
+                ongoing.fail(&error).await;
                 return Err(error);
             }
         }
@@ -330,7 +330,7 @@ fn begun(answer: &Answer, body: Body) -> Result<Response, String> {
 }
 
 /// Passes an answer on in parts.
-async fn stream(functions: &Arc<Functions>, mut under: Under, head: &Head) -> Result<Response> {
+async fn stream(functions: &Arc<Functions>, mut ongoing: OngoingCall, head: &Head) -> Result<Response> {
     let mut first = Vec::new();
     let mut answer = Answer::default();
     if head.content_type == INTEGRATION {
@@ -342,16 +342,16 @@ async fn stream(functions: &Arc<Functions>, mut under: Under, head: &Head) -> Re
                 first = rest;
                 break;
             }
-            let part = under.next().await;
+            let part = ongoing.next().await;
             match part {
                 Ok(Part::Data(part)) if first.len() <= PRELUDE_BYTES_MAX => first.extend_from_slice(&part),
                 Ok(_) => {
                     let error = malformed("it ended before its headers did");
-                    under.fail(&error).await;
+                    ongoing.fail(&error).await;
                     return Err(error);
                 }
                 Err(error) => {
-                    under.fail(&error).await;
+                    ongoing.fail(&error).await;
                     return Err(error);
                 }
             }
@@ -360,7 +360,7 @@ async fn stream(functions: &Arc<Functions>, mut under: Under, head: &Head) -> Re
         answer.headers.insert("content-type".to_owned(), Value::String(head.content_type.clone()));
     }
     let (sender, receiver) = tokio::sync::mpsc::channel::<Result<Bytes, std::io::Error>>(4);
-    functions.sandboxes.tasks.spawn(pass_on(under, first, sender));
+    functions.sandboxes.tasks.spawn(pass_on(ongoing, first, sender));
     let parts = futures::stream::unfold(receiver, |mut receiver| async move {
         receiver.recv().await.map(|part| (part, receiver))
     });
@@ -368,7 +368,7 @@ async fn stream(functions: &Arc<Functions>, mut under: Under, head: &Head) -> Re
 }
 
 async fn pass_on(
-    mut under: Under,
+    mut ongoing: OngoingCall,
     first: Vec<u8>,
     client: tokio::sync::mpsc::Sender<Result<Bytes, std::io::Error>>,
 ) {
@@ -378,7 +378,7 @@ async fn pass_on(
             // A client that went away does not stop the call: it ends by itself, or by its timeout.
             let _ = client.send(Ok(bytes.into())).await;
         }
-        match under.next().await {
+        match ongoing.next().await {
             Ok(Part::Head(_)) => {}
             Ok(Part::Data(bytes)) => part = Some(bytes),
             Ok(Part::End(end)) => {
@@ -386,12 +386,12 @@ async fn pass_on(
                     // Cut, not ended: the client must be able to tell.
                     let _ = client.send(Err(std::io::Error::other("the function failed"))).await;
                 }
-                under.finish(&end, &[]).await;
+                ongoing.finish(&end, &[]).await;
                 return;
             }
             Err(error) => {
                 let _ = client.send(Err(std::io::Error::other(error.message.clone()))).await;
-                under.fail(&error).await;
+                ongoing.fail(&error).await;
                 return;
             }
         }

@@ -17,7 +17,7 @@ pub(crate) struct Activity {
     /// Rung when there may be something to do sooner.
     pub(crate) changed: Notify,
     /// Ends runs of this process.
-    under_way: Mutex<HashMap<ScheduleRunId, CancellationToken>>,
+    in_flight: Mutex<HashMap<ScheduleRunId, CancellationToken>>,
     /// Who wants to know when a run has ended.
     waiting: Mutex<HashMap<ScheduleRunId, Vec<oneshot::Sender<()>>>>,
     /// Tasks that run targets and send alerts.
@@ -33,7 +33,7 @@ impl Activity {
     pub(crate) fn new() -> Self {
         Self {
             changed: Notify::new(),
-            under_way: Mutex::default(),
+            in_flight: Mutex::default(),
             waiting: Mutex::default(),
             tasks: TaskTracker::new(),
             attempts: Family::new("pandastack_schedule_attempt_seconds", "Time that attempts of runs took."),
@@ -76,49 +76,49 @@ impl Activity {
     /// Notes a run that begins; the token ends it.
     pub(crate) fn begin(&self, id: &ScheduleRunId) -> CancellationToken {
         let stop = CancellationToken::new();
-        self.lock_under_way().insert(id.clone(), stop.clone());
+        self.lock_in_flight().insert(id.clone(), stop.clone());
         stop
     }
 
     /// A run of this process has ended a try.
     pub(crate) fn done(&self, id: &ScheduleRunId) {
-        self.lock_under_way().remove(id);
+        self.lock_in_flight().remove(id);
     }
 
     /// Ends a run if it is of this process, and tells who waits for it.
     pub(crate) fn end(&self, id: &ScheduleRunId) {
-        if let Some(stop) = self.lock_under_way().remove(id) {
+        if let Some(stop) = self.lock_in_flight().remove(id) {
             stop.cancel();
         }
-        self.tell(id);
+        self.notify_waiters(id);
     }
 
     pub(crate) fn end_all(&self) {
-        for (_, stop) in self.lock_under_way().drain() {
+        for (_, stop) in self.lock_in_flight().drain() {
             stop.cancel();
         }
     }
 
-    pub(crate) fn count_under_way(&self) -> usize {
-        self.lock_under_way().len()
+    pub(crate) fn count_in_flight(&self) -> usize {
+        self.lock_in_flight().len()
     }
 
     /// Resolves when the run has ended for good.
-    pub(crate) fn ended(&self, id: &ScheduleRunId) -> oneshot::Receiver<()> {
-        let (tell, told) = oneshot::channel();
-        self.lock_waiting().entry(id.clone()).or_default().push(tell);
-        told
+    pub(crate) fn wait_for_end(&self, id: &ScheduleRunId) -> oneshot::Receiver<()> {
+        let (sender, ended) = oneshot::channel();
+        self.lock_waiting().entry(id.clone()).or_default().push(sender);
+        ended
     }
 
-    pub(crate) fn tell(&self, id: &ScheduleRunId) {
+    pub(crate) fn notify_waiters(&self, id: &ScheduleRunId) {
         for waiter in self.lock_waiting().remove(id).unwrap_or_default() {
             // Whoever waited may have gone away.
             let _ = waiter.send(());
         }
     }
 
-    fn lock_under_way(&self) -> std::sync::MutexGuard<'_, HashMap<ScheduleRunId, CancellationToken>> {
-        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_in_flight(&self) -> std::sync::MutexGuard<'_, HashMap<ScheduleRunId, CancellationToken>> {
+        self.in_flight.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock_waiting(&self) -> std::sync::MutexGuard<'_, HashMap<ScheduleRunId, Vec<oneshot::Sender<()>>>> {

@@ -16,7 +16,7 @@ use pandastack_types::{Error, ErrorCode, Result, WorkspaceId};
 use pandastack_webhooks::URL_BYTES_MAX;
 
 use crate::attempt::Attempt;
-use crate::http_target::{check_request, headers, judged, method, told};
+use crate::http_target::{check_request, headers, judge_response, method, run_headers};
 use crate::scheduler::Scheduler;
 
 /// Refuses an app that the workspace does not have, and what could never be sent.
@@ -38,10 +38,10 @@ pub(crate) async fn attempt(
         let message = format!("app `{}` did not respond within {} s", target.app_id, limit.as_secs());
         Error::new(ErrorCode::ExecTimeout, message)
     };
-    tokio::time::timeout(limit, ask(scheduler, target, schedule, run)).await.map_err(late)?
+    tokio::time::timeout(limit, send(scheduler, target, schedule, run)).await.map_err(late)?
 }
 
-async fn ask(
+async fn send(
     scheduler: &Arc<Scheduler>,
     target: &AppTarget,
     schedule: &ScheduleRecord,
@@ -92,7 +92,7 @@ async fn exchange(stream: GuestStream, ticket: &Ticket, request: Request<Full<By
                 break;
             }
         }
-        Ok::<_, Error>(judged(answer.status(), &body, truncated))
+        Ok::<_, Error>(judge_response(answer.status(), &body, truncated))
     };
     // A connection may end in the same moment in which it brought the answer; that it brought none is for the sender to say.
     let driven = async {
@@ -124,7 +124,7 @@ fn request(
         ("connection", "close".to_owned()),
         ("x-forwarded-proto", scheme.to_owned()),
     ];
-    for (name, value) in own.into_iter().chain(told(schedule, run)) {
+    for (name, value) in own.into_iter().chain(run_headers(schedule, run)) {
         let value = HeaderValue::from_str(&value).map_err(Error::internal)?;
         request.headers_mut().insert(HeaderName::from_static(name), value);
     }

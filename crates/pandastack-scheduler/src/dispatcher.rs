@@ -124,7 +124,7 @@ impl Dispatcher {
     }
 
     fn room(&self) -> u32 {
-        u32::try_from(RUNS_AT_ONCE_MAX.saturating_sub(self.activity.count_under_way())).unwrap_or(0)
+        u32::try_from(RUNS_AT_ONCE_MAX.saturating_sub(self.activity.count_in_flight())).unwrap_or(0)
     }
 
     /// Begins runs that may; whether any run changed.
@@ -175,7 +175,7 @@ impl Dispatcher {
         self.record_end(&end).await;
         self.activity.done(&run.id);
         if end.retry_at.is_none() {
-            self.activity.tell(&run.id);
+            self.activity.notify_waiters(&run.id);
         }
         self.activity.wake();
     }

@@ -55,8 +55,9 @@ fn request(
 ) -> Result<reqwest::RequestBuilder> {
     let url = webhooks.check_url("target.url", &target.url)?;
     let request = webhooks.client()?.request(method(target)?, url).headers(headers(target)?);
-    let request =
-        told(schedule, run).into_iter().fold(request, |request, (name, value)| request.header(name, value));
+    let request = run_headers(schedule, run)
+        .into_iter()
+        .fold(request, |request, (name, value)| request.header(name, value));
     Ok(match &target.body {
         Some(body) => request.body(body.clone()),
         None => request,
@@ -80,11 +81,11 @@ async fn exchange(request: reqwest::RequestBuilder) -> reqwest::Result<Attempt> 
             break;
         }
     }
-    Ok(judged(status, &body, truncated))
+    Ok(judge_response(status, &body, truncated))
 }
 
 /// What an answer makes of an attempt.
-pub(crate) fn judged(status: reqwest::StatusCode, body: &[u8], truncated: bool) -> Attempt {
+pub(crate) fn judge_response(status: reqwest::StatusCode, body: &[u8], truncated: bool) -> Attempt {
     let is_good = status.is_success();
     let outcome = RunOutcome {
         exit_code: if is_good { 0 } else { -1 },
@@ -98,7 +99,7 @@ pub(crate) fn judged(status: reqwest::StatusCode, body: &[u8], truncated: bool) 
 }
 
 /// Headers of a run. The key is the same for every attempt of it, so that a receiver can tell a repetition.
-pub(crate) fn told(schedule: &ScheduleRecord, run: &RunRecord) -> [(&'static str, String); 5] {
+pub(crate) fn run_headers(schedule: &ScheduleRecord, run: &RunRecord) -> [(&'static str, String); 5] {
     [
         ("idempotency-key", run.id.to_string()),
         ("x-pandastack-schedule-id", schedule.id.to_string()),

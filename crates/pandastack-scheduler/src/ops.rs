@@ -146,7 +146,7 @@ pub(crate) async fn trigger(
 ) -> Result<(ScheduleRecord, RunRecord)> {
     let schedule = scheduler.store.schedule(workspace, id).await?;
     let run = dispatcher::manual_run(&schedule, now());
-    let ended = scheduler.activity.ended(&run.id);
+    let ended = scheduler.activity.wait_for_end(&run.id);
     scheduler.run_store.insert_run(&run).await?;
     scheduler.activity.wake();
     if wait {

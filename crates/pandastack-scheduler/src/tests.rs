@@ -157,7 +157,7 @@ impl World {
 /// Waits until no run is under way; whether there was one.
 async fn idle(scheduler: &Arc<Dispatcher>) -> bool {
     let mut waited = false;
-    while scheduler.activity.count_under_way() > 0 {
+    while scheduler.activity.count_in_flight() > 0 {
         waited = true;
         tokio::time::timeout(PATIENCE, scheduler.activity.changed.notified()).await.unwrap();
     }

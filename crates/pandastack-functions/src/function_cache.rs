@@ -19,8 +19,8 @@ const REMEMBERED_MAX: usize = 1000;
 /// A workspace and what a caller says in it, or an id alone.
 type Key = (Option<WorkspaceId>, String);
 
-/// What was read, and when.
-struct Read {
+/// A function as it was read, and when.
+struct CachedFunction {
     record: FunctionRecord,
     changes: u64,
     at: Instant,
@@ -28,10 +28,10 @@ struct Read {
 
 /// Functions by what callers say.
 #[derive(Default)]
-pub(crate) struct Known(Mutex<HashMap<Key, Read>>);
+pub(crate) struct FunctionCache(Mutex<HashMap<Key, CachedFunction>>);
 
-impl Known {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Read>> {
+impl FunctionCache {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Key, CachedFunction>> {
         // Every critical section leaves the map whole.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -47,7 +47,7 @@ impl Known {
         if known.len() >= REMEMBERED_MAX {
             known.clear();
         }
-        known.insert(key, Read { record: record.clone(), changes, at: Instant::now() });
+        known.insert(key, CachedFunction { record: record.clone(), changes, at: Instant::now() });
     }
 
     /// The function of that id or name in a workspace, to be called.
