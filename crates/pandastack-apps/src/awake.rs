@@ -13,7 +13,7 @@ use pandastack_sandboxes::ops;
 use pandastack_types::api::{KeepAwake, Lifecycle};
 use pandastack_types::{Error, ErrorBody, Result, SandboxState};
 
-use crate::routes::OfApp;
+use crate::path::OfApp;
 use crate::state::Apps;
 
 /// Keep an app from falling asleep, for work in the background: its first machine, which wakes, and those beside it that are awake.

@@ -12,21 +12,21 @@ use pandastack_detect::{
     MANIFEST, Manifest, Plan, PythonWish, Serve, Undetected, VENV, View, Wishes, detect, manifest,
 };
 use pandastack_fault as fault;
-use pandastack_sandboxes::output::Exit;
 use pandastack_store::apps::record::{AppRecord, DeploymentRecord, Shape, Source, SourceConfig, StartSpec};
 use pandastack_types::Error;
 use pandastack_types::api::EnvStage;
-use pandastack_types::limits::BUILD_SECONDS_MAX;
 use tokio::time::Instant;
 
+use crate::build_error::BuildError;
+use crate::change::change;
+use crate::command::{shell, step};
 use crate::databases;
-use crate::deploy::change;
 use crate::log::Log;
 use crate::machine::SOURCE_DIR;
 use crate::machine::{self, Machine, Purpose};
 use crate::room::Room;
 use crate::says::{self, Place, PlaceError};
-use crate::source::{self, shell, step};
+use crate::source;
 use crate::state::Apps;
 
 /// Where the key of what is installed lies.
@@ -47,44 +47,6 @@ const PYTHON_VERSION: &str = r#"python=/usr/bin/python3; [ ! -x "$VENV/bin/pytho
 
 /// Prints the version of the Node that an app runs with.
 const NODE_VERSION: &str = "node -p process.versions.node";
-
-/// Why there is no artifact.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum BuildError {
-    /// A step ended badly.
-    #[error("{0}")]
-    Step(String),
-    /// The source is no app that is known.
-    #[error(transparent)]
-    Undetected(#[from] Undetected),
-    /// The platform failed.
-    #[error(transparent)]
-    Platform(#[from] Error),
-}
-
-impl BuildError {
-    /// A step that ended badly, and why as far as its end tells.
-    pub(crate) fn step(what: &str, exit: &Exit) -> Self {
-        let why = match (exit.timed_out, exit.signal, exit.exit_code) {
-            (true, ..) => {
-                format!("it took longer than it may (installing and building: {BUILD_SECONDS_MAX} s)")
-            }
-            (_, Some(9), _) | (_, _, 137) => {
-                "it was killed, most likely because the machine ran out of memory; give the app more with `memory_mb` (`pandastack app deploy --memory MIB`)"
-                    .to_owned()
-            }
-            (_, Some(signal), _) => format!("signal {signal} ended it"),
-            (_, _, 127) => "a program that it needs is not installed (exit code 127)".to_owned(),
-            (.., code) => format!("it ended with exit code {code}"),
-        };
-        Self::step_because(what, &why)
-    }
-
-    /// A step that ended badly, and what is known of why.
-    pub(crate) fn step_because(what: &str, why: &str) -> Self {
-        BuildError::Step(format!("{what} failed: {why}; its log has the output"))
-    }
-}
 
 /// One build under way.
 pub(crate) struct Build<'a> {

@@ -15,7 +15,7 @@ use pandastack_types::{DatabaseId, Owner, Result, SandboxId};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::broadcast::error::RecvError;
 
-use crate::previews;
+use crate::preview_settings;
 use crate::state::Apps;
 
 /// The databases of one machine.
@@ -57,7 +57,7 @@ impl Attached {
             return Ok(Vec::new());
         };
         let of = match self.apps.store.app(None, app.as_str()).await {
-            Ok(of) => previews::settled(&self.apps, of).await?,
+            Ok(of) => preview_settings::settled(&self.apps, of).await?,
             Err(StoreError::NotFound { .. }) => return Ok(Vec::new()),
             Err(error) => return Err(error.into()),
         };

@@ -16,9 +16,9 @@ use pandastack_types::api::{AppDatabase, AttachDatabase, EnvScope, EnvStage};
 use pandastack_types::limits::DATABASES_PER_APP_MAX;
 use pandastack_types::{DatabaseId, Error, ErrorBody, ErrorCode, Result};
 
+use crate::change::change;
 use crate::check;
-use crate::deploy::change;
-use crate::routes::OfApp;
+use crate::path::OfApp;
 use crate::state::Apps;
 
 /// Variable that holds a database's address unless another is named.

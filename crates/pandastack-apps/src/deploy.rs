@@ -24,12 +24,13 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::activity::Stop;
-use crate::build::{Build, BuildError};
+use crate::build::Build;
+use crate::build_error::BuildError;
 use crate::log::Log;
 use crate::machine::{self, Machine};
 use crate::serve::Serving;
 use crate::state::Apps;
-use crate::{check, previews, tidy};
+use crate::{check, preview_settings, tidy};
 
 /// After a switch the old version sleeps once it was idle for this long; requests under way keep it awake. Sleep ends WebSockets, and
 /// their clients ping every 25 or 30 s, so it is twice that.
@@ -37,8 +38,6 @@ pub(crate) const DRAIN_IDLE_SECONDS: u64 = 60;
 /// Between two tries to write down how a deployment ended, at first and at most.
 const END_PAUSE_MIN: Duration = Duration::from_secs(1);
 const END_PAUSE_MAX: Duration = Duration::from_secs(30);
-/// Tries to note something on an app that others change at the same time.
-const PUT_TRIES: u32 = 8;
 
 /// Works on a deployment until it is live or over. Leaves its state alone when the server ends: the next one goes on.
 pub(crate) async fn run(apps: Arc<Apps>, deployment: DeploymentRecord, stop: CancellationToken) {
@@ -72,7 +71,7 @@ struct Deploy {
 impl Deploy {
     async fn steps(&mut self) -> Result<(), BuildError> {
         let of = self.apps.store.app(None, self.record.app.as_str()).await.map_err(Error::from)?;
-        let of = previews::settled(&self.apps, of).await.map_err(Error::from)?;
+        let of = preview_settings::settled(&self.apps, of).await.map_err(Error::from)?;
         self.record.spec.attempts += 1;
         self.go(DeploymentStatus::Building).await?;
         fault::point("control.deploy.begun").await;
@@ -234,24 +233,6 @@ fn sentence(error: &BuildError) -> String {
         tracing::warn!(%error, cause = error.causes(), "a deployment failed");
     }
     error.to_string()
-}
-
-/// Changes an app's settings, also if others do at the same time.
-pub(crate) async fn change(
-    apps: &Apps,
-    id: &pandastack_types::AppId,
-    mut change: impl FnMut(&mut AppRecord),
-) -> Result<AppRecord> {
-    for _ in 0..PUT_TRIES {
-        let mut record = apps.store.app(None, id.as_str()).await?;
-        change(&mut record);
-        record.updated_at = now();
-        if apps.store.put_app(&record).await? {
-            record.revision += 1;
-            return Ok(record);
-        }
-    }
-    Err(Error::conflict("the app is being changed by others at the same time; try again"))
 }
 
 #[cfg(test)]

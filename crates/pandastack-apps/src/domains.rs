@@ -14,7 +14,7 @@ use pandastack_types::api::{AddAppDomain, AppDomain, AppDomainList, DnsRecord};
 use pandastack_types::{Error, ErrorBody, Result};
 
 use crate::check;
-use crate::routes::OfApp;
+use crate::path::OfApp;
 use crate::state::Apps;
 
 /// The host name of an app, as the caller would reach it.

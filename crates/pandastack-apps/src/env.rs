@@ -14,8 +14,8 @@ use pandastack_types::api::{
 };
 use pandastack_types::{Error, ErrorBody, Result};
 
-use crate::deploy::change;
-use crate::routes::OfApp;
+use crate::change::change;
+use crate::path::OfApp;
 use crate::state::Apps;
 use crate::view::MASK;
 use crate::{check, dotenv};

@@ -16,10 +16,10 @@ use pandastack_store::apps::record::{AppRecord, AppSpec};
 use pandastack_types::Result;
 use url::Url;
 
-use crate::deploy::change;
+use crate::change::change;
+use crate::command::shell;
 use crate::deploy_key;
 use crate::machine::Machine;
-use crate::source::shell;
 use crate::state::Apps;
 
 /// Prepares git. What it needs for one fetch is in a directory that is gone when the shell ends; the token comes by the

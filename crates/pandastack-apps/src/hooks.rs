@@ -34,16 +34,12 @@ use serde::Deserialize;
 use sha2::Sha256;
 use subtle::ConstantTimeEq;
 
-use crate::deploy::change;
-use crate::pulls::{self, Pull};
-use crate::routes::queued;
+use crate::change::change;
+use crate::delivery::{delivery, header};
+use crate::pulls::{self, Pull, SKIP};
+use crate::queue::queued;
 use crate::state::Apps;
 use crate::{check, poller, preview_repos, previews};
-
-/// Bytes of a delivery's name that are kept.
-const DELIVERY_BYTES_MAX: usize = 200;
-/// Says in a commit's message that it is not deployed.
-pub(crate) const SKIP: [&str; 4] = ["[skip ci]", "[ci skip]", "[skip deploy]", "[deploy skip]"];
 
 /// Outside of what needs an API key: the secret is the proof.
 pub fn routes<S>(apps: &Arc<Apps>) -> Router<S> {
@@ -217,10 +213,6 @@ fn ignored(why: String) -> (StatusCode, Json<HookAnswer>) {
     (StatusCode::OK, Json(HookAnswer { deployment_id: None, preview: None, ignored: Some(why) }))
 }
 
-fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
-    headers.get(name).and_then(|value| value.to_str().ok())
-}
-
 /// Whether who sent it knows the secret. Any one proof is enough, and none is not.
 fn is_proved(headers: &HeaderMap, secret: &str, body: &[u8]) -> bool {
     if let Some(token) = header(headers, "x-gitlab-token") {
@@ -239,13 +231,6 @@ fn from_hex(text: &str) -> Option<Vec<u8>> {
         return None;
     }
     (0..text.len()).step_by(2).map(|at| u8::from_str_radix(text.get(at..at + 2)?, 16).ok()).collect()
-}
-
-/// What its host calls a delivery.
-pub(crate) fn delivery(headers: &HeaderMap) -> Option<String> {
-    let names = ["x-github-delivery", "x-gitea-delivery", "x-gitlab-event-uuid"];
-    let found = names.into_iter().find_map(|name| header(headers, name))?;
-    Some(found.chars().take(DELIVERY_BYTES_MAX).collect())
 }
 
 #[derive(Debug, PartialEq)]

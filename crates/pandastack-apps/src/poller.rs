@@ -17,10 +17,10 @@ use pandastack_store::clock::now;
 use pandastack_types::{AppId, Error, Result};
 use tokio::time::Instant;
 
+use crate::command::step;
 use crate::commit_status::is_commit;
 use crate::git::{self, KEEP_HOSTS, PREPARE};
 use crate::machine::{self, Purpose};
-use crate::source::step;
 use crate::state::Apps;
 
 /// What began a deployment.

@@ -24,7 +24,7 @@ use pandastack_types::api::{
 use pandastack_types::{Error, ErrorBody, ErrorCode, Result, WorkspaceId};
 use serde::Deserialize;
 
-use crate::deploy::change;
+use crate::change::change;
 use crate::state::Apps;
 use crate::{commit_status, git};
 

@@ -14,7 +14,7 @@ use pandastack_types::{AppId, Error, ErrorCode, Result};
 use tokio::sync::broadcast::error::RecvError;
 
 use crate::activity::Stop;
-use crate::deploy::change;
+use crate::change::change;
 use crate::state::Apps;
 use crate::tidy;
 

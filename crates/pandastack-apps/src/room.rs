@@ -1,7 +1,7 @@
 //! What a machine had too little of when a step of its build failed: programs say that in many ways, or not at all.
 
+use crate::command::shell;
 use crate::machine::Machine;
-use crate::source::shell;
 
 /// Bytes of a disk below which a step that failed most likely wanted more.
 const FREE_BYTES_MIN: u64 = 32 << 20;

@@ -2,21 +2,22 @@
 
 use std::sync::Arc;
 
-use axum::extract::{FromRequestParts, RawPathParams, State};
+use axum::extract::State;
 use axum::response::Response;
 use axum::routing::{delete, get, patch, post, put};
 use axum::{Json, Router};
-use http::request::Parts;
 use http::{HeaderMap, StatusCode, header};
 use pandastack_rest::extract::is_set;
-use pandastack_rest::{ApiError, ApiResult, Caller, JsonBody, Query};
+use pandastack_rest::{ApiResult, Caller, JsonBody, Query};
 use pandastack_store::apps::record::{AppRecord, AppSpec, DeploymentRecord};
 use pandastack_store::clock::now;
 use pandastack_types::api::{self, CreateApp, Deployment, DeploymentStatus, Items, RollbackApp, UpdateApp};
-use pandastack_types::{DeploymentId, Error, ErrorBody, Result};
+use pandastack_types::{DeploymentId, Error, ErrorBody};
 use serde::Deserialize;
 
 use crate::activity::Stop;
+use crate::path::OfApp;
+use crate::queue::queue;
 use crate::state::Apps;
 use crate::{
     check, databases, domains, env, log, preview_env, preview_repos, previews, removal, settings, tidy,
@@ -58,54 +59,6 @@ pub fn repeatable<S>(apps: &Arc<Apps>) -> Router<S> {
         .route("/apps/{id}/domains", get(domains::list).merge(post(domains::add)))
         .route("/apps/{id}/domains/{domain}", get(domains::show).merge(delete(domains::remove)))
         .with_state(Arc::clone(apps))
-}
-
-/// The app of a path, by id or name, and what comes after it.
-pub struct OfApp {
-    id: String,
-    pub(crate) second: String,
-}
-
-impl<S: Send + Sync> FromRequestParts<S> for OfApp {
-    type Rejection = ApiError;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> ApiResult<Self> {
-        let unknown = |_| Error::not_found("app", "?");
-        let params = RawPathParams::from_request_parts(parts, state).await.map_err(unknown)?;
-        let mut values = params.iter().map(|(_, value)| value.to_owned());
-        let (id, second) = (values.next().unwrap_or_default(), values.next().unwrap_or_default());
-        Ok(Self { id, second })
-    }
-}
-
-impl OfApp {
-    /// The app, if it is the caller's. A preview has the settings of its app.
-    pub(crate) async fn find(&self, apps: &Apps, caller: &Caller) -> Result<AppRecord> {
-        let unknown = || Error::not_found("app", &self.id);
-        let record = apps.store.app(Some(&caller.workspace), &self.id).await?;
-        if record.spec.deleting {
-            return Err(unknown());
-        }
-        Ok(previews::settled(apps, record).await?)
-    }
-
-    /// The same for a call that changes settings, which a preview has none of its own.
-    pub(crate) async fn find_own(&self, apps: &Apps, caller: &Caller) -> Result<AppRecord> {
-        let record = self.find(apps, caller).await?;
-        match &record.preview_of {
-            None => Ok(record),
-            Some(of) => Err(Error::conflict(format!(
-                "`{}` is a preview and has the settings of its app; change those of `{of}`",
-                record.name
-            ))),
-        }
-    }
-
-    async fn deployment(&self, apps: &Apps, of: &AppRecord) -> Result<DeploymentRecord> {
-        let id: DeploymentId =
-            self.second.parse().map_err(|_| Error::not_found("deployment", &self.second))?;
-        Ok(apps.store.deployment(&of.id, &id).await?)
-    }
 }
 
 /// The host name that the caller reached the API by.
@@ -259,22 +212,6 @@ pub async fn cancel(
         return Err(Error::conflict(message).into());
     }
     Ok((StatusCode::ACCEPTED, Json(view::deployment(one, false))))
-}
-
-/// Queues a deployment.
-pub(crate) async fn queue(
-    apps: &Apps,
-    deployment: DeploymentRecord,
-) -> Result<(StatusCode, Json<Deployment>)> {
-    apps.store.insert_deployment(&deployment).await?;
-    Ok(queued(apps, deployment))
-}
-
-/// The answer about a deployment that was queued.
-pub(crate) fn queued(apps: &Apps, deployment: DeploymentRecord) -> (StatusCode, Json<Deployment>) {
-    apps.activity.work.notify_one();
-    apps.activity.tell();
-    (StatusCode::ACCEPTED, Json(view::deployment(deployment, false)))
 }
 
 /// Return to an earlier version: the one before the live one, unless another is named.

@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 use crate::log::OURS;
 use crate::machine::{self, Machine};
-use crate::routes::OfApp;
+use crate::path::OfApp;
 use crate::serve::SERVE_TAG;
 use crate::state::Apps;
 

@@ -14,12 +14,12 @@ use pandastack_types::limits::HEALTH_SECONDS_MAX;
 use pandastack_types::{Error, SandboxId, SnapshotId};
 use tokio::time::Instant;
 
-use crate::build::BuildError;
+use crate::build_error::BuildError;
+use crate::command::shell;
 use crate::databases;
 use crate::health;
 use crate::log::Log;
 use crate::machine::{self, Machine, Purpose};
-use crate::source::shell;
 use crate::state::Apps;
 
 /// Tag of the process that serves.

@@ -11,10 +11,10 @@ use pandastack_store::apps::record::AppSpec;
 use pandastack_types::api::{self, AppSettings, CreateSandbox, UpdateApp};
 use pandastack_types::{Error, ErrorBody, Result};
 
-use crate::deploy::change;
+use crate::change::change;
 use crate::env::Kind;
 use crate::mend::Asked;
-use crate::routes::OfApp;
+use crate::path::OfApp;
 use crate::state::Apps;
 use crate::view::MASK;
 use crate::{check, mend, serve, view};

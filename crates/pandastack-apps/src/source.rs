@@ -9,14 +9,13 @@ use std::sync::Arc;
 
 use pandastack_detect::{DEPTH_MAX, FILES_MAX, TEXT_BYTES_MAX, View, interesting};
 use pandastack_store::apps::record::{AppRecord, DeploymentRecord, Source};
-use pandastack_types::api::{ExecRequest, StartProcess};
 use pandastack_types::{Error, Result};
 
-use crate::build::BuildError;
+use crate::build_error::BuildError;
+use crate::command::{shell, step};
 use crate::git::{self, FETCH, KEEP_HOSTS, LAY_OUT, PREPARE, shown_url};
 use crate::log::Log;
-use crate::machine::SOURCE_DIR;
-use crate::machine::{BUILD_TAG, Machine};
+use crate::machine::{Machine, SOURCE_DIR};
 use crate::state::Apps;
 
 /// Where an uploaded archive lies.
@@ -172,27 +171,6 @@ impl<'a> Moves<'a> {
 fn moved(one: &DeploymentRecord) -> Option<(Option<&str>, &str)> {
     let is_push = one.spec.source == Source::Git && one.spec.trigger == "push";
     Some((one.spec.git_before.as_deref(), one.spec.git_ref.as_deref().filter(|_| is_push)?))
-}
-
-/// A command of a build, followed to its end.
-pub(crate) fn step(script: String, env: BTreeMap<String, String>, cwd: &str, seconds: u64) -> StartProcess {
-    StartProcess {
-        exec: ExecRequest {
-            cmd: Some(script),
-            cwd: Some(cwd.to_owned()),
-            env: Some(env),
-            timeout_seconds: Some(seconds),
-            ..ExecRequest::default()
-        },
-        tag: Some(BUILD_TAG.to_owned()),
-        ..StartProcess::default()
-    }
-}
-
-/// A short command, with variables.
-pub(crate) fn shell(script: &str, env: &[(&str, &str)]) -> ExecRequest {
-    let env = env.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-    ExecRequest { cmd: Some(script.to_owned()), env: Some(env), ..ExecRequest::default() }
 }
 
 /// The text of a file at the root of the source in a machine, if it is there.

@@ -26,7 +26,8 @@ use serde::Deserialize;
 
 use crate::build::build_machine;
 use crate::machine::Machine;
-use crate::routes::{OfApp, queue};
+use crate::path::OfApp;
+use crate::queue::queue;
 use crate::source::ARCHIVE;
 use crate::state::Apps;
 use crate::{check, tidy};

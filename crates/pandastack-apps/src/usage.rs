@@ -12,7 +12,7 @@ use pandastack_store::clock::now;
 use pandastack_types::api::{AppInstanceMetrics, AppMetrics, HostView};
 use pandastack_types::{ErrorBody, SandboxId};
 
-use crate::routes::OfApp;
+use crate::path::OfApp;
 use crate::state::Apps;
 use crate::view;
 
