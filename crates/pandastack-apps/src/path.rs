@@ -10,12 +10,12 @@ use crate::preview_settings;
 use crate::state::Apps;
 
 /// The app of a path, by id or name, and what comes after it.
-pub struct OfApp {
+pub struct AppPath {
     id: String,
     pub(crate) second: String,
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for OfApp {
+impl<S: Send + Sync> FromRequestParts<S> for AppPath {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> ApiResult<Self> {
@@ -27,7 +27,7 @@ impl<S: Send + Sync> FromRequestParts<S> for OfApp {
     }
 }
 
-impl OfApp {
+impl AppPath {
     /// The app, if it is the caller's. A preview has the settings of its app.
     pub(crate) async fn find(&self, apps: &Apps, caller: &Caller) -> Result<AppRecord> {
         let unknown = || Error::not_found("app", &self.id);
@@ -51,9 +51,9 @@ impl OfApp {
     }
 
     /// The deployment of the app that the path names.
-    pub(crate) async fn deployment(&self, apps: &Apps, of: &AppRecord) -> Result<DeploymentRecord> {
+    pub(crate) async fn deployment(&self, apps: &Apps, app: &AppRecord) -> Result<DeploymentRecord> {
         let id: DeploymentId =
             self.second.parse().map_err(|_| Error::not_found("deployment", &self.second))?;
-        Ok(apps.store.deployment(&of.id, &id).await?)
+        Ok(apps.store.deployment(&app.id, &id).await?)
     }
 }

@@ -11,21 +11,21 @@ use crate::state::Apps;
 
 /// An app as it is built and served: a preview has the settings of its app.
 pub(crate) async fn settled(apps: &Apps, record: AppRecord) -> pandastack_store::Result<AppRecord> {
-    let Some(of) = &record.preview_of else { return Ok(record) };
-    let of = apps.store.app(None, of.as_str()).await?;
-    let repos = apps.repos.preview_repos(&of.workspace).await?;
-    let shared = preview_repos::of_app(&repos, &of.spec).map(|repo| repo.env.clone());
-    Ok(AppRecord { spec: overlaid(record.spec, of.spec, shared.unwrap_or_default()), ..record })
+    let Some(app) = &record.preview_of else { return Ok(record) };
+    let app = apps.store.app(None, app.as_str()).await?;
+    let repos = apps.repos.preview_repos(&app.workspace).await?;
+    let shared = preview_repos::of_app(&repos, &app.spec).map(|repo| repo.env.clone());
+    Ok(AppRecord { spec: overlaid(record.spec, app.spec, shared.unwrap_or_default()), ..record })
 }
 
 /// The settings of a preview: those of its app, over the variables of its repository.
-fn overlaid(own: AppSpec, of: AppSpec, shared: BTreeMap<String, EnvEntry>) -> AppSpec {
+fn overlaid(own: AppSpec, app: AppSpec, shared: BTreeMap<String, EnvEntry>) -> AppSpec {
     // Without a word on where it comes from, it is treated as what can do most harm.
     let fork = own.pull.as_ref().is_none_or(|pull| pull.fork);
     let mut spec = AppSpec {
-        git_url: of.git_url.clone().map(|url| if fork { shown_url(&url) } else { url }),
-        git_token: of.git_token.clone().filter(|_| !fork),
-        git_deploy_key: of.git_deploy_key.clone().filter(|_| !fork),
+        git_url: app.git_url.clone().map(|url| if fork { shown_url(&url) } else { url }),
+        git_token: app.git_token.clone().filter(|_| !fork),
+        git_deploy_key: app.git_deploy_key.clone().filter(|_| !fork),
         webhook_secret: None,
         previews: AppPreviews::Off,
         // Each would hold memory until its pull request is closed.
@@ -36,7 +36,7 @@ fn overlaid(own: AppSpec, of: AppSpec, shared: BTreeMap<String, EnvEntry>) -> Ap
         cache_shape: own.cache_shape,
         deleting: own.deleting,
         pull: Some(own.pull.unwrap_or_else(|| PullSpec { fork: true, ..PullSpec::default() })),
-        ..of
+        ..app
     };
     let seen = |spec: &AppSpec| -> BTreeMap<String, EnvEntry> {
         spec.seen_env().map(|(key, entry)| (key.clone(), entry.clone())).collect()
@@ -124,7 +124,7 @@ mod tests {
         let installed: pandastack_types::SnapshotId = "own".parse().unwrap();
         let mut own = AppSpec::default();
         own.set_cache(installed.clone(), production().shape());
-        let overlaid = |own: AppSpec, of| overlaid(own, of, shared());
+        let overlaid = |own: AppSpec, app| overlaid(own, app, shared());
         assert_eq!(overlaid(own.clone(), production()).usable_cache(), Some(&installed));
         let larger = AppSpec { memory_mb: Some(4096), ..production() };
         assert_eq!(overlaid(own, larger).usable_cache(), None);

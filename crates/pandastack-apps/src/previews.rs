@@ -31,7 +31,7 @@ use pandastack_types::{Error, ErrorBody, Result};
 
 use crate::change::change;
 use crate::delivery::delivery;
-use crate::path::OfApp;
+use crate::path::AppPath;
 use crate::preview_name::name_of;
 use crate::pulls::{Change, Pull};
 use crate::queue::queued;
@@ -44,25 +44,25 @@ const TRIGGER: &str = "pull_request";
 /// Carries out what a delivery says of a pull request.
 pub(crate) async fn take(
     apps: &Arc<Apps>,
-    of: &AppRecord,
+    app: &AppRecord,
     pull: Pull,
     headers: &HeaderMap,
 ) -> Result<(StatusCode, HookAnswer)> {
-    let answer = HookAnswer { deployment_id: None, preview: Some(name_of(of, pull.number)), ignored: None };
+    let answer = HookAnswer { deployment_id: None, preview: Some(name_of(app, pull.number)), ignored: None };
     let ignored = |why: &str| HookAnswer { preview: None, ignored: Some(why.to_owned()), ..answer.clone() };
     if pull.change == Change::Closed {
-        return Ok(match close(apps, of, &pull).await? {
+        return Ok(match close(apps, app, &pull).await? {
             Closed::Going => (StatusCode::ACCEPTED, answer),
             Closed::Late => (StatusCode::OK, ignored("a newer change of the pull request is known already")),
             Closed::NotThere => (StatusCode::OK, ignored("it has no preview")),
         });
     }
-    let closed_at = of.spec.closed_pulls.get(&pull.number);
+    let closed_at = app.spec.closed_pulls.get(&pull.number);
     let late = closed_at.zip(pull.at).is_some_and(|(closed_at, at)| at <= *closed_at);
     if late && pull.change != Change::Reopened {
         return Ok((StatusCode::OK, ignored("the pull request was closed after this")));
     }
-    let Some(preview) = ensure(apps, of, &pull).await? else {
+    let Some(preview) = ensure(apps, app, &pull).await? else {
         return Ok((StatusCode::OK, ignored("a newer change of the pull request is known already")));
     };
     let mut new = DeploymentRecord::queued(&preview, TRIGGER, now());
@@ -78,12 +78,12 @@ pub(crate) async fn take(
 }
 
 /// The preview of a pull request, made or brought up to date. `None` if it knows of a newer change.
-async fn ensure(apps: &Arc<Apps>, of: &AppRecord, pull: &Pull) -> Result<Option<AppRecord>> {
-    let name = name_of(of, pull.number);
+async fn ensure(apps: &Arc<Apps>, app: &AppRecord, pull: &Pull) -> Result<Option<AppRecord>> {
+    let name = name_of(app, pull.number);
     let found = match apps.store.app(None, &name).await {
         Ok(found) => found,
         Err(StoreError::NotFound { .. }) => {
-            let new = new_preview(of, name.clone(), pull);
+            let new = new_preview(app, name.clone(), pull);
             match apps.store.insert_app(&new).await {
                 Ok(()) => {
                     apps.sandboxes.names_changed();
@@ -96,19 +96,19 @@ async fn ensure(apps: &Arc<Apps>, of: &AppRecord, pull: &Pull) -> Result<Option<
         }
         Err(error) => return Err(error.into()),
     };
-    if found.preview_of.as_ref() != Some(&of.id) {
+    if found.preview_of.as_ref() != Some(&app.id) {
         let message = format!("the name `{name}` is another app's; delete that one to have this preview");
         return Err(Error::conflict(message));
     }
     if found.spec.deleting {
         // Its host tells of this once: a refusal would leave a pull request that is open without a preview.
         removal::wait(apps, &found).await?;
-        let of = apps.store.app(None, of.id.as_str()).await?;
-        let closed_at = of.spec.closed_pulls.get(&pull.number);
-        if of.spec.deleting || closed_at.zip(pull.at).is_some_and(|(closed_at, at)| at < *closed_at) {
+        let app = apps.store.app(None, app.id.as_str()).await?;
+        let closed_at = app.spec.closed_pulls.get(&pull.number);
+        if app.spec.deleting || closed_at.zip(pull.at).is_some_and(|(closed_at, at)| at < *closed_at) {
             return Ok(None);
         }
-        return Box::pin(ensure(apps, &of, pull)).await;
+        return Box::pin(ensure(apps, &app, pull)).await;
     }
     let changed = change(apps, &found.id, |record| note_pull(&mut record.spec, pull)).await?;
     let is_newest = changed.spec.pull.as_ref().is_some_and(|known| known.commit == pull.commit);
@@ -128,9 +128,9 @@ fn note_pull(spec: &mut AppSpec, pull: &Pull) {
     spec.pull = Some(PullSpec { fork: pull.fork || known.fork, ..pull_spec(pull) });
 }
 
-fn new_preview(of: &AppRecord, name: String, pull: &Pull) -> AppRecord {
+fn new_preview(app: &AppRecord, name: String, pull: &Pull) -> AppRecord {
     let spec = AppSpec { pull: Some(pull_spec(pull)), ..AppSpec::default() };
-    AppRecord { preview_of: Some(of.id.clone()), ..AppRecord::new(of.workspace.clone(), name, spec, now()) }
+    AppRecord { preview_of: Some(app.id.clone()), ..AppRecord::new(app.workspace.clone(), name, spec, now()) }
 }
 
 fn pull_spec(pull: &Pull) -> PullSpec {
@@ -156,11 +156,11 @@ enum Closed {
 }
 
 /// Notes that a pull request is closed and begins to remove its preview.
-async fn close(apps: &Arc<Apps>, of: &AppRecord, pull: &Pull) -> Result<Closed> {
+async fn close(apps: &Arc<Apps>, app: &AppRecord, pull: &Pull) -> Result<Closed> {
     let at = pull.at.unwrap_or_else(now);
-    change(apps, &of.id, |record| note_closed(&mut record.spec, pull.number, at)).await?;
-    let preview = match apps.store.app(None, &name_of(of, pull.number)).await {
-        Ok(found) if found.preview_of.as_ref() == Some(&of.id) => found,
+    change(apps, &app.id, |record| note_closed(&mut record.spec, pull.number, at)).await?;
+    let preview = match apps.store.app(None, &name_of(app, pull.number)).await {
+        Ok(found) if found.preview_of.as_ref() == Some(&app.id) => found,
         Ok(_) | Err(StoreError::NotFound { .. }) => return Ok(Closed::NotThere),
         Err(error) => return Err(error.into()),
     };
@@ -194,10 +194,10 @@ fn note_closed(spec: &mut AppSpec, number: u32, at: Timestamp) {
 }
 
 /// The preview that a path names.
-async fn of_path(apps: &Apps, caller: &Caller, of: &OfApp) -> Result<AppRecord> {
-    let record = of.find(apps, caller).await?;
-    let unknown = || Error::not_found("preview", &of.second);
-    let number: u32 = of.second.parse().map_err(|_| unknown())?;
+async fn of_path(apps: &Apps, caller: &Caller, path: &AppPath) -> Result<AppRecord> {
+    let record = path.find(apps, caller).await?;
+    let unknown = || Error::not_found("preview", &path.second);
+    let number: u32 = path.second.parse().map_err(|_| unknown())?;
     let mut all = apps.store.previews(&record.id).await?.into_iter();
     all.find(|one| one.spec.pull.as_ref().is_some_and(|pull| pull.number == number) && !one.spec.deleting)
         .ok_or_else(unknown)
@@ -210,10 +210,10 @@ async fn of_path(apps: &Apps, caller: &Caller, of: &OfApp) -> Result<AppRecord> 
 pub async fn list(
     State(apps): State<Arc<Apps>>,
     caller: Caller,
-    of: OfApp,
+    path: AppPath,
     headers: HeaderMap,
 ) -> ApiResult<Json<Items<api::AppPreview>>> {
-    let record = of.find(&apps, &caller).await?;
+    let record = path.find(&apps, &caller).await?;
     let mut items = Vec::new();
     for preview in apps.store.previews(&record.id).await? {
         if !preview.spec.deleting {
@@ -230,10 +230,10 @@ pub async fn list(
 pub async fn show(
     State(apps): State<Arc<Apps>>,
     caller: Caller,
-    of: OfApp,
+    path: AppPath,
     headers: HeaderMap,
 ) -> ApiResult<Json<api::AppPreview>> {
-    let preview = of_path(&apps, &caller, &of).await?;
+    let preview = of_path(&apps, &caller, &path).await?;
     Ok(Json(view::preview(&apps, &headers, preview).await?))
 }
 
@@ -241,8 +241,8 @@ pub async fn show(
 #[utoipa::path(delete, path = "/v1/apps/{id}/previews/{number}", tag = "apps", operation_id = "delete_app_preview",
     params(("id" = String, Path), ("number" = u32, Path)),
     responses((status = 204), (status = 404, body = ErrorBody)))]
-pub async fn remove(State(apps): State<Arc<Apps>>, caller: Caller, of: OfApp) -> ApiResult<StatusCode> {
-    let preview = of_path(&apps, &caller, &of).await?;
+pub async fn remove(State(apps): State<Arc<Apps>>, caller: Caller, path: AppPath) -> ApiResult<StatusCode> {
+    let preview = of_path(&apps, &caller, &path).await?;
     removal::run(&apps, preview.id).await?;
     Ok(StatusCode::NO_CONTENT)
 }

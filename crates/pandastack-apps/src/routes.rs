@@ -16,7 +16,7 @@ use pandastack_types::{DeploymentId, Error, ErrorBody};
 use serde::Deserialize;
 
 use crate::activity::Stop;
-use crate::path::OfApp;
+use crate::path::AppPath;
 use crate::queue::queue;
 use crate::state::Apps;
 use crate::{
@@ -111,18 +111,18 @@ pub async fn list(
 pub async fn show(
     State(apps): State<Arc<Apps>>,
     caller: Caller,
-    of: OfApp,
+    path: AppPath,
     headers: HeaderMap,
 ) -> ApiResult<Json<api::App>> {
-    let record = of.find(&apps, &caller).await?;
+    let record = path.find(&apps, &caller).await?;
     Ok(Json(view::app(&apps, &headers, record).await?))
 }
 
 /// Delete an app with its versions, previews, logs and names.
 #[utoipa::path(delete, path = "/v1/apps/{id}", tag = "apps", params(("id" = String, Path)), responses(
     (status = 204), (status = 404, body = ErrorBody)))]
-pub async fn remove(State(apps): State<Arc<Apps>>, caller: Caller, of: OfApp) -> ApiResult<StatusCode> {
-    let record = of.find(&apps, &caller).await?;
+pub async fn remove(State(apps): State<Arc<Apps>>, caller: Caller, path: AppPath) -> ApiResult<StatusCode> {
+    let record = path.find(&apps, &caller).await?;
     removal::run(&apps, record.id).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -133,9 +133,9 @@ pub async fn remove(State(apps): State<Arc<Apps>>, caller: Caller, of: OfApp) ->
 pub async fn deploys(
     State(apps): State<Arc<Apps>>,
     caller: Caller,
-    of: OfApp,
+    path: AppPath,
 ) -> ApiResult<Json<Items<Deployment>>> {
-    let record = of.find(&apps, &caller).await?;
+    let record = path.find(&apps, &caller).await?;
     let deployments = apps.store.deployments(&record.id).await?;
     Ok(Json(Items { items: view::deployments(&record, deployments) }))
 }
@@ -147,10 +147,10 @@ pub async fn deploys(
 pub async fn deployment(
     State(apps): State<Arc<Apps>>,
     caller: Caller,
-    of: OfApp,
+    path: AppPath,
 ) -> ApiResult<Json<Deployment>> {
-    let record = of.find(&apps, &caller).await?;
-    let one = of.deployment(&apps, &record).await?;
+    let record = path.find(&apps, &caller).await?;
+    let one = path.deployment(&apps, &record).await?;
     let lines = apps.store.log_lines(&one.id, 0, u32::MAX).await?;
     let all = view::deployments(&record, apps.store.deployments(&record.id).await?);
     let mut shown =
@@ -172,11 +172,11 @@ pub struct LogArgs {
 pub async fn deploy_logs(
     State(apps): State<Arc<Apps>>,
     caller: Caller,
-    of: OfApp,
+    path: AppPath,
     Query(args): Query<LogArgs>,
 ) -> ApiResult<Response> {
-    let record = of.find(&apps, &caller).await?;
-    let one = of.deployment(&apps, &record).await?;
+    let record = path.find(&apps, &caller).await?;
+    let one = path.deployment(&apps, &record).await?;
     let follow = args.follow.is_none() || is_set(args.follow.as_deref());
     Ok(log::respond(apps, one, follow))
 }
@@ -188,10 +188,10 @@ pub async fn deploy_logs(
 pub async fn cancel(
     State(apps): State<Arc<Apps>>,
     caller: Caller,
-    of: OfApp,
+    path: AppPath,
 ) -> ApiResult<(StatusCode, Json<Deployment>)> {
-    let record = of.find(&apps, &caller).await?;
-    let mut one = of.deployment(&apps, &record).await?;
+    let record = path.find(&apps, &caller).await?;
+    let mut one = path.deployment(&apps, &record).await?;
     if one.status == DeploymentStatus::Queued {
         one.status = DeploymentStatus::Canceled;
         (one.updated_at, one.finished_at) = (now(), Some(now()));
@@ -204,7 +204,7 @@ pub async fn cancel(
             }
             return Ok((StatusCode::ACCEPTED, Json(view::deployment(one, false))));
         }
-        one = of.deployment(&apps, &record).await?;
+        one = path.deployment(&apps, &record).await?;
     }
     if !apps.activity.stop(&one.id, Stop::Canceled) {
         let message =
@@ -221,10 +221,10 @@ pub async fn cancel(
 pub async fn rollback(
     State(apps): State<Arc<Apps>>,
     caller: Caller,
-    of: OfApp,
+    path: AppPath,
     JsonBody(request): JsonBody<RollbackApp>,
 ) -> ApiResult<(StatusCode, Json<Deployment>)> {
-    let record = of.find(&apps, &caller).await?;
+    let record = path.find(&apps, &caller).await?;
     let all = apps.store.deployments(&record.id).await?;
     let kept = tidy::needed(&record, &all).versions;
     let live = all.iter().find(|one| Some(&one.id) == record.active.as_ref());
@@ -262,9 +262,9 @@ pub async fn rollback(
 pub async fn restart(
     State(apps): State<Arc<Apps>>,
     caller: Caller,
-    of: OfApp,
+    path: AppPath,
 ) -> ApiResult<(StatusCode, Json<Deployment>)> {
-    let record = of.find(&apps, &caller).await?;
+    let record = path.find(&apps, &caller).await?;
     let none =
         || Error::conflict(format!("app `{}` has no version that serves; deploy it first", record.name));
     let live = apps.store.deployment(&record.id, record.active.as_ref().ok_or_else(none)?).await?;

@@ -7,21 +7,21 @@ use crate::machine::Machine;
 const FREE_BYTES_MIN: u64 = 32 << 20;
 
 /// Prints what is left of the disk that sources are on, in blocks, their size and files; and how many processes memory was too little for.
-const LOOK: &str = r#"stat -f -c '%a %S %d' /srv; sed -n 's/^oom_kill //p' /proc/vmstat"#;
+const MEASURE: &str = r#"stat -f -c '%a %S %d' /srv; sed -n 's/^oom_kill //p' /proc/vmstat"#;
 
 /// What a machine has left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Room {
+pub(crate) struct Headroom {
     free_bytes: u64,
     free_files: u64,
     /// Since it was first started.
     out_of_memory: u64,
 }
 
-impl Room {
+impl Headroom {
     /// Looks at a machine. Nobody fails for want of this.
     pub(crate) async fn of(machine: &Machine) -> Option<Self> {
-        Self::parse(&machine.exec(&shell(LOOK, &[])).await.ok()?.stdout)
+        Self::parse(&machine.exec(&shell(MEASURE, &[])).await.ok()?.stdout)
     }
 
     fn parse(printed: &str) -> Option<Self> {
@@ -33,7 +33,7 @@ impl Room {
     }
 
     /// Why a step failed that ended with this, after it began with what was there `before`.
-    pub(crate) fn lack_since(&self, before: &Self) -> Option<String> {
+    pub(crate) fn shortage_since(&self, before: &Self) -> Option<String> {
         if self.out_of_memory > before.out_of_memory {
             return Some(
                 "the machine ran out of memory, and a process was ended for that; give the app more with `memory_mb` \
@@ -58,14 +58,14 @@ mod tests {
 
     #[test]
     fn what_a_failed_step_lacked_is_named() {
-        let look = |printed: &str| Room::parse(printed).unwrap();
+        let look = |printed: &str| Headroom::parse(printed).unwrap();
         let before = look("1000000 4096 5000\n2\n");
-        assert_eq!(before, Room { free_bytes: 4_096_000_000, free_files: 5000, out_of_memory: 2 });
-        let lack = |printed: &str| look(printed).lack_since(&before);
+        assert_eq!(before, Headroom { free_bytes: 4_096_000_000, free_files: 5000, out_of_memory: 2 });
+        let lack = |printed: &str| look(printed).shortage_since(&before);
         assert_eq!(lack("900000 4096 4000\n2\n"), None, "a kill from before says nothing of this step");
         assert!(lack("900000 4096 4000\n3\n").unwrap().contains("memory_mb"));
         assert!(lack("256 4096 4000\n2\n").unwrap().contains("(1 MiB are left)"));
         assert!(lack("900000 4096 0\n2\n").unwrap().contains("no more files"));
-        assert_eq!(Room::parse("stat: cannot read file system information"), None);
+        assert_eq!(Headroom::parse("stat: cannot read file system information"), None);
     }
 }
