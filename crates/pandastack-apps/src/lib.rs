@@ -14,7 +14,7 @@
 //! |---|---|
 //! | `record`, `store` | what is written down, in `pandastack-store` |
 //! | `routes`, `settings`, `upload`, `env`, `dotenv`, `domains`, `runtime_logs`, `usage`, `awake`, `hooks`, `path`, `view`, `check` | the API |
-//! | `databases`, `attached_databases`, `database_connector` | databases of apps, and how their machines reach them |
+//! | `databases`, `attached_databases`, `database_connector` | databases of apps, and the way to them |
 //! | `state`, `activity` | what the service holds; what this process does right now |
 //! | `pulls`, `previews`, `preview_settings` | what pull requests say, and what becomes of them |
 //! | `preview_repos`, `preview_env` | what is said of the previews of a whole repository |

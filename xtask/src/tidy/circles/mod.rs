@@ -29,7 +29,7 @@ const ALLOWED: [(&str, usize); 10] = [
     ("pandastack-agent", 34),
     ("pandastack-bench", 6),
     ("pandastack-client", 11),
-    ("pandastack-control", 124),
+    ("pandastack-control", 87),
     ("pandastack-detect", 9),
     ("pandastack-e2b", 20),
     ("pandastack-edge", 9),
