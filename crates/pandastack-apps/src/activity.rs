@@ -69,24 +69,24 @@ impl Default for Activity {
 }
 
 /// Keeps an app from being deleted twice at once.
-pub(crate) struct Removing<'a> {
+pub(crate) struct RemovalGuard<'a> {
     activity: &'a Activity,
     app: AppId,
 }
 
-impl Drop for Removing<'_> {
+impl Drop for RemovalGuard<'_> {
     fn drop(&mut self) {
         self.activity.shared().removing.remove(&self.app);
     }
 }
 
 /// Keeps a delivery from being carried out twice at once.
-pub(crate) struct Taking<'a> {
+pub(crate) struct DeliveryGuard<'a> {
     activity: &'a Activity,
     delivery: (AppId, String),
 }
 
-impl Drop for Taking<'_> {
+impl Drop for DeliveryGuard<'_> {
     fn drop(&mut self) {
         self.activity.shared().deliveries.remove(&self.delivery);
     }
@@ -151,16 +151,16 @@ impl Activity {
     }
 
     /// Notes that a delivery is being carried out, until dropped. `None` if it is already.
-    pub(crate) fn taking(&self, app: &AppId, delivery: &str) -> Option<Taking<'_>> {
+    pub(crate) fn begin_delivery(&self, app: &AppId, delivery: &str) -> Option<DeliveryGuard<'_>> {
         let delivery = (app.clone(), delivery.to_owned());
         let first = self.shared().deliveries.insert(delivery.clone());
-        first.then(|| Taking { activity: self, delivery })
+        first.then(|| DeliveryGuard { activity: self, delivery })
     }
 
     /// Notes that an app is being deleted, until dropped. `None` if it is already.
-    pub(crate) fn removing(&self, app: &AppId) -> Option<Removing<'_>> {
+    pub(crate) fn begin_removal(&self, app: &AppId) -> Option<RemovalGuard<'_>> {
         let first = self.shared().removing.insert(app.clone());
-        first.then(|| Removing { activity: self, app: app.clone() })
+        first.then(|| RemovalGuard { activity: self, app: app.clone() })
     }
 
     /// Notes that an app's earlier versions are being put to sleep. `false` if they are already.

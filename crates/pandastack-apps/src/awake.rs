@@ -13,7 +13,7 @@ use pandastack_sandboxes::ops;
 use pandastack_types::api::{KeepAwake, Lifecycle};
 use pandastack_types::{Error, ErrorBody, Result, SandboxState};
 
-use crate::routes::OfApp;
+use crate::path::AppPath;
 use crate::state::Apps;
 
 /// Keep an app from falling asleep, for work in the background: its first machine, which wakes, and those beside it that are awake.
@@ -23,10 +23,10 @@ use crate::state::Apps;
 pub async fn keep_awake(
     State(apps): State<Arc<Apps>>,
     caller: Caller,
-    of: OfApp,
+    path: AppPath,
     JsonBody(request): JsonBody<KeepAwake>,
 ) -> ApiResult<Json<Lifecycle>> {
-    let record = of.find(&apps, &caller).await?;
+    let record = path.find(&apps, &caller).await?;
     let none = || Error::conflict(format!("app `{}` has no live deployment; deploy it first", record.name));
     let live = apps.store.deployment(&record.id, record.active.as_ref().ok_or_else(none)?).await?;
     let (mut asked, mut lost) = (Vec::new(), Vec::new());

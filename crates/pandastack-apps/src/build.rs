@@ -12,21 +12,21 @@ use pandastack_detect::{
     MANIFEST, Manifest, Plan, PythonWish, Serve, Undetected, VENV, View, Wishes, detect, manifest,
 };
 use pandastack_fault as fault;
-use pandastack_sandboxes::output::Exit;
 use pandastack_store::apps::record::{AppRecord, DeploymentRecord, Shape, Source, SourceConfig, StartSpec};
 use pandastack_types::Error;
 use pandastack_types::api::EnvStage;
-use pandastack_types::limits::BUILD_SECONDS_MAX;
 use tokio::time::Instant;
 
+use crate::build_error::BuildError;
+use crate::change::change;
+use crate::command::{shell, step};
 use crate::databases;
-use crate::deploy::change;
 use crate::log::Log;
 use crate::machine::SOURCE_DIR;
 use crate::machine::{self, Machine, Purpose};
-use crate::room::Room;
-use crate::says::{self, Place, PlaceError};
-use crate::source::{self, shell, step};
+use crate::shortage::Headroom;
+use crate::source;
+use crate::source_config::{self, AppLocation, LocationError};
 use crate::state::Apps;
 
 /// Where the key of what is installed lies.
@@ -48,49 +48,10 @@ const PYTHON_VERSION: &str = r#"python=/usr/bin/python3; [ ! -x "$VENV/bin/pytho
 /// Prints the version of the Node that an app runs with.
 const NODE_VERSION: &str = "node -p process.versions.node";
 
-/// Why there is no artifact.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum BuildError {
-    /// A step ended badly.
-    #[error("{0}")]
-    Step(String),
-    /// The source is no app that is known.
-    #[error(transparent)]
-    Undetected(#[from] Undetected),
-    /// The platform failed.
-    #[error(transparent)]
-    Platform(#[from] Error),
-}
-
-impl BuildError {
-    /// A step that ended badly, and why as far as its end tells.
-    pub(crate) fn step(what: &str, exit: &Exit) -> Self {
-        let why = match (exit.timed_out, exit.signal, exit.exit_code) {
-            (true, ..) => {
-                format!("it exceeded {BUILD_SECONDS_MAX} s, the limit for install and build")
-            }
-            (_, Some(9), _) | (_, _, 137) => {
-                "it was killed, most likely because the machine ran out of memory; raise `memory_mb` \
-                 (`pandastack app deploy --memory MIB`)"
-                    .to_owned()
-            }
-            (_, Some(signal), _) => format!("it was killed by signal {signal}"),
-            (_, _, 127) => "a program it needs is not installed (exit code 127)".to_owned(),
-            (.., code) => format!("it failed with exit code {code}"),
-        };
-        Self::step_because(what, &why)
-    }
-
-    /// A step that ended badly, and what is known of why.
-    pub(crate) fn step_because(what: &str, why: &str) -> Self {
-        BuildError::Step(format!("{what} failed: {why}; see the log for its output"))
-    }
-}
-
 /// One build under way.
 pub(crate) struct Build<'a> {
     pub(crate) apps: &'a Arc<Apps>,
-    pub(crate) of: &'a AppRecord,
+    pub(crate) app: &'a AppRecord,
     pub(crate) log: &'a Log,
     pub(crate) deadline: Instant,
 }
@@ -108,7 +69,7 @@ struct Found {
     /// Where its app is, in the machine.
     directory: String,
     plan: Plan,
-    says: SourceConfig,
+    config: SourceConfig,
 }
 
 impl Build<'_> {
@@ -116,13 +77,13 @@ impl Build<'_> {
     pub(crate) async fn machine(&self, deployment: &DeploymentRecord) -> Result<Machine, BuildError> {
         if let (Source::Archive, Some(id)) = (&deployment.spec.source, &deployment.spec.build_machine) {
             let gone = |_| BuildError::Step("the machine with the upload was lost; deploy again".to_owned());
-            let machine = machine::open(&self.apps.sandboxes, self.of, id).await.map_err(gone)?;
+            let machine = machine::open(&self.apps.sandboxes, self.app, id).await.map_err(gone)?;
             // A build that was begun before a restart of the server may still run; two at once would disturb each other.
             machine::end_builds(&machine).await?;
             return Ok(machine);
         }
-        let cache = self.of.spec.usable_cache().filter(|_| !deployment.spec.clear_cache);
-        build_machine(self.apps, self.of, cache, Some(self.log)).await.map_err(BuildError::from)
+        let cache = self.app.spec.usable_cache().filter(|_| !deployment.spec.clear_cache);
+        build_machine(self.apps, self.app, cache, Some(self.log)).await.map_err(BuildError::from)
     }
 
     /// All steps up to a machine that could start.
@@ -132,10 +93,10 @@ impl Build<'_> {
         deployment: &DeploymentRecord,
     ) -> Result<Built, BuildError> {
         let from_git = deployment.spec.source == Source::Git;
-        let commit = source::bring(self.apps, &machine, self.of, deployment, from_git, self.log).await?;
+        let commit = source::bring(self.apps, &machine, self.app, deployment, from_git, self.log).await?;
         fault::point("control.deploy.fetched").await;
         let found = self.find(&machine).await?;
-        let shape = deployment.spec.build_shape.clone().unwrap_or_else(|| self.of.spec.shape());
+        let shape = deployment.spec.build_shape.clone().unwrap_or_else(|| self.app.spec.shape());
         let installed = self.install(&machine, &found, &shape).await;
         // Said also where installing failed: it may be why.
         let compared = self.compare_versions(&machine, &found.plan).await;
@@ -150,9 +111,9 @@ impl Build<'_> {
 
     /// Looks at the source.
     async fn find(&self, machine: &Machine) -> Result<Found, BuildError> {
-        let (directory, view) = self.look(machine).await?;
-        let spec = &self.of.spec;
-        let says = says::source_config(manifest(&view)?, spec)
+        let (directory, view) = self.locate(machine).await?;
+        let spec = &self.app.spec;
+        let config = source_config::read_config(manifest(&view)?, spec)
             .map_err(|error| BuildError::Step(format!("{MANIFEST} is invalid: {}", error.message)))?;
         let wishes = Wishes {
             framework: spec.framework.clone(),
@@ -164,34 +125,36 @@ impl Build<'_> {
         for reason in &plan.reasons {
             self.log.say(reason).await;
         }
-        Ok(Found { directory, plan, says })
+        Ok(Found { directory, plan, config })
     }
 
     /// The directory of the app in the machine, and what is there.
-    async fn look(&self, machine: &Machine) -> Result<(String, View), BuildError> {
+    async fn locate(&self, machine: &Machine) -> Result<(String, View), BuildError> {
         let text = source::root_text(machine, MANIFEST).await?;
         let unreadable = |why: pandastack_detect::ManifestError| Undetected::Unreadable {
             file: MANIFEST,
             why: why.to_string(),
         };
         let root = text.as_deref().map(|text| Manifest::parse(text).map_err(unreadable));
-        let place = Place::of(&self.of.spec, root).map_err(|error| match error {
-            PlaceError::Unreadable(why) => BuildError::Undetected(why),
-            PlaceError::Outside(why) => BuildError::Step(format!("{MANIFEST} is invalid: {}", why.message)),
+        let location = AppLocation::of(&self.app.spec, root).map_err(|error| match error {
+            LocationError::Unreadable(why) => BuildError::Undetected(why),
+            LocationError::Outside(why) => {
+                BuildError::Step(format!("{MANIFEST} is invalid: {}", why.message))
+            }
         })?;
-        let directory = match place.directory.as_str() {
+        let directory = match location.directory.as_str() {
             "" => SOURCE_DIR.to_owned(),
             within => format!("{SOURCE_DIR}/{within}"),
         };
         let there = machine.exec(&shell(r#"test -d "$DIR""#, &[("DIR", &directory)])).await?;
         if there.exit_code != 0 {
-            let within = &place.directory;
+            let within = &location.directory;
             return Err(BuildError::Step(format!(
                 "the source has no directory `{within}`; change root_directory"
             )));
         }
         let mut view = source::view(machine, &directory).await?;
-        if let Some(text) = text.filter(|_| place.is_named_by_root) {
+        if let Some(text) = text.filter(|_| location.is_named_by_root) {
             view.texts.entry(MANIFEST.to_owned()).or_insert(text);
         }
         Ok((directory, view))
@@ -228,7 +191,7 @@ impl Build<'_> {
         let installed = machine::snapshot_built(machine, "installed dependencies").await?.id;
         // Noted before the build, which may fail: the next attempt begins from here all the same.
         let note = |app: &mut AppRecord| app.spec.set_cache(installed.clone(), shape.clone());
-        change(self.apps, &self.of.id, note).await?;
+        change(self.apps, &self.app.id, note).await?;
         Ok(())
     }
 
@@ -283,19 +246,20 @@ impl Build<'_> {
         found: &Found,
     ) -> Result<(), BuildError> {
         let left = self.deadline.saturating_duration_since(Instant::now()).as_secs().max(1);
-        let mut env = found.says.env_values(EnvStage::Build);
-        env.extend(self.of.spec.env_values(EnvStage::Build));
-        env.extend(databases::urls(self.apps, self.of, EnvStage::Build).await?);
+        let mut env = found.config.env_values(EnvStage::Build);
+        env.extend(self.app.spec.env_values(EnvStage::Build));
+        env.extend(databases::urls(self.apps, self.app, EnvStage::Build).await?);
         env.extend(build_env(&found.plan));
-        env.insert("PORT".to_owned(), found.says.applied(self.of).spec.port.to_string());
-        let before = Room::of(machine).await;
+        env.insert("PORT".to_owned(), found.config.applied(self.app).spec.port.to_string());
+        let before = Headroom::of(machine).await;
         let exit = machine.run(&step(command.to_owned(), env, &found.directory, left), self.log).await?;
         if exit.exit_code == 0 && !exit.timed_out {
             return Ok(());
         }
-        let after = Room::of(machine).await.filter(|_| !exit.timed_out);
-        let lack = before.zip(after).and_then(|(before, after)| after.lack_since(&before));
-        Err(lack.map_or_else(|| BuildError::step(what, &exit), |why| BuildError::step_because(what, &why)))
+        let after = Headroom::of(machine).await.filter(|_| !exit.timed_out);
+        let shortage = before.zip(after).and_then(|(before, after)| after.shortage_since(&before));
+        Err(shortage
+            .map_or_else(|| BuildError::step(what, &exit), |why| BuildError::step_because(what, &why)))
     }
 
     /// How the version is started; static ones get a server.
@@ -323,8 +287,8 @@ impl Build<'_> {
                 format!("exec python3 -I -S {STATIC_SERVER_PATH}")
             }
         };
-        let port = found.says.applied(self.of).spec.port;
-        let source = found.says.clone();
+        let port = found.config.applied(self.app).spec.port;
+        let source = found.config.clone();
         Ok(StartSpec { command, directory: directory.to_owned(), port, env, source })
     }
 }
@@ -332,15 +296,15 @@ impl Build<'_> {
 /// A machine to build in: from the cache if that is still there.
 pub(crate) async fn build_machine(
     apps: &Arc<Apps>,
-    of: &AppRecord,
+    app: &AppRecord,
     cache: Option<&pandastack_types::SnapshotId>,
     log: Option<&Log>,
 ) -> Result<Machine, Error> {
     if let Some(cache) = cache {
-        match machine::create(&apps.sandboxes, of, Some(cache), Purpose::Build).await {
+        match machine::create(&apps.sandboxes, app, Some(cache), Purpose::Build).await {
             Ok(machine) => return Ok(machine),
             Err(error) => {
-                tracing::warn!(app = %of.id, %error, "a build begins without what earlier ones installed");
+                tracing::warn!(app = %app.id, %error, "a build begins without what earlier ones installed");
                 if let Some(log) = log {
                     log.say(
                         "the dependencies of earlier builds are no longer cached; installing from scratch",
@@ -350,7 +314,7 @@ pub(crate) async fn build_machine(
             }
         }
     }
-    machine::create(&apps.sandboxes, of, None, Purpose::Build).await
+    machine::create(&apps.sandboxes, app, None, Purpose::Build).await
 }
 
 fn build_env(plan: &Plan) -> BTreeMap<String, String> {

@@ -12,7 +12,7 @@ use pandastack_types::limits::{
 use pandastack_types::{Error, Result};
 
 use crate::git::{self, Repository};
-use crate::previews;
+use crate::preview_name;
 
 /// Longest name: with a dash and an id before it, it still is a host name label.
 const NAME_CHARS_MAX: usize = 40;
@@ -45,7 +45,7 @@ pub(crate) fn name(name: &str, api_host: &str) -> Result<()> {
         ));
     }
     let platform = api_host.split('.').next().is_some_and(|first| first.eq_ignore_ascii_case(name));
-    let taken = RESERVED.contains(&name) || name.starts_with("fn-") || previews::is_name(name);
+    let taken = RESERVED.contains(&name) || name.starts_with("fn-") || preview_name::is_name(name);
     if taken || uuid::Uuid::try_parse(name).is_ok() || platform {
         return refuse(format!("`{name}` is a reserved host name; choose another name"));
     }

@@ -200,7 +200,7 @@ mod tests {
         one
     }
 
-    fn of(url: &str) -> AppSpec {
+    fn app(url: &str) -> AppSpec {
         AppSpec { git_url: Some(url.into()), git_token: Some("t0ken".into()), ..AppSpec::default() }
     }
 
@@ -219,13 +219,13 @@ mod tests {
     fn every_host_is_told_in_its_way() {
         let path = |api: &str, rest: &str| format!("{api}/{rest}/statuses/{COMMIT}");
         let github = path("https://api.github.com", "repos/me/shop");
-        check(&of("https://github.com/me/shop.git"), Some((&github, "Bearer t0ken", "failure")));
-        check(&of("git@github.com:me/shop.git"), Some((&github, "Bearer t0ken", "failure")));
+        check(&app("https://github.com/me/shop.git"), Some((&github, "Bearer t0ken", "failure")));
+        check(&app("git@github.com:me/shop.git"), Some((&github, "Bearer t0ken", "failure")));
         let gitlab = path("https://gitlab.example.com:8443/api/v4", "projects/a%2Fb%2Fshop");
-        check(&of("https://gitlab.example.com:8443/a/b/shop"), Some((&gitlab, "t0ken", "failed")));
+        check(&app("https://gitlab.example.com:8443/a/b/shop"), Some((&gitlab, "t0ken", "failed")));
         let gitea = path("http://git.example/below/api/v1", "repos/me/shop");
         let own =
-            AppSpec { git_host: Some(GitHost::Gitea), ..of("http://u:p@git.example/below/me/shop.git") };
+            AppSpec { git_host: Some(GitHost::Gitea), ..app("http://u:p@git.example/below/me/shop.git") };
         check(&own, Some((&gitea, "token t0ken", "failure")));
         let seen = AppSpec { git_host: None, git_host_seen: Some(GitHost::Gitea), ..own.clone() };
         check(&seen, Some((&gitea, "token t0ken", "failure")));
@@ -235,8 +235,8 @@ mod tests {
             Some((&moved, "token t0ken", "failure")),
         );
         for untold in [
-            of("https://git.example/me/shop"),
-            of("https://github.com/shop"),
+            app("https://git.example/me/shop"),
+            app("https://github.com/shop"),
             AppSpec { git_token: None, ..own.clone() },
             AppSpec { git_token: Some("a\nb".into()), ..own },
         ] {
@@ -254,7 +254,7 @@ mod tests {
         assert_eq!(state_of(&deployment(S::Deploying)), State::Pending);
         let mut failed = deployment(S::Failed);
         failed.spec.error = Some(format!("a\nb{}", "c".repeat(200)));
-        let told = reports(&of("https://github.com/a/b"), &failed, "x").remove(0);
+        let told = reports(&app("https://github.com/a/b"), &failed, "x").remove(0);
         assert_eq!(told.body["description"].as_str().unwrap().len(), DESCRIPTION_CHARS_MAX);
         assert_eq!(
             (&told.body["context"], &told.body["target_url"]),
@@ -271,7 +271,7 @@ mod tests {
             let mut late = deployment(status);
             (late.spec.trigger, late.spec.git_ref) = (trigger.to_owned(), Some(pushed.to_owned()));
             late.spec.machine = Some("m".parse().unwrap());
-            let told = reports(&of("https://github.com/a/b"), &late, "x").into_iter();
+            let told = reports(&app("https://github.com/a/b"), &late, "x").into_iter();
             told.map(|one| {
                 assert_eq!(one.body["context"], "x");
                 assert_eq!(one.body["target_url"], "http://a.localhost");

@@ -1,7 +1,7 @@
 //! Databases of apps: attached over HTTP, known to machines by a variable.
 //!
 //! Must hold: a database that is attached cannot be deleted; a preview of a fork never learns of one. What a machine reaches is
-//! decided by [`crate::database_way`], from the same record.
+//! decided by [`crate::database_connector`], from the same record.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,9 +16,9 @@ use pandastack_types::api::{AppDatabase, AttachDatabase, EnvScope, EnvStage};
 use pandastack_types::limits::DATABASES_PER_APP_MAX;
 use pandastack_types::{DatabaseId, Error, ErrorBody, ErrorCode, Result};
 
+use crate::change::change;
 use crate::check;
-use crate::deploy::change;
-use crate::routes::OfApp;
+use crate::path::AppPath;
 use crate::state::Apps;
 
 /// Variable that holds a database's address unless another is named.
@@ -33,11 +33,11 @@ const ENV_DEFAULT: &str = "DATABASE_URL";
 pub async fn attach(
     State(apps): State<Arc<Apps>>,
     caller: Caller,
-    of: OfApp,
+    path: AppPath,
     JsonBody(wanted): JsonBody<AttachDatabase>,
 ) -> ApiResult<Json<AppDatabase>> {
-    let record = of.find_own(&apps, &caller).await?;
-    let database = id_of(&of)?;
+    let record = path.find_own(&apps, &caller).await?;
+    let database = id_of(&path)?;
     let env = wanted.env.unwrap_or_else(|| ENV_DEFAULT.to_owned());
     check::env_name(&env)?;
     let scope = wanted.scope.unwrap_or(EnvScope::Production);
@@ -66,11 +66,11 @@ pub async fn attach(
 #[utoipa::path(delete, path = "/v1/apps/{id}/databases/{database}", tag = "apps", operation_id = "detach_database",
     params(("id" = String, Path), ("database" = DatabaseId, Path)),
     responses((status = 204), (status = 404, body = ErrorBody)))]
-pub async fn detach(State(apps): State<Arc<Apps>>, caller: Caller, of: OfApp) -> ApiResult<StatusCode> {
-    let record = of.find_own(&apps, &caller).await?;
-    let database = id_of(&of)?;
+pub async fn detach(State(apps): State<Arc<Apps>>, caller: Caller, path: AppPath) -> ApiResult<StatusCode> {
+    let record = path.find_own(&apps, &caller).await?;
+    let database = id_of(&path)?;
     if !record.spec.databases.values().any(|one| one.database == database) {
-        return Err(Error::not_found("attached database", &of.second).into());
+        return Err(Error::not_found("attached database", &path.second).into());
     }
     change(&apps, &record.id, |record| record.spec.databases.retain(|_, one| one.database != database))
         .await?;
@@ -78,8 +78,8 @@ pub async fn detach(State(apps): State<Arc<Apps>>, caller: Caller, of: OfApp) ->
     Ok(StatusCode::NO_CONTENT)
 }
 
-fn id_of(of: &OfApp) -> Result<DatabaseId> {
-    of.second.parse().map_err(|_| Error::not_found("database", &of.second))
+fn id_of(path: &AppPath) -> Result<DatabaseId> {
+    path.second.parse().map_err(|_| Error::not_found("database", &path.second))
 }
 
 /// Notes a database, in place of what was said of it before. What is refused changes nothing.
@@ -117,10 +117,10 @@ pub(crate) fn shown(spec: &AppSpec) -> Vec<AppDatabase> {
 }
 
 /// Connection strings that the machines of an app get, by variable.
-pub(crate) async fn urls(apps: &Apps, of: &AppRecord, stage: EnvStage) -> Result<BTreeMap<String, String>> {
+pub(crate) async fn urls(apps: &Apps, app: &AppRecord, stage: EnvStage) -> Result<BTreeMap<String, String>> {
     let mut urls = BTreeMap::new();
-    for (env, one) in of.spec.seen_databases().filter(|(_, one)| stage == EnvStage::Run || one.build) {
-        let record = apps.sandboxes.store.database(Some(&of.workspace), &one.database).await?;
+    for (env, one) in app.spec.seen_databases().filter(|(_, one)| stage == EnvStage::Run || one.build) {
+        let record = apps.sandboxes.store.database(Some(&app.workspace), &one.database).await?;
         urls.insert(env.clone(), apps.databases.url(&record)?);
     }
     Ok(urls)

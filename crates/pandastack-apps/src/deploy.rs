@@ -24,12 +24,13 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::activity::Stop;
-use crate::build::{Build, BuildError};
+use crate::build::Build;
+use crate::build_error::BuildError;
 use crate::log::Log;
 use crate::machine::{self, Machine};
 use crate::serve::Serving;
 use crate::state::Apps;
-use crate::{check, previews, tidy};
+use crate::{check, preview_settings, tidy};
 
 /// After a switch the old version sleeps once it was idle for this long; requests under way keep it awake. Sleep ends WebSockets, and
 /// their clients ping every 25 or 30 s, so it is twice that.
@@ -37,8 +38,6 @@ pub(crate) const DRAIN_IDLE_SECONDS: u64 = 60;
 /// Between two tries to write down how a deployment ended, at first and at most.
 const END_PAUSE_MIN: Duration = Duration::from_secs(1);
 const END_PAUSE_MAX: Duration = Duration::from_secs(30);
-/// Tries to note something on an app that others change at the same time.
-const PUT_TRIES: u32 = 8;
 
 /// Works on a deployment until it is live or over. Leaves its state alone when the server ends: the next one goes on.
 pub(crate) async fn run(apps: Arc<Apps>, deployment: DeploymentRecord, stop: CancellationToken) {
@@ -71,31 +70,31 @@ struct Deploy {
 
 impl Deploy {
     async fn steps(&mut self) -> Result<(), BuildError> {
-        let of = self.apps.store.app(None, self.record.app.as_str()).await.map_err(Error::from)?;
-        let of = previews::settled(&self.apps, of).await.map_err(Error::from)?;
+        let app = self.apps.store.app(None, self.record.app.as_str()).await.map_err(Error::from)?;
+        let app = preview_settings::settled(&self.apps, app).await.map_err(Error::from)?;
         self.record.spec.attempts += 1;
         self.go(DeploymentStatus::Building).await?;
         fault::point("control.deploy.begun").await;
-        check::env_room(&of.spec.env)?;
+        check::env_room(&app.spec.env)?;
         if self.record.builds() {
-            self.build(&of).await?;
+            self.build(&app).await?;
         }
         self.go(DeploymentStatus::Deploying).await?;
         fault::point("control.deploy.kept").await;
-        let of = match &self.record.spec.start {
-            Some(start) => start.source.applied(&of),
-            None => of,
+        let app = match &self.record.spec.start {
+            Some(start) => start.source.applied(&app),
+            None => app,
         };
-        let serving = Serving { apps: &self.apps, of: &of, log: &self.log };
+        let serving = Serving { apps: &self.apps, app: &app, log: &self.log };
         let machines = serving.machines(&mut self.record).await?;
         fault::point("control.deploy.healthy").await;
-        self.switch(&of, machines).await
+        self.switch(&app, machines).await
     }
 
-    async fn build(&mut self, of: &AppRecord) -> Result<(), BuildError> {
+    async fn build(&mut self, app: &AppRecord) -> Result<(), BuildError> {
         let began = Instant::now();
         let deadline = began + Duration::from_secs(BUILD_SECONDS_MAX);
-        let build = Build { apps: &self.apps, of, log: &self.log, deadline };
+        let build = Build { apps: &self.apps, app, log: &self.log, deadline };
         let machine = build.machine(&self.record).await?;
         fault::point("control.deploy.machine").await;
         let built = build.run(machine, &self.record).await?;
@@ -123,8 +122,8 @@ impl Deploy {
     }
 
     /// From here on requests go to the new version.
-    async fn switch(&mut self, of: &AppRecord, machines: Vec<Machine>) -> Result<(), BuildError> {
-        let before = self.apps.store.app(None, of.id.as_str()).await.map_err(Error::from)?.active;
+    async fn switch(&mut self, app: &AppRecord, machines: Vec<Machine>) -> Result<(), BuildError> {
+        let before = self.apps.store.app(None, app.id.as_str()).await.map_err(Error::from)?.active;
         if !self.apps.activity.switch(&self.record.id) {
             return Err(BuildError::Step("the deployment was stopped".to_owned()));
         }
@@ -142,25 +141,25 @@ impl Deploy {
         self.apps.sandboxes.names_changed();
         self.log.say("live").await;
         if let Some(before) = before.filter(|before| *before != self.record.id) {
-            self.retire(of, &before).await;
+            self.retire(app, &before).await;
         }
         Ok(())
     }
 
     /// The old version gets no more requests: it ends those it has and falls asleep, to be kept for a rollback. Machines that are
     /// too many are not kept, so their requests are waited for here.
-    async fn retire(&self, of: &AppRecord, before: &DeploymentId) {
-        let Ok(old) = self.apps.store.deployment(&of.id, before).await else { return };
+    async fn retire(&self, app: &AppRecord, before: &DeploymentId) {
+        let Ok(old) = self.apps.store.deployment(&app.id, before).await else { return };
         let is_surplus = self.record.shares_machines(&old);
         let left = old.spec.machines().filter(|id| !self.record.spec.machines().any(|new| new == *id));
         let retired = left.map(|id| async move {
-            let machine = machine::open(&self.apps.sandboxes, of, id).await?;
+            let machine = machine::open(&self.apps.sandboxes, app, id).await?;
             if is_surplus { machine.sleep().await } else { machine.set_idle(DRAIN_IDLE_SECONDS).await }
         });
         for retired in join_all(retired).await {
             let retired: Result<()> = retired;
             if let Err(error) = retired {
-                tracing::info!(app = %of.id, %error, "an old machine is told later when to sleep");
+                tracing::info!(app = %app.id, %error, "an old machine is told later when to sleep");
             }
         }
     }
@@ -236,24 +235,6 @@ fn sentence(error: &BuildError) -> String {
     error.to_string()
 }
 
-/// Changes an app's settings, also if others do at the same time.
-pub(crate) async fn change(
-    apps: &Apps,
-    id: &pandastack_types::AppId,
-    mut change: impl FnMut(&mut AppRecord),
-) -> Result<AppRecord> {
-    for _ in 0..PUT_TRIES {
-        let mut record = apps.store.app(None, id.as_str()).await?;
-        change(&mut record);
-        record.updated_at = now();
-        if apps.store.put_app(&record).await? {
-            record.revision += 1;
-            return Ok(record);
-        }
-    }
-    Err(Error::conflict("other requests are changing the app; try again"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -262,13 +243,13 @@ mod tests {
     #[test]
     fn what_is_over_stays_as_it_ended() {
         use DeploymentStatus as S;
-        let of = AppRecord::new(
+        let app = AppRecord::new(
             pandastack_types::WorkspaceId::default_workspace(),
             "a".to_owned(),
             AppSpec::default(),
             now(),
         );
-        let stored = |status| DeploymentRecord { status, ..DeploymentRecord::queued(&of, "api", now()) };
+        let stored = |status| DeploymentRecord { status, ..DeploymentRecord::queued(&app, "api", now()) };
         for status in [S::Queued, S::Building, S::Deploying] {
             let ended = ended(stored(status), S::Failed, "no room").unwrap();
             assert_eq!((ended.status, ended.spec.error.as_deref()), (S::Failed, Some("no room")));

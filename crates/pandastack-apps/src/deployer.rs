@@ -1,7 +1,7 @@
 //! Whose turn it is: one deployment at a time per app, the newest wins.
 //!
-//! A live version that lost a machine (its host was restarted, say), or should have more or fewer, is mended by a deployment of its
-//! own ([`mend`]).
+//! A live version that lost a machine (its host was restarted, say), or should have more or fewer, is reconciled by a deployment of its
+//! own ([`reconcile`]).
 //!
 //! Those that build take turns among themselves: a rollback, a restart and a recovery wait for nobody's build.
 //!
@@ -22,7 +22,7 @@ use pandastack_types::{AppId, DeploymentId, Result};
 
 use crate::activity::Stop;
 use crate::state::Apps;
-use crate::{deploy, log, mend, removal, tidy};
+use crate::{deploy, log, reconcile, removal, tidy};
 
 /// How often a deployment is begun before it fails.
 const ATTEMPTS_MAX: u32 = 3;
@@ -57,7 +57,7 @@ async fn look(apps: &Arc<Apps>, is_tidied: &mut bool) -> Result<()> {
     }
     tidy_left(apps).await;
     removal::sweep(apps).await?;
-    mend::all(apps).await?;
+    reconcile::all(apps).await?;
     begin_due(apps).await
 }
 
@@ -214,7 +214,7 @@ mod tests {
     use super::*;
     use pandastack_store::apps::record::{AppRecord, AppSpec};
 
-    fn of() -> AppRecord {
+    fn app() -> AppRecord {
         AppRecord::new(
             pandastack_types::WorkspaceId::default_workspace(),
             "a".to_owned(),
@@ -225,15 +225,15 @@ mod tests {
 
     #[test]
     fn who_builds_nothing_waits_for_no_build_and_the_oldest_goes_first() {
-        let of = of();
+        let app = app();
         let queued = |seconds: i64| {
-            let at = of.created_at.checked_add(jiff::SignedDuration::from_secs(seconds)).unwrap();
-            DeploymentRecord::queued(&of, "api", at)
+            let at = app.created_at.checked_add(jiff::SignedDuration::from_secs(seconds)).unwrap();
+            DeploymentRecord::queued(&app, "api", at)
         };
         let built = queued(0);
         let returning = |seconds: i64| DeploymentRecord {
             created_at: queued(seconds).created_at,
-            ..DeploymentRecord::returning_to(&of, &built, "rollback", now())
+            ..DeploymentRecord::returning_to(&app, &built, "rollback", now())
         };
         let ids = |some: &[DeploymentRecord]| some.iter().map(|one| one.id.clone()).collect::<Vec<_>>();
         let all = [queued(3), queued(1), returning(4), queued(2)];
@@ -251,9 +251,9 @@ mod tests {
 
     #[test]
     fn what_nobody_works_on_begins_again_a_few_times() {
-        let of = of();
+        let app = app();
         let left = |attempts| {
-            let mut left = DeploymentRecord::queued(&of, "api", now());
+            let mut left = DeploymentRecord::queued(&app, "api", now());
             (left.status, left.spec.attempts) = (DeploymentStatus::Building, attempts);
             taken_up(left)
         };

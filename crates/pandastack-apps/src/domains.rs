@@ -14,7 +14,7 @@ use pandastack_types::api::{AddAppDomain, AppDomain, AppDomainList, DnsRecord};
 use pandastack_types::{Error, ErrorBody, Result};
 
 use crate::check;
-use crate::routes::OfApp;
+use crate::path::AppPath;
 use crate::state::Apps;
 
 /// The host name of an app, as the caller would reach it.
@@ -52,11 +52,11 @@ fn shown(headers: &HeaderMap, app: &AppRecord, record: DomainRecord) -> AppDomai
 pub async fn add(
     State(apps): State<Arc<Apps>>,
     caller: Caller,
-    of: OfApp,
+    path: AppPath,
     headers: HeaderMap,
     JsonBody(wanted): JsonBody<AddAppDomain>,
 ) -> ApiResult<(StatusCode, Json<AppDomain>)> {
-    let record = of.find_own(&apps, &caller).await?;
+    let record = path.find_own(&apps, &caller).await?;
     let own = own_host(&headers, &record);
     let own = own.split_once('.').map_or("localhost", |(_, own)| own);
     let domain = check::domain(&wanted.domain, own)?;
@@ -72,10 +72,10 @@ pub async fn add(
 }
 
 /// Refuses the address of another app, by whatever name the caller reached the API: it is known from deployments of that app.
-async fn refuse_address(apps: &Apps, of: &AppRecord, domain: &str) -> Result<()> {
+async fn refuse_address(apps: &Apps, app: &AppRecord, domain: &str) -> Result<()> {
     let label = domain.split('.').next().unwrap_or_default();
     let other = match apps.store.app(None, label).await {
-        Ok(other) if other.id != of.id => other,
+        Ok(other) if other.id != app.id => other,
         Ok(_) | Err(StoreError::NotFound { .. }) => return Ok(()),
         Err(error) => return Err(error.into()),
     };
@@ -97,10 +97,10 @@ fn leads_to(url: &str, host: &str) -> bool {
 pub async fn list(
     State(apps): State<Arc<Apps>>,
     caller: Caller,
-    of: OfApp,
+    path: AppPath,
     headers: HeaderMap,
 ) -> ApiResult<Json<AppDomainList>> {
-    let record = of.find(&apps, &caller).await?;
+    let record = path.find(&apps, &caller).await?;
     let domains = apps.store.domains(&record.id).await?;
     Ok(Json(AppDomainList {
         domains: domains.into_iter().map(|one| shown(&headers, &record, one)).collect(),
@@ -114,22 +114,22 @@ pub async fn list(
 pub async fn show(
     State(apps): State<Arc<Apps>>,
     caller: Caller,
-    of: OfApp,
+    path: AppPath,
     headers: HeaderMap,
 ) -> ApiResult<Json<AppDomain>> {
-    let record = of.find(&apps, &caller).await?;
+    let record = path.find(&apps, &caller).await?;
     let domains = apps.store.domains(&record.id).await?;
-    let found = domains.into_iter().find(|one| one.domain == of.second.to_ascii_lowercase());
-    let found = found.ok_or_else(|| Error::not_found("domain", &of.second))?;
+    let found = domains.into_iter().find(|one| one.domain == path.second.to_ascii_lowercase());
+    let found = found.ok_or_else(|| Error::not_found("domain", &path.second))?;
     Ok(Json(shown(&headers, &record, found)))
 }
 
 /// Take a name away.
 #[utoipa::path(delete, path = "/v1/apps/{id}/domains/{domain}", tag = "apps",
     params(("id" = String, Path), ("domain" = String, Path)), responses((status = 204), (status = 404, body = ErrorBody)))]
-pub async fn remove(State(apps): State<Arc<Apps>>, caller: Caller, of: OfApp) -> ApiResult<StatusCode> {
-    let record = of.find(&apps, &caller).await?;
-    apps.store.delete_domain(&record.id, &of.second.to_ascii_lowercase()).await?;
+pub async fn remove(State(apps): State<Arc<Apps>>, caller: Caller, path: AppPath) -> ApiResult<StatusCode> {
+    let record = path.find(&apps, &caller).await?;
+    apps.store.delete_domain(&record.id, &path.second.to_ascii_lowercase()).await?;
     apps.sandboxes.names_changed();
     Ok(StatusCode::NO_CONTENT)
 }

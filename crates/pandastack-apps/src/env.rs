@@ -14,8 +14,8 @@ use pandastack_types::api::{
 };
 use pandastack_types::{Error, ErrorBody, Result};
 
-use crate::deploy::change;
-use crate::routes::OfApp;
+use crate::change::change;
+use crate::path::AppPath;
 use crate::state::Apps;
 use crate::view::MASK;
 use crate::{check, dotenv};
@@ -42,8 +42,12 @@ pub(crate) fn note(key: &str, stage: EnvStage) -> String {
 /// Variables of an app; secrets are masked.
 #[utoipa::path(get, path = "/v1/apps/{id}/env", tag = "apps", params(("id" = String, Path)), responses(
     (status = 200, body = AppEnvList), (status = 404, body = ErrorBody)))]
-pub async fn list(State(apps): State<Arc<Apps>>, caller: Caller, of: OfApp) -> ApiResult<Json<AppEnvList>> {
-    let record = of.find(&apps, &caller).await?;
+pub async fn list(
+    State(apps): State<Arc<Apps>>,
+    caller: Caller,
+    path: AppPath,
+) -> ApiResult<Json<AppEnvList>> {
+    let record = path.find(&apps, &caller).await?;
     Ok(Json(shown(record.spec.env)))
 }
 
@@ -117,10 +121,10 @@ pub(crate) fn was_set(env: &BTreeMap<String, EnvEntry>, key: String) -> Result<J
 pub async fn set(
     State(apps): State<Arc<Apps>>,
     caller: Caller,
-    of: OfApp,
+    path: AppPath,
     JsonBody(wanted): JsonBody<SetAppEnv>,
 ) -> ApiResult<Json<AppEnvSet>> {
-    let (record, key) = (of.find_own(&apps, &caller).await?, of.second);
+    let (record, key) = (path.find_own(&apps, &caller).await?, path.second);
     let SetAppEnv { value, secret, scope, stage } = wanted;
     let kind = Kind { secret, scope, stage };
     let put = |spec: &mut AppSpec| {
@@ -134,13 +138,13 @@ pub async fn set(
 /// Remove a variable.
 #[utoipa::path(delete, path = "/v1/apps/{id}/env/{key}", tag = "apps", params(("id" = String, Path), ("key" = String, Path)),
     responses((status = 204), (status = 404, body = ErrorBody)))]
-pub async fn remove(State(apps): State<Arc<Apps>>, caller: Caller, of: OfApp) -> ApiResult<StatusCode> {
-    let record = of.find_own(&apps, &caller).await?;
-    if !record.spec.env.contains_key(&of.second) {
-        return Err(Error::not_found("variable", &of.second).into());
+pub async fn remove(State(apps): State<Arc<Apps>>, caller: Caller, path: AppPath) -> ApiResult<StatusCode> {
+    let record = path.find_own(&apps, &caller).await?;
+    if !record.spec.env.contains_key(&path.second) {
+        return Err(Error::not_found("variable", &path.second).into());
     }
     change(&apps, &record.id, |record| {
-        record.spec.env.remove(&of.second);
+        record.spec.env.remove(&path.second);
     })
     .await?;
     Ok(StatusCode::NO_CONTENT)
@@ -154,10 +158,10 @@ pub async fn remove(State(apps): State<Arc<Apps>>, caller: Caller, of: OfApp) ->
 pub async fn import(
     State(apps): State<Arc<Apps>>,
     caller: Caller,
-    of: OfApp,
+    path: AppPath,
     JsonBody(wanted): JsonBody<ImportAppEnv>,
 ) -> ApiResult<Json<AppEnvImported>> {
-    let record = of.find_own(&apps, &caller).await?;
+    let record = path.find_own(&apps, &caller).await?;
     let ImportAppEnv { dotenv, secret, scope, stage } = wanted;
     let (pairs, kind) = (dotenv::parse(&dotenv)?, Kind { secret, scope, stage });
     let put = |spec: &mut AppSpec| {

@@ -16,10 +16,10 @@ use pandastack_store::apps::record::{AppRecord, AppSpec};
 use pandastack_types::Result;
 use url::Url;
 
-use crate::deploy::change;
+use crate::change::change;
+use crate::command::shell;
 use crate::deploy_key;
 use crate::machine::Machine;
-use crate::source::shell;
 use crate::state::Apps;
 
 /// Prepares git. What it needs for one fetch is in a directory that is gone when the shell ends; the token comes by the
@@ -236,23 +236,23 @@ pub(crate) fn ssh_host(spec: &AppSpec) -> Option<String> {
 }
 
 /// The key that an app shows, if it has a repository by ssh and is no preview of a fork.
-pub(crate) fn private_key(apps: &Apps, of: &AppRecord) -> Option<String> {
-    ssh_host(&of.spec)?;
-    if of.spec.pull.as_ref().is_some_and(|pull| pull.fork) {
+pub(crate) fn private_key(apps: &Apps, app: &AppRecord) -> Option<String> {
+    ssh_host(&app.spec)?;
+    if app.spec.pull.as_ref().is_some_and(|pull| pull.fork) {
         return None;
     }
-    let owner = of.preview_of.as_ref().unwrap_or(&of.id);
-    of.spec.git_deploy_key.clone().or_else(|| deploy_key::derived(&apps.sandboxes.link, owner))
+    let owner = app.preview_of.as_ref().unwrap_or(&app.id);
+    app.spec.git_deploy_key.clone().or_else(|| deploy_key::derived(&apps.sandboxes.link, owner))
 }
 
 /// What a repository's host is given so that it knows the app.
-pub(crate) fn public_key(apps: &Apps, of: &AppRecord) -> Option<String> {
-    private_key(apps, of).as_deref().and_then(deploy_key::public_of)
+pub(crate) fn public_key(apps: &Apps, app: &AppRecord) -> Option<String> {
+    private_key(apps, app).as_deref().and_then(deploy_key::public_of)
 }
 
 /// Variables of the programs above. The error says why there can be no fetch.
-pub(crate) fn variables(apps: &Apps, of: &AppRecord) -> Result<BTreeMap<String, String>, String> {
-    let Some(repository) = repository(&of.spec) else {
+pub(crate) fn variables(apps: &Apps, app: &AppRecord) -> Result<BTreeMap<String, String>, String> {
+    let Some(repository) = repository(&app.spec) else {
         return Err("the app has no repository; set git_url".to_owned());
     };
     let mut env = BTreeMap::new();
@@ -261,19 +261,19 @@ pub(crate) fn variables(apps: &Apps, of: &AppRecord) -> Result<BTreeMap<String, 
         Repository::Web(url) => {
             set("GIT_URL", url.as_str());
             set("GIT_ORIGIN", &url.origin().ascii_serialization());
-            set("GIT_TOKEN", of.spec.git_token.as_deref().unwrap_or_default());
+            set("GIT_TOKEN", app.spec.git_token.as_deref().unwrap_or_default());
             set("PROTOCOLS", "http:https");
             set("FETCH_HINT", "check that the branch exists; a private repository needs a git_token");
         }
         Repository::Ssh { text, host, .. } => {
-            let Some(key) = private_key(apps, of) else {
+            let Some(key) = private_key(apps, app) else {
                 return Err(
                     "pull requests from forks are fetched without the app's key, so SSH does not work; set \
                             git_url to the https URL of the repository"
                         .to_owned(),
                 );
             };
-            let known = known_hosts(&of.spec);
+            let known = known_hosts(&app.spec);
             let public = deploy_key::public_of(&key).unwrap_or_else(|| "the configured key".to_owned());
             set("GIT_URL", text);
             set("DEPLOY_KEY", key.trim_end());
@@ -299,8 +299,8 @@ fn known_hosts(spec: &AppSpec) -> Option<&str> {
 }
 
 /// After the first connection: notes the key that the host showed. `true` if it was the first.
-pub(crate) async fn pin_host(apps: &Arc<Apps>, of: &AppRecord, machine: &Machine) -> Result<bool> {
-    if ssh_host(&of.spec).is_none() || known_hosts(&of.spec).is_some() {
+pub(crate) async fn pin_host(apps: &Arc<Apps>, app: &AppRecord, machine: &Machine) -> Result<bool> {
+    if ssh_host(&app.spec).is_none() || known_hosts(&app.spec).is_some() {
         return Ok(false);
     }
     let read = shell(r#"head -c "$MAX" /srv/known_hosts"#, &[("MAX", KNOWN_HOSTS_BYTES)]);
@@ -308,10 +308,10 @@ pub(crate) async fn pin_host(apps: &Arc<Apps>, of: &AppRecord, machine: &Machine
     if shown.trim().is_empty() {
         return Ok(false);
     }
-    let owner = of.preview_of.as_ref().unwrap_or(&of.id);
+    let owner = app.preview_of.as_ref().unwrap_or(&app.id);
     change(apps, owner, |record| {
         // Somebody may have given the app another repository meanwhile.
-        if ssh_host(&record.spec) == ssh_host(&of.spec) {
+        if ssh_host(&record.spec) == ssh_host(&app.spec) {
             record.spec.git_known_hosts_seen = Some(shown.clone());
         }
     })

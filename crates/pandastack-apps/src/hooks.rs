@@ -34,16 +34,12 @@ use serde::Deserialize;
 use sha2::Sha256;
 use subtle::ConstantTimeEq;
 
-use crate::deploy::change;
-use crate::pulls::{self, Pull};
-use crate::routes::queued;
+use crate::change::change;
+use crate::delivery::{delivery, header};
+use crate::pulls::{self, Pull, SKIP};
+use crate::queue::queued;
 use crate::state::Apps;
 use crate::{check, poller, preview_repos, previews};
-
-/// Bytes of a delivery's name that are kept.
-const DELIVERY_BYTES_MAX: usize = 200;
-/// Says in a commit's message that it is not deployed.
-pub(crate) const SKIP: [&str; 4] = ["[skip ci]", "[ci skip]", "[skip deploy]", "[deploy skip]"];
 
 /// Outside of what needs an API key: the secret is the proof.
 pub fn routes<S>(apps: &Arc<Apps>) -> Router<S> {
@@ -104,23 +100,23 @@ pub async fn hook(
         Some(GitHost::Github) => preview_repos::note(&apps, record, &payload(&parts.headers, &body)).await?,
         _ => record,
     };
-    let told = match told(&parts.headers, &body, &record)? {
-        Told::Nothing(why) => return Ok(ignored(why)),
-        told => told,
+    let event = match event_of(&parts.headers, &body, &record)? {
+        HookEvent::Ignored(why) => return Ok(ignored(why)),
+        event => event,
     };
     let owner = Arc::clone(&apps);
-    Ok(apps.sandboxes.owned(async move { take_once(&owner, &record, told, &parts.headers).await }).await?)
+    Ok(apps.sandboxes.owned(async move { take_once(&owner, &record, event, &parts.headers).await }).await?)
 }
 
 /// Carries out a delivery that was not before. One that fails may come again.
 async fn take_once(
     apps: &Arc<Apps>,
     record: &AppRecord,
-    told: Told,
+    event: HookEvent,
     headers: &HeaderMap,
 ) -> Result<(StatusCode, Json<HookAnswer>)> {
-    let Some(delivery) = delivery(headers) else { return note_and_take(apps, record, told, headers).await };
-    let Some(_taking) = apps.activity.taking(&record.id, &delivery) else {
+    let Some(delivery) = delivery(headers) else { return note_and_take(apps, record, event, headers).await };
+    let Some(_taking) = apps.activity.begin_delivery(&record.id, &delivery) else {
         // Not a success: the attempt under way may fail, and its host would not send the delivery again.
         let message = "this delivery is already being processed; send it again to see its outcome";
         return Err(Error::new(ErrorCode::Unavailable, message));
@@ -129,7 +125,7 @@ async fn take_once(
         return Ok(ignored("this delivery was already processed".to_owned()));
     }
     fault::point("control.hook.proved").await;
-    let taken = note_and_take(apps, record, told, headers).await?;
+    let taken = note_and_take(apps, record, event, headers).await?;
     fault::point("control.hook.taken").await;
     apps.store.note_delivery(&record.id, &delivery, now()).await?;
     Ok(taken)
@@ -138,26 +134,26 @@ async fn take_once(
 async fn note_and_take(
     apps: &Arc<Apps>,
     record: &AppRecord,
-    told: Told,
+    event: HookEvent,
     headers: &HeaderMap,
 ) -> Result<(StatusCode, Json<HookAnswer>)> {
     note_host(apps, record, headers).await?;
-    take(apps, record, told, headers).await
+    take(apps, record, event, headers).await
 }
 
 /// Carries out what a delivery says.
 async fn take(
     apps: &Arc<Apps>,
     record: &AppRecord,
-    told: Told,
+    event: HookEvent,
     headers: &HeaderMap,
 ) -> Result<(StatusCode, Json<HookAnswer>)> {
-    match told {
-        Told::Nothing(why) => Ok(ignored(why)),
-        Told::Pull(pull) => {
-            previews::take(apps, record, pull, headers).await.map(|(status, told)| (status, Json(told)))
+    match event {
+        HookEvent::Ignored(why) => Ok(ignored(why)),
+        HookEvent::Pull(pull) => {
+            previews::take(apps, record, pull, headers).await.map(|(status, answer)| (status, Json(answer)))
         }
-        Told::Push(push) => {
+        HookEvent::Push(push) => {
             check::git_ref(&push.after)?;
             let mut new = DeploymentRecord::queued(record, "push", now());
             new.spec.git_ref = Some(push.after.clone());
@@ -175,8 +171,8 @@ async fn take(
                 ));
             }
             let (status, Json(deployment)) = queued(apps, new);
-            let told = HookAnswer { deployment_id: Some(deployment.id), preview: None, ignored: None };
-            Ok((status, Json(told)))
+            let answer = HookAnswer { deployment_id: Some(deployment.id), preview: None, ignored: None };
+            Ok((status, Json(answer)))
         }
     }
 }
@@ -217,10 +213,6 @@ fn ignored(why: String) -> (StatusCode, Json<HookAnswer>) {
     (StatusCode::OK, Json(HookAnswer { deployment_id: None, preview: None, ignored: Some(why) }))
 }
 
-fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
-    headers.get(name).and_then(|value| value.to_str().ok())
-}
-
 /// Whether who sent it knows the secret. Any one proof is enough, and none is not.
 fn is_proved(headers: &HeaderMap, secret: &str, body: &[u8]) -> bool {
     if let Some(token) = header(headers, "x-gitlab-token") {
@@ -241,23 +233,16 @@ fn from_hex(text: &str) -> Option<Vec<u8>> {
     (0..text.len()).step_by(2).map(|at| u8::from_str_radix(text.get(at..at + 2)?, 16).ok()).collect()
 }
 
-/// What its host calls a delivery.
-pub(crate) fn delivery(headers: &HeaderMap) -> Option<String> {
-    let names = ["x-github-delivery", "x-gitea-delivery", "x-gitlab-event-uuid"];
-    let found = names.into_iter().find_map(|name| header(headers, name))?;
-    Some(found.chars().take(DELIVERY_BYTES_MAX).collect())
-}
-
 #[derive(Debug, PartialEq)]
-enum Told {
+enum HookEvent {
     Push(Push),
     Pull(Pull),
-    Nothing(String),
+    Ignored(String),
 }
 
 /// What a delivery means for an app.
-fn told(headers: &HeaderMap, body: &[u8], app: &AppRecord) -> Result<Told> {
-    let nothing = |why: &str| Ok(Told::Nothing(why.to_owned()));
+fn event_of(headers: &HeaderMap, body: &[u8], app: &AppRecord) -> Result<HookEvent> {
+    let nothing = |why: &str| Ok(HookEvent::Ignored(why.to_owned()));
     let names = ["x-github-event", "x-gitea-event", "x-gitlab-event"];
     let event = names.into_iter().find_map(|name| header(headers, name));
     match event {
@@ -274,15 +259,15 @@ fn told(headers: &HeaderMap, body: &[u8], app: &AppRecord) -> Result<Told> {
     let pull = match event.unwrap_or_default() {
         "push" | "Push Hook" => {
             let push = serde_json::from_slice(&payload).map_err(unreadable)?;
-            return Ok(of_push(push, app));
+            return Ok(push_event(push, app));
         }
         "pull_request" | "pull_request_sync" => pulls::from_github(&payload),
         "Merge Request Hook" => pulls::from_gitlab(&payload),
-        other => return Ok(Told::Nothing(format!("`{other}` is not a push or a pull request"))),
+        other => return Ok(HookEvent::Ignored(format!("`{other}` is not a push or a pull request"))),
     };
     Ok(match pull.map_err(unreadable)? {
-        Ok(pull) => pulls::unwanted(&app.spec, &pull).map_or(Told::Pull(pull), Told::Nothing),
-        Err(why) => Told::Nothing(why),
+        Ok(pull) => pulls::unwanted(&app.spec, &pull).map_or(HookEvent::Pull(pull), HookEvent::Ignored),
+        Err(why) => HookEvent::Ignored(why),
     })
 }
 
@@ -299,13 +284,13 @@ fn payload<'a>(headers: &HeaderMap, body: &'a [u8]) -> Cow<'a, [u8]> {
 }
 
 /// What a push means for an app.
-fn of_push(push: Push, app: &AppRecord) -> Told {
-    let nothing = |why: &str| Told::Nothing(why.to_owned());
+fn push_event(push: Push, app: &AppRecord) -> HookEvent {
+    let nothing = |why: &str| HookEvent::Ignored(why.to_owned());
     let Some(branch) = push.reference.strip_prefix("refs/heads/") else {
         return nothing("not a push to a branch");
     };
     if branch != app.spec.branch() {
-        return Told::Nothing(format!(
+        return HookEvent::Ignored(format!(
             "pushed to `{branch}`, not to the app's branch `{}`",
             app.spec.branch()
         ));
@@ -318,7 +303,7 @@ fn of_push(push: Push, app: &AppRecord) -> Told {
     if head.is_some_and(|head| SKIP.iter().any(|skip| head.message.contains(skip))) {
         return nothing("the commit message says to skip it");
     }
-    Told::Push(push)
+    HookEvent::Push(push)
 }
 
 #[cfg(test)]
@@ -369,11 +354,11 @@ mod tests {
 
     #[track_caller]
     fn check(lines: &[(&'static str, &str)], body: &str, expect: Result<&str, &str>) {
-        let told = told(&headers(lines), body.as_bytes(), &app()).unwrap();
-        match (told, expect) {
-            (Told::Push(push), Ok(commit)) => assert_eq!(push.after, commit),
-            (Told::Nothing(why), Err(part)) => assert!(why.contains(part), "{why}"),
-            (told, _) => panic!("{body}: {told:?}"),
+        let event = event_of(&headers(lines), body.as_bytes(), &app()).unwrap();
+        match (event, expect) {
+            (HookEvent::Push(push), Ok(commit)) => assert_eq!(push.after, commit),
+            (HookEvent::Ignored(why), Err(part)) => assert!(why.contains(part), "{why}"),
+            (event, _) => panic!("{body}: {event:?}"),
         }
     }
 
@@ -398,8 +383,8 @@ mod tests {
             "payload=%7B%22ref%22%3A%22refs%2Fheads%2Fmain%22%2C%22after%22%3A%22abc%22%7D",
             Ok("abc"),
         );
-        assert!(told(&headers(&github), b"{", &app()).is_err());
-        assert!(told(&headers(&[]), b"{}", &app()).is_err());
+        assert!(event_of(&headers(&github), b"{", &app()).is_err());
+        assert!(event_of(&headers(&[]), b"{}", &app()).is_err());
     }
 
     #[test]

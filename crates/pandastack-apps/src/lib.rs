@@ -13,15 +13,16 @@
 //! | module | owns |
 //! |---|---|
 //! | `record`, `store` | what is written down, in `pandastack-store` |
-//! | `routes`, `settings`, `upload`, `env`, `dotenv`, `domains`, `runtime_logs`, `usage`, `awake`, `hooks`, `view`, `check` | the API |
-//! | `databases`, `database_way` | databases of apps, and how their machines reach them |
-//! | `pulls`, `previews` | what pull requests say, and what becomes of them |
+//! | `routes`, `settings`, `upload`, `env`, `dotenv`, `domains`, `runtime_logs`, `usage`, `awake`, `hooks`, `path`, `view`, `check` | the API |
+//! | `databases`, `attached_databases`, `database_connector` | databases of apps, and the way to them |
+//! | `state`, `activity` | what the service holds; what this process does right now |
+//! | `pulls`, `previews`, `preview_settings` | what pull requests say, and what becomes of them |
 //! | `preview_repos`, `preview_env` | what is said of the previews of a whole repository |
 //! | `deployer`, `deploy` | whose turn it is; the steps of one deployment |
-//! | `source`, `says`, `build`, `serve` | those steps, each in machines |
-//! | `mend` | as many machines as was said: replaces what was lost, follows a change of their number |
+//! | `source`, `source_config`, `build`, `serve` | those steps, each in machines |
+//! | `reconcile` | as many machines as was said: replaces what was lost, follows a change of their number |
 //! | `git`, `deploy_key` | where repositories are, and what proves that an app may read them |
-//! | `machine`, `output`, `log`, `room` | calls to a machine, what it says, and what it lacks |
+//! | `machine`, `command`, `log`, `shortage` | calls to a machine, what it says, and what it lacks |
 //! | `poller` | looking at repositories whose host tells nothing |
 //! | `commit_status`, `reporter` | telling a repository's host how deployments go |
 //! | `tidy`, `removal` | which machines and snapshots an app needs; the rest is deleted; and apps themselves |
@@ -40,10 +41,14 @@ mod activity;
 mod attached_databases;
 pub mod awake;
 mod build;
+mod build_error;
+mod change;
 mod check;
+mod command;
 mod commit_status;
-pub mod database_way;
+pub mod database_connector;
 pub mod databases;
+mod delivery;
 mod deploy;
 mod deploy_key;
 pub mod deployer;
@@ -55,22 +60,26 @@ mod health;
 pub mod hooks;
 mod log;
 mod machine;
-mod mend;
 pub mod names;
+mod path;
 pub mod poller;
 pub mod preview_env;
+mod preview_name;
 pub mod preview_repos;
+mod preview_settings;
 pub mod previews;
 mod pulls;
+mod queue;
+mod reconcile;
 mod removal;
 pub mod reporter;
-mod room;
 pub mod routes;
 pub mod runtime_logs;
-mod says;
 mod serve;
 pub mod settings;
+mod shortage;
 mod source;
+mod source_config;
 mod state;
 mod tidy;
 pub mod upload;

@@ -138,10 +138,10 @@ impl Reader {
                 return None;
             }
             self.news.mark_unchanged();
-            let (of, id) = (&self.deployment.app, &self.deployment.id);
+            let (app, id) = (&self.deployment.app, &self.deployment.id);
             // Looked at before the lines: what was written before the end is then seen. Whoever works on it ends last.
             let under_way = self.apps.activity.is_running(id)
-                || self.apps.store.deployment(of, id).await.is_ok_and(|now| now.status.is_under_way());
+                || self.apps.store.deployment(app, id).await.is_ok_and(|now| now.status.is_under_way());
             let lines = self.apps.store.log_lines(id, self.next, LINES_READ_MAX).await.unwrap_or_default();
             if !lines.is_empty() {
                 self.next += lines.len() as u64;

@@ -45,15 +45,15 @@ pub(crate) enum Purpose {
 /// Makes one, from a snapshot if there is one.
 pub(crate) async fn create(
     sandboxes: &Arc<Sandboxes>,
-    of: &AppRecord,
+    app: &AppRecord,
     from: Option<&SnapshotId>,
     purpose: Purpose,
 ) -> Result<Machine> {
-    let template = from.is_none().then(|| of.spec.template.clone());
+    let template = from.is_none().then(|| app.spec.template.clone());
     let mut request = CreateSandbox { template, from_snapshot: from.cloned(), ..CreateSandbox::default() };
     // A snapshot has the size of the machine it shows.
     if from.is_none() {
-        (request.cpu, request.memory_mb) = (of.spec.cpu, of.spec.memory_mb);
+        (request.cpu, request.memory_mb) = (app.spec.cpu, app.spec.memory_mb);
     }
     match purpose {
         Purpose::Build => {
@@ -66,13 +66,13 @@ pub(crate) async fn create(
             request.idle_timeout_seconds = Some(idle_seconds);
         }
     }
-    let spec = MachineSpec { workspace: of.workspace.clone(), request };
-    sandboxes.create(owner_of(&of.id), spec, Patience::Long).await
+    let spec = MachineSpec { workspace: app.workspace.clone(), request };
+    sandboxes.create(owner_of(&app.id), spec, Patience::Long).await
 }
 
 /// Opens one that exists.
-pub(crate) async fn open(sandboxes: &Arc<Sandboxes>, of: &AppRecord, id: &SandboxId) -> Result<Machine> {
-    sandboxes.open(&of.workspace, id).await
+pub(crate) async fn open(sandboxes: &Arc<Sandboxes>, app: &AppRecord, id: &SandboxId) -> Result<Machine> {
+    sandboxes.open(&app.workspace, id).await
 }
 
 /// Ends what builds left running: steps that were cut off, and what others started and did not wait for.

@@ -17,10 +17,10 @@ use pandastack_store::clock::now;
 use pandastack_types::{AppId, Error, Result};
 use tokio::time::Instant;
 
+use crate::command::step;
 use crate::commit_status::is_commit;
 use crate::git::{self, KEEP_HOSTS, PREPARE};
 use crate::machine::{self, Purpose};
-use crate::source::step;
 use crate::state::Apps;
 
 /// What began a deployment.
@@ -93,9 +93,9 @@ async fn polled(apps: &Apps) -> Result<Vec<AppRecord>> {
 }
 
 async fn look_at(apps: &Arc<Apps>, due: Vec<AppRecord>) {
-    let looks = futures::stream::iter(due).for_each_concurrent(POLLS_AT_ONCE, |of| async move {
-        if let Err(error) = look(apps, &of).await {
-            tracing::info!(app = %of.id, %error, "a repository could not be looked at; again at its next time");
+    let looks = futures::stream::iter(due).for_each_concurrent(POLLS_AT_ONCE, |app| async move {
+        if let Err(error) = look(apps, &app).await {
+            tracing::info!(app = %app.id, %error, "a repository could not be looked at; again at its next time");
         }
     });
     tokio::select! {
@@ -105,10 +105,10 @@ async fn look_at(apps: &Arc<Apps>, due: Vec<AppRecord>) {
 }
 
 /// Looks at one repository and deploys what is new.
-async fn look(apps: &Arc<Apps>, of: &AppRecord) -> Result<()> {
-    let commit = head_of(apps, of).await?;
-    let all = apps.store.deployments(&of.id).await?;
-    let mut new = DeploymentRecord::queued(of, TRIGGER, now());
+async fn look(apps: &Arc<Apps>, app: &AppRecord) -> Result<()> {
+    let commit = head_of(apps, app).await?;
+    let all = apps.store.deployments(&app.id).await?;
+    let mut new = DeploymentRecord::queued(app, TRIGGER, now());
     new.spec.git_ref = Some(commit.clone());
     new.spec.git_commit = Some(commit.clone());
     new.spec.address = last_address(&all);
@@ -145,15 +145,15 @@ fn newest_from_repository(all: &[DeploymentRecord]) -> Option<&DeploymentRecord>
 }
 
 /// The commit of an app's branch.
-async fn head_of(apps: &Arc<Apps>, of: &AppRecord) -> Result<String> {
+async fn head_of(apps: &Arc<Apps>, app: &AppRecord) -> Result<String> {
     // A deployment that ends meanwhile may take the machine for one that nobody needs; then the next look finds out.
-    let mut env = git::variables(apps, of).map_err(Error::bad_request)?;
-    env.insert("GIT_BRANCH".to_owned(), of.spec.branch().to_owned());
-    let machine = machine::create(&apps.sandboxes, of, None, Purpose::Build).await?;
+    let mut env = git::variables(apps, app).map_err(Error::bad_request)?;
+    env.insert("GIT_BRANCH".to_owned(), app.spec.branch().to_owned());
+    let machine = machine::create(&apps.sandboxes, app, None, Purpose::Build).await?;
     let script = format!("{PREPARE}\n{LS_REMOTE}\n{KEEP_HOSTS}");
     let looked = async {
         let printed = machine.exec(&step(script, env, "/", LOOK_SECONDS_MAX).exec).await?;
-        git::pin_host(apps, of, &machine).await.map(|_| printed)
+        git::pin_host(apps, app, &machine).await.map(|_| printed)
     };
     let printed = looked.await;
     let removed =
@@ -163,7 +163,7 @@ async fn head_of(apps: &Arc<Apps>, of: &AppRecord) -> Result<String> {
     let line = printed.stdout.split_whitespace().next().unwrap_or_default();
     if printed.exit_code != 0 || !is_commit(line) {
         let said: String = printed.stderr.chars().filter(|c| !c.is_control()).take(200).collect();
-        return Err(Error::bad_request(format!("branch `{}` not found: {said}", of.spec.branch())));
+        return Err(Error::bad_request(format!("branch `{}` not found: {said}", app.spec.branch())));
     }
     Ok(line.to_owned())
 }

@@ -17,7 +17,7 @@ use pandastack_types::api::{
 use pandastack_types::{Error, ErrorBody, Result};
 
 use crate::env::{self, Kind};
-use crate::preview_repos::OfRepo;
+use crate::preview_repos::RepoPath;
 use crate::state::Apps;
 use crate::{check, dotenv};
 
@@ -45,9 +45,13 @@ async fn change(
 /// Variables that previews of a repository see; secrets are masked.
 #[utoipa::path(get, path = "/v1/repos/{repo}/preview-env", tag = "apps", operation_id = "list_preview_env",
     params(("repo" = GithubRepoId, Path)), responses((status = 200, body = AppEnvList), (status = 400, body = ErrorBody)))]
-pub async fn list(State(apps): State<Arc<Apps>>, caller: Caller, of: OfRepo) -> ApiResult<Json<AppEnvList>> {
+pub async fn list(
+    State(apps): State<Arc<Apps>>,
+    caller: Caller,
+    path: RepoPath,
+) -> ApiResult<Json<AppEnvList>> {
     let repos = apps.repos.preview_repos(&caller.workspace).await?;
-    let found = repos.into_iter().find(|repo| repo.id == of.id);
+    let found = repos.into_iter().find(|repo| repo.id == path.id);
     Ok(Json(env::shown(found.map(|repo| repo.env).unwrap_or_default())))
 }
 
@@ -58,11 +62,11 @@ pub async fn list(State(apps): State<Arc<Apps>>, caller: Caller, of: OfRepo) -> 
 pub async fn set(
     State(apps): State<Arc<Apps>>,
     caller: Caller,
-    of: OfRepo,
+    path: RepoPath,
     JsonBody(wanted): JsonBody<SetPreviewEnv>,
 ) -> ApiResult<Json<AppEnvSet>> {
-    let key = of.second;
-    let changed = change(&apps, &caller, of.id, |repo| {
+    let key = path.second;
+    let changed = change(&apps, &caller, path.id, |repo| {
         let entry = kind(wanted.secret).entry(repo.env.get(&key), wanted.value.clone());
         check::put_variable(&mut repo.env, &key, entry)
     });
@@ -74,9 +78,9 @@ pub async fn set(
 #[utoipa::path(delete, path = "/v1/repos/{repo}/preview-env/{key}", tag = "apps", operation_id = "delete_preview_env",
     params(("repo" = GithubRepoId, Path), ("key" = String, Path)),
     responses((status = 204), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
-pub async fn remove(State(apps): State<Arc<Apps>>, caller: Caller, of: OfRepo) -> ApiResult<StatusCode> {
-    let key = of.second;
-    change(&apps, &caller, of.id, |repo| match repo.env.remove(&key) {
+pub async fn remove(State(apps): State<Arc<Apps>>, caller: Caller, path: RepoPath) -> ApiResult<StatusCode> {
+    let key = path.second;
+    change(&apps, &caller, path.id, |repo| match repo.env.remove(&key) {
         Some(_) => Ok(()),
         None => Err(Error::not_found("variable", &key)),
     })
@@ -92,11 +96,11 @@ pub async fn remove(State(apps): State<Arc<Apps>>, caller: Caller, of: OfRepo) -
 pub async fn import(
     State(apps): State<Arc<Apps>>,
     caller: Caller,
-    of: OfRepo,
+    path: RepoPath,
     JsonBody(wanted): JsonBody<ImportPreviewEnv>,
 ) -> ApiResult<Json<AppEnvImported>> {
     let pairs = dotenv::parse(&wanted.dotenv)?;
-    let changed = change(&apps, &caller, of.id, |repo| {
+    let changed = change(&apps, &caller, path.id, |repo| {
         pairs.iter().try_for_each(|pair| {
             let entry = kind(wanted.secret).entry(repo.env.get(&pair.key), pair.value.clone());
             check::put_variable(&mut repo.env, &pair.key, entry).map_err(|error| pair.refused(error))

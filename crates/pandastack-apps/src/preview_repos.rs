@@ -24,7 +24,7 @@ use pandastack_types::api::{
 use pandastack_types::{Error, ErrorBody, ErrorCode, Result, WorkspaceId};
 use serde::Deserialize;
 
-use crate::deploy::change;
+use crate::change::change;
 use crate::state::Apps;
 use crate::{commit_status, git};
 
@@ -32,12 +32,12 @@ use crate::{commit_status, git};
 const NAME_CHARS_MAX: usize = 100;
 
 /// The repository of a path, and what comes after it.
-pub struct OfRepo {
+pub struct RepoPath {
     pub(crate) id: GithubRepoId,
     pub(crate) second: String,
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for OfRepo {
+impl<S: Send + Sync> FromRequestParts<S> for RepoPath {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> ApiResult<Self> {
@@ -90,9 +90,9 @@ pub async fn enable(
 #[utoipa::path(delete, path = "/v1/preview-repos/{repo}", tag = "apps", operation_id = "disable_preview_repo",
     params(("repo" = GithubRepoId, Path)), responses((status = 204), (status = 400, body = ErrorBody),
     (status = 404, body = ErrorBody)))]
-pub async fn disable(State(apps): State<Arc<Apps>>, caller: Caller, of: OfRepo) -> ApiResult<StatusCode> {
+pub async fn disable(State(apps): State<Arc<Apps>>, caller: Caller, path: RepoPath) -> ApiResult<StatusCode> {
     let owner = Arc::clone(&apps);
-    apps.sandboxes.owned(async move { turn_off(&owner, &caller.workspace, of.id).await }).await?;
+    apps.sandboxes.owned(async move { turn_off(&owner, &caller.workspace, path.id).await }).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

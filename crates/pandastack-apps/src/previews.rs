@@ -2,7 +2,7 @@
 //!
 //! A preview is an app whose record names the one that it belongs to. So it is built, served, put to sleep, recovered and
 //! deleted by what does that for apps, in machines of its own. Its settings are those of its app at the time they are
-//! needed ([`settled`]), over the variables of its repository ([`crate::preview_repos`]); only what it is a preview of is its own.
+//! needed ([`crate::preview_settings`]), over the variables of its repository ([`crate::preview_repos`]); only what it is a preview of is its own.
 //!
 //! ```text
 //!   opened, new commits --> its record is made or changed --> a deployment, queued
@@ -14,7 +14,6 @@
 //! that comes late brings nothing back that was closed after it, and ends nothing that was opened again after it; one that is
 //! opened again while it is removed comes back once it is gone.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Json;
@@ -23,100 +22,47 @@ use http::{HeaderMap, StatusCode};
 use jiff::Timestamp;
 use pandastack_rest::url::beside;
 use pandastack_rest::{ApiResult, Caller};
-use pandastack_store::apps::record::{AppRecord, AppSpec, DeploymentRecord, EnvEntry, PullSpec};
+use pandastack_store::StoreError;
+use pandastack_store::apps::record::{AppRecord, AppSpec, DeploymentRecord, PullSpec};
 use pandastack_store::clock::now;
-use pandastack_store::{self as store, StoreError};
-use pandastack_types::api::{self, AppPreviews, HookAnswer, Items};
+use pandastack_types::api::{self, HookAnswer, Items};
 use pandastack_types::limits::CLOSED_PULLS_KEPT;
 use pandastack_types::{Error, ErrorBody, Result};
 
-use crate::deploy::change;
-use crate::git::shown_url;
-use crate::hooks::delivery;
+use crate::change::change;
+use crate::delivery::delivery;
+use crate::path::AppPath;
+use crate::preview_name::name_of;
 use crate::pulls::{Change, Pull};
-use crate::routes::{OfApp, queued};
+use crate::queue::queued;
 use crate::state::Apps;
-use crate::{preview_repos, removal, view};
+use crate::{removal, view};
 
 /// What began a preview's deployment.
 const TRIGGER: &str = "pull_request";
 
-/// Beginning of a preview's name; no app may have one like it.
-const NAME_START: &str = "pr-";
-
-/// Name of a preview.
-fn name_of(app: &AppRecord, number: u32) -> String {
-    format!("{NAME_START}{number}-{}", app.name)
-}
-
-/// Whether a name could be that of a preview.
-pub(crate) fn is_name(name: &str) -> bool {
-    let number = name.strip_prefix(NAME_START).and_then(|rest| rest.split_once('-'));
-    number.is_some_and(|(number, _)| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()))
-}
-
-/// An app as it is built and served: a preview has the settings of its app.
-pub(crate) async fn settled(apps: &Apps, record: AppRecord) -> store::Result<AppRecord> {
-    let Some(of) = &record.preview_of else { return Ok(record) };
-    let of = apps.store.app(None, of.as_str()).await?;
-    let repos = apps.repos.preview_repos(&of.workspace).await?;
-    let shared = preview_repos::of_app(&repos, &of.spec).map(|repo| repo.env.clone());
-    Ok(AppRecord { spec: overlaid(record.spec, of.spec, shared.unwrap_or_default()), ..record })
-}
-
-/// The settings of a preview: those of its app, over the variables of its repository.
-fn overlaid(own: AppSpec, of: AppSpec, shared: BTreeMap<String, EnvEntry>) -> AppSpec {
-    // Without a word on where it comes from, it is treated as what can do most harm.
-    let fork = own.pull.as_ref().is_none_or(|pull| pull.fork);
-    let mut spec = AppSpec {
-        git_url: of.git_url.clone().map(|url| if fork { shown_url(&url) } else { url }),
-        git_token: of.git_token.clone().filter(|_| !fork),
-        git_deploy_key: of.git_deploy_key.clone().filter(|_| !fork),
-        webhook_secret: None,
-        previews: AppPreviews::Off,
-        // Each would hold memory until its pull request is closed.
-        min_instances: 0,
-        max_instances: 1,
-        closed_pulls: Default::default(),
-        cache: own.cache,
-        cache_shape: own.cache_shape,
-        deleting: own.deleting,
-        pull: Some(own.pull.unwrap_or_else(|| PullSpec { fork: true, ..PullSpec::default() })),
-        ..of
-    };
-    let seen = |spec: &AppSpec| -> BTreeMap<String, EnvEntry> {
-        spec.seen_env().map(|(key, entry)| (key.clone(), entry.clone())).collect()
-    };
-    let nearer = seen(&spec);
-    spec.env = shared;
-    spec.env = seen(&spec);
-    spec.env.extend(nearer);
-    spec.databases = spec.seen_databases().map(|(env, one)| (env.clone(), one.clone())).collect();
-    spec
-}
-
 /// Carries out what a delivery says of a pull request.
 pub(crate) async fn take(
     apps: &Arc<Apps>,
-    of: &AppRecord,
+    app: &AppRecord,
     pull: Pull,
     headers: &HeaderMap,
 ) -> Result<(StatusCode, HookAnswer)> {
-    let answer = HookAnswer { deployment_id: None, preview: Some(name_of(of, pull.number)), ignored: None };
+    let answer = HookAnswer { deployment_id: None, preview: Some(name_of(app, pull.number)), ignored: None };
     let ignored = |why: &str| HookAnswer { preview: None, ignored: Some(why.to_owned()), ..answer.clone() };
     if pull.change == Change::Closed {
-        return Ok(match close(apps, of, &pull).await? {
+        return Ok(match close(apps, app, &pull).await? {
             Closed::Going => (StatusCode::ACCEPTED, answer),
             Closed::Late => (StatusCode::OK, ignored("a newer change of the pull request is already known")),
             Closed::NotThere => (StatusCode::OK, ignored("the pull request has no preview")),
         });
     }
-    let closed_at = of.spec.closed_pulls.get(&pull.number);
+    let closed_at = app.spec.closed_pulls.get(&pull.number);
     let late = closed_at.zip(pull.at).is_some_and(|(closed_at, at)| at <= *closed_at);
     if late && pull.change != Change::Reopened {
         return Ok((StatusCode::OK, ignored("the pull request was closed after this")));
     }
-    let Some(preview) = ensure(apps, of, &pull).await? else {
+    let Some(preview) = ensure(apps, app, &pull).await? else {
         return Ok((StatusCode::OK, ignored("a newer change of the pull request is already known")));
     };
     let mut new = DeploymentRecord::queued(&preview, TRIGGER, now());
@@ -132,12 +78,12 @@ pub(crate) async fn take(
 }
 
 /// The preview of a pull request, made or brought up to date. `None` if it knows of a newer change.
-async fn ensure(apps: &Arc<Apps>, of: &AppRecord, pull: &Pull) -> Result<Option<AppRecord>> {
-    let name = name_of(of, pull.number);
+async fn ensure(apps: &Arc<Apps>, app: &AppRecord, pull: &Pull) -> Result<Option<AppRecord>> {
+    let name = name_of(app, pull.number);
     let found = match apps.store.app(None, &name).await {
         Ok(found) => found,
         Err(StoreError::NotFound { .. }) => {
-            let new = new_preview(of, name.clone(), pull);
+            let new = new_preview(app, name.clone(), pull);
             match apps.store.insert_app(&new).await {
                 Ok(()) => {
                     apps.sandboxes.names_changed();
@@ -150,19 +96,19 @@ async fn ensure(apps: &Arc<Apps>, of: &AppRecord, pull: &Pull) -> Result<Option<
         }
         Err(error) => return Err(error.into()),
     };
-    if found.preview_of.as_ref() != Some(&of.id) {
+    if found.preview_of.as_ref() != Some(&app.id) {
         let message = format!("the name `{name}` belongs to another app; delete it to get this preview");
         return Err(Error::conflict(message));
     }
     if found.spec.deleting {
         // Its host tells of this once: a refusal would leave a pull request that is open without a preview.
         removal::wait(apps, &found).await?;
-        let of = apps.store.app(None, of.id.as_str()).await?;
-        let closed_at = of.spec.closed_pulls.get(&pull.number);
-        if of.spec.deleting || closed_at.zip(pull.at).is_some_and(|(closed_at, at)| at < *closed_at) {
+        let app = apps.store.app(None, app.id.as_str()).await?;
+        let closed_at = app.spec.closed_pulls.get(&pull.number);
+        if app.spec.deleting || closed_at.zip(pull.at).is_some_and(|(closed_at, at)| at < *closed_at) {
             return Ok(None);
         }
-        return Box::pin(ensure(apps, &of, pull)).await;
+        return Box::pin(ensure(apps, &app, pull)).await;
     }
     let changed = change(apps, &found.id, |record| note_pull(&mut record.spec, pull)).await?;
     let is_newest = changed.spec.pull.as_ref().is_some_and(|known| known.commit == pull.commit);
@@ -182,9 +128,9 @@ fn note_pull(spec: &mut AppSpec, pull: &Pull) {
     spec.pull = Some(PullSpec { fork: pull.fork || known.fork, ..pull_spec(pull) });
 }
 
-fn new_preview(of: &AppRecord, name: String, pull: &Pull) -> AppRecord {
+fn new_preview(app: &AppRecord, name: String, pull: &Pull) -> AppRecord {
     let spec = AppSpec { pull: Some(pull_spec(pull)), ..AppSpec::default() };
-    AppRecord { preview_of: Some(of.id.clone()), ..AppRecord::new(of.workspace.clone(), name, spec, now()) }
+    AppRecord { preview_of: Some(app.id.clone()), ..AppRecord::new(app.workspace.clone(), name, spec, now()) }
 }
 
 fn pull_spec(pull: &Pull) -> PullSpec {
@@ -210,11 +156,11 @@ enum Closed {
 }
 
 /// Notes that a pull request is closed and begins to remove its preview.
-async fn close(apps: &Arc<Apps>, of: &AppRecord, pull: &Pull) -> Result<Closed> {
+async fn close(apps: &Arc<Apps>, app: &AppRecord, pull: &Pull) -> Result<Closed> {
     let at = pull.at.unwrap_or_else(now);
-    change(apps, &of.id, |record| note_closed(&mut record.spec, pull.number, at)).await?;
-    let preview = match apps.store.app(None, &name_of(of, pull.number)).await {
-        Ok(found) if found.preview_of.as_ref() == Some(&of.id) => found,
+    change(apps, &app.id, |record| note_closed(&mut record.spec, pull.number, at)).await?;
+    let preview = match apps.store.app(None, &name_of(app, pull.number)).await {
+        Ok(found) if found.preview_of.as_ref() == Some(&app.id) => found,
         Ok(_) | Err(StoreError::NotFound { .. }) => return Ok(Closed::NotThere),
         Err(error) => return Err(error.into()),
     };
@@ -248,10 +194,10 @@ fn note_closed(spec: &mut AppSpec, number: u32, at: Timestamp) {
 }
 
 /// The preview that a path names.
-async fn of_path(apps: &Apps, caller: &Caller, of: &OfApp) -> Result<AppRecord> {
-    let record = of.find(apps, caller).await?;
-    let unknown = || Error::not_found("preview", &of.second);
-    let number: u32 = of.second.parse().map_err(|_| unknown())?;
+async fn of_path(apps: &Apps, caller: &Caller, path: &AppPath) -> Result<AppRecord> {
+    let record = path.find(apps, caller).await?;
+    let unknown = || Error::not_found("preview", &path.second);
+    let number: u32 = path.second.parse().map_err(|_| unknown())?;
     let mut all = apps.store.previews(&record.id).await?.into_iter();
     all.find(|one| one.spec.pull.as_ref().is_some_and(|pull| pull.number == number) && !one.spec.deleting)
         .ok_or_else(unknown)
@@ -264,10 +210,10 @@ async fn of_path(apps: &Apps, caller: &Caller, of: &OfApp) -> Result<AppRecord> 
 pub async fn list(
     State(apps): State<Arc<Apps>>,
     caller: Caller,
-    of: OfApp,
+    path: AppPath,
     headers: HeaderMap,
 ) -> ApiResult<Json<Items<api::AppPreview>>> {
-    let record = of.find(&apps, &caller).await?;
+    let record = path.find(&apps, &caller).await?;
     let mut items = Vec::new();
     for preview in apps.store.previews(&record.id).await? {
         if !preview.spec.deleting {
@@ -284,10 +230,10 @@ pub async fn list(
 pub async fn show(
     State(apps): State<Arc<Apps>>,
     caller: Caller,
-    of: OfApp,
+    path: AppPath,
     headers: HeaderMap,
 ) -> ApiResult<Json<api::AppPreview>> {
-    let preview = of_path(&apps, &caller, &of).await?;
+    let preview = of_path(&apps, &caller, &path).await?;
     Ok(Json(view::preview(&apps, &headers, preview).await?))
 }
 
@@ -295,108 +241,15 @@ pub async fn show(
 #[utoipa::path(delete, path = "/v1/apps/{id}/previews/{number}", tag = "apps", operation_id = "delete_app_preview",
     params(("id" = String, Path), ("number" = u32, Path)),
     responses((status = 204), (status = 404, body = ErrorBody)))]
-pub async fn remove(State(apps): State<Arc<Apps>>, caller: Caller, of: OfApp) -> ApiResult<StatusCode> {
-    let preview = of_path(&apps, &caller, &of).await?;
+pub async fn remove(State(apps): State<Arc<Apps>>, caller: Caller, path: AppPath) -> ApiResult<StatusCode> {
+    let preview = of_path(&apps, &caller, &path).await?;
     removal::run(&apps, preview.id).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 #[cfg(test)]
 mod tests {
-    use pandastack_types::api::EnvScope;
-
     use super::*;
-
-    fn entry(secret: bool, scope: EnvScope) -> EnvEntry {
-        EnvEntry { value: "v".into(), secret, scope, stage: Default::default(), updated_at: now() }
-    }
-
-    fn production() -> AppSpec {
-        AppSpec {
-            git_url: Some("https://me:pass@git.example/a.git".into()),
-            git_token: Some("t0ken".into()),
-            git_deploy_key: Some("k3y".into()),
-            webhook_secret: Some("hush".into()),
-            port: 3000,
-            cache: Some("installed".parse().unwrap()),
-            env: [
-                ("OPEN", entry(false, EnvScope::All)),
-                ("SECRET", entry(true, EnvScope::All)),
-                ("LIVE", entry(false, EnvScope::Production)),
-                ("LIVE_SECRET", entry(true, EnvScope::Production)),
-                ("TRIAL", entry(false, EnvScope::Preview)),
-                ("TRIAL_SECRET", entry(true, EnvScope::Preview)),
-            ]
-            .map(|(key, entry)| (key.to_owned(), entry))
-            .into(),
-            ..AppSpec::default()
-        }
-    }
-
-    fn preview(fork: bool) -> AppSpec {
-        let pull = PullSpec { number: 7, fork, ..PullSpec::default() };
-        overlaid(AppSpec { pull: Some(pull), ..AppSpec::default() }, production(), shared())
-    }
-
-    /// What the repository says of its previews.
-    fn shared() -> BTreeMap<String, EnvEntry> {
-        let of = |value: &str, secret| EnvEntry { value: value.into(), ..entry(secret, EnvScope::Preview) };
-        let all = [
-            ("SHARED", of("shared", false)),
-            ("SHARED_SECRET", of("hidden", true)),
-            ("OPEN", of("shared", false)),
-            ("LIVE", of("shared", false)),
-            ("SECRET", of("shared", false)),
-            ("TRIAL", of("hidden", true)),
-        ];
-        all.map(|(key, entry)| (key.to_owned(), entry)).into()
-    }
-
-    #[test]
-    fn a_preview_sees_what_is_meant_for_it() {
-        let keys = |spec: &AppSpec| spec.seen_env().map(|(key, _)| key.clone()).collect::<Vec<_>>();
-        assert_eq!(keys(&production()), ["LIVE", "LIVE_SECRET", "OPEN", "SECRET"]);
-        let own = preview(false);
-        assert_eq!(
-            keys(&own),
-            ["LIVE", "OPEN", "SECRET", "SHARED", "SHARED_SECRET", "TRIAL", "TRIAL_SECRET"]
-        );
-        let value = |key: &str| own.env[key].value.as_str();
-        assert_eq!([value("OPEN"), value("SECRET"), value("TRIAL")], ["v"; 3], "the app's own are nearer");
-        assert_eq!(value("LIVE"), "shared", "the app's own is not for previews");
-        assert_eq!((own.port, own.git_token.as_deref()), (3000, Some("t0ken")));
-        assert_eq!(own.git_deploy_key.as_deref(), Some("k3y"));
-        assert_eq!((own.cache, own.webhook_secret), (None, None), "neither is for a preview");
-        assert!(!own.env.contains_key("LIVE_SECRET"), "also where variables are shown");
-    }
-
-    #[test]
-    fn a_preview_begins_from_its_own_machine_while_that_is_of_its_app_s_kind() {
-        let installed: pandastack_types::SnapshotId = "own".parse().unwrap();
-        let mut own = AppSpec::default();
-        own.set_cache(installed.clone(), production().shape());
-        let overlaid = |own: AppSpec, of| overlaid(own, of, shared());
-        assert_eq!(overlaid(own.clone(), production()).usable_cache(), Some(&installed));
-        let larger = AppSpec { memory_mb: Some(4096), ..production() };
-        assert_eq!(overlaid(own, larger).usable_cache(), None);
-    }
-
-    #[test]
-    fn a_fork_sees_no_secret() {
-        let unknown = overlaid(AppSpec::default(), production(), shared());
-        for fork in [preview(true), unknown] {
-            assert_eq!(fork.env.keys().collect::<Vec<_>>(), ["LIVE", "OPEN", "SECRET", "SHARED", "TRIAL"]);
-            assert!(fork.env.values().all(|entry| !entry.secret));
-            assert_eq!(fork.env["SECRET"].value, "shared", "a plain one of the repository");
-            assert_eq!(fork.git_token, None);
-            assert_eq!(fork.git_url.as_deref(), Some("https://git.example/a.git"));
-            let said = serde_json::to_string(&fork).unwrap();
-            assert!(
-                !["t0ken", "k3y", "hush", "pass", "hidden"].iter().any(|secret| said.contains(secret)),
-                "{said}"
-            );
-        }
-    }
 
     #[test]
     fn closed_ones_are_remembered_up_to_a_limit() {
@@ -434,15 +287,5 @@ mod tests {
             assert!(!is_newer_known(&told(known), &closed(tells)), "{known:?} {tells:?}");
         }
         assert!(!is_newer_known(&AppSpec::default(), &closed(at(1))));
-    }
-
-    #[test]
-    fn no_app_may_have_a_preview_s_name() {
-        for name in ["pr-1-shop", "pr-12-a-b"] {
-            assert!(is_name(name), "{name}");
-        }
-        for name in ["pr-shop", "pr-1", "pr--shop", "pr-1a-shop", "shop"] {
-            assert!(!is_name(name), "{name}");
-        }
     }
 }

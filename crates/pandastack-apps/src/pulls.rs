@@ -9,7 +9,9 @@ use pandastack_types::api::AppPreviews;
 use serde::Deserialize;
 
 use crate::commit_status;
-use crate::hooks::SKIP;
+
+/// Says in a commit's message that it is not deployed.
+pub(crate) const SKIP: [&str; 4] = ["[skip ci]", "[ci skip]", "[skip deploy]", "[deploy skip]"];
 
 /// Characters of a title or branch that are kept.
 const TEXT_CHARS_MAX: usize = 200;

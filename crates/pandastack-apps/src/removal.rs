@@ -14,7 +14,7 @@ use pandastack_types::{AppId, Error, ErrorCode, Result};
 use tokio::sync::broadcast::error::RecvError;
 
 use crate::activity::Stop;
-use crate::deploy::change;
+use crate::change::change;
 use crate::state::Apps;
 use crate::tidy;
 
@@ -51,11 +51,11 @@ pub(crate) fn begin(apps: &Arc<Apps>, id: AppId) {
 }
 
 /// Waits until an app that is marked is gone.
-pub(crate) async fn wait(apps: &Apps, of: &AppRecord) -> Result<()> {
+pub(crate) async fn wait(apps: &Apps, app: &AppRecord) -> Result<()> {
     let mut changes = apps.sandboxes.names.subscribe();
     let gone = async {
         loop {
-            if let Err(StoreError::NotFound { .. }) = apps.store.app(None, of.id.as_str()).await {
+            if let Err(StoreError::NotFound { .. }) = apps.store.app(None, app.id.as_str()).await {
                 return Ok(());
             }
             // Its end is a change of names. One that was missed is found by looking again.
@@ -65,7 +65,7 @@ pub(crate) async fn wait(apps: &Apps, of: &AppRecord) -> Result<()> {
         }
     };
     let late = || {
-        let message = format!("`{}` is still being deleted; send the delivery again in a moment", of.name);
+        let message = format!("`{}` is still being deleted; send the delivery again in a moment", app.name);
         Error::new(ErrorCode::Unavailable, message)
     };
     tokio::select! {
@@ -85,7 +85,7 @@ async fn finish(apps: &Arc<Apps>, id: &AppId) -> Result<()> {
 
 async fn finish_one(apps: &Arc<Apps>, id: &AppId) -> Result<()> {
     // Two at once would stumble over each other's machines.
-    let Some(_removing) = apps.activity.removing(id) else { return Ok(()) };
+    let Some(_removing) = apps.activity.begin_removal(id) else { return Ok(()) };
     match apps.activity.running(id) {
         // Its own end tidies up, and with that deletes the app.
         Some(running) if apps.activity.stop(&running, Stop::Canceled) => Ok(()),

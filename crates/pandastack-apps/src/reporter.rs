@@ -154,18 +154,18 @@ async fn reports(apps: &Apps, deployment: &DeploymentRecord) -> Result<Vec<Repor
     }
     let Some(own) = find(apps, &deployment.app).await? else { return Ok(Vec::new()) };
     // The token is the app's, and stays here also for a preview of a fork.
-    let of: AppRecord = match &own.preview_of {
+    let app: AppRecord = match &own.preview_of {
         None => own.clone(),
-        Some(of) => match find(apps, of).await? {
-            Some(of) => of,
+        Some(app) => match find(apps, app).await? {
+            Some(app) => app,
             None => return Ok(Vec::new()),
         },
     };
     let context = match own.preview_of {
-        None => format!("pandastack/{}", of.name),
-        Some(_) => format!("pandastack/{} (preview)", of.name),
+        None => format!("pandastack/{}", app.name),
+        Some(_) => format!("pandastack/{} (preview)", app.name),
     };
-    Ok(commit_status::reports(&of.spec, deployment, &context))
+    Ok(commit_status::reports(&app.spec, deployment, &context))
 }
 
 async fn find(apps: &Apps, id: &AppId) -> Result<Option<AppRecord>> {

@@ -2,21 +2,22 @@
 
 use std::sync::Arc;
 
-use axum::extract::{FromRequestParts, RawPathParams, State};
+use axum::extract::State;
 use axum::response::Response;
 use axum::routing::{delete, get, patch, post, put};
 use axum::{Json, Router};
-use http::request::Parts;
 use http::{HeaderMap, StatusCode, header};
 use pandastack_rest::extract::is_set;
-use pandastack_rest::{ApiError, ApiResult, Caller, JsonBody, Query};
+use pandastack_rest::{ApiResult, Caller, JsonBody, Query};
 use pandastack_store::apps::record::{AppRecord, AppSpec, DeploymentRecord};
 use pandastack_store::clock::now;
 use pandastack_types::api::{self, CreateApp, Deployment, DeploymentStatus, Items, RollbackApp, UpdateApp};
-use pandastack_types::{DeploymentId, Error, ErrorBody, Result};
+use pandastack_types::{DeploymentId, Error, ErrorBody};
 use serde::Deserialize;
 
 use crate::activity::Stop;
+use crate::path::AppPath;
+use crate::queue::queue;
 use crate::state::Apps;
 use crate::{
     check, databases, domains, env, log, preview_env, preview_repos, previews, removal, settings, tidy,
@@ -58,54 +59,6 @@ pub fn repeatable<S>(apps: &Arc<Apps>) -> Router<S> {
         .route("/apps/{id}/domains", get(domains::list).merge(post(domains::add)))
         .route("/apps/{id}/domains/{domain}", get(domains::show).merge(delete(domains::remove)))
         .with_state(Arc::clone(apps))
-}
-
-/// The app of a path, by id or name, and what comes after it.
-pub struct OfApp {
-    id: String,
-    pub(crate) second: String,
-}
-
-impl<S: Send + Sync> FromRequestParts<S> for OfApp {
-    type Rejection = ApiError;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> ApiResult<Self> {
-        let unknown = |_| Error::not_found("app", "?");
-        let params = RawPathParams::from_request_parts(parts, state).await.map_err(unknown)?;
-        let mut values = params.iter().map(|(_, value)| value.to_owned());
-        let (id, second) = (values.next().unwrap_or_default(), values.next().unwrap_or_default());
-        Ok(Self { id, second })
-    }
-}
-
-impl OfApp {
-    /// The app, if it is the caller's. A preview has the settings of its app.
-    pub(crate) async fn find(&self, apps: &Apps, caller: &Caller) -> Result<AppRecord> {
-        let unknown = || Error::not_found("app", &self.id);
-        let record = apps.store.app(Some(&caller.workspace), &self.id).await?;
-        if record.spec.deleting {
-            return Err(unknown());
-        }
-        Ok(previews::settled(apps, record).await?)
-    }
-
-    /// The same for a call that changes settings, which a preview has none of its own.
-    pub(crate) async fn find_own(&self, apps: &Apps, caller: &Caller) -> Result<AppRecord> {
-        let record = self.find(apps, caller).await?;
-        match &record.preview_of {
-            None => Ok(record),
-            Some(of) => Err(Error::conflict(format!(
-                "`{}` is a preview and uses the settings of its app; change the settings of `{of}`",
-                record.name
-            ))),
-        }
-    }
-
-    async fn deployment(&self, apps: &Apps, of: &AppRecord) -> Result<DeploymentRecord> {
-        let id: DeploymentId =
-            self.second.parse().map_err(|_| Error::not_found("deployment", &self.second))?;
-        Ok(apps.store.deployment(&of.id, &id).await?)
-    }
 }
 
 /// The host name that the caller reached the API by.
@@ -158,18 +111,18 @@ pub async fn list(
 pub async fn show(
     State(apps): State<Arc<Apps>>,
     caller: Caller,
-    of: OfApp,
+    path: AppPath,
     headers: HeaderMap,
 ) -> ApiResult<Json<api::App>> {
-    let record = of.find(&apps, &caller).await?;
+    let record = path.find(&apps, &caller).await?;
     Ok(Json(view::app(&apps, &headers, record).await?))
 }
 
 /// Delete an app with its versions, previews, logs and names.
 #[utoipa::path(delete, path = "/v1/apps/{id}", tag = "apps", params(("id" = String, Path)), responses(
     (status = 204), (status = 404, body = ErrorBody)))]
-pub async fn remove(State(apps): State<Arc<Apps>>, caller: Caller, of: OfApp) -> ApiResult<StatusCode> {
-    let record = of.find(&apps, &caller).await?;
+pub async fn remove(State(apps): State<Arc<Apps>>, caller: Caller, path: AppPath) -> ApiResult<StatusCode> {
+    let record = path.find(&apps, &caller).await?;
     removal::run(&apps, record.id).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -180,9 +133,9 @@ pub async fn remove(State(apps): State<Arc<Apps>>, caller: Caller, of: OfApp) ->
 pub async fn deploys(
     State(apps): State<Arc<Apps>>,
     caller: Caller,
-    of: OfApp,
+    path: AppPath,
 ) -> ApiResult<Json<Items<Deployment>>> {
-    let record = of.find(&apps, &caller).await?;
+    let record = path.find(&apps, &caller).await?;
     let deployments = apps.store.deployments(&record.id).await?;
     Ok(Json(Items { items: view::deployments(&record, deployments) }))
 }
@@ -194,10 +147,10 @@ pub async fn deploys(
 pub async fn deployment(
     State(apps): State<Arc<Apps>>,
     caller: Caller,
-    of: OfApp,
+    path: AppPath,
 ) -> ApiResult<Json<Deployment>> {
-    let record = of.find(&apps, &caller).await?;
-    let one = of.deployment(&apps, &record).await?;
+    let record = path.find(&apps, &caller).await?;
+    let one = path.deployment(&apps, &record).await?;
     let lines = apps.store.log_lines(&one.id, 0, u32::MAX).await?;
     let all = view::deployments(&record, apps.store.deployments(&record.id).await?);
     let mut shown =
@@ -219,11 +172,11 @@ pub struct LogArgs {
 pub async fn deploy_logs(
     State(apps): State<Arc<Apps>>,
     caller: Caller,
-    of: OfApp,
+    path: AppPath,
     Query(args): Query<LogArgs>,
 ) -> ApiResult<Response> {
-    let record = of.find(&apps, &caller).await?;
-    let one = of.deployment(&apps, &record).await?;
+    let record = path.find(&apps, &caller).await?;
+    let one = path.deployment(&apps, &record).await?;
     let follow = args.follow.is_none() || is_set(args.follow.as_deref());
     Ok(log::respond(apps, one, follow))
 }
@@ -235,10 +188,10 @@ pub async fn deploy_logs(
 pub async fn cancel(
     State(apps): State<Arc<Apps>>,
     caller: Caller,
-    of: OfApp,
+    path: AppPath,
 ) -> ApiResult<(StatusCode, Json<Deployment>)> {
-    let record = of.find(&apps, &caller).await?;
-    let mut one = of.deployment(&apps, &record).await?;
+    let record = path.find(&apps, &caller).await?;
+    let mut one = path.deployment(&apps, &record).await?;
     if one.status == DeploymentStatus::Queued {
         one.status = DeploymentStatus::Canceled;
         (one.updated_at, one.finished_at) = (now(), Some(now()));
@@ -251,7 +204,7 @@ pub async fn cancel(
             }
             return Ok((StatusCode::ACCEPTED, Json(view::deployment(one, false))));
         }
-        one = of.deployment(&apps, &record).await?;
+        one = path.deployment(&apps, &record).await?;
     }
     if !apps.activity.stop(&one.id, Stop::Canceled) {
         let message =
@@ -261,22 +214,6 @@ pub async fn cancel(
     Ok((StatusCode::ACCEPTED, Json(view::deployment(one, false))))
 }
 
-/// Queues a deployment.
-pub(crate) async fn queue(
-    apps: &Apps,
-    deployment: DeploymentRecord,
-) -> Result<(StatusCode, Json<Deployment>)> {
-    apps.store.insert_deployment(&deployment).await?;
-    Ok(queued(apps, deployment))
-}
-
-/// The answer about a deployment that was queued.
-pub(crate) fn queued(apps: &Apps, deployment: DeploymentRecord) -> (StatusCode, Json<Deployment>) {
-    apps.activity.work.notify_one();
-    apps.activity.tell();
-    (StatusCode::ACCEPTED, Json(view::deployment(deployment, false)))
-}
-
 /// Return to an earlier version: the one before the live one, unless another is named.
 #[utoipa::path(post, path = "/v1/apps/{id}/rollback", tag = "apps", params(("id" = String, Path)), request_body = RollbackApp,
     responses((status = 202, body = Deployment), (status = 404, body = ErrorBody),
@@ -284,10 +221,10 @@ pub(crate) fn queued(apps: &Apps, deployment: DeploymentRecord) -> (StatusCode, 
 pub async fn rollback(
     State(apps): State<Arc<Apps>>,
     caller: Caller,
-    of: OfApp,
+    path: AppPath,
     JsonBody(request): JsonBody<RollbackApp>,
 ) -> ApiResult<(StatusCode, Json<Deployment>)> {
-    let record = of.find(&apps, &caller).await?;
+    let record = path.find(&apps, &caller).await?;
     let all = apps.store.deployments(&record.id).await?;
     let kept = tidy::needed(&record, &all).versions;
     let live = all.iter().find(|one| Some(&one.id) == record.active.as_ref());
@@ -325,9 +262,9 @@ pub async fn rollback(
 pub async fn restart(
     State(apps): State<Arc<Apps>>,
     caller: Caller,
-    of: OfApp,
+    path: AppPath,
 ) -> ApiResult<(StatusCode, Json<Deployment>)> {
-    let record = of.find(&apps, &caller).await?;
+    let record = path.find(&apps, &caller).await?;
     let none = || Error::conflict(format!("app `{}` has no live deployment; deploy it first", record.name));
     let live = apps.store.deployment(&record.id, record.active.as_ref().ok_or_else(none)?).await?;
     Ok(queue(&apps, DeploymentRecord::returning_to(&record, &live, "restart", now())).await?)

@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 use crate::log::OURS;
 use crate::machine::{self, Machine};
-use crate::routes::OfApp;
+use crate::path::AppPath;
 use crate::serve::SERVE_TAG;
 use crate::state::Apps;
 
@@ -51,12 +51,12 @@ pub struct Args {
 pub async fn runtime_logs(
     State(apps): State<Arc<Apps>>,
     caller: Caller,
-    of: OfApp,
+    path: AppPath,
     Query(args): Query<Args>,
 ) -> ApiResult<Response> {
     // Before it is looked at what serves, so that no change after that is missed.
     let news = apps.activity.follow();
-    let record = of.find(&apps, &caller).await?;
+    let record = path.find(&apps, &caller).await?;
     let live = Live::of(&apps, &record).await?;
     let place = match &args.instance {
         Some(wanted) => live.place_of(wanted).ok_or_else(|| Error::not_found("instance", wanted.as_str()))?,

@@ -14,12 +14,12 @@ use pandastack_types::limits::HEALTH_SECONDS_MAX;
 use pandastack_types::{Error, SandboxId, SnapshotId};
 use tokio::time::Instant;
 
-use crate::build::BuildError;
+use crate::build_error::BuildError;
+use crate::command::shell;
 use crate::databases;
 use crate::health;
 use crate::log::Log;
 use crate::machine::{self, Machine, Purpose};
-use crate::source::shell;
 use crate::state::Apps;
 
 /// Tag of the process that serves.
@@ -57,14 +57,14 @@ type Result<T> = std::result::Result<T, BuildError>;
 /// One version being started.
 pub(crate) struct Serving<'a> {
     pub(crate) apps: &'a Arc<Apps>,
-    pub(crate) of: &'a AppRecord,
+    pub(crate) app: &'a AppRecord,
     pub(crate) log: &'a Log,
 }
 
 impl Serving<'_> {
     /// The machines that serve a deployment: those that are kept, and new ones from what was built.
     pub(crate) async fn machines(&self, deployment: &mut DeploymentRecord) -> Result<Vec<Machine>> {
-        let count = self.of.spec.max_instances as usize;
+        let count = self.app.spec.max_instances as usize;
         let mut ready = self.wake_kept(&deployment.spec, count).await;
         if ready.len() == count {
             return Ok(ready);
@@ -78,7 +78,7 @@ impl Serving<'_> {
             // Machines of one version are alike, whatever was said since it was started.
             Some(kept) => kept.record.spec.env.clone(),
             None => {
-                start.port = self.of.spec.port;
+                start.port = self.app.spec.port;
                 self.env(start).await?
             }
         };
@@ -105,7 +105,7 @@ impl Serving<'_> {
         for woken in join_all(kept).await {
             let settled = match woken {
                 Ok(machine) => {
-                    let idle_seconds = self.of.spec.idle_seconds(awake.len());
+                    let idle_seconds = self.app.spec.idle_seconds(awake.len());
                     machine.set_idle(idle_seconds).await.map(|()| machine).map_err(BuildError::from)
                 }
                 failed => failed,
@@ -126,8 +126,8 @@ impl Serving<'_> {
     async fn env(&self, start: &StartSpec) -> Result<BTreeMap<String, String>> {
         let mut env = start.env.clone();
         env.extend(start.source.env_values(EnvStage::Run));
-        env.extend(self.of.spec.env_values(EnvStage::Run));
-        for (variable, url) in databases::urls(self.apps, self.of, EnvStage::Run).await? {
+        env.extend(self.app.spec.env_values(EnvStage::Run));
+        for (variable, url) in databases::urls(self.apps, self.app, EnvStage::Run).await? {
             self.log.say(format!("{variable} points to an attached database")).await;
             env.insert(variable, url);
         }
@@ -143,8 +143,8 @@ impl Serving<'_> {
         env: &BTreeMap<String, String>,
         place: usize,
     ) -> Result<Machine> {
-        let purpose = Purpose::Serve { env: env.clone(), idle_seconds: self.of.spec.idle_seconds(place) };
-        let machine = machine::create(&self.apps.sandboxes, self.of, Some(artifact), purpose).await?;
+        let purpose = Purpose::Serve { env: env.clone(), idle_seconds: self.app.spec.idle_seconds(place) };
+        let machine = machine::create(&self.apps.sandboxes, self.app, Some(artifact), purpose).await?;
         fault::point("control.deploy.booted").await;
         self.start(&machine, start).await?;
         Ok(machine)
@@ -152,7 +152,7 @@ impl Serving<'_> {
 
     /// Uses a machine that served before.
     async fn wake(&self, id: &SandboxId, port: u16) -> Result<Machine> {
-        let machine = machine::open(&self.apps.sandboxes, self.of, id).await?;
+        let machine = machine::open(&self.apps.sandboxes, self.app, id).await?;
         let began = Instant::now();
         let status = self.ask(id, port).await.map_err(BuildError::Step)?;
         if status >= 500 {
@@ -178,7 +178,7 @@ impl Serving<'_> {
 
     /// The status that the health path answers with.
     async fn ask(&self, id: &SandboxId, port: u16) -> std::result::Result<u16, String> {
-        let (spec, name) = (&self.of.spec, format!("{}.localhost", self.of.name));
+        let (spec, name) = (&self.app.spec, format!("{}.localhost", self.app.name));
         health::ask(self.apps, id, port, &spec.health_path, &name).await.map(|status| status.as_u16())
     }
 
@@ -204,7 +204,7 @@ impl Serving<'_> {
                             self.log
                                 .say(format!(
                                     "healthy: {} responded with {status} after {after:.1} s",
-                                    self.of.spec.health_path
+                                    self.app.spec.health_path
                                 ))
                                 .await;
                             return Ok(());
@@ -212,7 +212,7 @@ impl Serving<'_> {
                         tokio::time::sleep(HEALTHY_EVERY).await;
                         continue;
                     }
-                    Ok(status) => last = format!("{} responded with {status}", self.of.spec.health_path),
+                    Ok(status) => last = format!("{} responded with {status}", self.app.spec.health_path),
                     Err(error) => last = error,
                 },
                 Listening::Wrong(hint) => {
@@ -266,18 +266,18 @@ impl Serving<'_> {
 
 /// Tells the machines that serve when to sleep, and wakes those that never should. What cannot be told hears of it with the next
 /// deployment.
-pub(crate) async fn follow_idle(apps: &Arc<Apps>, of: &AppRecord) {
-    let Some(active) = &of.active else { return };
-    let Ok(live) = apps.store.deployment(&of.id, active).await else { return };
+pub(crate) async fn follow_idle(apps: &Arc<Apps>, app: &AppRecord) {
+    let Some(active) = &app.active else { return };
+    let Ok(live) = apps.store.deployment(&app.id, active).await else { return };
     let told = live.spec.machines().enumerate().map(|(place, id)| async move {
-        let machine = machine::open(&apps.sandboxes, of, id).await?;
-        machine.set_idle(of.spec.idle_seconds(place)).await?;
-        if of.spec.never_sleeps(place) { machine.wake().await } else { Ok(()) }
+        let machine = machine::open(&apps.sandboxes, app, id).await?;
+        machine.set_idle(app.spec.idle_seconds(place)).await?;
+        if app.spec.never_sleeps(place) { machine.wake().await } else { Ok(()) }
     });
     for told in join_all(told).await {
         let told: pandastack_types::Result<()> = told;
         if let Err(error) = told {
-            tracing::info!(app = %of.id, %error, "when to sleep holds from the next deployment on");
+            tracing::info!(app = %app.id, %error, "when to sleep holds from the next deployment on");
         }
     }
 }

@@ -11,13 +11,13 @@ use pandastack_store::apps::record::AppSpec;
 use pandastack_types::api::{self, AppSettings, CreateSandbox, UpdateApp};
 use pandastack_types::{Error, ErrorBody, Result};
 
-use crate::deploy::change;
+use crate::change::change;
 use crate::env::Kind;
-use crate::mend::Asked;
-use crate::routes::OfApp;
+use crate::path::AppPath;
+use crate::reconcile::Initiator;
 use crate::state::Apps;
 use crate::view::MASK;
-use crate::{check, mend, serve, view};
+use crate::{check, reconcile, serve, view};
 
 /// Change an app's settings. They hold from its next deployment or restart on; `template`, `cpu` and `memory_mb` from its next build
 /// on, since a restart starts what is built; how many machines serve it, at once.
@@ -26,11 +26,11 @@ use crate::{check, mend, serve, view};
 pub async fn update(
     State(apps): State<Arc<Apps>>,
     caller: Caller,
-    of: OfApp,
+    path: AppPath,
     headers: HeaderMap,
     JsonBody(wanted): JsonBody<UpdateApp>,
 ) -> ApiResult<Json<api::App>> {
-    let record = of.find_own(&apps, &caller).await?;
+    let record = path.find_own(&apps, &caller).await?;
     let was = record.spec.clone();
     revised(&apps, &was, wanted.clone())?;
     let mut applied = Ok(());
@@ -47,7 +47,7 @@ pub async fn update(
         serve::follow_idle(&apps, &record).await;
     }
     if wanted.settings.max_instances.is_some() {
-        mend::app(&apps, &record, Asked::ByHand).await?;
+        reconcile::app(&apps, &record, Initiator::User).await?;
         apps.activity.work.notify_one();
     }
     Ok(Json(view::app(&apps, &headers, record).await?))

@@ -9,14 +9,13 @@ use std::sync::Arc;
 
 use pandastack_detect::{DEPTH_MAX, FILES_MAX, TEXT_BYTES_MAX, View, interesting};
 use pandastack_store::apps::record::{AppRecord, DeploymentRecord, Source};
-use pandastack_types::api::{ExecRequest, StartProcess};
 use pandastack_types::{Error, Result};
 
-use crate::build::BuildError;
+use crate::build_error::BuildError;
+use crate::command::{shell, step};
 use crate::git::{self, FETCH, KEEP_HOSTS, LAY_OUT, PREPARE, shown_url};
 use crate::log::Log;
-use crate::machine::SOURCE_DIR;
-use crate::machine::{BUILD_TAG, Machine};
+use crate::machine::{Machine, SOURCE_DIR};
 use crate::state::Apps;
 
 /// Where an uploaded archive lies.
@@ -55,7 +54,7 @@ const READ: &str =
 pub(crate) async fn bring(
     apps: &Arc<Apps>,
     machine: &Machine,
-    of: &AppRecord,
+    app: &AppRecord,
     deployment: &DeploymentRecord,
     from_git: bool,
     log: &Log,
@@ -64,7 +63,7 @@ pub(crate) async fn bring(
         false => format!("{CLEAR} && {UNPACK}"),
         true => format!("{CLEAR} && ( {PREPARE}\n{FETCH}\n{KEEP_HOSTS}\n{LAY_OUT} )"),
     };
-    let env = variables(apps, of, deployment, from_git, log).await?;
+    let env = variables(apps, app, deployment, from_git, log).await?;
     let exit = machine.run(&step(script, env, "/", SOURCE_SECONDS_MAX), log).await?;
     if exit.exit_code != 0 || exit.timed_out {
         return Err(match (from_git, cause(&exit.last_lines)) {
@@ -77,7 +76,7 @@ pub(crate) async fn bring(
     if !from_git {
         return Ok(None);
     }
-    if git::pin_host(apps, of, machine).await? {
+    if git::pin_host(apps, app, machine).await? {
         log.say("recorded the SSH host key of the Git host; later fetches require the same key").await;
     }
     let commit = machine.exec(&shell("cat /srv/commit", &[])).await?;
@@ -93,20 +92,20 @@ fn cause(last_lines: &[String]) -> Option<&str> {
 /// Variables of the programs that bring a source.
 async fn variables(
     apps: &Apps,
-    of: &AppRecord,
+    app: &AppRecord,
     deployment: &DeploymentRecord,
     from_git: bool,
     log: &Log,
 ) -> Result<BTreeMap<String, String>, BuildError> {
     let mut env = BTreeMap::new();
     if from_git {
-        let reference = deployment.spec.git_ref.clone().unwrap_or_else(|| of.spec.branch().to_owned());
-        let address = shown_url(of.spec.git_url.as_deref().unwrap_or_default());
+        let reference = deployment.spec.git_ref.clone().unwrap_or_else(|| app.spec.branch().to_owned());
+        let address = shown_url(app.spec.git_url.as_deref().unwrap_or_default());
         log.say(format!("fetching {reference} of {address}")).await;
-        env = git::variables(apps, of).map_err(BuildError::Step)?;
+        env = git::variables(apps, app).map_err(BuildError::Step)?;
         env.insert("GIT_REF".to_owned(), reference);
-        env.insert("GIT_BRANCH".to_owned(), of.spec.branch().to_owned());
-        let (told, is_left) = told_before(apps, of, deployment).await?;
+        env.insert("GIT_BRANCH".to_owned(), app.spec.branch().to_owned());
+        let (told, is_left) = told_before(apps, app, deployment).await?;
         env.insert("GIT_TOLD".to_owned(), told);
         env.insert("GIT_LEFT".to_owned(), if is_left { "1" } else { "" }.to_owned());
     }
@@ -119,13 +118,13 @@ async fn variables(
 /// that was pushed.
 async fn told_before(
     apps: &Apps,
-    of: &AppRecord,
+    app: &AppRecord,
     deployment: &DeploymentRecord,
 ) -> Result<(String, bool), BuildError> {
-    if deployment.spec.trigger != "push" || of.preview_of.is_some() {
+    if deployment.spec.trigger != "push" || app.preview_of.is_some() {
         return Ok((String::new(), false));
     }
-    let all = apps.store.deployments(&of.id).await.map_err(Error::from)?;
+    let all = apps.store.deployments(&app.id).await.map_err(Error::from)?;
     Ok((may_be_at(&all, deployment).join(" "), is_left(&all, deployment)))
 }
 
@@ -174,27 +173,6 @@ fn moved(one: &DeploymentRecord) -> Option<(Option<&str>, &str)> {
     Some((one.spec.git_before.as_deref(), one.spec.git_ref.as_deref().filter(|_| is_push)?))
 }
 
-/// A command of a build, followed to its end.
-pub(crate) fn step(script: String, env: BTreeMap<String, String>, cwd: &str, seconds: u64) -> StartProcess {
-    StartProcess {
-        exec: ExecRequest {
-            cmd: Some(script),
-            cwd: Some(cwd.to_owned()),
-            env: Some(env),
-            timeout_seconds: Some(seconds),
-            ..ExecRequest::default()
-        },
-        tag: Some(BUILD_TAG.to_owned()),
-        ..StartProcess::default()
-    }
-}
-
-/// A short command, with variables.
-pub(crate) fn shell(script: &str, env: &[(&str, &str)]) -> ExecRequest {
-    let env = env.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-    ExecRequest { cmd: Some(script.to_owned()), env: Some(env), ..ExecRequest::default() }
-}
-
 /// The text of a file at the root of the source in a machine, if it is there.
 pub(crate) async fn root_text(machine: &Machine, name: &str) -> Result<Option<String>> {
     let (file, bytes) = (format!("{SOURCE_DIR}/{name}"), TEXT_BYTES_MAX.to_string());
@@ -232,8 +210,8 @@ mod tests {
 
     fn deployed(trigger: &str, commit: &str) -> DeploymentRecord {
         let workspace = pandastack_types::WorkspaceId::default_workspace();
-        let of = AppRecord::new(workspace, "a".to_owned(), AppSpec::default(), now());
-        let mut one = DeploymentRecord::queued(&of, trigger, now());
+        let app = AppRecord::new(workspace, "a".to_owned(), AppSpec::default(), now());
+        let mut one = DeploymentRecord::queued(&app, trigger, now());
         one.spec.git_commit = Some(commit.to_owned());
         one
     }

@@ -69,7 +69,7 @@ pub(crate) async fn app(apps: &Arc<Apps>, id: &AppId) -> Result<()> {
     // Machines first: one that is given a source is noted as such until its deployment is written, so it is known by one or the other.
     let machines = apps.sandboxes.store.sandboxes(&Select::Owner(owner_of(id))).await?;
     let is_uploading = apps.activity.put_off_tidying(id);
-    let of = match apps.store.app(None, id.as_str()).await {
+    let app = match apps.store.app(None, id.as_str()).await {
         // A source came to it while it was deleted.
         Err(StoreError::NotFound { .. }) if !is_uploading => {
             return delete_others(apps, machines, &HashSet::new()).await;
@@ -77,20 +77,20 @@ pub(crate) async fn app(apps: &Arc<Apps>, id: &AppId) -> Result<()> {
         Err(StoreError::NotFound { .. }) => return Ok(()),
         found => found?,
     };
-    let needed = needed(&of, &apps.store.deployments(id).await?);
+    let needed = needed(&app, &apps.store.deployments(id).await?);
     // What comes to an app that is being deleted is not waited for.
-    if !is_uploading || of.spec.deleting {
+    if !is_uploading || app.spec.deleting {
         delete_others(apps, machines, &needed.machines).await?;
     }
     let owner = owner_of(id).to_string();
-    for snapshot in apps.sandboxes.store.snapshots(&of.workspace, None).await? {
+    for snapshot in apps.sandboxes.store.snapshots(&app.workspace, None).await? {
         let ours = snapshot.spec.kind == SnapshotKind::Service
             && snapshot.spec.metadata.get(OWNER_LABEL).is_some_and(|label| *label == owner);
         if ours && !needed.snapshots.contains(&snapshot.id) {
             ops::snapshot::remove(&apps.sandboxes, &snapshot).await?;
         }
     }
-    if of.spec.deleting {
+    if app.spec.deleting {
         apps.store.delete_app(id).await?;
         apps.sandboxes.names_changed();
     }
@@ -137,7 +137,7 @@ mod tests {
     use pandastack_store::apps::record::AppSpec;
     use pandastack_store::clock::now;
 
-    fn of() -> AppRecord {
+    fn app() -> AppRecord {
         AppRecord::new(
             pandastack_types::WorkspaceId::default_workspace(),
             "a".to_owned(),
@@ -147,7 +147,7 @@ mod tests {
     }
 
     fn version(status: DeploymentStatus, machine: &str) -> DeploymentRecord {
-        let mut one = DeploymentRecord::queued(&of(), "api", now());
+        let mut one = DeploymentRecord::queued(&app(), "api", now());
         one.status = status;
         one.spec.machine = Some(machine.parse().unwrap());
         one.spec.artifact = Some(format!("{machine}-built").parse().unwrap());
@@ -155,7 +155,7 @@ mod tests {
     }
 
     fn machines(deployments: &[DeploymentRecord]) -> Vec<String> {
-        let needed = needed(&of(), deployments);
+        let needed = needed(&app(), deployments);
         let mut names: Vec<_> = needed.machines.iter().map(ToString::to_string).collect();
         names.sort();
         assert_eq!(needed.snapshots.len(), names.len(), "an artifact each");
@@ -174,17 +174,17 @@ mod tests {
         assert_eq!(machines(&versions), ["c", "d", "e", "f", "g"], "what is under way is");
         versions[2] = version(S::RolledBack, "e");
         assert_eq!(machines(&versions), ["c", "d", "e", "f", "g"], "two of one machine count once");
-        let preview = AppRecord { preview_of: Some("b".parse().unwrap()), ..of() };
+        let preview = AppRecord { preview_of: Some("b".parse().unwrap()), ..app() };
         assert_eq!(
             needed(&preview, &versions).machines.len(),
             3,
             "of a preview: under way, live, and one more"
         );
-        let deleting = AppRecord { spec: AppSpec { deleting: true, ..AppSpec::default() }, ..of() };
+        let deleting = AppRecord { spec: AppSpec { deleting: true, ..AppSpec::default() }, ..app() };
         assert_eq!(needed(&deleting, &versions), Needed::default());
         versions[2].spec.set_machines(["e", "e2"].map(|machine| machine.parse().unwrap()));
-        assert_eq!(needed(&of(), &versions).machines.len(), 6, "all machines of a version are needed");
+        assert_eq!(needed(&app(), &versions).machines.len(), 6, "all machines of a version are needed");
         versions[3].spec.set_machines(["e2", "e3"].map(|machine| machine.parse().unwrap()));
-        assert_eq!(needed(&of(), &versions).machines.len(), 6, "but not what it was mended without");
+        assert_eq!(needed(&app(), &versions).machines.len(), 6, "but not what it was mended without");
     }
 }

@@ -26,7 +26,8 @@ use serde::Deserialize;
 
 use crate::build::build_machine;
 use crate::machine::Machine;
-use crate::routes::{OfApp, queue};
+use crate::path::AppPath;
+use crate::queue::queue;
 use crate::source::ARCHIVE;
 use crate::state::Apps;
 use crate::{check, tidy};
@@ -57,11 +58,11 @@ pub struct Args {
 pub async fn deploy(
     State(apps): State<Arc<Apps>>,
     caller: Caller,
-    of: OfApp,
+    path: AppPath,
     Query(args): Query<Args>,
     request: Request,
 ) -> ApiResult<(StatusCode, Json<Deployment>)> {
-    let record = of.find(&apps, &caller).await?;
+    let record = path.find(&apps, &caller).await?;
     let address = beside(request.headers(), &record.name);
     let clear_cache = is_set(args.clear_cache.as_deref());
     let kind =
@@ -87,21 +88,21 @@ pub async fn deploy(
 
 async fn from_git(
     apps: &Apps,
-    of: &AppRecord,
+    app: &AppRecord,
     wanted: DeployApp,
     address: String,
 ) -> Result<(StatusCode, Json<Deployment>)> {
-    if of.spec.git_url.is_none() {
+    if app.spec.git_url.is_none() {
         return Err(Error::bad_request(format!(
             "app `{}` has no git_url; set it, or upload the source: `pandastack app deploy {} --dir .`",
-            of.name, of.name
+            app.name, app.name
         )));
     }
     let reference = wanted.git_ref.filter(|text| !text.is_empty());
     reference.as_deref().map_or(Ok(()), check::git_ref)?;
-    let mut new = DeploymentRecord::queued(of, "api", now());
+    let mut new = DeploymentRecord::queued(app, "api", now());
     // A preview is of its pull request's newest commit.
-    new.spec.git_ref = reference.or_else(|| of.spec.pull.as_ref().map(|pull| pull.commit.clone()));
+    new.spec.git_ref = reference.or_else(|| app.spec.pull.as_ref().map(|pull| pull.commit.clone()));
     new.spec.address = Some(address);
     new.spec.clear_cache = wanted.clear_cache;
     queue(apps, new).await
@@ -136,16 +137,16 @@ struct Wanted {
 
 async fn from_archive(
     apps: &Arc<Apps>,
-    of: AppRecord,
+    app: AppRecord,
     archive: Body,
     wanted: Wanted,
 ) -> Result<(StatusCode, Json<Deployment>)> {
-    let unclaimed = Unclaimed::make(apps, &of, wanted.clear_cache).await?;
+    let unclaimed = Unclaimed::make(apps, &app, wanted.clear_cache).await?;
     unclaimed.machine.write(ARCHIVE, archive).await?;
-    let mut new = DeploymentRecord::queued(&of, wanted.trigger, now());
+    let mut new = DeploymentRecord::queued(&app, wanted.trigger, now());
     new.spec.source = Source::Archive;
     new.spec.build_machine = Some(unclaimed.machine.id().clone());
-    new.spec.build_shape = Some(of.spec.shape());
+    new.spec.build_shape = Some(app.spec.shape());
     new.spec.address = Some(wanted.address);
     new.spec.clear_cache = wanted.clear_cache;
     // From here on a client that goes away changes nothing: the deployment is queued and has the machine, or neither.
@@ -167,14 +168,14 @@ struct Unclaimed {
 }
 
 impl Unclaimed {
-    async fn make(apps: &Arc<Apps>, of: &AppRecord, clear_cache: bool) -> Result<Self> {
-        let (apps, of, owner) = (Arc::clone(apps), of.clone(), apps);
+    async fn make(apps: &Arc<Apps>, app: &AppRecord, clear_cache: bool) -> Result<Self> {
+        let (apps, app, owner) = (Arc::clone(apps), app.clone(), apps);
         // Owned: a machine that is there only after its client went away is dropped as the result of this, and so deleted.
         let made = async move {
-            let uploading = Uploading::begin(&apps, &of.id);
-            let cache = of.spec.usable_cache().filter(|_| !clear_cache);
+            let uploading = Uploading::begin(&apps, &app.id);
+            let cache = app.spec.usable_cache().filter(|_| !clear_cache);
             let machine = tokio::select! {
-                made = build_machine(&apps, &of, cache, None) => made?,
+                made = build_machine(&apps, &app, cache, None) => made?,
                 () = apps.sandboxes.shutdown.cancelled() => {
                     let message = "the server is restarting; deploy again in a moment";
                     return Err(Error::new(ErrorCode::Unavailable, message));
@@ -201,18 +202,18 @@ impl Drop for Unclaimed {
 /// Keeps machines that are given a source from being tidied away.
 struct Uploading {
     apps: Arc<Apps>,
-    of: AppId,
+    app: AppId,
 }
 
 impl Uploading {
-    fn begin(apps: &Arc<Apps>, of: &AppId) -> Self {
-        apps.activity.begin_upload(of);
-        Self { apps: Arc::clone(apps), of: of.clone() }
+    fn begin(apps: &Arc<Apps>, app: &AppId) -> Self {
+        apps.activity.begin_upload(app);
+        Self { apps: Arc::clone(apps), app: app.clone() }
     }
 }
 
 impl Drop for Uploading {
     fn drop(&mut self) {
-        self.apps.activity.end_upload(&self.of);
+        self.apps.activity.end_upload(&self.app);
     }
 }

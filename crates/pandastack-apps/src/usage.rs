@@ -12,7 +12,7 @@ use pandastack_store::clock::now;
 use pandastack_types::api::{AppInstanceMetrics, AppMetrics, HostView};
 use pandastack_types::{ErrorBody, SandboxId};
 
-use crate::routes::OfApp;
+use crate::path::AppPath;
 use crate::state::Apps;
 use crate::view;
 
@@ -22,9 +22,9 @@ use crate::view;
 pub async fn metrics(
     State(apps): State<Arc<Apps>>,
     caller: Caller,
-    of: OfApp,
+    path: AppPath,
 ) -> ApiResult<Json<AppMetrics>> {
-    let record = of.find(&apps, &caller).await?;
+    let record = path.find(&apps, &caller).await?;
     let live = match &record.active {
         Some(active) => Some(apps.store.deployment(&record.id, active).await?),
         None => None,
@@ -36,14 +36,14 @@ pub async fn metrics(
 }
 
 /// One machine; what cannot be seen of it is left out, so that the others are shown.
-async fn instance(apps: &Apps, of: &AppRecord, id: &SandboxId) -> AppInstanceMetrics {
+async fn instance(apps: &Apps, app: &AppRecord, id: &SandboxId) -> AppInstanceMetrics {
     let sandbox_id = id.clone();
-    match ops::metrics(&apps.sandboxes, &of.workspace, id).await {
+    match ops::metrics(&apps.sandboxes, &app.workspace, id).await {
         Ok(seen) => {
             AppInstanceMetrics { sandbox_id, status: seen.status, host: Some(seen.host), guest: seen.guest }
         }
         Err(error) => {
-            tracing::info!(app = %of.id, machine = %id, %error, "what a machine uses is not known");
+            tracing::info!(app = %app.id, machine = %id, %error, "what a machine uses is not known");
             AppInstanceMetrics {
                 sandbox_id,
                 status: view::status_of(apps, id).await,

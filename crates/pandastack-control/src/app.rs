@@ -8,7 +8,6 @@ use pandastack_apps::Apps;
 use pandastack_databases::ManagedDatabases;
 use pandastack_functions::Functions;
 use pandastack_scheduler::Scheduler;
-use pandastack_webhooks::Webhooks;
 
 use crate::audit::AuditLog;
 use crate::auth::Keys;
@@ -23,8 +22,6 @@ pub(crate) struct App {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) audit: Arc<AuditLog>,
     pub(crate) functions: Arc<Functions>,
-    /// Makes requests to URLs that users configured.
-    pub(crate) webhooks: Arc<Webhooks>,
     pub(crate) scheduler: Arc<Scheduler>,
     pub(crate) apps: Arc<Apps>,
     pub(crate) databases: Arc<ManagedDatabases>,

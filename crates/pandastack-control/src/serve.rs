@@ -327,7 +327,6 @@ fn new_app(
         audit: Arc::default(),
         functions,
         scheduler: Arc::new(scheduler),
-        webhooks,
         apps: Arc::new(apps),
         replicas,
     }

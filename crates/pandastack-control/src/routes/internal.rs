@@ -100,7 +100,7 @@ pub(crate) async fn database(
     }
     app.tasks.clone().spawn(async move {
         let Ok(stream) = upgrade.await else { return };
-        pandastack_apps::database_way::serve(Arc::clone(&app.apps), id, TokioIo::new(stream)).await;
+        pandastack_apps::database_connector::serve(Arc::clone(&app.apps), id, TokioIo::new(stream)).await;
     });
     Ok(switching(DATABASE_UPGRADE))
 }

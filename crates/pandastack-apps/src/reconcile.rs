@@ -39,47 +39,48 @@ const RETRY_SECONDS_MAX: i64 = 3600;
 
 /// Why an app is looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Asked {
+pub(crate) enum Initiator {
     /// Somebody said how many machines there should be.
-    ByHand,
+    User,
     /// Something may have been lost.
-    ByItself,
+    Reconciler,
 }
 
-/// Mends every app that needs it.
+/// Reconciles every app.
 pub(crate) async fn all(apps: &Arc<Apps>) -> Result<()> {
-    for of in apps.store.apps(None).await? {
-        self::app(apps, &of, Asked::ByItself).await?;
+    for app in apps.store.apps(None).await? {
+        self::app(apps, &app, Initiator::Reconciler).await?;
     }
     Ok(())
 }
 
 /// Queues what brings the live version to its machines, unless something is under way anyway: that ends in another look.
-pub(crate) async fn app(apps: &Arc<Apps>, of: &AppRecord, asked: Asked) -> Result<()> {
-    let Some(active) = of.active.as_ref().filter(|_| !of.spec.deleting) else { return Ok(()) };
-    let all = apps.store.deployments(&of.id).await?;
+pub(crate) async fn app(apps: &Arc<Apps>, app: &AppRecord, initiator: Initiator) -> Result<()> {
+    let Some(active) = app.active.as_ref().filter(|_| !app.spec.deleting) else { return Ok(()) };
+    let all = apps.store.deployments(&app.id).await?;
     let Some(live) = all.iter().find(|one| one.id == *active) else { return Ok(()) };
     let newest = all.first().unwrap_or(live);
     if newest.status.is_under_way() {
         return Ok(());
     }
-    retire_left(apps, of, &all).await;
+    retire_left(apps, app, &all).await;
     let mut good = Vec::new();
     for machine in live.spec.machines() {
         if !is_lost(apps, machine).await? {
             good.push(machine.clone());
         }
     }
-    let Some(trigger) = needed(live.spec.machines().count(), good.len(), of.spec.max_instances as usize)
+    let Some(trigger) = needed(live.spec.machines().count(), good.len(), app.spec.max_instances as usize)
     else {
         return Ok(());
     };
-    let failed = Some(newest).filter(|newest| asked == Asked::ByItself && has_failed(newest, trigger));
+    let failed =
+        Some(newest).filter(|newest| initiator == Initiator::Reconciler && has_failed(newest, trigger));
     if failed.is_some_and(|failed| now() < next_try(failed)) {
         return Ok(());
     }
-    tracing::info!(app = %of.id, trigger, good = good.len(), "the machines of a live app are brought to their number");
-    let mut new = DeploymentRecord::returning_to(of, live, trigger, now());
+    tracing::info!(app = %app.id, trigger, good = good.len(), "the machines of a live app are brought to their number");
+    let mut new = DeploymentRecord::returning_to(app, live, trigger, now());
     new.spec.set_machines(good);
     if let Some(failed) = failed {
         return try_again(apps, failed, new).await;
@@ -94,20 +95,20 @@ pub(crate) async fn app(apps: &Arc<Apps>, of: &AppRecord, asked: Asked) -> Resul
 
 /// Tells machines that are kept for a rollback to fall asleep, where nobody did, and puts to sleep those that do not in time; all at
 /// once, and behind whoever asks.
-async fn retire_left(apps: &Arc<Apps>, of: &AppRecord, all: &[DeploymentRecord]) {
+async fn retire_left(apps: &Arc<Apps>, app: &AppRecord, all: &[DeploymentRecord]) {
     let mut due = Vec::new();
-    for id in tidy::needed(of, all).machines {
-        let Some(since) = left_since(of, all, &id) else { continue };
+    for id in tidy::needed(app, all).machines {
+        let Some(since) = left_since(app, all, &id) else { continue };
         let Ok(machine) = apps.sandboxes.store.sandbox(None, &id).await else { continue };
         let is_awake = machine.state == SandboxState::Running;
         if is_awake && (is_drain_over(since, now()) || is_left(&machine)) {
             due.push(id);
         }
     }
-    if due.is_empty() || !apps.activity.begin_retiring(&of.id) {
+    if due.is_empty() || !apps.activity.begin_retiring(&app.id) {
         return;
     }
-    let turn = Retiring { apps: Arc::clone(apps), id: of.id.clone() };
+    let turn = Retiring { apps: Arc::clone(apps), id: app.id.clone() };
     apps.sandboxes.tasks.spawn(async move {
         let retired = due.iter().map(|id| retire(&turn.apps, &turn.id, id));
         for error in join_all(retired).await.into_iter().filter_map(Result::err) {
@@ -130,31 +131,32 @@ impl Drop for Retiring {
 
 /// Tells one machine when to sleep, and puts it to sleep if it had its time and has no lease. Looks before each whether it is still not
 /// needed: meanwhile a rollback may return to it.
-async fn retire(apps: &Arc<Apps>, of: &AppId, id: &SandboxId) -> Result<()> {
-    let Some((record, _)) = left_now(apps, of, id).await? else { return Ok(()) };
+async fn retire(apps: &Arc<Apps>, app: &AppId, id: &SandboxId) -> Result<()> {
+    let Some((record, _)) = left_now(apps, app, id).await? else { return Ok(()) };
     let machine = machine::open(&apps.sandboxes, &record, id).await?;
     if is_left(&machine.record) {
         machine.set_idle(DRAIN_IDLE_SECONDS).await?;
     }
     let lease = machine.awake_until().await?;
-    match left_now(apps, of, id).await? {
+    match left_now(apps, app, id).await? {
         Some((_, since)) if is_sleep_due(since, lease, now()) => machine.sleep().await,
         _ => Ok(()),
     }
 }
 
 /// The app, and since when a machine of it serves no more, as it is written now.
-async fn left_now(apps: &Apps, of: &AppId, id: &SandboxId) -> Result<Option<(AppRecord, Timestamp)>> {
-    let record = apps.store.app(None, of.as_str()).await?;
-    let since = left_since(&record, &apps.store.deployments(of).await?, id);
+async fn left_now(apps: &Apps, app: &AppId, id: &SandboxId) -> Result<Option<(AppRecord, Timestamp)>> {
+    let record = apps.store.app(None, app.as_str()).await?;
+    let since = left_since(&record, &apps.store.deployments(app).await?, id);
     Ok(since.map(|since| (record, since)))
 }
 
 /// When the version that a machine is of was replaced. `None` if it serves, if something under way has it, or if it never served.
-fn left_since(of: &AppRecord, all: &[DeploymentRecord], id: &SandboxId) -> Option<Timestamp> {
+fn left_since(app: &AppRecord, all: &[DeploymentRecord], id: &SandboxId) -> Option<Timestamp> {
     let mut holders = all.iter().filter(|one| one.spec.machines().any(|machine| machine == id));
-    let is_wanted = |one: &DeploymentRecord| one.status.is_under_way() || of.active.as_ref() == Some(&one.id);
-    if of.spec.deleting || holders.clone().any(is_wanted) {
+    let is_wanted =
+        |one: &DeploymentRecord| one.status.is_under_way() || app.active.as_ref() == Some(&one.id);
+    if app.spec.deleting || holders.clone().any(is_wanted) {
         return None;
     }
     // The switch to the next version is the last that is written of it. One that was overtaken before it served says why it did not.
@@ -246,7 +248,7 @@ mod tests {
         }
     }
 
-    fn of() -> AppRecord {
+    fn app() -> AppRecord {
         AppRecord::new(
             pandastack_types::WorkspaceId::default_workspace(),
             "a".to_owned(),
@@ -257,65 +259,65 @@ mod tests {
 
     /// A deployment with these machines that was last written about so many seconds after the first one.
     fn version(
-        of: &AppRecord,
+        app: &AppRecord,
         status: DeploymentStatus,
         machines: &[&str],
         seconds: i64,
     ) -> DeploymentRecord {
-        let mut one = DeploymentRecord::queued(of, "api", of.created_at);
-        (one.status, one.updated_at) = (status, after(of, seconds));
+        let mut one = DeploymentRecord::queued(app, "api", app.created_at);
+        (one.status, one.updated_at) = (status, after(app, seconds));
         one.spec.set_machines(machines.iter().map(|machine| machine.parse().unwrap()));
         one
     }
 
-    fn after(of: &AppRecord, seconds: i64) -> Timestamp {
-        of.created_at.checked_add(SignedDuration::from_secs(seconds)).unwrap()
+    fn after(app: &AppRecord, seconds: i64) -> Timestamp {
+        app.created_at.checked_add(SignedDuration::from_secs(seconds)).unwrap()
     }
 
     #[test]
     fn a_version_that_was_replaced_is_talked_to_for_an_hour_at_most() {
         use DeploymentStatus as S;
-        let mut of = of();
+        let mut app = app();
         let mut all = vec![
-            version(&of, S::Live, &["c"], 7000),
-            version(&of, S::Failed, &["a"], 6000),
-            version(&of, S::Superseded, &["b", "b2"], 7000),
-            version(&of, S::Superseded, &["b", "lost"], 2000),
-            version(&of, S::RolledBack, &["a"], 1000),
+            version(&app, S::Live, &["c"], 7000),
+            version(&app, S::Failed, &["a"], 6000),
+            version(&app, S::Superseded, &["b", "b2"], 7000),
+            version(&app, S::Superseded, &["b", "lost"], 2000),
+            version(&app, S::RolledBack, &["a"], 1000),
         ];
-        of.active = Some(all[0].id.clone());
-        let since = |all: &[DeploymentRecord], id: &str| left_since(&of, all, &id.parse().unwrap());
-        assert_eq!(since(&all, "a"), Some(after(&of, 1000)), "later versions begin no new hour");
-        assert_eq!(since(&all, "b"), Some(after(&of, 7000)), "it served on after it was mended");
+        app.active = Some(all[0].id.clone());
+        let since = |all: &[DeploymentRecord], id: &str| left_since(&app, all, &id.parse().unwrap());
+        assert_eq!(since(&all, "a"), Some(after(&app, 1000)), "later versions begin no new hour");
+        assert_eq!(since(&all, "b"), Some(after(&app, 7000)), "it served on after it was mended");
         assert_eq!(since(&all, "c"), None, "it serves");
         assert_eq!(since(&all, "none"), None, "it never did");
-        all.insert(0, version(&of, S::Queued, &["a"], 8000));
+        all.insert(0, version(&app, S::Queued, &["a"], 8000));
         assert_eq!(since(&all, "a"), None, "a rollback returns to it");
         (all[0].status, all[0].spec.error) = (S::Superseded, Some("a newer one took its place".to_owned()));
-        assert_eq!(since(&all, "a"), Some(after(&of, 1000)), "the deployment failed again");
-        let at = |seconds| is_drain_over(after(&of, 1000), after(&of, 1000 + seconds));
+        assert_eq!(since(&all, "a"), Some(after(&app, 1000)), "the deployment failed again");
+        let at = |seconds| is_drain_over(after(&app, 1000), after(&app, 1000 + seconds));
         assert_eq!((at(DRAIN_SECONDS_MAX - 60), at(DRAIN_SECONDS_MAX + 60)), (false, true));
     }
 
     #[test]
     fn a_lease_outlasts_the_hour_of_a_version_that_was_replaced() {
-        let of = of();
-        let (since, lease) = (after(&of, 0), after(&of, 3 * DRAIN_SECONDS_MAX));
-        let is_due = |lease, seconds| is_sleep_due(since, lease, after(&of, seconds));
+        let app = app();
+        let (since, lease) = (after(&app, 0), after(&app, 3 * DRAIN_SECONDS_MAX));
+        let is_due = |lease, seconds| is_sleep_due(since, lease, after(&app, seconds));
         assert!(is_due(None, DRAIN_SECONDS_MAX + 60));
         assert!(!is_due(Some(lease), DRAIN_SECONDS_MAX + 60), "its work goes on");
         assert!(is_due(Some(lease), 3 * DRAIN_SECONDS_MAX), "its lease is over");
         assert!(
-            !is_due(Some(after(&of, 60)), DRAIN_SECONDS_MAX - 60),
+            !is_due(Some(after(&app, 60)), DRAIN_SECONDS_MAX - 60),
             "clients have their hour all the same"
         );
     }
 
     #[test]
     fn what_failed_is_tried_again_after_growing_pauses() {
-        let of = of();
+        let app = app();
         let check = |newest: &str, status, trigger: &str, expect| {
-            let newest = DeploymentRecord { status, ..DeploymentRecord::queued(&of, newest, now()) };
+            let newest = DeploymentRecord { status, ..DeploymentRecord::queued(&app, newest, now()) };
             assert_eq!(has_failed(&newest, trigger), expect, "{trigger} after {newest:?}");
         };
         check(SCALE, DeploymentStatus::Failed, SCALE, true);
@@ -324,7 +326,7 @@ mod tests {
         check("api", DeploymentStatus::Failed, RECOVERY, false);
         check(RECOVERY, DeploymentStatus::Live, RECOVERY, false);
 
-        let queued = |at| DeploymentRecord::queued(&of, RECOVERY, at);
+        let queued = |at| DeploymentRecord::queued(&app, RECOVERY, at);
         let mut failed = DeploymentRecord { status: DeploymentStatus::Failed, ..queued(now()) };
         let mut pauses = Vec::new();
         for _ in 0..40 {

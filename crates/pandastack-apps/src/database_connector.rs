@@ -15,7 +15,7 @@ use pandastack_types::{DatabaseId, Owner, Result, SandboxId};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::broadcast::error::RecvError;
 
-use crate::previews;
+use crate::preview_settings;
 use crate::state::Apps;
 
 /// The databases of one machine.
@@ -53,16 +53,16 @@ impl Attached {
     /// Databases that the machine may mean.
     async fn reachable(&self) -> Result<Vec<DatabaseId>> {
         let machine = self.apps.sandboxes.store.sandbox(None, &self.machine).await?;
-        let Some(Owner::App(app)) = machine.owner else {
+        let Some(Owner::App(id)) = machine.owner else {
             return Ok(Vec::new());
         };
-        let of = match self.apps.store.app(None, app.as_str()).await {
-            Ok(of) => previews::settled(&self.apps, of).await?,
+        let app = match self.apps.store.app(None, id.as_str()).await {
+            Ok(app) => preview_settings::settled(&self.apps, app).await?,
             Err(StoreError::NotFound { .. }) => return Ok(Vec::new()),
             Err(error) => return Err(error.into()),
         };
         // Machines that build have a lifetime; those that serve have none.
-        let seen = of.spec.seen_databases().filter(|(_, one)| one.build || machine.spec.persistent);
+        let seen = app.spec.seen_databases().filter(|(_, one)| one.build || machine.spec.persistent);
         Ok(seen.map(|(_, one)| one.database.clone()).collect())
     }
 

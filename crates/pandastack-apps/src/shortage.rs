@@ -1,27 +1,27 @@
 //! What a machine had too little of when a step of its build failed: programs say that in many ways, or not at all.
 
+use crate::command::shell;
 use crate::machine::Machine;
-use crate::source::shell;
 
 /// Bytes of a disk below which a step that failed most likely wanted more.
 const FREE_BYTES_MIN: u64 = 32 << 20;
 
 /// Prints what is left of the disk that sources are on, in blocks, their size and files; and how many processes memory was too little for.
-const LOOK: &str = r#"stat -f -c '%a %S %d' /srv; sed -n 's/^oom_kill //p' /proc/vmstat"#;
+const MEASURE: &str = r#"stat -f -c '%a %S %d' /srv; sed -n 's/^oom_kill //p' /proc/vmstat"#;
 
 /// What a machine has left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Room {
+pub(crate) struct Headroom {
     free_bytes: u64,
     free_files: u64,
     /// Since it was first started.
     out_of_memory: u64,
 }
 
-impl Room {
+impl Headroom {
     /// Looks at a machine. Nobody fails for want of this.
     pub(crate) async fn of(machine: &Machine) -> Option<Self> {
-        Self::parse(&machine.exec(&shell(LOOK, &[])).await.ok()?.stdout)
+        Self::parse(&machine.exec(&shell(MEASURE, &[])).await.ok()?.stdout)
     }
 
     fn parse(printed: &str) -> Option<Self> {
@@ -33,7 +33,7 @@ impl Room {
     }
 
     /// Why a step failed that ended with this, after it began with what was there `before`.
-    pub(crate) fn lack_since(&self, before: &Self) -> Option<String> {
+    pub(crate) fn shortage_since(&self, before: &Self) -> Option<String> {
         if self.out_of_memory > before.out_of_memory {
             return Some(
                 "the machine ran out of memory and a process was killed; raise `memory_mb` \
@@ -59,14 +59,14 @@ mod tests {
 
     #[test]
     fn what_a_failed_step_lacked_is_named() {
-        let look = |printed: &str| Room::parse(printed).unwrap();
+        let look = |printed: &str| Headroom::parse(printed).unwrap();
         let before = look("1000000 4096 5000\n2\n");
-        assert_eq!(before, Room { free_bytes: 4_096_000_000, free_files: 5000, out_of_memory: 2 });
-        let lack = |printed: &str| look(printed).lack_since(&before);
+        assert_eq!(before, Headroom { free_bytes: 4_096_000_000, free_files: 5000, out_of_memory: 2 });
+        let lack = |printed: &str| look(printed).shortage_since(&before);
         assert_eq!(lack("900000 4096 4000\n2\n"), None, "a kill from before says nothing of this step");
         assert!(lack("900000 4096 4000\n3\n").unwrap().contains("memory_mb"));
         assert!(lack("256 4096 4000\n2\n").unwrap().contains("(1 MiB are left)"));
         assert!(lack("900000 4096 0\n2\n").unwrap().contains("no inodes"));
-        assert_eq!(Room::parse("stat: cannot read file system information"), None);
+        assert_eq!(Headroom::parse("stat: cannot read file system information"), None);
     }
 }

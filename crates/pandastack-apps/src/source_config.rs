@@ -16,7 +16,7 @@ use pandastack_types::Result;
 use crate::check;
 
 /// Takes over what a file says, within the limits of an app's own settings.
-pub(crate) fn source_config(manifest: Manifest, app: &AppSpec) -> Result<SourceConfig> {
+pub(crate) fn read_config(manifest: Manifest, app: &AppSpec) -> Result<SourceConfig> {
     manifest.port.map_or(Ok(()), check::port)?;
     manifest.health_path.as_deref().map_or(Ok(()), check::health_path)?;
     // Both together are what a machine gets.
@@ -37,16 +37,19 @@ pub(crate) fn source_config(manifest: Manifest, app: &AppSpec) -> Result<SourceC
 
 /// Where an app is within its source.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Place {
+pub(crate) struct AppLocation {
     /// The directory; empty at the root.
     pub(crate) directory: String,
     /// Whether the file at the root of the source speaks for it.
     pub(crate) is_named_by_root: bool,
 }
 
-impl Place {
+impl AppLocation {
     /// By the app's settings and the file at the root of its source.
-    pub(crate) fn of(spec: &AppSpec, root: Option<Result<Manifest, Undetected>>) -> Result<Self, PlaceError> {
+    pub(crate) fn of(
+        spec: &AppSpec,
+        root: Option<Result<Manifest, Undetected>>,
+    ) -> Result<Self, LocationError> {
         let plain = |path: &str| {
             path.split('/').filter(|part| !matches!(*part, "" | ".")).collect::<Vec<_>>().join("/")
         };
@@ -68,7 +71,7 @@ impl Place {
 
 /// Why it is not known where an app is.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum PlaceError {
+pub(crate) enum LocationError {
     /// The file at the root cannot be read.
     #[error(transparent)]
     Unreadable(#[from] Undetected),
@@ -88,21 +91,21 @@ mod tests {
         Manifest::parse(text).unwrap()
     }
 
-    fn of(spec: AppSpec) -> AppRecord {
+    fn app(spec: AppSpec) -> AppRecord {
         AppRecord::new(pandastack_types::WorkspaceId::default_workspace(), "a".to_owned(), spec, now())
     }
 
     #[test]
     fn the_file_counts_where_nobody_said_otherwise() {
-        let says = |text: &str| source_config(read(text), &AppSpec::default());
+        let says = |text: &str| read_config(read(text), &AppSpec::default());
         let file = says("[app]\nport = 3000\nhealth_path = \"/up\"\n[env]\nMODE = \"fast\"\n").unwrap();
         assert_eq!(file.env["MODE"], "fast");
-        let begun = file.applied(&of(AppSpec::default())).spec;
+        let begun = file.applied(&app(AppSpec::default())).spec;
         assert_eq!((begun.port, begun.health_path.as_str()), (3000, "/up"));
         let said = ExplicitSettings { port: true, health_path: true, ..ExplicitSettings::default() };
-        let said = file.applied(&of(AppSpec { said, ..AppSpec::default() })).spec;
+        let said = file.applied(&app(AppSpec { said, ..AppSpec::default() })).spec;
         assert_eq!((said.port, said.health_path.as_str()), (8080, "/"));
-        let silent = SourceConfig::default().applied(&of(AppSpec { port: 5000, ..AppSpec::default() })).spec;
+        let silent = SourceConfig::default().applied(&app(AppSpec { port: 5000, ..AppSpec::default() })).spec;
         assert_eq!(silent.port, 5000);
         for (bad, word) in [
             ("[app]\nport = 0\n", "port"),
@@ -117,14 +120,14 @@ mod tests {
     fn variables_of_one_stage_are_not_in_the_other() {
         let text =
             "[env]\nMODE = \"fast\"\n[env.build]\nMODE = \"small\"\nCACHE = 1\n[env.run]\nWORKERS = 2\n";
-        let says = source_config(read(text), &AppSpec::default()).unwrap();
-        let of = |stage| says.env_values(stage).into_iter().collect::<Vec<_>>();
+        let says = read_config(read(text), &AppSpec::default()).unwrap();
+        let values = |stage| says.env_values(stage).into_iter().collect::<Vec<_>>();
         let pairs = |pairs: &[(&str, &str)]| {
             pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect::<Vec<_>>()
         };
-        assert_eq!(of(EnvStage::Build), pairs(&[("CACHE", "1"), ("MODE", "small")]));
-        assert_eq!(of(EnvStage::Run), pairs(&[("MODE", "fast"), ("WORKERS", "2")]));
-        let bad = source_config(read("[env.run]\n\"A-B\" = 1\n"), &AppSpec::default());
+        assert_eq!(values(EnvStage::Build), pairs(&[("CACHE", "1"), ("MODE", "small")]));
+        assert_eq!(values(EnvStage::Run), pairs(&[("MODE", "fast"), ("WORKERS", "2")]));
+        let bad = read_config(read("[env.run]\n\"A-B\" = 1\n"), &AppSpec::default());
         assert!(bad.unwrap_err().message.contains("A-B"));
         let old: SourceConfig = serde_json::from_str(r#"{"env":{"A":"b"}}"#).unwrap();
         assert_eq!(old.env_values(EnvStage::Run)["A"], "b", "written before there were stages");
@@ -139,8 +142,8 @@ mod tests {
         };
         let check = |spec: &AppSpec, root: Option<&str>, directory: &str, is_named_by_root| {
             let root = root.map(|named| Ok(read(&format!("[app]\nroot_directory = {named:?}\n"))));
-            let expect = Place { directory: directory.to_owned(), is_named_by_root };
-            assert_eq!(Place::of(spec, root).unwrap(), expect);
+            let expect = AppLocation { directory: directory.to_owned(), is_named_by_root };
+            assert_eq!(AppLocation::of(spec, root).unwrap(), expect);
         };
         check(&spec(None, false), None, "", false);
         check(&spec(None, false), Some("./web/"), "web", true);
@@ -148,9 +151,12 @@ mod tests {
         check(&spec(Some("/web/"), true), Some("web"), "web", true);
         check(&spec(Some("web"), false), Some("site"), "site", true);
         check(&spec(Some("web"), false), None, "web", false);
-        assert!(Place::of(&spec(None, false), Some(Ok(read("[app]\nroot_directory = \"../x\"\n")))).is_err());
+        assert!(
+            AppLocation::of(&spec(None, false), Some(Ok(read("[app]\nroot_directory = \"../x\"\n"))))
+                .is_err()
+        );
         let broken = || Some(Err(Undetected::UnknownFramework("x".to_owned())));
-        assert!(Place::of(&spec(None, false), broken()).is_err());
-        assert_eq!(Place::of(&spec(Some("web"), true), broken()).unwrap().directory, "web");
+        assert!(AppLocation::of(&spec(None, false), broken()).is_err());
+        assert_eq!(AppLocation::of(&spec(Some("web"), true), broken()).unwrap().directory, "web");
     }
 }
