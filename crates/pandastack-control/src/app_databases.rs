@@ -6,10 +6,9 @@ use async_trait::async_trait;
 use pandastack_apps::AttachedDatabases;
 use pandastack_databases::{ManagedDatabases, StoredDatabases, inside_url, take_mark};
 use pandastack_postgres::{Backend, ConnectError, Databases, Endpoint};
+use pandastack_sandboxes::in_flight::InFlightMark;
+use pandastack_store::databases::DatabaseRecord;
 use pandastack_types::{DatabaseId, Result};
-
-use crate::sandboxes::in_flight::InFlightMark;
-use crate::store::databases::DatabaseRecord;
 
 /// The databases of this server.
 pub(crate) struct AppDatabases(pub(crate) Arc<ManagedDatabases>);

@@ -12,11 +12,10 @@ use axum::response::Response;
 use http::Method;
 use pandastack_rest::Caller;
 use pandastack_rest::request_id::{REQUEST_ID, sandbox_of};
-use pandastack_types::api::AuditEntry;
-
-use crate::clock::now;
-use crate::store::ledger::AuditRecord;
+use pandastack_store::clock::now;
+use pandastack_store::ledger::AuditRecord;
 use pandastack_store::write_behind::WriteBehind;
+use pandastack_types::api::AuditEntry;
 
 /// Longest path that is kept; it names what was called, not what was sent.
 const PATH_CHARS_MAX: usize = 512;

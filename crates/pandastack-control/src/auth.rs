@@ -19,15 +19,15 @@ use http::header::AUTHORIZATION;
 use jiff::Timestamp;
 use pandastack_e2b::OnBehalf;
 use pandastack_rest::{Admission, ApiResult, Caller};
+use pandastack_store::clock::now;
+use pandastack_store::{Store, TokenRecord};
 use pandastack_types::api::Scope;
 use pandastack_types::{Error, ErrorCode, Result, SandboxId, WorkspaceId};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
-use crate::clock::now;
 use crate::rate::{KeyFailures, Rates};
 use crate::replicas::PASSED_ON_FOR;
-use crate::store::{Store, TokenRecord};
 use crate::{scope, signed_url};
 
 const KEY_START: &str = "pds_";

@@ -4,13 +4,13 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use pandastack_store::Store;
+use pandastack_store::clock::now;
 use pandastack_types::WorkspaceId;
 use pandastack_types::api::Scope;
 
 use crate::auth::new_key;
-use crate::clock::now;
 use crate::serve::ServeError;
-use crate::store::Store;
 
 /// Makes the workspace and, if there is no key at all, one with all rights, which it writes to `path`.
 pub(crate) async fn ensure_first_key(store: &dyn Store, path: &Path) -> Result<(), ServeError> {

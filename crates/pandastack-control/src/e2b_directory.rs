@@ -5,11 +5,10 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use pandastack_e2b::{Directory, DirectoryUnavailable};
+use pandastack_sandboxes::{Sandboxes, view};
+use pandastack_store::{SandboxRecord, Select, StoreError};
 use pandastack_types::api::Sandbox;
 use pandastack_types::{SandboxId, SandboxState};
-
-use crate::sandboxes::{Sandboxes, view};
-use crate::store::{SandboxRecord, Select, StoreError};
 
 /// Sandboxes of all workspaces.
 pub(crate) struct StoredDirectory(pub(crate) Arc<Sandboxes>);

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use jiff::{SignedDuration, Timestamp};
+use pandastack_sandboxes::Sandboxes;
+use pandastack_store::clock::now;
 use pandastack_types::Result;
 use pandastack_types::limits::{AUDIT_DAYS, EVENTS_PAGE_MAX, IDEMPOTENCY_SECONDS, RUN_DAYS, RUNS_KEPT_MAX};
 use tokio_util::sync::CancellationToken;
 
 use crate::auth::Keys;
-use crate::clock::now;
-use crate::sandboxes::Sandboxes;
 
 /// How often old rows are removed.
 const PRUNE_EVERY: Duration = Duration::from_secs(3600);

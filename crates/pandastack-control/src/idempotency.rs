@@ -17,16 +17,15 @@ use http_body_util::{BodyExt, Limited};
 use jiff::{SignedDuration, Timestamp};
 use pandastack_rest::extract::read_body;
 use pandastack_rest::{ApiResult, Caller};
+use pandastack_sandboxes::view;
+use pandastack_sandboxes::{Sandboxes, ops};
+use pandastack_store::clock::now;
+use pandastack_store::{IdempotencyClaim, IdempotencyKey, IdempotencyOutcome, SandboxRecord};
 use pandastack_types::limits::{IDEMPOTENCY_KEY_BYTES_MAX, IDEMPOTENCY_SECONDS};
 use pandastack_types::{Error, ErrorCode, Result, SandboxState};
 use sha2::{Digest, Sha256};
 
-use crate::clock::now;
 use crate::replicas::Member;
-use crate::sandboxes::Sandboxes;
-use crate::sandboxes::ops;
-use crate::sandboxes::view;
-use crate::store::{IdempotencyClaim, IdempotencyKey, IdempotencyOutcome, SandboxRecord};
 
 /// Largest answer that is kept. A larger one is given, but its repetition is a new request.
 const ANSWER_BYTES_MAX: usize = 1024 * 1024;

@@ -16,7 +16,6 @@
 
 #![forbid(unsafe_code)]
 
-mod app;
 mod app_databases;
 mod audit;
 mod auth;
@@ -35,16 +34,14 @@ mod routes;
 mod schedule_targets;
 mod scope;
 mod serve;
+mod services;
 mod signed_url;
 mod unread_body;
 
 pub use config::{ControlConfig, DatabaseUrl, PostgresConfig};
 pub use openapi::openapi_json;
-use pandastack_databases as databases;
 pub use pandastack_databases::BackupConfig;
 pub use pandastack_functions::{LocalError, LocalFunction, LocalRuntime, local_router};
 pub use pandastack_postgres::ALPN as POSTGRES_ALPN;
-use pandastack_sandboxes as sandboxes;
-use pandastack_store as store;
 pub use pandastack_store::clock;
 pub use serve::{Control, ServeError, serve};

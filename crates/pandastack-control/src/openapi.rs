@@ -2,13 +2,13 @@
 
 use pandastack_apps as apps;
 use pandastack_contexts::routes as contexts;
+use pandastack_databases::backups::routes as backups;
+use pandastack_databases::routes as databases;
 use pandastack_functions::{call_routes, deploy_routes, logs as function_logs, routes as functions};
 use pandastack_scheduler::routes as schedules;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::{Modify, OpenApi};
 
-use crate::databases::backups::routes as backups;
-use crate::databases::routes as databases;
 use crate::routes::volumes;
 use crate::routes::{
     data, events, files, fork, health, hosts, lifecycle, network, observe, preview, processes, quota, run,

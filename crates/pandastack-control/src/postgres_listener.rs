@@ -8,6 +8,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 
+use pandastack_databases::PublicAddress;
+use pandastack_databases::ports::{self, Bound, Ports};
 use pandastack_edge::tls::Tls;
 use pandastack_postgres::{Databases, Server};
 use pandastack_types::DatabaseId;
@@ -16,8 +18,6 @@ use tokio::sync::mpsc::Receiver;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::PostgresConfig;
-use crate::databases::PublicAddress;
-use crate::databases::ports::{self, Bound, Ports};
 use crate::serve::{ServeError, listen};
 
 /// PostgreSQL's own port, and how many after it are tried.

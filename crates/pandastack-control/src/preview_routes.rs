@@ -1,15 +1,14 @@
-//! Routes of sandboxes for the edge: read from the record of truth. [`crate::sandboxes::Sandboxes::tell`] says when one may have changed.
+//! Routes of sandboxes for the edge: read from the record of truth. [`pandastack_sandboxes::Sandboxes::tell`] says when one may have changed.
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use pandastack_edge::{AppRoute, Location, Route, RouteSource, RouteUnavailable};
+use pandastack_sandboxes::hosts::Hosts;
+use pandastack_store::{Store, StoreError};
 use pandastack_types::link::LinkKey;
 use pandastack_types::preview::PreviewKey;
 use pandastack_types::{SandboxId, SandboxState};
-
-use crate::sandboxes::hosts::Hosts;
-use crate::store::{Store, StoreError};
 
 /// Routes from the store.
 pub(crate) struct StoredRoutes {

@@ -9,12 +9,11 @@ use pandastack_function_proto::Outcome;
 use pandastack_functions::invoke::{self, InvokeRequest};
 use pandastack_functions::{Functions, find_in, version_for};
 use pandastack_scheduler::{Attempt, Services};
+use pandastack_store::databases::{DatabaseRecord, DatabaseStore};
+use pandastack_store::schedules::{RunOutcome, RunState};
 use pandastack_types::api::{DatabaseQuery, FunctionTarget, RunKind, SqlTarget};
 use pandastack_types::limits::DATABASE_QUERY_MS_MAX;
 use pandastack_types::{DatabaseId, Error, Result, WorkspaceId};
-
-use crate::store::databases::{DatabaseRecord, DatabaseStore};
-use crate::store::schedules::{RunOutcome, RunState};
 
 /// The services that schedules call.
 pub(crate) struct ScheduleTargets {

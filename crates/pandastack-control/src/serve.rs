@@ -19,17 +19,22 @@ use pandastack_edge::tls::Tls;
 use pandastack_edge::{AccessLog, Edge, OwnPorts, Server};
 use pandastack_functions::Functions;
 use pandastack_rest::Admission;
+use pandastack_sandboxes::hosts::Hosts;
+use pandastack_sandboxes::{Sandboxes, reaper};
 use pandastack_scheduler::Scheduler;
+use pandastack_store::clock::now;
+use pandastack_store::databases::{DatabaseState, DatabaseStore};
+use pandastack_store::replicas::Session;
+use pandastack_store::sql::SqlStore;
+use pandastack_store::{Store, StoreError};
 use pandastack_types::{DatabaseId, SandboxId};
 use pandastack_webhooks::Webhooks;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::app::App;
 use crate::app_databases::AppDatabases;
 use crate::auth::Keys;
-use crate::clock::now;
 use crate::config::ControlConfig;
 use crate::e2b_directory::StoredDirectory;
 use crate::housekeeping::{self, PruneHook};
@@ -37,14 +42,9 @@ use crate::postgres_listener::PostgresListener;
 use crate::preview_routes::StoredRoutes;
 use crate::rate::Rates;
 use crate::replicas::{self, LeaderTask, LeadershipLost, ReplicaPeers, Replicas};
-use crate::sandboxes::hosts::Hosts;
-use crate::sandboxes::{Sandboxes, reaper};
 use crate::schedule_targets::ScheduleTargets;
-use crate::store::databases::{DatabaseState, DatabaseStore};
-use crate::store::replicas::Session;
-use crate::store::sql::SqlStore;
-use crate::store::{Store, StoreError};
-use crate::{bootstrap, databases, routes};
+use crate::services::Services;
+use crate::{bootstrap, routes};
 
 /// How long work in progress may take after a stop was asked for. Streams are cut then.
 const STOP_WAIT: Duration = Duration::from_secs(5);
@@ -83,7 +83,7 @@ pub enum ServeError {
 
 /// A control plane that is ready to serve.
 pub struct Control {
-    app: Arc<App>,
+    services: Arc<Services>,
     public: Vec<(SocketAddr, TcpListener)>,
     internal_socket: UnixListener,
     internal_tcp: Option<TcpListener>,
@@ -127,7 +127,7 @@ impl Control {
             None => SqlStore::sqlite(&dir.join("control.db")).await?,
         };
         let hosts = Hosts::new(config.link_key.clone(), config.host_lost_after);
-        hosts.load(crate::store::HostStore::hosts(&store).await?, now());
+        hosts.load(pandastack_store::HostStore::hosts(&store).await?, now());
         let mut public = Vec::new();
         for address in &config.listen {
             let listener = listen(*address).await?;
@@ -161,9 +161,20 @@ impl Control {
             replicas.lead();
             bootstrap::ensure_first_key(&store, &config.bootstrap_token_path()).await?;
         }
-        let app = new_app(Arc::new(store), hosts, &config, log, replicas, postgres.as_mut(), shutdown);
-        let (app, tls) = (Arc::new(app), config.tls);
-        Ok(Self { app, public, internal_socket, internal_tcp, tls, postgres, session, leads, _lock: lock })
+        let services =
+            new_services(Arc::new(store), hosts, &config, log, replicas, postgres.as_mut(), shutdown);
+        let (services, tls) = (Arc::new(services), config.tls);
+        Ok(Self {
+            services,
+            public,
+            internal_socket,
+            internal_tcp,
+            tls,
+            postgres,
+            session,
+            leads,
+            _lock: lock,
+        })
     }
 
     /// Addresses of the public API.
@@ -174,53 +185,54 @@ impl Control {
     /// Serves until `shutdown`, then finishes what is in progress. One that led and was cut off from the database ends at
     /// once and finishes nothing: that is another server's now.
     pub async fn run(self, shutdown: CancellationToken) -> Result<(), ServeError> {
-        let app = self.app;
+        let services = self.services;
+        let sandboxes = Arc::clone(&services.sandboxes);
         let mut servers = JoinSet::new();
-        let native = routes::public(Arc::clone(&app));
+        let native = routes::public(Arc::clone(&services));
         let e2b =
-            Facade::new(native.clone(), Arc::new(StoredDirectory(Arc::clone(&app.sandboxes))), &app.link);
+            Facade::new(native.clone(), Arc::new(StoredDirectory(Arc::clone(&sandboxes))), &sandboxes.link);
         let own_ports =
             OwnPorts { ports: &pandastack_e2b::PORTS, router: routes::facade(e2b.sandbox_ports()) };
-        let databases = Arc::new(StoredDatabases(Arc::clone(&app.databases)));
+        let databases = Arc::new(StoredDatabases(Arc::clone(&services.databases)));
         let api = native
             .merge(routes::facade(e2b.control_plane()))
             .merge(routes::facade(pandastack_postgres::http_router(databases.clone())));
-        let api = routes::with_functions_by_host(api, Arc::clone(&app));
+        let api = routes::with_functions_by_host(api, Arc::clone(&services));
         if let Some(listener) = self.postgres {
-            servers.spawn(listener.serve(databases, app.shutdown.clone()));
+            servers.spawn(listener.serve(databases, sandboxes.shutdown.clone()));
         }
         for (_, listener) in self.public {
-            let server = Server::new(Arc::clone(&app.edge), api.clone())
+            let server = Server::new(Arc::clone(&sandboxes.edge), api.clone())
                 .with_own_ports(own_ports.clone())
                 .with_tls(self.tls.clone());
-            servers.spawn(server.serve(listener, app.shutdown.clone()));
+            servers.spawn(server.serve(listener, sandboxes.shutdown.clone()));
         }
-        let private = routes::private(Arc::clone(&app), api);
+        let private = routes::private(Arc::clone(&services), api);
         if let Some(listener) = self.internal_tcp {
-            servers.spawn(serve_tcp(listener, private.clone(), app.shutdown.clone()));
+            servers.spawn(serve_tcp(listener, private.clone(), sandboxes.shutdown.clone()));
         }
-        servers.spawn(serve_unix(self.internal_socket, private, app.shutdown.clone()));
-        servers.spawn(housekeeping::keep_keys(Arc::clone(&app.keys), app.shutdown.clone()));
+        servers.spawn(serve_unix(self.internal_socket, private, sandboxes.shutdown.clone()));
+        servers.spawn(housekeeping::keep_keys(Arc::clone(&services.keys), sandboxes.shutdown.clone()));
         // Stopped last: answers that are still being given are written down, too.
         let audit_stop = CancellationToken::new();
         let auditor = {
-            let (app, stop) = (Arc::clone(&app), audit_stop.clone());
+            let (services, stop) = (Arc::clone(&services), audit_stop.clone());
             tokio::spawn(async move {
-                let store = app.store.as_ref();
-                tokio::join!(app.audit.write(store, &stop), app.functions.runs.write(store, &stop));
+                let store = services.sandboxes.store.as_ref();
+                tokio::join!(services.audit.write(store, &stop), services.functions.runs.write(store, &stop));
             })
         };
-        let (leave, tasks, member) = (CancellationToken::new(), leader_tasks(&app), app.member());
+        let (leave, tasks, member) = (CancellationToken::new(), leader_tasks(&services), services.member());
         let mut membership = std::pin::pin!(replicas::run(&member, self.session, self.leads, &leave, &tasks));
         tokio::select! {
             () = shutdown.cancelled() => {}
             Err(LeadershipLost(error)) = &mut membership => return Err(ServeError::LeadershipLost(error)),
         }
-        app.shutdown.cancel();
-        app.tasks.close();
+        sandboxes.shutdown.cancel();
+        sandboxes.tasks.close();
         let finish = async {
             while servers.join_next().await.is_some() {}
-            app.tasks.wait().await;
+            sandboxes.tasks.wait().await;
         };
         tokio::select! {
             finished = tokio::time::timeout(STOP_WAIT, finish) => if finished.is_err() {
@@ -229,18 +241,18 @@ impl Control {
             Err(LeadershipLost(error)) = &mut membership => return Err(ServeError::LeadershipLost(error)),
         }
         servers.shutdown().await;
-        app.edge.shut_down().await;
+        sandboxes.edge.shut_down().await;
         audit_stop.cancel();
         if let Err(failed) = auditor.await {
             tracing::error!(%failed, "the audit log was not finished");
         }
-        if let Err(error) = app.keys.write_last_used().await {
+        if let Err(error) = services.keys.write_last_used().await {
             tracing::debug!(%error, "last-used times of keys were not written");
         }
         // Last, so that nobody else begins what is being finished here.
         leave.cancel();
         let left = membership.await;
-        app.store.close().await;
+        sandboxes.store.close().await;
         left.map_err(|LeadershipLost(error)| ServeError::LeadershipLost(error))
     }
 }
@@ -256,8 +268,8 @@ fn advertised(config: &ControlConfig, internal: Option<&TcpListener>) -> String 
 }
 
 /// What the services forget after a while.
-fn prune_hooks(app: &Arc<App>) -> Arc<[PruneHook]> {
-    let functions = Arc::clone(&app.functions);
+fn prune_hooks(services: &Arc<Services>) -> Arc<[PruneHook]> {
+    let functions = Arc::clone(&services.functions);
     let runs: PruneHook = Box::new(move || {
         let functions = Arc::clone(&functions);
         Box::pin(async move { pandastack_functions::prune_runs(&functions).await })
@@ -266,27 +278,34 @@ fn prune_hooks(app: &Arc<App>) -> Arc<[PruneHook]> {
 }
 
 /// Background tasks of the leader, in the order in which they begin.
-fn leader_tasks(app: &Arc<App>) -> Vec<LeaderTask> {
-    fn task<F: Future<Output = ()> + Send + 'static>(app: &Arc<App>, run: fn(Arc<App>) -> F) -> LeaderTask {
-        let app = Arc::clone(app);
-        Box::new(move || Box::pin(run(Arc::clone(&app))))
+fn leader_tasks(services: &Arc<Services>) -> Vec<LeaderTask> {
+    fn task<F: Future<Output = ()> + Send + 'static>(
+        services: &Arc<Services>,
+        run: fn(Arc<Services>) -> F,
+    ) -> LeaderTask {
+        let services = Arc::clone(services);
+        Box::new(move || Box::pin(run(Arc::clone(&services))))
     }
     vec![
-        task(app, |app| databases::recover(Arc::clone(&app.databases))),
-        task(app, |app| databases::revive::run(Arc::clone(&app.databases))),
-        task(app, |app| databases::disk_guard::run(Arc::clone(&app.databases))),
-        task(app, |app| databases::backups::keeper::run(Arc::clone(&app.databases))),
-        task(app, |app| deployer::run(Arc::clone(&app.apps))),
-        task(app, |app| reporter::run(Arc::clone(&app.apps))),
-        task(app, |app| poller::run(Arc::clone(&app.apps))),
-        task(app, |app| reaper::run(Arc::clone(&app.sandboxes))),
-        task(app, |app| housekeeping::prune(Arc::clone(&app.sandboxes), prune_hooks(&app))),
-        task(app, |app| pandastack_functions::run(Arc::clone(&app.functions))),
-        task(app, |app| pandastack_scheduler::run(Arc::clone(&app.scheduler))),
+        task(services, |services| pandastack_databases::recover(Arc::clone(&services.databases))),
+        task(services, |services| pandastack_databases::revive::run(Arc::clone(&services.databases))),
+        task(services, |services| pandastack_databases::disk_guard::run(Arc::clone(&services.databases))),
+        task(services, |services| {
+            pandastack_databases::backups::keeper::run(Arc::clone(&services.databases))
+        }),
+        task(services, |services| deployer::run(Arc::clone(&services.apps))),
+        task(services, |services| reporter::run(Arc::clone(&services.apps))),
+        task(services, |services| poller::run(Arc::clone(&services.apps))),
+        task(services, |services| reaper::run(Arc::clone(&services.sandboxes))),
+        task(services, |services| {
+            housekeeping::prune(Arc::clone(&services.sandboxes), prune_hooks(&services))
+        }),
+        task(services, |services| pandastack_functions::run(Arc::clone(&services.functions))),
+        task(services, |services| pandastack_scheduler::run(Arc::clone(&services.scheduler))),
     ]
 }
 
-fn new_app(
+fn new_services(
     store: Arc<dyn Store>,
     hosts: Hosts,
     config: &ControlConfig,
@@ -294,7 +313,7 @@ fn new_app(
     replicas: Replicas,
     postgres: Option<&mut PostgresListener>,
     shutdown: CancellationToken,
-) -> App {
+) -> Services {
     let (hosts, link, replicas) = (Arc::new(hosts), config.link_key.clone(), Arc::new(replicas));
     let routes = StoredRoutes { store: Arc::clone(&store), hosts: Arc::clone(&hosts), link: link.clone() };
     let edge = Edge::new(Arc::new(routes), log);
@@ -319,7 +338,7 @@ fn new_app(
         Scheduler::new(Arc::clone(&sandboxes), Arc::clone(&webhooks), Arc::new(targets), instance);
     let attached = Arc::new(AppDatabases(Arc::clone(&databases)));
     let apps = Apps::new(Arc::clone(&sandboxes), Arc::clone(&webhooks), attached);
-    App {
+    Services {
         sandboxes,
         databases,
         keys,

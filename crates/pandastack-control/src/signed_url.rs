@@ -14,12 +14,11 @@ use data_encoding::HEXLOWER;
 use hmac::{Hmac, KeyInit, Mac};
 use http::{Method, header};
 use pandastack_rest::Caller;
+use pandastack_store::clock::now;
+use pandastack_store::{Store, TokenRecord};
 use pandastack_types::{Error, ErrorCode, Result, SandboxId};
 use sha2::Sha256;
 use subtle::ConstantTimeEq;
-
-use crate::clock::now;
-use crate::store::{Store, TokenRecord};
 
 /// Version of what is signed; the first part of every signature.
 const VERSION: &str = "pandastack-file-url-1";

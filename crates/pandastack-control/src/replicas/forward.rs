@@ -13,10 +13,10 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use pandastack_rest::ApiError;
+use pandastack_store::replicas::Replica;
 use pandastack_types::{Error, ErrorCode, Result};
 
 use super::{Member, Replicas};
-use crate::store::replicas::Replica;
 
 /// What every replica does itself, below `/v1`. Anything else is the leader's, so that a service that is added and forgotten
 /// here works.

@@ -29,14 +29,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
+use pandastack_sandboxes::Sandboxes;
+use pandastack_store::replicas::{News, Session};
+use pandastack_store::{Store, StoreError};
 use pandastack_types::Result;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
-
-use crate::sandboxes::Sandboxes;
-use crate::store::replicas::{News, Session};
-use crate::store::{self, StoreError};
 
 /// How often a session shows that it lives; how soon a free leadership is noticed.
 const BEAT_EVERY: Duration = Duration::from_secs(1);
@@ -170,7 +169,7 @@ async fn join_again(member: &Member, leave: &CancellationToken) -> Option<Box<dy
 }
 
 /// Appears among the replicas.
-pub(crate) async fn join(store: &dyn store::Store, me: &Replicas) -> store::Result<Box<dyn Session>> {
+pub(crate) async fn join(store: &dyn Store, me: &Replicas) -> pandastack_store::Result<Box<dyn Session>> {
     store.join(&me.instance, &me.address).await
 }
 
@@ -218,7 +217,7 @@ async fn catch_up(sandboxes: &Sandboxes) {
     sandboxes.forget_all();
     let hosts: Result<_> = sandboxes.store.hosts().await.map_err(Into::into);
     match hosts {
-        Ok(hosts) => sandboxes.hosts.load(hosts, crate::clock::now()),
+        Ok(hosts) => sandboxes.hosts.load(hosts, pandastack_store::clock::now()),
         Err(error) => tracing::warn!(%error, "hosts are seen again when they report"),
     }
 }

@@ -4,22 +4,22 @@
 //! reports with the record, asks the others for their marks before it takes anything for a leftover: a question now and
 //! then instead of two writes for each create.
 //!
-//! [`InFlight`]: crate::sandboxes::in_flight::InFlight
+//! [`InFlight`]: pandastack_sandboxes::in_flight::InFlight
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
+use pandastack_sandboxes::Peers;
+use pandastack_sandboxes::in_flight::Marks;
+use pandastack_store::Store;
+use pandastack_store::replicas::Replica;
 use pandastack_types::link::{Direction, LINK_HEADER, LinkKey};
 use pandastack_types::{Error, HostId, Result};
 
 use super::Replicas;
 use super::forward::way_to;
-use crate::sandboxes::Peers;
-use crate::sandboxes::in_flight::Marks;
-use crate::store::Store;
-use crate::store::replicas::Replica;
 
 /// Path of the question.
 pub(crate) const PATH: &str = "/internal/v1/under-way";

@@ -5,9 +5,8 @@ use std::sync::Arc;
 use axum::Router;
 use axum::routing::post;
 use pandastack_rest::ApiError;
+use pandastack_sandboxes::Sandboxes;
 use pandastack_types::{Error, ErrorCode};
-
-use crate::sandboxes::Sandboxes;
 
 /// Whoever builds one of them takes it out of here.
 pub(super) fn routes() -> Router<Arc<Sandboxes>> {

@@ -14,6 +14,7 @@ use http_body_util::Limited;
 use pandastack_rest::extract::{parse_json, read_body};
 use pandastack_rest::request_id::REQUEST_ID;
 use pandastack_rest::{ApiResult, Caller, Id, Query};
+use pandastack_sandboxes::{Sandboxes, ops, validate};
 use pandastack_types::agent_api::endpoints::{
     self, ExecStream, ListDirectory, MakeDirectory, ReadFile, ReadLogs, RemoveFile, StatFile, WriteFile,
 };
@@ -22,9 +23,6 @@ use pandastack_types::api::{DirectoryListing, ExecRequest, ExecResult, FileEntry
 use pandastack_types::limits::FILE_BODY_BYTES_MAX;
 use pandastack_types::{Error, ErrorBody, ErrorCode, Result, SandboxId};
 use serde::Deserialize;
-
-use crate::sandboxes::Sandboxes;
-use crate::sandboxes::{ops, validate};
 
 /// Request headers that mean something to an agent.
 const FORWARDED: [HeaderName; 7] = [

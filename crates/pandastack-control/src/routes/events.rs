@@ -9,15 +9,14 @@ use axum::response::{IntoResponse, Response};
 use http::HeaderMap;
 use pandastack_rest::extract::is_set;
 use pandastack_rest::{ApiResult, Caller, Id, Query, sse};
+use pandastack_sandboxes::EventNotice;
+use pandastack_sandboxes::Sandboxes;
 use pandastack_types::api::{Event, EventList};
 use pandastack_types::limits::EVENTS_PAGE_MAX;
 use pandastack_types::{Error, ErrorBody, SandboxId, WorkspaceId};
 use serde::Deserialize;
 use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::time::timeout;
-
-use crate::sandboxes::EventNotice;
-use crate::sandboxes::Sandboxes;
 
 #[derive(Deserialize)]
 pub(crate) struct Args {

@@ -9,6 +9,9 @@ use axum::response::Response;
 use http::header;
 use jiff::Timestamp;
 use pandastack_rest::{ApiResult, Caller, Id, JsonBody, Query};
+use pandastack_sandboxes::{Sandboxes, validate};
+use pandastack_store::clock::now;
+use pandastack_store::record::after_seconds;
 use pandastack_types::agent_api::endpoints::{
     self, FindFiles, GrepFiles, PackArchive, UnpackArchive, WatchFiles,
 };
@@ -21,11 +24,7 @@ use pandastack_types::{Error, ErrorBody, ErrorCode, Result, SandboxId};
 use serde::Deserialize;
 
 use super::data::{PathArg, checked, forward, limit_body};
-use crate::clock::now;
-use crate::sandboxes::Sandboxes;
-use crate::sandboxes::validate;
 use crate::signed_url;
-use crate::store::record::after_seconds;
 
 #[derive(Deserialize)]
 pub(crate) struct SearchArgs {

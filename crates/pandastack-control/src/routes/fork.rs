@@ -6,13 +6,12 @@ use axum::Json;
 use axum::extract::State;
 use http::StatusCode;
 use pandastack_rest::{ApiResult, Caller, Id, JsonBody};
+use pandastack_sandboxes::{Sandboxes, ops, view};
 use pandastack_types::api::{ForkSandbox, ForkTree, ForkTreeResult, Lineage, Promote, Promoted, Sandbox};
 use pandastack_types::limits::FORK_TREE_COUNT_MAX;
 use pandastack_types::{Error, ErrorBody, ErrorCode, SandboxId};
 
 use crate::idempotency::Claimed;
-use crate::sandboxes::Sandboxes;
-use crate::sandboxes::{ops, view};
 
 /// Fork a sandbox: a second one with the same memory, disk and processes.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/fork", tag = "fork", params(("id" = SandboxId, Path)),

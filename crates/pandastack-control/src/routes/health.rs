@@ -13,7 +13,7 @@ use pandastack_types::{Error, ErrorBody, ErrorCode};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::app::App;
+use crate::services::Services;
 
 /// A health answer.
 #[derive(Serialize, ToSchema)]
@@ -30,12 +30,12 @@ pub(crate) async fn healthz() -> Json<Health> {
 
 /// The store answers and at least one host does.
 #[utoipa::path(get, path = "/readyz", tag = "health", security(()), responses((status = 200, body = Health), (status = 503, body = ErrorBody)))]
-pub(crate) async fn readyz(State(app): State<Arc<App>>) -> ApiResult<Json<Health>> {
-    if let Err(error) = app.store.ping().await {
+pub(crate) async fn readyz(State(services): State<Arc<Services>>) -> ApiResult<Json<Health>> {
+    if let Err(error) = services.sandboxes.store.ping().await {
         let message = "the database is not responding; try again shortly";
         return Err(Error { cause: Some(error.into()), ..Error::new(ErrorCode::Unavailable, message) }.into());
     }
-    if app.hosts.clients().is_empty() {
+    if services.sandboxes.hosts.clients().is_empty() {
         return Err(Error::new(ErrorCode::Unavailable, "no host is connected; start an agent").into());
     }
     Ok(Json(Health { status: "ok" }))
@@ -49,12 +49,16 @@ pub(crate) async fn version() -> Json<Version> {
 
 /// Metrics in the Prometheus text format.
 #[utoipa::path(get, path = "/metrics", tag = "health", security(()), responses((status = 200, content_type = "text/plain", body = String)))]
-pub(crate) async fn metrics(State(app): State<Arc<App>>) -> ApiResult<Response> {
-    let denied = app.egress_denied.load(Ordering::Relaxed);
-    let mut page = app.metrics.render(&app.store.count_states().await?, &app.hosts.list(), denied);
-    page.push_str(&app.edge.metrics());
-    app.functions.render(&mut page);
-    app.scheduler.render(&mut page);
+pub(crate) async fn metrics(State(services): State<Arc<Services>>) -> ApiResult<Response> {
+    let denied = services.sandboxes.egress_denied.load(Ordering::Relaxed);
+    let mut page = services.metrics.render(
+        &services.sandboxes.store.count_states().await?,
+        &services.sandboxes.hosts.list(),
+        denied,
+    );
+    page.push_str(&services.sandboxes.edge.metrics());
+    services.functions.render(&mut page);
+    services.scheduler.render(&mut page);
     Ok(([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], page).into_response())
 }
 

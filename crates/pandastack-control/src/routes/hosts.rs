@@ -4,10 +4,9 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
+use pandastack_sandboxes::Sandboxes;
 use pandastack_types::ErrorBody;
 use pandastack_types::api::{Host, Items};
-
-use crate::sandboxes::Sandboxes;
 
 /// All hosts. Needs an admin key: it shows the installation, not a workspace.
 #[utoipa::path(get, path = "/v1/hosts", tag = "hosts", responses((status = 200, body = Items<Host>), (status = 403, body = ErrorBody)))]

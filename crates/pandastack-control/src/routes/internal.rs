@@ -12,6 +12,9 @@ use http_body_util::{BodyExt, Limited};
 use hyper_util::rt::TokioIo;
 use pandastack_edge::{AppRoute, Instances};
 use pandastack_rest::{ApiResult, Id, switching};
+use pandastack_sandboxes::EventNotice;
+use pandastack_sandboxes::Sandboxes;
+use pandastack_sandboxes::in_flight::Marks;
 use pandastack_types::agent_api::{
     DATABASE_UPGRADE, EdgeName, EdgeRoute, HostReport, NAMES_CHANGED, ReportAnswer,
 };
@@ -19,10 +22,7 @@ use pandastack_types::link::{Direction, LINK_HEADER};
 use pandastack_types::{Error, ErrorCode, HostId, Result, SandboxId, SandboxState};
 use tokio::sync::broadcast::error::RecvError;
 
-use crate::app::App;
-use crate::sandboxes::EventNotice;
-use crate::sandboxes::Sandboxes;
-use crate::sandboxes::in_flight::Marks;
+use crate::services::Services;
 
 /// Largest report: thousands of sandboxes at about a kilobyte each.
 const REPORT_BYTES_MAX: usize = 32 * 1024 * 1024;
@@ -80,27 +80,28 @@ pub(crate) async fn name(
 
 /// A host passes on what one of its machines says to its databases.
 pub(crate) async fn database(
-    State(app): State<Arc<App>>,
+    State(services): State<Arc<Services>>,
     Id(id): Id<SandboxId>,
     mut request: Request,
 ) -> ApiResult<Response> {
     let upgrade = hyper::upgrade::on(&mut request);
     let (parts, _) = request.into_parts();
-    let host = signer(&app, &parts)?;
+    let host = signer(&services.sandboxes, &parts)?;
     if parts.headers.get(header::UPGRADE).is_none_or(|asked| asked != DATABASE_UPGRADE) {
         return Err(Error::bad_request(format!(
             "this request needs the header `Upgrade: {DATABASE_UPGRADE}`"
         ))
         .into());
     }
-    let machine = app.store.sandbox(None, &id).await?;
+    let machine = services.sandboxes.store.sandbox(None, &id).await?;
     if machine.host != host {
         let message = format!("host `{host}` cannot act for a machine of host `{}`", machine.host);
         return Err(Error::new(ErrorCode::Forbidden, message).into());
     }
-    app.tasks.clone().spawn(async move {
+    services.sandboxes.tasks.clone().spawn(async move {
         let Ok(stream) = upgrade.await else { return };
-        pandastack_apps::database_connector::serve(Arc::clone(&app.apps), id, TokioIo::new(stream)).await;
+        pandastack_apps::database_connector::serve(Arc::clone(&services.apps), id, TokioIo::new(stream))
+            .await;
     });
     Ok(switching(DATABASE_UPGRADE))
 }
@@ -163,5 +164,5 @@ pub(crate) async fn report(
         let message = format!("`{signer}` cannot report for `{}` as `{host}`", report.host);
         return Err(Error::new(ErrorCode::Forbidden, message).into());
     }
-    Ok(Json(crate::sandboxes::report::take(&sandboxes, report).await?))
+    Ok(Json(pandastack_sandboxes::report::take(&sandboxes, report).await?))
 }

@@ -6,13 +6,11 @@ use axum::Json;
 use axum::extract::State;
 use http::StatusCode;
 use pandastack_rest::{ApiResult, Caller, Id, JsonBody};
+use pandastack_sandboxes::ops::lifecycle::Move;
+use pandastack_sandboxes::{Sandboxes, ops};
+use pandastack_store::SandboxRecord;
 use pandastack_types::api::{Hibernate, KeepAwake, Lifecycle, PatchLifecycle, StatusAnswer};
 use pandastack_types::{ErrorBody, Result, SandboxId};
-
-use crate::sandboxes::Sandboxes;
-use crate::sandboxes::ops;
-use crate::sandboxes::ops::lifecycle::Move;
-use crate::store::SandboxRecord;
 
 async fn go(
     sandboxes: &Arc<Sandboxes>,

@@ -34,31 +34,31 @@ use pandastack_rest::ApiError;
 use pandastack_rest::request_id::with_request_id;
 use pandastack_types::{Error, ErrorCode};
 
-use crate::app::{App, ServerState};
 use crate::audit::audited;
 use crate::auth::authenticate;
 use crate::idempotency::once;
 use crate::metrics::counted;
 use crate::replicas::to_leader;
+use crate::services::{ServerState, Services};
 use crate::unread_body::close_unread;
 
 /// The public API, health and metrics.
-pub(crate) fn public(app: Arc<App>) -> Router {
-    let v1 = once_only(&app)
-        .layer(from_fn_with_state(app.member(), once))
-        .merge(repeatable(&app))
-        .layer(from_fn_with_state(Arc::clone(&app.audit), audited))
-        .layer(from_fn_with_state(Arc::clone(&app.keys), authenticate));
+pub(crate) fn public(services: Arc<Services>) -> Router {
+    let v1 = once_only(&services)
+        .layer(from_fn_with_state(services.member(), once))
+        .merge(repeatable(&services))
+        .layer(from_fn_with_state(Arc::clone(&services.audit), audited))
+        .layer(from_fn_with_state(Arc::clone(&services.keys), authenticate));
     let router = Router::new()
         .nest("/v1", v1)
-        .merge(pandastack_apps::hooks::routes(&app.apps))
-        .merge(crate::databases::routes::broker(&app.databases))
+        .merge(pandastack_apps::hooks::routes(&services.apps))
+        .merge(pandastack_databases::routes::broker(&services.databases))
         .route("/healthz", get(health::healthz))
         .route("/readyz", get(health::readyz))
         .route("/version", get(health::version))
         .route("/metrics", get(health::metrics))
         .route("/openapi.json", get(health::openapi));
-    finish(router, app)
+    finish(router, services)
 }
 
 /// Routes of another API, which has errors of its own form.
@@ -67,16 +67,16 @@ pub(crate) fn facade(router: Router) -> Router {
 }
 
 /// With requests to functions' own host names answered before anything else.
-pub(crate) fn with_functions_by_host(router: Router, app: Arc<App>) -> Router {
+pub(crate) fn with_functions_by_host(router: Router, services: Arc<Services>) -> Router {
     router
-        .layer(from_fn_with_state(Arc::clone(&app.functions), pandastack_functions::by_host))
-        .layer(from_fn_with_state(app.member(), to_leader))
+        .layer(from_fn_with_state(Arc::clone(&services.functions), pandastack_functions::by_host))
+        .layer(from_fn_with_state(services.member(), to_leader))
         .layer(from_fn(with_request_id))
-        .layer(from_fn_with_state(Arc::clone(&app.metrics), counted))
+        .layer(from_fn_with_state(Arc::clone(&services.metrics), counted))
 }
 
 /// What agents and other replicas call. Anything else is the public API, for requests that replicas pass on.
-pub(crate) fn private(app: Arc<App>, public: Router) -> Router {
+pub(crate) fn private(services: Arc<Services>, public: Router) -> Router {
     let router = Router::new()
         .route(crate::replicas::MARKS_PATH, get(internal::marks))
         .route("/internal/v1/hosts/{host}/report", post(internal::report))
@@ -85,29 +85,29 @@ pub(crate) fn private(app: Arc<App>, public: Router) -> Router {
         .route("/internal/v1/routes", get(internal::route_changes))
         .route("/internal/v1/routes/{id}", get(internal::route));
     router
-        .layer(from_fn_with_state(app.member(), to_leader))
+        .layer(from_fn_with_state(services.member(), to_leader))
         .layer(map_response(never_plain))
         .layer(from_fn(close_unread))
         .layer(from_fn(with_request_id))
-        .layer(from_fn_with_state(Arc::clone(&app.metrics), counted))
-        .with_state(ServerState(app))
+        .layer(from_fn_with_state(Arc::clone(&services.metrics), counted))
+        .with_state(ServerState(services))
         .fallback_service(public)
 }
 
-fn finish(router: Router<ServerState>, app: Arc<App>) -> Router {
+fn finish(router: Router<ServerState>, services: Arc<Services>) -> Router {
     router
         .fallback(unknown_route)
         .method_not_allowed_fallback(wrong_method)
         .layer(map_response(never_plain))
         .layer(from_fn(close_unread))
         .layer(from_fn(with_request_id))
-        .layer(from_fn_with_state(Arc::clone(&app.metrics), counted))
-        .with_state(ServerState(app))
+        .layer(from_fn_with_state(Arc::clone(&services.metrics), counted))
+        .with_state(ServerState(services))
 }
 
 /// Calls that make something and take an `Idempotency-Key`. Making a key is not among them: its answer is a secret,
 /// and must not be stored.
-fn once_only(app: &Arc<App>) -> Router<ServerState> {
+fn once_only(services: &Arc<Services>) -> Router<ServerState> {
     Router::new()
         .route("/sandboxes", post(sandboxes::create))
         .route("/sandboxes/{id}/fork", post(fork::fork))
@@ -115,29 +115,29 @@ fn once_only(app: &Arc<App>) -> Router<ServerState> {
         .route("/sandboxes/{id}/promote", post(fork::promote))
         .route("/sandboxes/{id}/snapshots", post(snapshots::create))
         .route("/run", post(run::run))
-        .merge(volumes::once_only().with_state(Arc::clone(&app.sandboxes)))
+        .merge(volumes::once_only().with_state(Arc::clone(&services.sandboxes)))
         .route("/templates/{name}/bake", post(templates::bake))
-        .merge(pandastack_functions::once_only(&app.functions))
-        .merge(pandastack_scheduler::routes::once_only(&app.scheduler))
-        .merge(pandastack_apps::routes::once_only(&app.apps))
+        .merge(pandastack_functions::once_only(&services.functions))
+        .merge(pandastack_scheduler::routes::once_only(&services.scheduler))
+        .merge(pandastack_apps::routes::once_only(&services.apps))
 }
 
-fn repeatable(app: &Arc<App>) -> Router<ServerState> {
+fn repeatable(services: &Arc<Services>) -> Router<ServerState> {
     Router::new()
         .route("/sandboxes", get(sandboxes::list))
         .route("/sandboxes/{id}", get(sandboxes::get).merge(delete(sandboxes::delete)))
         .route("/sandboxes/{id}/exec", post(data::exec))
         .route("/sandboxes/{id}/exec/stream", post(data::exec_stream))
-        .merge(processes::routes().with_state(Arc::clone(&app.sandboxes)))
-        .merge(sockets::routes().with_state(Arc::clone(&app.sandboxes)))
-        .merge(pandastack_contexts::routes::router(Arc::clone(&app.sandboxes)))
-        .merge(absent::routes().with_state(Arc::clone(&app.sandboxes)))
-        .merge(pandastack_functions::repeatable(&app.functions))
-        .merge(pandastack_scheduler::routes::repeatable(&app.scheduler))
-        .merge(pandastack_apps::routes::repeatable(&app.apps))
-        .merge(volumes::repeatable().with_state(Arc::clone(&app.sandboxes)))
-        .merge(crate::databases::routes::routes(&app.databases))
-        .merge(crate::databases::backups::routes::routes(&app.databases))
+        .merge(processes::routes().with_state(Arc::clone(&services.sandboxes)))
+        .merge(sockets::routes().with_state(Arc::clone(&services.sandboxes)))
+        .merge(pandastack_contexts::routes::router(Arc::clone(&services.sandboxes)))
+        .merge(absent::routes().with_state(Arc::clone(&services.sandboxes)))
+        .merge(pandastack_functions::repeatable(&services.functions))
+        .merge(pandastack_scheduler::routes::repeatable(&services.scheduler))
+        .merge(pandastack_apps::routes::repeatable(&services.apps))
+        .merge(volumes::repeatable().with_state(Arc::clone(&services.sandboxes)))
+        .merge(pandastack_databases::routes::routes(&services.databases))
+        .merge(pandastack_databases::backups::routes::routes(&services.databases))
         .route(
             "/sandboxes/{id}/fs",
             get(data::read)

@@ -6,11 +6,9 @@ use axum::Json;
 use axum::extract::{Request, State};
 use pandastack_rest::extract::{parse_json, read_body};
 use pandastack_rest::{ApiResult, Caller, Id};
+use pandastack_sandboxes::{Sandboxes, ops};
 use pandastack_types::network::NetworkPolicy;
 use pandastack_types::{ErrorBody, SandboxId};
-
-use crate::sandboxes::Sandboxes;
-use crate::sandboxes::ops;
 
 /// What the sandbox may reach. Never wakes it.
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/network", tag = "network", params(("id" = SandboxId, Path)),

@@ -6,16 +6,15 @@ use axum::Json;
 use axum::extract::State;
 use jiff::{SignedDuration, Timestamp};
 use pandastack_rest::{ApiResult, Caller, Id, Query};
+use pandastack_sandboxes::{Sandboxes, ops};
+use pandastack_store::clock::now;
+use pandastack_store::ledger::AuditSelect;
 use pandastack_types::api::{AuditList, SandboxMetrics, UsageReport};
 use pandastack_types::limits::{AUDIT_PAGE_MAX, USAGE_SANDBOXES_MAX};
 use pandastack_types::{Error, ErrorBody, Result, SandboxId};
 use serde::Deserialize;
 
-use crate::app::App;
-use crate::clock::now;
-use crate::sandboxes::Sandboxes;
-use crate::sandboxes::ops;
-use crate::store::ledger::AuditSelect;
+use crate::services::Services;
 
 /// Entries of the audit log without a limit.
 const AUDIT_PAGE_DEFAULT: u32 = 100;
@@ -50,7 +49,7 @@ fn time(name: &str, text: Option<&str>, default: Timestamp) -> Result<Timestamp>
     params(("from" = Option<String>, Query, description = "RFC 3339; 30 days ago when absent"), ("to" = Option<String>, Query)),
     responses((status = 200, body = UsageReport), (status = 400, body = ErrorBody)))]
 pub(crate) async fn usage(
-    State(app): State<Arc<App>>,
+    State(services): State<Arc<Services>>,
     caller: Caller,
     Query(args): Query<UsageArgs>,
 ) -> ApiResult<Json<UsageReport>> {
@@ -60,13 +59,17 @@ pub(crate) async fn usage(
     if from > to {
         return Err(Error::bad_request("`from` must not be after `to`").into());
     }
-    app.functions.runs.flush().await;
-    let total = app.store.usage(&caller.workspace, from, to).await?;
-    let mut sandboxes =
-        app.store.usage_by_sandbox(&caller.workspace, from, to, USAGE_SANDBOXES_MAX + 1).await?;
+    services.functions.runs.flush().await;
+    let total = services.sandboxes.store.usage(&caller.workspace, from, to).await?;
+    let mut sandboxes = services
+        .sandboxes
+        .store
+        .usage_by_sandbox(&caller.workspace, from, to, USAGE_SANDBOXES_MAX + 1)
+        .await?;
     let truncated = sandboxes.len() > USAGE_SANDBOXES_MAX as usize;
     sandboxes.truncate(USAGE_SANDBOXES_MAX as usize);
-    let functions = app.store.usage_by_function(&caller.workspace, from, to, USAGE_SANDBOXES_MAX).await?;
+    let functions =
+        services.sandboxes.store.usage_by_function(&caller.workspace, from, to, USAGE_SANDBOXES_MAX).await?;
     Ok(Json(UsageReport { from, to, total, sandboxes, truncated, functions }))
 }
 
@@ -83,7 +86,7 @@ pub(crate) struct AuditArgs {
         ("limit" = Option<u32>, Query), ("sandbox_id" = Option<String>, Query)),
     responses((status = 200, body = AuditList), (status = 400, body = ErrorBody), (status = 403, body = ErrorBody)))]
 pub(crate) async fn audit(
-    State(app): State<Arc<App>>,
+    State(services): State<Arc<Services>>,
     caller: Caller,
     Query(args): Query<AuditArgs>,
 ) -> ApiResult<Json<AuditList>> {
@@ -94,6 +97,6 @@ pub(crate) async fn audit(
     let sandbox = args.sandbox_id.map(|id| id.parse()).transpose();
     let sandbox = sandbox.map_err(|_| Error::bad_request("`sandbox_id` is not a valid sandbox id"))?;
     let select = AuditSelect { before: args.before, sandbox, limit };
-    app.audit.flush().await;
-    Ok(Json(AuditList { entries: app.store.audit(&caller.workspace, &select).await? }))
+    services.audit.flush().await;
+    Ok(Json(AuditList { entries: services.sandboxes.store.audit(&caller.workspace, &select).await? }))
 }

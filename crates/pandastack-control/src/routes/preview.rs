@@ -13,18 +13,16 @@ use pandastack_edge::limits::SIGNED_URL_SECONDS_MAX;
 use pandastack_rest::extract::{parse_json, read_body};
 use pandastack_rest::url::beside;
 use pandastack_rest::{ApiResult, Caller, Id, Query, switching};
+use pandastack_sandboxes::{Sandboxes, ops};
+use pandastack_store::clock::now;
+use pandastack_store::record::after_seconds;
+use pandastack_store::{Amendment, SandboxRecord};
 use pandastack_types::agent_api::endpoints::ListPorts;
 use pandastack_types::api::{PortList, Preview, Scope, SetPreview, SignPreview, SignedPreview};
 use pandastack_types::door::TUNNEL_UPGRADE;
 use pandastack_types::preview::{PARAMETER, PreviewKey, Visibility};
 use pandastack_types::{Error, ErrorBody, SandboxId};
 use serde::Deserialize;
-
-use crate::clock::now;
-use crate::sandboxes::Sandboxes;
-use crate::sandboxes::ops;
-use crate::store::record::after_seconds;
-use crate::store::{Amendment, SandboxRecord};
 
 /// How long a signed URL works unless said.
 const SIGNED_SECONDS_DEFAULT: u64 = 3600;

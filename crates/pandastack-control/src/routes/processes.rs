@@ -10,6 +10,7 @@ use axum::routing::{get, post};
 use http::request::Parts;
 use http_body_util::Limited;
 use pandastack_rest::{ApiError, ApiResult, Caller, Id};
+use pandastack_sandboxes::{Sandboxes, validate};
 use pandastack_types::agent_api::endpoints::{
     self, ListProcesses, ProcessOutput, ReadProcess, ResizeTerminal, WaitProcess, WriteStdin,
 };
@@ -19,8 +20,6 @@ use pandastack_types::limits::STDIN_BODY_BYTES_MAX;
 use pandastack_types::{Error, ErrorBody, Result, SandboxId};
 
 use super::data::{checked, forward};
-use crate::sandboxes::Sandboxes;
-use crate::sandboxes::validate;
 
 pub(super) fn routes() -> Router<Arc<Sandboxes>> {
     Router::new()

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use pandastack_rest::{ApiResult, Caller, JsonBody};
+use pandastack_sandboxes::Sandboxes;
 use pandastack_types::api::{Quota, QuotaReport};
 use pandastack_types::{Error, ErrorBody};
 
 use crate::auth::Keys;
-use crate::sandboxes::Sandboxes;
 
 /// What the workspace may have, and has.
 #[utoipa::path(get, path = "/v1/me/quota", tag = "keys", responses((status = 200, body = QuotaReport)))]

@@ -5,12 +5,10 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use pandastack_rest::{ApiResult, Caller, JsonBody};
+use pandastack_sandboxes::{Sandboxes, ops, validate};
 use pandastack_types::ErrorBody;
 use pandastack_types::api::{RunRequest, RunResult};
 use tokio_util::sync::CancellationToken;
-
-use crate::sandboxes::Sandboxes;
-use crate::sandboxes::{ops, validate};
 
 /// Run a command in a sandbox of its own that is gone afterwards.
 #[utoipa::path(post, path = "/v1/run", tag = "exec", request_body = RunRequest, responses(

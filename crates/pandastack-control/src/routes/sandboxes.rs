@@ -6,13 +6,12 @@ use axum::Json;
 use axum::extract::State;
 use http::StatusCode;
 use pandastack_rest::{ApiResult, Caller, Id, JsonBody};
+use pandastack_sandboxes::{Sandboxes, ops, view};
+use pandastack_store::Select;
 use pandastack_types::api::{CreateSandbox, Items, Sandbox};
 use pandastack_types::{Error, ErrorBody, SandboxId};
 
 use crate::idempotency::Claimed;
-use crate::sandboxes::Sandboxes;
-use crate::sandboxes::{ops, view};
-use crate::store::Select;
 
 /// Make a sandbox. It answers when the sandbox is ready for its first command.
 #[utoipa::path(post, path = "/v1/sandboxes", tag = "sandboxes", request_body = CreateSandbox, responses(

@@ -6,12 +6,10 @@ use axum::Json;
 use axum::extract::State;
 use http::StatusCode;
 use pandastack_rest::{ApiResult, Caller, Id, JsonBody, Query};
+use pandastack_sandboxes::{Sandboxes, ops, view};
 use pandastack_types::api::{CreateSnapshot, Rollback, Sandbox, Snapshot, SnapshotKind, SnapshotList};
 use pandastack_types::{Error, ErrorBody, SandboxId, SnapshotId};
 use serde::Deserialize;
-
-use crate::sandboxes::Sandboxes;
-use crate::sandboxes::{ops, view};
 
 #[derive(Deserialize)]
 pub(crate) struct ListArgs {

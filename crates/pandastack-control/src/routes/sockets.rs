@@ -10,13 +10,12 @@ use axum::routing::get;
 use http::{HeaderName, StatusCode, header};
 use hyper_util::rt::TokioIo;
 use pandastack_rest::{ApiResult, Caller, Id};
+use pandastack_sandboxes::{Sandboxes, ops};
 use pandastack_types::agent_api::endpoints::{CommandSocket, PlainTerminalSocket, TerminalSocket};
 use pandastack_types::agent_api::{Endpoint, PassThrough, Upgrade, WebSocketProtocol};
 use pandastack_types::{Error, ErrorBody, Result, SandboxId};
 
 use super::data::{agent_query, picked};
-use crate::sandboxes::Sandboxes;
-use crate::sandboxes::ops;
 
 /// What a handshake is made of.
 const HANDSHAKE: [HeaderName; 6] = [

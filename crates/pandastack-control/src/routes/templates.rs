@@ -11,14 +11,13 @@ use http::StatusCode;
 use pandastack_agent_client::{AgentClient, AgentError, CallOptions};
 use pandastack_rest::extract::is_set;
 use pandastack_rest::{ApiResult, Caller, Id, Query, sse};
+use pandastack_sandboxes::Sandboxes;
 use pandastack_types::agent_api::BuildQuery;
 use pandastack_types::agent_api::endpoints::{BakeTemplate, ListBuilds, ReadBuild};
 use pandastack_types::api::{Build, BuildStatus, Template};
 use pandastack_types::{BuildId, Error, ErrorBody, Result};
 use serde::Deserialize;
 use tokio::time::Instant;
-
-use crate::sandboxes::Sandboxes;
 
 /// How long a host may take to say what it builds.
 const ASK_WAIT: Duration = Duration::from_secs(10);
@@ -59,7 +58,7 @@ pub(crate) async fn bake(
     _caller: Caller,
     Id(name): Id<String>,
 ) -> ApiResult<(StatusCode, Json<Build>)> {
-    crate::sandboxes::validate::template_name(&name)?;
+    pandastack_sandboxes::validate::template_name(&name)?;
     let (name, client) = sandboxes.hosts.place_bake(&name)?;
     let build = client.call(BakeTemplate::new(name), CallOptions::on_host(ASK_WAIT), ()).await?;
     Ok((StatusCode::ACCEPTED, Json(build)))

@@ -6,15 +6,15 @@ use axum::Json;
 use axum::extract::State;
 use http::StatusCode;
 use pandastack_rest::{ApiResult, Caller, Id, JsonBody};
+use pandastack_sandboxes::Sandboxes;
+use pandastack_store::TokenRecord;
+use pandastack_store::clock::now;
+use pandastack_store::record::after_seconds;
 use pandastack_types::api::{CreateToken, Items, Me, TokenCreated, TokenInfo};
 use pandastack_types::{Error, ErrorBody};
 
 use crate::auth::Keys;
 use crate::auth::new_key;
-use crate::clock::now;
-use crate::sandboxes::Sandboxes;
-use crate::store::TokenRecord;
-use crate::store::record::after_seconds;
 
 /// Longest name of a key.
 const LABEL_BYTES_MAX: usize = 256;

@@ -7,11 +7,10 @@ use axum::routing::{delete, get, patch, post};
 use axum::{Json, Router};
 use http::StatusCode;
 use pandastack_rest::{ApiResult, Caller, Id, JsonBody};
+use pandastack_sandboxes::Sandboxes;
+use pandastack_sandboxes::volumes::{ops, view};
 use pandastack_types::api::{CloneVolume, CreateVolume, GrowVolume, PatchVolume, SnapshotVolume, Volume};
 use pandastack_types::{ErrorBody, Result};
-
-use crate::sandboxes::Sandboxes;
-use crate::sandboxes::volumes::{ops, view};
 
 /// Calls that make something.
 pub(crate) fn once_only() -> Router<Arc<Sandboxes>> {
@@ -138,7 +137,7 @@ pub(crate) async fn delete_one(
 async fn shown(
     sandboxes: &Sandboxes,
     caller: &Caller,
-    record: crate::store::volumes::VolumeRecord,
+    record: pandastack_store::volumes::VolumeRecord,
 ) -> Result<Json<Volume>> {
     let holders = sandboxes.store.volume_holders(&caller.workspace).await?;
     Ok(Json(view(&sandboxes.hosts, record, &holders)))

@@ -5,10 +5,9 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use pandastack_rest::{ApiResult, Caller, JsonBody};
+use pandastack_sandboxes::Sandboxes;
 use pandastack_types::ErrorBody;
 use pandastack_types::api::{PatchWorkspace, Workspace};
-
-use crate::sandboxes::Sandboxes;
 
 /// The workspace, and what it gives to sandboxes that are created without a value of their own.
 #[utoipa::path(get, path = "/v1/me/workspace", tag = "keys", responses((status = 200, body = Workspace)))]

@@ -1,22 +1,21 @@
 //! State of the server that handlers and the services share: the sandbox core, and what each service keeps.
 
-use std::ops::Deref;
 use std::sync::Arc;
 
 use axum::extract::FromRef;
 use pandastack_apps::Apps;
 use pandastack_databases::ManagedDatabases;
 use pandastack_functions::Functions;
+use pandastack_sandboxes::Sandboxes;
 use pandastack_scheduler::Scheduler;
 
 use crate::audit::AuditLog;
 use crate::auth::Keys;
 use crate::metrics::Metrics;
 use crate::replicas::{Member, Replicas};
-use crate::sandboxes::Sandboxes;
 
 /// Shared state of the control plane.
-pub(crate) struct App {
+pub(crate) struct Services {
     pub(crate) sandboxes: Arc<Sandboxes>,
     pub(crate) keys: Arc<Keys>,
     pub(crate) metrics: Arc<Metrics>,
@@ -29,15 +28,7 @@ pub(crate) struct App {
     pub(crate) replicas: Arc<Replicas>,
 }
 
-impl Deref for App {
-    type Target = Sandboxes;
-
-    fn deref(&self) -> &Sandboxes {
-        &self.sandboxes
-    }
-}
-
-impl App {
+impl Services {
     /// This server as one of the replicas.
     pub(crate) fn member(&self) -> Member {
         Member { sandboxes: Arc::clone(&self.sandboxes), replicas: Arc::clone(&self.replicas) }
@@ -46,9 +37,9 @@ impl App {
 
 /// The state of the server's own routes. Handlers take the part of it that they need.
 #[derive(Clone)]
-pub(crate) struct ServerState(pub(crate) Arc<App>);
+pub(crate) struct ServerState(pub(crate) Arc<Services>);
 
-impl FromRef<ServerState> for Arc<App> {
+impl FromRef<ServerState> for Arc<Services> {
     fn from_ref(state: &ServerState) -> Self {
         Arc::clone(&state.0)
     }
