@@ -121,7 +121,7 @@ pub(crate) async fn urls(apps: &Apps, app: &AppRecord, stage: EnvStage) -> Resul
     let mut urls = BTreeMap::new();
     for (env, one) in app.spec.seen_databases().filter(|(_, one)| stage == EnvStage::Run || one.build) {
         let record = apps.sandboxes.store.database(Some(&app.workspace), &one.database).await?;
-        urls.insert(env.clone(), apps.databases.url(&record)?);
+        urls.insert(env.clone(), apps.databases.url(&record));
     }
     Ok(urls)
 }

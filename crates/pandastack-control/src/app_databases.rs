@@ -31,8 +31,8 @@ impl Databases for AppDatabases {
 }
 
 impl AttachedDatabases for AppDatabases {
-    fn url(&self, database: &DatabaseRecord) -> Result<String> {
-        Ok(inside_url(&self.0, database))
+    fn url(&self, database: &DatabaseRecord) -> String {
+        inside_url(&self.0, database)
     }
 
     fn mark(&self, id: &DatabaseId) -> Result<InFlightMark> {

@@ -19,7 +19,7 @@ async fn go(
     movement: Move,
 ) -> Result<SandboxRecord> {
     let (record, client) = ops::live(sandboxes, &caller.workspace, id).await?;
-    ops::lifecycle::go(&sandboxes, record, client, movement, false).await
+    ops::lifecycle::go(sandboxes, record, client, movement, false).await
 }
 
 /// Stop a sandbox's processors; it stays in memory.

@@ -22,9 +22,6 @@ use resolve::Resolver;
 
 /// Most files in one circle.
 const FILES_MAX: usize = 5;
-/// Crates that are not there yet, with the size of their largest circle. A number only goes down:
-/// the check also fails when the circle has become smaller than its allowance.
-const ALLOWED: &[(&str, usize)] = &[("pandastack-control", 124)];
 /// How many edges to cut are named.
 const CUTS_SHOWN: usize = 8;
 
@@ -47,17 +44,9 @@ struct Metadata {
     packages: Vec<Package>,
 }
 
-/// Every crate whose circle is larger than it may be, or smaller than its allowance.
+/// Every crate whose largest circle has too many files.
 pub fn problems() -> Result<Vec<String>> {
-    let graphs = graphs()?;
-    let mut problems = Vec::new();
-    for (name, graph) in &graphs {
-        let allowed = ALLOWED.iter().find(|(allowed, _)| allowed == name).map(|(_, files)| *files);
-        problems.extend(judge(name, graph, allowed));
-    }
-    let gone = ALLOWED.iter().filter(|(allowed, _)| graphs.iter().all(|(name, _)| allowed != name));
-    problems.extend(gone.map(|(name, _)| format!("{name}: no such crate; remove its allowance")));
-    Ok(problems)
+    Ok(graphs()?.iter().filter_map(|(name, graph)| judge(name, graph)).collect())
 }
 
 /// The largest circle of every crate that has one, with the edges to cut.
@@ -65,7 +54,7 @@ pub fn report() -> Result<String> {
     let mut report = String::new();
     for (name, graph) in graphs()? {
         if !graph.largest_circle().is_empty() {
-            writeln!(report, "{name}: {}", describe(&graph, FILES_MAX)).context("write the report")?;
+            writeln!(report, "{name}: {}", describe(&graph)).context("write the report")?;
         }
     }
     Ok(report)
@@ -91,32 +80,20 @@ fn graphs() -> Result<Vec<(String, Graph)>> {
     Ok(graphs)
 }
 
-fn judge(name: &str, graph: &Graph, allowed: Option<usize>) -> Option<String> {
-    let found = graph.largest_circle().len();
-    match allowed {
-        Some(allowed) if found < allowed && found <= FILES_MAX => {
-            Some(format!("{name}: no circle is too large any more; remove its allowance of {allowed}"))
-        }
-        Some(allowed) if found < allowed => Some(format!(
-            "{name}: the largest import circle has {found} files; lower its allowance from {allowed}"
-        )),
-        _ if found > allowed.unwrap_or(FILES_MAX) => {
-            let limit = allowed.unwrap_or(FILES_MAX);
-            Some(format!("{name}: a circle may have at most {limit} files; {}", describe(graph, limit)))
-        }
-        _ => None,
-    }
+fn judge(name: &str, graph: &Graph) -> Option<String> {
+    let is_too_large = graph.largest_circle().len() > FILES_MAX;
+    is_too_large.then(|| format!("{name}: a circle may have at most {FILES_MAX} files; {}", describe(graph)))
 }
 
 /// The largest circle, its files, and the edges whose removal breaks it best.
-fn describe(graph: &Graph, limit: usize) -> String {
+fn describe(graph: &Graph) -> String {
     let files = graph.largest_circle();
     let short = |path: &Path| path.strip_prefix(tree::root()).unwrap_or(path).display().to_string();
     let mut text = format!("{} files import each other", files.len());
     for file in files {
         text.push_str(&format!("\n    {}", short(file)));
     }
-    let cuts = graph.cuts(limit, CUTS_SHOWN);
+    let cuts = graph.cuts(FILES_MAX, CUTS_SHOWN);
     if !cuts.is_empty() {
         text.push_str("\n  to break the circle, remove in this order");
     }
