@@ -16,8 +16,7 @@ impl FromRequestParts<Native> for Keyed {
 
     async fn from_request_parts(parts: &mut Parts, native: &Native) -> RestResult<Self> {
         let key = api_key(&parts.headers).ok_or_else(|| {
-            let what = "this call needs an API key in `X-API-Key`: \
-                        set E2B_API_KEY to a key of this server (`pds_...`)";
+            let what = "`X-API-Key` is missing; set E2B_API_KEY to an API key of this server (`pds_...`)";
             RestError::new(StatusCode::UNAUTHORIZED, what)
         })?;
         Ok(Keyed(native.caller(Identity::Key(key))))

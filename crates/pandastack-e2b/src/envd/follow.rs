@@ -133,7 +133,7 @@ impl Follow {
             "exit" if data["timed_out"] == true => {
                 self.step = Step::End(Err(RpcError::new(
                     RpcCode::DeadlineExceeded,
-                    "the command ran past its timeout",
+                    "the command exceeded its timeout",
                 )));
                 None
             }
@@ -142,7 +142,8 @@ impl Follow {
                 Some(event(json!({ "end": ended(&data) })))
             }
             "error" => {
-                let why = data["error"].as_str().unwrap_or("the process cannot be followed").to_owned();
+                let why =
+                    data["error"].as_str().unwrap_or("the output of the process is unavailable").to_owned();
                 self.fail(&why)
             }
             _ => None,

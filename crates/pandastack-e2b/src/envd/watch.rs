@@ -48,7 +48,7 @@ impl Watch {
         let broken = |why: String| RpcError::new(RpcCode::Unavailable, why);
         match events.next().await {
             Ok(Some(_watching)) => Ok(Self { events, directory }),
-            Ok(None) => Err(broken("the watch ended before it began".to_owned())),
+            Ok(None) => Err(broken("the watch ended before it started".to_owned())),
             Err(error) => Err(broken(error.to_string())),
         }
     }

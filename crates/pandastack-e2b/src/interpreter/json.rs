@@ -16,13 +16,13 @@ const REQUEST_BYTES_MAX: usize = 2 * CODE_BYTES_MAX + 64 * 1024;
 /// Reads a JSON body; an empty one is `{}`.
 pub(super) async fn read_json<T: DeserializeOwned>(body: Body) -> RestResult<T> {
     let collected = Limited::new(body, REQUEST_BYTES_MAX).collect().await.map_err(|_| {
-        let what = format!("the request is incomplete, or its code is longer than {CODE_BYTES_MAX} bytes");
+        let what = format!("the request is incomplete or its code exceeds {CODE_BYTES_MAX} bytes");
         RestError::new(StatusCode::PAYLOAD_TOO_LARGE, what)
     })?;
     let bytes = collected.to_bytes();
     let text = if bytes.trim_ascii().is_empty() { b"{}".as_slice() } else { &bytes };
     serde_json::from_slice(text)
-        .map_err(|error| RestError::bad_request(format!("the request cannot be read: {error}")))
+        .map_err(|error| RestError::bad_request(format!("invalid request body: {error}")))
 }
 
 /// `{}`, a body that clients ignore.
