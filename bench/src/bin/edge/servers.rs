@@ -13,7 +13,7 @@ use axum::http::{StatusCode, header};
 use axum::response::Response;
 use axum::routing::get;
 use bytes::Bytes;
-use pandastack_edge::{AccessLog, Edge, Place, Route, RouteSource, RouteUnavailable, Server};
+use pandastack_edge::{AccessLog, Edge, Location, Route, RouteSource, RouteUnavailable, Server};
 use pandastack_types::SandboxId;
 use pandastack_types::preview::Visibility;
 use tokio::net::TcpListener;
@@ -31,7 +31,7 @@ struct Loopback;
 #[async_trait]
 impl RouteSource for Loopback {
     async fn find(&self, sandbox: &SandboxId) -> Result<Option<Route>, RouteUnavailable> {
-        let to = Place::Fixed(IpAddr::V4(Ipv4Addr::LOCALHOST));
+        let to = Location::Fixed(IpAddr::V4(Ipv4Addr::LOCALHOST));
         let route = Route { to, visibility: Visibility::Unlisted, key: None };
         Ok((sandbox.as_str() == SANDBOX).then_some(route))
     }
