@@ -198,8 +198,8 @@ def databases(client: Client) -> None:
             made = client.databases.create(label="published")
             break
         except ServerError as error:
-            # The first database of a host: PostgreSQL is prepared there.
-            assert "prepared" in str(error) and time.monotonic() < deadline, error
+            # The first database of a host: its template is built first.
+            assert "building the PostgreSQL template" in str(error) and time.monotonic() < deadline, error
             time.sleep(2)
     try:
         assert made["status"] == "running" and made["connection_url"].startswith("postgresql://")

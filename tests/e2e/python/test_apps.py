@@ -575,7 +575,7 @@ def test_a_webhook_needs_its_secret_and_a_push_to_the_branch(apps: Apps) -> None
     assert "not to the app's branch" in deliver(other, "3").json()["ignored"]
     first = deliver(push, "4")
     assert first.status_code == 202
-    assert "before" in deliver(push, "4").json()["ignored"]
+    assert "already processed" in deliver(push, "4").json()["ignored"]
     large = json.dumps({"ref": "refs/tags/v1", "filler": "x" * (20 << 20)}).encode()
     assert deliver(large, "5").status_code == 200
     ended = apps.finished({"app_id": app["id"], "id": first.json()["deployment_id"]})

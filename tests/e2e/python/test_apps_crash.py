@@ -104,7 +104,7 @@ def test_a_killed_control_neither_loses_nor_doubles_a_delivery(world: World, app
             pass
     again = deliver()
     assert again.status_code == (202 if step == "control.hook.proved" else 200), again.text
-    assert "before" in deliver().json()["ignored"]
+    assert "already processed" in deliver().json()["ignored"]
     assert len(apps.call("GET", f"/apps/{app['id']}/deploys", 200)["items"]) == 1
 
 

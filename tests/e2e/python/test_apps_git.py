@@ -113,7 +113,7 @@ def test_other_hosts_tell_of_pushes_too(world: Tuple[Platform, Path], client: Cl
     told = forge.push("1", commit)
     assert told.status_code == 202, told.text
     again = forge.push("1", commit)
-    assert again.status_code == 200 and "before" in again.json()["ignored"], again.text
+    assert again.status_code == 200 and "already processed" in again.json()["ignored"], again.text
     done = client.live(kind, told.json()["deployment_id"])
     assert (done["trigger"], done["git_commit"]) == ("push", commit)
     assert client.page(kind) == kind
@@ -322,7 +322,7 @@ def test_looking_at_a_repository_deploys_a_new_commit_once(world: Tuple[Platform
     # Setting it again looks at once.
     client.call("PATCH", "/apps/polled", 200, json={"poll_seconds": 3600})
     two = wait_until("the second commit is found", lambda: deployed(2), 60)[0]  # type: ignore[index]
-    assert "looking" in client.tell_push("polled", "hush", second)["ignored"]
+    assert "polling" in client.tell_push("polled", "hush", second)["ignored"]
     assert client.live("polled", two["id"])["git_commit"] == second
     assert client.page("polled") == "two" and deployed(2)
     client.call("DELETE", "/apps/polled", 204)

@@ -71,7 +71,7 @@ async fn a_repository_turns_previews_of_its_apps_on_and_off() {
     assert_eq!(open_ones["items"].as_array().unwrap().len(), 1, "one that is open stays");
     assert_eq!(world.get("/v1/preview-repos").await.expect(200), json!({"repos": []}));
     let gone = world.delete("/v1/preview-repos/7").await.refused(404, "not_found");
-    assert!(gone["error"].as_str().unwrap().contains("no repository with previews `7`"), "{gone}");
+    assert!(gone["error"].as_str().unwrap().contains("repository with previews `7` not found"), "{gone}");
 }
 
 #[tokio::test]

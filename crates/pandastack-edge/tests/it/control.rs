@@ -124,7 +124,7 @@ async fn the_next_server_is_asked_when_one_is_gone() {
     assert_eq!(second.seen.asked.load(Ordering::SeqCst), 2);
     second.kill().await;
     let error = routes.find(&known).await.err().unwrap();
-    assert!(error.to_string().contains("control at http://127.0.0.1:"), "{error}");
+    assert!(error.to_string().contains("control server at http://127.0.0.1:"), "{error}");
 }
 
 #[tokio::test]
