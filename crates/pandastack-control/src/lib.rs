@@ -1,18 +1,25 @@
-//! The control plane: REST API, placement, auth, reapers.
+//! The control server: what concerns every request, the routes of sandboxes, and the wiring of the services.
 //!
 //! ```text
-//!   clients --/v1--> routes --> ops --> agent_client --agent_api--> agents
-//!                      |         |                                    |
-//!                      |         +--> store (the record of truth)     |
-//!                      +--> data path, streamed straight through      |
-//!                                 report <--/internal/v1--------------+
+//!   clients --/v1--> layers: keys, rates, audit, idempotency, leader
+//!                      |
+//!                      +--> routes: sandboxes, files, snapshots --> pandastack-sandboxes --> agents
+//!                      +--> routers of apps, databases, functions, schedules, contexts
+//!   agents --/internal/v1--> reports, routes of the edge, connections to databases
 //! ```
 //!
-//! Control decides and records; agents do. It owns the public API, keys, placement, lifetimes and the record of truth.
-//! It knows nothing of engines, disks or networks, and losing it stops no sandbox.
+//! | module | owns |
+//! |---|---|
+//! | `serve`, `services` | starting and stopping; which service gets what |
+//! | `auth`, `scope`, `signed_url`, `rate` | who may call, and how often |
+//! | `audit`, `idempotency`, `metrics`, `unread_body` | layers around every request |
+//! | `routes` | the HTTP surface of the sandbox core |
+//! | `replicas` | several servers on one database, of which one leads |
+//! | `schedule_targets`, `app_databases` | what one service needs of another |
+//! | `e2b_directory`, `preview_routes` | what the E2B facade and the edge ask about sandboxes |
 //!
-//! Must hold: one transition is one transaction is one event; a row exists before its machine does and is gone after
-//! it; what was acknowledged survives; a client that goes away leaves nothing half done.
+//! Must hold: a service knows no other service, and none knows this crate; what was acknowledged
+//! survives; a client that goes away leaves nothing half done. Losing this server stops no sandbox.
 
 #![forbid(unsafe_code)]
 

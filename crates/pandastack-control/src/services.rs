@@ -1,4 +1,4 @@
-//! State of the server that handlers and the services share: the sandbox core, and what each service keeps.
+//! The parts of the server. Handlers take the one that they need.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::auth::Keys;
 use crate::metrics::Metrics;
 use crate::replicas::{Member, Replicas};
 
-/// Shared state of the control plane.
+/// The sandbox core, the services, and what every request passes through.
 pub(crate) struct Services {
     pub(crate) sandboxes: Arc<Sandboxes>,
     pub(crate) keys: Arc<Keys>,
@@ -35,7 +35,7 @@ impl Services {
     }
 }
 
-/// The state of the server's own routes. Handlers take the part of it that they need.
+/// The state of the server's own routes.
 #[derive(Clone)]
 pub(crate) struct ServerState(pub(crate) Arc<Services>);
 
