@@ -147,11 +147,11 @@ mod tests {
     #[test]
     fn what_cannot_be_read_is_named_by_its_line_alone() {
         for (text, expect) in [
-            ("s3cret", "line 1 is not"),
-            ("A=1\n\ns3cret\n", "line 3 is not"),
-            ("A=\"x\ny\"\n1s3cret=1", "line 3 does not begin"),
-            ("s3cret+/=", "line 1 does not begin"),
-            ("=s3cret", "line 1 does not begin"),
+            ("s3cret", "line 1 must have the form KEY=value"),
+            ("A=1\n\ns3cret\n", "line 3 must have the form KEY=value"),
+            ("A=\"x\ny\"\n1s3cret=1", "line 3 has an invalid variable name"),
+            ("s3cret+/=", "line 1 has an invalid variable name"),
+            ("=s3cret", "line 1 has an invalid variable name"),
             ("A=1\nB=\"s3cret\nC=3\n", "line 2 has a value with an unclosed quote"),
             ("A='s3cret", "line 1 has a value with an unclosed quote"),
             (r#"A="s3cret\""#, "line 1 has a value with an unclosed quote"),

@@ -204,7 +204,7 @@ def test_a_zip_with_a_pyproject(api: httpx.Client, make: Made) -> None:
     outside, link = zipped({"../main.py": ""}), zipped({"main.py": "/etc/passwd"}, 0o120777)
     device, bomb = zipped({"main.py": ""}, 0o020644), zipped({"main.py": bytes(201 << 20)})
     poetry = zipped({"main.py": "", "pyproject.toml": "[tool.poetry.dependencies]\nsix = '*'\n"})
-    refusals = [(outside, ".."), (link, "link"), (device, "neither"), (bomb, "more than"), (poetry, "[tool.poetry]")]
+    refusals = [(outside, ".."), (link, "link"), (device, "not a file, directory or link"), (bomb, "more than"), (poetry, "[tool.poetry]")]
     for bundle, says in refusals:
         assert says in error_body(api.post(f"{path}/deploy", content=bundle))["error"]
     assert api.get(path).json()["version"] == 1
