@@ -162,7 +162,7 @@ def test_what_cannot_be_reached_says_why(served: Sandbox) -> None:
     serve(served, "127.0.0.1", 8124)
     with browser(served, 8124) as http:
         inside = http.get("/")
-    assert inside.status_code == 502 and "127.0.0.1:8124 only" in inside.json()["error"]
+    assert inside.status_code == 502 and "listens on 127.0.0.1:8124" in inside.json()["error"]
     unknown = httpx.get(str(api()), headers={"Host": "80-00000000-0000-4000-8000-000000000000.localhost"})
     assert unknown.status_code == 404 and unknown.json()["code"] == "not_found"
 
