@@ -13,7 +13,7 @@
 //! | module | owns |
 //! |---|---|
 //! | `record`, `store` | what is written down, in `pandastack-store` |
-//! | `routes`, `settings`, `upload`, `env`, `dotenv`, `domains`, `runtime_logs`, `usage`, `awake`, `hooks`, `path`, `view`, `check` | the API |
+//! | `routes`, `settings`, `upload`, `env`, `dotenv`, `domains`, `domain_challenge`, `runtime_logs`, `usage`, `awake`, `hooks`, `path`, `view`, `check` | the API |
 //! | `databases`, `attached_databases`, `database_connector` | databases of apps, and the way to them |
 //! | `state`, `activity` | what the service holds; what this process does right now |
 //! | `pulls`, `previews`, `preview_settings` | what pull requests say, and what becomes of them |
@@ -52,6 +52,7 @@ mod delivery;
 mod deploy;
 mod deploy_key;
 pub mod deployer;
+mod domain_challenge;
 pub mod domains;
 mod dotenv;
 pub mod env;
@@ -87,4 +88,5 @@ pub mod usage;
 mod view;
 
 pub use attached_databases::AttachedDatabases;
+pub use domain_challenge::Challenges;
 pub use state::Apps;

@@ -50,7 +50,8 @@ impl Edge {
         match ticket.door().connector.dial(port).await {
             Ok(stream) => Ok((stream, ticket)),
             Err(error) => {
-                let target = Target { sandbox: SandboxId::clone(&site.id), port, by_header: false };
+                let sandbox = SandboxId::clone(&site.id);
+                let target = Target { sandbox, port, by_header: false, own_domain: false };
                 Err(self.explain(error, Some(site), &target).await)
             }
         }
