@@ -2,6 +2,7 @@
 
 mod allowance;
 mod circles;
+mod claims;
 mod dependencies;
 mod licence;
 mod phrases;
@@ -52,15 +53,18 @@ pub fn run(args: Args) -> Result<ExitCode> {
 pub fn problems() -> Result<Vec<String>> {
     let (mut problems, mut wide, mut phrases) =
         (Vec::new(), text::Wide::default(), phrases::Phrases::default());
+    let mut tests = claims::Tests::default();
     for path in sources()? {
         let text = read(&path)?;
         problems.extend(text::problems(&path, &text));
         phrases.read(&path, &text);
+        tests.read(&text);
         if is_rust(&path) {
             wide.read(&path, &text);
         }
     }
     problems.extend(wide.problem());
+    problems.extend(tests.problems(&read(Path::new(claims::PAGE))?));
     problems.extend(phrases.problems());
     problems.extend(circles::problems()?);
     problems.extend(dependencies::problems()?);
