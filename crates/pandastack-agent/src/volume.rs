@@ -61,7 +61,7 @@ pub(crate) async fn create(host: &HostResources, request: AgentVolumeCreate) -> 
             Some(from) => {
                 let image = image(&layout, from)?;
                 // Held while the image is copied, so that no machine begins to write it meanwhile.
-                let _turn = replay::Turn::take(from);
+                let _turn = replay::ReplayGuard::take(from);
                 let lock = open_locked(&image, true, from)?;
                 return make(&store, &layout, &id, size_bytes, &image).inspect(|_| drop(lock));
             }
@@ -219,7 +219,7 @@ pub(crate) async fn open_all(
 /// Opens a volume for one machine, under the machine's generation of it. `uid`: a user that nobody is, to replay it.
 fn open(layout: &Layout, spec: &VolumeSpec, uid: u32) -> Result<pandastack_engine::Volume> {
     let path = image(layout, &spec.id)?;
-    let _turn = spec.read_only.then(|| replay::Turn::take(&spec.id));
+    let _turn = spec.read_only.then(|| replay::ReplayGuard::take(&spec.id));
     if spec.read_only {
         replay::replay_left(&path, &spec.id, uid)?;
     }

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use pandastack_sandboxes::Sandboxes;
 use pandastack_sandboxes::machine::LineSink;
 pub(crate) use pandastack_sandboxes::machine::Machine;
-use pandastack_sandboxes::machines::{MachineSpec, Machines, Patience};
+use pandastack_sandboxes::machines::{MachineSpec, Machines, WaitPolicy};
 use pandastack_store::SnapshotRecord;
 use pandastack_store::apps::record::AppRecord;
 use pandastack_types::api::{CreateSandbox, CreateSnapshot, OnTimeout, Process};
@@ -67,7 +67,7 @@ pub(crate) async fn create(
         }
     }
     let spec = MachineSpec { workspace: app.workspace.clone(), request };
-    sandboxes.create(owner_of(&app.id), spec, Patience::Long).await
+    sandboxes.create(owner_of(&app.id), spec, WaitPolicy::Long).await
 }
 
 /// Opens one that exists.

@@ -129,7 +129,7 @@ fn last_address(all: &[DeploymentRecord]) -> Option<String> {
 fn is_known(all: &[DeploymentRecord], commit: &str) -> bool {
     newest_from_repository(all).is_some_and(|newest| match newest.spec.git_commit.as_deref() {
         Some(known) => known == commit,
-        None => newest.status.is_under_way(),
+        None => newest.status.is_in_progress(),
     })
 }
 

@@ -190,11 +190,11 @@ fn follow(app: &mut AppSpec, repos: &[PreviewRepoRecord]) -> bool {
 /// What a delivery says of its repository.
 #[derive(Deserialize)]
 struct FromRepository {
-    repository: Numbered,
+    repository: WithNumber,
 }
 
 #[derive(Deserialize)]
-struct Numbered {
+struct WithNumber {
     id: GithubRepoId,
     full_name: Option<String>,
 }
@@ -203,7 +203,7 @@ struct Numbered {
 /// organizations are: once an id is known, only a repository that has the app's name may tell another.
 fn told(app: &AppSpec, payload: &[u8]) -> Option<GithubRepoId> {
     app.git_url.as_ref()?;
-    let Numbered { id, full_name } = serde_json::from_slice::<FromRepository>(payload).ok()?.repository;
+    let WithNumber { id, full_name } = serde_json::from_slice::<FromRepository>(payload).ok()?.repository;
     let is_named =
         full_name.zip(git::full_name(app)).is_some_and(|(told, own)| told.eq_ignore_ascii_case(&own));
     (app.github_repo_id.is_none() || is_named && app.github_repo_id != Some(id)).then_some(id)

@@ -60,7 +60,7 @@ pub(crate) async fn app(apps: &Arc<Apps>, app: &AppRecord, initiator: Initiator)
     let all = apps.store.deployments(&app.id).await?;
     let Some(live) = all.iter().find(|one| one.id == *active) else { return Ok(()) };
     let newest = all.first().unwrap_or(live);
-    if newest.status.is_under_way() {
+    if newest.status.is_in_progress() {
         return Ok(());
     }
     retire_left(apps, app, &all).await;
@@ -108,7 +108,7 @@ async fn retire_left(apps: &Arc<Apps>, app: &AppRecord, all: &[DeploymentRecord]
     if due.is_empty() || !apps.activity.begin_retiring(&app.id) {
         return;
     }
-    let turn = Retiring { apps: Arc::clone(apps), id: app.id.clone() };
+    let turn = RetireGuard { apps: Arc::clone(apps), id: app.id.clone() };
     apps.sandboxes.tasks.spawn(async move {
         let retired = due.iter().map(|id| retire(&turn.apps, &turn.id, id));
         for error in join_all(retired).await.into_iter().filter_map(Result::err) {
@@ -118,12 +118,12 @@ async fn retire_left(apps: &Arc<Apps>, app: &AppRecord, all: &[DeploymentRecord]
 }
 
 /// Held by whoever retires an app's machines. Dropped also by a panic.
-struct Retiring {
+struct RetireGuard {
     apps: Arc<Apps>,
     id: AppId,
 }
 
-impl Drop for Retiring {
+impl Drop for RetireGuard {
     fn drop(&mut self) {
         self.apps.activity.end_retiring(&self.id);
     }
@@ -155,7 +155,7 @@ async fn left_now(apps: &Apps, app: &AppId, id: &SandboxId) -> Result<Option<(Ap
 fn left_since(app: &AppRecord, all: &[DeploymentRecord], id: &SandboxId) -> Option<Timestamp> {
     let mut holders = all.iter().filter(|one| one.spec.machines().any(|machine| machine == id));
     let is_wanted =
-        |one: &DeploymentRecord| one.status.is_under_way() || app.active.as_ref() == Some(&one.id);
+        |one: &DeploymentRecord| one.status.is_in_progress() || app.active.as_ref() == Some(&one.id);
     if app.spec.deleting || holders.clone().any(is_wanted) {
         return None;
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pandastack_postgres::Inside;
+use pandastack_postgres::InsideServer;
 use pandastack_sandboxes::Sandboxes;
 use pandastack_store::apps::{AppStore, PreviewRepoStore};
 use pandastack_webhooks::Webhooks;
@@ -22,7 +22,7 @@ pub struct Apps {
     pub(crate) webhooks: Arc<Webhooks>,
     pub(crate) databases: Arc<dyn AttachedDatabases>,
     /// Sessions of machines with databases.
-    pub(crate) inside: Inside,
+    pub(crate) inside: InsideServer,
     pub(crate) activity: Activity,
 }
 
@@ -41,7 +41,7 @@ impl Apps {
             repos,
             webhooks,
             databases,
-            inside: Inside::default(),
+            inside: InsideServer::default(),
             activity: Activity::default(),
         }
     }

@@ -69,7 +69,7 @@ pub async fn deploy(
         request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     if ARCHIVES.contains(&kind.split(';').next().unwrap_or_default().trim()) {
         let body = limited(request)?;
-        let wanted = Wanted { trigger: "upload", address, clear_cache };
+        let wanted = ArchiveDeployment { trigger: "upload", address, clear_cache };
         return Ok(from_archive(&apps, record, body, wanted).await?);
     }
     let mut wanted: DeployApp = parse_json(&read_body(request.into_body()).await?)?;
@@ -79,7 +79,7 @@ pub async fn deploy(
             let path = wanted.path.as_deref().unwrap_or("/root");
             validate::path("path", path)?;
             let archive = pack(&apps, &caller, sandbox, path).await?;
-            let wanted = Wanted { trigger: "sandbox", address, clear_cache: wanted.clear_cache };
+            let wanted = ArchiveDeployment { trigger: "sandbox", address, clear_cache: wanted.clear_cache };
             Ok(from_archive(&apps, record, archive, wanted).await?)
         }
         None => Ok(from_git(&apps, &record, wanted, address).await?),
@@ -129,7 +129,7 @@ async fn pack(apps: &Apps, caller: &Caller, sandbox: &SandboxId, path: &str) -> 
 }
 
 /// What is known of a deployment whose source is an archive.
-struct Wanted {
+struct ArchiveDeployment {
     trigger: &'static str,
     address: String,
     clear_cache: bool,
@@ -139,7 +139,7 @@ async fn from_archive(
     apps: &Arc<Apps>,
     app: AppRecord,
     archive: Body,
-    wanted: Wanted,
+    wanted: ArchiveDeployment,
 ) -> Result<(StatusCode, Json<Deployment>)> {
     let unclaimed = Unclaimed::make(apps, &app, wanted.clear_cache).await?;
     unclaimed.machine.write(ARCHIVE, archive).await?;

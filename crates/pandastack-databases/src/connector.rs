@@ -1,10 +1,10 @@
-//! Connections to the server of a machine: through the machine's door, which wakes it.
+//! Connections to the server of a machine: through the machine's grant, which wakes it.
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use pandastack_edge::{EdgeError, Ticket};
-use pandastack_postgres::{Backend, ConnectError, Databases, Endpoint, Entrance, InUse};
+use pandastack_edge::{EdgeError, Permit};
+use pandastack_postgres::{Backend, ConnectError, Databases, Endpoint, InUse, Listener};
 use pandastack_types::SandboxId;
 
 use crate::service::ManagedDatabases;
@@ -21,9 +21,9 @@ pub(crate) struct OneMachine {
 }
 
 /// Keeps a machine awake while a session works.
-struct AwakeTicket(Ticket);
+struct AwakePermit(Permit);
 
-impl InUse for AwakeTicket {
+impl InUse for AwakePermit {
     fn set_busy(&mut self, busy: bool) {
         self.0.set_busy(busy);
     }
@@ -43,7 +43,7 @@ pub(crate) async fn connect(
     sandbox: &SandboxId,
     endpoint: &Endpoint,
 ) -> Result<Backend, EdgeError> {
-    connect_port(databases, sandbox, endpoint.entrance.port()).await
+    connect_port(databases, sandbox, endpoint.listener.port()).await
 }
 
 /// Connects to the administrator's first session; `None` if none waits, as in machines of older templates.
@@ -56,7 +56,7 @@ pub(crate) async fn connect_first(
         Err(EdgeError::PortClosed) => Ok(None),
         // One may wait all the same, and must not be left open.
         Err(error) => {
-            let endpoint = Endpoint { database: sandbox.to_string(), entrance: Entrance::Direct };
+            let endpoint = Endpoint { database: sandbox.to_string(), listener: Listener::Direct };
             Err(explain(&error, sandbox, &endpoint))
         }
     }
@@ -67,9 +67,9 @@ async fn connect_port(
     sandbox: &SandboxId,
     port: u16,
 ) -> Result<Backend, EdgeError> {
-    let (stream, ticket) = databases.sandboxes.edge.connect(sandbox, port).await?;
-    let (closing, cut) = (ticket.closing(), ticket.cut());
-    Ok(Backend { stream: Box::new(stream), in_use: Box::new(AwakeTicket(ticket)), closing, cut })
+    let (stream, permit) = databases.sandboxes.edge.connect(sandbox, port).await?;
+    let (closing, cut) = (permit.closing(), permit.cut());
+    Ok(Backend { stream: Box::new(stream), in_use: Box::new(AwakePermit(permit)), closing, cut })
 }
 
 /// What kept from a machine, for whoever asked for it.
@@ -79,7 +79,7 @@ pub(crate) fn explain(error: &EdgeError, sandbox: &SandboxId, endpoint: &Endpoin
         EdgeError::PortClosed | EdgeError::InsideOnly(_) => "its server is not running".to_owned(),
         EdgeError::Unknown => "its machine was lost".to_owned(),
         EdgeError::Silent => "its machine is not responding".to_owned(),
-        other => other.sentence(sandbox, endpoint.entrance.port()),
+        other => other.sentence(sandbox, endpoint.listener.port()),
     };
     ConnectError::Unavailable(format!("database `{id}` is unreachable: {why}"))
 }

@@ -6,8 +6,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pandastack_sandboxes::in_flight::Mark;
-use pandastack_sandboxes::machines::{MachineSpec, Machines, Patience};
+use pandastack_sandboxes::in_flight::OperationKey;
+use pandastack_sandboxes::machines::{MachineSpec, Machines, WaitPolicy};
 use pandastack_sandboxes::volumes::owned;
 use pandastack_store::apps::record::AppRecord;
 use pandastack_store::databases::{DatabaseRecord, DatabaseSpecRecord, DatabaseState};
@@ -104,7 +104,7 @@ async fn create_machine(
         None => {
             let (workspace, request) = (record.workspace.clone(), machine_request(record)?);
             let spec = MachineSpec { workspace, request };
-            let machine = databases.sandboxes.create(owner(&record.id), spec, Patience::None).await;
+            let machine = databases.sandboxes.create(owner(&record.id), spec, WaitPolicy::None).await;
             (machine.map_err(as_database)?, Origin::Template)
         }
         Some(original) => {
@@ -214,7 +214,7 @@ pub(super) async fn delete(databases: &Arc<ManagedDatabases>, record: DatabaseRe
     let for_task = Arc::clone(databases);
     databases.sandboxes.owned(async move {
         let databases = for_task;
-        let mark = Mark::Database(record.id.clone());
+        let mark = OperationKey::Database(record.id.clone());
         let marked = databases.sandboxes.in_flight.mark_within(&mark, DELETE_WAIT).await;
         let _marked = marked.ok_or_else(|| taken(&record.id))?;
         let record = databases.store.database(Some(&record.workspace), &record.id).await?;

@@ -6,7 +6,7 @@
 //!
 //! What must always hold:
 //! - Every machine an engine hands out is **paused**; the caller places it (cgroup, bookkeeping), then resumes it.
-//! - An engine never clones, formats or deletes a file. The caller prepares what a [`Place`] names and removes it after
+//! - An engine never clones, formats or deletes a file. The caller prepares what a [`MachineFiles`] names and removes it after
 //!   [`Machine::exited`] has fired.
 //! - A failed call leaves no process, socket or descriptor behind.
 //! - A machine does not die with the process that started it: see [`Engine::adopt`].
@@ -113,7 +113,7 @@ pub struct Volume {
 
 /// What is one machine's alone, prepared by the caller and owned by it.
 #[derive(Debug)]
-pub struct Place {
+pub struct MachineFiles {
     /// Existing, empty directory for sockets, at most [`RUNTIME_DIR_BYTES_MAX`] bytes long.
     pub runtime_dir: PathBuf,
     /// Root disk: a raw image, readable and writable by this machine only.
@@ -135,7 +135,7 @@ pub struct Boot {
     /// Processors and memory.
     pub shape: Shape,
     /// Per-machine resources.
-    pub place: Place,
+    pub place: MachineFiles,
     /// Kernel image, in the format that [`Capabilities::kernel_format`] asks for.
     pub kernel: PathBuf,
     /// Initial ramdisk.
@@ -152,7 +152,7 @@ pub struct Restore {
     /// Processors and memory the snapshot was made with.
     pub shape: Shape,
     /// Per-machine resources; the disk is a clone of the snapshot's.
-    pub place: Place,
+    pub place: MachineFiles,
     /// Device state written by [`Machine::save`].
     pub state: PathBuf,
     /// Memory file written by [`Machine::save`]. Mapped privately: it must not change while any machine uses it.
@@ -322,7 +322,7 @@ impl Pause {
     }
 
     /// Says that all is ready, and waits for it to begin.
-    pub async fn begin(self) -> Result<GoingOn> {
+    pub async fn begin(self) -> Result<PauseInProgress> {
         let Self { ready, begun, copied, resumed } = self;
         // Whoever does not listen has begun already.
         let _ = ready.send(());
@@ -331,18 +331,18 @@ impl Pause {
             reason: "the machine could not be paused".to_owned(),
         };
         begun.await.map_err(not_paused)?;
-        Ok(GoingOn { copied, resumed })
+        Ok(PauseInProgress { copied, resumed })
     }
 }
 
 /// The rest of a [`Pause`].
 #[derive(Debug)]
-pub struct GoingOn {
+pub struct PauseInProgress {
     copied: oneshot::Receiver<()>,
     resumed: oneshot::Sender<()>,
 }
 
-impl GoingOn {
+impl PauseInProgress {
     /// Waits until the machine may go on, and says that it does.
     pub async fn announce(self) {
         // Dropped is as good as told: nothing is waited for any more. Whoever does not listen need not know.
@@ -387,13 +387,13 @@ pub trait Machine: Send + Sync + 'static {
 
     /// Copies a paused machine into one paused child per place. Each place has the file of its disk; what it holds is a clone
     /// made in the same pause, complete before the child is resumed. One result per place, in order: a failed child fails alone.
-    async fn fork(&self, places: Vec<Place>) -> Result<Vec<Result<Arc<dyn Machine>>>>;
+    async fn fork(&self, places: Vec<MachineFiles>) -> Result<Vec<Result<Arc<dyn Machine>>>>;
 
     /// Like [`Machine::fork`], for a parent that is to go on: it is resumed as soon as its memory is copied and the rest of its
     /// copies too, before the children are looked at.
     async fn fork_and_resume(
         &self,
-        places: Vec<Place>,
+        places: Vec<MachineFiles>,
         pause: Pause,
     ) -> Result<Vec<Result<Arc<dyn Machine>>>> {
         let going_on = pause.begin().await?;

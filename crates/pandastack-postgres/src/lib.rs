@@ -48,8 +48,8 @@ mod websocket;
 mod wire;
 
 pub use backend::{Backend, ByteStream, ConnectError, Databases, InUse};
-pub use endpoint::{Endpoint, Entrance};
-pub use inside::Inside;
+pub use endpoint::{Endpoint, Listener};
+pub use inside::InsideServer;
 pub use login::{Credentials, LoginError, Session, scram_verifier};
 pub use neon::router as http_router;
 pub use query::{Bounds, Column, Outcome, RunError, SqlError, Statement, Transaction, row};

@@ -10,7 +10,7 @@ use postgres_protocol::message::backend::{AuthenticationSaslBody, Message};
 use postgres_protocol::message::frontend;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::again::{Patience, is_not_yet};
+use crate::again::{RetryDeadline, is_not_yet};
 use crate::backend::{Backend, ConnectError, Databases};
 use crate::endpoint::Endpoint;
 use crate::limits::{LOGIN_MESSAGE_BYTES_MAX, LOGIN_WAIT};
@@ -97,7 +97,7 @@ impl Session {
         endpoint: &Endpoint,
         credentials: &Credentials,
     ) -> Result<Self, LoginError> {
-        let patience = Patience::new();
+        let patience = RetryDeadline::new();
         loop {
             match Self::over(databases.connect(endpoint).await?, credentials).await {
                 Err(error) if error.is_not_yet() && patience.is_left().await => {

@@ -61,7 +61,7 @@ impl Fake {
         *self.connects.lock().unwrap()
     }
 
-    /// What a door does when a machine is put to sleep.
+    /// What a grant does when a machine is put to sleep.
     fn stop(&self) {
         self.closing.cancel();
         self.cut.cancel();

@@ -8,9 +8,9 @@
 
 pub mod agent_api;
 pub mod api;
-pub mod door;
 mod error;
 mod failure;
+pub mod grant;
 mod id;
 pub mod limits;
 pub mod link;

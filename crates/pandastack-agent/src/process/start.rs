@@ -11,7 +11,7 @@ use super::limits::terminal_size;
 use super::view;
 use crate::error::{AgentError, Result};
 use crate::exec::Exec;
-use crate::sandbox::handle::{Lease, SandboxHandle};
+use crate::sandbox::handle::{GuestLease, SandboxHandle};
 
 /// What a terminal runs when nothing is named: the user's own shell, as after a login.
 const LOGIN_SHELL: &str = "exec \"${SHELL:-/bin/sh}\" -l";
@@ -96,7 +96,7 @@ impl Start {
     }
 }
 
-async fn start(handle: &SandboxHandle, spec: ProcessSpec) -> Result<(Started, Lease)> {
+async fn start(handle: &SandboxHandle, spec: ProcessSpec) -> Result<(Started, GuestLease)> {
     let mut lease = handle.lease_to_start().await?;
     match lease.guest.start(spec).await {
         Ok(started) => {

@@ -34,7 +34,7 @@ use crate::snapshot::{self, Manifest, SLEEPERS_IMAGES_AFTER, Snapshot};
 impl Driver {
     /// Falls asleep lightly: stopped, but in memory, so that the next use has it back at once.
     pub(super) async fn sleep_in_memory(&mut self) -> Result<()> {
-        self.doors.close().await;
+        self.grants.close().await;
         self.stop_guest(self.writes_volumes()).await?;
         self.record.residency = Some(Residency::Memory);
         self.step(Transition::Hibernated).await
@@ -59,7 +59,7 @@ impl Driver {
     /// Returns the machine it left.
     pub(super) async fn write_down(&mut self, keep: Keep) -> Result<Option<RunningMachine>> {
         self.alone().await;
-        self.doors.close().await;
+        self.grants.close().await;
         let was_running = self.record.state == SandboxState::Running;
         let written = match (keep, was_running) {
             (Keep::Memory, true) => {

@@ -19,7 +19,7 @@ use pandastack_store::record::after_seconds;
 use pandastack_store::{Amendment, SandboxRecord};
 use pandastack_types::agent_api::endpoints::ListPorts;
 use pandastack_types::api::{PortList, Preview, Scope, SetPreview, SignPreview, SignedPreview};
-use pandastack_types::door::TUNNEL_UPGRADE;
+use pandastack_types::grant::TUNNEL_UPGRADE;
 use pandastack_types::preview::{PARAMETER, PreviewKey, Visibility};
 use pandastack_types::{Error, ErrorBody, SandboxId};
 use serde::Deserialize;

@@ -33,12 +33,12 @@ pub(super) fn routes() -> Router<Arc<Sandboxes>> {
 }
 
 /// Sandbox and process of a path. Text that cannot be an id names nothing, so the answer is 404.
-pub(crate) struct Of {
+pub(crate) struct ProcessPath {
     sandbox: SandboxId,
     process: u64,
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for Of {
+impl<S: Send + Sync> FromRequestParts<S> for ProcessPath {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> ApiResult<Self> {
@@ -54,7 +54,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Of {
     }
 }
 
-impl Of {
+impl ProcessPath {
     async fn forward<E: Endpoint>(
         self,
         sandboxes: &Sandboxes,
@@ -103,7 +103,7 @@ pub(crate) async fn start(
 pub(crate) async fn look(
     State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
-    of: Of,
+    of: ProcessPath,
     request: Request,
 ) -> ApiResult<Response> {
     Ok(of.forward(&sandboxes, &caller, ReadProcess::pass_through, request).await?)
@@ -116,7 +116,7 @@ pub(crate) async fn look(
 pub(crate) async fn wait(
     State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
-    of: Of,
+    of: ProcessPath,
     request: Request,
 ) -> ApiResult<Response> {
     Ok(of.forward(&sandboxes, &caller, WaitProcess::pass_through, request).await?)
@@ -132,7 +132,7 @@ pub(crate) async fn wait(
 pub(crate) async fn output(
     State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
-    of: Of,
+    of: ProcessPath,
     request: Request,
 ) -> ApiResult<Response> {
     Ok(of.forward(&sandboxes, &caller, ProcessOutput::pass_through, request).await?)
@@ -148,7 +148,7 @@ pub(crate) async fn output(
 pub(crate) async fn write_stdin(
     State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
-    of: Of,
+    of: ProcessPath,
     request: Request,
 ) -> ApiResult<Response> {
     let limit = usize::try_from(STDIN_BODY_BYTES_MAX).unwrap_or(usize::MAX);
@@ -163,7 +163,7 @@ pub(crate) async fn write_stdin(
 pub(crate) async fn signal(
     State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
-    of: Of,
+    of: ProcessPath,
     request: Request,
 ) -> ApiResult<Response> {
     let request = checked(request, |_: &SignalProcess| Ok(())).await?;
@@ -177,7 +177,7 @@ pub(crate) async fn signal(
 pub(crate) async fn resize(
     State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
-    of: Of,
+    of: ProcessPath,
     request: Request,
 ) -> ApiResult<Response> {
     let request = checked(request, |size: &TerminalSize| validate::terminal(*size)).await?;

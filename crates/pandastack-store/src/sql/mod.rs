@@ -65,7 +65,7 @@ struct Write {
 }
 
 enum End {
-    Sqlite(sqlite::Turn),
+    Sqlite(sqlite::WriteTurn),
     Postgres,
 }
 

@@ -2,7 +2,7 @@
 
 /// Settings that a person gave. They take precedence over what is detected.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Wishes {
+pub struct UserSettings {
     /// Kind of app.
     pub framework: Option<String>,
     /// The command that installs dependencies.
