@@ -45,7 +45,7 @@ fn shown(headers: &HeaderMap, app: &AppRecord, record: DomainRecord) -> AppDomai
     }
 }
 
-/// Give an app another name.
+/// Add a custom domain to an app.
 #[utoipa::path(post, path = "/v1/apps/{id}/domains", tag = "apps", params(("id" = String, Path)), request_body = AddAppDomain,
     responses((status = 201, body = AppDomain), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
     (status = 409, body = ErrorBody)))]
@@ -91,7 +91,7 @@ fn leads_to(url: &str, host: &str) -> bool {
     url::Url::parse(url).is_ok_and(|url| url.host_str() == Some(host))
 }
 
-/// Names of an app beside its own.
+/// List an app's custom domains.
 #[utoipa::path(get, path = "/v1/apps/{id}/domains", tag = "apps", params(("id" = String, Path)), responses(
     (status = 200, body = AppDomainList), (status = 404, body = ErrorBody)))]
 pub async fn list(
@@ -107,7 +107,7 @@ pub async fn list(
     }))
 }
 
-/// One of them.
+/// Get a custom domain.
 #[utoipa::path(get, path = "/v1/apps/{id}/domains/{domain}", tag = "apps",
     params(("id" = String, Path), ("domain" = String, Path)),
     responses((status = 200, body = AppDomain), (status = 404, body = ErrorBody)))]
@@ -124,7 +124,7 @@ pub async fn show(
     Ok(Json(shown(&headers, &record, found)))
 }
 
-/// Take a name away.
+/// Remove a custom domain.
 #[utoipa::path(delete, path = "/v1/apps/{id}/domains/{domain}", tag = "apps",
     params(("id" = String, Path), ("domain" = String, Path)), responses((status = 204), (status = 404, body = ErrorBody)))]
 pub async fn remove(State(apps): State<Arc<Apps>>, caller: Caller, path: AppPath) -> ApiResult<StatusCode> {

@@ -40,8 +40,8 @@ pub struct Args {
     instance: Option<SandboxId>,
 }
 
-/// What the live version printed, as server-sent events, a line each; with `follow=1`, also what it prints from now on, and then
-/// what the versions after it print. The machine wakes for it.
+/// Stream the live version's output as server-sent events, one line each. With `follow=1`, continue with
+/// new output and with later versions. Wakes the machine.
 #[utoipa::path(get, path = "/v1/apps/{id}/runtime-logs", tag = "apps",
     params(("id" = String, Path), ("follow" = Option<String>, Query), ("tail" = Option<usize>, Query),
         ("search" = Option<String>, Query, description = "Only lines that contain this"),

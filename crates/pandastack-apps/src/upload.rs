@@ -48,7 +48,8 @@ pub struct Args {
     clear_cache: Option<String>,
 }
 
-/// Deploy: the repository's branch, a `git_ref` of it, a directory of a sandbox, or the archive that is the body.
+/// Deploy an app from its repository's branch, a `git_ref`, a directory of a sandbox, or an archive sent as
+/// the body.
 #[utoipa::path(post, path = "/v1/apps/{id}/deploys", tag = "apps",
     params(("id" = String, Path),
         ("clear_cache" = Option<String>, Query, description = "Install everything anew; for an archive, which has no other place to say so")),
