@@ -111,7 +111,7 @@ pub struct Volume {
     pub bytes: u64,
 }
 
-/// What is one machine's alone, prepared by the caller and owned by it.
+/// Files and devices of one machine. The caller prepares and owns them.
 #[derive(Debug)]
 pub struct MachineFiles {
     /// Existing, empty directory for sockets, at most [`RUNTIME_DIR_BYTES_MAX`] bytes long.
@@ -297,18 +297,19 @@ pub trait Engine: Send + Sync + 'static {
     async fn adopt(&self, record: MachineRecord) -> Result<Arc<dyn Machine>>;
 }
 
-/// The pause of a machine that is forked and goes on. Its users wait from beginning to end of it, so whatever can be done before
-/// or after is.
+/// The pause of a machine during a fork, after which it resumes. Its users wait for the whole pause, so work is
+/// done before or after it where possible.
 #[derive(Debug)]
 pub struct Pause {
-    /// Told when the places are ready for children.
+    /// Sent when the files of the children are ready.
     pub ready: oneshot::Sender<()>,
-    /// Told when the machine is paused; nothing is copied before. Where this is dropped instead, there is no fork.
+    /// Received when the machine is paused; nothing is copied before. If it is dropped, there is no fork.
     pub begun: oneshot::Receiver<()>,
-    /// When it may go on: told, or dropped, once everything is copied that must be of the same instant as its memory, such as disks.
+    /// Received, or dropped, when everything that must match its memory, such as disks, is copied. Then the machine
+    /// may resume.
     pub copied: oneshot::Receiver<()>,
-    /// Told right before it is resumed, so that it finds what is sent to it on this word. Should it not come to that, or should this
-    /// be dropped instead, the machine may still be paused.
+    /// Sent just before resume, so that queued messages are the first thing the guest sees. If this is dropped
+    /// instead, the machine may still be paused.
     pub resumed: oneshot::Sender<()>,
 }
 
@@ -321,7 +322,7 @@ impl Pause {
         Self { ready, begun, copied, resumed }
     }
 
-    /// Says that all is ready, and waits for it to begin.
+    /// Reports that the children's files are ready, and waits for the pause to begin.
     pub async fn begin(self) -> Result<PauseInProgress> {
         let Self { ready, begun, copied, resumed } = self;
         // Whoever does not listen has begun already.

@@ -217,7 +217,7 @@ impl Session {
 
     /// Says goodbye.
     pub async fn close(mut self) {
-        // A server that is gone needs no goodbye, and one that stands still takes none.
+        // A server that ended needs no goodbye, and a paused one cannot take it.
         if self.backend.cut.is_cancelled() {
             return;
         }

@@ -118,7 +118,7 @@ pub enum RunState {
     Timeout,
     /// Not run.
     Skipped,
-    /// Ended before its end.
+    /// Cancelled.
     Cancelled,
 }
 

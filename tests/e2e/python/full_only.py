@@ -16,6 +16,15 @@ FULL = bool(os.environ.get("PANDASTACK_TEST_FULL"))
 _STEPS = "every step of a deployment takes minutes; two of control's and one of the agent's always run"
 _APP = "installs and builds for minutes; `node` and `flask` always run"
 _STORE = "a platform for one more store; pandastack-backup's tests use it, test_database_servers.py has S3's"
+_PAGE = "a page of the documentation; the quickstart and every quick page always run"
+_PAGES = (
+    "docs/explanation/snapshots-and-forks.md", "docs/how-to/connect-to-a-database.md",
+    "docs/how-to/deploy-a-function.md", "docs/how-to/fork-and-roll-back.md", "docs/how-to/keep-python-state.md",
+    "docs/how-to/mount-a-volume.md", "docs/how-to/run-background-processes.md", "docs/how-to/schedule-a-job.md",
+    "docs/how-to/share-a-preview.md", "docs/reference/code-contexts.md", "docs/reference/databases.md",
+    "docs/reference/functions.md", "docs/reference/previews.md", "docs/tutorials/first-agent.md",
+    "docs/tutorials/first-app.md", "README.md", "sdk/python/README.md",
+)
 _GIT_KILL = "builds for a minute; test_apps_crash.py kills the same servers at named steps"
 
 _ALWAYS = {
@@ -43,6 +52,7 @@ FULL_ONLY: Dict[str, str] = {
     "test_database_stores.py::test_backups_come_back_from_another_clouds_store": _STORE,
     "test_databases.py::test_a_database_without_work_falls_asleep_and_one_with_work_does_not[120]":
         "five minutes in which nothing happens; 5 s always run",
+    **{f"test_docs.py::test_a_page[{page}]": _PAGE for page in _PAGES},
     "test_sizes.py::test_memory_above_3_gib_is_forked_too": "fills 3.3 GiB; machines of 2 GiB always run",
     "test_stream_recovery.py::test_every_byte_once[pause]":
         "a slow stream; hibernate always runs, which begins with a pause",

@@ -467,7 +467,7 @@ def test_a_terminal_that_nobody_types_into_keeps_a_sandbox_awake(client: PandaSt
             assert "hibernated" not in [event["kind"] for event in own.events()]
         finally:
             terminal.close()
-        wait_until("asleep when nobody looks at the terminal", lambda: own.refresh().status == "hibernated", 60)
+        wait_until("asleep while no client is attached to the terminal", lambda: own.refresh().status == "hibernated", 60)
         assert [process for process in own.processes() if process.info.is_terminal], "its shell slept with it"
 
 
