@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_refusal_is_told_once_a_minute_with_a_count() {
+    fn the_same_denial_is_reported_once_a_minute_with_a_count() {
         let (mut gathered, start) = (PendingDenials::default(), Instant::now());
         for _ in 0..5 {
             gathered.add(denial(80), start);

@@ -96,7 +96,7 @@ impl Reading {
             }
             (Ok(Some(bytes)), None) => Some(Ok(bytes)),
             (Ok(None), Some(_)) => {
-                let shrank = "the file became shorter while it was read; read it again".to_owned();
+                let shrank = "the file shrank while it was read; read it again".to_owned();
                 Some(Err(AgentError::Conflict(shrank)))
             }
             (Ok(None), None) => None,
@@ -174,7 +174,7 @@ pub(crate) async fn pour(body: Body, mut writer: FileWriter, path: &str) -> Resu
     while let Some(chunk) = stream.next().await {
         // Dropping the writer without an end makes the guest discard what came so far.
         let chunk =
-            chunk.map_err(|error| AgentError::BadRequest(format!("the upload broke off: {error}")))?;
+            chunk.map_err(|error| AgentError::BadRequest(format!("the upload was interrupted: {error}")))?;
         total += chunk.len() as u64;
         if total > limits::FILE_BODY_BYTES_MAX {
             return Err(too_large());

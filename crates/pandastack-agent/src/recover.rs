@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn what_sleeps_is_not_removed_for_want_of_a_record() {
+    fn a_sleeping_sandbox_without_a_record_is_not_removed() {
         let dir = dir_with(&[(layout::RECORD, ""), ("sleep/manifest.json", "{}")]);
         assert!(matches!(find_record(dir.path()), DirectoryState::Unknown(_)));
         let dir = dir_with(&[("sleep/manifest.json", "{}"), ("sleep/record.json", "")]);
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_writes_volumes_does_not_go_back_to_what_it_remembers_of_them() {
+    fn a_volume_writer_does_not_resume_from_memory_twice() {
         for (read_only, comes_back) in [(false, false), (true, true)] {
             let mut asleep = record_in(SandboxState::Hibernated);
             let id = pandastack_types::VolumeId::random();

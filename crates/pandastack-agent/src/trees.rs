@@ -88,7 +88,7 @@ pub(crate) async fn set_attributes(
     let SetAttributes { mode, user, group, recursive } = wanted;
     let mode = mode.as_deref().map(parse_mode).transpose()?;
     if mode.is_none() && user.is_none() && group.is_none() {
-        let nothing = "say what to change: `mode`, `user` or `group`";
+        let nothing = "give at least one of `mode`, `user` and `group`";
         return Err(AgentError::BadRequest(nothing.to_owned()));
     }
     lease.guest.set_attributes(FileAttributes { path: path.into(), mode, user, group, recursive }).await?;

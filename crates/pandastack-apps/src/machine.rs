@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_build_left_running_is_found_also_after_its_step() {
+    fn processes_left_by_a_build_step_are_found_after_it() {
         let is_left = |tag: &str, exit_code: Option<i32>, lingering: bool| {
             let state = if exit_code.is_some() { "exited" } else { "running" };
             let process = serde_json::json!({"id": 1, "pid": 7, "tag": tag, "command": "x", "state": state,

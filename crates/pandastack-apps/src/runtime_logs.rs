@@ -255,7 +255,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_follows_a_machine_goes_on_with_it_or_with_what_came_to_its_place() {
+    fn a_log_follower_continues_with_the_machine_or_its_replacement() {
         let ids: Vec<_> = (0..6).map(|_| SandboxId::random()).collect();
         let live = |which: &[usize]| LiveVersion {
             deployment: DeploymentId::random(),

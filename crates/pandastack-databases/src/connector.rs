@@ -1,4 +1,4 @@
-//! Connections to the server of a machine: through the machine's grant, which wakes it.
+//! Connects to the PostgreSQL server in a machine. Connecting wakes the machine.
 
 use std::sync::Arc;
 
@@ -9,12 +9,11 @@ use pandastack_types::SandboxId;
 
 use crate::service::ManagedDatabases;
 
-/// Port of a machine that comes from the template, where its administrator's first session waits:
-/// the template's `pandastack-postgres-first`. It is given to whoever comes first, and the port is
-/// closed.
+/// Port of the administrator's first session, which the template's `pandastack-postgres-first` keeps open. The first
+/// connection takes it over, and then the port is closed.
 const FIRST_SESSION_PORT: u16 = 5433;
 
-/// One machine, whoever asks: for what is done before a database is ready.
+/// Connects every endpoint to one machine. For work before a database is ready.
 pub(crate) struct OneMachine {
     pub(crate) databases: Arc<ManagedDatabases>,
     pub(crate) sandbox: SandboxId,
@@ -46,7 +45,7 @@ pub(crate) async fn connect(
     connect_port(databases, sandbox, endpoint.listener.port()).await
 }
 
-/// Connects to the administrator's first session; `None` if none waits, as in machines of older templates.
+/// Connects to the administrator's first session. `None` if there is none, as with older templates.
 pub(crate) async fn connect_first(
     databases: &ManagedDatabases,
     sandbox: &SandboxId,

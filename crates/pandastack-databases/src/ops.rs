@@ -1,7 +1,7 @@
-//! Making, copying, changing and deleting databases.
+//! Operations on databases: create, copy, update and delete.
 //!
-//! Whatever changes a database holds its mark, so one thing at a time is done to it; what finds it
-//! taken answers 409.
+//! An operation locks its database by an [`OperationKey`], so that only one runs at a time. If another operation is in
+//! progress, the request fails with 409.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,11 +21,11 @@ use crate::service::ManagedDatabases;
 use crate::spec::{idle_seconds, machine_request, new_copy, new_record, owner, size_gib};
 use crate::{backups, disk_guard, revive};
 
-/// How long a delete waits for what is being done to its database: who reads that a create was
-/// given up, and to delete it, may be faster than the end of that work.
+/// How long a delete waits for another operation: a client that reads that a create failed may delete the database
+/// before the create has cleaned up.
 const DELETE_WAIT: Duration = Duration::from_secs(2);
 
-/// Makes a database and answers when it takes queries. Runs to its end even if the caller is dropped.
+/// Creates a database and returns when it accepts queries. Completes even if the caller is dropped.
 pub(super) async fn create(
     databases: &Arc<ManagedDatabases>,
     workspace: WorkspaceId,
@@ -45,8 +45,7 @@ pub(super) async fn create(
     create_from(databases, record, None).await
 }
 
-/// Copies a database as it is now, or begins to copy it as it was. Runs to its end even if the
-/// caller is dropped.
+/// Copies a running database, or starts a restore of an earlier state. Completes even if the caller is dropped.
 pub(super) async fn branch(
     databases: &Arc<ManagedDatabases>,
     original: DatabaseRecord,

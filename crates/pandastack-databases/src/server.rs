@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn passwords_are_set_in_one_statement_and_not_said() {
+    fn passwords_are_set_in_one_statement_and_not_logged() {
         let statement = set_passwords(&[("a", "secret-a"), ("b", "secret-b")]);
         assert!(statement.sql.contains("(VALUES ($1, $2), ($3, $4))"), "{}", statement.sql);
         let values: Vec<String> = statement.parameters.into_iter().flatten().collect();

@@ -1,4 +1,4 @@
-//! Decides which kind of app a source is, and applies what a person said.
+//! Detects an app's framework and applies the user's settings.
 
 use crate::framework::Framework;
 use crate::manifest::{MANIFEST, Manifest, ManifestError};
@@ -8,29 +8,30 @@ use crate::user_settings::UserSettings;
 use crate::view::View;
 use crate::{locks, node, python, site};
 
-/// What `pandastack.toml` says; nothing, where there is none.
+/// Reads `pandastack.toml`. Returns an empty manifest if there is none.
 pub fn manifest(view: &View) -> Result<Manifest, Undetected> {
     let unreadable = |error: ManifestError| Undetected::Unreadable { file: MANIFEST, why: error.to_string() };
     view.text(MANIFEST)
         .map_or_else(|| Ok(Manifest::default()), |text| Manifest::parse(text).map_err(unreadable))
 }
 
-/// How the app is installed, built and started.
+/// Plans how to install, build and start an app.
 pub fn detect(view: &View, user_settings: &UserSettings) -> Result<Plan, Undetected> {
     let manifest = manifest(view)?;
-    let said = |wish: &Option<String>, told: &Option<String>| wish.clone().or_else(|| told.clone());
+    let first =
+        |setting: &Option<String>, manifest: &Option<String>| setting.clone().or_else(|| manifest.clone());
     let user_settings = UserSettings {
-        framework: said(&user_settings.framework, &manifest.framework),
-        install: said(&user_settings.install, &manifest.install_command),
-        build: said(&user_settings.build, &manifest.build_command),
-        start: said(&user_settings.start, &manifest.start_command),
+        framework: first(&user_settings.framework, &manifest.framework),
+        install: first(&user_settings.install, &manifest.install_command),
+        build: first(&user_settings.build, &manifest.build_command),
+        start: first(&user_settings.start, &manifest.start_command),
     };
     let mut plan = found(view, &user_settings)?;
     apply(&mut plan, view, user_settings);
     Ok(plan)
 }
 
-/// The plan by the files alone; a kind that was said is not looked for.
+/// Plans by the files. If the user set a framework, it is not detected.
 fn found(view: &View, user_settings: &UserSettings) -> Result<Plan, Undetected> {
     let start = user_settings.start.as_deref();
     let kind = match user_settings.framework.as_deref() {

@@ -1,4 +1,4 @@
-//! Tells from an app's files how it is installed, built and started, and why it thinks so.
+//! Detects from an app's files how to install, build and start it, and gives the reasons.
 //!
 //! ```text
 //!   names of files --interesting--> their texts --View--> detect(view, wishes) --> Plan, or what was looked for

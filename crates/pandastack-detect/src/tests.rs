@@ -474,7 +474,7 @@ fn what_scripts_of_a_package_read_decides_too() {
 }
 
 #[test]
-fn a_command_that_was_said_reads_what_it_names_and_well_known_files() {
+fn a_given_command_uses_the_files_it_names_and_well_known_ones() {
     let manifest = ("pandastack.toml", "[app]\nstart_command = \"./serve\"\n");
     let files = [manifest, ("Gemfile.lock", ""), ("bin/setup", ""), ("bin/other", "")];
     let plan = plan_of(&files, Some("bundle install && sh ./bin/setup"));

@@ -50,7 +50,7 @@ pub(crate) enum Rest {
     Nothing,
 }
 
-/// A request that got no answer.
+/// A request without a response.
 pub(crate) struct FailedExchange {
     pub(crate) error: ExchangeError,
     pub(crate) rest: Rest,
@@ -248,7 +248,7 @@ fn is_websocket(protocol: Option<&HeaderValue>) -> bool {
     protocol.is_some_and(|protocol| protocol.as_bytes().eq_ignore_ascii_case(b"websocket"))
 }
 
-/// Why a request on an HTTP/1 connection got no answer.
+/// Why a request on an HTTP/1 connection got no response.
 enum NoResponse {
     Failed(UpstreamError),
     Cut,

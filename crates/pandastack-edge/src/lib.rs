@@ -1,4 +1,4 @@
-//! The edge: what stands between clients and the servers inside sandboxes.
+//! The edge: a proxy between clients and the servers inside sandboxes.
 //!
 //! ```text
 //!   client --HTTP/1, /2, WebSocket--> server --Host, headers--> api (control's router, or nobody)

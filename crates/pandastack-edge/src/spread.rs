@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn further_ones_are_used_only_while_those_before_them_are_busy() {
+    fn further_instances_are_used_only_while_earlier_ones_are_busy() {
         check(&[0, 0, 0], 0, 0);
         check(&[FULL - 1, 0, 0], 1, 0);
         check(&[FULL, 0, 0], 1, 1);

@@ -12,7 +12,7 @@ use crate::grant::Permit;
 /// Bytes held in each direction of an upgraded connection.
 pub(crate) const UPGRADED_BUFFER_BYTES: usize = 8 * 1024;
 
-/// A stream to a guest that keeps its sandbox awake while bytes move, and only then. Who uses it looks at the cut of its grant.
+/// A stream to a guest that keeps its sandbox awake while bytes move. The user watches [`Permit::cut`].
 pub(crate) struct ActivityStream<S> {
     stream: S,
     permit: Permit,
@@ -26,8 +26,7 @@ impl<S> ActivityStream<S> {
     }
 }
 
-/// The same for who knows nothing of grants: it breaks when its grant is cut, because the guest stops then, and its address may
-/// become another's.
+/// An [`ActivityStream`] that fails when its grant is cut: the guest stops then, and its address may be reused.
 pub struct GuestTunnel<S> {
     stream: ActivityStream<S>,
     /// What breaks it. Two, because its halves may be used by two tasks; made when they are first used.
@@ -175,7 +174,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nothing_is_said_to_a_guest_after_the_cut_but_by_who_takes_leave() {
+    async fn only_a_close_frame_is_sent_to_a_guest_after_the_cut() {
         let grant = grant();
         let (_guest, guest_side) = duplex(64);
         let (_other_guest, other_side) = duplex(64);

@@ -1,4 +1,4 @@
-//! What a virtual machine engine can do.
+//! The interface of virtual machine engines.
 //!
 //! An engine turns prepared files into machines: it boots them, restores them from a snapshot, forks running ones and
 //! adopts the ones that outlived their agent. This crate names those actions, the capability flags that say which of

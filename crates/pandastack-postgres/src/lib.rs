@@ -1,4 +1,4 @@
-//! PostgreSQL's wire as the edge speaks it.
+//! The PostgreSQL wire protocol at the edge.
 //!
 //! ```text
 //!   psql, drivers --TLS--> server -> startup -> endpoint -> Databases::connect -> relay <--> PostgreSQL or PgBouncer

@@ -1,4 +1,4 @@
-//! What every HTTP handler shares.
+//! Code shared by all HTTP handlers.
 //!
 //! - [`ApiError`]: the one mapping from a domain error ([`pandastack_types::Error`]) to an answer.
 //! - [`extract`]: bodies, queries and path parameters whose refusals are JSON errors.

@@ -1,4 +1,4 @@
-//! The grant of a sandbox: how an edge and an agent agree on when requests may go to a guest.
+//! Traffic grants: the protocol by which an agent permits an edge to send requests to a guest.
 //!
 //! An edge that wants to send requests to a sandbox asks its agent for a grant (`POST /agent/v1/sandboxes/{id}/door`,
 //! upgraded to [`UPGRADE`]). The agent wakes a sleeper, or with `?wake=false` refuses with `conflict`, then answers with the guest's address in
@@ -16,7 +16,7 @@
 //! Must hold: an edge that lost the stream asks for a new grant before it sends another request; an agent that sent HOLD
 //! stops the guest only after DRAINED, the end of the stream, or [`HOLD_SECONDS`].
 
-/// Protocol of a grant's stream.
+/// Protocol of a grant's stream. The name is older than the term, and stays so that versions can be mixed.
 pub const UPGRADE: &str = "pandastack-door";
 /// Protocol of a stream to a port of a guest: `POST /agent/v1/sandboxes/{id}/tunnel?port=N`, bytes both ways.
 pub const TUNNEL_UPGRADE: &str = "pandastack-tunnel";

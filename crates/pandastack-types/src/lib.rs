@@ -1,4 +1,4 @@
-//! The words PandaStack's parts speak to each other and to their users.
+//! Types shared by the servers, the agent and the clients.
 //!
 //! Typed ids, the public API's requests and responses ([`api`]), the private API between control and agents
 //! ([`agent_api`]) with its signatures ([`link`]), error codes, and the sandbox state machine ([`state`]).

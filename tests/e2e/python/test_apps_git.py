@@ -261,7 +261,7 @@ def test_a_branch_that_disappears_leaves_what_serves(world: Tuple[Platform, Path
     client.call("DELETE", "/apps/gone", 204)
 
 
-def test_the_command_line_does_what_the_words_say(world: Tuple[Platform, Path], client: Client, tmp_path: Path) -> None:
+def test_app_commands_work_with_a_repository(world: Tuple[Platform, Path], client: Client, tmp_path: Path) -> None:
     repository = Repository(world[1], "typed.git")
     repository.push(node("one"), "live")
     config = world[0].client_config()

@@ -47,7 +47,7 @@ def test_traffic_is_counted_on_both_sides(own: Sandbox) -> None:
     wait_for("what was sent and received, on both sides", counted)
 
 
-def test_metrics_wake_nobody(own: Sandbox) -> None:
+def test_metrics_do_not_wake_a_sandbox(own: Sandbox) -> None:
     own.hibernate()
     asleep = own.metrics()
     assert asleep["status"] == "hibernated"

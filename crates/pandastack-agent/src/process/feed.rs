@@ -68,7 +68,7 @@ impl Feed {
     async fn join(&mut self, lease: GuestLease) -> Result<()> {
         if lease.rollbacks != self.rollbacks {
             let reason =
-                "the sandbox was rolled back while this ran; look at its processes for what it runs now";
+                "the sandbox was rolled back while this ran; list its processes to see what runs now";
             return Err(AgentError::Conflict(reason.to_owned()));
         }
         let stream = lease.guest.attach(self.process, self.offsets.0, self.offsets.1).await?;

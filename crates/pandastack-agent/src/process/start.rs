@@ -38,7 +38,7 @@ impl Start {
         }
         if let Some(tag) = request.tag.as_ref().filter(|tag| tag.len() > limits::PROCESS_TAG_BYTES_MAX) {
             return Err(AgentError::BadRequest(format!(
-                "`tag` has {} bytes and at most {} are kept",
+                "`tag` has {} bytes and the limit is {}",
                 tag.len(),
                 limits::PROCESS_TAG_BYTES_MAX
             )));
@@ -58,7 +58,7 @@ impl Start {
             // It runs on pipes, which nobody asked for. If it cannot be killed it has ended.
             let _ = lease.guest.signal(started.process, rustix::process::Signal::KILL.as_raw()).await;
             return Err(AgentError::Conflict(
-                "this sandbox was made before its platform knew terminals; make a new one".to_owned(),
+                "this sandbox was created by a version without terminals; create a new one".to_owned(),
             ));
         }
         if let Some(input) = self.input {

@@ -37,7 +37,7 @@ impl Driver {
         self.written().await;
         let to = self.host.layout.snapshot(id);
         let begun = match self.accept_copy(Request::Snapshot).await {
-            _ if to.exists() => Err(AgentError::Conflict(format!("snapshot {id} exists already"))),
+            _ if to.exists() => Err(AgentError::Conflict(format!("snapshot {id} already exists"))),
             Err(error) => Err(error),
             Ok(Verdict::FromSleep) => return drop(reply.send(self.link_sleep(to).await)),
             Ok(_) => self.take().await,

@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_edge_that_never_answers_is_not_waited_for_for_ever() {
+    async fn closing_does_not_wait_forever_for_a_silent_edge() {
         let mut grants = Grants::default();
         let _stuck = open(&mut grants).unwrap();
         grants.close_within(Duration::from_millis(1)).await;

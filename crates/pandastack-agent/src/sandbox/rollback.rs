@@ -51,7 +51,7 @@ impl Driver {
         let snapshot = Snapshot::open(&dir, self.host.engine.capabilities())?;
         if snapshot.manifest.sandbox.as_ref() != Some(&self.record.spec.id) {
             return Err(AgentError::Conflict(format!(
-                "snapshot {id} shows another sandbox; create a sandbox from it instead"
+                "snapshot {id} belongs to another sandbox; create a sandbox from it instead"
             )));
         }
         Ok(snapshot)

@@ -187,7 +187,7 @@ async fn an_upgrade_succeeds_though_its_sandbox_is_about_to_stop() {
 }
 
 #[tokio::test]
-async fn a_sandbox_has_so_many_requests_under_way_and_no_more() {
+async fn requests_in_flight_per_sandbox_are_limited() {
     let world = World::start().await;
     let closing = || world.answer("200 OK\r\nContent-Length: 0\r\nConnection: close");
     assert_eq!(world.ask(Request::get("/"), closing()).await.status(), 200);

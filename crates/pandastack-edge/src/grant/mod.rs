@@ -1,4 +1,4 @@
-//! A grant: the edge's use of one running sandbox, as agreed with its agent.
+//! A traffic grant: permission from an agent to send requests to one running sandbox.
 //!
 //! Must hold: a [`Permit`] exists only while the guest runs, because the agent stops a guest only
 //! after the edge reported that no permit is left ([`pandastack_types::grant`]). Taking a permit
@@ -31,7 +31,7 @@ use follow::follow;
 pub(crate) use permit::NoPermit;
 pub use permit::Permit;
 
-/// The use of a sandbox while its guest runs.
+/// Permission to send requests to a sandbox while its guest runs.
 pub struct TrafficGrant {
     pub(crate) connector: Connector,
     pub(crate) pools: Pools,

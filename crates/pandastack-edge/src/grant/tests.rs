@@ -44,7 +44,7 @@ async fn what_does_not_end_is_cut() {
 }
 
 #[tokio::test]
-async fn what_is_cut_may_take_its_leave_before_the_drain_ends() {
+async fn a_cut_stream_can_say_goodbye_before_the_drain_ends() {
     let grant = open();
     let permit = grant.enter().ok().unwrap();
     grant.hold();
@@ -113,7 +113,7 @@ async fn what_goes_on_is_waited_for_beside_a_stream_on_which_nothing_happens() {
 }
 
 #[tokio::test]
-async fn bytes_put_off_the_moment_at_which_a_stream_is_still() {
+async fn moving_bytes_delay_when_a_stream_counts_as_idle() {
     let grant = open();
     let mut permit = resting(&grant);
     let before = grant.still_at();

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn both_sides_are_told_when_a_grant_is_cut() {
+    async fn both_sides_get_a_close_frame_when_a_grant_is_cut() {
         let mut world = World::start();
         world.say(HELLO).await;
         world.ask(ASKED).await;
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_frame_that_is_under_way_ends_before_the_close_frame() {
+    async fn a_frame_in_flight_ends_before_the_close_frame() {
         let mut world = World::start();
         world.say(&HELLO[..3]).await;
         world.ask(&ASKED[..7]).await;

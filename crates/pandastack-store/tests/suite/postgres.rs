@@ -27,7 +27,7 @@ async fn heard(session: &mut dyn Session, wanted: impl Fn(&ReplicaChange) -> boo
 }
 
 #[tokio::test]
-async fn one_of_several_servers_leads_and_all_hear_what_each_commits() {
+async fn one_server_leads_and_all_are_notified_of_commits() {
     let Some(server) = Server::start("replicas on one PostgreSQL database") else { return };
     let url = server.database().await;
     let (one, two) = (SqlStore::postgres(&url).await.unwrap(), SqlStore::postgres(&url).await.unwrap());
