@@ -7,6 +7,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::header::CONTENT_TYPE;
+use pandastack_metrics::Page;
 use pandastack_rest::ApiResult;
 use pandastack_types::api::Version;
 use pandastack_types::{Error, ErrorBody, ErrorCode};
@@ -51,15 +52,13 @@ pub(crate) async fn version() -> Json<Version> {
 #[utoipa::path(get, path = "/metrics", tag = "health", security(()), responses((status = 200, content_type = "text/plain", body = String)))]
 pub(crate) async fn metrics(State(services): State<Arc<Services>>) -> ApiResult<Response> {
     let denied = services.sandboxes.egress_denied.load(Ordering::Relaxed);
-    let mut page = services.metrics.render(
-        &services.sandboxes.store.count_states().await?,
-        &services.sandboxes.hosts.list(),
-        denied,
-    );
-    page.push_str(&services.sandboxes.edge.metrics());
-    services.functions.render(&mut page);
-    services.scheduler.render(&mut page);
-    Ok(([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], page).into_response())
+    let states = services.sandboxes.store.count_states().await?;
+    let mut page = Page::default();
+    services.metrics.add_to(&mut page, &states, &services.sandboxes.hosts.list(), denied);
+    services.sandboxes.edge.add_metrics(&mut page);
+    services.functions.add_metrics(&mut page);
+    services.scheduler.add_metrics(&mut page);
+    Ok(([(CONTENT_TYPE, pandastack_metrics::CONTENT_TYPE)], page.into_text()).into_response())
 }
 
 /// The description of this API.
