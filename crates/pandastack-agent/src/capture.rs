@@ -19,7 +19,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use pandastack_engine::{Confinement, Machine, Pause, Place, SaveTarget};
+use pandastack_engine::{Confinement, Machine, MachineFiles, Pause, SaveTarget};
 use pandastack_image::store::Staging;
 use pandastack_net::SlotIndex;
 
@@ -150,7 +150,7 @@ impl Twin {
     ) -> Result<Self> {
         let runtime_dir = host.layout.machine_runtime();
         crate::machine_resources::make_dir(&runtime_dir)?;
-        let place = Place {
+        let place = MachineFiles {
             console: runtime_dir.join(crate::layout::machine::CONSOLE),
             runtime_dir: runtime_dir.clone(),
             disk: capture.disk(),

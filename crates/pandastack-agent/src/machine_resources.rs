@@ -7,7 +7,7 @@
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use pandastack_engine::{Confinement, Place, Shape, Volume};
+use pandastack_engine::{Confinement, MachineFiles, Shape, Volume};
 use pandastack_net::{NetworkPolicy, Resolved, SlotIndex, Traffic};
 use pandastack_types::agent_api::VolumeSpec;
 
@@ -50,7 +50,7 @@ impl MachineResources {
         origin: &Origin<'_>,
         confinement: Confinement,
         network: &NetworkPolicy,
-    ) -> Result<(MachineResources, Place)> {
+    ) -> Result<(MachineResources, MachineFiles)> {
         let mut resources = MachineResources {
             name: name.to_owned(),
             dir,
@@ -158,8 +158,8 @@ impl MachineResources {
         specs.iter().enumerate().map(own).collect()
     }
 
-    fn place(&self, tap: OwnedFd, confinement: Confinement) -> Place {
-        Place {
+    fn place(&self, tap: OwnedFd, confinement: Confinement) -> MachineFiles {
+        MachineFiles {
             runtime_dir: self.runtime_dir.clone(),
             disk: self.disk(),
             volumes: Vec::new(),

@@ -239,7 +239,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn one_that_does_not_sleep_on_disk_has_one_record() {
+    fn a_sandbox_that_is_not_asleep_on_disk_has_one_record() {
         for (state, residency) in
             [(SandboxState::Running, None), (SandboxState::Hibernated, Some(Residency::Memory))]
         {

@@ -107,8 +107,8 @@ impl Snapshot {
         }
         if !engine.loads(&manifest.compatibility_key) {
             return Err(AgentError::Incompatible(format!(
-                "the snapshot was made by `{}` and this host runs `{}`; restore it on a host with the same engine or \
-                 make a new one",
+                "the snapshot was created by `{}` and this host runs `{}`; restore it on a host with the same engine, \
+                 or create a new one",
                 manifest.compatibility_key, engine.compatibility_key
             )));
         }

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use pandastack_engine::{Confinement, Machine, MachineRecord, Place, Restore, SaveTarget};
+use pandastack_engine::{Confinement, Machine, MachineFiles, MachineRecord, Restore, SaveTarget};
 use pandastack_guest_proto::client::GuestClient;
 use pandastack_guest_proto::message::Identity;
 use pandastack_net::NetworkPolicy;
@@ -64,12 +64,12 @@ impl Zygote {
 }
 
 /// A zygote that stays while this is held.
-pub(crate) struct Lease {
+pub(crate) struct ZygoteLease {
     zygote: Arc<Zygote>,
     _user: OwnedRwLockReadGuard<()>,
 }
 
-impl Lease {
+impl ZygoteLease {
     /// A lease of a zygote that is not being ended.
     pub(crate) fn take(zygote: &Arc<Zygote>) -> Option<Self> {
         let user = zygote.users.clone().try_read_owned().ok()?;
@@ -78,7 +78,7 @@ impl Lease {
     }
 }
 
-impl Deref for Lease {
+impl Deref for ZygoteLease {
     type Target = Zygote;
 
     fn deref(&self) -> &Zygote {
@@ -171,7 +171,7 @@ impl Started {
         let restored = async {
             let volumes = resources.take_volumes(host, snapshot.volumes(&host.layout)).await?;
             let (state, memory) = (snapshot.state(), resources.memory());
-            let restore = Restore { shape, place: Place { volumes, ..place }, state, memory };
+            let restore = Restore { shape, place: MachineFiles { volumes, ..place }, state, memory };
             Ok::<_, AgentError>(host.engine.restore(restore).await?)
         };
         match restored.await {

@@ -53,7 +53,7 @@ fn shown(apps: &Apps, headers: &HeaderMap, app: &AppRecord, record: DomainRecord
     }
 }
 
-/// Give an app another name. It is `pending` until its TXT record proves it; adding it again checks.
+/// Add a custom domain to an app. It is `pending` until its TXT record proves ownership; adding it again checks.
 #[utoipa::path(post, path = "/v1/apps/{id}/domains", tag = "apps", params(("id" = String, Path)), request_body = AddAppDomain,
     responses((status = 201, body = AppDomain), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
     (status = 409, body = ErrorBody)))]
@@ -86,7 +86,7 @@ pub async fn add(
     Ok((StatusCode::CREATED, Json(answer)))
 }
 
-/// Names of an app beside its own.
+/// List an app's custom domains.
 #[utoipa::path(get, path = "/v1/apps/{id}/domains", tag = "apps", params(("id" = String, Path)), responses(
     (status = 200, body = AppDomainList), (status = 404, body = ErrorBody)))]
 pub async fn list(
@@ -102,7 +102,7 @@ pub async fn list(
     }))
 }
 
-/// One of them.
+/// Get a custom domain.
 #[utoipa::path(get, path = "/v1/apps/{id}/domains/{domain}", tag = "apps",
     params(("id" = String, Path), ("domain" = String, Path)),
     responses((status = 200, body = AppDomain), (status = 404, body = ErrorBody)))]
@@ -119,7 +119,7 @@ pub async fn show(
     Ok(Json(shown(&apps, &headers, &record, found)))
 }
 
-/// Take a name away.
+/// Remove a custom domain.
 #[utoipa::path(delete, path = "/v1/apps/{id}/domains/{domain}", tag = "apps",
     params(("id" = String, Path), ("domain" = String, Path)), responses((status = 204), (status = 404, body = ErrorBody)))]
 pub async fn remove(State(apps): State<Arc<Apps>>, caller: Caller, path: AppPath) -> ApiResult<StatusCode> {

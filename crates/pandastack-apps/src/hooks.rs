@@ -67,7 +67,8 @@ struct Commit {
     message: String,
 }
 
-/// A repository's host tells of a push or a pull request. Proved by the app's webhook secret, not by an API key.
+/// Receive a push or pull request event from a Git host. Authenticated by the app's webhook secret instead
+/// of an API key.
 #[utoipa::path(post, path = "/v1/hooks/apps/{id}", tag = "apps", params(("id" = String, Path)), responses(
     (status = 202, body = HookAnswer), (status = 200, description = "Nothing to deploy", body = HookAnswer),
     (status = 401, body = ErrorBody), (status = 404, body = ErrorBody), (status = 413, body = ErrorBody),

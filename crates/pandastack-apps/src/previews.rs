@@ -202,7 +202,7 @@ async fn of_path(apps: &Apps, caller: &Caller, path: &AppPath) -> Result<AppReco
         .ok_or_else(unknown)
 }
 
-/// Previews of an app, oldest first.
+/// List an app's previews, oldest first.
 #[utoipa::path(get, path = "/v1/apps/{id}/previews", tag = "apps", operation_id = "list_app_previews",
     params(("id" = String, Path)),
     responses((status = 200, body = Items<api::AppPreview>), (status = 404, body = ErrorBody)))]
@@ -222,7 +222,7 @@ pub async fn list(
     Ok(Json(Items { items }))
 }
 
-/// The preview of one pull request.
+/// Get the preview of a pull request.
 #[utoipa::path(get, path = "/v1/apps/{id}/previews/{number}", tag = "apps", operation_id = "get_app_preview",
     params(("id" = String, Path), ("number" = u32, Path)),
     responses((status = 200, body = api::AppPreview), (status = 404, body = ErrorBody)))]
@@ -236,7 +236,7 @@ pub async fn show(
     Ok(Json(view::preview(&apps, &headers, preview).await?))
 }
 
-/// Remove a preview. The next commit of its pull request makes it anew.
+/// Remove a preview. The next commit to its pull request creates it again.
 #[utoipa::path(delete, path = "/v1/apps/{id}/previews/{number}", tag = "apps", operation_id = "delete_app_preview",
     params(("id" = String, Path), ("number" = u32, Path)),
     responses((status = 204), (status = 404, body = ErrorBody)))]

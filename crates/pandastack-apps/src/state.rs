@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use http::HeaderMap;
-use pandastack_postgres::Inside;
+use pandastack_postgres::InsideServer;
 use pandastack_rest::url::below;
 use pandastack_sandboxes::Sandboxes;
 use pandastack_store::apps::{AppStore, PreviewRepoStore};
@@ -26,7 +26,7 @@ pub struct Apps {
     pub(crate) webhooks: Arc<Webhooks>,
     pub(crate) databases: Arc<dyn AttachedDatabases>,
     /// Sessions of machines with databases.
-    pub(crate) inside: Inside,
+    pub(crate) inside: InsideServer,
     pub(crate) activity: Activity,
     /// Names of the platform, and domains below which apps have theirs.
     pub(crate) domains: Domains,
@@ -51,7 +51,7 @@ impl Apps {
             repos,
             webhooks,
             databases,
-            inside: Inside::default(),
+            inside: InsideServer::default(),
             activity: Activity::default(),
             domains,
             challenges,

@@ -47,7 +47,8 @@ pub struct Args {
     clear_cache: Option<String>,
 }
 
-/// Deploy: the repository's branch, a `git_ref` of it, a directory of a sandbox, or the archive that is the body.
+/// Deploy an app from its repository's branch, a `git_ref`, a directory of a sandbox, or an archive sent as
+/// the body.
 #[utoipa::path(post, path = "/v1/apps/{id}/deploys", tag = "apps",
     params(("id" = String, Path),
         ("clear_cache" = Option<String>, Query, description = "Install everything anew; for an archive, which has no other place to say so")),
@@ -68,7 +69,7 @@ pub async fn deploy(
         request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     if ARCHIVES.contains(&kind.split(';').next().unwrap_or_default().trim()) {
         let body = limited(request)?;
-        let wanted = Wanted { trigger: "upload", address, clear_cache };
+        let wanted = ArchiveDeployment { trigger: "upload", address, clear_cache };
         return Ok(from_archive(&apps, record, body, wanted).await?);
     }
     let mut wanted: DeployApp = parse_json(&read_body(request.into_body()).await?)?;
@@ -78,7 +79,7 @@ pub async fn deploy(
             let path = wanted.path.as_deref().unwrap_or("/root");
             validate::path("path", path)?;
             let archive = pack(&apps, &caller, sandbox, path).await?;
-            let wanted = Wanted { trigger: "sandbox", address, clear_cache: wanted.clear_cache };
+            let wanted = ArchiveDeployment { trigger: "sandbox", address, clear_cache: wanted.clear_cache };
             Ok(from_archive(&apps, record, archive, wanted).await?)
         }
         None => Ok(from_git(&apps, &record, wanted, address).await?),
@@ -128,7 +129,7 @@ async fn pack(apps: &Apps, caller: &Caller, sandbox: &SandboxId, path: &str) -> 
 }
 
 /// What is known of a deployment whose source is an archive.
-struct Wanted {
+struct ArchiveDeployment {
     trigger: &'static str,
     address: String,
     clear_cache: bool,
@@ -138,7 +139,7 @@ async fn from_archive(
     apps: &Arc<Apps>,
     app: AppRecord,
     archive: Body,
-    wanted: Wanted,
+    wanted: ArchiveDeployment,
 ) -> Result<(StatusCode, Json<Deployment>)> {
     let unclaimed = Unclaimed::make(apps, &app, wanted.clear_cache).await?;
     unclaimed.machine.write(ARCHIVE, archive).await?;

@@ -124,7 +124,7 @@ fn status(instances: &[AppInstance], newest: Option<&DeploymentRecord>) -> AppSt
     }
     match newest.map(|one| one.status) {
         _ if !instances.is_empty() => AppStatus::Stopped,
-        Some(status) if status.is_under_way() => AppStatus::Building,
+        Some(status) if status.is_in_progress() => AppStatus::Building,
         Some(DeploymentStatus::Failed) => AppStatus::Error,
         _ => AppStatus::Created,
     }

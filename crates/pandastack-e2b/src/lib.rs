@@ -1,4 +1,4 @@
-//! E2B's clients, unmodified, on this platform.
+//! The E2B protocol, so that E2B's unmodified clients work with this platform.
 //!
 //! ```text
 //!   e2b client --X-API-Key-->       control plane routes --+

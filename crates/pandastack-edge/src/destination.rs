@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_looks_like_a_sandbox_and_is_none_is_said_so() {
+    fn a_name_that_only_looks_like_a_sandbox_is_reported() {
         for host in [&format!("0-{ID}.localhost"), &format!("70000-{ID}.localhost"), "80-.localhost"] {
             let mut headers = HeaderMap::new();
             headers.insert(header::HOST, host.parse().unwrap());

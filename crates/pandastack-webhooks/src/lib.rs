@@ -1,4 +1,4 @@
-//! Webhooks: HTTP requests that users configured and this server makes.
+//! Webhooks: HTTP requests that users configure and this server sends.
 //!
 //! Whoever may configure a URL must not reach through it what only this server can reach: addresses
 //! that are not of the internet are refused after their names were resolved, on the very addresses

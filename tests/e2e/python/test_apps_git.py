@@ -283,7 +283,7 @@ def prove_domain(internet: InternetInABox, app: Callable[..., str], client: Clie
     assert domain in app("domains", "list", name)
 
 
-def test_the_command_line_does_what_the_words_say(
+def test_app_commands_work_with_a_repository(
     world: Tuple[Platform, Path], internet: InternetInABox, client: Client, tmp_path: Path
 ) -> None:
     repository = Repository(world[1], "typed.git")

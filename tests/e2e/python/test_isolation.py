@@ -122,7 +122,7 @@ def answers(address: str) -> bool:
         return False
 
 
-def test_a_sandbox_reaches_nobody_it_should_not(client: PandaStack, listener: int, echo: int) -> None:
+def test_a_sandbox_cannot_reach_forbidden_addresses(client: PandaStack, listener: int, echo: int) -> None:
     with client.sandboxes.create(template="base") as one, client.sandboxes.create(template="base") as other:
         other.exec(SERVE)
         wait_until("the host reaches a sandbox's port", lambda: answers(other.guest_ip), 60)

@@ -98,7 +98,7 @@ pub(crate) fn slot_policy(policy: &NetworkPolicy, plan: &Plan, names_stay: bool)
 
 /// What is known of a name's addresses once it was resolved.
 #[derive(Debug, Default)]
-pub(crate) struct Learned {
+pub(crate) struct ResolvedName {
     /// Opened to the ports of these classes, for so long.
     pub(crate) open: Vec<Ipv4Addr>,
     pub(crate) open_classes: Vec<usize>,
@@ -110,7 +110,7 @@ pub(crate) struct Learned {
 }
 
 /// Writes down what was learned of a name, and the name with it: see [`resolved`].
-pub(crate) fn learned(of: &Learned, name: &str) -> Batch {
+pub(crate) fn learned(of: &ResolvedName, name: &str) -> Batch {
     let elements = |addresses: &[Ipv4Addr], classes: &[usize], lifetime| -> Vec<Element<'_>> {
         let each = addresses.iter().flat_map(|address| classes.iter().map(move |class| (*address, *class)));
         each.map(|(address, class)| element(address, class, lifetime, name)).collect()

@@ -11,7 +11,7 @@ use pandastack_types::{AppId, DeploymentId, WorkspaceId};
 use super::SqlStore;
 use super::rows::{from_json, id, records, signed, time, times, to_json, unsigned};
 use crate::apps::record::{AppRecord, DeploymentRecord, DomainRecord};
-use crate::apps::{AppStore, Untold};
+use crate::apps::{AppStore, UnreportedDeployment};
 use crate::{Durability, Result, StoreError};
 
 const UNDER_WAY: &str = "SELECT * FROM deployments WHERE status IN ('queued', 'building', 'deploying') \
@@ -82,15 +82,15 @@ impl TryFrom<DeploymentRow> for DeploymentRecord {
 }
 
 #[derive(sqlx::FromRow)]
-struct UntoldRow {
+struct UnreportedRow {
     #[sqlx(flatten)]
     deployment: DeploymentRow,
     told: Option<String>,
 }
 
-impl TryFrom<UntoldRow> for Untold {
+impl TryFrom<UnreportedRow> for UnreportedDeployment {
     type Error = StoreError;
-    fn try_from(row: UntoldRow) -> Result<Self> {
+    fn try_from(row: UnreportedRow) -> Result<Self> {
         Ok(Self { deployment: row.deployment.try_into()?, is_begin_told: row.told.is_some() })
     }
 }
@@ -246,7 +246,7 @@ impl AppStore for SqlStore {
         records(rows)
     }
 
-    async fn deployments_under_way(&self) -> Result<Vec<DeploymentRecord>> {
+    async fn deployments_in_progress(&self) -> Result<Vec<DeploymentRecord>> {
         let rows: Vec<DeploymentRow> = sqlx::query_as(UNDER_WAY).fetch_all(&self.readers).await?;
         records(rows)
     }
@@ -282,8 +282,8 @@ impl AppStore for SqlStore {
         write.commit().await
     }
 
-    async fn untold_deployments(&self, limit: u32) -> Result<Vec<Untold>> {
-        let rows: Vec<UntoldRow> = sqlx::query_as(
+    async fn untold_deployments(&self, limit: u32) -> Result<Vec<UnreportedDeployment>> {
+        let rows: Vec<UnreportedRow> = sqlx::query_as(
             "SELECT * FROM deployments WHERE (told IS NULL OR told <> 'end') ORDER BY created_at_us, id LIMIT $1",
         )
         .bind(i64::from(limit))

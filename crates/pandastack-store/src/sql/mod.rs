@@ -66,7 +66,7 @@ struct Write {
 }
 
 enum End {
-    Sqlite(sqlite::Turn),
+    Sqlite(sqlite::WriteTurn),
     Postgres,
 }
 

@@ -6,7 +6,7 @@ use pandastack_types::limits::{
     DEPLOYMENTS_PER_APP_MAX, DOMAINS_PER_APP_MAX, PREVIEW_REPOS_PER_WORKSPACE_MAX, PREVIEWS_PER_APP_MAX,
 };
 
-use pandastack_store::apps::Untold;
+use pandastack_store::apps::UnreportedDeployment;
 use pandastack_store::apps::record::{
     AppRecord, AppSpec, DeploymentRecord, DomainRecord, EnvEntry, PreviewRepoRecord,
 };
@@ -78,7 +78,7 @@ pub(super) async fn a_deployment_goes_live_in_one_step(store: &dyn Store) {
     let third = DeploymentRecord::queued(&app, "poll", now());
     let is_newest = |all: &[DeploymentRecord]| all.first().is_some_and(|newest| newest.id == second.id);
     assert!(!store.insert_deployment_unless(&third, &is_newest).await.unwrap(), "the newest comes first");
-    assert_eq!(store.deployments_under_way().await.unwrap(), [first.clone(), second.clone()]);
+    assert_eq!(store.deployments_in_progress().await.unwrap(), [first.clone(), second.clone()]);
     for one in [&mut first, &mut second] {
         one.status = S::Deploying;
         assert!(store.put_deployment(one, S::Queued).await.unwrap());
@@ -90,7 +90,7 @@ pub(super) async fn a_deployment_goes_live_in_one_step(store: &dyn Store) {
     let statuses: Vec<_> = store.deployments(&app.id).await.unwrap().iter().map(|one| one.status).collect();
     assert_eq!(statuses, [S::Live, S::Superseded]);
     assert!(store.go_live(&second, S::Superseded).await.is_err(), "it is not being deployed");
-    assert!(store.deployments_under_way().await.unwrap().is_empty());
+    assert!(store.deployments_in_progress().await.unwrap().is_empty());
 }
 
 pub(super) async fn deployments_are_untold_until_their_end_is_told(store: &dyn Store) {
@@ -98,7 +98,9 @@ pub(super) async fn deployments_are_untold_until_their_end_is_told(store: &dyn S
     store.insert_app(&app).await.unwrap();
     let mut one = DeploymentRecord::queued(&app, "push", now());
     store.insert_deployment(&one).await.unwrap();
-    let untold = |one: &DeploymentRecord, is_begin_told| [Untold { deployment: one.clone(), is_begin_told }];
+    let untold = |one: &DeploymentRecord, is_begin_told| {
+        [UnreportedDeployment { deployment: one.clone(), is_begin_told }]
+    };
     assert_eq!(store.untold_deployments(9).await.unwrap(), untold(&one, false));
     store.put_told(&one.id, false).await.unwrap();
     assert_eq!(store.untold_deployments(9).await.unwrap(), untold(&one, true));

@@ -343,7 +343,7 @@ impl DeploymentStatus {
     }
 
     /// Whether the deployment still has work to do.
-    pub fn is_under_way(self) -> bool {
+    pub fn is_in_progress(self) -> bool {
         matches!(self, Self::Queued | Self::Building | Self::Deploying)
     }
 }

@@ -26,7 +26,7 @@ pub use ceiling::{Ceiling, MAIL_PORTS, Mail};
 pub use cidr::{Cidr, CidrError};
 pub use ranges::{Opening, Range, is_metadata, is_public};
 use target::has_port;
-pub use target::{NamePattern, Place, PortRange, Target, TargetError};
+pub use target::{Destination, NamePattern, PortRange, Target, TargetError};
 
 use crate::limits::{NETWORK_OPENINGS_MAX, NETWORK_PORT_CLASSES_MAX, NETWORK_TARGETS_MAX};
 
@@ -270,8 +270,8 @@ impl NetworkPolicy {
 
 fn names(targets: &[Target]) -> impl Iterator<Item = (&NamePattern, &[PortRange])> {
     targets.iter().filter_map(|target| match &target.place {
-        Place::Name(pattern) => Some((pattern, &target.ports[..])),
-        Place::Network(_) => None,
+        Destination::Name(pattern) => Some((pattern, &target.ports[..])),
+        Destination::Network(_) => None,
     })
 }
 

@@ -1,6 +1,6 @@
 //! From lists to what a kernel can look up: disjoint boxes of addresses and ports.
 
-use super::{Ceiling, Cidr, Egress, NetworkPolicy, Place, PortRange, Target};
+use super::{Ceiling, Cidr, Destination, Egress, NetworkPolicy, PortRange, Target};
 
 /// Never reachable, whatever a policy or the operator says: this host, link-local, loopback, multicast,
 /// reserved, and where clouds serve metadata and credentials of their machines.
@@ -95,8 +95,8 @@ impl NetworkPolicy {
 fn networks_on(targets: &[Target], port: u16) -> Vec<Range> {
     let here = targets.iter().filter(|target| target.ports.is_empty() || target.has_port(port));
     here.filter_map(|target| match &target.place {
-        Place::Network(network) => Some(network.range()),
-        Place::Name(_) => None,
+        Destination::Network(network) => Some(network.range()),
+        Destination::Name(_) => None,
     })
     .collect()
 }
