@@ -355,7 +355,11 @@ mod tests {
     #[test]
     fn a_web_connection_is_judged_by_name_and_address() {
         let check = |json: &str, name: Option<&str>, to: &str, expect: bool| {
-            assert_eq!(policy(json).permits(name, to.parse().unwrap(), &Ceiling::widest()), expect, "{json} {name:?} {to}");
+            assert_eq!(
+                policy(json).permits(name, to.parse().unwrap(), &Ceiling::widest()),
+                expect,
+                "{json} {name:?} {to}"
+            );
         };
         let (www, public, private) = (Some("www.a.com"), "93.184.216.34:443", "10.1.2.3:443");
         check(r#"{"allow":["*.a.com"]}"#, www, public, true);
