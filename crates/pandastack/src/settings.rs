@@ -13,10 +13,11 @@ use anyhow::{Context, Result};
 use pandastack_control::DatabaseUrl;
 use pandastack_types::domains::Domains;
 use pandastack_types::limits::REQUESTS_PER_SECOND_DEFAULT;
-use pandastack_types::network::{Cidr, Mail};
+use pandastack_types::network::Cidr;
 use serde::Deserialize;
 
 use crate::failure::Failure;
+use crate::network_settings::{MailMode, NetworkSection};
 use crate::otlp::Export;
 use crate::tls::TlsArgs;
 
@@ -235,29 +236,6 @@ impl From<Engine> for pandastack_agent::EngineChoice {
     }
 }
 
-/// Who opens the ports of outbound mail.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub enum MailMode {
-    /// Network policies that name the port
-    #[default]
-    ByPolicy,
-    /// Everybody
-    Open,
-    /// Nobody
-    Closed,
-}
-
-impl From<MailMode> for Mail {
-    fn from(mode: MailMode) -> Self {
-        match mode {
-            MailMode::ByPolicy => Mail::ByPolicy,
-            MailMode::Open => Mail::Open,
-            MailMode::Closed => Mail::Closed,
-        }
-    }
-}
-
 /// Contents of the settings file.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -268,14 +246,6 @@ struct File {
     control: ControlSection,
     agent: AgentSection,
     network: NetworkSection,
-}
-
-/// The operator's limits over the network policies of all sandboxes.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct NetworkSection {
-    reachable_private: Vec<Cidr>,
-    mail: Option<MailMode>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]

@@ -15,12 +15,12 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Tuple
+from typing import Any, Dict, Iterator, List, Tuple
 
 import httpx
 import pytest
 from full_only import times
-from git_world import Client, GitServer, Repository
+from git_world import Client, GitServer, Repository, prove_domain
 from internet import OTHER, RESOLVER, SERVER as HOST, InternetInABox
 from platform_process import Platform, command_lines, wait_until
 from ssh_server import SshServer, make_key
@@ -268,19 +268,6 @@ def test_a_branch_that_disappears_leaves_what_serves(world: Tuple[Platform, Path
         assert ended["status"] == "failed" and "check that the branch exists" in ended["build_logs"], ended["build_logs"]
     assert client.page("gone") == "one"
     client.call("DELETE", "/apps/gone", 204)
-
-
-def prove_domain(internet: InternetInABox, app: Callable[..., str], client: Client, name: str, domain: str) -> None:
-    """Adds a domain, which leads nowhere until the record is there that only its owner can make."""
-    added = json.loads(app("domains", "add", name, domain, "--json"))
-    assert added["status"] == "pending" and "was not found" in added["dns_note"], added
-    assert httpx.get(client.url + "/", headers={"host": domain}, timeout=60).status_code == 404
-    proof = {record["type"]: record for record in added["records"]}["TXT"]
-    internet.publish_text(proof["name"], "pandastack-domain=of-somebody-else")
-    assert json.loads(app("domains", "add", name, domain, "--json"))["status"] == "pending"
-    internet.publish_text(proof["name"], proof["value"])
-    assert json.loads(app("domains", "add", name, domain, "--json"))["status"] == "active"
-    assert domain in app("domains", "list", name)
 
 
 def test_app_commands_work_with_a_repository(
