@@ -153,6 +153,9 @@ impl PlatformDirs {
     }
 }
 
+/// The private network that tests open by a policy; no policy opens another.
+const REACHABLE_PRIVATE: &str = "192.168.77.0/24";
+
 impl Scratch {
     /// Starts one on a free port. Removes what interrupted predecessors left.
     pub fn start() -> Result<Self> {
@@ -173,6 +176,7 @@ impl Scratch {
         drop(free);
         let mut args = place.args();
         args.extend(["--listen".to_owned(), address.to_string(), "--no-client-config".to_owned()]);
+        args.extend(["--reachable-private".to_owned(), REACHABLE_PRIVATE.to_owned()]);
         args.extend(more.iter().map(|arg| (*arg).to_owned()));
         let platform = Platform::start(&args).inspect_err(|_| {
             let _ = place.purge();

@@ -28,7 +28,7 @@ use crate::error::{AgentError, Result};
 use crate::host_resources::HostResources;
 use crate::layout::snapshot as names;
 use crate::record::write_json;
-use crate::snapshot::{self, Manifest, Snapshot, let_machines_read, open_to_machines};
+use crate::snapshot::{self, Manifest, Snapshot, keep_private};
 use crate::volume::Original;
 
 /// Rank of a twin for the out-of-memory killer: before everything else.
@@ -119,8 +119,7 @@ impl Capture {
         self.manifest.resolved = crate::machine_resources::resolved(host, self.slot).await;
         blocking(move || {
             let dir = self.staging.path();
-            let_machines_read(&dir.join(names::MEMORY))?;
-            open_to_machines(dir)?;
+            keep_private(&dir.join(names::MEMORY))?;
             let seals = snapshot::seal(dir, self.manifest.volumes.len())?;
             write_json(&dir.join(names::MANIFEST), &Manifest { seals, ..self.manifest })?;
             if let Some(parent) = to.parent() {

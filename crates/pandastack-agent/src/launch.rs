@@ -111,7 +111,7 @@ pub(crate) async fn boot(
     .await?;
     // Linked into the machine's directory, so it outlives the staging directory.
     let memory = empty.path().join("memory");
-    crate::snapshot::let_machines_read(&memory)?;
+    crate::snapshot::keep_private(&memory)?;
     let origin = Origin { memory: &memory, disk: Some(disk), shape };
     let confinement = Confinement::Full { uid: record.uid, gid: record.uid };
     let dir = host.layout.machine(&record.spec.id);

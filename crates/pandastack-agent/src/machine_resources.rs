@@ -236,8 +236,8 @@ pub(crate) async fn resolved(host: &HostResources, slot: Option<SlotIndex>) -> V
     })
 }
 
-/// Makes a directory that machines pass through, but do not look into.
+/// Makes a directory for its owner alone.
 pub(crate) fn make_dir(dir: &Path) -> Result<()> {
     use std::os::unix::fs::DirBuilderExt;
-    std::fs::DirBuilder::new().mode(0o711).recursive(true).create(dir).map_err(AgentError::io("create", dir))
+    std::fs::DirBuilder::new().mode(0o700).recursive(true).create(dir).map_err(AgentError::io("create", dir))
 }

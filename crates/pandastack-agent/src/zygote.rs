@@ -270,9 +270,7 @@ async fn save_below(host: &HostResources, resources: &MachineResources, machine:
     let saved = machine.save(target).await?;
     tracing::debug!(bytes = saved.memory_bytes_written, "saved a zygote's memory");
     crate::blocking::blocking(move || {
-        use std::os::unix::fs::PermissionsExt;
-        std::fs::set_permissions(&memory, std::fs::Permissions::from_mode(0o444))
-            .map_err(AgentError::io("set permissions of", &memory))?;
+        crate::snapshot::keep_private(&memory)?;
         std::fs::remove_file(&state).map_err(AgentError::io("remove", &state))?;
         // The zygote's own mapping keeps the file it was restored from.
         std::fs::rename(&memory, &base).map_err(AgentError::io("rename", &base))

@@ -23,7 +23,6 @@ use hmac::{Hmac, KeyInit, Mac};
 use http::{HeaderMap, StatusCode};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use pandastack_fault as fault;
-use pandastack_rest::url::beside;
 use pandastack_rest::{ApiResult, Id};
 use pandastack_store::apps::record::{AppRecord, DeploymentRecord};
 use pandastack_store::clock::now;
@@ -160,7 +159,7 @@ async fn take(
             new.spec.git_ref = Some(push.after.clone());
             new.spec.git_commit = Some(push.after.clone());
             new.spec.git_before = Some(push.before.clone()).filter(|before| !before.is_empty());
-            new.spec.address = Some(beside(headers, &record.name));
+            new.spec.address = Some(apps.address(headers, &record.name));
             new.spec.delivery = delivery(headers);
             let is_needless = |all: &[DeploymentRecord]| {
                 new.is_delivered(all) || poller::is_found(all, &push.after) || is_older(all, &push)

@@ -12,7 +12,7 @@
 //! | module | owns |
 //! |---|---|
 //! | `record`, `store` | records of apps and deployments, in `pandastack-store` |
-//! | `routes`, `settings`, `upload`, `env`, `dotenv`, `domains`, `runtime_logs`, `usage`, `awake`, `hooks`, `path`, `view`, `check` | the API |
+//! | `routes`, `settings`, `upload`, `env`, `dotenv`, `domains`, `domain_challenge`, `runtime_logs`, `usage`, `awake`, `hooks`, `path`, `view`, `check` | the API |
 //! | `databases`, `attached_databases`, `database_connector` | attached databases, and connections to them |
 //! | `state`, `activity` | the service's state; deployments in progress in this process |
 //! | `pulls`, `previews`, `preview_settings` | pull request events, and the previews they create |
@@ -54,6 +54,7 @@ mod delivery;
 mod deploy;
 mod deploy_key;
 pub mod deployer;
+mod domain_challenge;
 pub mod domains;
 mod dotenv;
 pub mod env;
@@ -89,4 +90,5 @@ pub mod usage;
 mod view;
 
 pub use attached_databases::AttachedDatabases;
+pub use domain_challenge::Challenges;
 pub use state::Apps;

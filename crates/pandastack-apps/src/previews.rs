@@ -20,7 +20,6 @@ use axum::Json;
 use axum::extract::State;
 use http::{HeaderMap, StatusCode};
 use jiff::Timestamp;
-use pandastack_rest::url::beside;
 use pandastack_rest::{ApiResult, Caller};
 use pandastack_store::StoreError;
 use pandastack_store::apps::record::{AppRecord, AppSpec, DeploymentRecord, PullSpec};
@@ -68,7 +67,7 @@ pub(crate) async fn take(
     let mut new = DeploymentRecord::queued(&preview, TRIGGER, now());
     new.spec.git_ref = Some(pull.commit.clone());
     new.spec.git_commit = Some(pull.commit);
-    new.spec.address = Some(beside(headers, &preview.name));
+    new.spec.address = Some(apps.address(headers, &preview.name));
     new.spec.delivery = delivery(headers);
     if !apps.store.insert_deployment_unless(&new, &|all| new.is_delivered(all)).await? {
         return Ok((StatusCode::OK, ignored("this delivery was already processed")));

@@ -6,7 +6,7 @@ use axum::extract::State;
 use axum::response::Response;
 use axum::routing::{delete, get, patch, post, put};
 use axum::{Json, Router};
-use http::{HeaderMap, StatusCode, header};
+use http::{HeaderMap, StatusCode};
 use pandastack_rest::extract::is_set;
 use pandastack_rest::{ApiResult, Caller, JsonBody, Query};
 use pandastack_store::apps::record::{AppRecord, AppSpec, DeploymentRecord};
@@ -61,12 +61,6 @@ pub fn repeatable<S>(apps: &Arc<Apps>) -> Router<S> {
         .with_state(Arc::clone(apps))
 }
 
-/// The host name that the caller reached the API by.
-fn api_host(headers: &HeaderMap) -> &str {
-    let host = headers.get(header::HOST).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    host.rsplit_once(':').map_or(host, |(name, _)| name)
-}
-
 /// Create an app. It serves requests after its first deployment.
 #[utoipa::path(post, path = "/v1/apps", tag = "apps", request_body = CreateApp, responses((status = 201, body = api::App),
     (status = 400, body = ErrorBody), (status = 409, body = ErrorBody), (status = 429, body = ErrorBody)))]
@@ -76,7 +70,7 @@ pub async fn create(
     headers: HeaderMap,
     JsonBody(request): JsonBody<CreateApp>,
 ) -> ApiResult<(StatusCode, Json<api::App>)> {
-    check::name(&request.name, api_host(&headers))?;
+    check::name(&request.name, &apps.domains)?;
     let CreateApp { name, settings: said, env, template, cpu, memory_mb } = request;
     let begun = AppSpec::default();
     let template = template.filter(|name| !name.is_empty()).or_else(|| Some(begun.template.clone()));

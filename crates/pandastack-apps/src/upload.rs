@@ -12,7 +12,6 @@ use http::{StatusCode, header};
 use http_body_util::Limited;
 use pandastack_agent_client::StreamOptions;
 use pandastack_rest::extract::{is_set, parse_json, read_body};
-use pandastack_rest::url::beside;
 use pandastack_rest::{ApiResult, Caller, Query};
 use pandastack_sandboxes::{ops, validate};
 use pandastack_store::apps::record::{AppRecord, DeploymentRecord, Source};
@@ -64,7 +63,7 @@ pub async fn deploy(
     request: Request,
 ) -> ApiResult<(StatusCode, Json<Deployment>)> {
     let record = path.find(&apps, &caller).await?;
-    let address = beside(request.headers(), &record.name);
+    let address = apps.address(request.headers(), &record.name);
     let clear_cache = is_set(args.clear_cache.as_deref());
     let kind =
         request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();

@@ -39,7 +39,7 @@ use axum::Router;
 use pandastack_types::link::LinkKey;
 
 use native::Native;
-pub use native::{Directory, DirectoryUnavailable, OnBehalf};
+pub use native::{Access, Directory, DirectoryUnavailable, OnBehalf};
 pub use ports::{ENVD_PORT, INTERPRETER_PORT, PORTS};
 
 /// Both sides of the translation.

@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     fn target(by_header: bool) -> Target {
-        Target { sandbox: "abc".parse().unwrap(), port: 80, by_header }
+        Target { sandbox: "abc".parse().unwrap(), port: 80, by_header, own_domain: false }
     }
 
     #[track_caller]

@@ -20,7 +20,7 @@
 //! | `connector`, `guest_stream`, `pool` | connections to guests |
 //! | `http1`, `exchange`, `tunnel`, `body` | what goes over them |
 //! | `websocket` | upgraded connections that are WebSockets, which end with a close frame |
-//! | `headers` | what changes in heads |
+//! | `headers`, `cookies` | what changes in heads |
 //! | `error` | error responses of the edge itself |
 //! | `access_log`, `log_file` | a line of each request, in files that do not grow without end |
 //!
@@ -41,6 +41,7 @@ mod client_stream;
 mod connector;
 mod control_routes;
 mod control_servers;
+mod cookies;
 mod destination;
 mod edge;
 mod error;

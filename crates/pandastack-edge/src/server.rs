@@ -133,6 +133,7 @@ impl Server {
                 Some(own) if own.ports.contains(&target.port) => {
                     let mut request = request;
                     request.extensions_mut().insert(target);
+                    request.extensions_mut().insert(client.clone());
                     Box::pin(ask(&own.router, request)).await
                 }
                 _ => {

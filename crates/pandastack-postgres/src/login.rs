@@ -158,8 +158,10 @@ impl Session {
         }
     }
 
+    /// Proves the password and has the server prove that it knows it, by SCRAM and nothing else: a server is
+    /// a tenant's machine, and must not be able to ask for the password itself.
     async fn authenticate(&mut self, password: &str) -> Result<(), LoginError> {
-        let mut scram = None;
+        let (mut scram, mut is_proven) = (None, false);
         loop {
             let (kind, body) = self.receive(LOGIN_MESSAGE_BYTES_MAX).await?;
             if kind == b'E' {
@@ -167,10 +169,9 @@ impl Session {
             }
             let mut out = BytesMut::new();
             match parse(kind, &body)? {
-                Message::AuthenticationOk => return Ok(()),
-                Message::AuthenticationCleartextPassword => {
-                    frontend::password_message(password.as_bytes(), &mut out)?;
-                }
+                Message::AuthenticationOk if is_proven => return Ok(()),
+                // Without proof that it knows the password, it may be anybody.
+                Message::AuthenticationOk => return Err(odd("an acceptance without proof").into()),
                 Message::AuthenticationSasl(offer) if offers_scram(&offer)? => {
                     let begun = ScramSha256::new(password.as_bytes(), ChannelBinding::unsupported());
                     frontend::sasl_initial_response(SCRAM_SHA_256, begun.message(), &mut out)?;
@@ -183,6 +184,7 @@ impl Session {
                 }
                 Message::AuthenticationSaslFinal(proof) => {
                     scram.as_mut().ok_or_else(|| odd("an unexpected SASL proof"))?.finish(proof.data())?;
+                    is_proven = true;
                     continue;
                 }
                 _ => return Err(odd("an unsupported authentication method").into()),

@@ -8,6 +8,7 @@
 
 pub mod agent_api;
 pub mod api;
+pub mod domains;
 mod error;
 mod failure;
 pub mod grant;

@@ -483,13 +483,18 @@ def test_a_log_follower_continues_with_the_next_version(apps: Apps, served: Dict
             assert next(line for line in lines if mark in line) == f"data: served /{mark}"
 
 
-def test_domains_lead_to_the_app(apps: Apps, served: Dict[str, Any]) -> None:
+def test_a_domain_leads_nowhere_before_it_is_proven(apps: Apps, served: Dict[str, Any]) -> None:
     name = f"www.{uuid.uuid4().hex[:8]}.example"
     added = apps.call("POST", f"/apps/{served['id']}/domains", 201, json={"domain": name.upper()})
-    assert (added["domain"], added["records"][0]["type"]) == (name, "CNAME")
-    assert get(served, host=name).status_code == 200
+    assert (added["domain"], added["status"]) == (name, "pending")
+    proof = {record["type"]: record for record in added["records"]}["TXT"]
+    assert proof["name"] == f"_pandastack-challenge.{name}" and proof["value"].startswith("pandastack-domain=")
+    # Nobody's before it is proven: the app does not get its requests, and others may claim it.
+    assert get(served, host=name).status_code == 404
     other = apps.create()
-    apps.call("POST", f"/apps/{other['id']}/domains", 409, json={"domain": name})
+    apps.call("POST", f"/apps/{other['id']}/domains", 201, json={"domain": name})
+    assert apps.call("GET", f"/apps/{served['id']}/domains", 200)["domains"] == []
+    apps.call("POST", f"/apps/{served['id']}/domains", 201, json={"domain": name})
     inside = f"{served['name']}.localhost"
     assert "platform's own" in apps.call("POST", f"/apps/{other['id']}/domains", 400, json={"domain": inside})["error"]
     apps.call("DELETE", f"/apps/{served['id']}/domains/{name}", 204)

@@ -2,6 +2,7 @@
 
 mod allowance;
 mod circles;
+mod claims;
 mod dependencies;
 mod docs;
 mod licence;
@@ -53,10 +54,12 @@ pub fn run(args: Args) -> Result<ExitCode> {
 pub fn problems() -> Result<Vec<String>> {
     let (mut problems, mut wide) = (Vec::new(), text::Wide::default());
     let (mut phrases, mut docs) = (phrases::Phrases::default(), docs::Docs::default());
+    let mut tests = claims::Tests::default();
     for path in sources()? {
         let text = read(&path)?;
         problems.extend(text::problems(&path, &text));
         phrases.read(&path, &text);
+        tests.read(&text);
         if is_rust(&path) {
             wide.read(&path, &text);
         }
@@ -65,6 +68,7 @@ pub fn problems() -> Result<Vec<String>> {
         }
     }
     problems.extend(wide.problem());
+    problems.extend(tests.problems(&read(Path::new(claims::PAGE))?));
     problems.extend(phrases.problems());
     problems.extend(docs.problems());
     problems.extend(circles::problems()?);

@@ -184,7 +184,7 @@ pub(crate) async fn sign(
     let token = sandboxes.store.token(&caller.prefix).await?.ok_or_else(gone)?;
     // Rounded up to the second that the URL names.
     let expires = after_seconds(now(), seconds + 1).unwrap_or(Timestamp::MAX).as_second();
-    let query = signed_url::query(&token, method, &id, &sign.path, expires);
+    let query = signed_url::query(&sandboxes.link, &token, method, &id, &sign.path, expires);
     let target = format!("/v1/sandboxes/{id}/fs?{query}");
     let expires_at = Timestamp::from_second(expires).map_err(Error::internal)?;
     Ok(Json(SignedUrl { url: origin(&headers) + &target, target, method: method.to_owned(), expires_at }))

@@ -25,3 +25,4 @@ mod sandboxes;
 mod simulation;
 mod templates;
 mod time_travel;
+mod walls;

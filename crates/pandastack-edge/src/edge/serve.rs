@@ -9,6 +9,7 @@ use super::Edge;
 use super::logged_request::LoggedRequest;
 use crate::access::{self, Verdict};
 use crate::body::{GuestBody, RequestBody, ResponseBody};
+use crate::cookies;
 use crate::destination::Target;
 use crate::error::EdgeError;
 use crate::exchange::{Exchange, ExchangeError, FailedExchange, Rest, stopped};
@@ -123,7 +124,7 @@ impl Edge {
             }
             None => exchange.send(parts, body).await,
         };
-        answer.map(of_guest)
+        answer.map(|answer| of_guest(answer, target))
     }
 
     /// Sends a request again that a stop of its sandbox cut off, once that is awake: no transition
@@ -145,11 +146,12 @@ impl Edge {
             }
             Err(error) => Err(error.into()),
         };
-        (Some(site), answer.map(of_guest))
+        (Some(site), answer.map(|answer| of_guest(answer, target)))
     }
 }
 
-fn of_guest(response: Response<GuestBody>) -> Response<ResponseBody> {
+fn of_guest(mut response: Response<GuestBody>, target: &Target) -> Response<ResponseBody> {
+    cookies::confine(response.headers_mut(), target.own_domain);
     response.map(|body| ResponseBody::Guest(Box::new(body)))
 }
 

@@ -28,8 +28,12 @@ impl Edge {
         mut body: RequestBody,
         client: &Client,
     ) -> Response<ResponseBody> {
-        let target =
-            |at: usize| Target { sandbox: app.sandboxes[at].clone(), port: app.port, by_header: false };
+        let target = |at: usize| Target {
+            sandbox: app.sandboxes[at].clone(),
+            port: app.port,
+            by_header: false,
+            own_domain: app.own_domain,
+        };
         if app.sandboxes.len() == 1 {
             return self.serve(&target(0), parts, body, client).await;
         }

@@ -54,7 +54,8 @@ impl Edge {
         match permit.grant().connector.dial(port).await {
             Ok(stream) => Ok((stream, permit)),
             Err(error) => {
-                let target = Target { sandbox: SandboxId::clone(&site.id), port, by_header: false };
+                let sandbox = SandboxId::clone(&site.id);
+                let target = Target { sandbox, port, by_header: false, own_domain: false };
                 Err(self.explain(error, Some(site), &target).await)
             }
         }

@@ -43,7 +43,7 @@ impl World {
     async fn start() -> Self {
         let program = TcpListener::bind((LOOPBACK, 0)).await.unwrap();
         let port = program.local_addr().unwrap().port();
-        let target = Target { sandbox: SandboxId::random(), port, by_header: false };
+        let target = Target { sandbox: SandboxId::random(), port, by_header: false, own_domain: false };
         Self { edge: Edge::new(Arc::new(Loopback), AccessLog::open(None).unwrap()), target, program }
     }
 
@@ -109,7 +109,7 @@ async fn what_a_stop_cut_off_is_sent_again_if_that_does_no_harm() {
 /// An app with so many machines, all of which are the program.
 fn app_of(world: &World, machines: usize) -> Instances {
     let sandboxes = (0..machines).map(|_| SandboxId::random()).collect();
-    Instances { sandboxes, always: machines, port: world.target.port }
+    Instances { sandboxes, always: machines, port: world.target.port, own_domain: false }
 }
 
 /// Has a request to one of an app's machines, and that one is stopped without waiting for its

@@ -90,7 +90,7 @@ impl World {
         });
         let machines = machines.collect();
         let sandboxes = (1..=MACHINES).map(|number| format!("m{number}").parse().unwrap()).collect();
-        let source = ThreeMachines(Instances { sandboxes, always, port });
+        let source = ThreeMachines(Instances { sandboxes, always, port, own_domain: false });
         Self { edge: TestEdge::start_with(Arc::new(source), PATIENCE).await, machines, permits }
     }
 

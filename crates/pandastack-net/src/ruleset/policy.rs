@@ -54,10 +54,12 @@ pub(super) const EGRESS: &str = "egress";
 /// Gives a fresh slot its policy. Removing rules costs the kernel milliseconds, which have no place in a
 /// take, and those of a policy without names are the default's.
 pub(crate) fn first_policy(policy: &NetworkPolicy, plan: &Plan) -> Batch {
-    if policy.opens_names() || policy.denies_names() {
+    let closed_mail = |policy: &NetworkPolicy| plan.ceiling.closed_mail_ports(policy);
+    let opens_mail = closed_mail(policy) != closed_mail(&NetworkPolicy::all());
+    if policy.opens_names() || policy.denies_names() || opens_mail {
         return slot_policy(policy, plan, true);
     }
-    let (mut batch, openings) = (Batch::new(SLOT_TABLE), policy.openings(Some(plan.subnet)));
+    let (mut batch, openings) = (Batch::new(SLOT_TABLE), policy.openings(&plan.ceiling));
     if openings.is_empty() {
         batch.switch_on(CLOSED);
         return batch;
@@ -144,10 +146,10 @@ pub(crate) fn resolved(socket: &Netlink) -> Result<ListedNames> {
 }
 
 pub(super) fn fill_policy(batch: &mut Batch, policy: &NetworkPolicy, plan: &Plan) {
-    batch.fill_box_set(OPEN, &policy.openings(Some(plan.subnet)));
+    batch.fill_box_set(OPEN, &policy.openings(&plan.ceiling));
     batch.fill_box_set(DENIED, &policy.closings());
     fill_inspect(batch, policy);
-    fill_egress(batch, policy);
+    fill_egress(batch, policy, plan);
 }
 
 /// Which new TCP connections go to the proxy.
@@ -176,8 +178,11 @@ fn fill_inspect(batch: &mut Batch, policy: &NetworkPolicy) {
 }
 
 /// What passes on the way out, packet by packet.
-fn fill_egress(batch: &mut Batch, policy: &NetworkPolicy) {
+fn fill_egress(batch: &mut Batch, policy: &NetworkPolicy, plan: &Plan) {
     batch.add_rule(EGRESS, Rule::new().switched_on(CLOSED).jump(DENY));
+    for port in plan.ceiling.closed_mail_ports(policy) {
+        batch.add_rule(EGRESS, Rule::new().destination_port(IPPROTO_TCP, port).jump(DENY));
+    }
     refuse_denied(batch, policy);
     if policy.denies_names() {
         refuse_uninspected(batch);

@@ -75,8 +75,9 @@ pub trait AppStore: Send + Sync {
     /// How many lines it has.
     async fn count_log(&self, id: &DeploymentId) -> Result<u64>;
 
-    /// Adds a name. One that is taken is refused. Quota: `DOMAINS_PER_APP_MAX`.
-    async fn insert_domain(&self, domain: &DomainRecord) -> Result<()>;
+    /// Adds a name, or replaces whoever's claim of it that was not proven. A proven one is refused.
+    /// Quota: `DOMAINS_PER_APP_MAX`.
+    async fn claim_domain(&self, domain: &DomainRecord) -> Result<()>;
     /// Names of an app.
     async fn domains(&self, app: &AppId) -> Result<Vec<DomainRecord>>;
     /// The app that a name leads to.

@@ -100,12 +100,18 @@ struct DomainRow {
     domain: String,
     app_id: String,
     created_at_us: i64,
+    verified_at_us: Option<i64>,
 }
 
 impl TryFrom<DomainRow> for DomainRecord {
     type Error = StoreError;
     fn try_from(row: DomainRow) -> Result<Self> {
-        Ok(Self { domain: row.domain, app: id(row.app_id)?, created_at: time(row.created_at_us)? })
+        Ok(Self {
+            domain: row.domain,
+            app: id(row.app_id)?,
+            created_at: time(row.created_at_us)?,
+            verified_at: row.verified_at_us.map(time).transpose()?,
+        })
     }
 }
 
@@ -331,21 +337,27 @@ impl AppStore for SqlStore {
         Ok(unsigned(count))
     }
 
-    async fn insert_domain(&self, domain: &DomainRecord) -> Result<()> {
+    async fn claim_domain(&self, domain: &DomainRecord) -> Result<()> {
         let mut write = self.write(Durability::Power).await?;
-        let count: i64 = sqlx::query_scalar("SELECT COUNT(*) FROM app_domains WHERE app_id = $1")
+        let others = "SELECT COUNT(*) FROM app_domains WHERE app_id = $1 AND domain <> $2";
+        let count: i64 = sqlx::query_scalar(others)
             .bind(domain.app.as_str())
+            .bind(&domain.domain)
             .fetch_one(write.conn())
             .await?;
         if unsigned(count) >= DOMAINS_PER_APP_MAX {
             return Err(StoreError::Quota { what: "domains per app", limit: DOMAINS_PER_APP_MAX });
         }
         let added = sqlx::query(
-            "INSERT INTO app_domains (domain, app_id, created_at_us) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING",
+            "INSERT INTO app_domains (domain, app_id, created_at_us, verified_at_us) VALUES ($1, $2, $3, $4)
+             ON CONFLICT (domain) DO UPDATE SET app_id = excluded.app_id,
+             created_at_us = excluded.created_at_us, verified_at_us = excluded.verified_at_us
+             WHERE app_domains.verified_at_us IS NULL",
         )
         .bind(&domain.domain)
         .bind(domain.app.as_str())
         .bind(domain.created_at.as_microsecond())
+        .bind(domain.verified_at.map(Timestamp::as_microsecond))
         .execute(write.conn())
         .await?;
         if added.rows_affected() == 0 {
@@ -364,10 +376,9 @@ impl AppStore for SqlStore {
     }
 
     async fn app_of_domain(&self, domain: &str) -> Result<Option<AppId>> {
-        let found: Option<String> = sqlx::query_scalar("SELECT app_id FROM app_domains WHERE domain = $1")
-            .bind(domain)
-            .fetch_optional(&self.readers)
-            .await?;
+        let proven = "SELECT app_id FROM app_domains WHERE domain = $1 AND verified_at_us IS NOT NULL";
+        let found: Option<String> =
+            sqlx::query_scalar(proven).bind(domain).fetch_optional(&self.readers).await?;
         found.map(id).transpose()
     }
 

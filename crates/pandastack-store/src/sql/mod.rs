@@ -15,6 +15,7 @@ mod databases;
 mod functions;
 mod history;
 mod hosts;
+mod installation;
 mod ledger;
 mod postgres;
 mod preview_repos;

@@ -160,20 +160,30 @@ pub(super) async fn domains_and_deliveries_are_unique(store: &dyn Store) {
         domain: domain.into(),
         app: app.id.clone(),
         created_at: now(),
+        verified_at: Some(now()),
     };
-    store.insert_domain(&domain(&app, "a.example")).await.unwrap();
-    assert!(matches!(
-        store.insert_domain(&domain(&other, "a.example")).await,
-        Err(StoreError::Exists { .. })
-    ));
+    let unproven = |app: &AppRecord, domain: &str| DomainRecord {
+        domain: domain.into(),
+        app: app.id.clone(),
+        created_at: now(),
+        verified_at: None,
+    };
+    // A claim without proof leads nowhere and keeps nobody away.
+    store.claim_domain(&unproven(&other, "a.example")).await.unwrap();
+    assert_eq!(store.app_of_domain("a.example").await.unwrap(), None);
+    store.claim_domain(&domain(&app, "a.example")).await.unwrap();
+    assert!(matches!(store.claim_domain(&domain(&other, "a.example")).await, Err(StoreError::Exists { .. })));
     assert_eq!(store.app_of_domain("a.example").await.unwrap(), Some(app.id.clone()));
+    assert!(store.domains(&other.id).await.unwrap().is_empty(), "the claim is over");
+    let again = store.claim_domain(&unproven(&app, "a.example")).await;
+    assert!(matches!(again, Err(StoreError::Exists { .. })), "a proven one stays proven");
     assert!(store.delete_domain(&other.id, "a.example").await.is_err());
     store.delete_domain(&app.id, "a.example").await.unwrap();
     assert_eq!(store.app_of_domain("a.example").await.unwrap(), None);
     for n in 0..DOMAINS_PER_APP_MAX {
-        store.insert_domain(&domain(&app, &format!("{n}.example"))).await.unwrap();
+        store.claim_domain(&domain(&app, &format!("{n}.example"))).await.unwrap();
     }
-    assert!(matches!(store.insert_domain(&domain(&app, "b.example")).await, Err(StoreError::Quota { .. })));
+    assert!(matches!(store.claim_domain(&domain(&app, "b.example")).await, Err(StoreError::Quota { .. })));
     assert!(!store.has_delivery(&app.id, "1").await.unwrap());
     for app in [&app, &app, &other] {
         store.note_delivery(&app.id, "1", now()).await.unwrap();
