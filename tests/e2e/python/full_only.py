@@ -23,7 +23,7 @@ _PAGES = (
     "docs/how-to/mount-a-volume.md", "docs/how-to/run-background-processes.md", "docs/how-to/schedule-a-job.md",
     "docs/how-to/share-a-preview.md", "docs/reference/code-contexts.md", "docs/reference/databases.md",
     "docs/reference/functions.md", "docs/reference/previews.md", "docs/tutorials/first-agent.md",
-    "docs/tutorials/first-app.md", "README.md", "sdk/python/README.md",
+    "docs/tutorials/first-app.md", "docs/tutorials/first-database.md", "README.md", "sdk/python/README.md",
 )
 _GIT_KILL = "builds for a minute; test_apps_crash.py kills the same servers at named steps"
 
