@@ -169,8 +169,8 @@ export class AppsAPI {
   }
 
   /** The lines of a deployment's log, until it is over. */
-  deployLogs(app: string, id: string): AsyncGenerator<string> {
-    return this.#lines(get(deployPath(app, id, "/logs")));
+  deployLogs(app: string, id: string, options: { signal?: AbortSignal } = {}): AsyncGenerator<string> {
+    return this.#lines({ ...get(deployPath(app, id, "/logs")), signal: options.signal });
   }
 
   /** Wait until a deployment is live; {@link PandaStackError} if it is over otherwise. */
@@ -200,11 +200,11 @@ export class AppsAPI {
    * What the live version prints, a line each; with `follow`, also from now on. Of several machines the first, or the `instance` that
    * is named by its `sandbox_id`.
    */
-  logs(app: string, options: { follow?: boolean; search?: string; instance?: string } = {}): AsyncGenerator<string> {
+  logs(app: string, options: { follow?: boolean; search?: string; instance?: string; signal?: AbortSignal } = {}): AsyncGenerator<string> {
     const query: Record<string, string> = { follow: options.follow === true ? "1" : "0" };
     if (options.search !== undefined) query["search"] = options.search;
     if (options.instance !== undefined) query["instance"] = options.instance;
-    return this.#lines(get(path(app, "/runtime-logs"), query));
+    return this.#lines({ ...get(path(app, "/runtime-logs"), query), signal: options.signal });
   }
 
   /** What the machines of the live version use now, together and each. Never wakes one. */

@@ -81,9 +81,9 @@ export class TemplatesAPI {
   }
 
   /** The lines of a build's log; unless `follow` is false, until the build is over. */
-  async *buildLogs(id: string, options: { follow?: boolean } = {}): AsyncGenerator<string> {
+  async *buildLogs(id: string, options: { follow?: boolean; signal?: AbortSignal } = {}): AsyncGenerator<string> {
     const query: Record<string, string> = options.follow === false ? {} : { follow: "1" };
-    const call = { ...get(`/templates/builds/${segment(id, "build id")}/logs`, query), accept: "text/event-stream" };
+    const call = { ...get(`/templates/builds/${segment(id, "build id")}/logs`, query), accept: "text/event-stream", signal: options.signal };
     const stream = await this.#transport.openStream(call, STREAM_IDLE_MS_MAX);
     for await (const event of serverEvents(stream)) {
       if (event.name === "done") return;
