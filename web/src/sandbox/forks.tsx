@@ -23,7 +23,7 @@ export function Forks({ id }: { id: string }) {
   return (
     <Loaded query={query}>
       {(all) => {
-        const items = familyOf(all.map((info) => ({ id: info.id, parent: info.parent_id, label: info.metadata.name ?? info.id.slice(0, 18), note: `${info.status === "hibernated" ? "sleeping" : info.status} · ${ago(info.created_at)}`, href: `/sandboxes/${info.id}/forks` })), id);
+        const items = familyOf(all.map((info) => ({ id: info.id, parent: info.parent_id, label: info.metadata.name ?? info.id.slice(0, 18), note: `${info.metadata.name ? `${info.id.slice(0, 8)} · ` : ""}${info.status === "hibernated" ? "sleeping" : info.status} · ${ago(info.created_at)}`, href: `/sandboxes/${info.id}/forks` })), id);
         const isFork = all.find((info) => info.id === id)?.parent_id !== undefined;
         return (
           <Card title={`${items.length} ${items.length === 1 ? "sandbox" : "sandboxes"} in this tree`} flush actions={can("sandboxes") && <>

@@ -68,7 +68,7 @@ export default function TerminalTab({ id }: { id: string }) {
   return (
     <Card title={<span className="row">Shell <span className={`live ${state === "open" ? "" : "off"}`}><i aria-hidden />{state === "open" ? "connected" : state}</span></span>} flush
       actions={over && <Button kind="s" onClick={() => { shells.delete(id); setState("connecting"); setRound(round + 1); }}>New shell</Button>}>
-      <div className="terminal" ref={box} data-state={state} />
+      <div className="screen" ref={box} data-state={state} />
     </Card>
   );
 }

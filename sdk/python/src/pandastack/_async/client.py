@@ -18,6 +18,7 @@ from ..models import (
     OnTimeout,
     PromoteResult,
     RunResult,
+    SandboxEvent,
     Usage,
     Visibility,
     network_body,
@@ -136,6 +137,15 @@ class AsyncPandaStack:
         query = _wire.given(sandbox_id=sandbox_id, **{k: None if v is None else str(v) for k, v in numbers.items()})
         answer = await self._transport.send(_wire.get("/audit", query))
         return cast("List[AuditEntry]", answer.records("entries"))
+
+    async def events(self, tail: Optional[int] = None) -> List[SandboxEvent]:
+        """What happened to the workspace's sandboxes, oldest first; with ``tail`` only the last so many."""
+        query = {} if tail is None else {"tail": str(tail)}
+        return cast("List[SandboxEvent]", (await self._transport.send(_wire.get("/events", query))).records("events"))
+
+    async def hosts(self) -> List[Dict[str, Any]]:
+        """The installation's hosts. Needs an admin key."""
+        return (await self._transport.send(_wire.get("/hosts"))).records("items")
 
     async def quota(self) -> Dict[str, Any]:
         """What the workspace may have (``quota``) and has (``used``)."""
