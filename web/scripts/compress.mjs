@@ -1,5 +1,5 @@
-// Compresses what vite built: every file becomes `x.gz` and `x.br`, and the original goes. The server sends these as
-// they are. Fails when the first load is larger than it may be.
+// Compresses what vite built: every file becomes `x.gz` and `x.br`, and the original goes. The server
+// sends these as they are. Fails when the first load is larger than it may be.
 import { readdirSync, readFileSync, rmSync, statSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -9,7 +9,9 @@ import { brotliCompressSync, constants, gzipSync } from "node:zlib";
 const FIRST_LOAD_BYTES_MAX = 300 * 1024;
 const built = fileURLToPath(new URL("../../crates/pandastack-console/pages/built", import.meta.url));
 
-const files = readdirSync(built, { recursive: true }).map((name) => join(built, name)).filter((path) => statSync(path).isFile());
+const files = readdirSync(built, { recursive: true })
+  .map((name) => join(built, name))
+  .filter((path) => statSync(path).isFile());
 const page = readFileSync(join(built, "index.html"), "utf8");
 let first = 0;
 for (const path of files) {

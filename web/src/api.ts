@@ -16,22 +16,33 @@ export const queries = new QueryClient({
   defaultOptions: {
     queries: {
       staleTime: STALE_MS,
-      retry: (count, error) => count < 2 && !(error instanceof PandaStackError && (error.status ?? 500) < 500),
+      retry: (count, error) =>
+        count < 2 && !(error instanceof PandaStackError && (error.status ?? 500) < 500),
     },
   },
 });
 
 queries.getQueryCache().subscribe((event) => {
-  if (event.type === "updated" && event.query.state.error instanceof AuthError) signedOut.dispatchEvent(new Event("out"));
+  // `me` itself is how the page finds out; it would ask again for ever.
+  const isMe = event.query.queryKey[0] === "me";
+  if (event.type === "updated" && !isMe && event.query.state.error instanceof AuthError)
+    signedOut.dispatchEvent(new Event("out"));
 });
 
 /** What went wrong, as one sentence. */
 export function reasonOf(error: unknown): string {
-  return error instanceof PandaStackError ? error.reason : error instanceof Error ? error.message : String(error);
+  return error instanceof PandaStackError
+    ? error.reason
+    : error instanceof Error
+      ? error.message
+      : String(error);
 }
 
 export function useSandboxes() {
-  return useQuery({ queryKey: ["sandboxes"], queryFn: async () => (await api.sandboxes.list()).map((sandbox) => sandbox.info) });
+  return useQuery({
+    queryKey: ["sandboxes"],
+    queryFn: async () => (await api.sandboxes.list()).map((sandbox) => sandbox.info),
+  });
 }
 
 export function useSandbox(id: string) {

@@ -36,7 +36,9 @@ export function millis(ms: number | undefined): string {
 }
 
 export function clock(at: string | undefined): string {
-  return at ? new Date(at).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit" }) : "";
+  return at
+    ? new Date(at).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit" })
+    : "";
 }
 
 export function when(at: string | undefined): string {

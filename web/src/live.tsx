@@ -1,8 +1,8 @@
 /**
  * Events of the workspace, followed while somebody looks.
  *
- * One stream per visible tab: a hidden one lets go, because browsers open few connections to one server. Each event
- * says which cached answers are out of date; a burst is answered with one reload.
+ * One stream per visible tab: a hidden one lets go, because browsers open few connections to one server.
+ * Each event says which cached answers are out of date; a burst is answered with one reload.
  */
 
 import type { SandboxEvent } from "@pandastack/sdk";
@@ -68,7 +68,8 @@ function reload(event: SandboxEvent): void {
     const changed = (pending = new Set());
     setTimeout(() => {
       pending = undefined;
-      for (const key of ["sandboxes", "databases", "apps", "snapshots", "volumes", "hosts"]) void queries.invalidateQueries({ queryKey: [key] });
+      for (const key of ["sandboxes", "databases", "apps", "snapshots", "volumes", "hosts"])
+        void queries.invalidateQueries({ queryKey: [key] });
       for (const id of changed) void queries.invalidateQueries({ queryKey: ["sandbox", id] });
     }, RELOAD_MS);
   }

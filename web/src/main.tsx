@@ -58,7 +58,9 @@ if (root) {
       <QueryClientProvider client={queries}>
         <Toasts>
           <Session>
-            <Suspense fallback={null}><RouterProvider router={router} /></Suspense>
+            <Suspense fallback={null}>
+              <RouterProvider router={router} />
+            </Suspense>
           </Session>
         </Toasts>
       </QueryClientProvider>

@@ -20,7 +20,7 @@ export function Session({ children }: { children: ReactNode }) {
 
 export async function signOut(): Promise<void> {
   await api.console.signOut();
-  queries.clear();
+  // A page loaded anew remembers nothing.
   location.assign("/console/");
 }
 
@@ -33,7 +33,7 @@ function SignIn({ problem }: { problem: unknown }) {
     setBusy(true);
     try {
       const me = await api.console.signIn(key);
-      queries.clear();
+      queries.removeQueries({ predicate: ({ queryKey }) => queryKey[0] !== "me" });
       queries.setQueryData(["me"], me);
     } catch (failed) {
       setError(failed);
@@ -49,10 +49,20 @@ function SignIn({ problem }: { problem: unknown }) {
           <p className="muted">Use an API key of your workspace.</p>
         </div>
         <Field label="API key" hint="pandastack up writes one to ~/.config/pandastack/config.json">
-          <input className="input mono" name="key" type="password" required autoFocus autoComplete="off" placeholder="pds_…" />
+          <input
+            className="input mono"
+            name="key"
+            type="password"
+            required
+            autoFocus
+            autoComplete="off"
+            placeholder="pds_…"
+          />
         </Field>
         <Problem error={error} />
-        <Button kind="primary" type="submit" disabled={busy}>{busy ? "Signing in" : "Sign in"}</Button>
+        <Button kind="primary" type="submit" disabled={busy}>
+          {busy ? "Signing in" : "Sign in"}
+        </Button>
       </form>
     </main>
   );

@@ -1,6 +1,22 @@
 /** What is around every page: navigation, search, theme. */
 
-import { AppWindow, Box, CalendarClock, ChartNoAxesColumn, Database, HardDrive, House, KeyRound, Layers, LogOut, Moon, Search, Server, Sun, Zap } from "lucide-react";
+import {
+  AppWindow,
+  Box,
+  CalendarClock,
+  ChartNoAxesColumn,
+  Database,
+  HardDrive,
+  House,
+  KeyRound,
+  Layers,
+  LogOut,
+  Moon,
+  Search,
+  Server,
+  Sun,
+  Zap,
+} from "lucide-react";
 import { lazy, type ReactNode, Suspense, useEffect, useState } from "react";
 import { Link, NavLink, Outlet, useLocation, useRouteError } from "react-router";
 import { reasonOf, useCan, useMe } from "./api";
@@ -41,19 +57,45 @@ export function Shell() {
   return (
     <div className="shell">
       <aside className="side">
-        <Link to="/" className="brand"><img src="/console/favicon.svg" alt="" />PandaStack</Link>
+        <Link to="/" className="brand">
+          <img src="/console/favicon.svg" alt="" />
+          PandaStack
+        </Link>
         <nav aria-label="Main">
           {places.map(({ path, label, icon, group }, at) => [
-            group && places[at - 1]?.group !== group ? <div key={group} className="group">{group}</div> : null,
-            <NavLink key={path} to={path} end={path === "/"} className="nav">{icon}{label}</NavLink>,
+            group && places[at - 1]?.group !== group ? (
+              <div key={group} className="group">
+                {group}
+              </div>
+            ) : null,
+            <NavLink key={path} to={path} end={path === "/"} className="nav">
+              {icon}
+              {label}
+            </NavLink>,
           ])}
         </nav>
       </aside>
       <div className="main">
         <Top onSearch={() => setSearching(true)} />
-        <main className="page"><div className="inner"><Suspense fallback={<div className="skeleton" aria-busy="true">Loading</div>}><Outlet /></Suspense></div></main>
+        <main className="page">
+          <div className="inner">
+            <Suspense
+              fallback={
+                <div className="skeleton" aria-busy="true">
+                  Loading
+                </div>
+              }
+            >
+              <Outlet />
+            </Suspense>
+          </div>
+        </main>
       </div>
-      {searching && <Suspense fallback={null}><Palette onClose={() => setSearching(false)} /></Suspense>}
+      {searching && (
+        <Suspense fallback={null}>
+          <Palette onClose={() => setSearching(false)} />
+        </Suspense>
+      )}
     </div>
   );
 }
@@ -70,13 +112,34 @@ function Top({ onSearch }: { onSearch: () => void }) {
     <header className="top">
       <div className="crumbs">
         <span className="cut">{String(me?.workspace ?? "")}</span>
-        {parts.slice(0, 2).map((part, at) => [<span key={`${part}-s`} className="faint" aria-hidden>/</span>,
-          at === Math.min(parts.length, 2) - 1 ? <b key={part} className="cut">{part}</b> : <Link key={part} to={`/${part}`}>{part}</Link>])}
+        {parts.slice(0, 2).map((part, at) => [
+          <span key={`${part}-s`} className="faint" aria-hidden>
+            /
+          </span>,
+          at === Math.min(parts.length, 2) - 1 ? (
+            <b key={part} className="cut">
+              {part}
+            </b>
+          ) : (
+            <Link key={part} to={`/${part}`}>
+              {part}
+            </Link>
+          ),
+        ])}
       </div>
-      <span className={`live ${connected ? "" : "off"}`}><i aria-hidden /><span className="wide-only">{connected ? "Live" : "Reconnecting"}</span></span>
-      <Button kind="s" onClick={onSearch}><Search /><span className="wide-only">Search</span><span className="kbd wide-only">Ctrl K</span></Button>
+      <span className={`live ${connected ? "" : "off"}`}>
+        <i aria-hidden />
+        <span className="wide-only">{connected ? "Live" : "Reconnecting"}</span>
+      </span>
+      <Button kind="s" onClick={onSearch}>
+        <Search />
+        <span className="wide-only">Search</span>
+        <span className="kbd wide-only">Ctrl K</span>
+      </Button>
       <ThemeButton />
-      <Button kind="ghost icon" aria-label="Sign out" title="Sign out" onClick={() => void act(signOut)}><LogOut /></Button>
+      <Button kind="ghost icon" aria-label="Sign out" title="Sign out" onClick={() => void act(signOut)}>
+        <LogOut />
+      </Button>
     </header>
   );
 }
@@ -90,10 +153,26 @@ function ThemeButton() {
     setTheme(other);
     dispatchEvent(new Event("themechange"));
   };
-  return <Button kind="ghost icon" aria-label={`Use the ${other} theme`} title={`Use the ${other} theme`} onClick={change}>{theme === "dark" ? <Sun /> : <Moon />}</Button>;
+  return (
+    <Button
+      kind="ghost icon"
+      aria-label={`Use the ${other} theme`}
+      title={`Use the ${other} theme`}
+      onClick={change}
+    >
+      {theme === "dark" ? <Sun /> : <Moon />}
+    </Button>
+  );
 }
 
 export function Crashed() {
   const error = useRouteError();
-  return <Empty title="This page could not be shown"><span>{reasonOf(error)}</span><a className="link" href="/console/">Back to the overview</a></Empty>;
+  return (
+    <Empty title="This page could not be shown">
+      <span>{reasonOf(error)}</span>
+      <a className="link" href="/console/">
+        Back to the overview
+      </a>
+    </Empty>
+  );
 }

@@ -200,7 +200,10 @@ export class AppsAPI {
    * What the live version prints, a line each; with `follow`, also from now on. Of several machines the first, or the `instance` that
    * is named by its `sandbox_id`.
    */
-  logs(app: string, options: { follow?: boolean; search?: string; instance?: string; signal?: AbortSignal } = {}): AsyncGenerator<string> {
+  logs(
+    app: string,
+    options: { follow?: boolean; search?: string; instance?: string; signal?: AbortSignal } = {},
+  ): AsyncGenerator<string> {
     const query: Record<string, string> = { follow: options.follow === true ? "1" : "0" };
     if (options.search !== undefined) query["search"] = options.search;
     if (options.instance !== undefined) query["instance"] = options.instance;

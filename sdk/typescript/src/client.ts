@@ -164,7 +164,8 @@ export class PandaStack {
     this.previewHost = options.previewHost || env.PANDASTACK_PREVIEW_HOST || undefined;
     this.#transport = new Transport({
       config: async () => {
-        if (options.session) return { baseUrl: normalizeBaseUrl(baseUrl ?? BASE_URL_DEFAULT), apiKey: undefined };
+        const own = normalizeBaseUrl(baseUrl ?? BASE_URL_DEFAULT);
+        if (options.session) return { baseUrl: own, apiKey: undefined };
         return await resolveConfig({ baseUrl, apiKey: options.apiKey || options.token || undefined });
       },
       callMsMax: options.timeoutMs ?? CALL_MS_DEFAULT,
@@ -219,13 +220,14 @@ export class PandaStack {
   }
 
   /**
-   * Events of all sandboxes as they happen: after the one with id `after`, or from now on. Ends with the connection; call it again with
-   * the last id to go on.
+   * Events of all sandboxes as they happen: after the one with id `after`, or from now on. Ends with the
+   * connection; call it again with the last id to go on.
    */
   async *followEvents(options: { after?: number; signal?: AbortSignal } = {}): AsyncGenerator<SandboxEvent> {
     const { after, signal } = options;
     const extra: Record<string, string> = after === undefined ? {} : { "Last-Event-ID": String(after) };
-    const call = { ...get("/events", { follow: "1", tail: "0" }), accept: "text/event-stream", extra, signal };
+    const query = { follow: "1", tail: "0" };
+    const call = { ...get("/events", query), accept: "text/event-stream", extra, signal };
     for await (const event of serverEvents(await this.#transport.openStream(call, STREAM_IDLE_MS_MAX))) {
       const payload = eventPayload(event);
       if (payload) yield payload as SandboxEvent;

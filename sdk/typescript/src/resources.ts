@@ -81,9 +81,14 @@ export class TemplatesAPI {
   }
 
   /** The lines of a build's log; unless `follow` is false, until the build is over. */
-  async *buildLogs(id: string, options: { follow?: boolean; signal?: AbortSignal } = {}): AsyncGenerator<string> {
+  async *buildLogs(
+    id: string,
+    options: { follow?: boolean; signal?: AbortSignal } = {},
+  ): AsyncGenerator<string> {
     const query: Record<string, string> = options.follow === false ? {} : { follow: "1" };
-    const call = { ...get(`/templates/builds/${segment(id, "build id")}/logs`, query), accept: "text/event-stream", signal: options.signal };
+    const { signal } = options;
+    const path = `/templates/builds/${segment(id, "build id")}/logs`;
+    const call = { ...get(path, query), accept: "text/event-stream", signal };
     const stream = await this.#transport.openStream(call, STREAM_IDLE_MS_MAX);
     for await (const event of serverEvents(stream)) {
       if (event.name === "done") return;

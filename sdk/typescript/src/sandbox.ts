@@ -232,7 +232,9 @@ export class Sandbox {
   }
 
   /** Lines the sandbox has written; with `follow`, also those to come. */
-  async *logs(options: { stream?: "stdout" | "stderr" | "both"; follow?: boolean; signal?: AbortSignal } = {}): AsyncGenerator<string> {
+  async *logs(
+    options: { stream?: "stdout" | "stderr" | "both"; follow?: boolean; signal?: AbortSignal } = {},
+  ): AsyncGenerator<string> {
     const query = { stream: options.stream ?? "both", follow: options.follow ? "1" : "0" };
     const call: Call = { ...get(this.#path("/logs"), query), signal: options.signal };
     if (!options.follow) {

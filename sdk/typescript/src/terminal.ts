@@ -67,7 +67,8 @@ export class Terminal {
   write(data: string | Uint8Array): void {
     if (this.#isOver) return;
     const bytes = typeof data === "string" ? new TextEncoder().encode(data) : data;
-    if (this.#socket?.readyState === 1 && this.#process !== undefined) this.#socket.send(bytes as Uint8Array<ArrayBuffer>);
+    if (this.#socket?.readyState === 1 && this.#process !== undefined)
+      this.#socket.send(bytes as Uint8Array<ArrayBuffer>);
     else this.#queue = [...this.#queue, bytes].slice(-INPUT_QUEUE_MAX);
   }
 
@@ -86,7 +87,8 @@ export class Terminal {
     this.#options.onState?.("connecting");
     const query: Record<string, string> = { rows: String(this.#size.rows), cols: String(this.#size.cols) };
     if (this.#options.user !== undefined) query.user = this.#options.user;
-    if (this.#process !== undefined) Object.assign(query, { process: String(this.#process), offset: String(this.#offset) });
+    if (this.#process !== undefined)
+      Object.assign(query, { process: String(this.#process), offset: String(this.#offset) });
     const address = await this.#transport.socketUrl(this.#path, query);
     if (this.#isOver) return;
     const socket = new WebSocket(address);
@@ -103,7 +105,13 @@ export class Terminal {
       this.#options.onData(new Uint8Array(data));
       return;
     }
-    const said = JSON.parse(data) as { process?: number; offset?: number; exit?: number; error?: string; gap?: { to: number } };
+    const said = JSON.parse(data) as {
+      process?: number;
+      offset?: number;
+      exit?: number;
+      error?: string;
+      gap?: { to: number };
+    };
     if (said.process !== undefined) {
       this.#process = said.process;
       this.#offset = said.offset ?? this.#offset;

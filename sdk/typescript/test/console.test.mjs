@@ -24,7 +24,10 @@ test("events of the workspace are listed and followed from an id on", async (t) 
   const { client, server } = await setup(t);
   server.on("GET", "/v1/events", 200, { events: [{ id: 1, kind: "created" }] });
   const stream = 'id: 2\nevent: event\ndata: {"id":2,"kind":"deleted"}\n\n';
-  server.on("GET", "/v1/events", 200, undefined, { chunks: [stream], headers: { "Content-Type": "text/event-stream" } });
+  server.on("GET", "/v1/events", 200, undefined, {
+    chunks: [stream],
+    headers: { "Content-Type": "text/event-stream" },
+  });
   assert.deepEqual(await client.events({ tail: 5 }), [{ id: 1, kind: "created" }]);
   assert.deepEqual(await collect(client.followEvents({ after: 1 })), [{ id: 2, kind: "deleted" }]);
   assert.equal(server.last.headers["last-event-id"], "1");
@@ -44,7 +47,9 @@ class FakeSocket {
   }
   close() {}
   say(value) {
-    this.onmessage({ data: typeof value === "object" ? JSON.stringify(value) : new TextEncoder().encode(value).buffer });
+    this.onmessage({
+      data: typeof value === "object" ? JSON.stringify(value) : new TextEncoder().encode(value).buffer,
+    });
   }
 }
 
@@ -66,7 +71,12 @@ test("a terminal goes on at the byte where its connection broke", async (t) => {
   let seen = "";
   const exits = [];
   const sandbox = await client.sandboxes.get("s1");
-  const terminal = sandbox.terminal({ rows: 24, cols: 80, onData: (bytes) => (seen += new TextDecoder().decode(bytes)), onExit: (code) => exits.push(code) });
+  const terminal = sandbox.terminal({
+    rows: 24,
+    cols: 80,
+    onData: (bytes) => (seen += new TextDecoder().decode(bytes)),
+    onExit: (code) => exits.push(code),
+  });
   terminal.write("early");
   const first = await opened(1);
   assert.equal(first.url.pathname, `/v1/sandboxes/${sandbox.id}/exec/pty`);

@@ -38,6 +38,8 @@ FULL_ONLY: Dict[str, str] = {
     "test_apps_git.py::test_a_killed_server_neither_loses_nor_hangs_a_deployment": _GIT_KILL,
     "test_apps_git.py::test_other_hosts_tell_of_pushes_too[gitea]":
         "four deployments; `gitlab` always runs, and hooks.rs reads deliveries of every host",
+    "test_console.py::test_sql_branches_and_the_past_of_a_database":
+        "a database and a branch; test_databases.py has the calls, the test of a sandbox the tree and the editor",
     "test_database_backups.py::test_more_log_than_is_handed_out_at_once_comes_back":
         "archives and replays 96 MiB; feed.rs and restore.rs of control prove the files and the room",
     "test_database_stores.py::test_backups_come_back_from_another_clouds_store": _STORE,

@@ -13,7 +13,13 @@ import { Button, Card, Fields, Loaded, PageHead, Status, TabLinks, Table, useAct
 import { ConfirmByName, Menu } from "../ui/dialogs";
 import { LogView } from "../ui/log";
 
-const TABS: [string, string][] = [["", "Deployments"], ["logs", "Logs"], ["env", "Environment"], ["domains", "Domains"], ["instances", "Instances"]];
+const TABS: [string, string][] = [
+  ["", "Deployments"],
+  ["logs", "Logs"],
+  ["env", "Environment"],
+  ["domains", "Domains"],
+  ["instances", "Instances"],
+];
 
 export default function AppPage() {
   const { name = "", tab = "" } = useParams();
@@ -22,10 +28,26 @@ export default function AppPage() {
     <Loaded query={query}>
       {(app) => (
         <>
-          <PageHead title={app.name}><Status value={app.status} />{app.url && <a className="btn" href={app.url} target="_blank" rel="noreferrer"><ExternalLink />Open</a>}<Actions app={app} /></PageHead>
+          <PageHead title={app.name}>
+            <Status value={app.status} />
+            {app.url && (
+              <a className="btn" href={app.url} target="_blank" rel="noreferrer">
+                <ExternalLink />
+                Open
+              </a>
+            )}
+            <Actions app={app} />
+          </PageHead>
           <TabLinks base={`/apps/${name}`} tabs={TABS} current={tab} />
           {tab === "" && <Deployments app={app} />}
-          {tab === "logs" && <Card title="Output of the live version" flush><LogView id={`${name}-${app.active_deployment_id ?? ""}`} source={(signal) => api.apps.logs(name, { follow: true, signal })} /></Card>}
+          {tab === "logs" && (
+            <Card title="Output of the live version" flush>
+              <LogView
+                id={`${name}-${app.active_deployment_id ?? ""}`}
+                source={(signal) => api.apps.logs(name, { follow: true, signal })}
+              />
+            </Card>
+          )}
           {tab === "env" && <Environment name={name} />}
           {tab === "domains" && <Domains name={name} />}
           {tab === "instances" && <Instances app={app} />}
@@ -44,26 +66,83 @@ function Actions({ app }: { app: AppInfo }) {
   const reload = (): Promise<void> => queries.invalidateQueries({ queryKey: ["apps"] });
   return (
     <div className="row">
-      {app.git_url && <Button kind="primary" onClick={() => void act(() => api.apps.deploy(app.name).then(reload), "Deployment started")}><Rocket />Deploy</Button>}
-      <Menu trigger={<Button kind="icon" aria-label="More actions"><EllipsisVertical /></Button>} entries={[
-        { label: "Restart", icon: <RotateCw />, onSelect: () => void act(() => api.apps.restart(app.name).then(reload), "Restarting") },
-        { label: "Roll back", icon: <RotateCcw />, onSelect: () => void act(() => api.apps.rollback(app.name).then(reload), "Rolling back") },
-        { label: "Delete", icon: <Trash2 />, danger: true, onSelect: () => setDeleting(true) },
-      ]} />
-      <ConfirmByName title="Delete this app?" hint="All its versions are deleted. Attached databases stay." name={app.name} open={deleting} onClose={() => setDeleting(false)} onConfirm={async () => { await api.apps.delete(app.name); await reload(); void navigate("/apps"); }} />
+      {app.git_url && (
+        <Button
+          kind="primary"
+          onClick={() => void act(() => api.apps.deploy(app.name).then(reload), "Deployment started")}
+        >
+          <Rocket />
+          Deploy
+        </Button>
+      )}
+      <Menu
+        trigger={
+          <Button kind="icon" aria-label="More actions">
+            <EllipsisVertical />
+          </Button>
+        }
+        entries={[
+          {
+            label: "Restart",
+            icon: <RotateCw />,
+            onSelect: () => void act(() => api.apps.restart(app.name).then(reload), "Restarting"),
+          },
+          {
+            label: "Roll back",
+            icon: <RotateCcw />,
+            onSelect: () => void act(() => api.apps.rollback(app.name).then(reload), "Rolling back"),
+          },
+          { label: "Delete", icon: <Trash2 />, danger: true, onSelect: () => setDeleting(true) },
+        ]}
+      />
+      <ConfirmByName
+        title="Delete this app?"
+        hint="All its versions are deleted. Attached databases stay."
+        name={app.name}
+        open={deleting}
+        onClose={() => setDeleting(false)}
+        onConfirm={async () => {
+          await api.apps.delete(app.name);
+          await reload();
+          void navigate("/apps");
+        }}
+      />
     </div>
   );
 }
 
 function Instances({ app }: { app: AppInfo }) {
-  const metrics = useQuery({ queryKey: ["apps", app.name, "metrics"], queryFn: () => api.apps.metrics(app.name) });
+  const metrics = useQuery({
+    queryKey: ["apps", app.name, "metrics"],
+    queryFn: () => api.apps.metrics(app.name),
+  });
   const total = metrics.data?.total ?? {};
   return (
     <div className="stack">
-      <Card title="Together"><Fields of={[["Processor", `${(total.cpu_used_percent ?? 0).toFixed(0)} %`], ["Memory", bytes(total.memory_bytes)], ["Instances", `${app.min_instances} to ${app.max_instances}`]]} /></Card>
+      <Card title="Together">
+        <Fields
+          of={[
+            ["Processor", `${(total.cpu_used_percent ?? 0).toFixed(0)} %`],
+            ["Memory", bytes(total.memory_bytes)],
+            ["Instances", `${app.min_instances} to ${app.max_instances}`],
+          ]}
+        />
+      </Card>
       <Card title="Instances" flush>
-        <Table head={["Machine", "State", "Processor", "Memory"]} rows={(metrics.data?.instances ?? []).map((instance) => ({ key: instance.sandbox_id, cells: [
-          <Link className="link mono" to={`/sandboxes/${instance.sandbox_id}`}>{instance.sandbox_id}</Link>, <Status value={instance.status} />, `${(instance.host?.cpu_used_percent ?? 0).toFixed(0)} %`, bytes(instance.host?.memory_bytes)] }))} />
+        <Table
+          head={["Machine", "State", "Processor", "Memory"]}
+          rows={(metrics.data?.instances ?? []).map((instance) => ({
+            key: instance.sandbox_id,
+            cells: [
+              <Link className="link mono" to={`/sandboxes/${instance.sandbox_id}`}>
+                {instance.sandbox_id}
+              </Link>,
+              <Status value={instance.status} />,
+              `${(instance.host?.cpu_used_percent ?? 0).toFixed(0)} %`,
+              bytes(instance.host?.memory_bytes),
+            ],
+          }))}
+        />
       </Card>
     </div>
   );

@@ -14,8 +14,36 @@ export default function Hosts() {
     <>
       <PageHead title="Hosts" />
       <Loaded query={query}>
-        {(all) => <Card flush><Table head={["Host", "State", "Sandboxes", "Memory free", "Disk free", "Isolation", "Version", "Seen"]} empty={<Empty title="No host has reported yet" />}
-          rows={all.map((host) => ({ key: String(host.id), cells: [<b>{String(host.id)}</b>, <Status value={host.reachable ? "ready" : "unreachable"} />, <span className="num">{String(host.sandboxes)}</span>, memory(Number(host.memory_free_mb)), bytes(Number(host.disk_free_bytes)), `${String(host.isolation)} · ${String(host.engine)}`, String(host.version), ago(String(host.last_seen_at))] }))} /></Card>}
+        {(all) => (
+          <Card flush>
+            <Table
+              head={[
+                "Host",
+                "State",
+                "Sandboxes",
+                "Memory free",
+                "Disk free",
+                "Isolation",
+                "Version",
+                "Seen",
+              ]}
+              empty={<Empty title="No host has reported yet" />}
+              rows={all.map((host) => ({
+                key: String(host.id),
+                cells: [
+                  <b>{String(host.id)}</b>,
+                  <Status value={host.reachable ? "ready" : "unreachable"} />,
+                  <span className="num">{String(host.sandboxes)}</span>,
+                  memory(Number(host.memory_free_mb)),
+                  bytes(Number(host.disk_free_bytes)),
+                  `${String(host.isolation)} · ${String(host.engine)}`,
+                  String(host.version),
+                  ago(String(host.last_seen_at)),
+                ],
+              }))}
+            />
+          </Card>
+        )}
       </Loaded>
     </>
   );

@@ -16,7 +16,16 @@ const Metrics = lazy(() => import("../sandbox/metrics"));
 const Network = lazy(() => import("../sandbox/network"));
 const Snapshots = lazy(() => import("../sandbox/snapshots"));
 
-const TABS: [string, string][] = [["", "Overview"], ["terminal", "Terminal"], ["files", "Files"], ["processes", "Processes"], ["metrics", "Metrics"], ["network", "Network"], ["forks", "Forks"], ["snapshots", "Snapshots"]];
+const TABS: [string, string][] = [
+  ["", "Overview"],
+  ["terminal", "Terminal"],
+  ["files", "Files"],
+  ["processes", "Processes"],
+  ["metrics", "Metrics"],
+  ["network", "Network"],
+  ["forks", "Forks"],
+  ["snapshots", "Snapshots"],
+];
 
 export default function SandboxPage() {
   const { id = "", tab = "" } = useParams();
@@ -25,8 +34,15 @@ export default function SandboxPage() {
     <Loaded query={query}>
       {(info) => (
         <>
-          <PageHead title={info.metadata.name ?? info.id}><Status value={info.host_reachable === false ? "unreachable" : info.status} /><Actions id={id} status={info.status} /></PageHead>
-          {info.failure && <div className="notice" role="alert">{info.failure}</div>}
+          <PageHead title={info.metadata.name ?? info.id}>
+            <Status value={info.host_reachable === false ? "unreachable" : info.status} />
+            <Actions id={id} status={info.status} />
+          </PageHead>
+          {info.failure && (
+            <div className="notice" role="alert">
+              {info.failure}
+            </div>
+          )}
           <TabLinks base={`/sandboxes/${id}`} tabs={TABS} current={tab} />
           {tab === "" && <Summary info={info} />}
           {tab === "terminal" && <TerminalTab key={id} id={id} />}
@@ -57,25 +73,82 @@ function Actions({ id, status }: { id: string; status: string }) {
     void queries.invalidateQueries({ queryKey: ["sandboxes"] });
   };
   const handle = async () => await api.sandboxes.get(id);
-  const fork = (): Promise<void> => run(async () => { await api.sandboxes.fork(id); void navigate(`/sandboxes/${id}/forks`); }, "Forked");
+  const fork = (): Promise<void> =>
+    run(async () => {
+      await api.sandboxes.fork(id);
+      void navigate(`/sandboxes/${id}/forks`);
+    }, "Forked");
   const sleeps = status === "hibernated";
   return (
     <div className="row">
-      {sleeps
-        ? <Button disabled={busy} onClick={() => void run(async () => (await handle()).wake(), "Woken")}><Zap />Wake</Button>
-        : <Button disabled={busy} onClick={() => void run(async () => (await handle()).hibernate(), "Put to sleep")}><Moon />Sleep</Button>}
-      <Button disabled={busy} onClick={() => void fork()}><GitFork />Fork</Button>
-      <Menu trigger={<Button kind="icon" aria-label="More actions"><EllipsisVertical /></Button>} entries={[
-        { label: "Take a snapshot", icon: <Camera />, onSelect: () => setAsking("snapshot") },
-        status === "paused"
-          ? { label: "Resume", icon: <Play />, onSelect: () => void run(async () => (await handle()).resume(), "Resumed") }
-          : { label: "Pause", icon: <Pause />, onSelect: () => void run(async () => (await handle()).pause(), "Paused") },
-        { label: "Delete", icon: <Trash2 />, danger: true, onSelect: () => setAsking("delete") },
-      ]} />
-      <ConfirmByName title="Delete this sandbox?" hint="Its memory and disk are deleted. Snapshots and forks stay." name={id} open={asking === "delete"} onClose={() => setAsking(undefined)}
-        onConfirm={async () => { await api.sandboxes.delete(id); void queries.invalidateQueries({ queryKey: ["sandboxes"] }); void navigate("/sandboxes"); }} />
-      {asking === "snapshot" && <Ask title="Take a snapshot" hint="Saves memory and disk. The sandbox goes on." label="Name" action="Take snapshot" optional open onClose={() => setAsking(undefined)}
-        onAnswer={async (name) => { await (await handle()).snapshot(name ? { name } : {}); void queries.invalidateQueries({ queryKey: ["snapshots"] }); void navigate(`/sandboxes/${id}/snapshots`); }} />}
+      {sleeps ? (
+        <Button disabled={busy} onClick={() => void run(async () => (await handle()).wake(), "Woken")}>
+          <Zap />
+          Wake
+        </Button>
+      ) : (
+        <Button
+          disabled={busy}
+          onClick={() => void run(async () => (await handle()).hibernate(), "Put to sleep")}
+        >
+          <Moon />
+          Sleep
+        </Button>
+      )}
+      <Button disabled={busy} onClick={() => void fork()}>
+        <GitFork />
+        Fork
+      </Button>
+      <Menu
+        trigger={
+          <Button kind="icon" aria-label="More actions">
+            <EllipsisVertical />
+          </Button>
+        }
+        entries={[
+          { label: "Take a snapshot", icon: <Camera />, onSelect: () => setAsking("snapshot") },
+          status === "paused"
+            ? {
+                label: "Resume",
+                icon: <Play />,
+                onSelect: () => void run(async () => (await handle()).resume(), "Resumed"),
+              }
+            : {
+                label: "Pause",
+                icon: <Pause />,
+                onSelect: () => void run(async () => (await handle()).pause(), "Paused"),
+              },
+          { label: "Delete", icon: <Trash2 />, danger: true, onSelect: () => setAsking("delete") },
+        ]}
+      />
+      <ConfirmByName
+        title="Delete this sandbox?"
+        hint="Its memory and disk are deleted. Snapshots and forks stay."
+        name={id}
+        open={asking === "delete"}
+        onClose={() => setAsking(undefined)}
+        onConfirm={async () => {
+          await api.sandboxes.delete(id);
+          void queries.invalidateQueries({ queryKey: ["sandboxes"] });
+          void navigate("/sandboxes");
+        }}
+      />
+      {asking === "snapshot" && (
+        <Ask
+          title="Take a snapshot"
+          hint="Saves memory and disk. The sandbox goes on."
+          label="Name"
+          action="Take snapshot"
+          optional
+          open
+          onClose={() => setAsking(undefined)}
+          onAnswer={async (name) => {
+            await (await handle()).snapshot(name ? { name } : {});
+            void queries.invalidateQueries({ queryKey: ["snapshots"] });
+            void navigate(`/sandboxes/${id}/snapshots`);
+          }}
+        />
+      )}
     </div>
   );
 }

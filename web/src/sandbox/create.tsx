@@ -17,11 +17,16 @@ interface Form {
   memory: string;
 }
 
-const SHOWN: [string, (form: Form) => string][] = [["CLI", command], ["Python", python], ["TypeScript", typescript]];
+const SHOWN: [string, (form: Form) => string][] = [
+  ["CLI", command],
+  ["Python", python],
+  ["TypeScript", typescript],
+];
 
 function command({ template, name, lifetime, ttl, egress, cpu, memory }: Form): string {
   const parts = ["pandastack sandbox create", `--template ${template}`];
-  if (name) parts.push(`--metadata name=${/^[\w.-]+$/.test(name) ? name : `'${name.replaceAll("'", `'"'"'`)}'`}`);
+  if (name)
+    parts.push(`--metadata name=${/^[\w.-]+$/.test(name) ? name : `'${name.replaceAll("'", `'"'"'`)}'`}`);
   parts.push(lifetime === "persistent" ? "--persistent" : `--ttl ${ttl}`);
   if (egress === "none") parts.push("--network none");
   if (cpu) parts.push(`--cpu ${cpu}`);
@@ -57,7 +62,15 @@ function optionsOf(form: Form) {
 
 export default function CreateSandbox({ onClose }: { onClose: () => void }) {
   const templates = useQuery({ queryKey: ["templates"], queryFn: () => api.templates.list() });
-  const [form, setForm] = useState<Form>({ template: "base", name: "", lifetime: "ttl", ttl: "3600", egress: "all", cpu: "", memory: "" });
+  const [form, setForm] = useState<Form>({
+    template: "base",
+    name: "",
+    lifetime: "ttl",
+    ttl: "3600",
+    egress: "all",
+    cpu: "",
+    memory: "",
+  });
   const [shown, setShown] = useState(0);
   const [busy, setBusy] = useState(false);
   const navigate = useNavigate();
@@ -74,35 +87,110 @@ export default function CreateSandbox({ onClose }: { onClose: () => void }) {
   };
   return (
     <Modal title="Create sandbox" wide open onClose={onClose}>
-      <form className="stack" onSubmit={(event) => { event.preventDefault(); void create(); }}>
+      <form
+        className="stack"
+        onSubmit={(event) => {
+          event.preventDefault();
+          void create();
+        }}
+      >
         <div className="grid">
-          <Field label="Template" hint={templates.data?.find(({ name }) => name === form.template)?.description ?? "What the machine starts from"}>
-            <select className="select" value={form.template} onChange={(event) => set({ template: event.target.value })}>
-              {(templates.data ?? [{ name: "base" }]).map(({ name }) => <option key={name}>{name}</option>)}
+          <Field
+            label="Template"
+            hint={
+              templates.data?.find(({ name }) => name === form.template)?.description ??
+              "What the machine starts from"
+            }
+          >
+            <select
+              className="select"
+              value={form.template}
+              onChange={(event) => set({ template: event.target.value })}
+            >
+              {(templates.data ?? [{ name: "base" }]).map(({ name }) => (
+                <option key={name}>{name}</option>
+              ))}
             </select>
           </Field>
-          <Field label="Name" hint="Optional; stored as metadata"><input className="input" value={form.name} onChange={(event) => set({ name: event.target.value })} /></Field>
+          <Field label="Name" hint="Optional; stored as metadata">
+            <input
+              className="input"
+              value={form.name}
+              onChange={(event) => set({ name: event.target.value })}
+            />
+          </Field>
           <Field label="Lifetime">
-            <select className="select" value={form.lifetime} onChange={(event) => set({ lifetime: event.target.value as Form["lifetime"] })}>
-              <option value="ttl">Deleted after a time</option><option value="persistent">Persistent: sleeps when idle</option>
+            <select
+              className="select"
+              value={form.lifetime}
+              onChange={(event) => set({ lifetime: event.target.value as Form["lifetime"] })}
+            >
+              <option value="ttl">Deleted after a time</option>
+              <option value="persistent">Persistent: sleeps when idle</option>
             </select>
           </Field>
-          {form.lifetime === "ttl" && <Field label="Seconds to live"><input className="input" inputMode="numeric" pattern="[0-9]+" required value={form.ttl} onChange={(event) => set({ ttl: event.target.value })} /></Field>}
+          {form.lifetime === "ttl" && (
+            <Field label="Seconds to live">
+              <input
+                className="input"
+                inputMode="numeric"
+                pattern="[0-9]+"
+                required
+                value={form.ttl}
+                onChange={(event) => set({ ttl: event.target.value })}
+              />
+            </Field>
+          )}
           <Field label="Network">
-            <select className="select" value={form.egress} onChange={(event) => set({ egress: event.target.value as Form["egress"] })}>
-              <option value="all">Internet access</option><option value="none">No network access</option>
+            <select
+              className="select"
+              value={form.egress}
+              onChange={(event) => set({ egress: event.target.value as Form["egress"] })}
+            >
+              <option value="all">Internet access</option>
+              <option value="none">No network access</option>
             </select>
           </Field>
-          <Field label="Processors" hint="Empty: the template's"><input className="input" inputMode="numeric" pattern="[0-9]*" value={form.cpu} onChange={(event) => set({ cpu: event.target.value })} /></Field>
-          <Field label="Memory in MB" hint="In steps of 128; empty: the template's"><input className="input" inputMode="numeric" pattern="[0-9]*" value={form.memory} onChange={(event) => set({ memory: event.target.value })} /></Field>
+          <Field label="Processors" hint="Empty: the template's">
+            <input
+              className="input"
+              inputMode="numeric"
+              pattern="[0-9]*"
+              value={form.cpu}
+              onChange={(event) => set({ cpu: event.target.value })}
+            />
+          </Field>
+          <Field label="Memory in MB" hint="In steps of 128; empty: the template's">
+            <input
+              className="input"
+              inputMode="numeric"
+              pattern="[0-9]*"
+              value={form.memory}
+              onChange={(event) => set({ memory: event.target.value })}
+            />
+          </Field>
         </div>
         <div className="stack s">
           <div className="row" role="group" aria-label="The same as code">
-            {SHOWN.map(([label], at) => <Button key={label} kind={`s ${at === shown ? "" : "ghost"}`} aria-pressed={at === shown} onClick={() => setShown(at)}>{label}</Button>)}
+            {SHOWN.map(([label], at) => (
+              <Button
+                key={label}
+                kind={`s ${at === shown ? "" : "ghost"}`}
+                aria-pressed={at === shown}
+                onClick={() => setShown(at)}
+              >
+                {label}
+              </Button>
+            ))}
           </div>
           <Code text={SHOWN[shown]?.[1](form) ?? ""} />
         </div>
-        <div className="actions"><Button onClick={onClose}>Cancel</Button><Button kind="primary" type="submit" disabled={busy}>{busy ? "Creating" : "Create sandbox"}</Button></div>
+        <div className="actions">
+          <Button onClick={onClose}>Cancel</Button>
+          <Button kind="primary" type="submit" disabled={busy}>
+            {busy ? "Creating" : "Create sandbox"}
+          </Button>
+        </div>
       </form>
     </Modal>
   );

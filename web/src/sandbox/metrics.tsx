@@ -22,19 +22,34 @@ interface Sample {
 
 export default function Metrics({ id }: { id: string }) {
   const [samples, setSamples] = useState<Sample[]>([]);
-  const metrics = useQuery({ queryKey: ["metrics", id], refetchInterval: SAMPLE_MS, staleTime: 0, gcTime: 0, queryFn: async () => (await api.sandboxes.get(id)).metrics() });
+  const metrics = useQuery({
+    queryKey: ["metrics", id],
+    refetchInterval: SAMPLE_MS,
+    staleTime: 0,
+    gcTime: 0,
+    queryFn: async () => (await api.sandboxes.get(id)).metrics(),
+  });
   const now = metrics.data;
   useEffect(() => {
     if (!now) return;
     const { cpu_used_percent = 0, memory_bytes = 0, sent_bytes = 0, received_bytes = 0 } = now.host;
-    const sample = { at: Date.parse(now.at) / 1000, cpu: cpu_used_percent, memory: memory_bytes, sent: sent_bytes, received: received_bytes };
+    const sample = {
+      at: Date.parse(now.at) / 1000,
+      cpu: cpu_used_percent,
+      memory: memory_bytes,
+      sent: sent_bytes,
+      received: received_bytes,
+    };
     setSamples((all) => (all.at(-1)?.at === sample.at ? all : [...all, sample].slice(-SAMPLES_MAX)));
   }, [now]);
   const times = samples.map(({ at }) => at);
-  const rate = (field: "sent" | "received"): (number | null)[] => samples.map((sample, at) => {
-    const before = samples[at - 1];
-    return before && sample.at > before.at ? Math.max(0, (sample[field] - before[field]) / (sample.at - before.at)) : null;
-  });
+  const rate = (field: "sent" | "received"): (number | null)[] =>
+    samples.map((sample, at) => {
+      const before = samples[at - 1];
+      return before && sample.at > before.at
+        ? Math.max(0, (sample[field] - before[field]) / (sample.at - before.at))
+        : null;
+    });
   const percent = (value: number): string => `${value.toFixed(0)} %`;
   const perSecond = (value: number): string => `${bytes(value)}/s`;
   const guest = now?.guest;
@@ -43,17 +58,47 @@ export default function Metrics({ id }: { id: string }) {
       <Problem error={metrics.error} />
       <Suspense fallback={null}>
         <div className="grid">
-          <Card title="Processor"><Chart title="Processor use" times={times} values={[samples.map(({ cpu }) => cpu)]} series={[{ label: "CPU", colour: "--green", format: percent }]} /></Card>
-          <Card title="Memory on the host"><Chart title="Memory on the host" times={times} values={[samples.map(({ memory }) => memory)]} series={[{ label: "Memory", colour: "--blue", format: bytes }]} /></Card>
-          <Card title="Network"><Chart title="Network traffic" times={times} values={[rate("sent"), rate("received")]} series={[{ label: "Sent", colour: "--green", format: perSecond }, { label: "Received", colour: "--amber", format: perSecond }]} /></Card>
+          <Card title="Processor">
+            <Chart
+              title="Processor use"
+              times={times}
+              values={[samples.map(({ cpu }) => cpu)]}
+              series={[{ label: "CPU", colour: "--green", format: percent }]}
+            />
+          </Card>
+          <Card title="Memory on the host">
+            <Chart
+              title="Memory on the host"
+              times={times}
+              values={[samples.map(({ memory }) => memory)]}
+              series={[{ label: "Memory", colour: "--blue", format: bytes }]}
+            />
+          </Card>
+          <Card title="Network">
+            <Chart
+              title="Network traffic"
+              times={times}
+              values={[rate("sent"), rate("received")]}
+              series={[
+                { label: "Sent", colour: "--green", format: perSecond },
+                { label: "Received", colour: "--amber", format: perSecond },
+              ]}
+            />
+          </Card>
           <Card title="Inside the machine">
-            {guest ? <Fields of={[
-              ["Memory used", `${bytes(guest.memory_used_bytes)} of ${bytes(guest.memory_total_bytes)}`],
-              ["Disk used", `${bytes(guest.disk_used_bytes)} of ${bytes(guest.disk_total_bytes)}`],
-              ["Load", (guest.load_1m ?? 0).toFixed(2)],
-              ["Processes", String(guest.processes_running ?? 0)],
-              ["Refused connections", String(now?.egress_denied ?? 0)],
-            ]} /> : <p className="muted">The machine does not run.</p>}
+            {guest ? (
+              <Fields
+                of={[
+                  ["Memory used", `${bytes(guest.memory_used_bytes)} of ${bytes(guest.memory_total_bytes)}`],
+                  ["Disk used", `${bytes(guest.disk_used_bytes)} of ${bytes(guest.disk_total_bytes)}`],
+                  ["Load", (guest.load_1m ?? 0).toFixed(2)],
+                  ["Processes", String(guest.processes_running ?? 0)],
+                  ["Refused connections", String(now?.egress_denied ?? 0)],
+                ]}
+              />
+            ) : (
+              <p className="muted">The machine does not run.</p>
+            )}
           </Card>
         </div>
       </Suspense>

@@ -16,18 +16,42 @@ export function Summary({ info }: { info: SandboxInfo }) {
     <>
       <div className="grid">
         <Card title="Details">
-          <Fields of={[
-            ["Id", <span className="row"><span className="mono">{info.id}</span><CopyButton text={info.id} label="Copy id" /></span>],
-            ["Template", info.template],
-            ["Size", `${info.cpu} CPU · ${memory(info.memory_mb)}`],
-            ["Created", <span title={when(info.created_at)}>{ago(info.created_at)}</span>],
-            ["Started in", millis(info.boot_ms)],
-            ["Lifetime", info.persistent ? "Persistent; sleeps when idle" : info.expires_at ? `Ends ${ago(info.expires_at)}` : "–"],
-            ["Forked from", info.parent_id ? <Link className="link mono" to={`/sandboxes/${info.parent_id}`}>{info.parent_id}</Link> : "–"],
-            ["Isolation", [info.isolation, info.engine].filter(Boolean).join(" · ") || "–"],
-            ["Host", info.host ?? "–"],
-            ...metadata.map(([key, value]): [string, string] => [key, value]),
-          ]} />
+          <Fields
+            of={[
+              [
+                "Id",
+                <span className="row">
+                  <span className="mono">{info.id}</span>
+                  <CopyButton text={info.id} label="Copy id" />
+                </span>,
+              ],
+              ["Template", info.template],
+              ["Size", `${info.cpu} CPU · ${memory(info.memory_mb)}`],
+              ["Created", <span title={when(info.created_at)}>{ago(info.created_at)}</span>],
+              ["Started in", millis(info.boot_ms)],
+              [
+                "Lifetime",
+                info.persistent
+                  ? "Persistent; sleeps when idle"
+                  : info.expires_at
+                    ? `Ends ${ago(info.expires_at)}`
+                    : "–",
+              ],
+              [
+                "Forked from",
+                info.parent_id ? (
+                  <Link className="link mono" to={`/sandboxes/${info.parent_id}`}>
+                    {info.parent_id}
+                  </Link>
+                ) : (
+                  "–"
+                ),
+              ],
+              ["Isolation", [info.isolation, info.engine].filter(Boolean).join(" · ") || "–"],
+              ["Host", info.host ?? "–"],
+              ...metadata.map(([key, value]): [string, string] => [key, value]),
+            ]}
+          />
         </Card>
         <EventFeed sandbox={info.id} />
       </div>
@@ -44,16 +68,39 @@ async function* follow(id: string, signal: AbortSignal): AsyncGenerator<string> 
 }
 
 function Ports({ id }: { id: string }) {
-  const ports = useQuery({ queryKey: ["sandbox", id, "ports"], queryFn: async () => {
-    const sandbox = await api.sandboxes.get(id);
-    return (await sandbox.ports()).map((port) => ({ ...port, url: sandbox.previewUrl(port.port) }));
-  } });
+  const ports = useQuery({
+    queryKey: ["sandbox", id, "ports"],
+    queryFn: async () => {
+      const sandbox = await api.sandboxes.get(id);
+      return (await sandbox.ports()).map((port) => ({ ...port, url: sandbox.previewUrl(port.port) }));
+    },
+  });
   return (
-    <Card title="Ports" flush actions={<Button kind="ghost icon s" aria-label="Look for ports again" onClick={() => void ports.refetch()}><RefreshCw /></Button>}>
+    <Card
+      title="Ports"
+      flush
+      actions={
+        <Button kind="ghost icon s" aria-label="Look for ports again" onClick={() => void ports.refetch()}>
+          <RefreshCw />
+        </Button>
+      }
+    >
       <Problem error={ports.error} />
-      <Table head={["Port", "Address", "Preview"]} empty={<Empty title="No process listens on a port" />}
-        rows={(ports.data ?? []).map(({ port, address, url }) => ({ key: String(port), cells: [<b className="num">{port}</b>, <span className="mono muted">{address ?? ""}</span>,
-          <a className="link row" href={url} target="_blank" rel="noreferrer">{url}<ExternalLink size={13} /></a>] }))} />
+      <Table
+        head={["Port", "Address", "Preview"]}
+        empty={<Empty title="No process listens on a port" />}
+        rows={(ports.data ?? []).map(({ port, address, url }) => ({
+          key: String(port),
+          cells: [
+            <b className="num">{port}</b>,
+            <span className="mono muted">{address ?? ""}</span>,
+            <a className="link row" href={url} target="_blank" rel="noreferrer">
+              {url}
+              <ExternalLink size={13} />
+            </a>,
+          ],
+        }))}
+      />
     </Card>
   );
 }

@@ -19,8 +19,19 @@ export default function TerminalTab({ id }: { id: string }) {
   const allowed = can("sandboxes");
   useEffect(() => {
     if (!box.current || !allowed) return;
-    const screen = new Terminal({ fontFamily: getComputedStyle(box.current).getPropertyValue("--mono"), fontSize: 13, cursorBlink: true, scrollback: 10_000, screenReaderMode: false,
-      theme: { background: "#0f1412", foreground: "#e2e8e4", cursor: "#6fd0a3", selectionBackground: "#2c4a3d" } });
+    const screen = new Terminal({
+      fontFamily: getComputedStyle(box.current).getPropertyValue("--mono"),
+      fontSize: 13,
+      cursorBlink: true,
+      scrollback: 10_000,
+      screenReaderMode: false,
+      theme: {
+        background: "#0f1412",
+        foreground: "#e2e8e4",
+        cursor: "#6fd0a3",
+        selectionBackground: "#2c4a3d",
+      },
+    });
     const fit = new FitAddon();
     screen.loadAddon(fit);
     screen.open(box.current);
@@ -33,7 +44,9 @@ export default function TerminalTab({ id }: { id: string }) {
         if (left) return;
         const process = shells.get(id);
         connection = sandbox.terminal({
-          rows: screen.rows, cols: screen.cols, ...(process === undefined ? {} : { process }),
+          rows: screen.rows,
+          cols: screen.cols,
+          ...(process === undefined ? {} : { process }),
           onData: (bytes) => screen.write(bytes),
           onState: (next, reason) => {
             setState(next === "closed" ? (reason ?? "closed") : next);
@@ -63,11 +76,42 @@ export default function TerminalTab({ id }: { id: string }) {
       screen.dispose();
     };
   }, [id, round, allowed]);
-  if (!allowed) return <Card><Empty title="This key may only read">Sign in with a key of scope <code>sandboxes</code> to open a terminal.</Empty></Card>;
+  if (!allowed)
+    return (
+      <Card>
+        <Empty title="This key may only read">
+          Sign in with a key of scope <code>sandboxes</code> to open a terminal.
+        </Empty>
+      </Card>
+    );
   const over = state !== "open" && state !== "connecting";
   return (
-    <Card title={<span className="row">Shell <span className={`live ${state === "open" ? "" : "off"}`}><i aria-hidden />{state === "open" ? "connected" : state}</span></span>} flush
-      actions={over && <Button kind="s" onClick={() => { shells.delete(id); setState("connecting"); setRound(round + 1); }}>New shell</Button>}>
+    <Card
+      title={
+        <span className="row">
+          Shell{" "}
+          <span className={`live ${state === "open" ? "" : "off"}`}>
+            <i aria-hidden />
+            {state === "open" ? "connected" : state}
+          </span>
+        </span>
+      }
+      flush
+      actions={
+        over && (
+          <Button
+            kind="s"
+            onClick={() => {
+              shells.delete(id);
+              setState("connecting");
+              setRound(round + 1);
+            }}
+          >
+            New shell
+          </Button>
+        )
+      }
+    >
       <div className="screen" ref={box} data-state={state} />
     </Card>
   );

@@ -1,23 +1,60 @@
 /** Small parts that every page uses. */
 
 import { Check, Copy, Inbox, X } from "lucide-react";
-import { type ButtonHTMLAttributes, createContext, type ReactNode, useCallback, useContext, useState } from "react";
+import {
+  type ButtonHTMLAttributes,
+  createContext,
+  type ReactNode,
+  useCallback,
+  useContext,
+  useState,
+} from "react";
 import { Link } from "react-router";
 import { reasonOf } from "../api";
 import { words } from "../format";
 
 const COLOURS: Record<string, string> = {
-  running: "green", live: "green", ready: "green", active: "green", succeeded: "green", success: "green", ok: "green", verified: "green",
-  hibernated: "blue", paused: "blue", stopped: "", superseded: "", rolled_back: "", canceled: "", created: "",
-  creating: "amber", stopping: "amber", building: "amber", deploying: "amber", queued: "amber", provisioning: "amber", baking: "amber",
-  recovering: "amber", read_only: "amber", pending: "amber", deleting: "amber",
-  failed: "red", error: "red", unreachable: "red", timeout: "red",
+  running: "green",
+  live: "green",
+  ready: "green",
+  active: "green",
+  succeeded: "green",
+  success: "green",
+  ok: "green",
+  verified: "green",
+  hibernated: "blue",
+  paused: "blue",
+  stopped: "",
+  superseded: "",
+  rolled_back: "",
+  canceled: "",
+  created: "",
+  creating: "amber",
+  stopping: "amber",
+  building: "amber",
+  deploying: "amber",
+  queued: "amber",
+  provisioning: "amber",
+  baking: "amber",
+  recovering: "amber",
+  read_only: "amber",
+  pending: "amber",
+  deleting: "amber",
+  failed: "red",
+  error: "red",
+  unreachable: "red",
+  timeout: "red",
 };
 
 /** A state, by colour and by word. */
 export function Status({ value }: { value: string | undefined }) {
   const state = value ?? "unknown";
-  return <span className={`badge ${COLOURS[state] ?? ""}`}><i aria-hidden />{state === "hibernated" ? "sleeping" : words(state)}</span>;
+  return (
+    <span className={`badge ${COLOURS[state] ?? ""}`}>
+      <i aria-hidden />
+      {state === "hibernated" ? "sleeping" : words(state)}
+    </span>
+  );
 }
 
 type ButtonProps = ButtonHTMLAttributes<HTMLButtonElement> & { kind?: string };
@@ -26,28 +63,63 @@ export function Button({ kind = "", className = "", ...rest }: ButtonProps) {
   return <button type="button" className={`btn ${kind} ${className}`} {...rest} />;
 }
 
-export function Card({ title, actions, children, flush }: { title?: ReactNode; actions?: ReactNode; children: ReactNode; flush?: boolean }) {
+export function Card({
+  title,
+  actions,
+  children,
+  flush,
+}: {
+  title?: ReactNode;
+  actions?: ReactNode;
+  children: ReactNode;
+  flush?: boolean;
+}) {
   return (
     <section className="card">
-      {title && <header><h2 className="grow">{title}</h2>{actions}</header>}
+      {title && (
+        <header>
+          <h2 className="grow">{title}</h2>
+          {actions}
+        </header>
+      )}
       {flush ? children : <div className="body">{children}</div>}
     </section>
   );
 }
 
 export function Empty({ title, children }: { title: string; children?: ReactNode }) {
-  return <div className="empty"><Inbox aria-hidden /><b>{title}</b>{children}</div>;
+  return (
+    <div className="empty">
+      <Inbox aria-hidden />
+      <b>{title}</b>
+      {children}
+    </div>
+  );
 }
 
 export function Problem({ error }: { error: unknown }) {
-  return error ? <div className="notice" role="alert">{reasonOf(error)}</div> : null;
+  return error ? (
+    <div className="notice" role="alert">
+      {reasonOf(error)}
+    </div>
+  ) : null;
 }
 
 /** Something that is loaded: while it is not there, and when it could not be. */
-export function Loaded<T>({ query, children }: { query: { data: T | undefined; error: unknown; isPending: boolean }; children: (data: T) => ReactNode }) {
+export function Loaded<T>({
+  query,
+  children,
+}: {
+  query: { data: T | undefined; error: unknown; isPending: boolean };
+  children: (data: T) => ReactNode;
+}) {
   if (query.data !== undefined) return <>{children(query.data)}</>;
   if (query.error) return <Problem error={query.error} />;
-  return <div className="skeleton" aria-busy="true">Loading</div>;
+  return (
+    <div className="skeleton" aria-busy="true">
+      Loading
+    </div>
+  );
 }
 
 export function CopyButton({ text, label = "Copy" }: { text: string; label?: string }) {
@@ -57,43 +129,108 @@ export function CopyButton({ text, label = "Copy" }: { text: string; label?: str
     setDone(true);
     setTimeout(() => setDone(false), 1500);
   };
-  return <Button kind="ghost icon s" aria-label={label} title={label} onClick={() => void copy()}>{done ? <Check /> : <Copy />}</Button>;
+  return (
+    <Button kind="ghost icon s" aria-label={label} title={label} onClick={() => void copy()}>
+      {done ? <Check /> : <Copy />}
+    </Button>
+  );
 }
 
 export function Code({ text }: { text: string }) {
-  return <div className="code"><pre tabIndex={0}>{text}</pre><CopyButton text={text} /></div>;
+  return (
+    <div className="code">
+      <pre tabIndex={0}>{text}</pre>
+      <CopyButton text={text} />
+    </div>
+  );
 }
 
 export function Fields({ of }: { of: [string, ReactNode][] }) {
-  return <dl className="kv">{of.map(([name, value]) => [<dt key={`${name}-t`}>{name}</dt>, <dd key={name}>{value ?? "–"}</dd>])}</dl>;
+  return (
+    <dl className="kv">
+      {of.map(([name, value]) => [<dt key={`${name}-t`}>{name}</dt>, <dd key={name}>{value ?? "–"}</dd>])}
+    </dl>
+  );
 }
 
 export function Field({ label, hint, children }: { label: string; hint?: string; children: ReactNode }) {
-  return <label className="field"><span>{label}</span>{children}{hint && <small>{hint}</small>}</label>;
+  return (
+    <label className="field">
+      <span>{label}</span>
+      {children}
+      {hint && <small>{hint}</small>}
+    </label>
+  );
 }
 
-export function Table({ head, rows, empty }: { head: string[]; rows: { key: string; cells: ReactNode[] }[]; empty?: ReactNode }) {
+export function Table({
+  head,
+  rows,
+  empty,
+}: {
+  head: string[];
+  rows: { key: string; cells: ReactNode[] }[];
+  empty?: ReactNode;
+}) {
   if (!rows.length && empty) return <>{empty}</>;
   return (
     <div className="table-scroll">
       <table>
-        <thead><tr>{head.map((name, at) => <th key={name || at} scope="col">{name || <span className="visually-hidden">Actions</span>}</th>)}</tr></thead>
-        <tbody>{rows.map(({ key, cells }) => <tr key={key}>{cells.map((cell, at) => <td key={at} className={at === cells.length - 1 && !head[at] ? "end" : ""}>{cell}</td>)}</tr>)}</tbody>
+        <thead>
+          <tr>
+            {head.map((name, at) => (
+              <th key={name || at} scope="col">
+                {name || <span className="visually-hidden">Actions</span>}
+              </th>
+            ))}
+          </tr>
+        </thead>
+        <tbody>
+          {rows.map(({ key, cells }) => (
+            <tr key={key}>
+              {cells.map((cell, at) => (
+                <td key={at} className={at === cells.length - 1 && !head[at] ? "end" : ""}>
+                  {cell}
+                </td>
+              ))}
+            </tr>
+          ))}
+        </tbody>
       </table>
     </div>
   );
 }
 
 export function PageHead({ title, children }: { title: ReactNode; children?: ReactNode }) {
-  return <div className="head"><h1 className="grow cut">{title}</h1>{children}</div>;
+  return (
+    <div className="head">
+      <h1 className="grow cut">{title}</h1>
+      {children}
+    </div>
+  );
 }
 
 /** Tabs that are links, so that each has an address. */
-export function TabLinks({ base, tabs, current }: { base: string; tabs: [string, string][]; current: string }) {
+export function TabLinks({
+  base,
+  tabs,
+  current,
+}: {
+  base: string;
+  tabs: [string, string][];
+  current: string;
+}) {
   return (
     <nav className="tabs" aria-label="Sections">
       {tabs.map(([key, label]) => (
-        <Link key={key} to={key ? `${base}/${key}` : base} className={`tab ${key === current ? "active" : ""}`} aria-current={key === current ? "page" : undefined}>{label}</Link>
+        <Link
+          key={key}
+          to={key ? `${base}/${key}` : base}
+          className={`tab ${key === current ? "active" : ""}`}
+          aria-current={key === current ? "page" : undefined}
+        >
+          {label}
+        </Link>
       ))}
     </nav>
   );
@@ -120,7 +257,13 @@ export function Toasts({ children }: { children: ReactNode }) {
         {toasts.map((toast) => (
           <div key={toast.id} className={`toast ${toast.bad ? "bad" : ""}`}>
             <span className="grow">{toast.text}</span>
-            <Button kind="ghost icon s" aria-label="Dismiss" onClick={() => setToasts((all) => all.filter(({ id }) => id !== toast.id))}><X /></Button>
+            <Button
+              kind="ghost icon s"
+              aria-label="Dismiss"
+              onClick={() => setToasts((all) => all.filter(({ id }) => id !== toast.id))}
+            >
+              <X />
+            </Button>
           </div>
         ))}
       </div>
@@ -131,14 +274,17 @@ export function Toasts({ children }: { children: ReactNode }) {
 /** Does something and tells how it went. Resolves to whether it worked. */
 export function useAct(): (work: () => Promise<unknown>, done?: string) => Promise<boolean> {
   const toast = useContext(ToastContext);
-  return useCallback(async (work, done) => {
-    try {
-      await work();
-      if (done) toast(done);
-      return true;
-    } catch (error) {
-      toast(reasonOf(error), true);
-      return false;
-    }
-  }, [toast]);
+  return useCallback(
+    async (work, done) => {
+      try {
+        await work();
+        if (done) toast(done);
+        return true;
+      } catch (error) {
+        toast(reasonOf(error), true);
+        return false;
+      }
+    },
+    [toast],
+  );
 }

@@ -30,8 +30,20 @@ function languageOf(path: string): Extension {
 }
 
 /** `path` decides the language; a new one is a new document. */
-export default function Editor({ path, text, label, readOnly, onChange, onSubmit }: {
-  path: string; text: string; label: string; readOnly?: boolean; onChange?: (text: string) => void; onSubmit?: () => void;
+export default function Editor({
+  path,
+  text,
+  label,
+  readOnly,
+  onChange,
+  onSubmit,
+}: {
+  path: string;
+  text: string;
+  label: string;
+  readOnly?: boolean;
+  onChange?: (text: string) => void;
+  onSubmit?: () => void;
 }) {
   const box = useRef<HTMLDivElement>(null);
   const calls = useRef({ onChange, onSubmit });
@@ -45,9 +57,21 @@ export default function Editor({ path, text, label, readOnly, onChange, onSubmit
         doc: text,
         extensions: [
           keymap.of([submit, ...defaultKeymap, ...historyKeymap, ...searchKeymap, indentWithTab]),
-          lineNumbers(), history(), drawSelection(), highlightActiveLine(), bracketMatching(), closeBrackets(), autocompletion(), highlightSelectionMatches(),
-          syntaxHighlighting(COLOURS), languageOf(path), EditorState.readOnly.of(readOnly ?? false), EditorView.contentAttributes.of({ "aria-label": label }),
-          EditorView.updateListener.of((update) => update.docChanged && calls.current.onChange?.(update.state.doc.toString())),
+          lineNumbers(),
+          history(),
+          drawSelection(),
+          highlightActiveLine(),
+          bracketMatching(),
+          closeBrackets(),
+          autocompletion(),
+          highlightSelectionMatches(),
+          syntaxHighlighting(COLOURS),
+          languageOf(path),
+          EditorState.readOnly.of(readOnly ?? false),
+          EditorView.contentAttributes.of({ "aria-label": label }),
+          EditorView.updateListener.of(
+            (update) => update.docChanged && calls.current.onChange?.(update.state.doc.toString()),
+          ),
         ],
       }),
     });

@@ -7,7 +7,15 @@ import { reasonOf } from "../api";
 const LINES_MAX = 2_000;
 const FLUSH_MS = 120;
 
-export function LogView({ source, id, onEnd }: { source: (signal: AbortSignal) => AsyncGenerator<string>; id: string; onEnd?: () => void }) {
+export function LogView({
+  source,
+  id,
+  onEnd,
+}: {
+  source: (signal: AbortSignal) => AsyncGenerator<string>;
+  id: string;
+  onEnd?: () => void;
+}) {
   const [lines, setLines] = useState<string[]>([]);
   const [problem, setProblem] = useState<string>();
   const box = useRef<HTMLDivElement>(null);

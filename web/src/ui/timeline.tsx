@@ -11,10 +11,23 @@ export interface Point {
 const WIDTH = 1000;
 const EDGE = 24;
 
-export function Timeline({ points, periods = [], picked, onPick, onTime }: {
-  points: Point[]; periods?: { from: string; to: string }[]; picked?: string | undefined; onPick?: (key: string) => void; onTime?: (at: Date) => void;
+export function Timeline({
+  points,
+  periods = [],
+  picked,
+  onPick,
+  onTime,
+}: {
+  points: Point[];
+  periods?: { from: string; to: string }[];
+  picked?: string | undefined;
+  onPick?: (key: string) => void;
+  onTime?: (at: Date) => void;
 }) {
-  const times = [...points.map(({ at }) => Date.parse(at)), ...periods.flatMap(({ from, to }) => [Date.parse(from), Date.parse(to)])].filter(Number.isFinite);
+  const times = [
+    ...points.map(({ at }) => Date.parse(at)),
+    ...periods.flatMap(({ from, to }) => [Date.parse(from), Date.parse(to)]),
+  ].filter(Number.isFinite);
   if (!times.length) return null;
   const [first, last] = [Math.min(...times), Math.max(...times)];
   const length = Math.max(last - first, 1);
@@ -26,17 +39,61 @@ export function Timeline({ points, periods = [], picked, onPick, onTime }: {
   };
   return (
     <div className="timeline">
-      <svg viewBox={`0 0 ${WIDTH} 74`} preserveAspectRatio="none" onClick={clicked} style={{ cursor: onTime ? "crosshair" : "default" }} role="img" aria-label={`From ${when(new Date(first).toISOString())} to ${when(new Date(last).toISOString())}`}>
+      <svg
+        viewBox={`0 0 ${WIDTH} 74`}
+        preserveAspectRatio="none"
+        onClick={clicked}
+        style={{ cursor: onTime ? "crosshair" : "default" }}
+        role="img"
+        aria-label={`From ${when(new Date(first).toISOString())} to ${when(new Date(last).toISOString())}`}
+      >
         <line x1={EDGE} x2={WIDTH - EDGE} y1={36} y2={36} stroke="var(--border-strong)" strokeWidth={2} />
-        {periods.map(({ from, to }) => <rect key={from} x={x(Date.parse(from))} y={31} width={Math.max(x(Date.parse(to)) - x(Date.parse(from)), 3)} height={10} rx={4} fill="var(--accent)" opacity={0.45} />)}
+        {periods.map(({ from, to }) => (
+          <rect
+            key={from}
+            x={x(Date.parse(from))}
+            y={31}
+            width={Math.max(x(Date.parse(to)) - x(Date.parse(from)), 3)}
+            height={10}
+            rx={4}
+            fill="var(--accent)"
+            opacity={0.45}
+          />
+        ))}
         {points.map((point) => (
-          <circle key={point.key} cx={x(Date.parse(point.at))} cy={36} r={7} fill="var(--accent)" stroke="var(--surface)" strokeWidth={2} style={{ cursor: onPick ? "pointer" : "default" }} onClick={(event) => { event.stopPropagation(); onPick?.(point.key); }}>
+          <circle
+            key={point.key}
+            cx={x(Date.parse(point.at))}
+            cy={36}
+            r={7}
+            fill="var(--accent)"
+            stroke="var(--surface)"
+            strokeWidth={2}
+            style={{ cursor: onPick ? "pointer" : "default" }}
+            onClick={(event) => {
+              event.stopPropagation();
+              onPick?.(point.key);
+            }}
+          >
             <title>{`${point.label} · ${when(point.at)}`}</title>
           </circle>
         ))}
-        {picked && <line x1={x(Date.parse(picked))} x2={x(Date.parse(picked))} y1={12} y2={60} stroke="var(--text)" strokeWidth={2} strokeDasharray="4 3" />}
+        {picked && (
+          <line
+            x1={x(Date.parse(picked))}
+            x2={x(Date.parse(picked))}
+            y1={12}
+            y2={60}
+            stroke="var(--text)"
+            strokeWidth={2}
+            strokeDasharray="4 3"
+          />
+        )}
       </svg>
-      <div className="row faint"><span className="grow">{when(new Date(first).toISOString())}</span><span>{when(new Date(last).toISOString())}</span></div>
+      <div className="row faint">
+        <span className="grow">{when(new Date(first).toISOString())}</span>
+        <span>{when(new Date(last).toISOString())}</span>
+      </div>
     </div>
   );
 }

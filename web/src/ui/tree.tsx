@@ -25,7 +25,8 @@ const GAP_Y = 14;
 export function familyOf(items: TreeItem[], current: string): TreeItem[] {
   const byId = new Map(items.map((item) => [item.id, item]));
   for (const { parent } of items) {
-    if (parent && !byId.has(parent)) byId.set(parent, { id: parent, label: parent.slice(0, 13), note: "deleted", gone: true });
+    if (parent && !byId.has(parent))
+      byId.set(parent, { id: parent, label: parent.slice(0, 13), note: "deleted", gone: true });
   }
   let root = byId.get(current);
   while (root?.parent && byId.has(root.parent)) root = byId.get(root.parent);
@@ -39,7 +40,10 @@ export function Tree({ items, current }: { items: TreeItem[]; current: string })
   const navigate = useNavigate();
   const root = items[0];
   if (!root) return null;
-  const nodeOf = (item: TreeItem): Node => ({ ...item, children: items.filter((other) => other.parent === item.id).map(nodeOf) });
+  const nodeOf = (item: TreeItem): Node => ({
+    ...item,
+    children: items.filter((other) => other.parent === item.id).map(nodeOf),
+  });
   const laid = tree<Node>().nodeSize([HEIGHT + GAP_Y, WIDTH + GAP_X])(hierarchy(nodeOf(root)));
   const nodes = laid.descendants();
   const top = Math.min(...nodes.map(({ x }) => x));
@@ -47,21 +51,44 @@ export function Tree({ items, current }: { items: TreeItem[]; current: string })
   const width = Math.max(...nodes.map(({ y }) => y)) + WIDTH + 4;
   return (
     <div className="tree" tabIndex={0} role="group" aria-label="Tree of copies">
-      <svg width={width} height={height} viewBox={`-2 ${top - HEIGHT / 2 - 2} ${width} ${height}`} role="tree">
+      <svg
+        width={width}
+        height={height}
+        viewBox={`-2 ${top - HEIGHT / 2 - 2} ${width} ${height}`}
+        role="tree"
+      >
         {laid.links().map(({ source, target }) => {
           const [from, to, middle] = [source.y + WIDTH, target.y, (source.y + WIDTH + target.y) / 2];
-          return <path key={target.data.id} className="edge" d={`M${from},${source.x} C${middle},${source.x} ${middle},${target.x} ${to},${target.x}`} />;
+          return (
+            <path
+              key={target.data.id}
+              className="edge"
+              d={`M${from},${source.x} C${middle},${source.x} ${middle},${target.x} ${to},${target.x}`}
+            />
+          );
         })}
         {nodes.map(({ x, y, data }) => {
           const isCurrent = data.id === current;
           const open = (): void => void (data.href && navigate(data.href));
           return (
-            <g key={data.id} className={`node ${isCurrent ? "current" : ""} ${data.gone ? "gone" : ""}`} transform={`translate(${y},${x - HEIGHT / 2})`}
-              role="treeitem" aria-label={`${data.label}, ${data.note}`} aria-selected={isCurrent} tabIndex={data.href ? 0 : -1} style={{ cursor: data.href ? "pointer" : "default" }}
-              onClick={open} onKeyDown={(event) => event.key === "Enter" && open()}>
+            <g
+              key={data.id}
+              className={`node ${isCurrent ? "current" : ""} ${data.gone ? "gone" : ""}`}
+              transform={`translate(${y},${x - HEIGHT / 2})`}
+              role="treeitem"
+              aria-selected={isCurrent}
+              tabIndex={data.href ? 0 : -1}
+              style={{ cursor: data.href ? "pointer" : "default" }}
+              onClick={open}
+              onKeyDown={(event) => event.key === "Enter" && open()}
+            >
               <rect width={WIDTH} height={HEIGHT} rx={9} />
-              <text x={12} y={20}>{data.label}</text>
-              <text x={12} y={36} className="sub">{data.note}</text>
+              <text x={12} y={20}>
+                {data.label}
+              </text>
+              <text x={12} y={36} className="sub">
+                {data.note}
+              </text>
             </g>
           );
         })}

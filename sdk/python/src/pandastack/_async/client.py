@@ -141,7 +141,8 @@ class AsyncPandaStack:
     async def events(self, tail: Optional[int] = None) -> List[SandboxEvent]:
         """What happened to the workspace's sandboxes, oldest first; with ``tail`` only the last so many."""
         query = {} if tail is None else {"tail": str(tail)}
-        return cast("List[SandboxEvent]", (await self._transport.send(_wire.get("/events", query))).records("events"))
+        answer = await self._transport.send(_wire.get("/events", query))
+        return cast("List[SandboxEvent]", answer.records("events"))
 
     async def hosts(self) -> List[Dict[str, Any]]:
         """The installation's hosts. Needs an admin key."""

@@ -142,7 +142,8 @@ class PandaStack:
     def events(self, tail: Optional[int] = None) -> List[SandboxEvent]:
         """What happened to the workspace's sandboxes, oldest first; with ``tail`` only the last so many."""
         query = {} if tail is None else {"tail": str(tail)}
-        return cast("List[SandboxEvent]", (self._transport.send(_wire.get("/events", query))).records("events"))
+        answer = self._transport.send(_wire.get("/events", query))
+        return cast("List[SandboxEvent]", answer.records("events"))
 
     def hosts(self) -> List[Dict[str, Any]]:
         """The installation's hosts. Needs an admin key."""
