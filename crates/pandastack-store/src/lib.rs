@@ -17,6 +17,7 @@
 
 pub mod apps;
 pub mod clock;
+pub mod console;
 pub mod databases;
 mod error;
 mod failure;
@@ -292,6 +293,7 @@ pub trait Store:
     + replicas::ReplicaStore
     + quotas::QuotaStore
     + workspaces::WorkspaceStore
+    + console::ConsoleStore
 {
     /// Waits until everything committed so far survives power loss.
     async fn sync(&self) -> Result<()>;

@@ -81,9 +81,14 @@ export class TemplatesAPI {
   }
 
   /** Stream the lines of a build's log until the build ends. With `follow: false`, return the lines so far. */
-  async *buildLogs(id: string, options: { follow?: boolean } = {}): AsyncGenerator<string> {
+  async *buildLogs(
+    id: string,
+    options: { follow?: boolean; signal?: AbortSignal } = {},
+  ): AsyncGenerator<string> {
     const query: Record<string, string> = options.follow === false ? {} : { follow: "1" };
-    const call = { ...get(`/templates/builds/${segment(id, "build id")}/logs`, query), accept: "text/event-stream" };
+    const { signal } = options;
+    const path = `/templates/builds/${segment(id, "build id")}/logs`;
+    const call = { ...get(path, query), accept: "text/event-stream", signal };
     const stream = await this.#transport.openStream(call, STREAM_IDLE_MS_MAX);
     for await (const event of serverEvents(stream)) {
       if (event.name === "done") return;

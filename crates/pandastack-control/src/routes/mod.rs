@@ -36,6 +36,7 @@ use pandastack_types::{Error, ErrorCode};
 
 use crate::audit::audited;
 use crate::auth::authenticate;
+use crate::console;
 use crate::idempotency::once;
 use crate::metrics::counted;
 use crate::replicas::to_leader;
@@ -51,6 +52,8 @@ pub(crate) fn public(services: Arc<Services>) -> Router {
         .layer(from_fn_with_state(Arc::clone(&services.keys), authenticate));
     let router = Router::new()
         .nest("/v1", v1)
+        .merge(console::routes::open())
+        .merge(pandastack_console::router())
         .merge(pandastack_apps::hooks::routes(&services.apps))
         .merge(pandastack_databases::routes::broker(&services.databases))
         .route("/healthz", get(health::healthz))
@@ -184,6 +187,8 @@ fn repeatable(services: &Arc<Services>) -> Router<ServerState> {
         .route("/me/workspace", get(workspace::get).merge(patch(workspace::change)))
         .route("/me/tokens", get(tokens::list).merge(post(tokens::create)))
         .route("/me/tokens/{prefix}", delete(tokens::delete))
+        .merge(console::routes::routes())
+        .route("/events", get(console::events::events))
         .route("/hosts", get(hosts::list))
         .route("/usage", get(observe::usage))
         .route("/audit", get(observe::audit))

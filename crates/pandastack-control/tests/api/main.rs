@@ -5,6 +5,7 @@
 
 mod apps;
 mod data_path;
+mod console;
 mod databases;
 mod fake_agent;
 mod forks;

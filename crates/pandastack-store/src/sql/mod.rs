@@ -11,6 +11,7 @@
 //! | survives power loss | when the log is synced, see [`Durability`](super::Durability) | when it is committed, always |
 
 mod apps;
+mod console;
 mod databases;
 mod functions;
 mod history;

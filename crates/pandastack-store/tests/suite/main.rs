@@ -83,6 +83,7 @@ async fn run_all<S: Store, F: Future<Output = S>>(open: impl Fn() -> F) {
         workspaces::tokens_have_a_quota_and_a_last_one,
         workspaces::quotas_are_kept_and_count_what_is_there,
         workspaces::settings_of_a_workspace_are_its_own,
+        workspaces::console_sessions_are_found_by_hash_and_end,
         workspaces::audit_entries_are_kept_in_order,
         workspaces::usage_is_summed_by_period_and_sandbox,
         apps::apps_are_found_by_id_and_name,
