@@ -22,6 +22,7 @@ use pandastack_rest::Admission;
 use pandastack_sandboxes::hosts::Hosts;
 use pandastack_sandboxes::{Sandboxes, reaper};
 use pandastack_scheduler::Scheduler;
+use pandastack_templates::Templates;
 use pandastack_store::clock::now;
 use pandastack_store::databases::{DatabaseState, DatabaseStore};
 use pandastack_store::replicas::Session;
@@ -293,6 +294,7 @@ fn leader_tasks(services: &Arc<Services>) -> Vec<LeaderTask> {
         task(services, |services| {
             pandastack_databases::backups::keeper::run(Arc::clone(&services.databases))
         }),
+        task(services, |services| pandastack_templates::runner::run(Arc::clone(&services.templates))),
         task(services, |services| deployer::run(Arc::clone(&services.apps))),
         task(services, |services| reporter::run(Arc::clone(&services.apps))),
         task(services, |services| poller::run(Arc::clone(&services.apps))),
@@ -338,8 +340,10 @@ fn new_services(
         Scheduler::new(Arc::clone(&sandboxes), Arc::clone(&webhooks), Arc::new(targets), instance);
     let attached = Arc::new(AppDatabases(Arc::clone(&databases)));
     let apps = Apps::new(Arc::clone(&sandboxes), Arc::clone(&webhooks), attached);
+    let templates = Arc::new(Templates::new(Arc::clone(&sandboxes)));
     Services {
         sandboxes,
+        templates,
         databases,
         keys,
         metrics: Arc::default(),

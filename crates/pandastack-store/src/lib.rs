@@ -27,6 +27,7 @@ pub mod record;
 pub mod replicas;
 pub mod schedules;
 pub mod sql;
+pub mod templates;
 pub mod volumes;
 pub mod workspaces;
 pub mod write_behind;
@@ -290,6 +291,7 @@ pub trait Store:
     + replicas::ReplicaStore
     + quotas::QuotaStore
     + workspaces::WorkspaceStore
+    + templates::TemplateStore
 {
     /// Waits until everything committed so far survives power loss.
     async fn sync(&self) -> Result<()>;
