@@ -29,6 +29,7 @@ pub mod record;
 pub mod replicas;
 pub mod schedules;
 pub mod sql;
+pub mod templates;
 pub mod volumes;
 pub mod workspaces;
 pub mod write_behind;
@@ -294,6 +295,7 @@ pub trait Store:
     + quotas::QuotaStore
     + workspaces::WorkspaceStore
     + console::ConsoleStore
+    + templates::TemplateStore
 {
     /// Waits until everything committed so far survives power loss.
     async fn sync(&self) -> Result<()>;

@@ -105,7 +105,7 @@ export {
   type DatabaseRows,
   type DatabaseStats,
 } from "./databases.js";
-export { SnapshotsAPI, TemplatesAPI, TokensAPI } from "./resources.js";
+export { type BuildTemplateOptions, SnapshotsAPI, TemplatesAPI, TokensAPI } from "./resources.js";
 export { VolumesAPI } from "./volumes.js";
 export type { CreateRetryEvent } from "./retry.js";
 export { Sandbox } from "./sandbox.js";

@@ -29,6 +29,8 @@ mod schedule_runs;
 mod schedules;
 mod snapshots;
 mod sqlite;
+mod template_layers;
+mod templates;
 mod tokens;
 mod volumes;
 mod workspaces;

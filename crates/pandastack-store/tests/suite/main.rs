@@ -10,6 +10,7 @@ mod postgres;
 mod postgres_server;
 mod sandboxes;
 mod sqlite;
+mod templates;
 mod trees;
 mod volumes;
 mod workspaces;
@@ -96,6 +97,9 @@ async fn run_all<S: Store, F: Future<Output = S>>(open: impl Fn() -> F) {
         apps::repositories_have_a_quota,
         volumes::a_volume_has_one_writer_or_readers,
         volumes::a_volume_is_deleted_in_two_steps,
+        templates::a_build_becomes_what_its_tags_mean,
+        templates::builds_have_a_quota_and_a_log,
+        templates::layers_belong_to_a_workspace,
         functions::functions_are_found_by_id_and_name_and_their_changes_counted,
         functions::calls_are_due_in_order_and_without_those_of_full_functions,
         functions::dead_letters_are_found_and_used_time_is_summed,
