@@ -139,13 +139,13 @@ class AsyncPandaStack:
         return cast("List[AuditEntry]", answer.records("entries"))
 
     async def events(self, tail: Optional[int] = None) -> List[SandboxEvent]:
-        """What happened to the workspace's sandboxes, oldest first; with ``tail`` only the last so many."""
+        """List events of the workspace's sandboxes, oldest first. With ``tail``, only the last that many."""
         query = {} if tail is None else {"tail": str(tail)}
         answer = await self._transport.send(_wire.get("/events", query))
         return cast("List[SandboxEvent]", answer.records("events"))
 
     async def hosts(self) -> List[Dict[str, Any]]:
-        """The installation's hosts. Needs an admin key."""
+        """List the installation's hosts. Requires an admin key."""
         return (await self._transport.send(_wire.get("/hosts"))).records("items")
 
     async def quota(self) -> Dict[str, Any]:

@@ -140,13 +140,13 @@ class PandaStack:
         return cast("List[AuditEntry]", answer.records("entries"))
 
     def events(self, tail: Optional[int] = None) -> List[SandboxEvent]:
-        """What happened to the workspace's sandboxes, oldest first; with ``tail`` only the last so many."""
+        """List events of the workspace's sandboxes, oldest first. With ``tail``, only the last that many."""
         query = {} if tail is None else {"tail": str(tail)}
         answer = self._transport.send(_wire.get("/events", query))
         return cast("List[SandboxEvent]", answer.records("events"))
 
     def hosts(self) -> List[Dict[str, Any]]:
-        """The installation's hosts. Needs an admin key."""
+        """List the installation's hosts. Requires an admin key."""
         return (self._transport.send(_wire.get("/hosts"))).records("items")
 
     def quota(self) -> Dict[str, Any]:
