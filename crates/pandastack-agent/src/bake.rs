@@ -241,6 +241,8 @@ async fn settle_and_save(
         id: pandastack_types::SandboxId::random(),
         incarnation: 0,
         env: Default::default(),
+        user: None,
+        cwd: None,
         idle_timeout_seconds: None,
         network: NetworkPolicy::all(),
         volumes: volumes.clone(),

@@ -28,6 +28,8 @@ pub(crate) fn identity(record: &SandboxRecord, reset_outbound_tcp: bool) -> Iden
         machine_id: Some(blake3::hash(id.as_bytes()).to_hex()[..32].to_owned()),
         token: None,
         env: record.spec.env.iter().map(|(k, v)| (k.clone(), Secret::from(v.clone()))).collect(),
+        user: record.spec.user.clone(),
+        cwd: record.spec.cwd.clone(),
         dns: vec![pandastack_net::GUEST_DNS.to_string()],
         reset_outbound_tcp,
         // One that wakes or goes back keeps its own; a new one has a copy of another's.

@@ -189,6 +189,8 @@ pub(crate) mod tests {
             id: SandboxId::random(),
             incarnation: 1,
             env: BTreeMap::new(),
+            user: None,
+            cwd: None,
             idle_timeout_seconds: None,
             network: Default::default(),
             volumes: Vec::new(),

@@ -106,6 +106,10 @@ impl Templates {
             started_at: Timestamp::now(),
             ended_at: None,
             log: Vec::new(),
+            tags: Vec::new(),
+            cached_steps: None,
+            steps: None,
+            failure: None,
         });
         let entry = Entry { build: build.clone(), outcome: outcome.clone(), used: Instant::now() };
         entries.insert(name, entry);

@@ -73,6 +73,8 @@ impl Baked {
             id,
             incarnation: 0,
             env,
+            user: None,
+            cwd: None,
             idle_timeout_seconds: None,
             network: Default::default(),
             volumes: Vec::new(),

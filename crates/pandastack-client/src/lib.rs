@@ -26,6 +26,7 @@ mod observe;
 mod processes;
 mod sandboxes;
 mod schedules;
+mod template_builds;
 mod trees;
 mod tunnel;
 mod volumes;

@@ -29,7 +29,7 @@ use subtle::ConstantTimeEq;
 
 use crate::rate::{KeyFailures, Rates};
 use crate::replicas::PASSED_ON_FOR;
-use crate::{scope, signed_url};
+use crate::{console, scope, signed_url};
 
 const KEY_START: &str = "pds_";
 const KEY_RANDOM_BYTES: usize = 16;
@@ -130,6 +130,7 @@ pub(crate) async fn authenticate(
     mut request: Request,
     next: Next,
 ) -> ApiResult<Response> {
+    let mut by_session = false;
     let caller = match (request.extensions().get::<OnBehalf>(), signed_url::presented(&request)) {
         (Some(OnBehalf(sandbox)), _) => keys.holder(sandbox).await?,
         (None, Some(signed)) => {
@@ -138,16 +139,23 @@ pub(crate) async fn authenticate(
             let checked = signed.check(keys.store.as_ref(), &keys.link).await;
             checked.inspect_err(|_| keys.note_wrong(from))?
         }
-        (None, None) => {
-            let missing = "the request has no API key; send `Authorization: Bearer pds_...`";
-            let secret = presented(&request).ok_or_else(|| unauthorized(missing))?;
-            keys.check_from(address_of(&request), &secret).await?
-        }
+        (None, None) => match (presented(&request), console::presented(request.headers())) {
+            (Some(secret), _) => keys.check_from(address_of(&request), &secret).await?,
+            (None, Some(secret)) => {
+                by_session = true;
+                console::caller(keys.store.as_ref(), &keys, request.headers(), secret).await?
+            }
+            (None, None) => {
+                let missing = "the request has no API key; send `Authorization: Bearer pds_...`";
+                return Err(unauthorized(missing).into());
+            }
+        },
     };
     keys.rates.admit(&caller.workspace, Instant::now())?;
     caller.require(scope::needed(request.method(), request.uri().path(), request.headers()))?;
     request.extensions_mut().insert(caller);
-    Ok(next.run(request).await)
+    let response = next.run(request).await;
+    Ok(if by_session { console::protect(response) } else { response })
 }
 
 /// The key in the header, else in the query.
@@ -161,7 +169,7 @@ fn presented(request: &Request) -> Option<String> {
 }
 
 /// Where a request comes from. One that another replica passed on says so; only those come without a client's connection.
-fn address_of(request: &Request) -> Option<IpAddr> {
+pub(crate) fn address_of(request: &Request) -> Option<IpAddr> {
     let client = request.extensions().get::<pandastack_edge::Client>().map(|client| client.address);
     client.or_else(|| request.headers().get(PASSED_ON_FOR)?.to_str().ok()?.parse().ok())
 }
@@ -215,7 +223,7 @@ impl Keys {
 
     /// Checks a key, unless too many that were not good came from that address. A key that was good lately is always looked
     /// at: whoever shares an address with somebody who guesses must not be shut out.
-    async fn check_from(&self, address: Option<IpAddr>, secret: &str) -> Result<Caller> {
+    pub(crate) async fn check_from(&self, address: Option<IpAddr>, secret: &str) -> Result<Caller> {
         if !self.cache.was_good(&hash(secret)) {
             self.failures.admit(address, Instant::now())?;
         }
@@ -240,12 +248,29 @@ impl Keys {
         if !matches || token.expires_at.is_some_and(|end| at >= end) {
             return Err(refused());
         }
-        let TokenRecord { workspace, prefix, label, scope, expires_at, .. } = token;
-        self.rates.learn(&workspace, self.store.quota(&workspace).await?.requests_per_second);
-        let caller = Caller { workspace, prefix, label, scope };
+        let expires_at = token.expires_at;
+        let caller = self.caller(token, at).await?;
         self.cache.remember(given, &caller, expires_at);
-        self.cache.touch(&caller.prefix, at);
         Ok(caller)
+    }
+
+    /// Who uses a key that was checked before, by its public part. `None` if it was deleted or has expired.
+    pub(crate) async fn caller_of(&self, prefix: &str) -> Result<Option<Caller>> {
+        let at = now();
+        match self.store.token(prefix).await? {
+            Some(token) if token.expires_at.is_none_or(|end| at < end) => {
+                Ok(Some(self.caller(token, at).await?))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// The caller of a good key, which counts as used.
+    async fn caller(&self, token: TokenRecord, at: Timestamp) -> Result<Caller> {
+        let TokenRecord { workspace, prefix, label, scope, .. } = token;
+        self.rates.learn(&workspace, self.store.quota(&workspace).await?.requests_per_second);
+        self.cache.touch(&prefix, at);
+        Ok(Caller { workspace, prefix, label, scope })
     }
 }
 

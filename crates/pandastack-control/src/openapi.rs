@@ -9,10 +9,11 @@ use pandastack_scheduler::routes as schedules;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::{Modify, OpenApi};
 
+use crate::console::{events as workspace_events, routes as sessions};
 use crate::routes::volumes;
 use crate::routes::{
     data, events, files, fork, health, hosts, lifecycle, network, observe, preview, processes, quota, run,
-    sandboxes, snapshots, sockets, templates, tokens, workspace,
+    sandboxes, snapshots, sockets, tokens, workspace,
 };
 
 #[derive(OpenApi)]
@@ -39,12 +40,19 @@ use crate::routes::{
         lifecycle::change, lifecycle::keep_awake,
         snapshots::create, snapshots::list, snapshots::get, snapshots::delete, snapshots::rollback,
         fork::fork, fork::fork_tree, fork::lineage, fork::promote,
-        templates::list, templates::get, templates::bake, templates::builds, templates::build,
-        templates::build_logs,
+        pandastack_templates::routes::list, pandastack_templates::routes::describe,
+        pandastack_templates::routes::remove, pandastack_templates::routes::publish,
+        pandastack_templates::routes::tags, pandastack_templates::routes::set_tag,
+        pandastack_templates::routes::delete_tag, pandastack_templates::catalogue::bake,
+        pandastack_templates::build_routes::create, pandastack_templates::build_routes::add_files,
+        pandastack_templates::build_routes::start, pandastack_templates::build_routes::cancel,
+        pandastack_templates::build_routes::list, pandastack_templates::build_routes::describe,
+        pandastack_templates::build_routes::logs,
         volumes::create, volumes::list, volumes::get_one, volumes::change, volumes::grow, volumes::clone_volume,
         volumes::snapshot, volumes::delete_one,
         tokens::me, tokens::list, tokens::create, tokens::delete, quota::get, quota::set, workspace::get,
         workspace::change, hosts::list,
+        sessions::sign_in, sessions::sign_out, sessions::list, sessions::revoke, workspace_events::events,
         observe::usage, observe::audit,
         functions::create, functions::list, functions::describe, functions::patch, functions::remove,
         deploy_routes::deploy, deploy_routes::versions, deploy_routes::deploy_log, deploy_routes::rollback,

@@ -6,7 +6,7 @@ use http::{HeaderMap, Method, header};
 use pandastack_types::api::Scope;
 
 /// Routes about the installation and its keys, below `/v1`.
-const ADMIN_ROUTES: [&str; 3] = ["/me/tokens", "/hosts", "/audit"];
+const ADMIN_ROUTES: [&str; 4] = ["/me/tokens", "/hosts", "/audit", "/console/sessions"];
 
 /// The least scope that may make a request.
 pub(crate) fn needed(method: &Method, path: &str, headers: &HeaderMap) -> Scope {
@@ -47,6 +47,7 @@ mod tests {
             (Method::GET, "/v1/me/workspace", &none, Scope::Read),
             (Method::PATCH, "/v1/me/workspace", &none, Scope::Admin),
             (Method::GET, "/hosts", &none, Scope::Admin),
+            (Method::DELETE, "/v1/console/sessions/x", &none, Scope::Admin),
             (Method::GET, "/audit", &none, Scope::Admin),
             (Method::GET, "/hostsome", &none, Scope::Read),
         ] {

@@ -22,6 +22,7 @@ use pandastack_rest::Admission;
 use pandastack_sandboxes::hosts::Hosts;
 use pandastack_sandboxes::{Sandboxes, reaper};
 use pandastack_scheduler::Scheduler;
+use pandastack_templates::Templates;
 use pandastack_store::clock::now;
 use pandastack_store::databases::{DatabaseState, DatabaseStore};
 use pandastack_store::installation::InstallationStore;
@@ -329,6 +330,7 @@ fn leader_tasks(services: &Arc<Services>) -> Vec<LeaderTask> {
         task(services, |services| {
             pandastack_databases::backups::keeper::run(Arc::clone(&services.databases))
         }),
+        task(services, |services| pandastack_templates::runner::run(Arc::clone(&services.templates))),
         task(services, |services| deployer::run(Arc::clone(&services.apps))),
         task(services, |services| reporter::run(Arc::clone(&services.apps))),
         task(services, |services| poller::run(Arc::clone(&services.apps))),
@@ -384,8 +386,10 @@ fn new_services(
         config.domains.clone(),
         challenges,
     );
+    let templates = Arc::new(Templates::new(Arc::clone(&sandboxes)));
     Services {
         sandboxes,
+        templates,
         databases,
         keys,
         metrics: Arc::default(),

@@ -8,6 +8,7 @@ use pandastack_databases::ManagedDatabases;
 use pandastack_functions::Functions;
 use pandastack_sandboxes::Sandboxes;
 use pandastack_scheduler::Scheduler;
+use pandastack_templates::Templates;
 
 use crate::audit::AuditLog;
 use crate::auth::Keys;
@@ -23,6 +24,7 @@ pub(crate) struct Services {
     pub(crate) functions: Arc<Functions>,
     pub(crate) scheduler: Arc<Scheduler>,
     pub(crate) apps: Arc<Apps>,
+    pub(crate) templates: Arc<Templates>,
     pub(crate) databases: Arc<ManagedDatabases>,
     /// This server among those that share the database.
     pub(crate) replicas: Arc<Replicas>,

@@ -26,7 +26,8 @@ impl<S> ActivityStream<S> {
     }
 }
 
-/// An [`ActivityStream`] that fails when its grant is cut: the guest stops then, and its address may be reused.
+/// A stream to a guest that keeps its sandbox awake while bytes move. It fails when its grant is cut: the guest stops
+/// then, and its address may be reused.
 pub struct GuestTunnel<S> {
     stream: ActivityStream<S>,
     /// What breaks it. Two, because its halves may be used by two tasks; made when they are first used.

@@ -190,6 +190,8 @@ fn identity() -> Identity {
         reset_outbound_tcp: true,
         regenerate_ssh_host_keys: true,
         only_stood_still: false,
+        user: None,
+        cwd: None,
     }
 }
 

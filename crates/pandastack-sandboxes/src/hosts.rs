@@ -221,6 +221,11 @@ impl Hosts {
             .ok_or_else(|| PlacementRefused::UnknownTemplate(template.chars().take(80).collect()))
     }
 
+    /// Whether the platform comes with a template of that name or alias.
+    pub fn has_template(&self, name: &str) -> bool {
+        self.lock().values().any(|entry| entry.template(name).is_some())
+    }
+
     /// The volume that sandboxes of a template come with.
     pub fn template_volume(&self, template: &str) -> Option<TemplateVolume> {
         let entries = self.lock();
@@ -352,5 +357,6 @@ fn shown_template(known: &AgentTemplate, reachable: bool) -> Template {
         status: if reachable { known.status } else { TemplateStatus::Unbaked },
         error: known.error.clone(),
         volume: info.volume.clone(),
+        version: None,
     }
 }

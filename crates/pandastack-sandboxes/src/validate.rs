@@ -26,7 +26,7 @@ fn refuse<T>(message: String) -> Result<T> {
 /// Checks a request for a sandbox.
 pub fn create(request: &CreateSandbox) -> Result<()> {
     if let Some(template) = &request.template {
-        template_name(template)?;
+        template_reference(template)?;
     }
     if let Some(metadata) = &request.metadata {
         self::metadata(metadata)?;
@@ -113,6 +113,24 @@ pub fn template_name(name: &str) -> Result<()> {
         ));
     }
     Ok(())
+}
+
+/// Checks a template's name, with a tag after a colon or without.
+pub fn template_reference(reference: &str) -> Result<()> {
+    match reference.split_once(':') {
+        Some((name, tag)) => template_name(name).and_then(|()| template_tag(tag)),
+        None => template_name(reference),
+    }
+}
+
+/// Checks the tag of a template.
+pub fn template_tag(tag: &str) -> Result<()> {
+    match template_name(tag) {
+        Ok(()) => Ok(()),
+        Err(_) => refuse(format!(
+            "invalid template tag; use 1 to {TEMPLATE_NAME_BYTES_MAX} letters, digits, `.`, `_` and `-`"
+        )),
+    }
 }
 
 fn lifetime(field: &str, seconds: Option<u64>) -> Result<()> {

@@ -18,7 +18,7 @@ pub fn sandbox(hosts: &Hosts, record: SandboxRecord) -> Sandbox {
     Sandbox {
         id: record.id,
         workspace: record.workspace,
-        template: record.template,
+        template: spec.from_template.unwrap_or(record.template),
         cpu: spec.cpu,
         memory_mb: spec.memory_mb,
         status: record.state,
@@ -52,7 +52,7 @@ pub fn snapshot(record: SnapshotRecord) -> Snapshot {
         id: record.id,
         sandbox_id: record.sandbox,
         workspace: record.workspace,
-        template: record.spec.template,
+        template: record.spec.from_template.unwrap_or(record.spec.template),
         name: record.spec.name,
         metadata: shown_metadata(record.spec.metadata),
         size_bytes: record.spec.size_bytes,

@@ -17,6 +17,7 @@
 
 pub mod apps;
 pub mod clock;
+pub mod console;
 pub mod databases;
 mod error;
 mod failure;
@@ -28,6 +29,7 @@ pub mod record;
 pub mod replicas;
 pub mod schedules;
 pub mod sql;
+pub mod templates;
 pub mod volumes;
 pub mod workspaces;
 pub mod write_behind;
@@ -292,6 +294,8 @@ pub trait Store:
     + replicas::ReplicaStore
     + quotas::QuotaStore
     + workspaces::WorkspaceStore
+    + console::ConsoleStore
+    + templates::TemplateStore
 {
     /// Waits until everything committed so far survives power loss.
     async fn sync(&self) -> Result<()>;

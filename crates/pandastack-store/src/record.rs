@@ -82,8 +82,14 @@ pub struct SandboxRecord {
 pub struct SandboxSpecRecord {
     /// Snapshot it was made from.
     pub from_snapshot: Option<SnapshotId>,
+    /// Template of the workspace that it was made from; absent for the platform's own.
+    pub from_template: Option<String>,
     /// Environment of every command.
     pub env: BTreeMap<String, String>,
+    /// User of commands that name none.
+    pub user: Option<String>,
+    /// Working directory of commands that name none.
+    pub cwd: Option<String>,
     /// Lifetime in seconds, also kept while persistent.
     pub ttl_seconds: u64,
     /// No TTL; hibernates when idle.
@@ -144,7 +150,10 @@ impl Default for SandboxSpecRecord {
     fn default() -> Self {
         Self {
             from_snapshot: None,
+            from_template: None,
             env: BTreeMap::new(),
+            user: None,
+            cwd: None,
             ttl_seconds: pandastack_types::limits::TTL_SECONDS_DEFAULT,
             persistent: false,
             idle_timeout_seconds: pandastack_types::limits::IDLE_SECONDS_DEFAULT,
@@ -217,6 +226,12 @@ pub struct SnapshotSpecRecord {
     pub memory_mb: u32,
     /// Environment of that sandbox.
     pub env: BTreeMap<String, String>,
+    /// Template of the workspace that the sandbox was made from.
+    pub from_template: Option<String>,
+    /// User of its commands that name none.
+    pub user: Option<String>,
+    /// Working directory of its commands that name none.
+    pub cwd: Option<String>,
     /// What that sandbox could reach.
     pub network: NetworkPolicy,
     /// Volumes that the sandbox had, of which it has copies.

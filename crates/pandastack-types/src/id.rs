@@ -96,6 +96,11 @@ typed_id!(
     "build"
 );
 typed_id!(
+    /// A template that a workspace made, whatever its name.
+    TemplateId,
+    "template"
+);
+typed_id!(
     /// The children of one fork-tree call.
     TreeId,
     "tree"

@@ -25,7 +25,7 @@ pub use error::{ErrorBody, ErrorCode};
 pub use failure::{Cause, Error, Result};
 pub use id::{
     AppId, BuildId, DatabaseId, DeploymentId, FunctionId, HostId, IdError, RunId, SandboxId, ScheduleId,
-    ScheduleRunId, SnapshotId, TreeId, VolumeId, WorkspaceId,
+    ScheduleRunId, SnapshotId, TemplateId, TreeId, VolumeId, WorkspaceId,
 };
 pub use owner::{Owner, OwnerError};
 pub use state::{Residency, SandboxState, Transition, TransitionRefused};

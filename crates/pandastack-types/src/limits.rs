@@ -272,3 +272,32 @@ pub const BUILD_SECONDS_MAX: u64 = 1200;
 pub const HEALTH_SECONDS_MAX: u64 = 120;
 /// Deployments under way at once; the rest wait.
 pub const DEPLOYS_AT_ONCE_MAX: usize = 4;
+
+/// Templates of one workspace. Beyond it: 429 `quota_exceeded`.
+pub const TEMPLATES_PER_WORKSPACE_MAX: u64 = 100;
+/// Tags of one template. Beyond it: 429 `quota_exceeded`.
+pub const TAGS_PER_TEMPLATE_MAX: u64 = 100;
+/// Untagged versions that a template keeps; older ones are deleted.
+pub const TEMPLATE_VERSIONS_KEPT: usize = 5;
+/// Template builds of one workspace that are remembered; the oldest that no template needs are forgotten.
+pub const TEMPLATE_BUILDS_KEPT: usize = 100;
+/// Template builds of one workspace that may be queued or running. Beyond it: 429 `quota_exceeded`.
+pub const TEMPLATE_BUILDS_UNDER_WAY_MAX: u64 = 20;
+/// Template builds that run at once on one server; others wait for their turn.
+pub const TEMPLATE_BUILDS_AT_ONCE_MAX: usize = 4;
+/// How long a build waits for its files and its start. Then it fails.
+pub const TEMPLATE_BUILD_WAIT_SECONDS_MAX: u64 = 900;
+/// How long a build may run. Then its step is killed and it fails.
+pub const TEMPLATE_BUILD_SECONDS_MAX: u64 = 2 * 3600;
+/// How long a start command may take to become ready. Then the build fails.
+pub const TEMPLATE_READY_SECONDS_MAX: u64 = 300;
+/// Bytes of one upload of a build's files. Beyond it: 413 `body_too_large`.
+pub const BUILD_CONTEXT_BYTES_MAX: u64 = 2 * 1024 * 1024 * 1024;
+/// Lines of a build's log; further output of commands is dropped.
+pub const BUILD_LOG_LINES_MAX: u64 = 50_000;
+/// Bytes of a line of a build's log; the rest is dropped.
+pub const BUILD_LOG_LINE_BYTES_MAX: usize = 4096;
+/// How long the result of a build step is kept after its last use.
+pub const BUILD_LAYER_SECONDS_MAX: u64 = 7 * 24 * 3600;
+/// Results of build steps that a workspace keeps; the least recently used go first.
+pub const BUILD_LAYERS_MAX: usize = 200;

@@ -8,7 +8,7 @@ use std::str::FromStr;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::{AppId, DatabaseId, FunctionId};
+use crate::{AppId, BuildId, DatabaseId, FunctionId};
 
 /// The thing of a service that a machine or a volume belongs to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -25,6 +25,8 @@ pub enum Owner {
     ReplacedDatabase(DatabaseId),
     /// The trial restore of a database's backups.
     Drill(DatabaseId),
+    /// A template build: the machines that run its steps and hold its files.
+    Build(BuildId),
 }
 
 impl Owner {
@@ -35,6 +37,7 @@ impl Owner {
             Self::Function(_) => "function",
             Self::Database(_) | Self::NextDatabase(_) | Self::ReplacedDatabase(_) => "database",
             Self::Drill(_) => "drill",
+            Self::Build(_) => "template build",
         }
     }
 
@@ -43,6 +46,7 @@ impl Owner {
         match self {
             Self::App(id) => id.as_str(),
             Self::Function(id) => id.as_str(),
+            Self::Build(id) => id.as_str(),
             Self::Database(id) | Self::NextDatabase(id) | Self::ReplacedDatabase(id) | Self::Drill(id) => {
                 id.as_str()
             }
@@ -55,7 +59,7 @@ impl Owner {
             Self::Database(id) | Self::NextDatabase(id) | Self::ReplacedDatabase(id) | Self::Drill(id) => {
                 Some(id)
             }
-            Self::App(_) | Self::Function(_) => None,
+            Self::App(_) | Self::Function(_) | Self::Build(_) => None,
         }
     }
 }
@@ -69,6 +73,7 @@ impl fmt::Display for Owner {
             Self::NextDatabase(id) => write!(f, "database:{id}:next"),
             Self::ReplacedDatabase(id) => write!(f, "database:{id}:replaced"),
             Self::Drill(id) => write!(f, "drill:{id}"),
+            Self::Build(id) => write!(f, "build:{id}"),
         }
     }
 }
@@ -87,6 +92,7 @@ impl FromStr for Owner {
             Some(match (kind, id.split_once(':')) {
                 ("app", None) => Self::App(id.parse().ok()?),
                 ("function", None) => Self::Function(id.parse().ok()?),
+                ("build", None) => Self::Build(id.parse().ok()?),
                 ("drill", None) => Self::Drill(id.parse().ok()?),
                 ("database", None) => Self::Database(id.parse().ok()?),
                 ("database", Some((id, "next"))) => Self::NextDatabase(id.parse().ok()?),
@@ -117,7 +123,7 @@ mod tests {
     #[test]
     fn an_owner_reads_as_it_was_written() {
         for text in
-            ["app:a1", "function:f", "database:d", "database:d:next", "database:d:replaced", "drill:d"]
+            ["app:a1", "function:f", "database:d", "database:d:next", "database:d:replaced", "drill:d", "build:b"]
         {
             let owner: Owner = text.parse().unwrap();
             assert_eq!(owner.to_string(), text);

@@ -175,8 +175,8 @@ export class AppsAPI {
   }
 
   /** Stream the lines of a deployment's log until it ends. */
-  deployLogs(app: string, id: string): AsyncGenerator<string> {
-    return this.#lines(get(deployPath(app, id, "/logs")));
+  deployLogs(app: string, id: string, options: { signal?: AbortSignal } = {}): AsyncGenerator<string> {
+    return this.#lines({ ...get(deployPath(app, id, "/logs")), signal: options.signal });
   }
 
   /** Wait until a deployment is live; {@link PandaStackError} if it fails. */
@@ -206,11 +206,14 @@ export class AppsAPI {
    * Get the live version's output, line by line. With `follow`, stream new output too. Reads the first
    * machine, or the `instance` with that `sandbox_id`.
    */
-  logs(app: string, options: { follow?: boolean; search?: string; instance?: string } = {}): AsyncGenerator<string> {
+  logs(
+    app: string,
+    options: { follow?: boolean; search?: string; instance?: string; signal?: AbortSignal } = {},
+  ): AsyncGenerator<string> {
     const query: Record<string, string> = { follow: options.follow === true ? "1" : "0" };
     if (options.search !== undefined) query["search"] = options.search;
     if (options.instance !== undefined) query["instance"] = options.instance;
-    return this.#lines(get(path(app, "/runtime-logs"), query));
+    return this.#lines({ ...get(path(app, "/runtime-logs"), query), signal: options.signal });
   }
 
   /** Get the live version's resource use, in total and per machine. Does not wake it. */

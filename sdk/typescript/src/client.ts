@@ -1,6 +1,6 @@
 /** The client: one server, and what it offers. */
 
-import { addressGiven, BASE_URL_DEFAULT, resolveConfig } from "./config.js";
+import { addressGiven, BASE_URL_DEFAULT, normalizeBaseUrl, resolveConfig } from "./config.js";
 import { BadRequestError } from "./errors.js";
 import {
   type AuditEntry,
@@ -17,11 +17,14 @@ import {
   parseSandbox,
   type PromoteResult,
   type RunResult,
+  type SandboxEvent,
   withCamelCase,
   type Usage,
 } from "./models.js";
 import { FunctionsAPI } from "./functions.js";
 import { AppsAPI } from "./apps.js";
+import { ConsoleAPI } from "./console.js";
+import { serverEvents } from "./exec-stream.js";
 import { DatabasesAPI } from "./databases.js";
 import { SnapshotsAPI, TemplatesAPI, TokensAPI } from "./resources.js";
 import { VolumesAPI } from "./volumes.js";
@@ -29,6 +32,7 @@ import { type CreateRetryEvent, parseBudget } from "./retry.js";
 import { environment } from "./runtime.js";
 import { Sandbox } from "./sandbox.js";
 import { SchedulesAPI } from "./schedules.js";
+import { eventPayload } from "./sse.js";
 import { Transport } from "./transport.js";
 import {
   CALL_MS_DEFAULT,
@@ -44,6 +48,7 @@ import {
   MACHINE_MS_MAX,
   post,
   sandboxPath,
+  STREAM_IDLE_MS_MAX,
 } from "./wire.js";
 
 /** Template of a sandbox when none is named. */
@@ -59,6 +64,8 @@ export interface PandaStackOptions {
   apiKey?: string | undefined;
   /** Alias of `apiKey`. */
   token?: string | undefined;
+  /** Use the browser's console session instead of a key; for pages that the server itself serves. */
+  session?: boolean | undefined;
   /** Limit of a plain call as a whole (30 s); calls that move memory or files have longer ones. */
   timeoutMs?: number | undefined;
   /** How long creates refused for lack of room are repeated; 0 = never (60). */
@@ -141,6 +148,8 @@ export class PandaStack {
   readonly databases: DatabasesAPI;
   /** API keys. */
   readonly tokens: TokensAPI;
+  /** Sessions of the web console. */
+  readonly console: ConsoleAPI;
   /** Schedules. */
   readonly schedules: SchedulesAPI;
   /** Host suffix of previews, when it is not the API's own. */
@@ -154,7 +163,11 @@ export class PandaStack {
     this.#addressGiven = addressGiven(baseUrl, env);
     this.previewHost = options.previewHost || env.PANDASTACK_PREVIEW_HOST || undefined;
     this.#transport = new Transport({
-      config: () => resolveConfig({ baseUrl, apiKey: options.apiKey || options.token || undefined }),
+      config: async () => {
+        const own = normalizeBaseUrl(baseUrl ?? BASE_URL_DEFAULT);
+        if (options.session) return { baseUrl: own, apiKey: undefined };
+        return await resolveConfig({ baseUrl, apiKey: options.apiKey || options.token || undefined });
+      },
       callMsMax: options.timeoutMs ?? CALL_MS_DEFAULT,
       createRetrySeconds: options.maxCreateRetrySeconds ?? parseBudget(env.PANDASTACK_MAX_CREATE_RETRY_SECONDS),
       onCreateRetry: options.onCreateRetry,
@@ -168,6 +181,7 @@ export class PandaStack {
     this.templates = new TemplatesAPI(this.#transport);
     this.databases = new DatabasesAPI(this.#transport);
     this.tokens = new TokensAPI(this.#transport);
+    this.console = new ConsoleAPI(this.#transport);
     this.schedules = new SchedulesAPI(this.#transport);
   }
 
@@ -197,6 +211,32 @@ export class PandaStack {
     const { sandboxId, before, limit } = options;
     const query = given({ sandbox_id: sandboxId, before: before?.toString(), limit: limit?.toString() });
     return (await this.#transport.send(get("/audit", query as Record<string, string>))).records("entries") as AuditEntry[];
+  }
+
+  /** List events of the workspace's sandboxes, oldest first: the last `tail` of them. */
+  async events(options: { tail?: number } = {}): Promise<SandboxEvent[]> {
+    const query = given({ tail: options.tail?.toString() }) as Record<string, string>;
+    return (await this.#transport.send(get("/events", query))).records("events") as SandboxEvent[];
+  }
+
+  /**
+   * Stream events of all sandboxes: after the one with id `after`, or from now on. Ends with the connection;
+   * call it again with the last id to continue.
+   */
+  async *followEvents(options: { after?: number; signal?: AbortSignal } = {}): AsyncGenerator<SandboxEvent> {
+    const { after, signal } = options;
+    const extra: Record<string, string> = after === undefined ? {} : { "Last-Event-ID": String(after) };
+    const query = { follow: "1", tail: "0" };
+    const call = { ...get("/events", query), accept: "text/event-stream", extra, signal };
+    for await (const event of serverEvents(await this.#transport.openStream(call, STREAM_IDLE_MS_MAX))) {
+      const payload = eventPayload(event);
+      if (payload) yield payload as SandboxEvent;
+    }
+  }
+
+  /** List the installation's hosts. Requires an admin key. */
+  async hosts(): Promise<JsonObject[]> {
+    return (await this.#transport.send(get("/hosts"))).records("items");
   }
 
   /** Get workspace quotas (`quota`) and current use (`used`). */

@@ -43,6 +43,8 @@ export { ExecStream } from "./exec-stream.js";
 export type { OutputCallbacks, OutputGap } from "./exec-stream.js";
 export { CodeContext } from "./contexts.js";
 export type { Execution, Result, RunCodeOptions } from "./contexts.js";
+export { ConsoleAPI, type ConsoleSession } from "./console.js";
+export { Terminal, type TerminalOptions } from "./terminal.js";
 export { ExploreError } from "./explore.js";
 export type { BranchOutcome, Candidate, ExploreOptions, ExploreResult } from "./explore.js";
 export { SandboxFilesystem } from "./filesystem.js";
@@ -103,7 +105,7 @@ export {
   type DatabaseRows,
   type DatabaseStats,
 } from "./databases.js";
-export { SnapshotsAPI, TemplatesAPI, TokensAPI } from "./resources.js";
+export { type BuildTemplateOptions, SnapshotsAPI, TemplatesAPI, TokensAPI } from "./resources.js";
 export { VolumesAPI } from "./volumes.js";
 export type { CreateRetryEvent } from "./retry.js";
 export { Sandbox } from "./sandbox.js";

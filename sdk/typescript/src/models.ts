@@ -309,6 +309,8 @@ export type TemplateInfo = WireRecord<{
   error?: string;
   /** The volume that each sandbox of it comes with. */
   volume?: JsonObject;
+  /** What was built or published: `build_id`, `created_at`, `tags` and `config`. */
+  version?: JsonObject;
 }>;
 
 /** A template build and its progress; a status that is not `done` or `failed` means it is going on. */
@@ -325,6 +327,14 @@ export type TemplateBuild = WireRecord<{
   /** What it does now. */
   phase?: string;
   log?: string[];
+  /** Tags that the version gets, or has. */
+  tags?: string[];
+  /** Steps in all, once they are known. */
+  steps?: number;
+  /** Steps that came from an earlier build. */
+  cached_steps?: number;
+  /** Where it failed: `step`, `line`, `instruction`, `exit_code` and the last `output`. */
+  failure?: JsonObject;
 }>;
 
 /** Fields of an API key. */

@@ -2,6 +2,7 @@
 
 import { RequestTimeout, TemplateBuildError } from "./errors.js";
 import { serverEvents } from "./exec-stream.js";
+import { packTree, streamOf, watched } from "./local-tree.js";
 import {
   type CreatedToken,
   type JsonObject,
@@ -12,8 +13,9 @@ import {
   type TokenInfo,
   withCamelCase,
 } from "./models.js";
+import { importBuiltin } from "./runtime.js";
 import type { Transport } from "./transport.js";
-import { del, get, post, segment, STREAM_IDLE_MS_MAX } from "./wire.js";
+import { type Call, del, get, given, post, segment, STREAM_IDLE_MS_MAX, UPLOAD_MS_MAX } from "./wire.js";
 
 /** `client.snapshots`. They are taken by `sandbox.snapshot()`. */
 export class SnapshotsAPI {
@@ -41,6 +43,30 @@ export class SnapshotsAPI {
   }
 }
 
+/** What to build. */
+export interface BuildTemplateOptions {
+  /** A local directory whose files the Dockerfile can copy. */
+  directory?: string;
+  /** Text of the Dockerfile; that in `directory` when absent. */
+  dockerfile?: string;
+  /** Tags of this version, besides `latest`. */
+  tags?: string[];
+  /** Values of `ARG`s. */
+  args?: Record<string, string>;
+  /** Stage to build; the last when absent. */
+  target?: string;
+  /** Command that runs in every sandbox from the start. */
+  startCommand?: string;
+  /** How to tell that the start command is ready. */
+  ready?: { port: number } | { url: string } | { file: string } | { process: string } | { command: string };
+  /** Virtual processors of its sandboxes. */
+  cpu?: number;
+  /** Memory of its sandboxes in MiB, in steps of 128. */
+  memoryMb?: number;
+  /** Run every step, though an earlier build did. */
+  noCache?: boolean;
+}
+
 /** `client.templates`. */
 export class TemplatesAPI {
   readonly #transport: Transport;
@@ -65,6 +91,65 @@ export class TemplatesAPI {
     await this.#transport.send(del(`/templates/${segment(name, "template name")}`));
   }
 
+  /**
+   * Start building a template from a Dockerfile, by default the one in `directory`, whose files it can copy. Wait for the
+   * end with {@link waitForBuild}.
+   */
+  async build(name: string, options: BuildTemplateOptions): Promise<TemplateBuild> {
+    const { directory } = options;
+    const dockerfile = options.dockerfile ?? (directory === undefined ? undefined : await dockerfileIn(directory));
+    if (dockerfile === undefined) throw new TypeError("give a dockerfile, or a directory that has one");
+    const begin = given({ name, tags: options.tags, cpu: options.cpu, memory_mb: options.memoryMb });
+    const start = given({
+      dockerfile,
+      args: options.args,
+      target: options.target,
+      start_command: options.startCommand,
+      ready: options.ready,
+      no_cache: options.noCache,
+    });
+    if (directory === undefined) {
+      return buildOf((await this.#transport.send(post("/templates/builds", { ...begin, start }))).record());
+    }
+    const build = buildOf((await this.#transport.send(post("/templates/builds", begin))).record());
+    const path = `/templates/builds/${segment(build.id, "build id")}`;
+    try {
+      const packed = watched(await packTree(directory, new Set()));
+      const call: Call = { method: "PUT", path: `${path}/files`, contentType: "application/x-tar", msMax: UPLOAD_MS_MAX };
+      await packed.orElse(async () => await this.#transport.send({ ...call, body: streamOf(packed.pieces()) }));
+    } catch (error) {
+      await this.cancelBuild(build.id);
+      throw error;
+    }
+    return buildOf((await this.#transport.send(post(`${path}/start`, start))).record());
+  }
+
+  /** Cancel a build that is queued or running. */
+  async cancelBuild(id: string): Promise<void> {
+    await this.#transport.send(post(`/templates/builds/${segment(id, "build id")}/cancel`, {}));
+  }
+
+  /** Make a snapshot a version of a template. */
+  async publish(
+    snapshotId: string,
+    name: string,
+    options: { tags?: string[]; description?: string } = {},
+  ): Promise<TemplateBuild> {
+    const body = given({ snapshot_id: snapshotId, name, tags: options.tags, description: options.description });
+    return buildOf((await this.#transport.send(post("/templates/publish", body))).record());
+  }
+
+  /** Make a tag mean a finished build; `latest` rolls a template back. */
+  async setTag(name: string, tag: string, buildId: string): Promise<void> {
+    const path = `/templates/${segment(name, "template name")}/tags/${segment(tag, "tag")}`;
+    await this.#transport.send({ ...post(path, { build_id: buildId }), method: "PUT" });
+  }
+
+  /** Delete a tag of a template. */
+  async deleteTag(name: string, tag: string): Promise<void> {
+    await this.#transport.send(del(`/templates/${segment(name, "template name")}/tags/${segment(tag, "tag")}`));
+  }
+
   /** List running and finished builds. */
   async builds(): Promise<TemplateBuild[]> {
     return (await this.#transport.send(get("/templates/builds"))).records("builds").map(buildOf);
@@ -81,9 +166,14 @@ export class TemplatesAPI {
   }
 
   /** Stream the lines of a build's log until the build ends. With `follow: false`, return the lines so far. */
-  async *buildLogs(id: string, options: { follow?: boolean } = {}): AsyncGenerator<string> {
+  async *buildLogs(
+    id: string,
+    options: { follow?: boolean; signal?: AbortSignal } = {},
+  ): AsyncGenerator<string> {
     const query: Record<string, string> = options.follow === false ? {} : { follow: "1" };
-    const call = { ...get(`/templates/builds/${segment(id, "build id")}/logs`, query), accept: "text/event-stream" };
+    const { signal } = options;
+    const path = `/templates/builds/${segment(id, "build id")}/logs`;
+    const call = { ...get(path, query), accept: "text/event-stream", signal };
     const stream = await this.#transport.openStream(call, STREAM_IDLE_MS_MAX);
     for await (const event of serverEvents(stream)) {
       if (event.name === "done") return;
@@ -158,4 +248,9 @@ function buildOf(record: JsonObject): TemplateBuild {
     name: typeof name === "string" ? name : "",
     status: typeof status === "string" ? status : "",
   });
+}
+
+async function dockerfileIn(directory: string): Promise<string> {
+  const fs = await importBuiltin("fs/promises");
+  return await fs.readFile(`${directory}/Dockerfile`, "utf8");
 }

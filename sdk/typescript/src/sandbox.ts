@@ -39,6 +39,7 @@ import { previewUrl } from "./preview.js";
 import { Process, startCall, type StartOptions } from "./process.js";
 import { asyncDispose, uniqueKey } from "./runtime.js";
 import { eventPayload, type ServerEvent } from "./sse.js";
+import { Terminal, type TerminalOptions } from "./terminal.js";
 import type { Transport } from "./transport.js";
 import {
   type Call,
@@ -205,6 +206,11 @@ export class Sandbox {
     return new Process(this.#transport, this.id, answer.record());
   }
 
+  /** Open a terminal with a shell, or attach to an existing one. It reconnects by itself. */
+  terminal(options: TerminalOptions): Terminal {
+    return new Terminal(this.#transport, this.#path("/exec/pty"), options);
+  }
+
   /** Run source code: `python` or `shell`. State is not kept between calls. */
   async runCode(code: string, language = "python", options: SandboxExecOptions = {}): Promise<ExecResult> {
     const program = { python: "python3", shell: "bash", bash: "bash" }[language];
@@ -229,9 +235,11 @@ export class Sandbox {
   }
 
   /** Get the console log. With `follow`, stream new lines too. */
-  async *logs(options: { stream?: "stdout" | "stderr" | "both"; follow?: boolean } = {}): AsyncGenerator<string> {
+  async *logs(
+    options: { stream?: "stdout" | "stderr" | "both"; follow?: boolean; signal?: AbortSignal } = {},
+  ): AsyncGenerator<string> {
     const query = { stream: options.stream ?? "both", follow: options.follow ? "1" : "0" };
-    const call = get(this.#path("/logs"), query);
+    const call: Call = { ...get(this.#path("/logs"), query), signal: options.signal };
     if (!options.follow) {
       const lines = (await this.#transport.send(call)).text().split(/\r?\n/);
       if (lines.at(-1) === "") lines.pop();

@@ -23,7 +23,7 @@ _PAGES = (
     "docs/how-to/mount-a-volume.md", "docs/how-to/run-background-processes.md", "docs/how-to/schedule-a-job.md",
     "docs/how-to/share-a-preview.md", "docs/reference/code-contexts.md", "docs/reference/databases.md",
     "docs/reference/functions.md", "docs/reference/previews.md", "docs/tutorials/first-agent.md",
-    "docs/tutorials/first-app.md", "README.md", "sdk/python/README.md",
+    "docs/tutorials/first-app.md", "docs/tutorials/first-database.md", "README.md", "sdk/python/README.md",
 )
 _GIT_KILL = "builds for a minute; test_apps_crash.py kills the same servers at named steps"
 
@@ -61,6 +61,8 @@ FULL_ONLY: Dict[str, str] = {
         "one more restore; test_database_servers.py has one, routes.rs of backups names a drill that failed",
     "test_database_backups.py::test_any_instant_comes_back_as_a_new_database":
         "five restores; test_database_servers.py has one, pandastack-backup's tests every instant",
+    "test_console.py::test_sql_branches_and_the_past_of_a_database":
+        "a database and a branch; test_databases.py has the calls, the test of a sandbox the tree and the editor",
     "test_database_backups.py::test_more_log_than_is_handed_out_at_once_comes_back":
         "archives and replays 96 MiB; feed.rs and restore.rs of control prove the files and the room",
     "test_database_durability.py::test_another_size_keeps_data_and_address":

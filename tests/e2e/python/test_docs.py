@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from doc_pages import ROOT, Block, Session, blocks, keeps_promises, pages, to_run
-from pandastack import NotFoundError, PandaStack
+from pandastack import ConflictError, NotFoundError, PandaStack
 
 _ID = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 _CLIENT = "from pandastack import PandaStack\nclient = PandaStack()\n"
@@ -50,7 +50,7 @@ LEFT: Dict[str, str] = {
     "docs/reference/databases.md": "pandastack db rm shop orders",
     "docs/reference/functions.md": "pandastack fn rm hello",
     "docs/reference/volumes.md": "pandastack volume rm data",
-    "docs/tutorials/first-app.md": "pandastack app rm hello-app",
+    "docs/tutorials/first-app.md": "pandastack app rm hello-app --yes",
     "docs/tutorials/first-database.md": "pandastack db rm shop experiment before-the-drop",
 }
 
@@ -64,7 +64,7 @@ def session(page: str, tmp_path: Path, client: PandaStack) -> Iterator[Session]:
         for things in (client.sandboxes, client.snapshots):
             try:
                 things.delete(name)
-            except NotFoundError:
+            except (ConflictError, NotFoundError):  # A service deletes its own machines.
                 pass
     made.clean_up(LEFT.get(page, "true"))
 

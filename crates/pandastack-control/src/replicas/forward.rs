@@ -20,7 +20,7 @@ use super::{Member, Replicas};
 
 /// What every replica does itself, below `/v1`. Anything else is the leader's, so that a service that is added and forgotten
 /// here works.
-const OWN: [&str; 7] = ["sandboxes", "snapshots", "templates", "run", "me", "usage", "audit"];
+const OWN: [&str; 6] = ["sandboxes", "snapshots", "run", "me", "usage", "audit"];
 /// How long the leader is not looked up again.
 const REMEMBERED: Duration = Duration::from_secs(1);
 /// How long a connection to the leader may take.

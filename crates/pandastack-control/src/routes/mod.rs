@@ -1,6 +1,5 @@
 //! The HTTP surface: one file per resource, all of it put together here.
 
-mod absent;
 pub(crate) mod data;
 pub(crate) mod events;
 pub(crate) mod files;
@@ -18,7 +17,6 @@ pub(crate) mod run;
 pub(crate) mod sandboxes;
 pub(crate) mod snapshots;
 pub(crate) mod sockets;
-pub(crate) mod templates;
 pub(crate) mod tokens;
 pub(crate) mod volumes;
 pub(crate) mod workspace;
@@ -36,6 +34,7 @@ use pandastack_types::{Error, ErrorCode};
 
 use crate::audit::audited;
 use crate::auth::authenticate;
+use crate::console;
 use crate::idempotency::once;
 use crate::metrics::counted;
 use crate::replicas::to_leader;
@@ -51,6 +50,8 @@ pub(crate) fn public(services: Arc<Services>) -> Router {
         .layer(from_fn_with_state(Arc::clone(&services.keys), authenticate));
     let router = Router::new()
         .nest("/v1", v1)
+        .merge(console::routes::open())
+        .merge(pandastack_console::router())
         .merge(pandastack_apps::hooks::routes(&services.apps))
         .merge(pandastack_databases::routes::broker(&services.databases))
         .route("/healthz", get(health::healthz))
@@ -116,7 +117,7 @@ fn once_only(services: &Arc<Services>) -> Router<ServerState> {
         .route("/sandboxes/{id}/snapshots", post(snapshots::create))
         .route("/run", post(run::run))
         .merge(volumes::once_only().with_state(Arc::clone(&services.sandboxes)))
-        .route("/templates/{name}/bake", post(templates::bake))
+        .merge(pandastack_templates::routes::once_only(&services.templates))
         .merge(pandastack_functions::once_only(&services.functions))
         .merge(pandastack_scheduler::routes::once_only(&services.scheduler))
         .merge(pandastack_apps::routes::once_only(&services.apps))
@@ -131,7 +132,7 @@ fn repeatable(services: &Arc<Services>) -> Router<ServerState> {
         .merge(processes::routes().with_state(Arc::clone(&services.sandboxes)))
         .merge(sockets::routes().with_state(Arc::clone(&services.sandboxes)))
         .merge(pandastack_contexts::routes::router(Arc::clone(&services.sandboxes)))
-        .merge(absent::routes().with_state(Arc::clone(&services.sandboxes)))
+        .merge(pandastack_templates::routes::repeatable(&services.templates))
         .merge(pandastack_functions::repeatable(&services.functions))
         .merge(pandastack_scheduler::routes::repeatable(&services.scheduler))
         .merge(pandastack_apps::routes::repeatable(&services.apps))
@@ -174,16 +175,13 @@ fn repeatable(services: &Arc<Services>) -> Router<ServerState> {
         .route("/sandboxes/{id}/events", get(events::events))
         .route("/snapshots", get(snapshots::list))
         .route("/snapshots/{id}", get(snapshots::get).merge(delete(snapshots::delete)))
-        .route("/templates", get(templates::list))
-        .route("/templates/builds", get(templates::builds))
-        .route("/templates/builds/{id}", get(templates::build))
-        .route("/templates/builds/{id}/logs", get(templates::build_logs))
-        .route("/templates/{name}", get(templates::get))
         .route("/me", get(tokens::me))
         .route("/me/quota", get(quota::get).merge(put(quota::set)))
         .route("/me/workspace", get(workspace::get).merge(patch(workspace::change)))
         .route("/me/tokens", get(tokens::list).merge(post(tokens::create)))
         .route("/me/tokens/{prefix}", delete(tokens::delete))
+        .merge(console::routes::routes())
+        .route("/events", get(console::events::events))
         .route("/hosts", get(hosts::list))
         .route("/usage", get(observe::usage))
         .route("/audit", get(observe::audit))

@@ -62,6 +62,8 @@ pub struct Inner {
     /// What happens to messages.
     pub troubles: Option<FaultRates>,
     pub build_done: bool,
+    /// Processes that were started: where, and as asked.
+    pub commands: Vec<(SandboxId, Value)>,
 }
 
 /// Chance that happens to calls: delayed, lost on the way in, or answered and the answer lost.
@@ -246,6 +248,7 @@ impl FakeAgent {
             .route("/network", axum::routing::put(network))
             .route("/keep-awake", post(|a, i| go(a, i, SandboxState::Running)))
             .route("/exec", post(exec))
+            .route("/processes", post(crate::fake_processes::start).get(crate::fake_processes::list))
             .route("/exec/stream", post(exec_stream))
             .route("/fs", get(read).put(write).delete(done))
             .route("/fs/mkdir", post(done))

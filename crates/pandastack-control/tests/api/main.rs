@@ -5,8 +5,10 @@
 
 mod apps;
 mod data_path;
+mod console;
 mod databases;
 mod fake_agent;
+mod fake_processes;
 mod forks;
 mod fuzz;
 mod harness;
@@ -23,6 +25,7 @@ mod recovery;
 mod replicas;
 mod sandboxes;
 mod simulation;
+mod template_builds;
 mod templates;
 mod time_travel;
 mod walls;

@@ -129,7 +129,7 @@ async fn moving_bytes_delay_when_a_stream_counts_as_idle() {
 }
 
 #[test]
-fn a_stream_with_work_under_way_is_not_quiet() {
+fn a_stream_with_work_in_flight_is_not_quiet() {
     let grant = open();
     let mut permit = grant.enter().ok().unwrap();
     permit.set_busy(false);

@@ -164,7 +164,7 @@ async fn a_sandbox_does_not_wait_for_a_websocket_on_which_nothing_happens() {
 }
 
 #[tokio::test]
-async fn an_upgraded_connection_may_stand_still_with_bytes_under_way() {
+async fn an_upgraded_connection_may_stall_with_bytes_in_flight() {
     let wait = Duration::from_millis(300);
     let mut edge = TestEdge::start_patient(wait).await;
     for protocol in ["WebSocket", "chat"] {

@@ -28,6 +28,8 @@ use warnings::Warnings;
 #[derive(Debug, Default)]
 pub(crate) struct IdentityState {
     env: BTreeMap<String, Secret>,
+    user: Option<String>,
+    cwd: Option<String>,
     generation: u64,
 }
 
@@ -35,6 +37,11 @@ impl IdentityState {
     /// Variables of every process.
     pub(crate) fn env(&self) -> &BTreeMap<String, Secret> {
         &self.env
+    }
+
+    /// User and working directory of processes that name none.
+    pub(crate) fn defaults(&self) -> (Option<String>, Option<String>) {
+        (self.user.clone(), self.cwd.clone())
     }
 
     /// Takes an identity on. The caller thaws.
@@ -58,6 +65,8 @@ impl IdentityState {
         }
         self.generation += 1;
         self.env.clone_from(&identity.env);
+        self.user.clone_from(&identity.user);
+        self.cwd.clone_from(&identity.cwd);
         self.env.insert("PANDASTACK_SANDBOX_ID".to_owned(), identity.sandbox_id.as_str().into());
         let mut warnings = Warnings::default();
         etc::write_names(around, identity, &mut warnings);

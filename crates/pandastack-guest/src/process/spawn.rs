@@ -39,6 +39,10 @@ pub(crate) struct SpawnContext {
     pub(crate) is_machine: bool,
     /// The identity's variables.
     pub(crate) env: BTreeMap<String, Secret>,
+    /// The identity's user of processes that name none.
+    pub(crate) user: Option<String>,
+    /// The identity's working directory of processes that name none.
+    pub(crate) cwd: Option<String>,
 }
 
 /// A started process and the guest program's ends of its pipes.
@@ -70,7 +74,8 @@ pub(crate) fn spawn_process(
     id: ProcessId,
     spec: &ProcessSpec,
 ) -> Result<Spawned, ErrorBody> {
-    let user = User::find(&context.root, spec.user.as_deref().unwrap_or("root"))?;
+    let wanted = spec.user.as_deref().or(context.user.as_deref()).unwrap_or("root");
+    let user = User::find(&context.root, wanted)?;
     let env = environment(context, &user, spec);
     let (program, argv) = command_line(&spec.command, env.get("PATH").map_or(DEFAULT_PATH, String::as_str))?;
     let Stdio { theirs, stdin, stdout, stderr, terminal } = match spec.terminal {
@@ -84,7 +89,7 @@ pub(crate) fn spawn_process(
             .iter()
             .map(|(name, value)| c_string(format!("{name}={value}").as_bytes()))
             .collect::<Result<_, _>>()?,
-        cwd: working_directory(spec, &user)?,
+        cwd: working_directory(context, spec, &user)?,
         credentials: context.is_machine.then(|| user.credentials.clone()),
         stdio: theirs,
         reset_priority: context.is_machine,
@@ -195,9 +200,16 @@ fn find_program(name: &str, path: &str) -> Result<PathBuf, ErrorBody> {
         })
 }
 
-fn working_directory(spec: &ProcessSpec, user: &User) -> Result<CString, ErrorBody> {
+fn working_directory(
+    context: &SpawnContext,
+    spec: &ProcessSpec,
+    user: &User,
+) -> Result<CString, ErrorBody> {
+    // A default directory that is gone must not keep every command from starting.
+    let default = context.cwd.as_ref().filter(|cwd| Path::new(cwd).is_dir());
     match &spec.cwd {
         Some(cwd) => c_string(cwd.as_bytes()),
+        None if default.is_some() => c_string(default.map_or(&b"/"[..], |cwd| cwd.as_bytes())),
         None if Path::new(&user.home).is_dir() => c_string(user.home.as_bytes()),
         None => c_string(b"/"),
     }
@@ -306,6 +318,8 @@ mod tests {
             env: [("B", "identity"), ("C", "identity")]
                 .map(|(name, value)| (name.to_owned(), value.into()))
                 .into(),
+            user: None,
+            cwd: None,
         };
         let mut spec = ProcessSpec::shell("true");
         spec.env = [("C".to_owned(), "call".to_owned()), ("bad=name".to_owned(), "x".to_owned())].into();

@@ -17,8 +17,25 @@ pub(crate) struct User {
 }
 
 impl User {
-    /// Finds a user by name or number. Root is always there.
-    pub(crate) fn find(root: &Path, name: &str) -> Result<Self, ErrorBody> {
+    /// Finds a user by name or number, with a group after a colon or without. Root is always there, and so is every number:
+    /// an image need not list the users that it runs as.
+    pub(crate) fn find(root: &Path, wanted: &str) -> Result<Self, ErrorBody> {
+        let (name, group) = wanted.split_once(':').map_or((wanted, None), |(name, group)| (name, Some(group)));
+        let mut user = Self::find_name(root, name)?;
+        if let Some(group) = group {
+            let file = std::fs::read_to_string(root.join("etc/group")).unwrap_or_default();
+            let gid = group_id(&file, group).ok_or_else(|| {
+                ErrorBody::new(
+                    ErrorCode::NotFound,
+                    format!("group {group:?} is not in the machine's /etc/group"),
+                )
+            })?;
+            (user.credentials.gid, user.credentials.groups) = (gid, vec![gid]);
+        }
+        Ok(user)
+    }
+
+    fn find_name(root: &Path, name: &str) -> Result<Self, ErrorBody> {
         let passwd = std::fs::read_to_string(root.join("etc/passwd")).unwrap_or_default();
         // Most processes are root's, and groups mean nothing to root.
         let group = match name {
@@ -27,12 +44,23 @@ impl User {
         };
         parse(&passwd, &group, name)
             .or_else(|| (name == "root" || name == "0").then(Self::fallback_root))
+            .or_else(|| name.parse().ok().map(Self::unlisted))
             .ok_or_else(|| {
                 ErrorBody::new(
                     ErrorCode::NotFound,
                     format!("user {name:?} is not in the machine's /etc/passwd"),
                 )
             })
+    }
+
+    /// A number that no line of `/etc/passwd` has.
+    fn unlisted(uid: u32) -> Self {
+        Self {
+            name: uid.to_string(),
+            home: "/".to_owned(),
+            shell: "/bin/sh".to_owned(),
+            credentials: Credentials { uid, gid: 0, groups: vec![0] },
+        }
     }
 
     fn fallback_root() -> Self {
@@ -66,6 +94,15 @@ fn parse(passwd: &str, group: &str, wanted: &str) -> Option<User> {
     })
 }
 
+fn group_id(file: &str, wanted: &str) -> Option<u32> {
+    let named = file.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let (name, _, gid) = (fields.next()?, fields.next()?, fields.next()?);
+        (name == wanted).then(|| gid.parse().ok())?
+    });
+    named.or_else(|| wanted.parse().ok())
+}
+
 fn groups_of<'a>(group: &'a str, user: &'a str) -> impl Iterator<Item = u32> + 'a {
     group.lines().filter_map(move |line| {
         let mut fields = line.split(':').skip(2);
@@ -88,6 +125,24 @@ mod tests {
         assert_eq!((user.home.as_str(), user.shell.as_str()), ("/home/user", "/bin/sh"));
         assert_eq!(parse(PASSWD, GROUP, "1000"), Some(user));
         assert_eq!(parse(PASSWD, GROUP, "nobody"), None);
+    }
+
+    #[test]
+    fn groups_are_named_and_numbers_need_no_file() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir(root.path().join("etc")).unwrap();
+        std::fs::write(root.path().join("etc/passwd"), PASSWD).unwrap();
+        std::fs::write(root.path().join("etc/group"), GROUP).unwrap();
+        let ids = |wanted: &str| {
+            let credentials = User::find(root.path(), wanted).unwrap().credentials;
+            (credentials.uid, credentials.gid, credentials.groups)
+        };
+        assert_eq!(ids("user:sudo"), (1000, 27, vec![27]));
+        assert_eq!(ids("user:7"), (1000, 7, vec![7]));
+        assert_eq!(ids("65532"), (65532, 0, vec![0]));
+        assert_eq!(ids("65532:65533"), (65532, 65533, vec![65533]));
+        assert_eq!(User::find(root.path(), "user:nobody").unwrap_err().code, ErrorCode::NotFound);
+        assert_eq!(User::find(root.path(), "nobody").unwrap_err().code, ErrorCode::NotFound);
     }
 
     #[test]

@@ -123,12 +123,15 @@ impl Server {
             Ok(process) => process,
             Err(error) => return self.reply_error(id, &error),
         };
+        let (user, cwd) = self.identity.defaults();
         let context = SpawnContext {
             asked: self.woken,
             root: self.surroundings.root.clone(),
             cgroup: self.surroundings.cgroup.clone(),
             is_machine: self.surroundings.is_machine,
             env: self.identity.env().clone(),
+            user,
+            cwd,
         };
         let epoch = self.session.epoch;
         self.workers.submit(move || {

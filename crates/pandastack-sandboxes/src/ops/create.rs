@@ -93,9 +93,14 @@ async fn run(
     if request.visibility.is_none() && owner.is_none() {
         request.visibility = Some(sandboxes.store.workspace_settings(&workspace).await?.default_visibility);
     }
-    let mut plan = match &request.from_snapshot {
-        Some(_) => plan_from_snapshot(sandboxes, workspace, &request).await?,
-        None => plan_from_template(sandboxes, workspace, &request, owner.as_ref()).await?,
+    let version = match request.from_snapshot {
+        Some(_) => None,
+        None => super::template::find(sandboxes, &workspace, &request).await?,
+    };
+    let mut plan = match (&request.from_snapshot, version) {
+        (_, Some(version)) => plan_from_version(sandboxes, workspace, request, version).await?,
+        (Some(_), None) => plan_from_snapshot(sandboxes, workspace, &request).await?,
+        (None, None) => plan_from_template(sandboxes, workspace, &request, owner.as_ref()).await?,
     };
     plan.record.owner = owner;
     let record = &plan.record;
@@ -147,6 +152,8 @@ pub fn agent_spec(record: &SandboxRecord) -> SandboxSpec {
         id: record.id.clone(),
         incarnation: record.incarnation,
         env: record.spec.env.clone(),
+        user: record.spec.user.clone(),
+        cwd: record.spec.cwd.clone(),
         idle_timeout_seconds: record.agent_idle_seconds(),
         network: record.spec.network.clone(),
         volumes: record.spec.volumes.iter().map(volume_spec).collect(),
@@ -248,6 +255,9 @@ async fn plan_from_snapshot(
         cpu: snapshot.spec.cpu,
         memory_mb: snapshot.spec.memory_mb,
         env: snapshot.spec.env.into_iter().chain(env).collect(),
+        from_template: snapshot.spec.from_template,
+        user: snapshot.spec.user,
+        cwd: snapshot.spec.cwd,
         network: request.network.clone().unwrap_or(snapshot.spec.network),
         engine,
         isolation,
@@ -256,6 +266,25 @@ async fn plan_from_snapshot(
     let mut derived = Derived::default();
     derived.add(sandboxes, &mut record, &snapshot.spec.volumes).await?;
     Ok(Plan { record, source: Source::Snapshot(id.clone()), size: None, client, promise: None, derived })
+}
+
+/// A machine of a template that the workspace made: a snapshot, with what its image says about processes.
+async fn plan_from_version(
+    sandboxes: &Sandboxes,
+    workspace: WorkspaceId,
+    mut request: CreateSandbox,
+    version: super::template::Version,
+) -> Result<Plan> {
+    let super::template::Version { name, snapshot, config } = version;
+    (request.template, request.from_snapshot) = (None, Some(snapshot));
+    let mut plan = plan_from_snapshot(sandboxes, workspace, &request).await?;
+    let spec = &mut plan.record.spec;
+    for (key, value) in config.env {
+        spec.env.entry(key).or_insert(value);
+    }
+    (spec.from_template, spec.from_snapshot) = (Some(name), None);
+    (spec.user, spec.cwd) = (config.user, config.workdir);
+    Ok(plan)
 }
 
 /// Refuses a template that is not the snapshot's own, which would be ignored.

@@ -13,6 +13,7 @@ pub mod listening;
 pub mod network;
 pub mod rollback;
 pub mod snapshot;
+pub mod template;
 
 use std::time::Duration;
 

@@ -11,6 +11,7 @@
 //! | survives power loss | when the log is synced, see [`Durability`](super::Durability) | when it is committed, always |
 
 mod apps;
+mod console;
 mod databases;
 mod functions;
 mod history;
@@ -28,6 +29,8 @@ mod schedule_runs;
 mod schedules;
 mod snapshots;
 mod sqlite;
+mod template_layers;
+mod templates;
 mod tokens;
 mod volumes;
 mod workspaces;

@@ -10,6 +10,7 @@ mod postgres;
 mod postgres_server;
 mod sandboxes;
 mod sqlite;
+mod templates;
 mod trees;
 mod volumes;
 mod workspaces;
@@ -83,6 +84,7 @@ async fn run_all<S: Store, F: Future<Output = S>>(open: impl Fn() -> F) {
         workspaces::tokens_have_a_quota_and_a_last_one,
         workspaces::quotas_are_kept_and_count_what_is_there,
         workspaces::settings_of_a_workspace_are_its_own,
+        workspaces::console_sessions_are_found_by_hash_and_end,
         workspaces::audit_entries_are_kept_in_order,
         workspaces::usage_is_summed_by_period_and_sandbox,
         apps::apps_are_found_by_id_and_name,
@@ -95,6 +97,9 @@ async fn run_all<S: Store, F: Future<Output = S>>(open: impl Fn() -> F) {
         apps::repositories_have_a_quota,
         volumes::a_volume_has_one_writer_or_readers,
         volumes::a_volume_is_deleted_in_two_steps,
+        templates::a_build_becomes_what_its_tags_mean,
+        templates::builds_have_a_quota_and_a_log,
+        templates::layers_belong_to_a_workspace,
         functions::functions_are_found_by_id_and_name_and_their_changes_counted,
         functions::calls_are_due_in_order_and_without_those_of_full_functions,
         functions::dead_letters_are_found_and_used_time_is_summed,

@@ -32,6 +32,12 @@ pub struct SandboxSpec {
     /// Environment of every command.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
+    /// User of commands that name none; root when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// Working directory of commands that name none; the user's home when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<String>,
     /// Hibernate after this long without activity.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_timeout_seconds: Option<u64>,

@@ -81,7 +81,10 @@ pub use snapshot::{
     CreateSnapshot, ForkError, ForkSandbox, ForkTree, ForkTreeResult, Lineage, Promote, Promoted, Rollback,
     Snapshot, SnapshotKind, SnapshotList,
 };
-pub use template::{Build, BuildStatus, Template, TemplateStatus, TemplateVolume};
+pub use template::{
+    Build, BuildFailure, BuildStatus, CreateBuild, ImageConfig, PublishTemplate, ReadyCheck, SetTemplateTag,
+    StartBuild, Template, TemplateStatus, TemplateTag, TemplateVersion, TemplateVolume,
+};
 pub use volume::{
     AttachVolume, AttachedVolume, CloneVolume, CreateVolume, GrowVolume, PatchVolume, SnapshotVolume, Volume,
     VolumeHolder,

@@ -485,6 +485,8 @@ class Template:
     error: Optional[str] = None
     #: The volume that each sandbox of it comes with.
     volume: Optional[Dict[str, Any]] = None
+    #: What was built or published: ``build_id``, ``created_at``, ``tags`` and ``config``.
+    version: Optional[Dict[str, Any]] = None
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Template:
@@ -509,6 +511,13 @@ class TemplateBuild:
     #: What it does now.
     phase: Optional[str] = None
     log: Optional[List[str]] = None
+    #: Tags that the version gets, or has.
+    tags: Optional[List[str]] = None
+    #: Steps in all, and those that came from an earlier build.
+    steps: Optional[int] = None
+    cached_steps: Optional[int] = None
+    #: Where it failed: ``step``, ``line``, ``instruction``, ``exit_code`` and the last ``output``.
+    failure: Optional[Dict[str, Any]] = None
 
     @property
     def is_done(self) -> bool:

@@ -18,6 +18,7 @@ from ..models import (
     OnTimeout,
     PromoteResult,
     RunResult,
+    SandboxEvent,
     Usage,
     Visibility,
     network_body,
@@ -136,6 +137,16 @@ class AsyncPandaStack:
         query = _wire.given(sandbox_id=sandbox_id, **{k: None if v is None else str(v) for k, v in numbers.items()})
         answer = await self._transport.send(_wire.get("/audit", query))
         return cast("List[AuditEntry]", answer.records("entries"))
+
+    async def events(self, tail: Optional[int] = None) -> List[SandboxEvent]:
+        """What happened to the workspace's sandboxes, oldest first; with ``tail`` only the last so many."""
+        query = {} if tail is None else {"tail": str(tail)}
+        answer = await self._transport.send(_wire.get("/events", query))
+        return cast("List[SandboxEvent]", answer.records("events"))
+
+    async def hosts(self) -> List[Dict[str, Any]]:
+        """The installation's hosts. Needs an admin key."""
+        return (await self._transport.send(_wire.get("/hosts"))).records("items")
 
     async def quota(self) -> Dict[str, Any]:
         """Get workspace quotas (``quota``) and current use (``used``)."""

@@ -19,6 +19,7 @@ from ..models import (
     OnTimeout,
     PromoteResult,
     RunResult,
+    SandboxEvent,
     Usage,
     Visibility,
     network_body,
@@ -137,6 +138,16 @@ class PandaStack:
         query = _wire.given(sandbox_id=sandbox_id, **{k: None if v is None else str(v) for k, v in numbers.items()})
         answer = self._transport.send(_wire.get("/audit", query))
         return cast("List[AuditEntry]", answer.records("entries"))
+
+    def events(self, tail: Optional[int] = None) -> List[SandboxEvent]:
+        """What happened to the workspace's sandboxes, oldest first; with ``tail`` only the last so many."""
+        query = {} if tail is None else {"tail": str(tail)}
+        answer = self._transport.send(_wire.get("/events", query))
+        return cast("List[SandboxEvent]", answer.records("events"))
+
+    def hosts(self) -> List[Dict[str, Any]]:
+        """The installation's hosts. Needs an admin key."""
+        return (self._transport.send(_wire.get("/hosts"))).records("items")
 
     def quota(self) -> Dict[str, Any]:
         """Get workspace quotas (``quota``) and current use (``used``)."""

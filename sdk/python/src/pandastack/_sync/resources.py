@@ -3,15 +3,18 @@
 
 from __future__ import annotations
 
+import os
 import time
-from typing import Iterator, Dict, List, Optional, cast
+from pathlib import Path
+from typing import Any, Iterator, Dict, List, Mapping, Optional, Sequence, Union, cast
 
-from .. import _wire
+from .. import _archive, _wire
 from .._wire import segment
 from ..errors import RequestTimeout, TemplateBuildError
 from ..models import SnapshotInfo, Template, TemplateBuild, Token
-from ._io import sleep
+from ._io import run_blocking, sleep
 from .exec_stream import server_events
+from .filesystem import _pieces
 from .transport import Transport
 
 
@@ -56,6 +59,75 @@ class TemplatesAPI:
     def delete(self, name: str) -> None:
         """Delete a template of the workspace. Built-in templates cannot be deleted."""
         self._transport.send(_wire.delete(f"/templates/{segment(name, 'template name')}"))
+
+    def build(
+        self,
+        name: str,
+        directory: Optional[Union[str, Path]] = None,
+        *,
+        dockerfile: Optional[str] = None,
+        tags: Sequence[str] = (),
+        args: Optional[Mapping[str, str]] = None,
+        target: Optional[str] = None,
+        start_command: Optional[str] = None,
+        ready: Optional[Mapping[str, Any]] = None,
+        cpu: Optional[int] = None,
+        memory_mb: Optional[int] = None,
+        no_cache: bool = False,
+    ) -> TemplateBuild:
+        """Start building a template from the text of a ``dockerfile``, by default that of the ``Dockerfile`` in ``directory``,
+        whose files it can copy. ``ready`` tells when ``start_command`` is ready, such as ``{"port": 8080}``. Wait for the
+        end with :meth:`wait_for_build`."""
+        if dockerfile is None:
+            if directory is None:
+                raise ValueError("give a dockerfile, or a directory that has one")
+            dockerfile = run_blocking(Path(directory, "Dockerfile").read_text)
+        begin = _wire.given(name=name, tags=list(tags) or None, cpu=cpu, memory_mb=memory_mb)
+        start = _wire.given(
+            dockerfile=dockerfile,
+            args=dict(args) if args else None,
+            target=target,
+            start_command=start_command,
+            ready=dict(ready) if ready else None,
+            no_cache=no_cache or None,
+        )
+        if directory is None:
+            call = _wire.post("/templates/builds", {**begin, "start": start})
+            return TemplateBuild.from_dict((self._transport.send(call)).record())
+        build = TemplateBuild.from_dict((self._transport.send(_wire.post("/templates/builds", begin))).record())
+        path = f"/templates/builds/{segment(build.id, 'build id')}"
+        try:
+            with run_blocking(_archive.packed, directory) as archive:
+                size = (run_blocking(os.fstat, archive.fileno())).st_size
+                call = _wire.Call("PUT", f"{path}/files", content_type="application/x-tar")
+                self._transport.send_stream(
+                    call, _pieces(archive, size, None), size, idle_seconds_max=_wire.MACHINE_SECONDS_MAX
+                )
+        except BaseException:
+            self.cancel_build(build.id)
+            raise
+        return TemplateBuild.from_dict((self._transport.send(_wire.post(f"{path}/start", start))).record())
+
+    def cancel_build(self, build_id: str) -> None:
+        """Cancel a build that is queued or running."""
+        self._transport.send(_wire.post(f"/templates/builds/{segment(build_id, 'build id')}/cancel", {}))
+
+    def publish(
+        self, snapshot_id: str, name: str, *, tags: Sequence[str] = (), description: Optional[str] = None
+    ) -> TemplateBuild:
+        """Make a snapshot a version of a template."""
+        body = _wire.given(snapshot_id=snapshot_id, name=name, tags=list(tags) or None, description=description)
+        return TemplateBuild.from_dict((self._transport.send(_wire.post("/templates/publish", body))).record())
+
+    def set_tag(self, name: str, tag: str, build_id: str) -> None:
+        """Make a tag mean a finished build; ``latest`` rolls a template back."""
+        path = f"/templates/{segment(name, 'template name')}/tags/{segment(tag, 'tag')}"
+        self._transport.send(_wire.post(path, {"build_id": build_id}, method="PUT"))
+
+    def delete_tag(self, name: str, tag: str) -> None:
+        """Delete a tag of a template."""
+        path = f"/templates/{segment(name, 'template name')}/tags/{segment(tag, 'tag')}"
+        self._transport.send(_wire.delete(path))
 
     def builds(self) -> List[TemplateBuild]:
         """List running and finished builds."""

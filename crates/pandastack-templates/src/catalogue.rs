@@ -1,4 +1,4 @@
-//! Templates and their builds. Both live on the hosts; control merges what the hosts say.
+//! Templates that come with the platform, and their bakes. Both live on the hosts, and what they say is merged.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,15 +9,15 @@ use axum::response::Response;
 use futures::future::join_all;
 use http::StatusCode;
 use pandastack_agent_client::{AgentClient, AgentError, CallOptions};
-use pandastack_rest::extract::is_set;
-use pandastack_rest::{ApiResult, Caller, Id, Query, sse};
+use pandastack_rest::{ApiResult, Caller, Id, sse};
 use pandastack_sandboxes::Sandboxes;
 use pandastack_types::agent_api::BuildQuery;
 use pandastack_types::agent_api::endpoints::{BakeTemplate, ListBuilds, ReadBuild};
-use pandastack_types::api::{Build, BuildStatus, Template};
+use pandastack_types::api::{Build, BuildStatus};
 use pandastack_types::{BuildId, Error, ErrorBody, Result};
-use serde::Deserialize;
 use tokio::time::Instant;
+
+use crate::service::Templates;
 
 /// How long a host may take to say what it builds.
 const ASK_WAIT: Duration = Duration::from_secs(10);
@@ -26,79 +26,31 @@ const HOLD_SECONDS: u64 = 10;
 /// Shortest time between two such questions, for hosts that answer at once.
 const ASK_EVERY_MIN: Duration = Duration::from_millis(500);
 
-#[derive(Deserialize)]
-pub(crate) struct LogArgs {
-    follow: Option<String>,
-}
-
-/// List templates.
-#[utoipa::path(get, path = "/v1/templates", tag = "templates", responses((status = 200, body = Vec<Template>)))]
-pub(crate) async fn list(State(sandboxes): State<Arc<Sandboxes>>, _caller: Caller) -> Json<Vec<Template>> {
-    Json(sandboxes.hosts.templates())
-}
-
-/// Get a template by name or alias.
-#[utoipa::path(get, path = "/v1/templates/{name}", tag = "templates", params(("name" = String, Path)), responses(
-    (status = 200, body = Template), (status = 404, body = ErrorBody)))]
-pub(crate) async fn get(
-    State(sandboxes): State<Arc<Sandboxes>>,
-    _caller: Caller,
-    Id(name): Id<String>,
-) -> ApiResult<Json<Template>> {
-    let mut templates = sandboxes.hosts.templates().into_iter();
-    let found = templates.find(|t| t.name == name || t.aliases.contains(&name));
-    Ok(found.map(Json).ok_or_else(|| Error::not_found("template", &name))?)
-}
-
 /// Build a template before its first use. Joins a build that is in progress.
 #[utoipa::path(post, path = "/v1/templates/{name}/bake", tag = "templates", params(("name" = String, Path)), responses(
     (status = 202, body = Build), (status = 404, body = ErrorBody), (status = 503, body = ErrorBody)))]
-pub(crate) async fn bake(
-    State(sandboxes): State<Arc<Sandboxes>>,
+pub async fn bake(
+    State(templates): State<Arc<Templates>>,
     _caller: Caller,
     Id(name): Id<String>,
 ) -> ApiResult<(StatusCode, Json<Build>)> {
     pandastack_sandboxes::validate::template_name(&name)?;
-    let (name, client) = sandboxes.hosts.place_bake(&name)?;
+    let (name, client) = templates.sandboxes.hosts.place_bake(&name)?;
     let build = client.call(BakeTemplate::new(name), CallOptions::on_host(ASK_WAIT), ()).await?;
     Ok((StatusCode::ACCEPTED, Json(build)))
 }
 
-/// List template builds of all hosts that respond, newest first.
-#[utoipa::path(get, path = "/v1/templates/builds", tag = "templates", responses((status = 200, body = Vec<Build>)))]
-pub(crate) async fn builds(State(sandboxes): State<Arc<Sandboxes>>, _caller: Caller) -> Json<Vec<Build>> {
+/// Bakes of all hosts that answer.
+pub(crate) async fn bakes(sandboxes: &Sandboxes) -> Vec<Build> {
     let clients = sandboxes.hosts.clients();
     let asked =
         clients.iter().map(|(_, client)| client.call(ListBuilds::new(), CallOptions::on_host(ASK_WAIT), ()));
-    let mut builds: Vec<_> = join_all(asked).await.into_iter().flatten().flatten().collect();
-    builds.sort_by_key(|build| std::cmp::Reverse(build.started_at));
-    Json(builds)
+    join_all(asked).await.into_iter().flatten().flatten().collect()
 }
 
-/// Get a template build.
-#[utoipa::path(get, path = "/v1/templates/builds/{id}", tag = "templates", params(("id" = BuildId, Path)), responses(
-    (status = 200, body = Build), (status = 404, body = ErrorBody)))]
-pub(crate) async fn build(
-    State(sandboxes): State<Arc<Sandboxes>>,
-    _caller: Caller,
-    Id(id): Id<BuildId>,
-) -> ApiResult<Json<Build>> {
-    Ok(Json(find(&sandboxes, &id).await?.1))
-}
-
-/// Stream a build's log as server-sent events, one line each, ended by `event: done`. With `follow=1`,
-/// continue until the build ends.
-#[utoipa::path(get, path = "/v1/templates/builds/{id}/logs", tag = "templates",
-    params(("id" = BuildId, Path), ("follow" = Option<String>, Query)),
-    responses((status = 200, content_type = "text/event-stream", body = String), (status = 404, body = ErrorBody)))]
-pub(crate) async fn build_logs(
-    State(sandboxes): State<Arc<Sandboxes>>,
-    _caller: Caller,
-    Id(id): Id<BuildId>,
-    Query(args): Query<LogArgs>,
-) -> ApiResult<Response> {
-    let (client, build) = find(&sandboxes, &id).await?;
-    let follow = is_set(args.follow.as_deref());
+/// A bake's log as server-sent events.
+pub(crate) async fn bake_logs(sandboxes: Arc<Sandboxes>, id: &BuildId, follow: bool) -> Result<Response> {
+    let (client, build) = find(&sandboxes, id).await?;
     let log = BuildLog { sandboxes, client, build, shown: 0, follow, asked: Instant::now(), ended: false };
     Ok(sse::respond(futures::stream::unfold(log, BuildLog::next)))
 }
@@ -110,7 +62,8 @@ async fn ask(client: &AgentClient, id: &BuildId, seen_lines: Option<usize>) -> R
     client.call(call, CallOptions::on_host(wait), ()).await
 }
 
-async fn find(sandboxes: &Sandboxes, id: &BuildId) -> Result<(AgentClient, Build)> {
+/// The host that has a bake, and the bake.
+pub(crate) async fn find(sandboxes: &Sandboxes, id: &BuildId) -> Result<(AgentClient, Build)> {
     let clients = sandboxes.hosts.clients();
     let asked = clients.into_iter().map(|(_, client)| async move {
         let build = ask(&client, id, None).await;

@@ -1,0 +1,70 @@
+//! Template builds, versions and tags.
+
+use pandastack_types::BuildId;
+use pandastack_types::api::{Build, CreateBuild, PublishTemplate, SetTemplateTag, StartBuild, TemplateTag};
+use reqwest::Method;
+use reqwest::header::CONTENT_TYPE;
+
+use crate::client::{Client, List, READ_SECONDS};
+use crate::error::Result;
+
+/// How long the files of a build may take.
+const FILES_SECONDS: u64 = 3600;
+
+impl Client {
+    /// Begins a template build.
+    pub async fn create_build(&self, request: &CreateBuild) -> Result<Build> {
+        self.call(Method::POST, &["templates", "builds"], READ_SECONDS).json(request).receive().await
+    }
+
+    /// Adds a tar archive to the files of a build.
+    pub async fn add_build_files(&self, id: &BuildId, body: impl Into<reqwest::Body>) -> Result<()> {
+        let call = self.call(Method::PUT, &["templates", "builds", id.as_str(), "files"], FILES_SECONDS);
+        call.with(|builder| builder.header(CONTENT_TYPE, "application/x-tar").body(body)).finish().await
+    }
+
+    /// Starts a build.
+    pub async fn start_build(&self, id: &BuildId, request: &StartBuild) -> Result<Build> {
+        let call = self.call(Method::POST, &["templates", "builds", id.as_str(), "start"], READ_SECONDS);
+        call.json(request).receive().await
+    }
+
+    /// Cancels a build.
+    pub async fn cancel_build(&self, id: &BuildId) -> Result<()> {
+        self.call(Method::POST, &["templates", "builds", id.as_str(), "cancel"], READ_SECONDS).finish().await
+    }
+
+    /// Builds, newest first.
+    pub async fn list_builds(&self) -> Result<Vec<Build>> {
+        let list: List<Build> = self.call(Method::GET, &["templates", "builds"], READ_SECONDS).receive().await?;
+        Ok(list.into_vec())
+    }
+
+    /// Makes a snapshot a version of a template.
+    pub async fn publish_template(&self, request: &PublishTemplate) -> Result<Build> {
+        self.call(Method::POST, &["templates", "publish"], READ_SECONDS).json(request).receive().await
+    }
+
+    /// Deletes a template with all its versions.
+    pub async fn delete_template(&self, name: &str) -> Result<()> {
+        self.call(Method::DELETE, &["templates", name], READ_SECONDS).finish().await
+    }
+
+    /// Tags of a template.
+    pub async fn list_template_tags(&self, name: &str) -> Result<Vec<TemplateTag>> {
+        let list: List<TemplateTag> =
+            self.call(Method::GET, &["templates", name, "tags"], READ_SECONDS).receive().await?;
+        Ok(list.into_vec())
+    }
+
+    /// Makes a tag mean a build.
+    pub async fn set_template_tag(&self, name: &str, tag: &str, build_id: BuildId) -> Result<()> {
+        let call = self.call(Method::PUT, &["templates", name, "tags", tag], READ_SECONDS);
+        call.json(&SetTemplateTag { build_id }).finish().await
+    }
+
+    /// Deletes a tag.
+    pub async fn delete_template_tag(&self, name: &str, tag: &str) -> Result<()> {
+        self.call(Method::DELETE, &["templates", name, "tags", tag], READ_SECONDS).finish().await
+    }
+}

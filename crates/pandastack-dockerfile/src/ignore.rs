@@ -1,0 +1,177 @@
+//! `.dockerignore`: which files of a build context are left out.
+//!
+//! Patterns are matched one by one and the last match counts; `!` brings a file back. `*` and `?` match within a name,
+//! `[a-z]` one of several characters, `**` any number of directories. A pattern also matches what is below it.
+
+/// The patterns of a `.dockerignore` file.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Ignore(Vec<Pattern>);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Pattern {
+    keep: bool,
+    parts: Vec<String>,
+}
+
+impl Ignore {
+    /// Reads the patterns. Lines that make no sense match nothing.
+    pub fn parse(text: &str) -> Self {
+        let lines = text.strip_prefix('\u{feff}').unwrap_or(text).lines();
+        let lines = lines.map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+        Self(lines.map(Pattern::parse).filter(|pattern| !pattern.parts.is_empty()).collect())
+    }
+
+    /// Whether a path, relative to the context, is left out.
+    pub fn excludes(&self, path: &str) -> bool {
+        let names: Vec<&str> = path.split('/').filter(|name| !name.is_empty()).collect();
+        let mut excluded = false;
+        for pattern in &self.0 {
+            if pattern.keep == excluded && pattern.matches_within(&names) {
+                excluded = !pattern.keep;
+            }
+        }
+        excluded
+    }
+
+    /// Whether something below an excluded directory may still be wanted, so that it must be looked at.
+    pub fn may_keep_below(&self) -> bool {
+        self.0.iter().any(|pattern| pattern.keep)
+    }
+}
+
+impl Pattern {
+    fn parse(line: &str) -> Self {
+        let (keep, text) = line.strip_prefix('!').map_or((false, line), |rest| (true, rest.trim()));
+        let mut parts: Vec<String> = Vec::new();
+        for part in text.split('/') {
+            match part {
+                "" | "." => {}
+                ".." => drop(parts.pop()),
+                part => parts.push(part.to_owned()),
+            }
+        }
+        Self { keep, parts }
+    }
+
+    /// Whether it matches the path or a directory above it.
+    fn matches_within(&self, names: &[&str]) -> bool {
+        (1..=names.len()).any(|count| matches(&self.parts, &names[..count]))
+    }
+}
+
+fn matches(parts: &[String], names: &[&str]) -> bool {
+    match (parts.split_first(), names.split_first()) {
+        (None, None) => true,
+        (Some((part, rest)), _) if part == "**" => {
+            (0..=names.len()).any(|skipped| matches(rest, &names[skipped..]))
+        }
+        (Some((part, rest)), Some((name, names))) => {
+            let (part, name): (Vec<char>, Vec<char>) = (part.chars().collect(), name.chars().collect());
+            glob(&part, &name) && matches(rest, names)
+        }
+        _ => false,
+    }
+}
+
+/// Matches one name. Linear in practice: a star remembers only its last position.
+fn glob(pattern: &[char], name: &[char]) -> bool {
+    let (mut p, mut n) = (0, 0);
+    let mut star: Option<(usize, usize)> = None;
+    while n < name.len() {
+        match one(pattern, p, name[n]) {
+            Step::Star => {
+                star = Some((p, n));
+                p += 1;
+            }
+            Step::Match(next) => {
+                p = next;
+                n += 1;
+            }
+            Step::Differs => {
+                let Some((at, from)) = star else { return false };
+                star = Some((at, from + 1));
+                (p, n) = (at + 1, from + 1);
+            }
+        }
+    }
+    pattern[p..].iter().all(|char| *char == '*')
+}
+
+enum Step {
+    Star,
+    Match(usize),
+    Differs,
+}
+
+/// Compares the pattern at `p` with one character.
+fn one(pattern: &[char], p: usize, char: char) -> Step {
+    let matched = |is: bool, next: usize| if is { Step::Match(next) } else { Step::Differs };
+    match pattern.get(p) {
+        None => Step::Differs,
+        Some('*') => Step::Star,
+        Some('?') => Step::Match(p + 1),
+        Some('\\') if p + 1 < pattern.len() => matched(pattern[p + 1] == char, p + 2),
+        Some('[') => {
+            let Some(length) = pattern[p + 1..].iter().position(|c| *c == ']').filter(|length| *length > 0) else {
+                return matched(char == '[', p + 1);
+            };
+            let set = &pattern[p + 1..p + 1 + length];
+            let (negated, set) = match set {
+                ['^' | '!', rest @ ..] if !rest.is_empty() => (true, rest),
+                set => (false, set),
+            };
+            let mut found = false;
+            let mut at = 0;
+            while at < set.len() {
+                if at + 2 < set.len() && set[at + 1] == '-' {
+                    found |= (set[at]..=set[at + 2]).contains(&char);
+                    at += 3;
+                } else {
+                    found |= set[at] == char;
+                    at += 1;
+                }
+            }
+            matched(found != negated, p + length + 2)
+        }
+        Some(expected) => matched(*expected == char, p + 1),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_as_docker_reads_them() {
+        let ignore = Ignore::parse(
+            "# comment\n*.log\n/node_modules\n**/*.pyc\ndocs/**\n!docs/keep.md\n*/temp*\nfile?.[ch]\n!keep.log\n",
+        );
+        for (path, expect) in [
+            ("a.log", true),
+            ("dir/a.log", false),
+            ("keep.log", false),
+            ("node_modules", true),
+            ("node_modules/x/y.js", true),
+            ("web/node_modules", false),
+            ("a.pyc", true),
+            ("deep/er/a.pyc", true),
+            ("docs/a.md", true),
+            ("docs/keep.md", false),
+            ("dir/temporary", true),
+            ("dir/temporary/file", true),
+            ("temp", false),
+            ("file1.c", true),
+            ("file1.x", false),
+        ] {
+            assert_eq!(ignore.excludes(path), expect, "{path}");
+        }
+        assert!(ignore.may_keep_below() && !Ignore::parse("a\n").may_keep_below());
+    }
+
+    #[test]
+    fn everything_but_one_directory() {
+        let ignore = Ignore::parse("*\n!src\n");
+        assert!(ignore.excludes("README") && ignore.excludes("other/x") && !ignore.excludes("src/main.rs"));
+        assert_eq!(Ignore::parse("..\n/\n\n"), Ignore::default());
+    }
+}

@@ -1,0 +1,93 @@
+//! The Dockerfile language. Pure: text in, stages and steps out, each with its line.
+//!
+//! | module | owns |
+//! |---|---|
+//! | `lines` | parser directives, comments, continuation lines, heredocs: from text to logical lines |
+//! | `instruction` | one logical line as an [`Instruction`] |
+//! | `words` | quoting and `$variable` expansion |
+//! | `ignore` | `.dockerignore` |
+//!
+//! The published parsers that we looked at keep neither line numbers nor the order of variables, nor do they tell the
+//! shell form of a command from its exec form. A build needs all three: errors name the line, `ENV` is evaluated from left
+//! to right, and an image without a shell can only run the exec form. So the parser is our own.
+//!
+//! Left to others: what the instructions do. Variables are expanded by whoever runs them, because only then their values
+//! are known.
+
+#![forbid(unsafe_code)]
+
+mod ignore;
+mod instruction;
+mod lines;
+mod parse;
+mod words;
+
+pub use ignore::Ignore;
+pub use instruction::{Command, CopyStep, Healthcheck, Heredoc, Instruction, RunStep};
+pub use parse::parse;
+pub use words::{ExpandError, expand};
+
+/// Largest Dockerfile. Beyond it: an error.
+pub const DOCKERFILE_BYTES_MAX: usize = 1024 * 1024;
+
+/// A parsed Dockerfile. It has at least one stage.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Dockerfile {
+    /// `ARG`s before the first `FROM`: visible in `FROM` lines, and in stages that declare them again.
+    pub args: Vec<Step>,
+    /// Stages, in order.
+    pub stages: Vec<Stage>,
+    /// The character that continues lines and escapes variables: `\`, or what `# escape=` says.
+    pub escape: char,
+}
+
+/// One stage: `FROM` and what follows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stage {
+    /// Line of its `FROM`.
+    pub line: usize,
+    /// What it starts from, unexpanded: an image, an earlier stage or `scratch`.
+    pub from: String,
+    /// `--platform`, unexpanded.
+    pub platform: Option<String>,
+    /// Name after `AS`, in lower case.
+    pub name: Option<String>,
+    /// Its instructions.
+    pub steps: Vec<Step>,
+}
+
+/// An instruction with its place in the file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Step {
+    /// First line, from 1.
+    pub line: usize,
+    /// The instruction as written, on one line, without heredoc bodies.
+    pub text: String,
+    /// What it says.
+    pub instruction: Instruction,
+}
+
+/// Why a Dockerfile was refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("Dockerfile line {line}: {message}")]
+pub struct ParseError {
+    /// Line, from 1.
+    pub line: usize,
+    /// What is wrong with it.
+    pub message: String,
+}
+
+impl ParseError {
+    fn new(line: usize, message: impl Into<String>) -> Self {
+        Self { line, message: message.into() }
+    }
+}
+
+impl Dockerfile {
+    /// The stage that a name or number means; `None` if there is none.
+    pub fn stage(&self, name: &str) -> Option<usize> {
+        let wanted = name.to_ascii_lowercase();
+        let named = self.stages.iter().position(|stage| stage.name.as_deref() == Some(wanted.as_str()));
+        named.or_else(|| name.parse().ok().filter(|index| *index < self.stages.len()))
+    }
+}

@@ -1,0 +1,221 @@
+//! Templates that workspaces make, their builds, tags and layers.
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use pandastack_types::api::{BuildFailure, CreateBuild, ImageConfig, StartBuild};
+use pandastack_types::{BuildId, SnapshotId, TemplateId, WorkspaceId};
+use serde::{Deserialize, Serialize};
+
+use super::Result;
+
+/// The tag of the newest version, which a name without a tag means.
+pub const LATEST: &str = "latest";
+
+/// A template: a name of a workspace. Its versions are its finished builds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TemplateRecord {
+    /// Its id, which stays when it is renamed.
+    pub id: TemplateId,
+    /// Tenant.
+    pub workspace: WorkspaceId,
+    /// Its name, unique in the workspace.
+    pub name: String,
+    /// When it was first built.
+    pub created_at: Timestamp,
+    /// The rest.
+    pub spec: TemplateSpec,
+}
+
+/// What no query selects on. New fields need a default.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TemplateSpec {
+    /// What is in it, for people.
+    pub description: String,
+}
+
+/// Where a build stands.
+///
+/// ```text
+///   waiting --start--> queued --> running --> done
+///      |                  |          |
+///      +------------------+----------+------> failed
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BuildState {
+    /// For its files and its start.
+    Waiting,
+    /// For its turn.
+    Queued,
+    /// Its steps run.
+    Running,
+    /// It is a version of its template.
+    Done,
+    /// It failed, or was cancelled.
+    Failed,
+}
+
+impl BuildState {
+    const ALL: [Self; 5] = [Self::Waiting, Self::Queued, Self::Running, Self::Done, Self::Failed];
+
+    /// The name in the store.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Waiting => "waiting",
+            Self::Queued => "queued",
+            Self::Running => "running",
+            Self::Done => "done",
+            Self::Failed => "failed",
+        }
+    }
+
+    /// The state of that name.
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.as_str() == text)
+    }
+
+    /// Whether it has not ended.
+    pub fn is_under_way(self) -> bool {
+        matches!(self, Self::Waiting | Self::Queued | Self::Running)
+    }
+}
+
+/// A build of a template.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BuildRecord {
+    /// Its id.
+    pub id: BuildId,
+    /// Tenant.
+    pub workspace: WorkspaceId,
+    /// Its template.
+    pub template: TemplateId,
+    /// Where it stands.
+    pub state: BuildState,
+    /// When it was asked for.
+    pub created_at: Timestamp,
+    /// The rest.
+    pub spec: BuildSpec,
+}
+
+/// What no query selects on. New fields need a default.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct BuildSpec {
+    /// Name of its template.
+    pub name: String,
+    /// What was asked for.
+    pub request: CreateBuild,
+    /// What to build, once that is known.
+    pub start: Option<StartBuild>,
+    /// When it ended.
+    pub ended_at: Option<Timestamp>,
+    /// What it does now.
+    pub phase: String,
+    /// Why it failed.
+    pub error: Option<String>,
+    /// Where it failed.
+    pub failure: Option<BuildFailure>,
+    /// Steps in all.
+    pub steps: Option<usize>,
+    /// Steps that came from an earlier build.
+    pub cached_steps: Option<usize>,
+    /// What it was built from.
+    pub base: String,
+    /// The machine that it made.
+    pub snapshot: Option<SnapshotId>,
+    /// The snapshot is a client's own, published as a template: never deleted here.
+    pub published: bool,
+    /// Bytes of that.
+    pub size_bytes: u64,
+    /// Virtual processors of its sandboxes.
+    pub cpu: u32,
+    /// Memory of its sandboxes.
+    pub memory_mb: u32,
+    /// How its sandboxes run commands.
+    pub config: ImageConfig,
+}
+
+/// A name for a version of a template.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TagRecord {
+    /// The template.
+    pub template: TemplateId,
+    /// The name.
+    pub tag: String,
+    /// The build it means.
+    pub build: BuildId,
+    /// When it was set.
+    pub created_at: Timestamp,
+}
+
+/// The result of a build step, found again by its key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LayerRecord {
+    /// Tenant: layers are never shared between workspaces.
+    pub workspace: WorkspaceId,
+    /// Hash of everything that the step depends on.
+    pub key: String,
+    /// The machine after the step.
+    pub snapshot: SnapshotId,
+    /// When it was last used.
+    pub used_at: Timestamp,
+    /// What an image says about processes, for the first layer of one.
+    pub config: ImageConfig,
+}
+
+/// Templates.
+#[async_trait]
+pub trait TemplateStore: Send + Sync {
+    /// The template of that name; it is added if there is none. Quota: `TEMPLATES_PER_WORKSPACE_MAX`.
+    async fn ensure_template(&self, record: &TemplateRecord) -> Result<TemplateRecord>;
+    /// The template of that name.
+    async fn template(&self, workspace: &WorkspaceId, name: &str) -> Result<Option<TemplateRecord>>;
+    /// Those of a workspace, by name.
+    async fn templates(&self, workspace: &WorkspaceId) -> Result<Vec<TemplateRecord>>;
+    /// Writes what can change.
+    async fn update_template(&self, record: &TemplateRecord) -> Result<()>;
+    /// Removes a template with its tags, builds and logs; one that is gone already is removed.
+    async fn delete_template(&self, id: &TemplateId) -> Result<()>;
+
+    /// Adds a build. Quota: `TEMPLATE_BUILDS_UNDER_WAY_MAX`.
+    async fn insert_build(&self, record: &BuildRecord) -> Result<()>;
+    /// One build of a workspace.
+    async fn build(&self, workspace: &WorkspaceId, id: &BuildId) -> Result<BuildRecord>;
+    /// Those of a workspace, newest first.
+    async fn builds(&self, workspace: &WorkspaceId) -> Result<Vec<BuildRecord>>;
+    /// Those of all workspaces that have not ended, oldest first.
+    async fn builds_under_way(&self) -> Result<Vec<BuildRecord>>;
+    /// Writes a build that was in `from`; false, and nothing is written, if it is not any more.
+    async fn put_build(&self, record: &BuildRecord, from: BuildState) -> Result<bool>;
+    /// The same, and its tags and `latest` mean it from now on.
+    async fn publish_build(&self, record: &BuildRecord, from: BuildState, tags: &[String]) -> Result<bool>;
+    /// Removes a build with its log and its tags.
+    async fn delete_build(&self, id: &BuildId) -> Result<()>;
+
+    /// The build that a tag means.
+    async fn tagged_build(&self, template: &TemplateId, tag: &str) -> Result<Option<BuildRecord>>;
+    /// The tags of a template, by name.
+    async fn tags(&self, template: &TemplateId) -> Result<Vec<TagRecord>>;
+    /// Sets tags. Quota: `TAGS_PER_TEMPLATE_MAX`.
+    async fn set_tags(&self, tags: &[TagRecord]) -> Result<()>;
+    /// Removes a tag; false if there was none.
+    async fn delete_tag(&self, template: &TemplateId, tag: &str) -> Result<bool>;
+
+    /// The lines of a build's log from `first` on.
+    async fn build_log(&self, id: &BuildId, first: u64, limit: u32) -> Result<Vec<String>>;
+    /// How many lines it has.
+    async fn count_build_log(&self, id: &BuildId) -> Result<u64>;
+    /// Appends lines, numbered from `first`.
+    async fn append_build_log(&self, id: &BuildId, first: u64, lines: &[String]) -> Result<()>;
+
+    /// The layer of that key.
+    async fn layer(&self, workspace: &WorkspaceId, key: &str) -> Result<Option<LayerRecord>>;
+    /// Adds or replaces a layer.
+    async fn put_layer(&self, layer: &LayerRecord) -> Result<()>;
+    /// Those of a workspace, most recently used first.
+    async fn layers(&self, workspace: &WorkspaceId) -> Result<Vec<LayerRecord>>;
+    /// Removes a layer.
+    async fn delete_layer(&self, workspace: &WorkspaceId, key: &str) -> Result<()>;
+    /// Workspaces that have templates or layers.
+    async fn template_workspaces(&self) -> Result<Vec<WorkspaceId>>;
+}

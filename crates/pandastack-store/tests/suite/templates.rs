@@ -1,0 +1,94 @@
+//! Templates, builds, tags, logs and layers.
+
+use pandastack_store::templates::{
+    BuildRecord, BuildSpec, BuildState, LATEST, LayerRecord, TagRecord, TemplateRecord, TemplateSpec,
+};
+use pandastack_store::*;
+use pandastack_types::api::ImageConfig;
+use pandastack_types::limits::TEMPLATE_BUILDS_UNDER_WAY_MAX;
+use pandastack_types::{BuildId, SnapshotId, TemplateId, WorkspaceId};
+
+use super::{now, ws};
+
+fn template(name: &str) -> TemplateRecord {
+    let spec = TemplateSpec { description: "first".into() };
+    TemplateRecord { id: TemplateId::random(), workspace: ws(), name: name.into(), created_at: now(), spec }
+}
+
+fn build(of: &TemplateRecord, state: BuildState) -> BuildRecord {
+    let spec = BuildSpec { name: of.name.clone(), phase: "x".into(), ..BuildSpec::default() };
+    let (workspace, template) = (of.workspace.clone(), of.id.clone());
+    BuildRecord { id: BuildId::random(), workspace, template, state, created_at: now(), spec }
+}
+
+pub(super) async fn a_build_becomes_what_its_tags_mean(store: &dyn Store) {
+    let mine = store.ensure_template(&template("mine")).await.unwrap();
+    assert_eq!(store.ensure_template(&template("mine")).await.unwrap(), mine, "the first one stays");
+    let other: WorkspaceId = "other".parse().unwrap();
+    assert_eq!(store.template(&other, "mine").await.unwrap(), None);
+    let mut first = build(&mine, BuildState::Queued);
+    store.insert_build(&first).await.unwrap();
+    assert!(store.build(&other, &first.id).await.is_err());
+    assert_eq!(store.builds_under_way().await.unwrap(), [first.clone()]);
+    first.state = BuildState::Running;
+    assert!(store.put_build(&first, BuildState::Queued).await.unwrap());
+    assert!(!store.put_build(&first, BuildState::Queued).await.unwrap(), "it is not queued any more");
+    first.state = BuildState::Done;
+    first.spec.snapshot = Some(SnapshotId::random());
+    let tags = ["v1".to_owned()];
+    assert!(!store.publish_build(&first, BuildState::Queued, &tags).await.unwrap());
+    assert_eq!(store.tagged_build(&mine.id, LATEST).await.unwrap(), None, "nothing was published");
+    assert!(store.publish_build(&first, BuildState::Running, &tags).await.unwrap());
+    let second = build(&mine, BuildState::Running);
+    store.insert_build(&second).await.unwrap();
+    let done = BuildRecord { state: BuildState::Done, ..second };
+    assert!(store.publish_build(&done, BuildState::Running, &[]).await.unwrap());
+    assert_eq!(store.tagged_build(&mine.id, LATEST).await.unwrap(), Some(done.clone()));
+    assert_eq!(store.tagged_build(&mine.id, "v1").await.unwrap(), Some(first.clone()));
+    let back =
+        TagRecord { template: mine.id.clone(), tag: LATEST.into(), build: first.id.clone(), created_at: now() };
+    store.set_tags(&[back]).await.unwrap();
+    assert_eq!(store.tagged_build(&mine.id, LATEST).await.unwrap(), Some(first.clone()));
+    assert!(store.delete_tag(&mine.id, "v1").await.unwrap() && !store.delete_tag(&mine.id, "v1").await.unwrap());
+    assert!(store.builds_under_way().await.unwrap().is_empty());
+    store.delete_template(&mine.id).await.unwrap();
+    assert!(store.templates(&ws()).await.unwrap().is_empty() && store.builds(&ws()).await.unwrap().is_empty());
+    assert!(store.tags(&mine.id).await.unwrap().is_empty());
+}
+
+pub(super) async fn builds_have_a_quota_and_a_log(store: &dyn Store) {
+    let mine = store.ensure_template(&template("mine")).await.unwrap();
+    let logged = build(&mine, BuildState::Waiting);
+    store.insert_build(&logged).await.unwrap();
+    for _ in 1..TEMPLATE_BUILDS_UNDER_WAY_MAX {
+        store.insert_build(&build(&mine, BuildState::Waiting)).await.unwrap();
+    }
+    let refused = store.insert_build(&build(&mine, BuildState::Queued)).await;
+    assert!(matches!(refused, Err(StoreError::Quota { .. })), "{refused:?}");
+    store.append_build_log(&logged.id, 0, &["a".into(), "b".into()]).await.unwrap();
+    store.append_build_log(&logged.id, 2, &["c".into()]).await.unwrap();
+    assert_eq!(store.count_build_log(&logged.id).await.unwrap(), 3);
+    assert_eq!(store.build_log(&logged.id, 1, 1).await.unwrap(), ["b"]);
+    store.delete_build(&logged.id).await.unwrap();
+    assert_eq!(store.count_build_log(&logged.id).await.unwrap(), 0);
+    store.insert_build(&build(&mine, BuildState::Queued)).await.unwrap();
+}
+
+pub(super) async fn layers_belong_to_a_workspace(store: &dyn Store) {
+    let other: WorkspaceId = "other".parse().unwrap();
+    store.ensure_workspace(&other, now()).await.unwrap();
+    let config = ImageConfig { user: Some("app".into()), ..ImageConfig::default() };
+    let used_at = jiff::Timestamp::from_second(1_000).unwrap();
+    let layer = LayerRecord { workspace: ws(), key: "k".into(), snapshot: SnapshotId::random(), used_at, config };
+    store.put_layer(&layer).await.unwrap();
+    assert_eq!(store.layer(&ws(), "k").await.unwrap(), Some(layer.clone()));
+    assert_eq!(store.layer(&other, "k").await.unwrap(), None, "never another workspace's");
+    let again = LayerRecord { used_at: jiff::Timestamp::from_second(2_000).unwrap(), ..layer.clone() };
+    store.put_layer(&again).await.unwrap();
+    let older = LayerRecord { key: "old".into(), ..layer };
+    store.put_layer(&older).await.unwrap();
+    assert_eq!(store.layers(&ws()).await.unwrap(), [again, older]);
+    assert_eq!(store.template_workspaces().await.unwrap(), [ws()]);
+    store.delete_layer(&ws(), "k").await.unwrap();
+    assert_eq!(store.layers(&ws()).await.unwrap().len(), 1);
+}

@@ -1,0 +1,145 @@
+//! The API of builds.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::response::Response;
+use http::{StatusCode, header};
+use http_body_util::Limited;
+use pandastack_rest::extract::is_set;
+use pandastack_rest::{ApiResult, Caller, Id, JsonBody, Query};
+use pandastack_store::StoreError;
+use pandastack_store::templates::BuildRecord;
+use pandastack_types::api::{Build, CreateBuild, StartBuild};
+use pandastack_types::limits::BUILD_CONTEXT_BYTES_MAX;
+use pandastack_types::{BuildId, Error, ErrorBody, ErrorCode, Result};
+use serde::Deserialize;
+
+use crate::service::Templates;
+use crate::{catalogue, log, ops, view};
+
+/// Query parameters of a log.
+#[derive(Deserialize)]
+pub struct LogArgs {
+    follow: Option<String>,
+}
+
+/// A build of the workspace; `None` if there is none of that id.
+async fn own(templates: &Templates, caller: &Caller, id: &BuildId) -> Result<Option<BuildRecord>> {
+    match templates.store.build(&caller.workspace, id).await {
+        Err(StoreError::NotFound { .. }) => Ok(None),
+        found => Ok(Some(found?)),
+    }
+}
+
+async fn find(templates: &Templates, caller: &Caller, id: &BuildId) -> Result<BuildRecord> {
+    Ok(templates.store.build(&caller.workspace, id).await?)
+}
+
+/// Begin a build. Without `start` it waits for files, and for `.../start`.
+#[utoipa::path(post, path = "/v1/templates/builds", tag = "templates", request_body = CreateBuild, responses(
+    (status = 202, body = Build), (status = 400, body = ErrorBody), (status = 429, body = ErrorBody)))]
+pub async fn create(
+    State(templates): State<Arc<Templates>>,
+    caller: Caller,
+    JsonBody(request): JsonBody<CreateBuild>,
+) -> ApiResult<(StatusCode, Json<Build>)> {
+    let record = ops::create(&templates, caller.workspace, request).await?;
+    Ok((StatusCode::ACCEPTED, Json(view::build(record))))
+}
+
+/// Add files to a build: a tar archive, compressed or not. Can be repeated.
+#[utoipa::path(put, path = "/v1/templates/builds/{id}/files", tag = "templates", params(("id" = BuildId, Path)),
+    request_body(content = Vec<u8>, content_type = "application/x-tar"), responses(
+    (status = 204), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
+    (status = 409, description = "It was started", body = ErrorBody), (status = 413, body = ErrorBody)))]
+pub async fn add_files(
+    State(templates): State<Arc<Templates>>,
+    caller: Caller,
+    Id(id): Id<BuildId>,
+    request: Request,
+) -> ApiResult<StatusCode> {
+    let build = find(&templates, &caller, &id).await?;
+    let announced = request.headers().get(header::CONTENT_LENGTH);
+    let announced = announced.and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    if announced.is_some_and(|bytes| bytes > BUILD_CONTEXT_BYTES_MAX) {
+        let message =
+            format!("build files must be at most {BUILD_CONTEXT_BYTES_MAX} bytes; leave some out with .dockerignore");
+        return Err(Error::new(ErrorCode::BodyTooLarge, message).into());
+    }
+    let limit = usize::try_from(BUILD_CONTEXT_BYTES_MAX).unwrap_or(usize::MAX);
+    let body = Body::new(Limited::new(request.into_body(), limit));
+    ops::add_files(&templates, &build, body).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Start a build that has its files.
+#[utoipa::path(post, path = "/v1/templates/builds/{id}/start", tag = "templates", params(("id" = BuildId, Path)),
+    request_body = StartBuild, responses((status = 202, body = Build), (status = 400, body = ErrorBody),
+    (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+pub async fn start(
+    State(templates): State<Arc<Templates>>,
+    caller: Caller,
+    Id(id): Id<BuildId>,
+    JsonBody(request): JsonBody<StartBuild>,
+) -> ApiResult<(StatusCode, Json<Build>)> {
+    let build = find(&templates, &caller, &id).await?;
+    let record = ops::start(&templates, build, request).await?;
+    Ok((StatusCode::ACCEPTED, Json(view::build(record))))
+}
+
+/// Cancel a build. Its command is killed at once.
+#[utoipa::path(post, path = "/v1/templates/builds/{id}/cancel", tag = "templates", params(("id" = BuildId, Path)),
+    responses((status = 202), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+pub async fn cancel(
+    State(templates): State<Arc<Templates>>,
+    caller: Caller,
+    Id(id): Id<BuildId>,
+) -> ApiResult<StatusCode> {
+    let build = find(&templates, &caller, &id).await?;
+    ops::cancel(&templates, build).await?;
+    Ok(StatusCode::ACCEPTED)
+}
+
+/// Builds of the workspace and bakes of all hosts that answer, newest first.
+#[utoipa::path(get, path = "/v1/templates/builds", tag = "templates", operation_id = "builds",
+    responses((status = 200, body = Vec<Build>)))]
+pub async fn list(State(templates): State<Arc<Templates>>, caller: Caller) -> ApiResult<Json<Vec<Build>>> {
+    let mut builds = catalogue::bakes(&templates.sandboxes).await;
+    builds.extend(templates.store.builds(&caller.workspace).await?.into_iter().map(view::build));
+    builds.sort_by_key(|build| std::cmp::Reverse(build.started_at));
+    Ok(Json(builds))
+}
+
+/// One build.
+#[utoipa::path(get, path = "/v1/templates/builds/{id}", tag = "templates", operation_id = "build",
+    params(("id" = BuildId, Path)), responses((status = 200, body = Build), (status = 404, body = ErrorBody)))]
+pub async fn describe(
+    State(templates): State<Arc<Templates>>,
+    caller: Caller,
+    Id(id): Id<BuildId>,
+) -> ApiResult<Json<Build>> {
+    match own(&templates, &caller, &id).await? {
+        Some(record) => Ok(Json(view::build(record))),
+        None => Ok(Json(catalogue::find(&templates.sandboxes, &id).await?.1)),
+    }
+}
+
+/// A build's log as server-sent events, one line each, ended by `event: done`. With `follow=1`, until the build ends.
+#[utoipa::path(get, path = "/v1/templates/builds/{id}/logs", tag = "templates", operation_id = "build_logs",
+    params(("id" = BuildId, Path), ("follow" = Option<String>, Query)),
+    responses((status = 200, content_type = "text/event-stream", body = String), (status = 404, body = ErrorBody)))]
+pub async fn logs(
+    State(templates): State<Arc<Templates>>,
+    caller: Caller,
+    Id(id): Id<BuildId>,
+    Query(args): Query<LogArgs>,
+) -> ApiResult<Response> {
+    let follow = is_set(args.follow.as_deref());
+    match own(&templates, &caller, &id).await? {
+        Some(record) => Ok(log::respond(templates, record, follow)),
+        None => Ok(catalogue::bake_logs(Arc::clone(&templates.sandboxes), &id, follow).await?),
+    }
+}

@@ -1,0 +1,281 @@
+# Selects and packs what COPY and ADD copy. Runs in the machine that holds the files of a build.
+# Standard input: one JSON object, see copy.rs. Standard output: one JSON object.
+import fnmatch, hashlib, io, json, os, posixpath, re, stat, sys, tarfile
+
+BYTES_MAX = 8 << 30
+
+
+class Refused(Exception):
+    pass
+
+
+def glob_names(root, pattern):
+    """Paths below root that a pattern means, relative to it. A path without wildcards means itself."""
+    parts = [part for part in pattern.split("/") if part not in ("", ".")]
+    clean = []
+    for part in parts:
+        if part == "..":
+            if clean:
+                clean.pop()
+        else:
+            clean.append(part)
+    found = [""]
+    for index, part in enumerate(clean):
+        wild = any(char in part for char in "*?[")
+        following = []
+        for path in found:
+            if part == "**":
+                for folder, names, _ in os.walk(os.path.join(root, path)):
+                    relative = os.path.relpath(folder, root)
+                    following.append("" if relative == "." else relative)
+            elif wild:
+                try:
+                    names = sorted(os.listdir(inside(root, path)))
+                except (NotADirectoryError, FileNotFoundError):
+                    continue
+                regex = re.compile(fnmatch.translate(part.replace("[^", "[!")))
+                following += [posixpath.join(path, name) for name in names if regex.match(name)]
+            else:
+                following.append(posixpath.join(path, part))
+        found = following
+    wild = any(char in pattern for char in "*?[")
+    existing = [path for path in dict.fromkeys(found) if os.path.lexists(inside(root, path))]
+    if not existing:
+        kind = "matches nothing" if wild else "is not there"
+        raise Refused("`%s` %s; check the path, and .dockerignore" % (pattern, kind))
+    return existing
+
+
+def inside(root, path):
+    """Where a path is. A link on the way is followed as if root were /, so that none leads out of it."""
+    at, seen = "", 0
+    rest = [part for part in path.split("/") if part]
+    while rest:
+        part = rest.pop(0)
+        if part == "..":
+            at = posixpath.dirname(at)
+            continue
+        full = os.path.join(root, at, part)
+        if rest and os.path.islink(full):
+            seen += 1
+            if seen > 40:
+                raise Refused("`%s` has too many links" % path)
+            target = os.readlink(full)
+            if target.startswith("/"):
+                at = ""
+            rest = [p for p in target.split("/") if p not in ("", ".")] + rest
+            continue
+        at = posixpath.join(at, part)
+    return os.path.join(root, at) if at else root
+
+
+def resolved(root, path):
+    """A source that is a link is what it leads to."""
+    for _ in range(40):
+        full = inside(root, path)
+        if not os.path.islink(full):
+            return full
+        target = os.readlink(full)
+        relative = os.path.relpath(os.path.dirname(full), root)
+        path = target if target.startswith("/") else posixpath.normpath(posixpath.join(relative, target))
+        path = path.lstrip("/")
+    raise Refused("`%s` has too many links" % path)
+
+
+def ignore_rules(root):
+    """The patterns of .dockerignore, each with whether it brings files back."""
+    try:
+        with open(os.path.join(root, ".dockerignore"), encoding="utf-8-sig", errors="replace") as file:
+            lines = [line.strip() for line in file]
+    except OSError:
+        return []
+    rules = []
+    for line in lines:
+        if not line or line.startswith("#"):
+            continue
+        keep, pattern = line.startswith("!"), line.lstrip("!").strip()
+        parts = [part for part in posixpath.normpath("/" + pattern).split("/") if part]
+        if not parts:
+            continue
+        regex = ""
+        for index, part in enumerate(parts):
+            last = index == len(parts) - 1
+            if part == "**":
+                regex += ".*" if last else "(?:.*/)?"
+            else:
+                regex += name_regex(part) + ("" if last else "/")
+        rules.append((keep, re.compile("(?:%s)(?:/.*)?" % regex, re.S)))
+    return rules
+
+
+def name_regex(part):
+    """One part of a pattern; its wildcards stay within a name."""
+    out, at = "", 0
+    while at < len(part):
+        char = part[at]
+        if char == "*":
+            out += "[^/]*"
+        elif char == "?":
+            out += "[^/]"
+        elif char == "[" and "]" in part[at + 2:]:
+            end = part.index("]", at + 2)
+            inner = part[at + 1:end].replace("\\", "\\\\")
+            inner = "^" + inner[1:] if inner[0] in "^!" else inner
+            out += "[%s]" % inner
+            at = end
+        elif char == "\\" and at + 1 < len(part):
+            at += 1
+            out += re.escape(part[at])
+        else:
+            out += re.escape(char)
+        at += 1
+    return out
+
+
+def entries(wanted):
+    """(path below the destination, file, attributes) of everything that is copied, parents first."""
+    root = wanted["root"]
+    excluded = [re.compile(fnmatch.translate(pattern.strip("/"))) for pattern in wanted["exclude"]]
+    rules = ignore_rules(root) if wanted["is_context"] else []
+    listed = []
+
+    def is_out(relative):
+        return any(regex.match(relative) or regex.match(posixpath.basename(relative)) for regex in excluded)
+
+    def is_ignored(full):
+        path, ignored = os.path.relpath(full, root), False
+        for keep, regex in rules:
+            if keep == ignored and regex.fullmatch(path):
+                ignored = not keep
+        return ignored
+
+    may_keep = any(keep for keep, _ in rules)
+
+    def is_wanted(path):
+        full = inside(root, path)
+        return not path or not is_ignored(full) or (may_keep and os.path.isdir(full))
+
+    def add(relative, full):
+        info = os.lstat(full)
+        if stat.S_ISDIR(info.st_mode) or stat.S_ISREG(info.st_mode) or stat.S_ISLNK(info.st_mode):
+            listed.append((relative, full, info))
+        else:
+            raise Refused("`%s` is a device, a pipe or a socket, which cannot be copied" % full[len(root):])
+
+    sources = []
+    for pattern in wanted["sources"]:
+        named = [path for path in glob_names(root, pattern) if is_wanted(path)]
+        if not named:
+            raise Refused("`%s` is excluded by .dockerignore" % pattern)
+        sources += named
+    into_directory = wanted["dest_is_dir"] or len(sources) > 1
+    for source in sources:
+        full = resolved(root, source)
+        if not os.path.lexists(full):
+            raise Refused("`%s` is a link to nothing" % source)
+        prefix = posixpath.dirname(source) if wanted["parents"] else ""
+        if os.path.isdir(full):
+            base = posixpath.join(prefix, posixpath.basename(source)) if wanted["parents"] else ""
+            if base:
+                add(base, full)
+            for folder, names, files in os.walk(full):
+                names.sort()
+                inner = os.path.relpath(folder, full)
+                inner = "" if inner == "." else inner
+                for name in sorted(names + files):
+                    relative, here = posixpath.join(inner, name), os.path.join(folder, name)
+                    if is_out(relative):
+                        if name in names:
+                            names.remove(name)
+                        continue
+                    if is_ignored(here):
+                        # Something below it may be wanted all the same.
+                        if name in names and not may_keep:
+                            names.remove(name)
+                        continue
+                    add(posixpath.join(base, relative), here)
+        elif not is_out(posixpath.basename(source)):
+            name = posixpath.join(prefix, posixpath.basename(source))
+            add(name if into_directory or wanted["parents"] else wanted["file_name"], full)
+    for name, text in wanted["heredocs"]:
+        listed.append((name if into_directory or len(wanted["heredocs"]) > 1 else wanted["file_name"], text, None))
+    trees = any(os.path.isdir(resolved(root, source)) for source in sources)
+    return listed, trees
+
+
+def sum_of(listed, preserve):
+    total, size = hashlib.sha256(), 0
+    for relative, full, info in listed:
+        if info is None:
+            total.update(repr((relative, "text", full)).encode())
+            continue
+        owner = (info.st_uid, info.st_gid) if preserve else ()
+        total.update(repr((relative, info.st_mode, owner)).encode("utf-8", "surrogateescape"))
+        if stat.S_ISLNK(info.st_mode):
+            total.update(os.readlink(full).encode("utf-8", "surrogateescape"))
+        elif stat.S_ISREG(info.st_mode):
+            size += info.st_size
+            if size > BYTES_MAX:
+                raise Refused("more than %d bytes are to be copied; the limit was reached at `%s`" % (BYTES_MAX, relative))
+            with open(full, "rb") as file:
+                while chunk := file.read(1 << 20):
+                    total.update(chunk)
+    return total.hexdigest(), size
+
+
+def pack(wanted, listed):
+    """One archive for each owner; returns their owners and paths."""
+    owners = {}
+    preserve, mode = wanted["preserve"], wanted["mode"]
+    for relative, full, info in listed:
+        owner = "%d:%d" % (info.st_uid, info.st_gid) if preserve and info else ""
+        owners.setdefault(owner, []).append((relative, full, info))
+    os.makedirs(wanted["out"], exist_ok=True)
+    archives = []
+    for number, (owner, members) in enumerate(owners.items()):
+        path = os.path.join(wanted["out"], "%d.tar" % number)
+        with tarfile.open(path, "w", format=tarfile.GNU_FORMAT) as archive:
+            for relative, full, info in members:
+                if info is None:
+                    data = full.encode()
+                    header = tarfile.TarInfo(relative)
+                    header.size, header.mode = len(data), 0o644 if mode is None else mode
+                    archive.addfile(header, io.BytesIO(data))
+                    continue
+                header = tarfile.TarInfo(relative)
+                header.mtime = int(info.st_mtime)
+                header.mode = stat.S_IMODE(info.st_mode)
+                if stat.S_ISLNK(info.st_mode):
+                    header.type, header.linkname = tarfile.SYMTYPE, os.readlink(full)
+                    archive.addfile(header)
+                elif stat.S_ISDIR(info.st_mode):
+                    header.type = tarfile.DIRTYPE
+                    header.mode = header.mode if mode is None else mode
+                    archive.addfile(header)
+                else:
+                    header.size = info.st_size
+                    header.mode = header.mode if mode is None else mode
+                    with open(full, "rb") as file:
+                        archive.addfile(header, file)
+        archives.append({"owner": owner, "path": path})
+    return archives
+
+
+def main():
+    wanted = json.load(sys.stdin)
+    try:
+        listed, trees = entries(wanted)
+        answer = {"is_tree": trees}
+        if wanted["out"]:
+            answer["archives"] = pack(wanted, listed)
+        else:
+            answer["sum"], answer["bytes"] = sum_of(listed, wanted["preserve"])
+        answer["entries"] = len(listed)
+    except Refused as refused:
+        answer = {"error": str(refused)}
+    except OSError as error:
+        answer = {"error": "cannot copy: %s" % error}
+    print(json.dumps(answer))
+
+
+main()

@@ -1,0 +1,172 @@
+//! `COPY` and `ADD`: files of the context or of another stage, selected and packed in the context machine.
+
+use pandastack_dockerfile::CopyStep;
+use pandastack_sandboxes::machine::Machine;
+
+use crate::build::Build;
+use crate::build_error::BuildError;
+use crate::context::{self, CONTEXT_DIR, Selection};
+use crate::key;
+use crate::machines;
+use crate::scope::Scope;
+use crate::stage::Head;
+use crate::step::Outcome;
+
+/// Where archives are packed.
+const OUT_DIR: &str = "/srv/out";
+
+/// Copies, unless an earlier build did.
+pub(crate) async fn run(build: &mut Build<'_>, head: &mut Head, step: &CopyStep) -> Result<Outcome, BuildError> {
+    let wanted = Wanted::of(&head.scope, step)?;
+    let from = match &wanted.from {
+        Some(name) => Some(build.stage_of(name)?),
+        None => None,
+    };
+    // Files of another stage are as its key says; those of the context are summed.
+    let sum = match from {
+        Some(stage) => build.head(stage)?.key.clone(),
+        None => {
+            let context = context::open(build.templates, build.record).await?;
+            context::select(&context, &wanted.selection(CONTEXT_DIR, true, "")).await?.sum
+        }
+    };
+    let text = serde_json::to_string(&wanted.described()).map_err(|error| BuildError::new(error.to_string()))?;
+    let key = key::step(&head.key, &["COPY", &text, &sum]);
+    if head.restore(build, &key).await? {
+        head.key = key;
+        return Ok(Outcome::Cached);
+    }
+    let context = context::open(build.templates, build.record).await?;
+    let root = match from {
+        Some(stage) => {
+            let mut other = build.take_head(stage)?;
+            let brought = bring(build, &context, &mut other, stage, &wanted.sources).await;
+            build.put_head(stage, other);
+            brought?
+        }
+        None => CONTEXT_DIR.to_owned(),
+    };
+    let machine = head.machine(build).await?;
+    let is_dir = wanted.dest_is_dir() || machines::stat(machine, &wanted.dest).await?.is_some_and(|entry| entry.is_dir);
+    let selected = context::select(&context, &wanted.selection(&root, is_dir, OUT_DIR)).await?;
+    let directory = match is_dir || selected.is_tree {
+        true => wanted.dest.clone(),
+        false => wanted.dest.rsplit_once('/').map_or("/", |(above, _)| above).to_owned(),
+    };
+    let directory = if directory.is_empty() { "/".to_owned() } else { directory };
+    for archive in &selected.archives {
+        let owner = match (&wanted.owner, archive.owner.as_str()) {
+            (Some(owner), _) => owner.as_str(),
+            (None, "") => "0:0",
+            (None, owner) => owner,
+        };
+        let content = machines::read(&context, &archive.path).await?;
+        machines::unpack(machine, &directory, owner, content).await?;
+    }
+    if selected.archives.is_empty() {
+        machine.make_dir(&wanted.dest, build.left()?).await?;
+    }
+    head.save(build, &key, &format!("COPY {}", wanted.dest)).await?;
+    head.key = key;
+    Ok(Outcome::Ran)
+}
+
+/// Copies the sources of another stage into the context machine.
+async fn bring(
+    build: &Build<'_>,
+    context: &Machine,
+    other: &mut Head,
+    stage: usize,
+    sources: &[String],
+) -> Result<String, BuildError> {
+    let machine = other.machine(build).await?;
+    let mut root = String::new();
+    for source in sources {
+        // What comes before the first pattern is a directory.
+        let parts: Vec<&str> = source.split('/').filter(|part| !part.is_empty()).collect();
+        let fixed = parts.iter().take_while(|part| !part.contains(['*', '?', '['])).copied().collect::<Vec<_>>();
+        root = context::bring(context, machine, stage, &format!("/{}", fixed.join("/"))).await?;
+    }
+    Ok(root)
+}
+
+/// What is copied, with variables expanded.
+struct Wanted {
+    from: Option<String>,
+    sources: Vec<String>,
+    heredocs: Vec<(String, String)>,
+    exclude: Vec<String>,
+    parents: bool,
+    owner: Option<String>,
+    mode: Option<u32>,
+    /// Absolute; with a slash at its end if it was written so.
+    dest: String,
+    slash: bool,
+}
+
+impl Wanted {
+    fn of(scope: &Scope, step: &CopyStep) -> Result<Self, BuildError> {
+        let sources = scope.expand_all(&step.sources)?;
+        if let Some(url) = sources.iter().find(|source| source.contains("://") || source.starts_with("git@")) {
+            return Err(BuildError::new(format!("ADD from `{url}` is not supported; fetch it with RUN curl")));
+        }
+        let is_archive = |source: &&String| {
+            [".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2", ".tar.zst"].iter().any(|end| source.ends_with(end))
+        };
+        if let Some(archive) = sources.iter().find(is_archive).filter(|_| step.add) {
+            return Err(BuildError::new(format!(
+                "ADD does not unpack `{archive}`; COPY it and unpack it with RUN tar"
+            )));
+        }
+        let mut heredocs = Vec::new();
+        for heredoc in &step.heredocs {
+            let body = if heredoc.expand { scope.expand(&heredoc.body)? } else { heredoc.body.clone() };
+            heredocs.push((heredoc.name.clone(), body));
+        }
+        let mode = step.chmod.as_ref().map(|mode| scope.expand(mode)).transpose()?;
+        let mode = mode.map(|mode| match u32::from_str_radix(&mode, 8) {
+            Ok(bits) if bits <= 0o7777 => Ok(bits),
+            _ => Err(BuildError::new(format!("--chmod={mode} is not an octal mode, such as 755"))),
+        });
+        let dest = scope.expand(&step.dest)?;
+        Ok(Self {
+            from: step.from.as_ref().map(|from| scope.expand(from)).transpose()?,
+            sources,
+            heredocs,
+            exclude: scope.expand_all(&step.exclude)?,
+            parents: step.parents,
+            owner: step.chown.as_ref().map(|owner| scope.expand(owner)).transpose()?,
+            mode: mode.transpose()?,
+            slash: dest.ends_with('/') || dest == "." || dest.ends_with("/."),
+            dest: scope.absolute(&dest),
+        })
+    }
+
+    fn dest_is_dir(&self) -> bool {
+        self.slash || self.dest == "/" || self.sources.len() + self.heredocs.len() > 1 || self.parents
+    }
+
+    fn described(&self) -> (Vec<&str>, &[(String, String)], Option<u32>, bool, bool) {
+        let mut words: Vec<&str> = self.sources.iter().map(String::as_str).collect();
+        words.extend(self.exclude.iter().map(String::as_str));
+        words.extend([self.dest.as_str(), self.owner.as_deref().unwrap_or_default()]);
+        words.extend(self.from.as_deref());
+        (words, &self.heredocs, self.mode, self.slash, self.parents)
+    }
+
+    fn selection(&self, root: &str, dest_is_dir: bool, out: &str) -> Selection {
+        Selection {
+            root: root.to_owned(),
+            is_context: self.from.is_none(),
+            sources: self.sources.clone(),
+            heredocs: self.heredocs.clone(),
+            exclude: self.exclude.clone(),
+            parents: self.parents,
+            preserve: self.from.is_some() && self.owner.is_none(),
+            mode: self.mode,
+            dest_is_dir,
+            file_name: self.dest.rsplit('/').next().unwrap_or_default().to_owned(),
+            out: out.to_owned(),
+        }
+    }
+}

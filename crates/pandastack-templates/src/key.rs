@@ -1,0 +1,40 @@
+//! Keys of layers: a hash of everything that a step's result depends on.
+
+use sha2::{Digest, Sha256};
+
+/// Grows when steps come to do something else for the same Dockerfile.
+const FORMAT: &str = "layers 1";
+
+/// The key of what a build starts from.
+pub(crate) fn base(parts: &[&str]) -> String {
+    hash(std::iter::once(FORMAT).chain(parts.iter().copied()))
+}
+
+/// The key of a step on top of another.
+pub(crate) fn step(parent: &str, parts: &[&str]) -> String {
+    hash(std::iter::once(parent).chain(parts.iter().copied()))
+}
+
+/// Lengths keep parts apart: `a`, `bc` is not `ab`, `c`.
+fn hash<'a>(parts: impl Iterator<Item = &'a str>) -> String {
+    let mut hasher = Sha256::new();
+    for part in parts {
+        hasher.update((part.len() as u64).to_le_bytes());
+        hasher.update(part.as_bytes());
+    }
+    hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_part_counts() {
+        assert_eq!(base(&["base"]), base(&["base"]));
+        assert_ne!(base(&["a", "bc"]), base(&["ab", "c"]));
+        assert_ne!(step("k", &["RUN a"]), step("k", &["RUN b"]));
+        assert_ne!(step("k", &["RUN a"]), step("l", &["RUN a"]));
+        assert_eq!(base(&[]).len(), 64);
+    }
+}

@@ -1,0 +1,240 @@
+//! What clients do with templates and builds.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use pandastack_sandboxes::{ops, validate};
+use pandastack_store::clock::now;
+use pandastack_store::templates::{
+    BuildRecord, BuildSpec, BuildState, LATEST, TagRecord, TemplateRecord, TemplateSpec,
+};
+use pandastack_types::api::{CreateBuild, ImageConfig, PublishTemplate, StartBuild};
+use pandastack_types::{BuildId, Error, Result, TemplateId, WorkspaceId};
+
+use crate::build_error::BuildError;
+use crate::service::Templates;
+use crate::{context, prune, runner};
+
+/// Begins a build, and its template on first use.
+pub(crate) async fn create(
+    templates: &Templates,
+    workspace: WorkspaceId,
+    request: CreateBuild,
+) -> Result<BuildRecord> {
+    check_name(templates, &request.name)?;
+    request.tags.iter().try_for_each(|tag| validate::template_tag(tag))?;
+    validate::size(request.cpu, request.memory_mb)?;
+    if let Some(start) = &request.start {
+        check_start(start)?;
+    }
+    let template = ensure(templates, workspace, &request.name, request.description.as_deref()).await?;
+    let mut request = request;
+    let start = request.start.take();
+    let state = if start.is_some() { BuildState::Queued } else { BuildState::Waiting };
+    let phase = if start.is_some() { "queued" } else { "waiting for files" };
+    let spec = BuildSpec {
+        name: request.name.clone(),
+        request,
+        start,
+        phase: phase.to_owned(),
+        ..BuildSpec::default()
+    };
+    let build = record(&template, state, spec);
+    templates.store.insert_build(&build).await?;
+    templates.work.notify_one();
+    Ok(build)
+}
+
+fn record(template: &TemplateRecord, state: BuildState, spec: BuildSpec) -> BuildRecord {
+    BuildRecord {
+        id: BuildId::random(),
+        workspace: template.workspace.clone(),
+        template: template.id.clone(),
+        state,
+        created_at: now(),
+        spec,
+    }
+}
+
+fn check_name(templates: &Templates, name: &str) -> Result<()> {
+    validate::template_name(name)?;
+    match templates.sandboxes.hosts.has_template(name) {
+        true => Err(Error::bad_request(format!(
+            "template `{name}` comes with the platform; choose another name"
+        ))),
+        false => Ok(()),
+    }
+}
+
+fn check_start(start: &StartBuild) -> Result<()> {
+    pandastack_dockerfile::parse(&start.dockerfile).map(drop).map_err(|error| Error::bad_request(error.to_string()))
+}
+
+/// The template of that name, made if there is none.
+async fn ensure(
+    templates: &Templates,
+    workspace: WorkspaceId,
+    name: &str,
+    description: Option<&str>,
+) -> Result<TemplateRecord> {
+    let wanted = TemplateRecord {
+        id: TemplateId::random(),
+        workspace,
+        name: name.to_owned(),
+        created_at: now(),
+        spec: TemplateSpec { description: description.unwrap_or_default().to_owned() },
+    };
+    let mut template = templates.store.ensure_template(&wanted).await?;
+    if let Some(description) = description.filter(|text| *text != template.spec.description) {
+        description.clone_into(&mut template.spec.description);
+        templates.store.update_template(&template).await?;
+    }
+    Ok(template)
+}
+
+/// Adds files to a build that was not started. They go straight into a machine. A client that goes away leaves a build
+/// that nobody starts, which ends by itself.
+pub(crate) async fn add_files(templates: &Templates, build: &BuildRecord, archive: Body) -> Result<()> {
+    let turn = templates.uploads.of(build.id.clone());
+    let _turn = turn.lock().await;
+    let now = templates.store.build(&build.workspace, &build.id).await?;
+    if now.state != BuildState::Waiting {
+        return Err(Error::conflict(format!("build `{}` takes no more files; it was started", build.id)));
+    }
+    let machine = context::open(templates, build).await?;
+    context::add(&machine, archive).await
+}
+
+/// Starts a build that has its files.
+pub(crate) async fn start(templates: &Templates, mut build: BuildRecord, start: StartBuild) -> Result<BuildRecord> {
+    check_start(&start)?;
+    let turn = templates.uploads.of(build.id.clone());
+    let _turn = turn.lock().await;
+    build.state = BuildState::Queued;
+    build.spec.start = Some(start);
+    "queued".clone_into(&mut build.spec.phase);
+    if !templates.store.put_build(&build, BuildState::Waiting).await? {
+        return Err(Error::conflict(format!("build `{}` was started or ended before", build.id)));
+    }
+    templates.work.notify_one();
+    templates.tell();
+    Ok(build)
+}
+
+/// Cancels a build; one that ended is left as it is. Returns at once: its machines go meanwhile.
+pub(crate) async fn cancel(templates: &Arc<Templates>, build: BuildRecord) -> Result<()> {
+    if !build.state.is_under_way() {
+        let how = build.state.as_str();
+        return Err(Error::conflict(format!("build `{}` has ended ({how})", build.id)));
+    }
+    if build.state == BuildState::Running {
+        templates.stop(&build.id);
+        return Ok(());
+    }
+    let (own, build) = (Arc::clone(templates), build);
+    let error = BuildError::new("the build was cancelled");
+    templates.sandboxes.owned(async move { runner::fail(&own, build, &error, "cancelled").await }).await
+}
+
+/// Makes a snapshot a version of a template.
+pub(crate) async fn publish(
+    templates: &Templates,
+    workspace: WorkspaceId,
+    request: PublishTemplate,
+) -> Result<BuildRecord> {
+    check_name(templates, &request.name)?;
+    request.tags.iter().try_for_each(|tag| validate::template_tag(tag))?;
+    let snapshot = ops::snapshot::find(&templates.sandboxes, &workspace, &request.snapshot_id).await?;
+    if !snapshot.spec.volumes.is_empty() {
+        return Err(Error::bad_request(format!(
+            "snapshot `{}` has volumes, which a template cannot have; take one of a sandbox without",
+            snapshot.id
+        )));
+    }
+    let template = ensure(templates, workspace, &request.name, request.description.as_deref()).await?;
+    let config = ImageConfig {
+        env: snapshot.spec.env.clone(),
+        user: snapshot.spec.user.clone(),
+        workdir: snapshot.spec.cwd.clone(),
+        ..ImageConfig::default()
+    };
+    let asked = CreateBuild { name: request.name.clone(), tags: request.tags.clone(), ..CreateBuild::default() };
+    let spec = BuildSpec {
+        name: request.name,
+        request: asked,
+        phase: "published".to_owned(),
+        base: format!("snapshot {}", snapshot.id),
+        ended_at: Some(now()),
+        snapshot: Some(snapshot.id.clone()),
+        published: true,
+        size_bytes: snapshot.spec.size_bytes,
+        cpu: snapshot.spec.cpu,
+        memory_mb: snapshot.spec.memory_mb,
+        config,
+        ..BuildSpec::default()
+    };
+    // Not queued: nobody else may take it up.
+    let mut build = record(&template, BuildState::Running, spec);
+    templates.store.insert_build(&build).await?;
+    build.state = BuildState::Done;
+    templates.store.publish_build(&build, BuildState::Running, &request.tags).await?;
+    Ok(build)
+}
+
+/// The template of that name.
+pub(crate) async fn find(templates: &Templates, workspace: &WorkspaceId, name: &str) -> Result<TemplateRecord> {
+    let found = templates.store.template(workspace, name).await?;
+    found.ok_or_else(|| Error::not_found("template", name))
+}
+
+/// Deletes a template with its versions. Sandboxes made from it stay.
+pub(crate) async fn delete(templates: &Templates, workspace: &WorkspaceId, name: &str) -> Result<()> {
+    let template = find(templates, workspace, name).await?;
+    let builds = templates.store.builds(workspace).await?;
+    let under_way = builds.iter().find(|build| build.template == template.id && build.state.is_under_way());
+    if let Some(build) = under_way {
+        return Err(Error::conflict(format!(
+            "template `{name}` is being built by build `{}`; cancel it first",
+            build.id
+        )));
+    }
+    templates.store.delete_template(&template.id).await?;
+    prune::workspace(templates, workspace).await;
+    Ok(())
+}
+
+/// Makes tags mean a version.
+pub(crate) async fn set_tags(
+    templates: &Templates,
+    template: &TemplateRecord,
+    tags: &[String],
+    id: &BuildId,
+) -> Result<()> {
+    tags.iter().try_for_each(|tag| validate::template_tag(tag))?;
+    let build = templates.store.build(&template.workspace, id).await?;
+    if build.template != template.id || build.state != BuildState::Done {
+        return Err(Error::bad_request(format!(
+            "build `{id}` is not a finished build of template `{}`",
+            template.name
+        )));
+    }
+    let tag = |tag: &String| TagRecord {
+        template: template.id.clone(),
+        tag: tag.clone(),
+        build: build.id.clone(),
+        created_at: now(),
+    };
+    let records: Vec<TagRecord> = tags.iter().map(tag).collect();
+    Ok(templates.store.set_tags(&records).await?)
+}
+
+/// Removes a tag.
+pub(crate) async fn delete_tag(templates: &Templates, template: &TemplateRecord, tag: &str) -> Result<()> {
+    if tag == LATEST {
+        return Err(Error::bad_request("the tag `latest` cannot be deleted; set it to another build, or delete the template"));
+    }
+    match templates.store.delete_tag(&template.id, tag).await? {
+        true => Ok(()),
+        false => Err(Error::not_found("tag", tag)),
+    }
+}

@@ -1,0 +1,140 @@
+//! Which layers, versions and snapshots a workspace needs. The rest is deleted.
+//!
+//! Looks at nothing but the record, so it is safe to repeat. Snapshots of builds that are under way are left alone.
+
+use std::collections::{HashMap, HashSet};
+
+use pandastack_sandboxes::ops;
+use pandastack_store::clock::now;
+use pandastack_store::templates::{BuildRecord, BuildState, LayerRecord};
+use pandastack_types::api::SnapshotKind;
+use pandastack_types::limits::{
+    BUILD_LAYER_SECONDS_MAX, BUILD_LAYERS_MAX, TEMPLATE_BUILDS_KEPT, TEMPLATE_VERSIONS_KEPT,
+};
+use pandastack_types::{BuildId, Result, SnapshotId, TemplateId, WorkspaceId};
+
+use crate::machines::OWNER_LABEL;
+use crate::service::Templates;
+
+/// Tidies up every workspace.
+pub(crate) async fn all(templates: &Templates) {
+    match templates.store.template_workspaces().await {
+        Ok(workspaces) => {
+            for id in workspaces {
+                workspace(templates, &id).await;
+            }
+        }
+        Err(error) => tracing::warn!(%error, "layers of template builds were not looked at"),
+    }
+}
+
+/// Tidies up one workspace.
+pub(crate) async fn workspace(templates: &Templates, id: &WorkspaceId) {
+    if let Err(error) = tidy(templates, id).await {
+        tracing::warn!(workspace = %id, %error, "layers of template builds were not tidied up; trying again later");
+    }
+}
+
+async fn tidy(templates: &Templates, workspace: &WorkspaceId) -> Result<()> {
+    let store = &templates.store;
+    let builds = store.builds(workspace).await?;
+    if builds.iter().any(|build| build.state == BuildState::Running) {
+        return Ok(());
+    }
+    let mut tagged = HashSet::new();
+    for template in store.templates(workspace).await? {
+        tagged.extend(store.tags(&template.id).await?.into_iter().map(|tag| tag.build));
+    }
+    let (kept, forgotten) = choose(builds, &tagged);
+    for build in &forgotten {
+        store.delete_build(&build.id).await?;
+    }
+    let (layers, old) = fresh(store.layers(workspace).await?, now().as_second());
+    for layer in &old {
+        store.delete_layer(workspace, &layer.key).await?;
+    }
+    let mut needed: HashSet<SnapshotId> = layers.into_iter().map(|layer| layer.snapshot).collect();
+    needed.extend(kept.into_iter().filter_map(|build| build.spec.snapshot));
+    for snapshot in templates.sandboxes.store.snapshots(workspace, None).await? {
+        let owner = snapshot.spec.metadata.get(OWNER_LABEL);
+        let is_ours = snapshot.spec.kind == SnapshotKind::Service && owner.is_some_and(|owner| owner.starts_with("build:"));
+        if is_ours && !needed.contains(&snapshot.id) {
+            ops::snapshot::remove(&templates.sandboxes, &snapshot).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Builds that are kept and those that are forgotten, of a list with the newest first.
+fn choose(builds: Vec<BuildRecord>, tagged: &HashSet<BuildId>) -> (Vec<BuildRecord>, Vec<BuildRecord>) {
+    let mut versions: HashMap<TemplateId, usize> = HashMap::new();
+    let mut others = 0;
+    builds.into_iter().partition(|build| {
+        if build.state.is_under_way() || tagged.contains(&build.id) {
+            return true;
+        }
+        if build.state == BuildState::Done {
+            let seen = versions.entry(build.template.clone()).or_default();
+            *seen += 1;
+            return *seen <= TEMPLATE_VERSIONS_KEPT;
+        }
+        others += 1;
+        others <= TEMPLATE_BUILDS_KEPT
+    })
+}
+
+/// Layers that are kept and those that are not, of a list with the most recently used first.
+fn fresh(layers: Vec<LayerRecord>, now: i64) -> (Vec<LayerRecord>, Vec<LayerRecord>) {
+    let age_max = i64::try_from(BUILD_LAYER_SECONDS_MAX).unwrap_or(i64::MAX);
+    let mut count = 0;
+    layers.into_iter().partition(|layer| {
+        count += 1;
+        count <= BUILD_LAYERS_MAX && now - layer.used_at.as_second() <= age_max
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use pandastack_types::api::ImageConfig;
+
+    use super::*;
+
+    fn build(state: BuildState, template: &TemplateId) -> BuildRecord {
+        BuildRecord {
+            id: BuildId::random(),
+            workspace: WorkspaceId::default_workspace(),
+            template: template.clone(),
+            state,
+            created_at: now(),
+            spec: Default::default(),
+        }
+    }
+
+    #[test]
+    fn tagged_and_recent_versions_stay() {
+        let template = TemplateId::random();
+        let all: Vec<_> = (0..10).map(|_| build(BuildState::Done, &template)).collect();
+        let tagged = HashSet::from([all[9].id.clone()]);
+        let (kept, forgotten) = choose(all.clone(), &tagged);
+        assert_eq!((kept.len(), forgotten.len()), (TEMPLATE_VERSIONS_KEPT + 1, 4));
+        assert!(kept.iter().any(|one| one.id == all[9].id));
+        let failed: Vec<_> = (0..TEMPLATE_BUILDS_KEPT + 1).map(|_| build(BuildState::Failed, &template)).collect();
+        assert_eq!(choose(failed, &HashSet::new()).1.len(), 1);
+    }
+
+    #[test]
+    fn layers_go_when_nobody_uses_them() {
+        let layer = |used: i64| LayerRecord {
+            workspace: WorkspaceId::default_workspace(),
+            key: used.to_string(),
+            snapshot: SnapshotId::random(),
+            used_at: jiff::Timestamp::from_second(used).unwrap(),
+            config: ImageConfig::default(),
+        };
+        let now = 2 * BUILD_LAYER_SECONDS_MAX as i64;
+        let (kept, old) = fresh(vec![layer(now - 5), layer(5)], now);
+        assert_eq!((kept.len(), old.len()), (1, 1));
+        let (kept, _) = fresh((0..BUILD_LAYERS_MAX as i64 + 9).map(|at| layer(now - at)).collect(), now);
+        assert_eq!(kept.len(), BUILD_LAYERS_MAX);
+    }
+}

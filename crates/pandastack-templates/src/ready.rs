@@ -1,0 +1,88 @@
+//! Start commands, and how to tell that they are ready.
+
+use std::time::Duration;
+
+use pandastack_dockerfile::Command;
+use pandastack_sandboxes::machine::Machine;
+use pandastack_types::api::{ExecRequest, ReadyCheck};
+use pandastack_types::limits::TEMPLATE_READY_SECONDS_MAX;
+use tokio::time::Instant;
+
+use crate::build_error::BuildError;
+use crate::machines;
+use crate::scope::Scope;
+use crate::step;
+
+/// Tag of the process of a start command. It is not a step's, so it is running in the snapshot.
+const START_TAG: &str = "pandastack-start";
+/// Between two looks: nothing tells when a program is ready.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// How long one check may take.
+const CHECK_SECONDS: u64 = 30;
+/// Lines shown of a command that ended.
+const LINES_SHOWN: usize = 10;
+/// Fetches a URL with whatever the machine has.
+const FETCH: &str = r#"if command -v curl >/dev/null; then curl -fsS -o /dev/null "$URL"; elif command -v wget >/dev/null; then wget -q -O /dev/null "$URL"; else python3 -c 'import os, urllib.request; urllib.request.urlopen(os.environ["URL"])'; fi"#;
+
+/// Starts a command and waits until it is ready.
+pub(crate) async fn start(
+    machine: &Machine,
+    scope: &Scope,
+    command: &str,
+    ready: Option<&ReadyCheck>,
+    deadline: Instant,
+) -> Result<(), BuildError> {
+    let argv = scope.argv(&Command::Shell(command.to_owned()));
+    let mut request = step::command(scope, argv, 1);
+    (request.exec.timeout_seconds, request.tag) = (None, Some(START_TAG.to_owned()));
+    let process = machine.start(&request).await?;
+    let deadline = deadline.min(Instant::now() + Duration::from_secs(TEMPLATE_READY_SECONDS_MAX));
+    let Some(ready) = ready else { return Ok(()) };
+    loop {
+        if is_ready(machine, scope, ready).await? {
+            return Ok(());
+        }
+        let now = machine.processes().await?.into_iter().find(|one| one.id == process.id);
+        let ended = now.and_then(|one| one.exit_code);
+        if ended.is_some() || Instant::now() >= deadline {
+            let lines = machine.last_lines(process.id, LINES_SHOWN, |_| true).await.unwrap_or_default();
+            let mut error = BuildError::new(match ended {
+                Some(code) => format!("the start command exited with {code} before it was ready"),
+                None => "the start command was not ready in time; check `ready`".to_owned(),
+            });
+            (error.failure.exit_code, error.failure.output) = (ended, lines);
+            return Err(error);
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+async fn is_ready(machine: &Machine, scope: &Scope, ready: &ReadyCheck) -> Result<bool, BuildError> {
+    match ready {
+        ReadyCheck::Port(port) => Ok(machine.ports().await?.iter().any(|one| one.port == *port)),
+        ReadyCheck::File(path) => Ok(machines::stat(machine, &scope.absolute(path)).await?.is_some()),
+        ReadyCheck::Process(text) => {
+            let runs = |one: &pandastack_types::api::Process| one.exit_code.is_none() && one.command.contains(text);
+            Ok(machine.processes().await?.iter().any(runs))
+        }
+        ReadyCheck::Command(command) => {
+            let argv = scope.argv(&Command::Shell(command.clone()));
+            succeeds(machine, &step::command(scope, argv, CHECK_SECONDS).exec).await
+        }
+        ReadyCheck::Url(url) => {
+            let env = Some([("URL".to_owned(), url.clone())].into());
+            let (cmd, timeout_seconds) = (Some(FETCH.to_owned()), Some(CHECK_SECONDS));
+            succeeds(machine, &ExecRequest { cmd, env, timeout_seconds, ..ExecRequest::default() }).await
+        }
+    }
+}
+
+async fn succeeds(machine: &Machine, request: &ExecRequest) -> Result<bool, BuildError> {
+    let wait = Duration::from_secs(CHECK_SECONDS * 2);
+    match machine.exec_within(request, wait).await {
+        Ok(done) => Ok(done.exit_code == 0),
+        // A check that hangs is one that failed.
+        Err(error) if error.code == pandastack_types::ErrorCode::ExecTimeout => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}

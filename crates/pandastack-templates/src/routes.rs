@@ -1,0 +1,144 @@
+//! The API of templates: those of the platform and those of the workspace.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::routing::{delete, get, post, put};
+use axum::{Json, Router};
+use http::StatusCode;
+use pandastack_rest::{ApiError, ApiResult, Caller, Id, JsonBody};
+use pandastack_types::api::{Build, PublishTemplate, SetTemplateTag, Template, TemplateTag};
+use pandastack_types::{Error, ErrorBody, ErrorCode};
+
+use crate::service::Templates;
+use crate::{build_routes, catalogue, ops, view};
+
+/// Calls that make something and take an `Idempotency-Key`, with their state.
+pub fn once_only<S>(templates: &Arc<Templates>) -> Router<S> {
+    Router::new()
+        .route("/templates/{name}/bake", post(catalogue::bake))
+        .route("/templates/builds", post(build_routes::create))
+        .route("/templates/publish", post(publish))
+        .with_state(Arc::clone(templates))
+}
+
+/// The other calls, with their state.
+pub fn repeatable<S>(templates: &Arc<Templates>) -> Router<S> {
+    Router::new()
+        .route("/templates", get(list))
+        .route("/templates/build", post(absent))
+        .route("/templates/builds", get(build_routes::list))
+        .route("/templates/builds/{id}", get(build_routes::describe))
+        .route("/templates/builds/{id}/files", put(build_routes::add_files))
+        .route("/templates/builds/{id}/start", post(build_routes::start))
+        .route("/templates/builds/{id}/cancel", post(build_routes::cancel))
+        .route("/templates/builds/{id}/logs", get(build_routes::logs))
+        .route("/templates/{name}", get(describe).delete(remove))
+        .route("/templates/{name}/tags", get(tags))
+        .route("/templates/{name}/tags/{tag}", put(set_tag))
+        .route("/templates/{name}/tags/{tag}", delete(delete_tag))
+        .with_state(Arc::clone(templates))
+}
+
+/// All templates: first those of the platform.
+#[utoipa::path(get, path = "/v1/templates", tag = "templates", responses((status = 200, body = Vec<Template>)))]
+pub async fn list(State(templates): State<Arc<Templates>>, caller: Caller) -> ApiResult<Json<Vec<Template>>> {
+    let mut all = templates.sandboxes.hosts.templates();
+    for record in templates.store.templates(&caller.workspace).await? {
+        all.push(view::template(&templates, record).await?);
+    }
+    Ok(Json(all))
+}
+
+/// One template, by name or alias.
+#[utoipa::path(get, path = "/v1/templates/{name}", tag = "templates", params(("name" = String, Path)), responses(
+    (status = 200, body = Template), (status = 404, body = ErrorBody)))]
+pub async fn describe(
+    State(templates): State<Arc<Templates>>,
+    caller: Caller,
+    Id(name): Id<String>,
+) -> ApiResult<Json<Template>> {
+    let mut global = templates.sandboxes.hosts.templates().into_iter();
+    if let Some(found) = global.find(|one| one.name == name || one.aliases.contains(&name)) {
+        return Ok(Json(found));
+    }
+    let record = ops::find(&templates, &caller.workspace, &name).await?;
+    Ok(Json(view::template(&templates, record).await?))
+}
+
+/// Delete a template with all its versions. Sandboxes made from it stay.
+#[utoipa::path(delete, path = "/v1/templates/{name}", tag = "templates", params(("name" = String, Path)), responses(
+    (status = 204), (status = 403, description = "It comes with the platform", body = ErrorBody),
+    (status = 404, body = ErrorBody), (status = 409, description = "It is being built", body = ErrorBody)))]
+pub async fn remove(
+    State(templates): State<Arc<Templates>>,
+    caller: Caller,
+    Id(name): Id<String>,
+) -> ApiResult<StatusCode> {
+    if templates.sandboxes.hosts.has_template(&name) {
+        let message = format!("template `{name}` comes with the platform and cannot be deleted");
+        return Err(Error::new(ErrorCode::Forbidden, message).into());
+    }
+    ops::delete(&templates, &caller.workspace, &name).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Make a snapshot a version of a template.
+#[utoipa::path(post, path = "/v1/templates/publish", tag = "templates", request_body = PublishTemplate, responses(
+    (status = 201, body = Build), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
+pub async fn publish(
+    State(templates): State<Arc<Templates>>,
+    caller: Caller,
+    JsonBody(request): JsonBody<PublishTemplate>,
+) -> ApiResult<(StatusCode, Json<Build>)> {
+    let record = ops::publish(&templates, caller.workspace, request).await?;
+    Ok((StatusCode::CREATED, Json(view::build(record))))
+}
+
+/// The tags of a template.
+#[utoipa::path(get, path = "/v1/templates/{name}/tags", tag = "templates", params(("name" = String, Path)), responses(
+    (status = 200, body = Vec<TemplateTag>), (status = 404, body = ErrorBody)))]
+pub async fn tags(
+    State(templates): State<Arc<Templates>>,
+    caller: Caller,
+    Id(name): Id<String>,
+) -> ApiResult<Json<Vec<TemplateTag>>> {
+    let template = ops::find(&templates, &caller.workspace, &name).await?;
+    let tags = templates.store.tags(&template.id).await?;
+    Ok(Json(tags.into_iter().map(view::tag).collect()))
+}
+
+/// Make a tag mean a finished build; `latest` rolls a template back.
+#[utoipa::path(put, path = "/v1/templates/{name}/tags/{tag}", tag = "templates",
+    params(("name" = String, Path), ("tag" = String, Path)), request_body = SetTemplateTag, responses(
+    (status = 204), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
+pub async fn set_tag(
+    State(templates): State<Arc<Templates>>,
+    caller: Caller,
+    axum::extract::Path((name, tag)): axum::extract::Path<(String, String)>,
+    JsonBody(request): JsonBody<SetTemplateTag>,
+) -> ApiResult<StatusCode> {
+    let template = ops::find(&templates, &caller.workspace, &name).await?;
+    ops::set_tags(&templates, &template, &[tag], &request.build_id).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Delete a tag. The version that it meant is kept for a while.
+#[utoipa::path(delete, path = "/v1/templates/{name}/tags/{tag}", tag = "templates",
+    params(("name" = String, Path), ("tag" = String, Path)), responses(
+    (status = 204), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
+pub async fn delete_tag(
+    State(templates): State<Arc<Templates>>,
+    caller: Caller,
+    axum::extract::Path((name, tag)): axum::extract::Path<(String, String)>,
+) -> ApiResult<StatusCode> {
+    let template = ops::find(&templates, &caller.workspace, &name).await?;
+    ops::delete_tag(&templates, &template, &tag).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// The form that published clients send, which this server does not read.
+async fn absent() -> ApiError {
+    let message = "build templates with POST /v1/templates/builds, or with `pandastack template build --name NAME DIR`";
+    Error::new(ErrorCode::NotImplemented, message).into()
+}

@@ -1,0 +1,78 @@
+//! Where a stage of a build stands: its key, its configuration, and the machine that has its files.
+
+use pandastack_sandboxes::machine::Machine;
+use pandastack_sandboxes::machines::Machines;
+use pandastack_store::clock::now;
+use pandastack_store::templates::LayerRecord;
+use pandastack_types::SnapshotId;
+use pandastack_types::api::ImageConfig;
+
+use crate::build::Build;
+use crate::build_error::BuildError;
+use crate::machines::{self, Origin};
+use crate::scope::Scope;
+
+/// A stage after some of its steps.
+#[derive(Clone)]
+pub(crate) struct Head {
+    /// Hash of everything so far.
+    pub(crate) key: String,
+    /// Variables and configuration.
+    pub(crate) scope: Scope,
+    /// What has its files: a machine of this has them all.
+    pub(crate) origin: Origin,
+    /// A machine that has them, if one runs.
+    pub(crate) machine: Option<Machine>,
+}
+
+impl Head {
+    pub(crate) fn new(key: String, config: ImageConfig, origin: Origin, escape: char) -> Self {
+        Self { key, scope: Scope::new(config, escape), origin, machine: None }
+    }
+
+    /// The same files for another stage, which gets a machine of its own.
+    pub(crate) fn branch(&self) -> Self {
+        Self { machine: None, ..self.clone() }
+    }
+
+    /// A machine with its files.
+    pub(crate) async fn machine(&mut self, build: &Build<'_>) -> Result<&Machine, BuildError> {
+        if self.machine.is_none() {
+            let made = machines::create(build.templates, build.record, &self.origin, "step").await?;
+            self.machine = Some(made);
+        }
+        self.machine.as_ref().ok_or_else(|| BuildError::new("the builder machine was lost"))
+    }
+
+    /// Goes on from the result of an earlier build, if there is one. Its machine, which has older files, ends.
+    pub(crate) async fn restore(&mut self, build: &Build<'_>, key: &str) -> Result<bool, BuildError> {
+        let Some(layer) = build.cached(key).await? else { return Ok(false) };
+        self.origin = Origin::Snapshot(layer.snapshot);
+        self.end_machine(build).await?;
+        Ok(true)
+    }
+
+    /// Keeps the machine as the result of a step.
+    pub(crate) async fn save(&mut self, build: &Build<'_>, key: &str, name: &str) -> Result<SnapshotId, BuildError> {
+        let machine = self.machine(build).await?;
+        let snapshot = machines::snapshot(machine, name).await?.id;
+        let layer = LayerRecord {
+            workspace: build.record.workspace.clone(),
+            key: key.to_owned(),
+            snapshot: snapshot.clone(),
+            used_at: now(),
+            config: ImageConfig::default(),
+        };
+        build.templates.store.put_layer(&layer).await?;
+        self.origin = Origin::Snapshot(snapshot.clone());
+        Ok(snapshot)
+    }
+
+    /// Ends its machine.
+    pub(crate) async fn end_machine(&mut self, build: &Build<'_>) -> Result<(), BuildError> {
+        if let Some(machine) = self.machine.take() {
+            build.templates.sandboxes.delete(machine.record, "its template build needs it no more").await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,146 @@
+//! One instruction of a stage.
+
+use std::time::Instant;
+
+use pandastack_dockerfile::{Instruction, RunStep, Step};
+use pandastack_fault as fault;
+use pandastack_types::api::{ExecRequest, StartProcess};
+use tokio::time::Instant as Deadline;
+
+use crate::build::Build;
+use crate::build_error::BuildError;
+use crate::copy;
+use crate::key;
+use crate::log::StepLog;
+use crate::machines::STEP_TAG;
+use crate::scope::Scope;
+use crate::stage::Head;
+
+/// How a step went.
+pub(crate) enum Outcome {
+    /// It changed configuration only.
+    Configured,
+    /// An earlier build did it.
+    Cached,
+    /// It ran.
+    Ran,
+}
+
+/// Does what an instruction says.
+pub(crate) async fn run(
+    build: &mut Build<'_>,
+    head: &mut Head,
+    number: usize,
+    step: &Step,
+) -> Result<Outcome, BuildError> {
+    let log = build.log.step(number, build.total, &step.text).await;
+    let began = Instant::now();
+    let outcome = carry_out(build, head, step, &log).await;
+    match &outcome {
+        Ok(Outcome::Cached) => log.end("CACHED").await,
+        Ok(_) => log.end(&format!("DONE {:.1}s", began.elapsed().as_secs_f64())).await,
+        Err(error) => log.end(&format!("ERROR: {}", error.message)).await,
+    }
+    outcome.map_err(|error| error.at_step(number, step))
+}
+
+async fn carry_out(
+    build: &mut Build<'_>,
+    head: &mut Head,
+    step: &Step,
+    log: &StepLog,
+) -> Result<Outcome, BuildError> {
+    if head.scope.configure(&step.instruction, &build.globals)? {
+        let state = described(&head.scope)?;
+        head.key = key::step(&head.key, &["config", &state]);
+        return Ok(Outcome::Configured);
+    }
+    match &step.instruction {
+        Instruction::Run(run) => run_command(build, head, run, log).await,
+        Instruction::Copy(wanted) => copy::run(build, head, wanted).await,
+        Instruction::Workdir(_) => make_workdir(build, head).await,
+        _ => Err(BuildError::new("this instruction is not supported")),
+    }
+}
+
+/// Everything of a scope that a command can see.
+fn described(scope: &Scope) -> Result<String, BuildError> {
+    let seen = (&scope.config, scope.environment());
+    serde_json::to_string(&seen).map_err(|error| BuildError::new(error.to_string()))
+}
+
+async fn make_workdir(build: &Build<'_>, head: &mut Head) -> Result<Outcome, BuildError> {
+    let path = head.scope.config.workdir.clone().unwrap_or_default();
+    let key = key::step(&head.key, &["WORKDIR", &path, &described(&head.scope)?]);
+    if head.restore(build, &key).await? {
+        head.key = key;
+        return Ok(Outcome::Cached);
+    }
+    head.machine(build).await?.make_dir(&path, build.left()?).await?;
+    head.save(build, &key, &format!("WORKDIR {path}")).await?;
+    head.key = key;
+    Ok(Outcome::Ran)
+}
+
+async fn run_command(
+    build: &Build<'_>,
+    head: &mut Head,
+    run: &RunStep,
+    log: &StepLog,
+) -> Result<Outcome, BuildError> {
+    check_flags(run)?;
+    let argv = head.scope.argv(&run.command);
+    let text = serde_json::to_string(&argv).map_err(|error| BuildError::new(error.to_string()))?;
+    let key = key::step(&head.key, &["RUN", &text, &described(&head.scope)?]);
+    if head.restore(build, &key).await? {
+        head.key = key;
+        return Ok(Outcome::Cached);
+    }
+    let request = command(&head.scope, argv, build.left()?.as_secs().max(1));
+    let machine = head.machine(build).await?;
+    fault::point("control.template.step").await;
+    let exit = machine.run(&request, log).await?;
+    if exit.exit_code != 0 || exit.timed_out {
+        return Err(BuildError::command(&exit));
+    }
+    head.save(build, &key, &text).await?;
+    head.key = key;
+    Ok(Outcome::Ran)
+}
+
+fn check_flags(run: &RunStep) -> Result<(), BuildError> {
+    if let Some(network) = run.network.as_deref().filter(|network| *network != "default") {
+        return Err(BuildError::new(format!("RUN --network={network} is not supported; leave it out")));
+    }
+    // A cache directory is an ordinary directory here: a layer that has run is not run again.
+    let other = run.mounts.iter().find(|mount| !mount.split(',').any(|part| part == "type=cache"));
+    match other {
+        Some(mount) => Err(BuildError::new(format!("RUN --mount={mount} is not supported; only type=cache is"))),
+        None => Ok(()),
+    }
+}
+
+/// A command as the stage runs it.
+pub(crate) fn command(scope: &Scope, argv: Vec<String>, seconds: u64) -> StartProcess {
+    StartProcess {
+        exec: ExecRequest {
+            argv: Some(argv),
+            cwd: Some(scope.config.workdir.clone().unwrap_or_else(|| "/".to_owned())),
+            env: Some(scope.environment()),
+            user: Some(scope.config.user.clone().unwrap_or_else(|| "root".to_owned())),
+            timeout_seconds: Some(seconds),
+            ..ExecRequest::default()
+        },
+        tag: Some(STEP_TAG.to_owned()),
+        ..StartProcess::default()
+    }
+}
+
+/// How long there is until a deadline; none left is an error.
+pub(crate) fn left(deadline: Deadline) -> Result<std::time::Duration, BuildError> {
+    let left = deadline.saturating_duration_since(Deadline::now());
+    match left.is_zero() {
+        true => Err(BuildError::new("the build took too long")),
+        false => Ok(left),
+    }
+}

@@ -1,0 +1,73 @@
+//! Records as clients see them.
+
+use pandastack_store::templates::{BuildRecord, BuildState, LATEST, TagRecord, TemplateRecord};
+use pandastack_types::Result;
+use pandastack_types::api::{
+    Build, BuildFailure, BuildStatus, Template, TemplateStatus, TemplateTag, TemplateVersion,
+};
+
+use crate::service::Templates;
+
+/// A build.
+pub(crate) fn build(record: BuildRecord) -> Build {
+    let spec = record.spec;
+    let status = match record.state {
+        BuildState::Waiting | BuildState::Queued => BuildStatus::Queued,
+        BuildState::Running => BuildStatus::Running,
+        BuildState::Done => BuildStatus::Done,
+        BuildState::Failed => BuildStatus::Failed,
+    };
+    Build {
+        id: record.id,
+        name: spec.name,
+        status,
+        phase: spec.phase,
+        error: spec.error,
+        started_at: record.created_at,
+        ended_at: spec.ended_at,
+        log: Vec::new(),
+        tags: spec.request.tags,
+        cached_steps: spec.cached_steps,
+        steps: spec.steps,
+        failure: spec.failure.filter(|failure| *failure != BuildFailure::default()),
+    }
+}
+
+/// A tag.
+pub(crate) fn tag(record: TagRecord) -> TemplateTag {
+    TemplateTag { tag: record.tag, build_id: record.build, created_at: record.created_at }
+}
+
+/// A template, with what its name means.
+pub(crate) async fn template(templates: &Templates, record: TemplateRecord) -> Result<Template> {
+    let latest = templates.store.tagged_build(&record.id, LATEST).await?;
+    let tags = templates.store.tags(&record.id).await?.into_iter().map(tag).collect();
+    let status = if latest.is_some() { TemplateStatus::Ready } else { TemplateStatus::Unbaked };
+    let (cpu, memory_mb, size_bytes, base) = latest.as_ref().map_or((0, 0, 0, String::new()), |build| {
+        let spec = &build.spec;
+        (spec.cpu, spec.memory_mb, spec.size_bytes, spec.base.clone())
+    });
+    let version = latest.map(|build| TemplateVersion {
+        build_id: build.id.to_string(),
+        created_at: build.spec.ended_at,
+        tags,
+        config: build.spec.config,
+    });
+    Ok(Template {
+        label: record.name.clone(),
+        name: record.name,
+        aliases: Vec::new(),
+        description: record.spec.description,
+        category: "custom".to_owned(),
+        base,
+        tools: Vec::new(),
+        cpu,
+        memory_mb,
+        size_bytes,
+        is_global: false,
+        status,
+        error: None,
+        volume: None,
+        version,
+    })
+}

@@ -1,0 +1,184 @@
+//! `pandastack template build`: builds a Dockerfile, or one of the platform's templates ahead of its first use.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use pandastack_client::Client;
+use pandastack_types::BuildId;
+use pandastack_types::api::{
+    BuildStatus, CreateBuild, ReadyCheck, StartBuild, Template, TemplateStatus,
+};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::io::ReaderStream;
+
+use super::context;
+use crate::commands::create::follow_build;
+use crate::commands::pairs::pairs;
+use crate::failure::{Failure, INTERRUPTED};
+use crate::output::Output;
+use crate::progress::Progress;
+
+/// Chunk size of the upload.
+const CHUNK_BYTES: usize = 256 * 1024;
+
+/// Arguments.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Build directory; without --name, the platform template to build ahead of its first use
+    #[arg(value_name = "DIR", default_value = ".")]
+    target: String,
+    /// Template name
+    #[arg(long)]
+    name: Option<String>,
+    /// Dockerfile [default: DIR/Dockerfile]
+    #[arg(long, short, value_name = "FILE", requires = "name")]
+    file: Option<PathBuf>,
+    /// Tag of this version, besides `latest`; can be repeated
+    #[arg(long, requires = "name")]
+    tag: Vec<String>,
+    /// Value of an ARG; can be repeated
+    #[arg(long, value_name = "KEY=VALUE", requires = "name")]
+    build_arg: Vec<String>,
+    /// Stage to build [default: the last]
+    #[arg(long, value_name = "STAGE", requires = "name")]
+    target_stage: Option<String>,
+    /// Command that runs in every sandbox from the start
+    #[arg(long, value_name = "COMMAND", requires = "name")]
+    start: Option<String>,
+    /// Wait for the start command: port:N, url:URL, file:PATH, process:TEXT or command:COMMAND
+    #[arg(long, value_name = "CHECK", requires = "start", value_parser = ready_check)]
+    ready: Option<ReadyCheck>,
+    /// vCPUs of its sandboxes
+    #[arg(long, value_name = "COUNT", requires = "name")]
+    cpu: Option<u32>,
+    /// Memory of its sandboxes in MiB, a multiple of 128
+    #[arg(long, value_name = "MIB", requires = "name")]
+    memory: Option<u32>,
+    /// Build without the cache
+    #[arg(long, requires = "name")]
+    no_cache: bool,
+    /// Print the build ID and return without waiting
+    #[arg(long, short, requires = "name")]
+    detach: bool,
+}
+
+fn ready_check(text: &str) -> Result<ReadyCheck, String> {
+    let expected = "expected port:N, url:URL, file:PATH, process:TEXT or command:COMMAND";
+    let (kind, value) = text.split_once(':').ok_or(expected)?;
+    match kind {
+        "port" => value.parse().map(ReadyCheck::Port).map_err(|_| "expected a port number".to_owned()),
+        "url" => Ok(ReadyCheck::Url(value.to_owned())),
+        "file" => Ok(ReadyCheck::File(value.to_owned())),
+        "process" => Ok(ReadyCheck::Process(value.to_owned())),
+        "command" => Ok(ReadyCheck::Command(value.to_owned())),
+        _ => Err(expected.to_owned()),
+    }
+}
+
+/// Runs the command.
+pub(super) async fn run(client: &Client, args: Args, output: Output) -> Result<ExitCode> {
+    match args.name.clone() {
+        Some(name) => build(client, args, name, output).await,
+        None => bake(client, &args.target, output).await,
+    }
+}
+
+async fn bake(client: &Client, name: &str, output: Output) -> Result<ExitCode> {
+    if name == "." || name.contains('/') {
+        return Err(Failure::new("the template to build has no name").hint("set one with --name").into());
+    }
+    let began = Instant::now();
+    let mut template = client.get_template(name).await?;
+    if template.status != TemplateStatus::Ready {
+        let progress = Progress::start(format!("Building template {name}"));
+        let build = client.bake_template(name).await?;
+        follow_build(client, &build.id, &progress).await?;
+        template = client.get_template(name).await?;
+    }
+    show(&template, began, output)
+}
+
+async fn build(client: &Client, args: Args, name: String, output: Output) -> Result<ExitCode> {
+    let began = Instant::now();
+    let directory = Path::new(&args.target);
+    let file = args.file.clone().unwrap_or_else(|| directory.join("Dockerfile"));
+    let dockerfile =
+        std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+    // Checked before anything is created and uploaded.
+    pandastack_dockerfile::parse(&dockerfile).map_err(|error| Failure::new(error.to_string()))?;
+    let start = StartBuild {
+        dockerfile,
+        args: pairs(&args.build_arg)?.unwrap_or_default(),
+        target: args.target_stage,
+        no_cache: args.no_cache,
+        start_command: args.start,
+        ready: args.ready,
+    };
+    let request = CreateBuild {
+        name: name.clone(),
+        tags: args.tag,
+        cpu: args.cpu,
+        memory_mb: args.memory,
+        ..CreateBuild::default()
+    };
+    let id = client.create_build(&request).await?.id;
+    if let Err(error) = upload(client, &id, directory).await {
+        // Otherwise it would wait for its files until it expires.
+        let _ = client.cancel_build(&id).await;
+        return Err(error);
+    }
+    let started = client.start_build(&id, &start).await?;
+    if args.detach {
+        output.value(&started, |build| build.id.to_string())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if !follow(client, &id).await? {
+        client.cancel_build(&id).await?;
+        eprintln!("the build was cancelled");
+        return Ok(ExitCode::from(INTERRUPTED));
+    }
+    let ended = client.get_build(&id).await?;
+    if ended.status != BuildStatus::Done {
+        let why = ended.error.unwrap_or_else(|| "no reason was reported".to_owned());
+        let mut failure = Failure::new(format!("cannot build template `{name}`: {why}"));
+        for line in ended.failure.map(|failure| failure.output).unwrap_or_default() {
+            failure = failure.hint(format!("output: {line}"));
+        }
+        return Err(failure.into());
+    }
+    show(&client.get_template(&name).await?, began, output)
+}
+
+async fn upload(client: &Client, id: &BuildId, directory: &Path) -> Result<()> {
+    let archive = tempfile::NamedTempFile::new().context("cannot create a temporary archive")?;
+    let (file, from) = (archive.reopen()?, directory.to_owned());
+    tokio::task::spawn_blocking(move || context::pack(file, &from)).await??;
+    let file = tokio::fs::File::open(archive.path()).await.context("cannot open the archive")?;
+    eprintln!("uploading {}", crate::output::size(file.metadata().await?.len()));
+    let body = reqwest::Body::wrap_stream(ReaderStream::with_capacity(file, CHUNK_BYTES));
+    Ok(client.add_build_files(id, body).await?)
+}
+
+/// Prints the log to standard error until the build ends (true) or the user presses Ctrl-C (false).
+async fn follow(client: &Client, id: &BuildId) -> Result<bool> {
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot watch for Ctrl-C")?;
+    let mut logs = client.follow_build(id).await?;
+    loop {
+        tokio::select! {
+            line = logs.next() => match line? {
+                Some(line) => eprintln!("{line}"),
+                None => return Ok(true),
+            },
+            _ = interrupt.recv() => return Ok(false),
+        }
+    }
+}
+
+fn show(template: &Template, began: Instant, output: Output) -> Result<ExitCode> {
+    output.value(template, |template: &Template| {
+        format!("template {} is ready ({:.1} s)", template.name, began.elapsed().as_secs_f64())
+    })?;
+    Ok(ExitCode::SUCCESS)
+}

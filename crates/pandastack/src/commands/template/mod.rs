@@ -1,0 +1,164 @@
+//! `pandastack template`: templates that sandboxes are created from.
+
+mod build;
+mod context;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use pandastack_client::Client;
+use pandastack_types::api::{Build, BuildStatus, PublishTemplate, Template, TemplateStatus};
+use pandastack_types::{BuildId, SnapshotId};
+
+use super::runtime::with_client;
+use crate::output::{Output, size};
+
+/// Subcommands.
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    /// List templates
+    #[command(visible_alias = "ls")]
+    List,
+    /// Show a template with its tags
+    Get {
+        /// Template name
+        name: String,
+    },
+    /// Build a template from a Dockerfile
+    Build(build::Args),
+    /// Publish a snapshot as a template
+    Publish {
+        /// Snapshot ID
+        snapshot: SnapshotId,
+        /// Template name
+        #[arg(long)]
+        name: String,
+        /// Tag of this version, besides `latest`; can be repeated
+        #[arg(long)]
+        tag: Vec<String>,
+    },
+    /// List template builds
+    Builds,
+    /// Print the log of a build
+    Logs {
+        /// Build ID
+        build: BuildId,
+    },
+    /// Cancel a build
+    Cancel {
+        /// Build ID
+        build: BuildId,
+    },
+    /// Point a tag to a build; tag `latest` to roll back
+    Tag {
+        /// Template name
+        name: String,
+        /// Tag
+        tag: String,
+        /// Build ID
+        build: BuildId,
+    },
+    /// Delete a tag
+    Untag {
+        /// Template name
+        name: String,
+        /// Tag
+        tag: String,
+    },
+    /// Delete a template with all its versions; sandboxes made from it stay
+    #[command(visible_alias = "rm")]
+    Delete {
+        /// Template name
+        name: String,
+    },
+}
+
+impl Command {
+    /// Runs the command.
+    pub fn run(self, output: Output) -> Result<ExitCode> {
+        with_client(|client| async move {
+            match self {
+                Command::List => list(&client, output).await?,
+                Command::Get { name } => get(&client, &name, output).await?,
+                Command::Build(args) => return build::run(&client, args, output).await,
+                Command::Publish { snapshot, name, tag } => {
+                    let request = PublishTemplate { snapshot_id: snapshot, name, tags: tag, description: None };
+                    let build = client.publish_template(&request).await?;
+                    output.value(&build, |build| format!("template {} is ready", build.name))?;
+                }
+                Command::Builds => builds(&client, output).await?,
+                Command::Logs { build } => {
+                    let mut logs = client.follow_build(&build).await?;
+                    while let Some(line) = logs.next().await? {
+                        output.line(&line)?;
+                    }
+                }
+                Command::Cancel { build } => client.cancel_build(&build).await?,
+                Command::Tag { name, tag, build } => client.set_template_tag(&name, &tag, build).await?,
+                Command::Untag { name, tag } => client.delete_template_tag(&name, &tag).await?,
+                Command::Delete { name } => client.delete_template(&name).await?,
+            }
+            Ok(ExitCode::SUCCESS)
+        })
+    }
+}
+
+async fn list(client: &Client, output: Output) -> Result<()> {
+    let templates = client.list_templates().await?;
+    let columns = ["NAME", "STATUS", "CPU", "MEMORY", "SIZE", "DESCRIPTION"];
+    output.table(&templates, columns, |template| {
+        [
+            template.name.clone(),
+            status_word(template.status).to_owned(),
+            template.cpu.to_string(),
+            format!("{} MiB", template.memory_mb),
+            if template.size_bytes == 0 { "-".to_owned() } else { size(template.size_bytes) },
+            template.description.clone(),
+        ]
+    })
+}
+
+async fn get(client: &Client, name: &str, output: Output) -> Result<()> {
+    let template = client.get_template(name).await?;
+    output.value(&template, |template: &Template| {
+        let mut lines = vec![
+            format!("name:    {}", template.name),
+            format!("status:  {}", status_word(template.status)),
+            format!("base:    {}", template.base),
+            format!("size:    {} vCPU, {} MiB", template.cpu, template.memory_mb),
+        ];
+        if let Some(version) = &template.version {
+            lines.push(format!("build:   {}", version.build_id));
+            lines.extend(version.tags.iter().map(|tag| format!("tag:     {} -> {}", tag.tag, tag.build_id)));
+        }
+        lines.join("\n")
+    })
+}
+
+async fn builds(client: &Client, output: Output) -> Result<()> {
+    let builds = client.list_builds().await?;
+    output.table(&builds, ["ID", "TEMPLATE", "STATUS", "STARTED", "ERROR"], |build: &Build| {
+        let status = match build.status {
+            BuildStatus::Queued => "queued",
+            BuildStatus::Running => "running",
+            BuildStatus::Done => "done",
+            BuildStatus::Failed => "failed",
+        };
+        [
+            build.id.to_string(),
+            build.name.clone(),
+            status.to_owned(),
+            build.started_at.strftime("%Y-%m-%d %H:%M:%S").to_string(),
+            build.error.clone().unwrap_or_default(),
+        ]
+    })
+}
+
+fn status_word(status: TemplateStatus) -> &'static str {
+    match status {
+        TemplateStatus::Unbaked => "unbaked",
+        TemplateStatus::Baking => "baking",
+        TemplateStatus::Ready => "ready",
+        TemplateStatus::Failed => "failed",
+    }
+}
