@@ -37,7 +37,9 @@ enum Plays {
     Silent,
     /// Takes the login, answers the statements up to `Sync` with these messages, and says nothing more.
     Answers(&'static [(u8, &'static [u8])]),
-    /// The same, and hangs up.
+    /// The same without asking for a password: for a client of its own, which nobody here plays.
+    AnswersAnybody(&'static [(u8, &'static [u8])]),
+    /// The same as `Answers`, and hangs up.
     AnswersAndEnds(&'static [(u8, &'static [u8])]),
 }
 
@@ -157,11 +159,11 @@ async fn play(mut stream: DuplexStream, plays: Plays, asked: &Notify) {
         }
         Plays::HangsUp => return,
         Plays::Silent => (None, true),
-        Plays::Answers(answers) => (Some(answers), true),
+        Plays::Answers(answers) | Plays::AnswersAnybody(answers) => (Some(answers), true),
         Plays::AnswersAndEnds(answers) => (Some(answers), false),
     };
     if let Some(answers) = answers {
-        if !prove(&mut stream).await {
+        if !matches!(plays, Plays::AnswersAnybody(_)) && !prove(&mut stream).await {
             return;
         }
         let welcome = [message(b'R', &[0; 4]), message(b'K', &[0, 0, 0, 9, 0, 0, 0, 7]), message(b'Z', b"I")];
@@ -322,7 +324,8 @@ fn client_of(fake: &Arc<Fake>) -> (DuplexStream, tokio::task::JoinHandle<()>) {
 
 #[tokio::test]
 async fn a_relayed_session_waits_for_a_server_that_takes_none_yet() {
-    let plays = [Plays::Refuses("57P03"), Plays::Refuses("57P03"), Plays::HangsUp, Plays::Answers(DONE)];
+    let plays =
+        [Plays::Refuses("57P03"), Plays::Refuses("57P03"), Plays::HangsUp, Plays::AnswersAnybody(DONE)];
     let (mut client, task) = client_of(&Fake::new(plays));
     // Said before the server's welcome, and not lost.
     client.write_all(&message(b'S', b"")).await.unwrap();

@@ -24,7 +24,7 @@ _ID_GIVEN = "id=$(pandastack sandbox create)"
 
 #: What a page takes for granted, by language.
 GIVEN: Dict[str, Dict[str, str]] = {
-    "docs/explanation/security-model.md": {"sh": _ID_GIVEN},
+    "docs/explanation/security.md": {"sh": _ID_GIVEN},
     "docs/how-to/connect-to-a-database.md": {"sh": "pandastack db create shop"},
     "docs/how-to/fork-and-roll-back.md": {
         "python": f"{_SANDBOX}sandbox.filesystem.write('/root/solve.py', 'print(1)')\n"
