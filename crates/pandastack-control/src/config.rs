@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use pandastack_databases::BackupConfig;
+use pandastack_sandboxes::tenancy::Tenancy;
 use pandastack_types::agent_api::HOST_LOST_SECONDS;
 use pandastack_types::limits::REQUESTS_PER_SECOND_DEFAULT;
 use pandastack_types::link::LinkKey;
@@ -83,6 +84,8 @@ pub struct ControlConfig {
     pub host_lost_after: Duration,
     /// Where requests to sandboxes are logged, a line each.
     pub access_log: Option<PathBuf>,
+    /// How many tenants share the installation, and what that forbids.
+    pub tenancy: Tenancy,
     /// Schedules may call addresses that are not of the internet: loopback and private networks.
     pub schedules_private_targets: bool,
     /// TLS on the public addresses, beside plain HTTP.
@@ -107,6 +110,7 @@ impl ControlConfig {
             requests_per_second: NonZeroU32::new(REQUESTS_PER_SECOND_DEFAULT),
             host_lost_after: Duration::from_secs(HOST_LOST_SECONDS),
             access_log: None,
+            tenancy: Tenancy::default(),
             schedules_private_targets: false,
             tls: None,
             postgres: None,

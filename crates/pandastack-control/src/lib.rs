@@ -23,6 +23,7 @@
 
 #![forbid(unsafe_code)]
 
+mod access;
 mod app_databases;
 mod audit;
 mod auth;
@@ -39,10 +40,10 @@ mod rate;
 mod replicas;
 mod routes;
 mod schedule_targets;
-mod scope;
 mod serve;
 mod services;
 mod signed_url;
+mod tenants;
 mod unread_body;
 
 pub use config::{ControlConfig, DatabaseUrl, PostgresConfig};
@@ -50,5 +51,6 @@ pub use openapi::openapi_json;
 pub use pandastack_databases::BackupConfig;
 pub use pandastack_functions::{LocalError, LocalFunction, LocalRuntime, local_router};
 pub use pandastack_postgres::ALPN as POSTGRES_ALPN;
+pub use pandastack_sandboxes::tenancy::{Tenancy, TenancyMode};
 pub use pandastack_store::clock;
 pub use serve::{Control, ServeError, serve};

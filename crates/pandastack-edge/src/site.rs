@@ -127,6 +127,7 @@ impl Site {
         let door = match (self.gate.opened(), &route.to) {
             (Some(door), _) => door,
             (None, Location::Fixed(address)) => Door::fixed(*address),
+            (None, Location::Closed(why)) => return Err(EdgeError::NotServing(why.clone())),
             (None, Location::Sandbox { agent, incarnation }) => {
                 let opened =
                     Door::open(agent.clone(), SandboxId::clone(&self.id), *incarnation, false, tasks, stop)
@@ -207,6 +208,7 @@ fn open(
     async move {
         let (agent, incarnation) = match to {
             Location::Fixed(address) => return Ok(Door::fixed(address)),
+            Location::Closed(why) => return Err(EdgeError::NotServing(why)),
             Location::Sandbox { agent, incarnation } => (agent, incarnation),
         };
         let deadline = tokio::time::Instant::now() + HELD_WAIT;

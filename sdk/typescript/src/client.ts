@@ -23,7 +23,14 @@ import {
 import { FunctionsAPI } from "./functions.js";
 import { AppsAPI } from "./apps.js";
 import { DatabasesAPI } from "./databases.js";
-import { SnapshotsAPI, TemplatesAPI, TokensAPI } from "./resources.js";
+import {
+  quotaBody,
+  type QuotaLimits,
+  SnapshotsAPI,
+  TemplatesAPI,
+  TokensAPI,
+  WorkspacesAPI,
+} from "./resources.js";
 import { VolumesAPI } from "./volumes.js";
 import { type CreateRetryEvent, parseBudget } from "./retry.js";
 import { environment } from "./runtime.js";
@@ -141,6 +148,8 @@ export class PandaStack {
   readonly databases: DatabasesAPI;
   /** API keys. */
   readonly tokens: TokensAPI;
+  /** Workspaces, for operators. */
+  readonly workspaces: WorkspacesAPI;
   /** Schedules. */
   readonly schedules: SchedulesAPI;
   /** Host suffix of previews, when it is not the API's own. */
@@ -168,6 +177,7 @@ export class PandaStack {
     this.templates = new TemplatesAPI(this.#transport);
     this.databases = new DatabasesAPI(this.#transport);
     this.tokens = new TokensAPI(this.#transport);
+    this.workspaces = new WorkspacesAPI(this.#transport);
     this.schedules = new SchedulesAPI(this.#transport);
   }
 
@@ -192,7 +202,7 @@ export class PandaStack {
     return (await this.#transport.send(get("/usage", query))).record() as Usage;
   }
 
-  /** Calls that could change something, newest first. Needs an admin key. */
+  /** Calls that could change something, newest first. Needs an owner's key. */
   async audit(options: { sandboxId?: string; before?: number; limit?: number } = {}): Promise<AuditEntry[]> {
     const { sandboxId, before, limit } = options;
     const query = given({ sandbox_id: sandboxId, before: before?.toString(), limit: limit?.toString() });
@@ -204,11 +214,9 @@ export class PandaStack {
     return (await this.#transport.send(get("/me/quota"))).record();
   }
 
-  /** Set what the workspace may have; what is left out has the platform's own limit. Needs an admin key. */
+  /** Set what the workspace may have; what is left out has the platform's own limit. Needs an operator's key. */
   async setQuota(limits: QuotaLimits): Promise<JsonObject> {
-    const { sandboxes, cpu, memoryMb, snapshotMb, requestsPerSecond } = limits;
-    const body = { sandboxes, cpu, memory_mb: memoryMb, snapshot_mb: snapshotMb, requests_per_second: requestsPerSecond };
-    return (await this.#transport.send({ ...post("/me/quota", given(body)), method: "PUT" })).record();
+    return (await this.#transport.send({ ...post("/me/quota", quotaBody(limits)), method: "PUT" })).record();
   }
 
   /** The workspace's `id`, and what it gives to new sandboxes: `default_visibility`. */
@@ -216,7 +224,7 @@ export class PandaStack {
     return (await this.#transport.send(get("/me/workspace"))).record();
   }
 
-  /** Set what new sandboxes get unless their create says otherwise. Needs an admin key. */
+  /** Set what new sandboxes get unless their create says otherwise. Needs an owner's key. */
   async setWorkspace(settings: { defaultVisibility?: Visibility }): Promise<JsonObject> {
     const body = given({ default_visibility: settings.defaultVisibility });
     return (await this.#transport.send({ ...post("/me/workspace", body), method: "PATCH" })).record();
@@ -230,15 +238,6 @@ export class PandaStack {
     const call = { ...create("/run", body, msMax), isCommand: true, signal: options.signal };
     return withCamelCase(parseExecResult((await this.#transport.send(call)).record()));
   }
-}
-
-/** What a workspace may have. */
-export interface QuotaLimits {
-  sandboxes?: number;
-  cpu?: number;
-  memoryMb?: number;
-  snapshotMb?: number;
-  requestsPerSecond?: number;
 }
 
 /** `client.sandboxes`. */

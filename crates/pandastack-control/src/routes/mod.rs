@@ -22,6 +22,7 @@ pub(crate) mod templates;
 pub(crate) mod tokens;
 pub(crate) mod volumes;
 pub(crate) mod workspace;
+pub(crate) mod workspaces;
 
 use std::sync::Arc;
 
@@ -34,6 +35,7 @@ use pandastack_rest::ApiError;
 use pandastack_rest::request_id::with_request_id;
 use pandastack_types::{Error, ErrorCode};
 
+use crate::access::keep_sealed;
 use crate::audit::audited;
 use crate::auth::authenticate;
 use crate::idempotency::once;
@@ -47,6 +49,7 @@ pub(crate) fn public(services: Arc<Services>) -> Router {
     let v1 = once_only(&services)
         .layer(from_fn_with_state(services.member(), once))
         .merge(repeatable(&services))
+        .layer(from_fn_with_state(Arc::clone(&services.sandboxes), keep_sealed))
         .layer(from_fn_with_state(Arc::clone(&services.audit), audited))
         .layer(from_fn_with_state(Arc::clone(&services.keys), authenticate));
     let router = Router::new()
@@ -184,6 +187,15 @@ fn repeatable(services: &Arc<Services>) -> Router<ServerState> {
         .route("/me/workspace", get(workspace::get).merge(patch(workspace::change)))
         .route("/me/tokens", get(tokens::list).merge(post(tokens::create)))
         .route("/me/tokens/{prefix}", delete(tokens::delete))
+        .route("/me/tokens/{prefix}/rotate", post(tokens::rotate))
+        .route("/workspaces", get(workspaces::list).merge(post(workspaces::create)))
+        .route("/workspaces/{id}", get(workspaces::get).merge(delete(workspaces::delete)))
+        .route("/workspaces/{id}/suspend", post(workspaces::suspend))
+        .route("/workspaces/{id}/resume", post(workspaces::resume))
+        .route("/workspaces/{id}/quota", get(workspaces::quota).merge(put(workspaces::set_quota)))
+        .route("/workspaces/{id}/tokens", get(workspaces::list_tokens).merge(post(workspaces::create_token)))
+        .route("/workspaces/{id}/tokens/{prefix}", delete(workspaces::delete_token))
+        .route("/workspaces/{id}/tokens/{prefix}/rotate", post(workspaces::rotate_token))
         .route("/hosts", get(hosts::list))
         .route("/usage", get(observe::usage))
         .route("/audit", get(observe::audit))

@@ -80,7 +80,7 @@ pub(crate) struct AuditArgs {
     sandbox_id: Option<String>,
 }
 
-/// Calls of this workspace that could change something, newest first. Needs an admin key.
+/// Calls of this workspace that could change something, newest first. Needs an owner's key.
 #[utoipa::path(get, path = "/v1/audit", tag = "account",
     params(("before" = Option<i64>, Query, description = "Only entries older than this id"),
         ("limit" = Option<u32>, Query), ("sandbox_id" = Option<String>, Query)),

@@ -19,7 +19,7 @@ pub(crate) async fn get(
     Ok(Json(Workspace { id: caller.workspace, settings }))
 }
 
-/// Change what new sandboxes get; those that exist keep what they have. Needs an admin key.
+/// Change what new sandboxes get; those that exist keep what they have. Needs an owner's key.
 #[utoipa::path(patch, path = "/v1/me/workspace", tag = "keys", request_body = PatchWorkspace, responses(
     (status = 200, body = Workspace), (status = 400, body = ErrorBody), (status = 403, body = ErrorBody)))]
 pub(crate) async fn change(

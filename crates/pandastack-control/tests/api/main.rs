@@ -6,6 +6,7 @@
 mod apps;
 mod data_path;
 mod databases;
+mod every_route;
 mod fake_agent;
 mod forks;
 mod fuzz;
@@ -24,4 +25,5 @@ mod replicas;
 mod sandboxes;
 mod simulation;
 mod templates;
+mod tenants;
 mod time_travel;

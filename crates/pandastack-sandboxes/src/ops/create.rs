@@ -18,6 +18,8 @@ use crate::Sandboxes;
 use crate::hosts::Promise;
 use crate::in_flight::Mark;
 use crate::machines::Patience;
+use crate::placement::PlacementRefused;
+use crate::tenancy::is_emulated;
 use crate::volumes::attach::{Derived, OfTemplate, Wanted};
 
 /// Template of a request that names neither one nor a snapshot.
@@ -94,7 +96,7 @@ async fn run(
         request.visibility = Some(sandboxes.store.workspace_settings(&workspace).await?.default_visibility);
     }
     let mut plan = match &request.from_snapshot {
-        Some(_) => plan_from_snapshot(sandboxes, workspace, &request).await?,
+        Some(_) => plan_from_snapshot(sandboxes, workspace, &request, owner.is_none()).await?,
         None => plan_from_template(sandboxes, workspace, &request, owner.as_ref()).await?,
     };
     plan.record.owner = owner;
@@ -198,7 +200,8 @@ async fn plan_from_template(
     let own_volume = sandboxes.hosts.template_volume(template);
     let Wanted { volumes, host, of_template } =
         crate::volumes::attach::resolve(sandboxes, &workspace, wanted, own_volume.as_ref(), owner).await?;
-    let placed = sandboxes.hosts.place(template, request.memory_mb, host.as_ref())?;
+    let hardware = sandboxes.avoids_emulation().await?;
+    let placed = sandboxes.hosts.place(template, request.memory_mb, host.as_ref(), hardware)?;
     let info = &placed.template.template;
     let own = MachineSize { cpu: info.cpu, memory_mb: info.memory_mb };
     let size = MachineSize {
@@ -229,6 +232,7 @@ async fn plan_from_snapshot(
     sandboxes: &Sandboxes,
     workspace: WorkspaceId,
     request: &CreateSandbox,
+    for_user: bool,
 ) -> Result<Plan> {
     let id =
         request.from_snapshot.as_ref().ok_or_else(|| Error::bad_request("`from_snapshot` is missing"))?;
@@ -237,11 +241,17 @@ async fn plan_from_snapshot(
         return Err(Error::bad_request(message));
     }
     let snapshot = super::snapshot::find(sandboxes, &workspace, id).await?;
+    if for_user {
+        super::snapshot::check_unsealed(sandboxes, &snapshot).await?;
+    }
     check_template(sandboxes, request.template.as_deref(), &snapshot)?;
     let client = sandboxes.hosts.client(&snapshot.host)?;
     let template = snapshot.spec.template.clone();
     let mut record = new_record(workspace, snapshot.host.clone(), template, request);
     let (engine, isolation) = sandboxes.hosts.engine(&snapshot.host);
+    if is_emulated(&isolation) && sandboxes.avoids_emulation().await? {
+        return Err(PlacementRefused::Emulated.into());
+    }
     let env = std::mem::take(&mut record.spec.env);
     record.spec = SandboxSpecRecord {
         from_snapshot: Some(id.clone()),

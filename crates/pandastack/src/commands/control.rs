@@ -81,6 +81,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         replica_address: args.replica_address.clone(),
         database_url: settings.database_url.clone(),
         requests_per_second: settings.requests_per_second,
+        tenancy: settings.tenancy,
         schedules_private_targets: settings.schedules_private_targets,
         access_log: args.control.access_log.clone(),
         tls: args.control.tls.open(&settings.data_dir)?,
