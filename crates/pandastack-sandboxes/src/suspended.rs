@@ -45,7 +45,8 @@ pub async fn stop_reported(sandboxes: &Arc<Sandboxes>, report: &HostReport) -> R
         .map(|seen| seen.id.clone())
         .collect();
     let rows = sandboxes.store.sandboxes(&Select::Host(report.host.clone())).await?;
-    for row in rows.into_iter().filter(|row| suspended.contains(&row.workspace) && running.contains(&row.id)) {
+    for row in rows.into_iter().filter(|row| suspended.contains(&row.workspace) && running.contains(&row.id))
+    {
         let own = Arc::clone(sandboxes);
         sandboxes.tasks.spawn(async move { stop(&own, row).await });
     }
@@ -57,7 +58,7 @@ async fn stop(sandboxes: &Arc<Sandboxes>, row: SandboxRecord) {
     let Ok(client) = sandboxes.hosts.client(&row.host) else { return };
     let asleep = go(sandboxes, row.clone(), client.clone(), Move::Hibernate(Keep::Memory), false).await;
     let Err(error) = asleep else { return };
-    tracing::warn!(sandbox = %id, %error, "a machine of a suspended workspace is paused instead of hibernated");
+    tracing::warn!(sandbox = %id, %error, "a machine of a suspended workspace is paused, not hibernated");
     if let Err(error) = go(sandboxes, row, client, Move::Pause, false).await {
         tracing::warn!(sandbox = %id, %error, "a machine of a suspended workspace is stopped later");
     }

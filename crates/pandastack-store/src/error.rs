@@ -47,7 +47,8 @@ pub enum StoreError {
     },
     /// The operator suspended the workspace, or it is being deleted.
     #[error(
-        "workspace `{workspace}` is suspended{}; nothing in it is lost; ask the operator of this installation",
+        "workspace `{workspace}` is suspended{}; nothing in it is lost; ask the operator of this \
+         installation",
         reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default()
     )]
     Closed {

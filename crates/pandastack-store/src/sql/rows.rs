@@ -137,7 +137,7 @@ impl TryFrom<TokenRow> for TokenRecord {
             role: row
                 .role
                 .parse()
-                .map_err(|error: String| StoreError::Corrupt { what: "role of a key", source: error.into() })?,
+                .map_err(|error: String| StoreError::Corrupt { what: "key role", source: error.into() })?,
             operator: row.operator == 1,
             allow_from: match &row.allow_from {
                 Some(text) => from_json("networks of a key", text)?,

@@ -225,16 +225,15 @@ impl ScheduleStore for SqlStore {
     }
 
     async fn schedules_due(&self, at: Timestamp, limit: u32) -> Result<Vec<ScheduleRecord>> {
-        let rows: Vec<ScheduleRow> =
-            sqlx::query_as(select!(
-                "WHERE next_run_at_us <= $1",
-                in_open_workspace!(),
-                " ORDER BY next_run_at_us LIMIT $2"
-            ))
-                .bind(at.as_microsecond())
-                .bind(i64::from(limit))
-                .fetch_all(&self.readers)
-                .await?;
+        let rows: Vec<ScheduleRow> = sqlx::query_as(select!(
+            "WHERE next_run_at_us <= $1",
+            in_open_workspace!(),
+            " ORDER BY next_run_at_us LIMIT $2"
+        ))
+        .bind(at.as_microsecond())
+        .bind(i64::from(limit))
+        .fetch_all(&self.readers)
+        .await?;
         records(rows)
     }
 

@@ -106,7 +106,9 @@ impl WorkspaceStore for SqlStore {
         let lock = write.lock_clause();
         let before = find(write.conn(), id, lock).await?;
         let after = moved(before.clone(), movement, at)?;
-        sqlx::query("UPDATE workspaces SET state = $1, suspended_at_us = $2, suspend_reason = $3 WHERE id = $4")
+        let change =
+            "UPDATE workspaces SET state = $1, suspended_at_us = $2, suspend_reason = $3 WHERE id = $4";
+        sqlx::query(change)
             .bind(after.state.as_str())
             .bind(after.suspended_at.map(Timestamp::as_microsecond))
             .bind(&after.suspend_reason)
@@ -183,7 +185,9 @@ fn moved(record: WorkspaceRecord, movement: &WorkspaceMove, at: Timestamp) -> Re
         }
         (WorkspaceMove::Delete, _) => Ok(WorkspaceRecord { state: S::Deleting, ..record }),
         (WorkspaceMove::Deleted, S::Deleting) => Ok(WorkspaceRecord { state: S::Deleted, ..record }),
-        (WorkspaceMove::Deleted, _) => Err(StoreError::Held(format!("workspace `{name}` is not being deleted"))),
+        (WorkspaceMove::Deleted, _) => {
+            Err(StoreError::Held(format!("workspace `{name}` is not being deleted")))
+        }
     }
 }
 

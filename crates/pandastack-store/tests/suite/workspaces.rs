@@ -97,7 +97,8 @@ pub(super) async fn a_rotated_key_ends_and_keeps_an_earlier_end(store: &dyn Stor
         last_used_at: None,
     };
     let (soon, later) = (after_seconds(now(), 60).unwrap(), after_seconds(now(), 600).unwrap());
-    for (before, until, expect) in [(None, soon, soon), (Some(soon), later, soon), (Some(later), soon, soon)] {
+    for (before, until, expect) in [(None, soon, soon), (Some(soon), later, soon), (Some(later), soon, soon)]
+    {
         let (old, new) = (key(before), key(None));
         store.insert_token(&old).await.unwrap();
         let ended = store.rotate_token(&old.prefix, until, &new).await.unwrap();

@@ -84,8 +84,8 @@ pub use snapshot::{
     Snapshot, SnapshotKind, SnapshotList,
 };
 pub use template::{Build, BuildStatus, Template, TemplateStatus, TemplateVolume};
-pub use workspace::{CreateWorkspace, SuspendWorkspace, WorkspaceInfo, WorkspaceState};
 pub use volume::{
     AttachVolume, AttachedVolume, CloneVolume, CreateVolume, GrowVolume, PatchVolume, SnapshotVolume, Volume,
     VolumeHolder,
 };
+pub use workspace::{CreateWorkspace, SuspendWorkspace, WorkspaceInfo, WorkspaceState};

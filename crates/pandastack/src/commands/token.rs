@@ -121,7 +121,8 @@ impl Command {
                 }
                 Command::Rotate { prefix, overlap, workspace } => {
                     let seconds = u64::try_from(overlap.as_secs());
-                    let overlap_seconds = Some(seconds.map_err(|_| anyhow!("--overlap must not be negative"))?);
+                    let overlap_seconds =
+                        Some(seconds.map_err(|_| anyhow!("--overlap must not be negative"))?);
                     let request = RotateToken { overlap_seconds };
                     let created = client.rotate_token(workspace.as_deref(), &prefix, &request).await?;
                     output.value(&created, |created| created.token.clone())?;

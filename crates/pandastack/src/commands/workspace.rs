@@ -144,7 +144,8 @@ async fn delete(client: &Client, output: Output, name: &str, yes: bool) -> Resul
         return Err(failure.hint("use --yes to delete it without confirmation").into());
     }
     if !yes {
-        eprint!("This deletes workspace `{name}`, everything in it and its backups. Type the name to confirm: ");
+        eprint!("This deletes workspace `{name}`, everything in it and its backups. ");
+        eprint!("Type the name to confirm: ");
         let mut line = String::new();
         std::io::stdin().read_line(&mut line).context("cannot read the confirmation")?;
         if line.trim() != name {
