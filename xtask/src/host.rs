@@ -115,6 +115,11 @@ pub fn install_for_tests() -> Result<()> {
     install(missing(NODE).chain(missing(TOOLS)).collect())
 }
 
+/// Installs what the web console is built with.
+pub fn install_node() -> Result<()> {
+    install(missing(NODE).collect())
+}
+
 /// Installs what pages of apps are looked at with.
 pub fn install_browser() -> Result<()> {
     install(missing(BROWSER).collect())

@@ -8,6 +8,7 @@
 mod azurite;
 mod bench;
 mod checkout;
+mod console;
 mod errors;
 mod host;
 mod leaks;

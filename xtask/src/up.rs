@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use crate::platform::Platform;
 use crate::program::{self, cargo, program, read};
 use crate::steps::Steps;
-use crate::{host, python, tree};
+use crate::{console, host, python, tree};
 
 /// The first lines of the program in the README.
 const FIRST_PROGRAM: &str = include_str!("first_program.py");
@@ -30,6 +30,7 @@ pub struct Args {
 
 /// Builds the `pandastack` program.
 pub fn build_product() -> Result<()> {
+    console::build()?;
     program::run(cargo(&["build", "--release", "--package", "pandastack"]))
 }
 
@@ -84,6 +85,7 @@ fn say_what_next(platform: &Platform) {
     } else {
         eprintln!("\nPandaStack is up at {url}. Ctrl-C stops it; sandboxes stay.");
     }
+    eprintln!("The console is at {url}/console/; sign in with the token in ~/.config/pandastack/config.json.");
     eprintln!("Try, in another terminal:\n\n  alias pandastack={}", bin.display());
     eprintln!("  pandastack run -- uname -a");
     eprintln!("  pandastack run -t code-interpreter -- python -c 'print(2 ** 10)'");

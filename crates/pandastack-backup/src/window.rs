@@ -125,7 +125,7 @@ pub struct Plan {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
     /// No base is complete.
-    #[error("there is no complete base backup yet; wait for the first one, or take one")]
+    #[error("the first base backup is not complete yet; try again in a minute")]
     NoBase,
     /// Before the first base.
     #[error("{target} is before the earliest time that can be restored, {earliest}")]

@@ -25,13 +25,14 @@ use pandastack_store::clock::now;
 use pandastack_store::workspaces::WorkspaceRecord;
 use pandastack_store::{Store, StoreError, TokenRecord};
 use pandastack_types::api::{Role, WorkspaceState};
+use pandastack_types::link::LinkKey;
 use pandastack_types::{Error, ErrorCode, Result, SandboxId, WorkspaceId};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 use crate::rate::{KeyFailures, Rates};
 use crate::replicas::PASSED_ON_FOR;
-use crate::{access, signed_url};
+use crate::{access, console, signed_url};
 
 const KEY_START: &str = "pds_";
 const KEY_RANDOM_BYTES: usize = 16;
@@ -157,23 +158,34 @@ pub(crate) async fn authenticate(
     mut request: Request,
     next: Next,
 ) -> ApiResult<Response> {
+    let mut by_session = false;
     let caller = match (request.extensions().get::<OnBehalf>(), signed_url::presented(&request)) {
         (Some(OnBehalf(sandbox)), _) => keys.holder(sandbox).await?,
         (None, Some(signed)) => {
-            let caller = signed.check(keys.store.as_ref()).await?;
+            let from = address_of(&request);
+            keys.admit_stranger(from)?;
+            let checked = signed.check(keys.store.as_ref(), &keys.link).await;
+            let caller = checked.inspect_err(|_| keys.note_wrong(from))?;
             keys.open_workspace(&caller.workspace).await?;
             caller
         }
-        (None, None) => {
-            let missing = "the request has no API key; send `Authorization: Bearer pds_...`";
-            let secret = presented(&request).ok_or_else(|| unauthorized(missing))?;
-            keys.check_from(address_of(&request), &secret).await?
-        }
+        (None, None) => match (presented(&request), console::presented(request.headers())) {
+            (Some(secret), _) => keys.check_from(address_of(&request), &secret).await?,
+            (None, Some(secret)) => {
+                by_session = true;
+                console::caller(keys.store.as_ref(), &keys, request.headers(), secret).await?
+            }
+            (None, None) => {
+                let missing = "the request has no API key; send `Authorization: Bearer pds_...`";
+                return Err(unauthorized(missing).into());
+            }
+        },
     };
     keys.rates.admit(&caller.workspace, Instant::now())?;
     access::check(&caller, &request)?;
     request.extensions_mut().insert(caller);
-    Ok(next.run(request).await)
+    let response = next.run(request).await;
+    Ok(if by_session { console::protect(response) } else { response })
 }
 
 /// The key in the header, else in the query.
@@ -187,7 +199,7 @@ fn presented(request: &Request) -> Option<String> {
 }
 
 /// Where a request comes from. One that another replica passed on says so; only those come without a client's connection.
-fn address_of(request: &Request) -> Option<IpAddr> {
+pub(crate) fn address_of(request: &Request) -> Option<IpAddr> {
     let client = request.extensions().get::<pandastack_edge::Client>().map(|client| client.address);
     client.or_else(|| request.headers().get(PASSED_ON_FOR)?.to_str().ok()?.parse().ok())
 }
@@ -199,11 +211,23 @@ pub(crate) struct Keys {
     /// Requests of workspaces.
     pub(crate) rates: Rates,
     failures: KeyFailures,
+    /// The server's part of what signs URLs.
+    link: LinkKey,
 }
 
 impl Keys {
-    pub(crate) fn new(store: Arc<dyn Store>, rates: Rates) -> Self {
-        Self { store, cache: KeyCache::default(), rates, failures: KeyFailures::default() }
+    pub(crate) fn new(store: Arc<dyn Store>, rates: Rates, link: LinkKey) -> Self {
+        Self { store, cache: KeyCache::default(), rates, failures: KeyFailures::default(), link }
+    }
+
+    /// Refuses an address from which too many credentials came that were wrong.
+    pub(crate) fn admit_stranger(&self, address: Option<IpAddr>) -> Result<()> {
+        self.failures.admit(address, Instant::now())
+    }
+
+    /// Counts a wrong token or signature.
+    pub(crate) fn note_wrong(&self, address: Option<IpAddr>) {
+        self.failures.note(address, Instant::now());
     }
 
     /// Forgets a key that was changed or deleted.
@@ -245,7 +269,7 @@ impl Keys {
 
     /// Checks a key, unless too many that were not good came from that address. A key that was good lately is always looked
     /// at: whoever shares an address with somebody who guesses must not be shut out.
-    async fn check_from(&self, address: Option<IpAddr>, secret: &str) -> Result<Caller> {
+    pub(crate) async fn check_from(&self, address: Option<IpAddr>, secret: &str) -> Result<Caller> {
         if !self.cache.was_good(&hash(secret)) {
             self.failures.admit(address, Instant::now())?;
         }
@@ -271,22 +295,33 @@ impl Keys {
         if !matches || token.expires_at.is_some_and(|end| at >= end) {
             return Err(refused());
         }
-        let quota = match self.open_workspace(&token.workspace).await {
-            Err(error) if error.code == ErrorCode::NotFound => return Err(refused()),
-            open => open?.quota,
-        };
-        let TokenRecord { workspace, prefix, label, role, operator, allow_from, expires_at, .. } = token;
-        self.rates.learn(&workspace, quota.requests_per_second);
-        let allow_from: std::result::Result<_, _> = allow_from.iter().map(|net| net.parse()).collect();
-        let caller = Caller { workspace, prefix, label, role, operator };
-        let allow_from = allow_from.map_err(|error: ipnet::AddrParseError| Error::internal(error))?;
+        let expires_at = token.expires_at;
+        let allow_from = networks(&token)?;
+        let caller = self.caller(token, at).await?;
         let key = GoodKey { caller, allow_from, expires_at, since: Instant::now() };
         let caller = key.caller_from(address);
         self.cache.remember(given, key);
-        if let Ok(caller) = &caller {
-            self.cache.touch(&caller.prefix, at);
-        }
         caller
+    }
+
+    /// Who uses a key that was checked before, by its public part. `None` if it was deleted or has expired.
+    pub(crate) async fn caller_of(&self, prefix: &str) -> Result<Option<Caller>> {
+        let at = now();
+        match self.store.token(prefix).await? {
+            Some(token) if token.expires_at.is_none_or(|end| at < end) => {
+                Ok(Some(self.caller(token, at).await?))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// The caller of a good key, which counts as used.
+    async fn caller(&self, token: TokenRecord, at: Timestamp) -> Result<Caller> {
+        let TokenRecord { workspace, prefix, label, role, operator, .. } = token;
+        let quota = self.open_workspace(&workspace).await?.quota;
+        self.rates.learn(&workspace, quota.requests_per_second);
+        self.cache.touch(&prefix, at);
+        Ok(Caller { workspace, prefix, label, role, operator })
     }
 }
 
@@ -309,6 +344,13 @@ impl Admission for Keys {
     fn check_rate(&self, workspace: &WorkspaceId) -> Result<()> {
         self.rates.admit(workspace, Instant::now())
     }
+}
+
+/// Networks that a key may be used from.
+fn networks(token: &TokenRecord) -> Result<Vec<IpNet>> {
+    let parsed: std::result::Result<_, ipnet::AddrParseError> =
+        token.allow_from.iter().map(|net| net.parse()).collect();
+    parsed.map_err(Error::internal)
 }
 
 fn unauthorized(what: &str) -> Error {

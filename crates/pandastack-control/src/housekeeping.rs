@@ -44,6 +44,7 @@ async fn prune_old(sandboxes: &Sandboxes, hooks: &[PruneHook]) -> Result<()> {
     sandboxes.store.prune_runs(runs, RUNS_KEPT_MAX).await?;
     sandboxes.store.prune_deliveries(before(SignedDuration::from_hours(24 * DELIVERY_DAYS))).await?;
     sandboxes.store.prune_audit(before(SignedDuration::from_hours(24 * AUDIT_DAYS))).await?;
+    crate::console::prune(sandboxes.store.as_ref()).await?;
     for hook in hooks {
         hook().await?;
     }

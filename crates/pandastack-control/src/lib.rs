@@ -11,7 +11,8 @@
 //! | module | owns |
 //! |---|---|
 //! | `serve`, `services` | starting and stopping; which service gets what |
-//! | `auth`, `scope`, `signed_url`, `rate` | who may call, and how often |
+//! | `auth`, `access`, `tenants`, `signed_url`, `rate` | who may call, and how often |
+//! | `console` | sessions of the web console, and the events that it follows |
 //! | `audit`, `idempotency`, `metrics`, `unread_body` | layers around every request |
 //! | `routes` | the HTTP surface of the sandbox core |
 //! | `replicas` | several servers on one database, of which one leads |
@@ -29,6 +30,7 @@ mod audit;
 mod auth;
 mod bootstrap;
 mod config;
+mod console;
 mod e2b_directory;
 mod housekeeping;
 mod idempotency;

@@ -9,6 +9,7 @@ use pandastack_scheduler::routes as schedules;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::{Modify, OpenApi};
 
+use crate::console::{events as workspace_events, routes as sessions};
 use crate::routes::volumes;
 use crate::routes::{
     data, events, files, fork, health, hosts, lifecycle, network, observe, preview, processes, quota, run,
@@ -49,6 +50,7 @@ use crate::routes::{
         workspaces::create_token, workspaces::rotate_token, workspaces::delete_token,
         quota::get, quota::set, workspace::get,
         workspace::change, hosts::list,
+        sessions::sign_in, sessions::sign_out, sessions::list, sessions::revoke, workspace_events::events,
         observe::usage, observe::audit,
         functions::create, functions::list, functions::describe, functions::patch, functions::remove,
         deploy_routes::deploy, deploy_routes::versions, deploy_routes::deploy_log, deploy_routes::rollback,

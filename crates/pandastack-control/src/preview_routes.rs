@@ -7,6 +7,7 @@ use pandastack_edge::{AppRoute, Location, Route, RouteSource, RouteUnavailable};
 use pandastack_sandboxes::hosts::Hosts;
 use pandastack_sandboxes::why_closed;
 use pandastack_store::{Store, StoreError};
+use pandastack_types::domains::Domains;
 use pandastack_types::link::LinkKey;
 use pandastack_types::preview::PreviewKey;
 use pandastack_types::{SandboxId, SandboxState};
@@ -16,6 +17,7 @@ pub(crate) struct StoredRoutes {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) hosts: Arc<Hosts>,
     pub(crate) link: LinkKey,
+    pub(crate) domains: Domains,
 }
 
 /// What visitors of a sandbox in a suspended workspace are told. Not why: that is between the
@@ -51,6 +53,6 @@ impl RouteSource for StoredRoutes {
     }
 
     async fn find_name(&self, name: &str) -> Result<Option<AppRoute>, RouteUnavailable> {
-        pandastack_apps::names::find(self.store.as_ref(), name).await
+        pandastack_apps::names::find(self.store.as_ref(), &self.domains, name).await
     }
 }

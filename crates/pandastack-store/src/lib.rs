@@ -17,10 +17,12 @@
 
 pub mod apps;
 pub mod clock;
+pub mod console;
 pub mod databases;
 mod error;
 mod failure;
 pub mod functions;
+pub mod installation;
 pub mod ledger;
 pub mod quotas;
 pub mod record;
@@ -283,6 +285,7 @@ pub trait Store:
     + SandboxStore
     + SnapshotStore
     + HistoryStore
+    + installation::InstallationStore
     + ledger::LedgerStore
     + functions::FunctionStore
     + functions::FunctionRunStore
@@ -295,6 +298,7 @@ pub trait Store:
     + replicas::ReplicaStore
     + quotas::QuotaStore
     + workspaces::WorkspaceStore
+    + console::ConsoleStore
 {
     /// Waits until everything committed so far survives power loss.
     async fn sync(&self) -> Result<()>;

@@ -16,6 +16,7 @@ mod failure;
 #[cfg(feature = "server")]
 mod heap_trim;
 #[cfg(feature = "server")]
+mod network_settings;
 mod otlp;
 mod output;
 mod progress;

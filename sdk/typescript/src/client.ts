@@ -1,6 +1,6 @@
 /** The client: one server, and what it offers. */
 
-import { addressGiven, BASE_URL_DEFAULT, resolveConfig } from "./config.js";
+import { addressGiven, BASE_URL_DEFAULT, normalizeBaseUrl, resolveConfig } from "./config.js";
 import { BadRequestError } from "./errors.js";
 import {
   type AuditEntry,
@@ -17,11 +17,14 @@ import {
   parseSandbox,
   type PromoteResult,
   type RunResult,
+  type SandboxEvent,
   withCamelCase,
   type Usage,
 } from "./models.js";
 import { FunctionsAPI } from "./functions.js";
 import { AppsAPI } from "./apps.js";
+import { ConsoleAPI } from "./console.js";
+import { serverEvents } from "./exec-stream.js";
 import { DatabasesAPI } from "./databases.js";
 import {
   quotaBody,
@@ -36,6 +39,7 @@ import { type CreateRetryEvent, parseBudget } from "./retry.js";
 import { environment } from "./runtime.js";
 import { Sandbox } from "./sandbox.js";
 import { SchedulesAPI } from "./schedules.js";
+import { eventPayload } from "./sse.js";
 import { Transport } from "./transport.js";
 import {
   CALL_MS_DEFAULT,
@@ -51,21 +55,24 @@ import {
   MACHINE_MS_MAX,
   post,
   sandboxPath,
+  STREAM_IDLE_MS_MAX,
 } from "./wire.js";
 
 /** Template of a sandbox when none is named. */
 const TEMPLATE_DEFAULT = "ubuntu-24.04";
 
-/** How to reach a server. What is not given comes from the environment, then from the config file. */
+/** How to reach a server. Options that are left out come from the environment, then from the config file. */
 export interface PandaStackOptions {
   /** The server's address: `PANDASTACK_API`, `PANDASTACK_API_URL`, config `api_url`, `http://127.0.0.1:8080`. */
   baseUrl?: string | undefined;
-  /** The same as `baseUrl`. */
+  /** Alias of `baseUrl`. */
   apiUrl?: string | undefined;
   /** The key (`pds_...`): `PANDASTACK_API_KEY`, `PANDASTACK_TOKEN`, config `token`. */
   apiKey?: string | undefined;
-  /** The same as `apiKey`. */
+  /** Alias of `apiKey`. */
   token?: string | undefined;
+  /** Use the browser's console session instead of a key; for pages that the server itself serves. */
+  session?: boolean | undefined;
   /** Limit of a plain call as a whole (30 s); calls that move memory or files have longer ones. */
   timeoutMs?: number | undefined;
   /** How long creates refused for lack of room are repeated; 0 = never (60). */
@@ -86,7 +93,7 @@ export interface AttachVolume {
   read_only?: boolean;
 }
 
-/** What a new sandbox shall be. */
+/** Options for a new sandbox. */
 export interface SandboxCreateOptions {
   /** Template to start from. */
   template?: string;
@@ -116,11 +123,11 @@ export interface SandboxCreateOptions {
   cpu?: number;
   /** Memory in MiB, in steps of 128, when not the template's. */
   memoryMb?: number;
-  /** The same as `ttlSeconds`. */
+  /** Alias of `ttlSeconds`. */
   ttl_seconds?: number;
-  /** The same as `fromSnapshot`. */
+  /** Alias of `fromSnapshot`. */
   from_snapshot?: string;
-  /** The same as `memoryMb`. */
+  /** Alias of `memoryMb`. */
   memory_mb?: number;
 }
 
@@ -148,6 +155,8 @@ export class PandaStack {
   readonly databases: DatabasesAPI;
   /** API keys. */
   readonly tokens: TokensAPI;
+  /** Sessions of the web console. */
+  readonly console: ConsoleAPI;
   /** Workspaces, for operators. */
   readonly workspaces: WorkspacesAPI;
   /** Schedules. */
@@ -163,7 +172,11 @@ export class PandaStack {
     this.#addressGiven = addressGiven(baseUrl, env);
     this.previewHost = options.previewHost || env.PANDASTACK_PREVIEW_HOST || undefined;
     this.#transport = new Transport({
-      config: () => resolveConfig({ baseUrl, apiKey: options.apiKey || options.token || undefined }),
+      config: async () => {
+        const own = normalizeBaseUrl(baseUrl ?? BASE_URL_DEFAULT);
+        if (options.session) return { baseUrl: own, apiKey: undefined };
+        return await resolveConfig({ baseUrl, apiKey: options.apiKey || options.token || undefined });
+      },
       callMsMax: options.timeoutMs ?? CALL_MS_DEFAULT,
       createRetrySeconds: options.maxCreateRetrySeconds ?? parseBudget(env.PANDASTACK_MAX_CREATE_RETRY_SECONDS),
       onCreateRetry: options.onCreateRetry,
@@ -177,26 +190,27 @@ export class PandaStack {
     this.templates = new TemplatesAPI(this.#transport);
     this.databases = new DatabasesAPI(this.#transport);
     this.tokens = new TokensAPI(this.#transport);
+    this.console = new ConsoleAPI(this.#transport);
     this.workspaces = new WorkspacesAPI(this.#transport);
     this.schedules = new SchedulesAPI(this.#transport);
   }
 
-  /** The server's address. One that stands in the config file is known after the first call. */
+  /** The server's address. If it comes from the config file, it is known after the first call. */
   get baseUrl(): string {
     return this.#transport.baseUrl ?? this.#addressGiven ?? BASE_URL_DEFAULT;
   }
 
-  /** The same as `baseUrl`. */
+  /** Alias of `baseUrl`. */
   get apiUrl(): string {
     return this.baseUrl;
   }
 
-  /** Who the key belongs to. */
+  /** Get the workspace and scopes of the API key. */
   async me(): Promise<MeInfo> {
     return (await this.#transport.send(get("/me"))).record();
   }
 
-  /** What the workspace used, in sum and by sandbox; times are RFC 3339, 30 days back by default. */
+  /** Get usage in total and by sandbox. Times are RFC 3339; the default is the last 30 days. */
   async usage(options: { since?: string; until?: string } = {}): Promise<Usage> {
     const query = given({ from: options.since, to: options.until }) as Record<string, string>;
     return (await this.#transport.send(get("/usage", query))).record() as Usage;
@@ -209,7 +223,33 @@ export class PandaStack {
     return (await this.#transport.send(get("/audit", query as Record<string, string>))).records("entries") as AuditEntry[];
   }
 
-  /** What the workspace may have (`quota`) and has (`used`). */
+  /** List events of the workspace's sandboxes, oldest first: the last `tail` of them. */
+  async events(options: { tail?: number } = {}): Promise<SandboxEvent[]> {
+    const query = given({ tail: options.tail?.toString() }) as Record<string, string>;
+    return (await this.#transport.send(get("/events", query))).records("events") as SandboxEvent[];
+  }
+
+  /**
+   * Stream events of all sandboxes: after the one with id `after`, or from now on. Ends with the connection;
+   * call it again with the last id to continue.
+   */
+  async *followEvents(options: { after?: number; signal?: AbortSignal } = {}): AsyncGenerator<SandboxEvent> {
+    const { after, signal } = options;
+    const extra: Record<string, string> = after === undefined ? {} : { "Last-Event-ID": String(after) };
+    const query = { follow: "1", tail: "0" };
+    const call = { ...get("/events", query), accept: "text/event-stream", extra, signal };
+    for await (const event of serverEvents(await this.#transport.openStream(call, STREAM_IDLE_MS_MAX))) {
+      const payload = eventPayload(event);
+      if (payload) yield payload as SandboxEvent;
+    }
+  }
+
+  /** List the installation's hosts. Requires an admin key. */
+  async hosts(): Promise<JsonObject[]> {
+    return (await this.#transport.send(get("/hosts"))).records("items");
+  }
+
+  /** Get workspace quotas (`quota`) and current use (`used`). */
   async quota(): Promise<JsonObject> {
     return (await this.#transport.send(get("/me/quota"))).record();
   }
@@ -219,7 +259,7 @@ export class PandaStack {
     return (await this.#transport.send({ ...post("/me/quota", quotaBody(limits)), method: "PUT" })).record();
   }
 
-  /** The workspace's `id`, and what it gives to new sandboxes: `default_visibility`. */
+  /** Get the workspace's `id` and its defaults for new sandboxes: `default_visibility`. */
   async workspace(): Promise<JsonObject> {
     return (await this.#transport.send(get("/me/workspace"))).record();
   }
@@ -251,43 +291,43 @@ export class SandboxesAPI {
     this.#transport = transport;
   }
 
-  /** A new sandbox, ready to use. With `await using` it is deleted at the end of the block. */
+  /** Create a sandbox. It is ready when this resolves. With `await using` it is deleted at the end of the block. */
   async create(options: SandboxCreateOptions = {}): Promise<Sandbox> {
     const call = create("/sandboxes", createBody(options), CREATE_MS_MAX);
     const record = (await this.#transport.send(call)).record();
     return this.#sandbox({ ...(options.persistent ? { persistent: true } : {}), ...record });
   }
 
-  /** Every sandbox of the workspace. */
+  /** List sandboxes. */
   async list(): Promise<Sandbox[]> {
     const answer = await this.#transport.send(get("/sandboxes"));
     return answer.records("sandboxes").map((record) => this.#sandbox(record));
   }
 
-  /** One sandbox. Does not wake it. */
+  /** Get a sandbox. Does not wake it. */
   async get(id: string): Promise<Sandbox> {
     return this.#sandbox((await this.#transport.send(get(sandboxPath(id)))).record());
   }
 
-  /** End a sandbox and forget it. */
+  /** Delete a sandbox. */
   async delete(id: string): Promise<void> {
     await this.#transport.send(del(sandboxPath(id)));
   }
 
-  /** A copy of a running sandbox, memory and disk. */
+  /** Fork a running sandbox: copy its memory and disk. */
   async fork(id: string, options: { metadata?: Record<string, string> } = {}): Promise<Sandbox> {
     const [child] = await this.#fork(sandboxPath(id, "/fork"), {}, options.metadata);
     return child as Sandbox; // forkChildren throws rather than return nothing
   }
 
-  /** `count` copies of the same instant; the server may grant fewer. */
+  /** Create `count` copies of the same instant. The server may create fewer. */
   async forkTree(id: string, options: { count: number; metadata?: Record<string, string> }): Promise<Sandbox[]> {
     const { count, metadata } = options;
     if (!Number.isInteger(count) || count < 1) throw new BadRequestError(`count must be at least 1, got ${count}`);
     return await this.#fork(sandboxPath(id, "/fork-tree"), { count }, metadata);
   }
 
-  /** Declare a fork the winner of its tree, and delete the others if asked. */
+  /** Keep a fork and, on request, delete its siblings. */
   async promote(id: string, options: { cleanupSiblings?: boolean; treeId?: string } = {}): Promise<PromoteResult> {
     const body = { cleanup_siblings: options.cleanupSiblings ?? false, ...given({ tree_id: options.treeId }) };
     const record = (await this.#transport.send(post(sandboxPath(id, "/promote"), body, MACHINE_MS_MAX))).record();

@@ -17,7 +17,8 @@ const CONFIG_CHARS_MAX = 64 * 1024;
 /** A resolved address and key. */
 export interface Config {
   baseUrl: string;
-  apiKey: string;
+  /** `undefined`: the browser's session is used. */
+  apiKey: string | undefined;
 }
 
 /** The address without trailing slash or `/v1`; throws on anything that is not http(s). */

@@ -42,6 +42,8 @@ export { ExecStream } from "./exec-stream.js";
 export type { OutputCallbacks, OutputGap } from "./exec-stream.js";
 export { CodeContext } from "./contexts.js";
 export type { Execution, Result, RunCodeOptions } from "./contexts.js";
+export { ConsoleAPI, type ConsoleSession } from "./console.js";
+export { Terminal, type TerminalOptions } from "./terminal.js";
 export { ExploreError } from "./explore.js";
 export type { BranchOutcome, Candidate, ExploreOptions, ExploreResult } from "./explore.js";
 export { SandboxFilesystem } from "./filesystem.js";

@@ -26,18 +26,18 @@ export class SnapshotsAPI {
     this.#transport = transport;
   }
 
-  /** Snapshots, newest first; of one sandbox if asked. */
+  /** List snapshots, newest first, optionally of one sandbox. */
   async list(options: { sandboxId?: string } = {}): Promise<SnapshotInfo[]> {
     const query: Record<string, string> = options.sandboxId === undefined ? {} : { sandbox_id: options.sandboxId };
     return (await this.#transport.send(get("/snapshots", query))).records("snapshots").map(snapshotOf);
   }
 
-  /** One snapshot. */
+  /** Get a snapshot. */
   async get(id: string): Promise<SnapshotInfo> {
     return snapshotOf((await this.#transport.send(get(`/snapshots/${segment(id, "snapshot id")}`))).record());
   }
 
-  /** Delete a snapshot. Sandboxes made from it live on. */
+  /** Delete a snapshot. Sandboxes created from it stay. */
   async delete(id: string): Promise<void> {
     await this.#transport.send(del(`/snapshots/${segment(id, "snapshot id")}`));
   }
@@ -52,27 +52,27 @@ export class TemplatesAPI {
     this.#transport = transport;
   }
 
-  /** Templates that sandboxes can start from. */
+  /** List templates. */
   async list(): Promise<TemplateInfo[]> {
     return (await this.#transport.send(get("/templates"))).records("templates").map(templateOf);
   }
 
-  /** One template. */
+  /** Get a template. */
   async get(name: string): Promise<TemplateInfo> {
     return templateOf((await this.#transport.send(get(`/templates/${segment(name, "template name")}`))).record());
   }
 
-  /** Delete a template of the workspace; the catalog's own cannot be deleted. */
+  /** Delete a template of the workspace. Built-in templates cannot be deleted. */
   async delete(name: string): Promise<void> {
     await this.#transport.send(del(`/templates/${segment(name, "template name")}`));
   }
 
-  /** Builds, running and past. */
+  /** List running and finished builds. */
   async builds(): Promise<TemplateBuild[]> {
     return (await this.#transport.send(get("/templates/builds"))).records("builds").map(buildOf);
   }
 
-  /** One build. */
+  /** Get a template build. */
   async getBuild(id: string): Promise<TemplateBuild> {
     return await this.buildStatus(id);
   }
@@ -82,10 +82,15 @@ export class TemplatesAPI {
     return buildOf((await this.#transport.send(get(`/templates/builds/${segment(id, "build id")}`))).record());
   }
 
-  /** The lines of a build's log; unless `follow` is false, until the build is over. */
-  async *buildLogs(id: string, options: { follow?: boolean } = {}): AsyncGenerator<string> {
+  /** Stream the lines of a build's log until the build ends. With `follow: false`, return the lines so far. */
+  async *buildLogs(
+    id: string,
+    options: { follow?: boolean; signal?: AbortSignal } = {},
+  ): AsyncGenerator<string> {
     const query: Record<string, string> = options.follow === false ? {} : { follow: "1" };
-    const call = { ...get(`/templates/builds/${segment(id, "build id")}/logs`, query), accept: "text/event-stream" };
+    const { signal } = options;
+    const path = `/templates/builds/${segment(id, "build id")}/logs`;
+    const call = { ...get(path, query), accept: "text/event-stream", signal };
     const stream = await this.#transport.openStream(call, STREAM_IDLE_MS_MAX);
     for await (const event of serverEvents(stream)) {
       if (event.name === "done") return;
@@ -93,7 +98,7 @@ export class TemplatesAPI {
     }
   }
 
-  /** Wait until a build is over; {@link TemplateBuildError} if it failed. */
+  /** Wait until a build ends; {@link TemplateBuildError} if it failed. */
   async waitForBuild(id: string, options: { intervalMs?: number; timeoutMs?: number } = {}): Promise<TemplateBuild> {
     const { intervalMs = 2000, timeoutMs = 1_200_000 } = options;
     const deadline = performance.now() + timeoutMs;

@@ -146,18 +146,13 @@ export class Transport {
   }
 
   async #fetch(call: Call, signal: AbortSignal): Promise<Response> {
-    this.#config ??= this.#options.config();
-    const config = await this.#config.catch((error: unknown) => {
-      this.#config = undefined; // a key may be there next time
-      throw error;
-    });
-    this.baseUrl = config.baseUrl;
+    const config = await this.#settled();
     const query = new URLSearchParams(call.query).toString();
     const headers: Record<string, string> = {
       Accept: call.accept ?? "application/json",
-      Authorization: `Bearer ${config.apiKey}`,
       "X-PandaStack-Client": `typescript/${VERSION}`,
     };
+    if (config.apiKey !== undefined) headers.Authorization = `Bearer ${config.apiKey}`;
     if (call.contentType) headers["Content-Type"] = call.contentType;
     Object.assign(headers, call.extra);
     if (call.idempotencyKey) headers["Idempotency-Key"] = call.idempotencyKey;
@@ -165,6 +160,23 @@ export class Transport {
     if (call.body !== undefined) init.body = call.body as BodyInit;
     if (call.body instanceof ReadableStream) init.duplex = "half";
     return await this.#options.fetch(`${config.baseUrl}/v1${call.path}${query ? `?${query}` : ""}`, init);
+  }
+
+  /** The address of a WebSocket. Handshakes have no headers of ours, so a key goes into the query. */
+  async socketUrl(path: string, query: Record<string, string>): Promise<string> {
+    const config = await this.#settled();
+    const all = config.apiKey === undefined ? query : { ...query, access_token: config.apiKey };
+    return `${config.baseUrl.replace(/^http/, "ws")}/v1${path}?${new URLSearchParams(all)}`;
+  }
+
+  async #settled(): Promise<Config> {
+    this.#config ??= this.#options.config();
+    const config = await this.#config.catch((error: unknown) => {
+      this.#config = undefined; // a key may be there next time
+      throw error;
+    });
+    this.baseUrl = config.baseUrl;
+    return config;
   }
 
   #announce(call: Call, retry: CapacityRetry, error: PandaStackError, delaySeconds: number): void {

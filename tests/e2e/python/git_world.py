@@ -10,10 +10,10 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, Dict
+from typing import Any, Callable, Dict
 
 import httpx
-from internet import NAMESPACE, SERVER as HOST
+from internet import NAMESPACE, SERVER as HOST, InternetInABox
 from platform_process import Platform, wait_until
 
 #: Serves bare repositories by git's own program; with a password for those below /private.
@@ -141,3 +141,16 @@ class Client:
         assert told.status_code in (200, 202), told.text
         answer: Dict[str, Any] = told.json()
         return answer
+
+
+def prove_domain(internet: InternetInABox, app: Callable[..., str], client: Client, name: str, domain: str) -> None:
+    """Adds a domain, which leads nowhere until the record is there that only its owner can make."""
+    added = json.loads(app("domains", "add", name, domain, "--json"))
+    assert added["status"] == "pending" and "was not found" in added["dns_note"], added
+    assert httpx.get(client.url + "/", headers={"host": domain}, timeout=60).status_code == 404
+    proof = {record["type"]: record for record in added["records"]}["TXT"]
+    internet.publish_text(proof["name"], "pandastack-domain=of-somebody-else")
+    assert json.loads(app("domains", "add", name, domain, "--json"))["status"] == "pending"
+    internet.publish_text(proof["name"], proof["value"])
+    assert json.loads(app("domains", "add", name, domain, "--json"))["status"] == "active"
+    assert domain in app("domains", "list", name)

@@ -20,7 +20,7 @@ from typing import Any, Dict, Iterator, List, Tuple
 import httpx
 import pytest
 from full_only import times
-from git_world import Client, GitServer, Repository
+from git_world import Client, GitServer, Repository, prove_domain
 from internet import OTHER, RESOLVER, SERVER as HOST, InternetInABox
 from platform_process import Platform, command_lines, wait_until
 from ssh_server import SshServer, make_key
@@ -42,9 +42,18 @@ def node(version: str) -> Dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[Tuple[Platform, Path]]:
-    with InternetInABox(), GitServer() as root:
-        running = Platform("pdsg", "10.222.0.0/16", "--warm", "base", "--resolver", RESOLVER, "--schedules-private-targets")
+def internet() -> Iterator[InternetInABox]:
+    with InternetInABox() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def world(internet: InternetInABox) -> Iterator[Tuple[Platform, Path]]:
+    with GitServer() as root:
+        running = Platform(
+            "pdsg", "10.222.0.0/16", "--warm", "base", "--resolver", RESOLVER, "--challenge-resolver", RESOLVER,
+            "--schedules-private-targets",
+        )
         try:
             yield running.start(), root
         finally:
@@ -261,7 +270,9 @@ def test_a_branch_that_disappears_leaves_what_serves(world: Tuple[Platform, Path
     client.call("DELETE", "/apps/gone", 204)
 
 
-def test_the_command_line_does_what_the_words_say(world: Tuple[Platform, Path], client: Client, tmp_path: Path) -> None:
+def test_app_commands_work_with_a_repository(
+    world: Tuple[Platform, Path], internet: InternetInABox, client: Client, tmp_path: Path
+) -> None:
     repository = Repository(world[1], "typed.git")
     repository.push(node("one"), "live")
     config = world[0].client_config()
@@ -293,8 +304,7 @@ def test_the_command_line_does_what_the_words_say(world: Tuple[Platform, Path], 
     assert app("env", "set", "typed", "MORE=1") == "MORE\n"
     listed = app("env", "list", "typed")
     assert all(word in listed for word in ("FLAVOUR", "sour", "TOKEN", "MORE")) and "s3cret" not in listed, listed
-    app("domains", "add", "typed", "www.typed.example")
-    assert "www.typed.example" in app("domains", "list", "typed")
+    prove_domain(internet, app, client, "typed", "www.typed.example")
     answer = httpx.get(client.url + "/", headers={"host": "www.typed.example"}, timeout=60)
     assert answer.text == "two built sour"
     assert app("rollback", "typed").strip() == url and client.page("typed") == "one built sweet"

@@ -15,7 +15,7 @@ use super::timings::{self, TimedLine, Timing, Timings};
 use super::{drift, lanes, seed};
 use crate::platform::Scratch;
 use crate::program::{self, cargo, line_of, npm, program};
-use crate::{azurite, checkout, host, postgres, python, qemu, tidy, tree};
+use crate::{azurite, checkout, console, host, postgres, python, qemu, tidy, tree};
 
 /// Where tests find Azure's emulator.
 const AZURITE: &str = "PANDASTACK_TEST_AZURITE";
@@ -219,6 +219,7 @@ fn firecracker() -> Option<PathBuf> {
 /// would have other features of shared dependencies, and all that stands on those would be compiled
 /// twice.
 fn build_tests() -> Result<()> {
+    console::build()?;
     program::run(cargo(&["test", "--release", "--workspace", "--no-run"]))
 }
 
@@ -254,7 +255,7 @@ fn engine_tests() -> Result<PathBuf> {
 /// Runs tests of a file or a directory.
 pub fn pytest(python: Command, log: &str, tests: &str, chosen: &[&str]) -> Result<Counts> {
     let mut pytest = pytest_of(python, tests, chosen);
-    pytest.args(["-rsfE", "--durations=20"]);
+    pytest.args(["-rsfE", "--durations=40"]);
     let output = tee(pytest, log, Errors::Shown)?;
     let text = output.text();
     let tests = timings::of_pytest(&text);

@@ -38,6 +38,7 @@ use pandastack_types::{Error, ErrorCode};
 use crate::access::keep_sealed;
 use crate::audit::audited;
 use crate::auth::authenticate;
+use crate::console;
 use crate::idempotency::once;
 use crate::metrics::counted;
 use crate::replicas::to_leader;
@@ -54,6 +55,8 @@ pub(crate) fn public(services: Arc<Services>) -> Router {
         .layer(from_fn_with_state(Arc::clone(&services.keys), authenticate));
     let router = Router::new()
         .nest("/v1", v1)
+        .merge(console::routes::open())
+        .merge(pandastack_console::router())
         .merge(pandastack_apps::hooks::routes(&services.apps))
         .merge(pandastack_databases::routes::broker(&services.databases))
         .route("/healthz", get(health::healthz))
@@ -196,6 +199,8 @@ fn repeatable(services: &Arc<Services>) -> Router<ServerState> {
         .route("/workspaces/{id}/tokens", get(workspaces::list_tokens).merge(post(workspaces::create_token)))
         .route("/workspaces/{id}/tokens/{prefix}", delete(workspaces::delete_token))
         .route("/workspaces/{id}/tokens/{prefix}/rotate", post(workspaces::rotate_token))
+        .merge(console::routes::routes())
+        .route("/events", get(console::events::events))
         .route("/hosts", get(hosts::list))
         .route("/usage", get(observe::usage))
         .route("/audit", get(observe::audit))

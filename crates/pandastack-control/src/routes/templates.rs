@@ -31,13 +31,13 @@ pub(crate) struct LogArgs {
     follow: Option<String>,
 }
 
-/// All templates.
+/// List templates.
 #[utoipa::path(get, path = "/v1/templates", tag = "templates", responses((status = 200, body = Vec<Template>)))]
 pub(crate) async fn list(State(sandboxes): State<Arc<Sandboxes>>, _caller: Caller) -> Json<Vec<Template>> {
     Json(sandboxes.hosts.templates())
 }
 
-/// One template, by name or alias.
+/// Get a template by name or alias.
 #[utoipa::path(get, path = "/v1/templates/{name}", tag = "templates", params(("name" = String, Path)), responses(
     (status = 200, body = Template), (status = 404, body = ErrorBody)))]
 pub(crate) async fn get(
@@ -50,7 +50,7 @@ pub(crate) async fn get(
     Ok(found.map(Json).ok_or_else(|| Error::not_found("template", &name))?)
 }
 
-/// Build a template ahead of its first use. A build under way is joined.
+/// Build a template before its first use. Joins a build that is in progress.
 #[utoipa::path(post, path = "/v1/templates/{name}/bake", tag = "templates", params(("name" = String, Path)), responses(
     (status = 202, body = Build), (status = 404, body = ErrorBody), (status = 503, body = ErrorBody)))]
 pub(crate) async fn bake(
@@ -64,7 +64,7 @@ pub(crate) async fn bake(
     Ok((StatusCode::ACCEPTED, Json(build)))
 }
 
-/// Builds of all hosts that answer, newest first.
+/// List template builds of all hosts that respond, newest first.
 #[utoipa::path(get, path = "/v1/templates/builds", tag = "templates", responses((status = 200, body = Vec<Build>)))]
 pub(crate) async fn builds(State(sandboxes): State<Arc<Sandboxes>>, _caller: Caller) -> Json<Vec<Build>> {
     let clients = sandboxes.hosts.clients();
@@ -75,7 +75,7 @@ pub(crate) async fn builds(State(sandboxes): State<Arc<Sandboxes>>, _caller: Cal
     Json(builds)
 }
 
-/// One build.
+/// Get a template build.
 #[utoipa::path(get, path = "/v1/templates/builds/{id}", tag = "templates", params(("id" = BuildId, Path)), responses(
     (status = 200, body = Build), (status = 404, body = ErrorBody)))]
 pub(crate) async fn build(
@@ -86,7 +86,8 @@ pub(crate) async fn build(
     Ok(Json(find(&sandboxes, &id).await?.1))
 }
 
-/// A build's log as server-sent events, one line each, ended by `event: done`. With `follow=1`, until the build ends.
+/// Stream a build's log as server-sent events, one line each, ended by `event: done`. With `follow=1`,
+/// continue until the build ends.
 #[utoipa::path(get, path = "/v1/templates/builds/{id}/logs", tag = "templates",
     params(("id" = BuildId, Path), ("follow" = Option<String>, Query)),
     responses((status = 200, content_type = "text/event-stream", body = String), (status = 404, body = ErrorBody)))]

@@ -30,7 +30,7 @@ const OVERLAP_SECONDS_MAX: u64 = 30 * DAY_SECONDS;
 /// Most networks of one key.
 const NETWORKS_MAX: usize = 64;
 
-/// Who the key belongs to.
+/// Get the workspace and scopes of the API key.
 #[utoipa::path(get, path = "/v1/me", tag = "keys", responses((status = 200, body = Me), (status = 401, body = ErrorBody)))]
 pub(crate) async fn me(caller: Caller) -> Json<Me> {
     Json(Me {
@@ -44,7 +44,7 @@ pub(crate) async fn me(caller: Caller) -> Json<Me> {
     })
 }
 
-/// Keys of the workspace, without their secrets.
+/// List API keys, without their secrets.
 #[utoipa::path(get, path = "/v1/me/tokens", tag = "keys", responses((status = 200, body = Items<TokenInfo>)))]
 pub(crate) async fn list(
     State(services): State<Arc<Services>>,
@@ -53,7 +53,7 @@ pub(crate) async fn list(
     Ok(Json(list_of(&services, &caller.workspace).await?))
 }
 
-/// Create a key. Needs an owner's key; the new one's secret is shown here and never again.
+/// Create an API key. The response contains its secret, which is not shown again. Requires an owner key.
 #[utoipa::path(post, path = "/v1/me/tokens", tag = "keys", request_body = CreateToken, responses(
     (status = 201, body = TokenCreated), (status = 400, body = ErrorBody), (status = 403, body = ErrorBody),
     (status = 429, body = ErrorBody)))]
@@ -81,7 +81,7 @@ pub(crate) async fn rotate(
     Ok((StatusCode::CREATED, Json(created)))
 }
 
-/// Delete a key. It stops working at once.
+/// Revoke an API key. It stops working at once.
 #[utoipa::path(delete, path = "/v1/me/tokens/{prefix}", tag = "keys", params(("prefix" = String, Path)), responses(
     (status = 204), (status = 404, body = ErrorBody), (status = 409, description = "The last key stays", body = ErrorBody)))]
 pub(crate) async fn delete(

@@ -5,6 +5,7 @@
 
 mod apps;
 mod data_path;
+mod console;
 mod databases;
 mod every_route;
 mod fake_agent;
@@ -27,3 +28,4 @@ mod simulation;
 mod templates;
 mod tenants;
 mod time_travel;
+mod walls;

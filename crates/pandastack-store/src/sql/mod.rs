@@ -19,10 +19,12 @@ macro_rules! in_open_workspace {
 }
 
 mod apps;
+mod console;
 mod databases;
 mod functions;
 mod history;
 mod hosts;
+mod installation;
 mod ledger;
 mod postgres;
 mod preview_repos;
@@ -73,7 +75,7 @@ struct Write {
 }
 
 enum End {
-    Sqlite(sqlite::Turn),
+    Sqlite(sqlite::WriteTurn),
     Postgres,
 }
 

@@ -10,6 +10,13 @@ use pandastack_types::{SandboxId, WorkspaceId};
 
 use super::{new_sandbox, now, running, ws};
 
+pub(super) async fn the_first_secret_is_the_one_of_the_installation(store: &dyn Store) {
+    assert_eq!(store.secret_fingerprint("one").await.unwrap(), "one");
+    assert_eq!(store.secret_fingerprint("two").await.unwrap(), "one");
+    store.replace_secret_fingerprint("two").await.unwrap();
+    assert_eq!(store.secret_fingerprint("one").await.unwrap(), "two");
+}
+
 pub(super) async fn quotas_are_kept_and_count_what_is_there(store: &dyn Store) {
     use pandastack_types::api::{Quota, QuotaUse};
     assert_eq!(store.quota(&ws()).await.unwrap(), Quota::default());
@@ -271,4 +278,38 @@ pub(super) async fn databases_are_kept_by_workspace_and_state(store: &dyn Store)
     store.delete_database(&ready.id).await.unwrap();
     assert!(matches!(store.update_database(&ready).await, Err(StoreError::NotFound { .. })));
     assert!(matches!(store.note_drill(&ready.id, &drill).await, Err(StoreError::NotFound { .. })));
+}
+
+pub(super) async fn console_sessions_are_found_by_hash_and_end(store: &dyn Store) {
+    use pandastack_store::console::{CONSOLE_SESSIONS_MAX, ConsoleSession};
+    let at = now();
+    let session = |number: u32, used: u64| ConsoleSession {
+        hash: number.to_be_bytes().to_vec(),
+        id: format!("s{number}"),
+        workspace: ws(),
+        token_prefix: "pds_x".into(),
+        browser: "b".into(),
+        created_at: at,
+        last_used_at: after_seconds(at, used).unwrap(),
+        expires_at: after_seconds(at, 900).unwrap(),
+    };
+    for number in 0..=CONSOLE_SESSIONS_MAX {
+        store.insert_console_session(&session(number, u64::from(number))).await.unwrap();
+    }
+    // One more than there may be: the least recently used one is gone.
+    assert_eq!(store.console_session(&0_u32.to_be_bytes()).await.unwrap(), None);
+    assert_eq!(store.console_sessions(&ws()).await.unwrap().len(), CONSOLE_SESSIONS_MAX as usize);
+    let one = store.console_session(&1_u32.to_be_bytes()).await.unwrap().unwrap();
+    assert_eq!(one, session(1, 1));
+    let later = after_seconds(at, 500).unwrap();
+    store.touch_console_session("s1", later).await.unwrap();
+    let other: WorkspaceId = "other".parse().unwrap();
+    assert!(store.delete_console_session(&other, "s2").await.is_err());
+    store.delete_console_session(&ws(), "s2").await.unwrap();
+    assert_eq!(store.console_session(&2_u32.to_be_bytes()).await.unwrap(), None);
+    store.prune_console_sessions(at, later).await.unwrap();
+    let kept = store.console_sessions(&ws()).await.unwrap();
+    assert_eq!(kept.iter().map(|session| session.id.as_str()).collect::<Vec<_>>(), ["s1"]);
+    store.prune_console_sessions(after_seconds(at, 900).unwrap(), at).await.unwrap();
+    assert!(store.console_sessions(&ws()).await.unwrap().is_empty());
 }

@@ -1,0 +1,107 @@
+//! Events of a whole workspace: a page of them, or a stream that can be resumed.
+//!
+//! An event does not name its workspace, so a follower reads the store when there is news. News within [`COALESCE`] is
+//! read at once: a follower reads at most ten times a second, however much happens.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use http::HeaderMap;
+use pandastack_rest::extract::is_set;
+use pandastack_rest::{ApiResult, Caller, Query, sse};
+use pandastack_sandboxes::{EventNotice, Sandboxes};
+use pandastack_types::api::{Event, EventList};
+use pandastack_types::limits::EVENTS_PAGE_MAX;
+use pandastack_types::{Error, ErrorBody, WorkspaceId};
+use serde::Deserialize;
+use tokio::sync::broadcast::{self, error::RecvError};
+use tokio::time::{sleep, timeout};
+
+/// How long news is gathered before the store is read.
+const COALESCE: Duration = Duration::from_millis(100);
+
+#[derive(Deserialize)]
+pub(crate) struct Args {
+    tail: Option<u32>,
+    follow: Option<String>,
+}
+
+/// List what happened to the workspace's sandboxes, oldest first. With `follow=1`, as server-sent events from
+/// `Last-Event-ID` on.
+#[utoipa::path(get, path = "/v1/events", tag = "events",
+    params(("tail" = Option<u32>, Query), ("follow" = Option<String>, Query),
+           ("Last-Event-ID" = Option<i64>, Header)),
+    responses((status = 200, body = EventList), (status = 400, body = ErrorBody)))]
+pub(crate) async fn events(
+    State(sandboxes): State<Arc<Sandboxes>>,
+    caller: Caller,
+    Query(args): Query<Args>,
+    headers: HeaderMap,
+) -> ApiResult<Response> {
+    let tail = args.tail.unwrap_or(EVENTS_PAGE_MAX).min(EVENTS_PAGE_MAX);
+    if !is_set(args.follow.as_deref()) {
+        let events = sandboxes.store.workspace_events_tail(&caller.workspace, tail).await?;
+        return Ok(Json(EventList { events }).into_response());
+    }
+    // Subscribed before the first read, so that no event falls in between.
+    let news = sandboxes.events.subscribe();
+    let (past, last) = match headers.get("last-event-id") {
+        Some(value) => {
+            let last = value.to_str().ok().and_then(|text| text.parse().ok());
+            let last: i64 = last.ok_or_else(|| Error::bad_request("Last-Event-ID must be an event id"))?;
+            let past =
+                sandboxes.store.workspace_events_after(&caller.workspace, last, EVENTS_PAGE_MAX).await?;
+            (past, last)
+        }
+        None => {
+            // With an empty tail the stream starts after the newest event.
+            let newest = sandboxes.store.workspace_events_tail(&caller.workspace, tail.max(1)).await?;
+            let last = newest.last().map_or(0, |event| event.id);
+            (if tail == 0 { Vec::new() } else { newest }, if tail == 0 { last } else { 0 })
+        }
+    };
+    let follower = Follower { sandboxes, workspace: caller.workspace, news, last, waiting: past.into() };
+    Ok(sse::respond(futures::stream::unfold(follower, Follower::next)))
+}
+
+/// A client that follows.
+struct Follower {
+    sandboxes: Arc<Sandboxes>,
+    workspace: WorkspaceId,
+    news: broadcast::Receiver<EventNotice>,
+    last: i64,
+    waiting: VecDeque<Event>,
+}
+
+impl Follower {
+    /// The next frame; `None` when the server stops.
+    async fn next(mut self) -> Option<(String, Self)> {
+        loop {
+            if let Some(event) = self.waiting.pop_front() {
+                self.last = event.id;
+                return Some((sse::json_frame(event.id, "event", &event).ok()?, self));
+            }
+            let shutdown = self.sandboxes.shutdown.clone();
+            let news = tokio::select! {
+                () = shutdown.cancelled() => return None,
+                news = timeout(sse::COMMENT_EVERY, self.news.recv()) => news,
+            };
+            match news {
+                Err(_) => return Some((sse::COMMENT.to_owned(), self)),
+                Ok(Err(RecvError::Closed)) => return None,
+                Ok(Ok(_) | Err(RecvError::Lagged(_))) => {
+                    sleep(COALESCE).await;
+                    // Whatever is in the channel by now is in the store, too.
+                    self.news = self.news.resubscribe();
+                    let store = &self.sandboxes.store;
+                    let read = store.workspace_events_after(&self.workspace, self.last, EVENTS_PAGE_MAX);
+                    self.waiting = read.await.ok()?.into();
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Sessions of the console over HTTP.
+
+use std::sync::Arc;
+
+use axum::extract::{FromRequest, Request, State};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{delete, get, post};
+use axum::{Json, Router};
+use http::{HeaderMap, StatusCode, header};
+use jiff::Timestamp;
+use pandastack_rest::{ApiResult, Caller, Id, JsonBody};
+use pandastack_sandboxes::Sandboxes;
+use pandastack_types::api::{Items, Me};
+use pandastack_types::{Error, ErrorBody};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::auth::{Keys, address_of};
+use crate::services::ServerState;
+
+/// `POST /v1/console/session`.
+#[derive(Deserialize, ToSchema)]
+pub(crate) struct SignIn {
+    /// The key to sign in with. It is not stored.
+    api_key: String,
+}
+
+/// A signed-in browser.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Session {
+    /// Names the session.
+    id: String,
+    /// The public part of the key that it was opened with.
+    token_prefix: String,
+    /// What the browser calls itself.
+    browser: String,
+    /// When it was opened.
+    #[schema(value_type = String, format = DateTime)]
+    created_at: Timestamp,
+    /// When it was last used, within a few minutes.
+    #[schema(value_type = String, format = DateTime)]
+    last_used_at: Timestamp,
+    /// When it ends at the latest.
+    #[schema(value_type = String, format = DateTime)]
+    expires_at: Timestamp,
+}
+
+/// Signing in and out: the calls that need no session yet.
+pub(crate) fn open() -> Router<ServerState> {
+    Router::new().route("/v1/console/session", post(sign_in).merge(delete(sign_out)))
+}
+
+/// Sessions of the workspace.
+pub(crate) fn routes() -> Router<ServerState> {
+    Router::new().route("/console/sessions", get(list)).route("/console/sessions/{id}", delete(revoke))
+}
+
+/// Sign in to the web console with an API key. The response sets a cookie that only the console's pages can use.
+#[utoipa::path(post, path = "/v1/console/session", tag = "console", request_body = SignIn, responses(
+    (status = 200, body = Me), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
+    (status = 403, body = ErrorBody)))]
+pub(crate) async fn sign_in(
+    State(sandboxes): State<Arc<Sandboxes>>,
+    State(keys): State<Arc<Keys>>,
+    request: Request,
+) -> ApiResult<Response> {
+    let (address, headers) = (address_of(&request), request.headers().clone());
+    // Otherwise another site could sign somebody in with a key of its own, and see what they do next.
+    super::guard::check(&headers)?;
+    if !super::guard::keeps_cookies(&headers) {
+        let next = "open it with https, or through a loopback address such as http://127.0.0.1:8080";
+        return Err(Error::bad_request(format!("browsers keep no session over plain http; {next}")).into());
+    }
+    let JsonBody(SignIn { api_key }) = JsonBody::from_request(request, &()).await?;
+    let caller = keys.check_from(address, api_key.trim()).await?;
+    let browser = headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let secret = super::open(sandboxes.store.as_ref(), &caller, browser).await?;
+    let set_cookie = [(header::SET_COOKIE, super::cookie(&secret)?)];
+    Ok(super::protect((set_cookie, crate::routes::tokens::me(caller).await).into_response()))
+}
+
+/// Sign out of the web console: the session of the cookie ends.
+#[utoipa::path(delete, path = "/v1/console/session", tag = "console", responses(
+    (status = 204), (status = 403, body = ErrorBody)))]
+pub(crate) async fn sign_out(
+    State(sandboxes): State<Arc<Sandboxes>>,
+    headers: HeaderMap,
+) -> ApiResult<Response> {
+    super::guard::check(&headers)?;
+    let store = sandboxes.store.as_ref();
+    if let Some(secret) = super::presented(&headers)
+        && let Some(session) = store.console_session(&super::hash(secret)).await?
+    {
+        store.delete_console_session(&session.workspace, &session.id).await?;
+    }
+    Ok((StatusCode::NO_CONTENT, [(header::SET_COOKIE, super::no_cookie()?)]).into_response())
+}
+
+/// List the workspace's console sessions, newest first. Needs an admin key.
+#[utoipa::path(get, path = "/v1/console/sessions", tag = "console",
+    responses((status = 200, body = Items<Session>), (status = 403, body = ErrorBody)))]
+pub(crate) async fn list(
+    State(sandboxes): State<Arc<Sandboxes>>,
+    caller: Caller,
+) -> ApiResult<Json<Items<Session>>> {
+    let sessions = sandboxes.store.console_sessions(&caller.workspace).await?;
+    let items = sessions.into_iter().map(|session| Session {
+        id: session.id,
+        token_prefix: session.token_prefix,
+        browser: session.browser,
+        created_at: session.created_at,
+        last_used_at: session.last_used_at,
+        expires_at: session.expires_at,
+    });
+    Ok(Json(Items { items: items.collect() }))
+}
+
+/// Revoke a console session. It ends at once. Needs an admin key.
+#[utoipa::path(delete, path = "/v1/console/sessions/{id}", tag = "console", params(("id" = String, Path)),
+    responses((status = 204), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody)))]
+pub(crate) async fn revoke(
+    State(sandboxes): State<Arc<Sandboxes>>,
+    caller: Caller,
+    Id(id): Id<String>,
+) -> ApiResult<StatusCode> {
+    sandboxes.store.delete_console_session(&caller.workspace, &id).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

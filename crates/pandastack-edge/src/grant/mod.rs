@@ -1,0 +1,218 @@
+//! A traffic grant: permission from an agent to send requests to one running sandbox.
+//!
+//! Must hold: a [`Permit`] exists only while the guest runs, because the agent stops a guest only
+//! after the edge reported that no permit is left ([`pandastack_types::grant`]). Taking a permit
+//! costs two atomic additions, so a request to a sandbox that is awake needs no call to the agent.
+//! Before a stop, requests and responses in progress have the drain's time to end. Idle streams are
+//! not waited for.
+
+mod follow;
+mod permit;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use pandastack_agent_client::{AgentClient, AgentError, CallOptions};
+use pandastack_types::agent_api::GrantQuery;
+use pandastack_types::agent_api::endpoints::OpenGrant;
+use pandastack_types::{SandboxId, grant};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::connector::Connector;
+use crate::gate::Opened;
+use crate::limits::{HELD_WAIT, PARTING_WAIT, REQUESTS_PER_SANDBOX_MAX, STILL_AFTER};
+use crate::pool::Pools;
+use follow::follow;
+pub(crate) use permit::NoPermit;
+pub use permit::Permit;
+
+/// Permission to send requests to a sandbox while its guest runs.
+pub struct TrafficGrant {
+    pub(crate) connector: Connector,
+    pub(crate) pools: Pools,
+    /// Permits out.
+    in_flight: AtomicUsize,
+    /// Permits whose answer has not begun.
+    unanswered: AtomicUsize,
+    /// Permits of streams that wait for their guest, which may never say more.
+    resting: AtomicUsize,
+    born: Instant,
+    /// When bytes last moved on one of those, in milliseconds since `born`.
+    moved_ms: AtomicU64,
+    /// Something happened since the agent was last told.
+    moved: AtomicBool,
+    /// The agent was told that nothing happens.
+    idle: AtomicBool,
+    activity: Notify,
+    held: AtomicBool,
+    /// A permit ended or began to rest, while the grant is held.
+    drained: Notify,
+    /// Tells streams that have nothing under way to end.
+    closing: CancellationToken,
+    /// Ends whatever is still under way.
+    pub(crate) cut: CancellationToken,
+}
+
+impl Opened for TrafficGrant {
+    fn is_open(&self) -> bool {
+        !self.held.load(Ordering::SeqCst)
+    }
+}
+
+impl TrafficGrant {
+    /// A grant that no agent watches over, for upstreams that never sleep.
+    pub fn fixed(address: IpAddr) -> Arc<Self> {
+        Arc::new(Self::new(Connector::Direct(address)))
+    }
+
+    fn new(connector: Connector) -> Self {
+        Self {
+            connector,
+            pools: Pools::default(),
+            in_flight: AtomicUsize::new(0),
+            unanswered: AtomicUsize::new(0),
+            resting: AtomicUsize::new(0),
+            born: Instant::now(),
+            moved_ms: AtomicU64::new(0),
+            moved: AtomicBool::new(true),
+            idle: AtomicBool::new(false),
+            activity: Notify::new(),
+            held: AtomicBool::new(false),
+            drained: Notify::new(),
+            closing: CancellationToken::new(),
+            cut: CancellationToken::new(),
+        }
+    }
+
+    /// Asks the agent for a grant, which wakes a sleeper. The agent is listened to until either side closes.
+    pub async fn open(
+        client: AgentClient,
+        sandbox: SandboxId,
+        incarnation: u64,
+        wake: bool,
+        tasks: &TaskTracker,
+        shutdown: &CancellationToken,
+    ) -> Result<Arc<Self>, AgentError> {
+        let call = OpenGrant::new(sandbox.clone(), GrantQuery { wake: Some(wake) });
+        let options = CallOptions::on_sandbox(incarnation, HELD_WAIT);
+        let (headers, stream) = client.upgrade(call, options).await?;
+        let address = headers.get(grant::ADDRESS_HEADER).and_then(|value| value.to_str().ok()?.parse().ok());
+        let connector = match address {
+            Some(address) if client.is_local() => Connector::Direct(address),
+            _ => Connector::Agent { client, sandbox, incarnation },
+        };
+        let opened = Arc::new(Self::new(connector));
+        tasks.spawn(follow(Arc::clone(&opened), stream, shutdown.clone()));
+        Ok(opened)
+    }
+
+    /// A permit for one request, stream or tunnel.
+    pub fn enter(self: &Arc<Self>) -> Result<Permit, NoPermit> {
+        // Counted before the look, so that a drain that begins in between waits for this one.
+        let before = self.in_flight.fetch_add(1, Ordering::SeqCst);
+        self.unanswered.fetch_add(1, Ordering::SeqCst);
+        let permit = Permit::new(Arc::clone(self), true);
+        if self.held.load(Ordering::SeqCst) {
+            return Err(NoPermit::Closed);
+        }
+        if before >= REQUESTS_PER_SANDBOX_MAX {
+            return Err(NoPermit::Full);
+        }
+        self.note_activity();
+        Ok(permit)
+    }
+
+    /// Permits out.
+    pub(crate) fn count_in_flight(&self) -> usize {
+        self.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// Notes that bytes move.
+    fn note_activity(&self) {
+        if !self.moved.load(Ordering::Relaxed) {
+            self.moved.store(true, Ordering::Relaxed);
+        }
+        if self.idle.load(Ordering::SeqCst) && self.idle.swap(false, Ordering::SeqCst) {
+            self.activity.notify_one();
+        }
+    }
+
+    /// Begins nothing more.
+    pub fn hold(&self) {
+        self.held.store(true, Ordering::SeqCst);
+        self.closing.cancel();
+        if self.in_flight.load(Ordering::SeqCst) == 0 {
+            self.drained.notify_one();
+        }
+    }
+
+    /// Waits until nothing goes on any more, for at most `wait`; then cuts what is still under way,
+    /// and lets it take its leave of the guest.
+    pub async fn drain(&self, wait: Duration) {
+        if tokio::time::timeout(wait, self.settled()).await.is_err() {
+            tracing::info!("requests did not end before their sandbox stopped; they are cut");
+        }
+        self.cut.cancel();
+        // Long enough for a word to the guest. What holds its permit longer waits for its client,
+        // or streams without a pause.
+        let _ = tokio::time::timeout(PARTING_WAIT, self.emptied()).await;
+        self.pools.clear();
+    }
+
+    async fn emptied(&self) {
+        while self.in_flight.load(Ordering::SeqCst) > 0 {
+            self.drained.notified().await;
+        }
+    }
+
+    /// Waits until no permit is left, or only those of streams on which nothing happens.
+    async fn settled(&self) {
+        while !self.has_settled() {
+            tokio::select! {
+                () = self.drained.notified() => {}
+                () = tokio::time::sleep_until(self.still_at()), if self.are_all_resting() => {}
+            }
+        }
+    }
+
+    fn has_settled(&self) -> bool {
+        self.in_flight.load(Ordering::SeqCst) == 0
+            || (self.are_all_resting() && self.still_at() <= Instant::now())
+    }
+
+    /// Whether every permit is of a stream that waits for its guest. All are counted before those
+    /// that rest, so that one which goes on in between makes a difference.
+    pub(crate) fn are_all_resting(&self) -> bool {
+        let in_flight = self.in_flight.load(Ordering::SeqCst);
+        in_flight <= self.resting.load(Ordering::SeqCst)
+    }
+
+    /// When nothing happens on streams that rest, unless something does until then.
+    fn still_at(&self) -> Instant {
+        self.born + Duration::from_millis(self.moved_ms.load(Ordering::SeqCst)) + STILL_AFTER
+    }
+
+    fn note_moved(&self) {
+        let ms = u64::try_from(self.born.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.moved_ms.store(ms, Ordering::SeqCst);
+    }
+
+    fn tell_drain(&self) {
+        if self.held.load(Ordering::SeqCst) {
+            self.drained.notify_one();
+        }
+    }
+
+    /// Whether nothing happened since the last call.
+    fn is_quiet(&self) -> bool {
+        !self.moved.swap(false, Ordering::SeqCst) && self.unanswered.load(Ordering::SeqCst) == 0
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,126 @@
+//! Permission to have one request, stream or tunnel in flight through a grant.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tokio_util::sync::CancellationToken;
+
+use super::TrafficGrant;
+
+/// Why no permit was given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoPermit {
+    /// The grant closed; the next one may be opened.
+    Closed,
+    /// [`REQUESTS_PER_SANDBOX_MAX`] are under way.
+    Full,
+}
+
+/// Permission to have one request, stream or tunnel in flight.
+pub struct Permit {
+    grant: Arc<TrafficGrant>,
+    unanswered: bool,
+    is_resting: bool,
+    /// Of a stream: its guest has nothing to say.
+    is_waiting: bool,
+    /// Of a stream: its guest does not take what is said to it.
+    is_stuck: bool,
+}
+
+impl Permit {
+    /// Counted by who makes it.
+    pub(super) fn new(grant: Arc<TrafficGrant>, unanswered: bool) -> Self {
+        Self { grant, unanswered, is_resting: false, is_waiting: false, is_stuck: false }
+    }
+
+    /// The grant it is for.
+    pub fn grant(&self) -> &Arc<TrafficGrant> {
+        &self.grant
+    }
+
+    /// The answer has begun: from now on only moving bytes keep the sandbox awake.
+    pub fn answered(&mut self) {
+        if std::mem::take(&mut self.unanswered) {
+            self.grant.unanswered.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    /// One more, for what goes on after the answer. Also given while the grant is held: what began
+    /// may go on until it is cut.
+    pub(crate) fn another(&self) -> Permit {
+        self.grant.in_flight.fetch_add(1, Ordering::SeqCst);
+        self.grant.note_activity();
+        Permit::new(Arc::clone(&self.grant), false)
+    }
+
+    /// Notes that bytes move.
+    pub fn note_activity(&self) {
+        self.grant.note_activity();
+    }
+
+    /// Whether this is a stream that waits for its guest and has nothing else to do. Such a one is
+    /// not waited for when its sandbox is about to stop and no byte moves.
+    pub(crate) fn set_resting(&mut self, is_resting: bool) {
+        if std::mem::replace(&mut self.is_resting, is_resting) == is_resting {
+            return;
+        }
+        if is_resting {
+            // Before it is counted: what moved until now must not be taken for stillness.
+            self.grant.note_moved();
+            self.grant.resting.fetch_add(1, Ordering::SeqCst);
+            self.grant.tell_drain();
+        } else {
+            self.grant.resting.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    /// A stream was read from, or its guest had nothing to say.
+    pub(crate) fn note_read(&mut self, is_pending: bool) {
+        self.is_waiting = is_pending;
+        self.set_resting(self.is_waiting && !self.is_stuck);
+        if !is_pending {
+            self.grant.note_activity();
+        }
+    }
+
+    /// A stream was written to, or its guest took nothing.
+    pub(crate) fn note_write(&mut self, is_pending: bool) {
+        self.is_stuck = is_pending;
+        self.set_resting(self.is_waiting && !self.is_stuck);
+        if !is_pending {
+            self.grant.note_moved();
+            self.grant.note_activity();
+        }
+    }
+
+    /// For streams whose protocol tells when work is under way: while it is, the sandbox stays
+    /// awake though no byte moves.
+    pub fn set_busy(&mut self, busy: bool) {
+        self.grant.note_activity();
+        if !busy {
+            return self.answered();
+        }
+        if !std::mem::replace(&mut self.unanswered, true) {
+            self.grant.unanswered.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Cancelled when the sandbox is about to stop: a stream without work under way should end.
+    pub fn closing(&self) -> CancellationToken {
+        self.grant.closing.clone()
+    }
+
+    /// Cancelled when whatever is still under way ends now.
+    pub fn cut(&self) -> CancellationToken {
+        self.grant.cut.clone()
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.answered();
+        self.set_resting(false);
+        self.grant.in_flight.fetch_sub(1, Ordering::SeqCst);
+        self.grant.tell_drain();
+    }
+}

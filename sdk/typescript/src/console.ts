@@ -1,0 +1,45 @@
+/** Sessions of the web console. */
+
+import type { JsonObject, MeInfo } from "./models.js";
+import type { Transport } from "./transport.js";
+import { del, get, post, segment } from "./wire.js";
+
+/** A signed-in browser. */
+export interface ConsoleSession extends JsonObject {
+  id: string;
+  token_prefix: string;
+  browser: string;
+  created_at: string;
+  last_used_at: string;
+  expires_at: string;
+}
+
+/** `client.console`: for pages that the server itself serves, with a client made with `session: true`. */
+export class ConsoleAPI {
+  readonly #transport: Transport;
+
+  /** @internal */
+  constructor(transport: Transport) {
+    this.#transport = transport;
+  }
+
+  /** Sign in with an API key. The browser gets a cookie; the key is kept nowhere. */
+  async signIn(apiKey: string): Promise<MeInfo> {
+    return (await this.#transport.send(post("/console/session", { api_key: apiKey }))).record();
+  }
+
+  /** Sign out: the session ends. */
+  async signOut(): Promise<void> {
+    await this.#transport.send(del("/console/session"));
+  }
+
+  /** The workspace's sessions, newest first. Needs an admin key. */
+  async sessions(): Promise<ConsoleSession[]> {
+    return (await this.#transport.send(get("/console/sessions"))).records("items") as ConsoleSession[];
+  }
+
+  /** Revoke a session; it ends at once. Needs an admin key. */
+  async revoke(id: string): Promise<void> {
+    await this.#transport.send(del(`/console/sessions/${segment(id, "session id")}`));
+  }
+}

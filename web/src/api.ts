@@ -1,0 +1,74 @@
+/** The one client of the page, and how its answers are kept. */
+
+import { AuthError, PandaStack, PandaStackError, type SandboxInfo } from "@pandastack/sdk";
+import { QueryClient, useQuery } from "@tanstack/react-query";
+
+/** Calls go to the server that served this page, with the browser's session. */
+export const api = new PandaStack({ baseUrl: location.origin, session: true });
+
+/** Told when a call finds that the session is over. */
+export const signedOut = new EventTarget();
+
+/** What is read is kept until an event says that it changed; a missed one is found again after this long. */
+const STALE_MS = 60_000;
+
+export const queries = new QueryClient({
+  defaultOptions: {
+    queries: {
+      staleTime: STALE_MS,
+      retry: (count, error) =>
+        count < 2 && !(error instanceof PandaStackError && (error.status ?? 500) < 500),
+    },
+  },
+});
+
+queries.getQueryCache().subscribe((event) => {
+  // `me` itself is how the page finds out; it would ask again for ever.
+  const isMe = event.query.queryKey[0] === "me";
+  if (event.type === "updated" && !isMe && event.query.state.error instanceof AuthError)
+    signedOut.dispatchEvent(new Event("out"));
+});
+
+/** What went wrong, as one sentence. */
+export function reasonOf(error: unknown): string {
+  return error instanceof PandaStackError
+    ? error.reason
+    : error instanceof Error
+      ? error.message
+      : String(error);
+}
+
+export function useSandboxes() {
+  return useQuery({
+    queryKey: ["sandboxes"],
+    queryFn: async () => (await api.sandboxes.list()).map((sandbox) => sandbox.info),
+  });
+}
+
+export function useSandbox(id: string) {
+  return useQuery({
+    queryKey: ["sandbox", id],
+    queryFn: async () => (await api.sandboxes.get(id)).info,
+    initialData: () => queries.getQueryData<SandboxInfo[]>(["sandboxes"])?.find((info) => info.id === id),
+    initialDataUpdatedAt: 0,
+  });
+}
+
+export function useDatabases() {
+  return useQuery({ queryKey: ["databases"], queryFn: () => api.databases.list() });
+}
+
+export function useApps() {
+  return useQuery({ queryKey: ["apps"], queryFn: () => api.apps.list() });
+}
+
+export function useMe() {
+  return useQuery({ queryKey: ["me"], queryFn: () => api.me(), retry: false });
+}
+
+/** What the signed-in key may do, from least to most. */
+export function useCan(): (scope: "sandboxes" | "admin") => boolean {
+  const order = ["read", "sandboxes", "admin"];
+  const held = order.indexOf(String(useMe().data?.token_scope ?? "read"));
+  return (scope) => held >= order.indexOf(scope);
+}
