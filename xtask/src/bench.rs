@@ -157,7 +157,7 @@ fn measure(
 ) -> Result<ExitCode> {
     build()?;
     host::install_for_product()?;
-    let scratch = Scratch::start()?;
+    let scratch = Scratch::start(&[])?;
     let platform = scratch.platform()?;
     for template in templates {
         platform.build_template(template)?;
@@ -213,7 +213,7 @@ fn run_postgres(full: bool, only: Option<String>) -> Result<ExitCode> {
 fn run_create(full: bool) -> Result<ExitCode> {
     build()?;
     host::install_for_product()?;
-    let scratch = Scratch::start()?;
+    let scratch = Scratch::start(&[])?;
     let platform = scratch.platform()?;
     for name in ["base", "code-interpreter"] {
         platform.build_template(name)?;

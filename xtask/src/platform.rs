@@ -157,10 +157,11 @@ impl PlatformDirs {
 const REACHABLE_PRIVATE: &str = "192.168.77.0/24";
 
 impl Scratch {
-    /// Starts one on a free port. Removes what interrupted predecessors left.
-    pub fn start() -> Result<Self> {
+    /// Starts one on a free port, with more arguments for `pandastack up`. Removes what interrupted
+    /// predecessors left.
+    pub fn start(more: &[&str]) -> Result<Self> {
         sweep();
-        Self::start_nth(0, &[])
+        Self::start_nth(0, more)
     }
 
     /// Starts another one beside it, with more arguments for `pandastack up`.

@@ -4,19 +4,23 @@
 use std::sync::Arc;
 
 use pandastack_edge::{AppRoute, Instances, RouteUnavailable};
-use pandastack_store::StoreError;
-use pandastack_store::apps::AppStore;
+use pandastack_sandboxes::why_closed;
 use pandastack_store::apps::record::AppRecord;
+use pandastack_store::{Store, StoreError};
 use pandastack_types::domains::Domains;
 
 /// What stands behind a name; `None` when it is no app's.
 pub async fn find(
-    store: &dyn AppStore,
+    store: &dyn Store,
     domains: &Domains,
     name: &str,
 ) -> Result<Option<AppRoute>, RouteUnavailable> {
     let unavailable = |error: StoreError| RouteUnavailable(error.to_string());
     let Some(app) = app_of(store, domains, name).await.map_err(unavailable)? else { return Ok(None) };
+    if why_closed(store, &app.workspace).await.map_err(unavailable)?.is_some() {
+        // Visitors are not told why: that is between the operator and the workspace.
+        return Ok(Some(AppRoute::NotServing(format!("app `{}` is suspended", app.name))));
+    }
     let Some(active) = &app.active else {
         let why = format!("app `{}` has no live deployment yet; deploy it first", app.name);
         return Ok(Some(AppRoute::NotServing(why)));
@@ -31,7 +35,7 @@ pub async fn find(
 }
 
 async fn app_of(
-    store: &dyn AppStore,
+    store: &dyn Store,
     domains: &Domains,
     name: &str,
 ) -> Result<Option<AppRecord>, StoreError> {

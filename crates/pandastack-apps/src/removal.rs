@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use pandastack_store::StoreError;
 use pandastack_store::apps::record::{AppRecord, AppSpec};
-use pandastack_types::{AppId, Error, ErrorCode, Result};
+use pandastack_types::{AppId, Error, ErrorCode, Result, WorkspaceId};
 use tokio::sync::broadcast::error::RecvError;
 
 use crate::activity::Stop;
@@ -26,6 +26,25 @@ pub(crate) async fn run(apps: &Arc<Apps>, id: AppId) -> Result<()> {
     mark(apps, &id).await?;
     let owner = Arc::clone(apps);
     apps.sandboxes.owned(async move { finish(&owner, &id).await }).await
+}
+
+impl Apps {
+    /// Deletes every app of a workspace with its previews.
+    pub async fn delete_all(self: &Arc<Self>, workspace: &WorkspaceId) -> Result<()> {
+        for app in self.store.apps(Some(workspace)).await? {
+            match run(self, app.id).await {
+                // A preview goes with its app.
+                Err(error) if error.code != ErrorCode::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks at queued deployments again soon.
+    pub fn wake_deployer(&self) {
+        self.activity.work.notify_one();
+    }
 }
 
 /// From here on nothing finds it.

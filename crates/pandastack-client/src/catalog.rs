@@ -2,13 +2,25 @@
 
 use pandastack_types::BuildId;
 use pandastack_types::api::{
-    Build, CreateToken, Host, Me, PatchWorkspace, Quota, QuotaReport, Template, TokenCreated, TokenInfo,
-    Workspace,
+    Build, CreateToken, CreateWorkspace, Host, Me, PatchWorkspace, Quota, QuotaReport, RotateToken,
+    SuspendWorkspace, Template, TokenCreated, TokenInfo, Workspace, WorkspaceInfo,
 };
 use reqwest::Method;
 
 use crate::client::{Client, Events, List, READ_SECONDS};
 use crate::error::Result;
+
+/// How long the machines of a workspace may take to stop or go.
+const MOVE_SECONDS: u64 = 600;
+
+/// Where the keys of a workspace are; the caller's own when it is not named.
+fn tokens<'a>(workspace: Option<&'a str>, rest: &[&'a str]) -> Vec<&'a str> {
+    let start = match workspace {
+        Some(workspace) => vec!["workspaces", workspace, "tokens"],
+        None => vec!["me", "tokens"],
+    };
+    start.into_iter().chain(rest.iter().copied()).collect()
+}
 
 /// Lines of a build's log, as they are written.
 pub struct BuildLogs(Events);
@@ -61,20 +73,74 @@ impl Client {
         self.call(Method::PATCH, &["me", "workspace"], READ_SECONDS).json(patch).receive().await
     }
 
-    /// API keys of the workspace, without their secrets.
-    pub async fn list_tokens(&self) -> Result<Vec<TokenInfo>> {
-        let list: List<TokenInfo> = self.call(Method::GET, &["me", "tokens"], READ_SECONDS).receive().await?;
+    /// API keys, without their secrets: of the key's own workspace, or of another one for operators.
+    pub async fn list_tokens(&self, workspace: Option<&str>) -> Result<Vec<TokenInfo>> {
+        let path = tokens(workspace, &[]);
+        let list: List<TokenInfo> = self.call(Method::GET, &path, READ_SECONDS).receive().await?;
         Ok(list.into_vec())
     }
 
     /// Creates an API key. Only this response contains its secret.
-    pub async fn create_token(&self, request: &CreateToken) -> Result<TokenCreated> {
-        self.call(Method::POST, &["me", "tokens"], READ_SECONDS).json(request).receive().await
+    pub async fn create_token(&self, workspace: Option<&str>, request: &CreateToken) -> Result<TokenCreated> {
+        self.call(Method::POST, &tokens(workspace, &[]), READ_SECONDS).json(request).receive().await
+    }
+
+    /// Replaces the secret of an API key. Only this response contains the new one.
+    pub async fn rotate_token(
+        &self,
+        workspace: Option<&str>,
+        prefix: &str,
+        request: &RotateToken,
+    ) -> Result<TokenCreated> {
+        let path = tokens(workspace, &[prefix, "rotate"]);
+        self.call(Method::POST, &path, READ_SECONDS).json(request).receive().await
     }
 
     /// Revokes an API key by its prefix.
-    pub async fn delete_token(&self, prefix: &str) -> Result<()> {
-        self.call(Method::DELETE, &["me", "tokens", prefix], READ_SECONDS).finish().await
+    pub async fn delete_token(&self, workspace: Option<&str>, prefix: &str) -> Result<()> {
+        self.call(Method::DELETE, &tokens(workspace, &[prefix]), READ_SECONDS).finish().await
+    }
+
+    /// All workspaces of the installation. This and the following calls need an operator's key.
+    pub async fn list_workspaces(&self) -> Result<Vec<WorkspaceInfo>> {
+        let list: List<WorkspaceInfo> =
+            self.call(Method::GET, &["workspaces"], READ_SECONDS).receive().await?;
+        Ok(list.into_vec())
+    }
+
+    /// Creates a workspace.
+    pub async fn create_workspace(&self, request: &CreateWorkspace) -> Result<WorkspaceInfo> {
+        self.call(Method::POST, &["workspaces"], READ_SECONDS).json(request).receive().await
+    }
+
+    /// One workspace.
+    pub async fn get_workspace(&self, id: &str) -> Result<WorkspaceInfo> {
+        self.call(Method::GET, &["workspaces", id], READ_SECONDS).receive().await
+    }
+
+    /// Deletes a workspace with everything in it.
+    pub async fn delete_workspace(&self, id: &str) -> Result<()> {
+        self.call(Method::DELETE, &["workspaces", id], MOVE_SECONDS).finish().await
+    }
+
+    /// Suspends a workspace.
+    pub async fn suspend_workspace(&self, id: &str, request: &SuspendWorkspace) -> Result<WorkspaceInfo> {
+        self.call(Method::POST, &["workspaces", id, "suspend"], MOVE_SECONDS).json(request).receive().await
+    }
+
+    /// Resumes a suspended workspace.
+    pub async fn resume_workspace(&self, id: &str) -> Result<WorkspaceInfo> {
+        self.call(Method::POST, &["workspaces", id, "resume"], READ_SECONDS).receive().await
+    }
+
+    /// Quotas and current usage of a workspace.
+    pub async fn workspace_quota(&self, id: &str) -> Result<QuotaReport> {
+        self.call(Method::GET, &["workspaces", id, "quota"], READ_SECONDS).receive().await
+    }
+
+    /// Sets the quotas of a workspace.
+    pub async fn set_workspace_quota(&self, id: &str, quota: &Quota) -> Result<QuotaReport> {
+        self.call(Method::PUT, &["workspaces", id, "quota"], READ_SECONDS).json(quota).receive().await
     }
 
     /// Workspace and label of the API key in use.

@@ -3,8 +3,9 @@
 //! A key is `pds_` and 32 hex digits (128 random bits); its first 12 characters are public and find the row. Only its
 //! SHA-256 is stored: with 128 random bits there is nothing to guess, so no slow hash is needed. Comparison takes
 //! constant time. A key that was good is remembered for [`REMEMBERED`], so that the data path does not ask the store;
-//! one deleted here stops at once, one deleted by another replica within that time. The cache is written by hand because
-//! a key outlives its freshness in it: one that was good lately is looked up again even when its address is throttled.
+//! one deleted or suspended here stops at once, one deleted by another replica within that time. The cache is
+//! written by hand because a key outlives its freshness in it: one that was good lately is looked up again even
+//! when its address is throttled.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -16,12 +17,14 @@ use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
 use http::header::AUTHORIZATION;
+use ipnet::IpNet;
 use jiff::Timestamp;
 use pandastack_e2b::OnBehalf;
 use pandastack_rest::{Admission, ApiResult, Caller};
 use pandastack_store::clock::now;
-use pandastack_store::{Store, TokenRecord};
-use pandastack_types::api::Scope;
+use pandastack_store::workspaces::WorkspaceRecord;
+use pandastack_store::{Store, StoreError, TokenRecord};
+use pandastack_types::api::{Role, WorkspaceState};
 use pandastack_types::link::LinkKey;
 use pandastack_types::{Error, ErrorCode, Result, SandboxId, WorkspaceId};
 use sha2::{Digest, Sha256};
@@ -29,7 +32,7 @@ use subtle::ConstantTimeEq;
 
 use crate::rate::{KeyFailures, Rates};
 use crate::replicas::PASSED_ON_FOR;
-use crate::{console, scope, signed_url};
+use crate::{access, console, signed_url};
 
 const KEY_START: &str = "pds_";
 const KEY_RANDOM_BYTES: usize = 16;
@@ -48,13 +51,8 @@ pub(crate) struct NewKey {
     pub(crate) record: TokenRecord,
 }
 
-/// Makes a key.
-pub(crate) fn new_key(
-    workspace: WorkspaceId,
-    label: String,
-    scope: Scope,
-    expires_at: Option<Timestamp>,
-) -> std::io::Result<NewKey> {
+/// Makes an owner's key of a workspace; the caller narrows or widens its record.
+pub(crate) fn new_key(workspace: WorkspaceId, label: String) -> std::io::Result<NewKey> {
     let mut random = [0_u8; KEY_RANDOM_BYTES];
     getrandom::fill(&mut random).map_err(|error| std::io::Error::other(error.to_string()))?;
     let secret = format!("{KEY_START}{}", data_encoding::HEXLOWER.encode(&random));
@@ -63,9 +61,12 @@ pub(crate) fn new_key(
         workspace,
         hash: hash(&secret).to_vec(),
         label,
-        scope,
+        role: Role::Owner,
+        operator: false,
+        allow_from: Vec::new(),
         created_at: now(),
-        expires_at,
+        expires_at: None,
+        last_used_at: None,
     };
     Ok(NewKey { secret, record })
 }
@@ -74,8 +75,35 @@ fn hash(secret: &str) -> [u8; 32] {
     Sha256::digest(secret.as_bytes()).into()
 }
 
-/// Good keys by their hash: whose, until when, and since when it is remembered.
-type GoodKeys = HashMap<[u8; 32], (Caller, Option<Timestamp>, Instant)>;
+/// A key that was good when it was looked up.
+struct GoodKey {
+    caller: Caller,
+    /// Networks that it may be used from; everywhere when empty.
+    allow_from: Vec<IpNet>,
+    expires_at: Option<Timestamp>,
+    /// When it was looked up.
+    since: Instant,
+}
+
+impl GoodKey {
+    /// Whose it is, unless it may not be used from there.
+    fn caller_from(&self, address: Option<IpAddr>) -> Result<Caller> {
+        let within =
+            |address: IpAddr| self.allow_from.iter().any(|net| net.contains(&address.to_canonical()));
+        if self.allow_from.is_empty() || address.is_some_and(within) {
+            return Ok(self.caller.clone());
+        }
+        let from = address.map_or_else(|| "an unknown address".to_owned(), |address| format!("`{address}`"));
+        let message = format!(
+            "key `{}...` may not be used from {from}; `pandastack token list` shows its networks",
+            self.caller.prefix
+        );
+        Err(Error::new(ErrorCode::Forbidden, message))
+    }
+}
+
+/// Good keys by their hash.
+type GoodKeys = HashMap<[u8; 32], GoodKey>;
 
 /// Good keys, and those used since the store last heard of it.
 #[derive(Default)]
@@ -89,11 +117,11 @@ impl KeyCache {
         self.good.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn remembered(&self, hash: &[u8; 32], at: Timestamp) -> Option<Caller> {
+    fn remembered(&self, hash: &[u8; 32], at: Timestamp, address: Option<IpAddr>) -> Option<Result<Caller>> {
         let good = self.good();
-        let (caller, expires_at, since) = good.get(hash)?;
-        let fresh = since.elapsed() < REMEMBERED && expires_at.is_none_or(|end| at < end);
-        fresh.then(|| caller.clone())
+        let key = good.get(hash)?;
+        let fresh = key.since.elapsed() < REMEMBERED && key.expires_at.is_none_or(|end| at < end);
+        fresh.then(|| key.caller_from(address))
     }
 
     /// Whether it was good when it was last looked up.
@@ -101,17 +129,17 @@ impl KeyCache {
         self.good().contains_key(hash)
     }
 
-    fn remember(&self, hash: [u8; 32], caller: &Caller, expires_at: Option<Timestamp>) {
+    fn remember(&self, hash: [u8; 32], key: GoodKey) {
         let mut good = self.good();
         if good.len() >= REMEMBERED_MAX {
             good.clear();
         }
-        good.insert(hash, (caller.clone(), expires_at, Instant::now()));
+        good.insert(hash, key);
     }
 
-    /// Forgets a key that was deleted.
-    fn forget(&self, prefix: &str) {
-        self.good().retain(|_, (caller, ..)| caller.prefix != prefix);
+    /// Forgets keys that may not be good any more.
+    fn forget(&self, is_meant: impl Fn(&Caller) -> bool) {
+        self.good().retain(|_, key| !is_meant(&key.caller));
     }
 
     fn touch(&self, prefix: &str, at: Timestamp) {
@@ -137,7 +165,9 @@ pub(crate) async fn authenticate(
             let from = address_of(&request);
             keys.admit_stranger(from)?;
             let checked = signed.check(keys.store.as_ref(), &keys.link).await;
-            checked.inspect_err(|_| keys.note_wrong(from))?
+            let caller = checked.inspect_err(|_| keys.note_wrong(from))?;
+            keys.open_workspace(&caller.workspace).await?;
+            caller
         }
         (None, None) => match (presented(&request), console::presented(request.headers())) {
             (Some(secret), _) => keys.check_from(address_of(&request), &secret).await?,
@@ -152,7 +182,7 @@ pub(crate) async fn authenticate(
         },
     };
     keys.rates.admit(&caller.workspace, Instant::now())?;
-    caller.require(scope::needed(request.method(), request.uri().path(), request.headers()))?;
+    access::check(&caller, &request)?;
     request.extensions_mut().insert(caller);
     let response = next.run(request).await;
     Ok(if by_session { console::protect(response) } else { response })
@@ -200,9 +230,23 @@ impl Keys {
         self.failures.note(address, Instant::now());
     }
 
-    /// Forgets a key that was deleted.
+    /// Forgets a key that was changed or deleted.
     pub(crate) fn forget(&self, prefix: &str) {
-        self.cache.forget(prefix);
+        self.cache.forget(|caller| caller.prefix == prefix);
+    }
+
+    /// Forgets the keys of a workspace that was suspended or deleted.
+    pub(crate) fn forget_workspace(&self, workspace: &WorkspaceId) {
+        self.cache.forget(|caller| caller.workspace == *workspace);
+    }
+
+    /// A workspace that may be used, with its quota.
+    async fn open_workspace(&self, workspace: &WorkspaceId) -> Result<WorkspaceRecord> {
+        let record = self.store.workspace(workspace).await?;
+        match record.state {
+            WorkspaceState::Active => Ok(record),
+            _ => Err(StoreError::Closed { workspace: record.id, reason: record.suspend_reason }.into()),
+        }
     }
 
     /// Writes when keys were last used.
@@ -217,8 +261,10 @@ impl Keys {
     /// Who holds a sandbox's own access token, which the facade checked: what they do is done in its workspace.
     async fn holder(&self, sandbox: &SandboxId) -> Result<Caller> {
         let workspace = self.store.sandbox(None, sandbox).await?.workspace;
+        self.open_workspace(&workspace).await?;
         let label = format!("access token of {sandbox}");
-        Ok(Caller { workspace, prefix: TOKEN_HOLDER.to_owned(), label, scope: Scope::Sandboxes })
+        let prefix = TOKEN_HOLDER.to_owned();
+        Ok(Caller { workspace, prefix, label, role: Role::Developer, operator: false })
     }
 
     /// Checks a key, unless too many that were not good came from that address. A key that was good lately is always looked
@@ -227,19 +273,20 @@ impl Keys {
         if !self.cache.was_good(&hash(secret)) {
             self.failures.admit(address, Instant::now())?;
         }
-        let checked = self.check(secret).await;
+        let checked = self.check(secret, address).await;
         if matches!(&checked, Err(error) if error.code == ErrorCode::Unauthorized) {
             self.failures.note(address, Instant::now());
         }
         checked
     }
 
-    async fn check(&self, secret: &str) -> Result<Caller> {
+    async fn check(&self, secret: &str, address: Option<IpAddr>) -> Result<Caller> {
         let refused = || unauthorized("the API key is invalid; it may have been deleted or have expired");
         let prefix =
             secret.get(..PREFIX_CHARS).filter(|_| secret.starts_with(KEY_START)).ok_or_else(refused)?;
         let (given, at) = (hash(secret), now());
-        if let Some(caller) = self.cache.remembered(&given, at) {
+        if let Some(remembered) = self.cache.remembered(&given, at, address) {
+            let caller = remembered?;
             self.cache.touch(&caller.prefix, at);
             return Ok(caller);
         }
@@ -249,9 +296,12 @@ impl Keys {
             return Err(refused());
         }
         let expires_at = token.expires_at;
+        let allow_from = networks(&token)?;
         let caller = self.caller(token, at).await?;
-        self.cache.remember(given, &caller, expires_at);
-        Ok(caller)
+        let key = GoodKey { caller, allow_from, expires_at, since: Instant::now() };
+        let caller = key.caller_from(address);
+        self.cache.remember(given, key);
+        caller
     }
 
     /// Who uses a key that was checked before, by its public part. `None` if it was deleted or has expired.
@@ -267,10 +317,11 @@ impl Keys {
 
     /// The caller of a good key, which counts as used.
     async fn caller(&self, token: TokenRecord, at: Timestamp) -> Result<Caller> {
-        let TokenRecord { workspace, prefix, label, scope, .. } = token;
-        self.rates.learn(&workspace, self.store.quota(&workspace).await?.requests_per_second);
+        let TokenRecord { workspace, prefix, label, role, operator, .. } = token;
+        let quota = self.open_workspace(&workspace).await?.quota;
+        self.rates.learn(&workspace, quota.requests_per_second);
         self.cache.touch(&prefix, at);
-        Ok(Caller { workspace, prefix, label, scope })
+        Ok(Caller { workspace, prefix, label, role, operator })
     }
 }
 
@@ -279,16 +330,27 @@ impl Admission for Keys {
     async fn check_key(&self, bearer: Option<&str>, workspace: &WorkspaceId) -> Result<()> {
         let missing = "the request needs an API key of the workspace; send `Authorization: Bearer pds_...`";
         let secret = bearer.and_then(|value| value.split_once(' ')).map(|(_, secret)| secret.trim());
-        let caller = self.check(secret.ok_or_else(|| unauthorized(missing))?).await?;
+        let caller = self.check(secret.ok_or_else(|| unauthorized(missing))?, None).await?;
         if caller.workspace != *workspace {
             return Err(unauthorized(missing));
         }
-        caller.require(Scope::Sandboxes)
+        caller.require(Role::Developer)
+    }
+
+    async fn check_open(&self, workspace: &WorkspaceId) -> Result<()> {
+        self.open_workspace(workspace).await.map(drop)
     }
 
     fn check_rate(&self, workspace: &WorkspaceId) -> Result<()> {
         self.rates.admit(workspace, Instant::now())
     }
+}
+
+/// Networks that a key may be used from.
+fn networks(token: &TokenRecord) -> Result<Vec<IpNet>> {
+    let parsed: std::result::Result<_, ipnet::AddrParseError> =
+        token.allow_from.iter().map(|net| net.parse()).collect();
+    parsed.map_err(Error::internal)
 }
 
 fn unauthorized(what: &str) -> Error {
@@ -302,7 +364,7 @@ mod tests {
 
     #[test]
     fn keys_have_the_published_form_and_are_hashed() {
-        let key = new_key(WorkspaceId::default_workspace(), "a".into(), Scope::Read, None).unwrap();
+        let key = new_key(WorkspaceId::default_workspace(), "a".into()).unwrap();
         assert_eq!(key.secret.len(), 36);
         assert!(key.secret.starts_with("pds_"));
         assert!(key.secret[4..].bytes().all(|b| b.is_ascii_hexdigit() && !b.is_ascii_uppercase()));

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use pandastack_store::Store;
 use pandastack_store::clock::now;
 use pandastack_types::WorkspaceId;
-use pandastack_types::api::Scope;
 
 use crate::auth::new_key;
 use crate::serve::ServeError;
@@ -19,8 +18,9 @@ pub(crate) async fn ensure_first_key(store: &dyn Store, path: &Path) -> Result<(
     if store.count_tokens().await? > 0 {
         return Ok(());
     }
-    let key = new_key(workspace, "first key".to_owned(), Scope::Admin, None)
+    let mut key = new_key(workspace, "first key".to_owned())
         .map_err(|source| ServeError::DataDir { path: path.to_owned(), source })?;
+    key.record.operator = true;
     // The file first: a crash in between leaves a file without a key, and the next start writes both anew.
     let (target, text) = (path.to_owned(), format!("{}\n", key.secret));
     let written = tokio::task::spawn_blocking(move || write_private(&target, &text)).await;

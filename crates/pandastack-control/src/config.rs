@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use pandastack_databases::BackupConfig;
+use pandastack_sandboxes::tenancy::Tenancy;
 use pandastack_types::agent_api::HOST_LOST_SECONDS;
 use pandastack_types::domains::Domains;
 use pandastack_types::limits::REQUESTS_PER_SECOND_DEFAULT;
@@ -86,6 +87,8 @@ pub struct ControlConfig {
     pub host_lost_after: Duration,
     /// Where requests to sandboxes are logged, a line each.
     pub access_log: Option<PathBuf>,
+    /// How many tenants share the installation, and what that forbids.
+    pub tenancy: Tenancy,
     /// Names of the platform, and domains below which apps have theirs.
     pub domains: Domains,
     /// The DNS server that proofs of custom domains are read from; `None` for those of this machine.
@@ -115,6 +118,7 @@ impl ControlConfig {
             requests_per_second: NonZeroU32::new(REQUESTS_PER_SECOND_DEFAULT),
             host_lost_after: Duration::from_secs(HOST_LOST_SECONDS),
             access_log: None,
+            tenancy: Tenancy::default(),
             domains: Domains::default(),
             challenge_resolver: None,
             schedules_private_targets: false,

@@ -8,7 +8,7 @@ use pandastack_e2b::{Access, Directory, DirectoryUnavailable};
 use pandastack_sandboxes::{Sandboxes, view};
 use pandastack_store::clock::now;
 use pandastack_store::{SandboxRecord, StoreError};
-use pandastack_types::api::{Sandbox, Scope};
+use pandastack_types::api::{Role, Sandbox};
 use pandastack_types::{SandboxId, SandboxState};
 
 use crate::auth::Keys;
@@ -49,7 +49,7 @@ impl Directory for StoredDirectory {
         let at = now();
         let may = tokens
             .into_iter()
-            .filter(|token| token.scope >= Scope::Sandboxes && token.expires_at.is_none_or(|end| at < end));
+            .filter(|token| token.role >= Role::Developer && token.expires_at.is_none_or(|end| at < end));
         let keys = may.map(|token| token.prefix).collect();
         Ok(Some(Access { revision: record.spec.preview_revision, keys }))
     }

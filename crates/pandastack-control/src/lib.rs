@@ -11,7 +11,7 @@
 //! | module | owns |
 //! |---|---|
 //! | `serve`, `services` | starting and stopping; which service gets what |
-//! | `auth`, `scope`, `signed_url`, `rate` | who may call, and how often |
+//! | `auth`, `access`, `tenants`, `signed_url`, `rate` | who may call, and how often |
 //! | `console` | sessions of the web console, and the events that it follows |
 //! | `audit`, `idempotency`, `metrics`, `unread_body` | layers around every request |
 //! | `routes` | the HTTP surface of the sandbox core |
@@ -24,6 +24,7 @@
 
 #![forbid(unsafe_code)]
 
+mod access;
 mod app_databases;
 mod audit;
 mod auth;
@@ -41,10 +42,10 @@ mod rate;
 mod replicas;
 mod routes;
 mod schedule_targets;
-mod scope;
 mod serve;
 mod services;
 mod signed_url;
+mod tenants;
 mod unread_body;
 
 pub use config::{ControlConfig, DatabaseUrl, PostgresConfig};
@@ -52,5 +53,6 @@ pub use openapi::openapi_json;
 pub use pandastack_databases::BackupConfig;
 pub use pandastack_functions::{LocalError, LocalFunction, LocalRuntime, local_router};
 pub use pandastack_postgres::ALPN as POSTGRES_ALPN;
+pub use pandastack_sandboxes::tenancy::{Tenancy, TenancyMode};
 pub use pandastack_store::clock;
 pub use serve::{Control, ServeError, serve};

@@ -13,7 +13,7 @@ use crate::console::{events as workspace_events, routes as sessions};
 use crate::routes::volumes;
 use crate::routes::{
     data, events, files, fork, health, hosts, lifecycle, network, observe, preview, processes, quota, run,
-    sandboxes, snapshots, sockets, tokens, workspace,
+    sandboxes, snapshots, sockets, tokens, workspace, workspaces,
 };
 
 #[derive(OpenApi)]
@@ -50,7 +50,11 @@ use crate::routes::{
         pandastack_templates::build_routes::logs,
         volumes::create, volumes::list, volumes::get_one, volumes::change, volumes::grow, volumes::clone_volume,
         volumes::snapshot, volumes::delete_one,
-        tokens::me, tokens::list, tokens::create, tokens::delete, quota::get, quota::set, workspace::get,
+        tokens::me, tokens::list, tokens::create, tokens::rotate, tokens::delete,
+        workspaces::list, workspaces::create, workspaces::get, workspaces::delete, workspaces::suspend,
+        workspaces::resume, workspaces::quota, workspaces::set_quota, workspaces::list_tokens,
+        workspaces::create_token, workspaces::rotate_token, workspaces::delete_token,
+        quota::get, quota::set, workspace::get,
         workspace::change, hosts::list,
         sessions::sign_in, sessions::sign_out, sessions::list, sessions::revoke, workspace_events::events,
         observe::usage, observe::audit,
@@ -106,6 +110,9 @@ mod tests {
     #[test]
     fn the_committed_description_is_fresh() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../openapi/pandastack-v1.json");
+        if std::env::var_os("PANDASTACK_WRITE_GOLDEN").is_some() {
+            std::fs::write(path, openapi_json()).unwrap();
+        }
         let committed = std::fs::read_to_string(path).unwrap_or_default();
         assert!(
             committed == openapi_json(),

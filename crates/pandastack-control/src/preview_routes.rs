@@ -5,6 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use pandastack_edge::{AppRoute, Location, Route, RouteSource, RouteUnavailable};
 use pandastack_sandboxes::hosts::Hosts;
+use pandastack_sandboxes::why_closed;
 use pandastack_store::{Store, StoreError};
 use pandastack_types::domains::Domains;
 use pandastack_types::link::LinkKey;
@@ -19,6 +20,12 @@ pub(crate) struct StoredRoutes {
     pub(crate) domains: Domains,
 }
 
+/// What visitors of a sandbox in a suspended workspace are told. Not why: that is between the
+/// operator and the workspace.
+pub(crate) fn suspended(sandbox: &SandboxId) -> String {
+    format!("sandbox `{sandbox}` is suspended by the operator of this installation")
+}
+
 #[async_trait]
 impl RouteSource for StoredRoutes {
     async fn find(&self, sandbox: &SandboxId) -> Result<Option<Route>, RouteUnavailable> {
@@ -29,6 +36,12 @@ impl RouteSource for StoredRoutes {
         };
         if matches!(record.state, SandboxState::Stopping | SandboxState::Deleted) {
             return Ok(None);
+        }
+        let unavailable = |error: StoreError| RouteUnavailable(error.to_string());
+        let closed = why_closed(self.store.as_ref(), &record.workspace).await.map_err(unavailable)?;
+        if closed.is_some() {
+            let (to, visibility) = (Location::Closed(suspended(sandbox)), record.spec.visibility);
+            return Ok(Some(Route { to, visibility, key: None }));
         }
         let agent = self.hosts.client(&record.host).map_err(|error| RouteUnavailable(error.to_string()))?;
         let key = PreviewKey::new(&self.link, sandbox, record.spec.preview_revision);

@@ -46,7 +46,7 @@ use crate::rate::Rates;
 use crate::replicas::{self, LeaderTask, LeadershipLost, ReplicaPeers, Replicas};
 use crate::schedule_targets::ScheduleTargets;
 use crate::services::Services;
-use crate::{bootstrap, routes};
+use crate::{bootstrap, routes, tenants};
 
 /// How long work in progress may take after a stop was asked for. Streams are cut then.
 const STOP_WAIT: Duration = Duration::from_secs(5);
@@ -334,6 +334,7 @@ fn leader_tasks(services: &Arc<Services>) -> Vec<LeaderTask> {
         task(services, |services| deployer::run(Arc::clone(&services.apps))),
         task(services, |services| reporter::run(Arc::clone(&services.apps))),
         task(services, |services| poller::run(Arc::clone(&services.apps))),
+        task(services, tenants::run),
         task(services, |services| reaper::run(Arc::clone(&services.sandboxes))),
         task(services, |services| {
             housekeeping::prune(Arc::clone(&services.sandboxes), prune_hooks(&services))
@@ -363,7 +364,8 @@ fn new_services(
         ReplicaPeers { store: Arc::clone(&store), replicas: Arc::clone(&replicas), link: link.clone() };
     let keys = Arc::new(Keys::new(Arc::clone(&store), Rates::new(config.requests_per_second), link.clone()));
     let webhooks = Arc::new(Webhooks::new(config.schedules_private_targets, config.domains.clone()));
-    let sandboxes = Arc::new(Sandboxes::new(store, hosts, edge, link, Box::new(peers), shutdown));
+    let sandboxes =
+        Arc::new(Sandboxes::new(store, hosts, edge, link, config.tenancy, Box::new(peers), shutdown));
     let (address, ports) = postgres.map(|listener| (listener.address.clone(), listener.ports.take())).unzip();
     let databases =
         ManagedDatabases::new(Arc::clone(&sandboxes), config.backups.clone(), address, ports.flatten());

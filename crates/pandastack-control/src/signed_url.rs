@@ -82,8 +82,8 @@ impl Signed {
             return Err(refused());
         }
         // What the key may not do, its URLs may not either.
-        let TokenRecord { workspace, prefix, label, scope, .. } = token;
-        Ok(Caller { workspace, prefix, label, scope })
+        let TokenRecord { workspace, prefix, label, role, operator, .. } = token;
+        Ok(Caller { workspace, prefix, label, role, operator })
     }
 }
 

@@ -210,6 +210,27 @@ pub(super) async fn set_awake(
 
 /// Deletes a database, unless it is protected or an app's. Runs to its end even if the caller is dropped.
 pub(super) async fn delete(databases: &Arc<ManagedDatabases>, record: DatabaseRecord) -> Result<()> {
+    delete_if(databases, record, false).await
+}
+
+impl ManagedDatabases {
+    /// Deletes every database of a workspace with its backups, also protected ones.
+    pub async fn delete_all(self: &Arc<Self>, workspace: &WorkspaceId) -> Result<()> {
+        for record in self.store.databases(workspace).await? {
+            match delete_if(self, record, true).await {
+                Err(error) if error.code != ErrorCode::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+async fn delete_if(
+    databases: &Arc<ManagedDatabases>,
+    record: DatabaseRecord,
+    also_protected: bool,
+) -> Result<()> {
     let for_task = Arc::clone(databases);
     databases.sandboxes.owned(async move {
         let databases = for_task;
@@ -217,7 +238,7 @@ pub(super) async fn delete(databases: &Arc<ManagedDatabases>, record: DatabaseRe
         let marked = databases.sandboxes.in_flight.mark_within(&mark, DELETE_WAIT).await;
         let _marked = marked.ok_or_else(|| taken(&record.id))?;
         let record = databases.store.database(Some(&record.workspace), &record.id).await?;
-        if record.spec.protected {
+        if record.spec.protected && !also_protected {
             return Err(Error::conflict(format!(
                 "database `{0}` is protected; run `pandastack db set {0} --protected false` first, or PATCH \
                  it \

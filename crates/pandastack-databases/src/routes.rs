@@ -11,7 +11,7 @@ use pandastack_rest::{ApiResult, Caller, Id, JsonBody};
 use pandastack_store::databases::DatabaseRecord;
 use pandastack_types::api::{
     CloneDatabase, CreateDatabase, Database, DatabaseConnection, DatabaseQuery, DatabaseRows, DatabaseStats,
-    DatabaseStatus, DatabaseWaking, ExecRequest, Items, PatchDatabase, Scope,
+    DatabaseStatus, DatabaseWaking, ExecRequest, Items, PatchDatabase, Role,
 };
 use pandastack_types::{DatabaseId, Error, ErrorBody, ErrorCode, Result};
 
@@ -92,7 +92,7 @@ pub async fn describe(
     Id(id): Id<DatabaseId>,
 ) -> ApiResult<Json<Database>> {
     let record = find(&databases, &caller, &id).await?;
-    Ok(Json(match caller.scope > Scope::Read {
+    Ok(Json(match caller.role > Role::Viewer {
         true => view::details(&databases, &headers, record).await?,
         false => view::summary(&databases, record).await?,
     }))
@@ -137,7 +137,7 @@ pub async fn connection(
     headers: HeaderMap,
     Id(id): Id<DatabaseId>,
 ) -> ApiResult<Json<DatabaseConnection>> {
-    caller.require(Scope::Sandboxes)?;
+    caller.require(Role::Developer)?;
     let record = find(&databases, &caller, &id).await?;
     machines::ready(&record)?;
     let none = || {

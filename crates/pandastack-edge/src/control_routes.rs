@@ -129,7 +129,10 @@ impl RouteSource for ControlRoutes {
         let path = format!("/internal/v1/routes/{sandbox}");
         let Some(route) = self.control.get::<EdgeRoute>(&path, ANSWER_WAIT).await? else { return Ok(None) };
         let key = PreviewKey::new(self.control.link(), sandbox, route.preview_revision);
-        let to = Location::Sandbox { agent: self.agent(&route)?, incarnation: route.incarnation };
+        let to = match &route.closed {
+            Some(why) => Location::Closed(why.clone()),
+            None => Location::Sandbox { agent: self.agent(&route)?, incarnation: route.incarnation },
+        };
         Ok(Some(Route { to, visibility: route.visibility, key: Some(key) }))
     }
 

@@ -33,6 +33,8 @@ pub enum Location {
     },
     /// A server that is always reachable.
     Fixed(IpAddr),
+    /// A sandbox that must not be reached, and why: its workspace is suspended.
+    Closed(String),
 }
 
 /// The source of routes does not answer.

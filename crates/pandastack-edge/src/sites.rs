@@ -12,7 +12,7 @@ use pandastack_types::SandboxId;
 
 use crate::error::EdgeError;
 use crate::limits::SITES_MAX;
-use crate::route::{Route, RouteSource};
+use crate::route::{Location, Route, RouteSource};
 use crate::site::Site;
 use crate::spread::Load;
 
@@ -40,6 +40,18 @@ impl Sites {
 
     /// The sandbox and its route, from memory if nothing changed.
     pub(crate) async fn find(
+        &self,
+        id: &SandboxId,
+        source: &dyn RouteSource,
+    ) -> Result<(Arc<Site>, Arc<Route>), EdgeError> {
+        let (site, route) = self.find_any(id, source).await?;
+        match &route.to {
+            Location::Closed(why) => Err(EdgeError::NotServing(why.clone())),
+            Location::Sandbox { .. } | Location::Fixed(_) => Ok((site, route)),
+        }
+    }
+
+    async fn find_any(
         &self,
         id: &SandboxId,
         source: &dyn RouteSource,
@@ -118,7 +130,7 @@ mod tests {
     use tokio::sync::Semaphore;
 
     use super::*;
-    use crate::route::{Location, RouteUnavailable};
+    use crate::route::RouteUnavailable;
 
     /// Answers what held when it was asked, once it may.
     struct Source {

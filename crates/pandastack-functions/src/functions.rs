@@ -69,6 +69,11 @@ impl Functions {
         }
     }
 
+    /// Looks at queued calls again soon.
+    pub fn wake_queue(&self) {
+        self.queued.notify_one();
+    }
+
     /// Counts a call, or an attempt of one, that ended.
     pub(crate) fn count(&self, run: &Run) {
         let start = if run.cold { "cold" } else { "warm" };

@@ -100,6 +100,7 @@ async fn serve(
     if key.is_some() {
         parts.headers.remove(header::AUTHORIZATION);
     }
+    functions.admission.check_open(&function.workspace).await?;
     functions.admission.check_rate(&function.workspace)?;
     let qualifier = parts.headers.get("x-function-qualifier").and_then(|value| value.to_str().ok());
     let version = versions::version_for(&function, qualifier)?;

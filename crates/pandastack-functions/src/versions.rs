@@ -119,6 +119,16 @@ async fn remove_snapshot(functions: &Functions, workspace: &WorkspaceId, id: &Sn
     }
 }
 
+impl Functions {
+    /// Deletes every function of a workspace. Fails while one is being deployed.
+    pub async fn delete_all(self: &Arc<Self>, workspace: &WorkspaceId) -> Result<()> {
+        for function in self.store.functions(Some(workspace)).await? {
+            delete(self, &function).await?;
+        }
+        Ok(())
+    }
+}
+
 /// Deletes a function with everything that belongs to it.
 pub(crate) async fn delete(functions: &Arc<Functions>, function: &FunctionRecord) -> Result<()> {
     let versions = functions.store.versions(&function.id).await?;

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use axum::Extension;
 use axum::extract::FromRequestParts;
 use http::request::Parts;
-use pandastack_types::api::Scope;
+use pandastack_types::api::Role;
 use pandastack_types::{Error, ErrorCode, Result, WorkspaceId};
 
 use crate::{ApiError, ApiResult};
@@ -18,20 +18,35 @@ pub struct Caller {
     pub prefix: String,
     /// What the key is called.
     pub label: String,
-    /// What the key may do.
-    pub scope: Scope,
+    /// What the key may do in its workspace.
+    pub role: Role,
+    /// Whether it may also manage the installation.
+    pub operator: bool,
 }
 
 impl Caller {
-    /// Refuses a key with a lesser scope.
-    pub fn require(&self, needed: Scope) -> Result<()> {
-        if self.scope >= needed {
+    /// Refuses a key with a lesser role.
+    pub fn require(&self, needed: Role) -> Result<()> {
+        if self.role >= needed {
             return Ok(());
         }
-        let (prefix, has) = (&self.prefix, self.scope);
+        let (prefix, has) = (&self.prefix, self.role);
         let message = format!(
-            "this request needs scope `{needed}`, but key `{prefix}...` has `{has}`; \
-             create a key with `pandastack token create --scope {needed}`, using an admin key"
+            "this request needs role `{needed}`, but key `{prefix}...` has `{has}`; \
+             create a key with `pandastack token create --role {needed}`, using an owner's key"
+        );
+        Err(Error::new(ErrorCode::Forbidden, message))
+    }
+
+    /// Refuses every key but those of operators.
+    pub fn require_operator(&self) -> Result<()> {
+        if self.operator {
+            return Ok(());
+        }
+        let message = format!(
+            "this request needs an operator's key, and `{}...` is none; ask the operator of this \
+             installation",
+            self.prefix
         );
         Err(Error::new(ErrorCode::Forbidden, message))
     }
@@ -42,6 +57,9 @@ impl Caller {
 pub trait Admission: Send + Sync {
     /// Admits an `Authorization` header with a key of that workspace which may do more than read.
     async fn check_key(&self, bearer: Option<&str>, workspace: &WorkspaceId) -> Result<()>;
+
+    /// Refuses requests to a workspace that is suspended.
+    async fn check_open(&self, workspace: &WorkspaceId) -> Result<()>;
 
     /// Admits one more request to that workspace, unless it is over its rate.
     fn check_rate(&self, workspace: &WorkspaceId) -> Result<()>;

@@ -14,7 +14,7 @@ use pandastack_store::SandboxRecord;
 use pandastack_store::clock::now;
 use pandastack_types::agent_api::{AgentSandbox, HostReport};
 use pandastack_types::api::{Checkpoints, CreateSnapshot, SnapshotKind};
-use pandastack_types::{HostId, Result, SandboxId, SandboxState};
+use pandastack_types::{HostId, Owner, Result, SandboxId, SandboxState};
 
 use crate::Sandboxes;
 use crate::ops;
@@ -42,6 +42,10 @@ pub async fn take_due(sandboxes: &Arc<Sandboxes>, rows: &[SandboxRecord], report
     let mut known = HashMap::new();
     for row in rows {
         let Some(wanted) = row.spec.checkpoints else { continue };
+        // A snapshot of a machine with the data of a database would be a way into it.
+        if row.owner.as_ref().and_then(Owner::sealed_for).is_some() {
+            continue;
+        }
         let Some(seen) = report.sandboxes.iter().find(|seen| seen.id == row.id) else { continue };
         let last = match before.get(&row.id) {
             Some(last) => *last,

@@ -17,6 +17,7 @@ use pandastack_types::link::LinkKey;
 use pandastack_types::{HostId, VolumeId};
 
 use crate::placement::{Candidate, PlacementRefused, choose};
+use crate::tenancy::is_emulated;
 
 /// All hosts.
 pub struct Hosts {
@@ -172,15 +173,23 @@ impl Hosts {
     }
 
     /// Chooses a host for a template, by name or alias, and sets its memory aside there.
-    /// With `only`, on that host: it holds what the sandbox needs.
+    /// With `only`, on that host: it holds what the sandbox needs. With `hardware`, not on one that
+    /// emulates processors.
     pub fn place(
         self: &Arc<Self>,
         template: &str,
         memory_mb: Option<u32>,
         only: Option<&HostId>,
+        hardware: bool,
     ) -> Result<Placement, PlacementRefused> {
         let mut entries = self.lock();
         let eligible = entries.values().filter(|entry| only.is_none_or(|host| entry.summary.host == *host));
+        let eligible: Vec<_> = eligible.collect();
+        let emulated = |entry: &Entry| hardware && is_emulated(&entry.summary.isolation);
+        if !eligible.is_empty() && eligible.iter().all(|entry| emulated(entry)) {
+            return Err(PlacementRefused::Emulated);
+        }
+        let eligible = eligible.into_iter().filter(|entry| !emulated(entry));
         let mut candidates: Vec<_> =
             eligible.map(|entry| entry.candidate(template, self.is_reachable(entry))).collect();
         if let Some(wanted) = memory_mb {
@@ -245,6 +254,11 @@ impl Hosts {
     /// A volume as its host reported it last.
     pub fn volume(&self, host: &HostId, id: &VolumeId) -> Option<AgentVolume> {
         self.lock().get(host)?.summary.volumes.iter().find(|volume| volume.id == *id).cloned()
+    }
+
+    /// Whether a host emulates processors.
+    pub fn any_emulated(&self) -> bool {
+        self.lock().values().any(|entry| is_emulated(&entry.summary.isolation))
     }
 
     /// Engine and isolation of a host.

@@ -31,6 +31,8 @@ pub mod output;
 pub mod placement;
 pub mod reaper;
 pub mod report;
+pub mod suspended;
+pub mod tenancy;
 mod usage_clock;
 pub mod validate;
 pub mod view;
@@ -44,10 +46,10 @@ use async_trait::async_trait;
 use pandastack_agent_client::request_id;
 use pandastack_edge::Edge;
 use pandastack_store::clock::now;
-use pandastack_store::{self as store, Amendment, Change, SandboxRecord, Store};
-use pandastack_types::api::Event;
+use pandastack_store::{self as store, Amendment, Change, SandboxRecord, Store, StoreError};
+use pandastack_types::api::{Event, WorkspaceState};
 use pandastack_types::link::LinkKey;
-use pandastack_types::{Error, Result, SandboxId, Transition};
+use pandastack_types::{Error, Result, SandboxId, Transition, WorkspaceId};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{Notify, broadcast};
 use tokio_util::sync::CancellationToken;
@@ -59,6 +61,7 @@ use self::hosts::Hosts;
 use self::in_flight::{InFlight, Marks};
 use self::keyed_mutex::KeyedMutex;
 use self::location::LocationCache;
+use self::tenancy::Tenancy;
 use self::usage_clock::UsageClock;
 
 /// Events that a slow follower may be behind before it has to read them from the store.
@@ -100,6 +103,8 @@ pub struct Sandboxes {
     checkpoints: CheckpointClock,
     /// Connections and names that network policies refused.
     pub egress_denied: AtomicU64,
+    /// How many tenants share the installation, and what that forbids.
+    pub tenancy: Tenancy,
     /// Background work that shutdown waits for.
     pub tasks: TaskTracker,
     /// Cancelled when the server stops.
@@ -129,6 +134,13 @@ pub async fn lost(events: &mut broadcast::Receiver<EventNotice>) {
     }
 }
 
+/// Why nobody may use a workspace, if so. One that is being deleted is used by its deletion.
+pub async fn why_closed(store: &dyn Store, workspace: &WorkspaceId) -> store::Result<Option<StoreError>> {
+    let record = store.workspace(workspace).await?;
+    let closed = record.state == WorkspaceState::Suspended;
+    Ok(closed.then(|| StoreError::Closed { workspace: record.id, reason: record.suspend_reason }))
+}
+
 impl Sandboxes {
     /// The core of a server with these parts, ended by `shutdown`.
     pub fn new(
@@ -136,6 +148,7 @@ impl Sandboxes {
         hosts: Arc<Hosts>,
         edge: Arc<Edge>,
         link: LinkKey,
+        tenancy: Tenancy,
         peers: Box<dyn Peers>,
         shutdown: CancellationToken,
     ) -> Self {
@@ -153,6 +166,7 @@ impl Sandboxes {
             usage_clock: UsageClock::default(),
             checkpoints: CheckpointClock::default(),
             egress_denied: AtomicU64::new(0),
+            tenancy,
             tasks: TaskTracker::new(),
             shutdown,
             peers,
@@ -226,6 +240,20 @@ impl Sandboxes {
     fn forget(&self, sandbox: &SandboxId) {
         self.locations.forget(sandbox);
         self.edge.forget_route(Some(sandbox));
+    }
+
+    /// Why nobody may use a workspace, if so.
+    pub async fn why_closed(&self, workspace: &WorkspaceId) -> store::Result<Option<StoreError>> {
+        why_closed(self.store.as_ref(), workspace).await
+    }
+
+    /// Whether new machines must not be on the emulated hosts that there are.
+    pub async fn avoids_emulation(&self) -> Result<bool> {
+        if self.tenancy.allow_emulated || !self.hosts.any_emulated() {
+            return Ok(false);
+        }
+        let workspaces = self.store.workspaces().await?.len();
+        Ok(self.tenancy.needs_hardware(u64::try_from(workspaces).unwrap_or(u64::MAX)))
     }
 
     /// What any replica is working on. Fails when one does not answer.

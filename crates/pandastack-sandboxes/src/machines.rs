@@ -43,6 +43,7 @@ pub trait Machines: Send + Sync {
     async fn create(&self, owner: Owner, spec: MachineSpec, patience: WaitPolicy) -> Result<Machine>;
 
     /// Opens a machine of a workspace that has not failed and is not being deleted, also a sealed one.
+    /// Refuses machines of a suspended workspace.
     async fn open(&self, workspace: &WorkspaceId, id: &SandboxId) -> Result<Machine>;
 
     /// The records of all machines of an owner, whatever their state.
@@ -67,6 +68,9 @@ impl Machines for Arc<Sandboxes> {
     }
 
     async fn open(&self, workspace: &WorkspaceId, id: &SandboxId) -> Result<Machine> {
+        if let Some(why) = self.why_closed(workspace).await? {
+            return Err(why.into());
+        }
         let record = self.store.sandbox(Some(workspace), id).await?;
         ops::check_live(&record)?;
         Machine::of(self, record)

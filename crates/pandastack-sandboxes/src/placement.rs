@@ -34,6 +34,12 @@ pub enum PlacementRefused {
     /// No host was heard lately.
     #[error("no host is reachable; try again in a few seconds")]
     NoHosts,
+    /// Tenants share the installation, and its hosts emulate processors.
+    #[error(
+        "the hosts of this installation emulate processors, which does not keep tenants apart; add a host \
+         with KVM, or set `allow_emulated_machines_between_tenants = true` if every tenant trusts every other"
+    )]
+    Emulated,
     /// Hosts that have it have no room.
     #[error(
         "no host has {memory_mb} MiB of free memory and a free network slot; delete or hibernate sandboxes, \
@@ -49,6 +55,7 @@ impl From<PlacementRefused> for Error {
     fn from(refused: PlacementRefused) -> Self {
         let code = match refused {
             PlacementRefused::UnknownTemplate(_) => ErrorCode::NotFound,
+            PlacementRefused::Emulated => ErrorCode::Conflict,
             PlacementRefused::NoHosts | PlacementRefused::Full { .. } => ErrorCode::NoCapacity,
         };
         Self::new(code, refused.to_string())

@@ -83,6 +83,7 @@ pub async fn take(sandboxes: &Arc<Sandboxes>, report: HostReport) -> Result<Repo
         });
     }
     crate::volumes::reconcile::take(sandboxes, &report).await?;
+    crate::suspended::stop_reported(sandboxes, &report).await?;
     Ok(ReportAnswer { forget_sandboxes: findings.unknown, forget_snapshots: findings.unknown_snapshots })
 }
 

@@ -1,6 +1,6 @@
 //! Why a store call failed.
 
-use pandastack_types::TransitionRefused;
+use pandastack_types::{TransitionRefused, WorkspaceId};
 
 /// `SQLITE_FULL`: <https://www.sqlite.org/rescode.html#full>; `disk_full` of PostgreSQL's appendix A.
 const DISK_FULL: [&str; 2] = ["13", "53100"];
@@ -45,6 +45,18 @@ pub enum StoreError {
         /// How much this needs.
         wanted: u64,
     },
+    /// The operator suspended the workspace, or it is being deleted.
+    #[error(
+        "workspace `{workspace}` is suspended{}; nothing in it is lost; ask the operator of this \
+         installation",
+        reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default()
+    )]
+    Closed {
+        /// Which.
+        workspace: WorkspaceId,
+        /// Why, as the operator put it.
+        reason: Option<String>,
+    },
     /// There is one of that name.
     #[error("{what} `{id}` already exists; choose another name")]
     Exists {
@@ -57,8 +69,13 @@ pub enum StoreError {
     #[error("{0}")]
     Held(String),
     /// It would leave the workspace without a key that can make others.
-    #[error("`{0}` is the last admin key of this workspace; create another before you delete it")]
-    LastToken(String),
+    #[error("`{prefix}` is the last {kind} key of this workspace; create another before you delete it")]
+    LastToken {
+        /// The key.
+        prefix: String,
+        /// What it is the last of.
+        kind: &'static str,
+    },
     /// A stored value cannot be read.
     #[error("the stored {what} cannot be read; a newer version may have written the database")]
     Corrupt {

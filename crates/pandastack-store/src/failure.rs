@@ -9,10 +9,11 @@ impl From<StoreError> for Error {
         let code = match &error {
             StoreError::NotFound { .. } => ErrorCode::NotFound,
             StoreError::Refused(_)
-            | StoreError::LastToken(_)
+            | StoreError::LastToken { .. }
             | StoreError::Exists { .. }
             | StoreError::Held(_) => ErrorCode::Conflict,
             StoreError::Quota { .. } | StoreError::OverQuota { .. } => ErrorCode::QuotaExceeded,
+            StoreError::Closed { .. } => ErrorCode::WorkspaceSuspended,
             StoreError::DiskFull => ErrorCode::DiskFull,
             StoreError::Corrupt { .. } | StoreError::Database(_) | StoreError::Migrate(_) => {
                 return Self::internal(error);

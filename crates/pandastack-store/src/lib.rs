@@ -137,6 +137,8 @@ pub struct Promotion {
 pub enum Select {
     /// Of a workspace, oldest first, without those that belong to a service.
     Workspace(WorkspaceId),
+    /// Of a workspace, oldest first, with those of services.
+    WholeWorkspace(WorkspaceId),
     /// That belong to one service, oldest first.
     Owner(Owner),
     /// On a host.
@@ -160,7 +162,10 @@ pub trait TokenStore: Send + Sync {
     async fn token(&self, prefix: &str) -> Result<Option<TokenRecord>>;
     /// The keys of a workspace, oldest first.
     async fn tokens(&self, workspace: &WorkspaceId) -> Result<Vec<TokenRecord>>;
-    /// Removes a key, but never the last one with scope `admin`.
+    /// Replaces a key by a new one of the same workspace: the old one works until then at the
+    /// longest. Answers the old one.
+    async fn rotate_token(&self, prefix: &str, until: Timestamp, new: &TokenRecord) -> Result<TokenRecord>;
+    /// Removes a key, but never the last one of an owner or an operator.
     async fn delete_token(&self, workspace: &WorkspaceId, prefix: &str) -> Result<()>;
     /// Notes when keys were last used.
     async fn touch_tokens(&self, used: &[(String, Timestamp)]) -> Result<()>;

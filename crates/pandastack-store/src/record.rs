@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 use pandastack_types::agent_api::{AgentSandbox, HostReport, Usage};
-use pandastack_types::api::{AttachedVolume, Checkpoints, Keep, Metadata, OnTimeout, Scope, SnapshotKind};
+use pandastack_types::api::{AttachedVolume, Checkpoints, Keep, Metadata, OnTimeout, Role, SnapshotKind};
 use pandastack_types::network::{Egress, NetworkPolicy};
 use pandastack_types::preview::Visibility;
 use pandastack_types::{
@@ -26,12 +26,18 @@ pub struct TokenRecord {
     pub hash: Vec<u8>,
     /// Name for people.
     pub label: String,
-    /// What it may do.
-    pub scope: Scope,
+    /// What it may do in its workspace.
+    pub role: Role,
+    /// Whether it may also manage the installation. Such keys are of workspace `default`.
+    pub operator: bool,
+    /// Networks that it may be used from; everywhere when empty.
+    pub allow_from: Vec<String>,
     /// When it was made.
     pub created_at: Timestamp,
     /// When it stops working.
     pub expires_at: Option<Timestamp>,
+    /// When it was last used, to the minute.
+    pub last_used_at: Option<Timestamp>,
 }
 
 /// A host as it last reported, without the lists that have rows of their own.

@@ -1,14 +1,79 @@
-//! What a workspace gives to sandboxes that are created without a value of their own.
+//! Workspaces: whether they may be used, what they may have, and what they give to sandboxes that
+//! are created without a value of their own.
 
 use async_trait::async_trait;
+use jiff::Timestamp;
 use pandastack_types::WorkspaceId;
-use pandastack_types::api::{PatchWorkspace, WorkspaceSettings};
+use pandastack_types::api::{PatchWorkspace, Quota, WorkspaceSettings, WorkspaceState};
 
 use super::Result;
 
-/// Settings of workspaces.
+/// A workspace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorkspaceRecord {
+    /// Its name.
+    pub id: WorkspaceId,
+    /// Whether it may be used.
+    pub state: WorkspaceState,
+    /// When it was created.
+    pub created_at: Timestamp,
+    /// When it was suspended, if it is.
+    pub suspended_at: Option<Timestamp>,
+    /// Why it was suspended.
+    pub suspend_reason: Option<String>,
+    /// What it may have.
+    pub quota: Quota,
+    /// Defaults of its new sandboxes.
+    pub settings: WorkspaceSettings,
+}
+
+impl WorkspaceRecord {
+    /// A new one.
+    pub fn new(id: WorkspaceId, created_at: Timestamp) -> Self {
+        Self {
+            id,
+            state: WorkspaceState::Active,
+            created_at,
+            suspended_at: None,
+            suspend_reason: None,
+            quota: Quota::default(),
+            settings: WorkspaceSettings::default(),
+        }
+    }
+}
+
+/// A change of whether a workspace may be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WorkspaceMove {
+    /// Stop it, for that reason.
+    Suspend(Option<String>),
+    /// Let it go on. Lifetimes that stood still are prolonged by the time of the suspension.
+    Resume,
+    /// Begin to delete it: its keys are gone.
+    Delete,
+    /// Everything in it is deleted.
+    Deleted,
+}
+
+/// Workspaces.
 #[async_trait]
 pub trait WorkspaceStore: Send + Sync {
+    /// Adds a workspace. Refuses a name that one has or had.
+    async fn insert_workspace(&self, record: &WorkspaceRecord) -> Result<()>;
+    /// One workspace, unless it was deleted.
+    async fn workspace(&self, id: &WorkspaceId) -> Result<WorkspaceRecord>;
+    /// All workspaces but the deleted ones, oldest first.
+    async fn workspaces(&self) -> Result<Vec<WorkspaceRecord>>;
+    /// Those that may not be used: suspended or being deleted.
+    async fn closed_workspaces(&self) -> Result<Vec<WorkspaceRecord>>;
+    /// Changes whether a workspace may be used. A move to where it is changes nothing; one that is
+    /// being deleted is neither suspended nor resumed.
+    async fn move_workspace(
+        &self,
+        id: &WorkspaceId,
+        movement: &WorkspaceMove,
+        at: Timestamp,
+    ) -> Result<WorkspaceRecord>;
     /// The settings of a workspace; the platform's own where nobody set anything.
     async fn workspace_settings(&self, workspace: &WorkspaceId) -> Result<WorkspaceSettings>;
     /// Changes what the patch names, and answers all of them.

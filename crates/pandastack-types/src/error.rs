@@ -48,10 +48,14 @@ error_codes! {
     ///
     /// Next step: check `PANDASTACK_API_KEY` or `~/.config/pandastack/config.json`.
     Unauthorized = 401,
-    /// The API key does not have the required scope.
+    /// The API key does not have the required role.
     ///
-    /// Next step: use a key with the scope that the message names.
+    /// Next step: use a key with the role that the message names.
     Forbidden = 403,
+    /// The operator suspended the workspace of the API key. Nothing in it is lost.
+    ///
+    /// Next step: ask the operator of this installation; see [Workspaces](../how-to/manage-workspaces.md).
+    WorkspaceSuspended = 403,
     /// The sandbox, app, database or other resource does not exist.
     ///
     /// Next step: check the id or name.

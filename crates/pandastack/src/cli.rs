@@ -73,7 +73,7 @@ pub enum Command {
     /// Show or change workspace quotas
     #[command(subcommand)]
     Quota(quota::Command),
-    /// Show or change defaults for new sandboxes
+    /// Manage workspaces and defaults for new sandboxes
     #[command(subcommand)]
     Workspace(workspace::Command),
     /// Show hosts

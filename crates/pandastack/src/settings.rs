@@ -10,7 +10,7 @@ use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use pandastack_control::DatabaseUrl;
+use pandastack_control::{DatabaseUrl, Tenancy, TenancyMode};
 use pandastack_types::domains::Domains;
 use pandastack_types::limits::REQUESTS_PER_SECOND_DEFAULT;
 use pandastack_types::network::Cidr;
@@ -80,6 +80,13 @@ pub struct ControlArgs {
     /// Log requests to sandbox ports to this file
     #[arg(long, env = "PANDASTACK_ACCESS_LOG", value_name = "FILE")]
     pub access_log: Option<PathBuf>,
+    /// How many tenants the installation is for: `single`, `shared`, or `auto`: shared once it has
+    /// two workspaces [default: auto]
+    #[arg(long, env = "PANDASTACK_TENANCY", value_name = "MODE")]
+    pub tenancy: Option<TenancyMode>,
+    /// Allow emulated machines, which do not keep tenants apart, in a shared installation
+    #[arg(long, env = "PANDASTACK_ALLOW_EMULATED_MACHINES_BETWEEN_TENANTS")]
+    pub allow_emulated_machines_between_tenants: bool,
     /// Allow schedules to call loopback and private addresses
     #[arg(long, env = "PANDASTACK_SCHEDULES_PRIVATE_TARGETS")]
     pub schedules_private_targets: bool,
@@ -255,6 +262,8 @@ struct ControlSection {
     database_url: Option<DatabaseUrl>,
     requests_per_second: Option<u32>,
     schedules_private_targets: bool,
+    tenancy: Option<TenancyMode>,
+    allow_emulated_machines_between_tenants: bool,
     postgres_listen: Option<SocketAddr>,
     postgres_domain: Option<String>,
     backups: Option<Backups>,
@@ -298,6 +307,8 @@ pub struct Settings {
     pub database_url: Option<DatabaseUrl>,
     /// Requests per second for each workspace; `None` for no limit.
     pub requests_per_second: Option<NonZeroU32>,
+    /// How many tenants share the installation, and what that forbids.
+    pub tenancy: Tenancy,
     /// Whether schedules may call loopback and private addresses.
     pub schedules_private_targets: bool,
     /// Address for PostgreSQL clients; `None` for the first free port from 5432 on.
@@ -383,6 +394,11 @@ impl Settings {
                     .or(file.control.requests_per_second)
                     .unwrap_or(REQUESTS_PER_SECOND_DEFAULT),
             ),
+            tenancy: Tenancy {
+                mode: control.tenancy.or(file.control.tenancy).unwrap_or_default(),
+                allow_emulated: control.allow_emulated_machines_between_tenants
+                    || file.control.allow_emulated_machines_between_tenants,
+            },
             schedules_private_targets: control.schedules_private_targets
                 || file.control.schedules_private_targets,
             postgres_listen: control.postgres_listen.or(file.control.postgres_listen),

@@ -274,6 +274,31 @@ def test_ports_and_previews(server, make_client, sandbox):
     assert elsewhere.sandboxes.get("s1").preview_url(80, scheme="https") == "https://80-s1.previews.example"
 
 
+def test_workspaces_and_their_keys(server, client):
+    shop = {"id": "shop", "state": "active", "quota": {"cpu": 4}, "used": {"cpu": 0}}
+    server.on("POST", "/v1/workspaces", 201, shop)
+    server.on("GET", "/v1/workspaces", 200, {"items": [shop]})
+    server.on("POST", "/v1/workspaces/shop/suspend", 200, {**shop, "state": "suspended"})
+    server.on("POST", "/v1/workspaces/shop/resume", 200, shop)
+    server.on("PUT", "/v1/workspaces/shop/quota", 200, {"quota": {"cpu": 8}})
+    server.on("DELETE", "/v1/workspaces/shop", 204)
+    server.on("POST", "/v1/workspaces/shop/tokens", 201, {"token": "pds_s", "prefix": "pds_a", "role": "owner"})
+    server.on("POST", "/v1/me/tokens/pds_a/rotate", 201, {"token": "pds_t", "prefix": "pds_b", "replaces": "pds_a"})
+    assert client.workspaces.create("shop", cpu=4)["quota"] == {"cpu": 4}
+    assert server.last.json == {"id": "shop", "quota": {"cpu": 4}}
+    assert client.workspaces.list()[0]["id"] == "shop"
+    assert client.workspaces.suspend("shop", "unpaid")["state"] == "suspended"
+    assert server.last.json == {"reason": "unpaid"}
+    assert client.workspaces.resume("shop")["state"] == "active"
+    assert client.workspaces.set_quota("shop", cpu=8)["quota"] == {"cpu": 8}
+    made = client.tokens.create("ci", role="owner", allow_from=["10.0.0.0/8"], workspace="shop")
+    assert (made.role, made.token) == ("owner", "pds_s")
+    assert server.last.json == {"label": "ci", "role": "owner", "allow_from": ["10.0.0.0/8"]}
+    assert client.tokens.rotate("pds_a", overlap_seconds=0).replaces == "pds_a"
+    assert server.last.json == {"overlap_seconds": 0}
+    client.workspaces.delete("shop")
+
+
 def test_templates_tokens_me(server, client):
     server.on("GET", "/v1/templates", 200, [{"name": "base", "cpu": 1, "tools": ["git"]}])
     server.on("GET", "/v1/me/tokens", 200, [{"prefix": "pds_abcd", "label": "ci"}])

@@ -26,7 +26,14 @@ import { AppsAPI } from "./apps.js";
 import { ConsoleAPI } from "./console.js";
 import { serverEvents } from "./exec-stream.js";
 import { DatabasesAPI } from "./databases.js";
-import { SnapshotsAPI, TemplatesAPI, TokensAPI } from "./resources.js";
+import {
+  quotaBody,
+  type QuotaLimits,
+  SnapshotsAPI,
+  TemplatesAPI,
+  TokensAPI,
+  WorkspacesAPI,
+} from "./resources.js";
 import { VolumesAPI } from "./volumes.js";
 import { type CreateRetryEvent, parseBudget } from "./retry.js";
 import { environment } from "./runtime.js";
@@ -150,6 +157,8 @@ export class PandaStack {
   readonly tokens: TokensAPI;
   /** Sessions of the web console. */
   readonly console: ConsoleAPI;
+  /** Workspaces, for operators. */
+  readonly workspaces: WorkspacesAPI;
   /** Schedules. */
   readonly schedules: SchedulesAPI;
   /** Host suffix of previews, when it is not the API's own. */
@@ -182,6 +191,7 @@ export class PandaStack {
     this.databases = new DatabasesAPI(this.#transport);
     this.tokens = new TokensAPI(this.#transport);
     this.console = new ConsoleAPI(this.#transport);
+    this.workspaces = new WorkspacesAPI(this.#transport);
     this.schedules = new SchedulesAPI(this.#transport);
   }
 
@@ -206,7 +216,7 @@ export class PandaStack {
     return (await this.#transport.send(get("/usage", query))).record() as Usage;
   }
 
-  /** List calls that could change something, newest first. Requires an admin key. */
+  /** Calls that could change something, newest first. Needs an owner's key. */
   async audit(options: { sandboxId?: string; before?: number; limit?: number } = {}): Promise<AuditEntry[]> {
     const { sandboxId, before, limit } = options;
     const query = given({ sandbox_id: sandboxId, before: before?.toString(), limit: limit?.toString() });
@@ -244,11 +254,9 @@ export class PandaStack {
     return (await this.#transport.send(get("/me/quota"))).record();
   }
 
-  /** Set workspace quotas. A quota that is left out returns to the platform's limit. Requires an admin key. */
+  /** Set what the workspace may have; what is left out has the platform's own limit. Needs an operator's key. */
   async setQuota(limits: QuotaLimits): Promise<JsonObject> {
-    const { sandboxes, cpu, memoryMb, snapshotMb, requestsPerSecond } = limits;
-    const body = { sandboxes, cpu, memory_mb: memoryMb, snapshot_mb: snapshotMb, requests_per_second: requestsPerSecond };
-    return (await this.#transport.send({ ...post("/me/quota", given(body)), method: "PUT" })).record();
+    return (await this.#transport.send({ ...post("/me/quota", quotaBody(limits)), method: "PUT" })).record();
   }
 
   /** Get the workspace's `id` and its defaults for new sandboxes: `default_visibility`. */
@@ -256,7 +264,7 @@ export class PandaStack {
     return (await this.#transport.send(get("/me/workspace"))).record();
   }
 
-  /** Set the defaults for new sandboxes. Requires an admin key. */
+  /** Set what new sandboxes get unless their create says otherwise. Needs an owner's key. */
   async setWorkspace(settings: { defaultVisibility?: Visibility }): Promise<JsonObject> {
     const body = given({ default_visibility: settings.defaultVisibility });
     return (await this.#transport.send({ ...post("/me/workspace", body), method: "PATCH" })).record();
@@ -270,15 +278,6 @@ export class PandaStack {
     const call = { ...create("/run", body, msMax), isCommand: true, signal: options.signal };
     return withCamelCase(parseExecResult((await this.#transport.send(call)).record()));
   }
-}
-
-/** Workspace quotas. */
-export interface QuotaLimits {
-  sandboxes?: number;
-  cpu?: number;
-  memoryMb?: number;
-  snapshotMb?: number;
-  requestsPerSecond?: number;
 }
 
 /** `client.sandboxes`. */

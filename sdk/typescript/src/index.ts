@@ -17,7 +17,6 @@ export type {
   AttachVolume,
   PandaStackOptions,
   PandaStackOptions as ClientConfig,
-  QuotaLimits,
   RunOptions,
   SandboxCreateOptions,
 } from "./client.js";
@@ -78,6 +77,7 @@ export type {
   TokenInfo,
   Usage,
   WireRecord,
+  WorkspaceInfo,
   WriteResult,
   Visibility,
 } from "./models.js";
@@ -105,7 +105,8 @@ export {
   type DatabaseRows,
   type DatabaseStats,
 } from "./databases.js";
-export { type BuildTemplateOptions, SnapshotsAPI, TemplatesAPI, TokensAPI } from "./resources.js";
+export { SnapshotsAPI, TemplatesAPI, TokensAPI, WorkspacesAPI } from "./resources.js";
+export type { BuildTemplateOptions, CreateTokenOptions, QuotaLimits } from "./resources.js";
 export { VolumesAPI } from "./volumes.js";
 export type { CreateRetryEvent } from "./retry.js";
 export { Sandbox } from "./sandbox.js";

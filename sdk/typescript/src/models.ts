@@ -341,15 +341,37 @@ export type TemplateBuild = WireRecord<{
 interface TokenFields {
   prefix: string;
   label?: string;
-  /** `read`, `sandboxes` or `admin`. */
+  /** `viewer`, `developer` or `owner`. */
+  role?: string;
+  /** The earlier name of `role`: `read`, `sandboxes` or `admin`. */
   scope?: string;
+  /** Whether it may also manage the installation. */
+  operator?: boolean;
   created_at?: string;
   expires_at?: string;
+  last_used_at?: string;
+  /** Networks it may be used from; everywhere when absent. */
+  allow_from?: string[];
 }
 /** An API key, without its secret. */
 export type TokenInfo = WireRecord<TokenFields>;
-/** A new API key. `token` is not shown again. */
-export type CreatedToken = WireRecord<TokenFields & { token: string }>;
+/** A key just made; `token` is never shown again. */
+export type CreatedToken = WireRecord<TokenFields & { token: string; replaces?: string; replaced_until?: string }>;
+
+/** A workspace, as operators see it. */
+export type WorkspaceInfo = WireRecord<{
+  id: string;
+  /** `active`, `suspended` or `deleting`. */
+  state: string;
+  created_at?: string;
+  suspended_at?: string;
+  suspend_reason?: string;
+  /** What it may have; what is absent has the platform's own limit. */
+  quota: Record<string, number>;
+  /** What it has. */
+  used: Record<string, number>;
+  default_visibility?: string;
+}>;
 
 /** The workspace and scopes of an API key. */
 export type MeInfo = JsonObject;

@@ -1,4 +1,4 @@
-/** Snapshots, templates and API keys. */
+/** Snapshots, templates, API keys and workspaces. */
 
 import { RequestTimeout, TemplateBuildError } from "./errors.js";
 import { serverEvents } from "./exec-stream.js";
@@ -11,11 +11,23 @@ import {
   type TemplateBuild,
   type TemplateInfo,
   type TokenInfo,
+  type Visibility,
   withCamelCase,
+  type WorkspaceInfo,
 } from "./models.js";
 import { importBuiltin } from "./runtime.js";
 import type { Transport } from "./transport.js";
-import { type Call, del, get, given, post, segment, STREAM_IDLE_MS_MAX, UPLOAD_MS_MAX } from "./wire.js";
+import {
+  type Call,
+  del,
+  get,
+  given,
+  MACHINE_MS_MAX,
+  post,
+  segment,
+  STREAM_IDLE_MS_MAX,
+  UPLOAD_MS_MAX,
+} from "./wire.js";
 
 /** `client.snapshots`. They are taken by `sandbox.snapshot()`. */
 export class SnapshotsAPI {
@@ -197,7 +209,24 @@ export class TemplatesAPI {
   }
 }
 
-/** `client.tokens`. */
+/** Settings of a new key. */
+export interface CreateTokenOptions {
+  /** What it may do in its workspace; `developer` when absent. */
+  role?: "viewer" | "developer" | "owner";
+  /** The earlier name of `role`. */
+  scope?: "read" | "sandboxes" | "admin";
+  /** Whether it may also manage the installation; needs an operator's key. */
+  operator?: boolean;
+  expiresInDays?: number;
+  /** When it stops working, in RFC 3339. */
+  expiresAt?: string;
+  /** Networks it may be used from, such as `10.1.0.0/16`; everywhere when absent. */
+  allowFrom?: string[];
+  /** Another workspace than the key's own; needs an operator's key. */
+  workspace?: string;
+}
+
+/** `client.tokens`. With `workspace`, an operator's key manages the keys of another workspace. */
 export class TokensAPI {
   readonly #transport: Transport;
 
@@ -206,30 +235,143 @@ export class TokensAPI {
     this.#transport = transport;
   }
 
-  /** List API keys, without their secrets. */
-  async list(): Promise<TokenInfo[]> {
-    const records = (await this.#transport.send(get("/me/tokens"))).records("tokens");
+  /** API keys, without their secret part. */
+  async list(options: { workspace?: string } = {}): Promise<TokenInfo[]> {
+    const records = (await this.#transport.send(get(tokensOf(options.workspace)))).records("tokens");
     return records.map((record) => withCamelCase({ ...record, prefix: String(record.prefix ?? "") }));
   }
 
-  /** Create an API key. `token` of the result is not shown again. Its scope is `sandboxes` unless told otherwise. */
-  async create(
-    label?: string,
-    options: { expiresInDays?: number; scope?: "read" | "sandboxes" | "admin" } = {},
-  ): Promise<CreatedToken> {
-    const body = {
-      ...(label === undefined ? {} : { label }),
-      ...(options.expiresInDays === undefined ? {} : { expires_in_days: options.expiresInDays }),
-      ...(options.scope === undefined ? {} : { scope: options.scope }),
-    };
-    const record = (await this.#transport.send(post("/me/tokens", body))).record();
-    return withCamelCase({ ...record, prefix: String(record.prefix ?? ""), token: needText(record, "token", "a key") });
+  /** A new key; `token` of the result is shown this once. Its role is `developer` unless told otherwise. */
+  async create(label?: string, options: CreateTokenOptions = {}): Promise<CreatedToken> {
+    const { role, scope, operator, expiresInDays, expiresAt, allowFrom, workspace } = options;
+    const body = given({
+      label,
+      role,
+      scope,
+      operator,
+      expires_in_days: expiresInDays,
+      expires_at: expiresAt,
+      allow_from: allowFrom,
+    });
+    return createdToken((await this.#transport.send(post(tokensOf(workspace), body))).record());
   }
 
-  /** Revoke a key, named by its public prefix. */
-  async revoke(prefix: string): Promise<void> {
-    await this.#transport.send(del(`/me/tokens/${segment(prefix, "token prefix")}`));
+  /** Replace the secret of a key. The old one keeps working for `overlapSeconds`, a day by default. */
+  async rotate(
+    prefix: string,
+    options: { overlapSeconds?: number; workspace?: string } = {},
+  ): Promise<CreatedToken> {
+    const path = `${tokensOf(options.workspace)}/${segment(prefix, "token prefix")}/rotate`;
+    const body = given({ overlap_seconds: options.overlapSeconds });
+    return createdToken((await this.#transport.send(post(path, body))).record());
   }
+
+  /** End a key, named by its public prefix. */
+  async revoke(prefix: string, options: { workspace?: string } = {}): Promise<void> {
+    await this.#transport.send(del(`${tokensOf(options.workspace)}/${segment(prefix, "token prefix")}`));
+  }
+}
+
+/** What a workspace may have. */
+export interface QuotaLimits {
+  sandboxes?: number;
+  cpu?: number;
+  memoryMb?: number;
+  snapshotMb?: number;
+  requestsPerSecond?: number;
+}
+
+/** @internal */
+export function quotaBody(limits: QuotaLimits): JsonObject {
+  const { sandboxes, cpu, memoryMb, snapshotMb, requestsPerSecond } = limits;
+  return given({
+    sandboxes,
+    cpu,
+    memory_mb: memoryMb,
+    snapshot_mb: snapshotMb,
+    requests_per_second: requestsPerSecond,
+  }) as JsonObject;
+}
+
+/** `client.workspaces`. Every call needs an operator's key. */
+export class WorkspacesAPI {
+  readonly #transport: Transport;
+
+  /** @internal */
+  constructor(transport: Transport) {
+    this.#transport = transport;
+  }
+
+  /** A new workspace without keys; see `client.tokens.create(label, { workspace })`. */
+  async create(
+    name: string,
+    options: { quota?: QuotaLimits; defaultVisibility?: Visibility } = {},
+  ): Promise<WorkspaceInfo> {
+    const quota = options.quota === undefined ? undefined : quotaBody(options.quota);
+    return this.#workspace(post("/workspaces", given({ id: name, quota, default_visibility: options.defaultVisibility })));
+  }
+
+  /** All workspaces, oldest first. */
+  async list(): Promise<WorkspaceInfo[]> {
+    return (await this.#transport.send(get("/workspaces"))).records("workspaces").map(workspaceInfo);
+  }
+
+  /** One workspace. */
+  async get(name: string): Promise<WorkspaceInfo> {
+    return this.#workspace(get(workspacePath(name)));
+  }
+
+  /** Put all its machines to sleep and refuse its keys. Nothing is lost. */
+  async suspend(name: string, reason?: string): Promise<WorkspaceInfo> {
+    return this.#workspace(post(workspacePath(name, "/suspend"), given({ reason }), MACHINE_MS_MAX));
+  }
+
+  /** Let a suspended workspace go on where it was. */
+  async resume(name: string): Promise<WorkspaceInfo> {
+    return this.#workspace(post(workspacePath(name, "/resume"), {}));
+  }
+
+  /** Delete a workspace with everything in it, including backups. */
+  async delete(name: string): Promise<void> {
+    await this.#transport.send(del(workspacePath(name)));
+  }
+
+  /** What a workspace may have (`quota`) and has (`used`). */
+  async quota(name: string): Promise<JsonObject> {
+    return (await this.#transport.send(get(workspacePath(name, "/quota")))).record();
+  }
+
+  /** Set what a workspace may have; what is left out has the platform's own limit. */
+  async setQuota(name: string, limits: QuotaLimits): Promise<JsonObject> {
+    const call = { ...post(workspacePath(name, "/quota"), quotaBody(limits)), method: "PUT" };
+    return (await this.#transport.send(call)).record();
+  }
+
+  async #workspace(call: Call): Promise<WorkspaceInfo> {
+    return workspaceInfo((await this.#transport.send(call)).record());
+  }
+}
+
+function workspacePath(name: string, rest = ""): string {
+  return `/workspaces/${segment(name, "workspace")}${rest}`;
+}
+
+function tokensOf(workspace?: string): string {
+  return workspace === undefined ? "/me/tokens" : workspacePath(workspace, "/tokens");
+}
+
+function createdToken(record: JsonObject): CreatedToken {
+  return withCamelCase({ ...record, prefix: String(record.prefix ?? ""), token: needText(record, "token", "a key") });
+}
+
+function workspaceInfo(record: JsonObject): WorkspaceInfo {
+  return withCamelCase({
+    ...record,
+    id: needText(record, "id", "a workspace"),
+    state: String(record.state ?? ""),
+    quota: (record.quota ?? {}) as Record<string, number>,
+    used: (record.used ?? {}) as Record<string, number>,
+  });
 }
 
 function snapshotOf(record: JsonObject): SnapshotInfo {

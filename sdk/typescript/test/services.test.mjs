@@ -78,6 +78,32 @@ test("apps, databases, schedules, templates, the account", async (t) => {
   assert.deepEqual(server.last.query, { sandbox_id: "s1", limit: "5" });
 });
 
+test("workspaces and their keys", async (t) => {
+  const { server, client } = await setup(t);
+  const shop = { id: "shop", state: "active", quota: { cpu: 4 }, used: { cpu: 0 }, suspend_reason: "x" };
+  server.on("POST", "/v1/workspaces", 201, shop);
+  server.on("GET", "/v1/workspaces", 200, { items: [shop] });
+  server.on("POST", "/v1/workspaces/shop/suspend", 200, { ...shop, state: "suspended" });
+  server.on("POST", "/v1/workspaces/shop/resume", 200, shop);
+  server.on("PUT", "/v1/workspaces/shop/quota", 200, { quota: { cpu: 8 } });
+  server.on("DELETE", "/v1/workspaces/shop", 204);
+  server.on("POST", "/v1/workspaces/shop/tokens", 201, { token: "pds_s", prefix: "pds_a", role: "owner" });
+  server.on("POST", "/v1/me/tokens/pds_a/rotate", 201, { token: "pds_t", prefix: "pds_b", replaces: "pds_a" });
+  assert.equal((await client.workspaces.create("shop", { quota: { cpu: 4 } })).suspendReason, "x");
+  assert.deepEqual(server.last.json, { id: "shop", quota: { cpu: 4 } });
+  assert.equal((await client.workspaces.list())[0].id, "shop");
+  assert.equal((await client.workspaces.suspend("shop", "unpaid")).state, "suspended");
+  assert.deepEqual(server.last.json, { reason: "unpaid" });
+  assert.equal((await client.workspaces.resume("shop")).state, "active");
+  assert.equal((await client.workspaces.setQuota("shop", { cpu: 8 })).quota.cpu, 8);
+  const made = await client.tokens.create("ci", { role: "owner", allowFrom: ["10.0.0.0/8"], workspace: "shop" });
+  assert.deepEqual([made.role, made.token], ["owner", "pds_s"]);
+  assert.deepEqual(server.last.json, { label: "ci", role: "owner", allow_from: ["10.0.0.0/8"] });
+  assert.equal((await client.tokens.rotate("pds_a", { overlapSeconds: 0 })).replaces, "pds_a");
+  assert.deepEqual(server.last.json, { overlap_seconds: 0 });
+  await client.workspaces.delete("shop");
+});
+
 test("apps.deploy packs a directory without what builds make anew", async (t) => {
   const { server, client } = await setup(t);
   const dir = await mkdtemp(join(tmpdir(), "pandastack-apps-"));

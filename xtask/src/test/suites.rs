@@ -161,7 +161,8 @@ impl Session {
     fn start_scratch(templates: &[&str]) -> Result<Scratch> {
         build_tests()?;
         host::install_for_product()?;
-        let scratch = Scratch::start()?;
+        // Tests make tenants, also on hosts without KVM.
+        let scratch = Scratch::start(&["--allow-emulated-machines-between-tenants"])?;
         for name in templates {
             scratch.platform()?.build_template(name)?;
         }

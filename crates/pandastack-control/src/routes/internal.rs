@@ -22,6 +22,7 @@ use pandastack_types::link::{Direction, LINK_HEADER};
 use pandastack_types::{Error, ErrorCode, HostId, Result, SandboxId, SandboxState};
 use tokio::sync::broadcast::error::RecvError;
 
+use crate::preview_routes::suspended;
 use crate::services::Services;
 
 /// Largest report: thousands of sandboxes at about a kilobyte each.
@@ -50,7 +51,9 @@ pub(crate) async fn route(
         return Err(Error::not_found("sandbox", id.as_str()).into());
     }
     let agent_address = sandboxes.hosts.address(&record.host)?;
+    let closed = sandboxes.why_closed(&record.workspace).await?.map(|_| suspended(&id));
     Ok(Json(EdgeRoute {
+        closed,
         agent_address,
         host: record.host,
         incarnation: record.incarnation,

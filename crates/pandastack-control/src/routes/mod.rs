@@ -20,6 +20,7 @@ pub(crate) mod sockets;
 pub(crate) mod tokens;
 pub(crate) mod volumes;
 pub(crate) mod workspace;
+pub(crate) mod workspaces;
 
 use std::sync::Arc;
 
@@ -32,6 +33,7 @@ use pandastack_rest::ApiError;
 use pandastack_rest::request_id::with_request_id;
 use pandastack_types::{Error, ErrorCode};
 
+use crate::access::keep_sealed;
 use crate::audit::audited;
 use crate::auth::authenticate;
 use crate::console;
@@ -46,6 +48,7 @@ pub(crate) fn public(services: Arc<Services>) -> Router {
     let v1 = once_only(&services)
         .layer(from_fn_with_state(services.member(), once))
         .merge(repeatable(&services))
+        .layer(from_fn_with_state(Arc::clone(&services.sandboxes), keep_sealed))
         .layer(from_fn_with_state(Arc::clone(&services.audit), audited))
         .layer(from_fn_with_state(Arc::clone(&services.keys), authenticate));
     let router = Router::new()
@@ -180,6 +183,15 @@ fn repeatable(services: &Arc<Services>) -> Router<ServerState> {
         .route("/me/workspace", get(workspace::get).merge(patch(workspace::change)))
         .route("/me/tokens", get(tokens::list).merge(post(tokens::create)))
         .route("/me/tokens/{prefix}", delete(tokens::delete))
+        .route("/me/tokens/{prefix}/rotate", post(tokens::rotate))
+        .route("/workspaces", get(workspaces::list).merge(post(workspaces::create)))
+        .route("/workspaces/{id}", get(workspaces::get).merge(delete(workspaces::delete)))
+        .route("/workspaces/{id}/suspend", post(workspaces::suspend))
+        .route("/workspaces/{id}/resume", post(workspaces::resume))
+        .route("/workspaces/{id}/quota", get(workspaces::quota).merge(put(workspaces::set_quota)))
+        .route("/workspaces/{id}/tokens", get(workspaces::list_tokens).merge(post(workspaces::create_token)))
+        .route("/workspaces/{id}/tokens/{prefix}", delete(workspaces::delete_token))
+        .route("/workspaces/{id}/tokens/{prefix}/rotate", post(workspaces::rotate_token))
         .merge(console::routes::routes())
         .route("/events", get(console::events::events))
         .route("/hosts", get(hosts::list))

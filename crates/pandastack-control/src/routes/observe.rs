@@ -81,7 +81,7 @@ pub(crate) struct AuditArgs {
     sandbox_id: Option<String>,
 }
 
-/// List calls that could change something in this workspace, newest first. Requires an admin key.
+/// List calls that could change something in this workspace, newest first. Requires an owner key.
 #[utoipa::path(get, path = "/v1/audit", tag = "account",
     params(("before" = Option<i64>, Query, description = "Only entries older than this id"),
         ("limit" = Option<u32>, Query), ("sandbox_id" = Option<String>, Query)),

@@ -18,7 +18,7 @@ use pandastack_store::clock::now;
 use pandastack_store::record::after_seconds;
 use pandastack_store::{Amendment, SandboxRecord};
 use pandastack_types::agent_api::endpoints::ListPorts;
-use pandastack_types::api::{PortList, Preview, Scope, SetPreview, SignPreview, SignedPreview};
+use pandastack_types::api::{PortList, Preview, Role, SetPreview, SignPreview, SignedPreview};
 use pandastack_types::grant::TUNNEL_UPGRADE;
 use pandastack_types::preview::{PARAMETER, PreviewKey, Visibility};
 use pandastack_types::{Error, ErrorBody, SandboxId};
@@ -38,7 +38,7 @@ fn key(sandboxes: &Sandboxes, record: &SandboxRecord) -> PreviewKey {
 /// The token only for those who may change it: it opens the sandbox.
 fn shown(sandboxes: &Sandboxes, caller: &Caller, record: &SandboxRecord) -> Json<Preview> {
     let visibility = record.spec.visibility;
-    let private = visibility == Visibility::Private && caller.scope > Scope::Read;
+    let private = visibility == Visibility::Private && caller.role > Role::Viewer;
     Json(Preview { visibility, token: private.then(|| key(sandboxes, record).token().to_owned()) })
 }
 

@@ -1,43 +1,58 @@
-//! What the caller's workspace may have, and has.
+//! What a workspace may have, and has.
 
 use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
 use pandastack_rest::{ApiResult, Caller, JsonBody};
-use pandastack_sandboxes::Sandboxes;
 use pandastack_types::api::{Quota, QuotaReport};
-use pandastack_types::{Error, ErrorBody};
+use pandastack_types::{Error, ErrorBody, Result, WorkspaceId};
 
-use crate::auth::Keys;
+use crate::services::Services;
 
 /// Get workspace quotas and current use.
 #[utoipa::path(get, path = "/v1/me/quota", tag = "keys", responses((status = 200, body = QuotaReport)))]
 pub(crate) async fn get(
-    State(sandboxes): State<Arc<Sandboxes>>,
+    State(services): State<Arc<Services>>,
     caller: Caller,
 ) -> ApiResult<Json<QuotaReport>> {
-    let quota = sandboxes.store.quota(&caller.workspace).await?;
-    let used = sandboxes.store.quota_use(&caller.workspace).await?;
-    Ok(Json(QuotaReport { workspace: caller.workspace, quota, used }))
+    Ok(Json(report(&services, caller.workspace).await?))
 }
 
-/// Set workspace quotas. A quota that is left out returns to the platform's limit. Requires an admin key.
+/// Set workspace quotas. A quota that is left out returns to the platform's limit. Requires an operator key.
 #[utoipa::path(put, path = "/v1/me/quota", tag = "keys", request_body = Quota, responses(
-    (status = 200, body = QuotaReport), (status = 400, body = ErrorBody)))]
+    (status = 200, body = QuotaReport), (status = 400, body = ErrorBody), (status = 403, body = ErrorBody)))]
 pub(crate) async fn set(
-    State(sandboxes): State<Arc<Sandboxes>>,
-    State(keys): State<Arc<Keys>>,
+    State(services): State<Arc<Services>>,
     caller: Caller,
     JsonBody(quota): JsonBody<Quota>,
 ) -> ApiResult<Json<QuotaReport>> {
-    if quota.requests_per_second == Some(0) {
-        return Err(Error::bad_request(
+    Ok(Json(replace(&services, caller.workspace, &quota).await?))
+}
+
+pub(super) async fn report(services: &Services, workspace: WorkspaceId) -> Result<QuotaReport> {
+    let quota = services.sandboxes.store.quota(&workspace).await?;
+    let used = services.sandboxes.store.quota_use(&workspace).await?;
+    Ok(QuotaReport { workspace, quota, used })
+}
+
+pub(super) async fn replace(
+    services: &Services,
+    workspace: WorkspaceId,
+    quota: &Quota,
+) -> Result<QuotaReport> {
+    check(quota)?;
+    services.sandboxes.store.set_quota(&workspace, quota).await?;
+    services.keys.rates.learn(&workspace, quota.requests_per_second);
+    report(services, workspace).await
+}
+
+/// Refuses a quota that nobody could work with.
+pub(super) fn check(quota: &Quota) -> Result<()> {
+    match quota.requests_per_second {
+        Some(0) => Err(Error::bad_request(
             "`requests_per_second` must be at least 1; 0 would block every request, also to change it back",
-        )
-        .into());
+        )),
+        _ => Ok(()),
     }
-    sandboxes.store.set_quota(&caller.workspace, &quota).await?;
-    keys.rates.learn(&caller.workspace, quota.requests_per_second);
-    get(State(sandboxes), caller).await
 }

@@ -19,7 +19,7 @@ pub(crate) async fn get(
     Ok(Json(Workspace { id: caller.workspace, settings }))
 }
 
-/// Update the defaults for new sandboxes. Existing sandboxes do not change. Requires an admin key.
+/// Update the defaults for new sandboxes. Existing sandboxes do not change. Requires an owner key.
 #[utoipa::path(patch, path = "/v1/me/workspace", tag = "keys", request_body = PatchWorkspace, responses(
     (status = 200, body = Workspace), (status = 400, body = ErrorBody), (status = 403, body = ErrorBody)))]
 pub(crate) async fn change(

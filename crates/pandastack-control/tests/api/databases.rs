@@ -120,8 +120,13 @@ async fn a_crash_in_the_middle_of_a_failover() {
 #[tokio::test]
 async fn nobody_gets_into_machines_that_have_the_data_of_a_database() {
     let world = World::start().await;
-    let _agent = world.agent("host-a", 8192).await;
+    let agent = world.agent("host-a", 8192).await;
     let machine = world.create().await;
+    let copy = world.post(&format!("/v1/sandboxes/{machine}/snapshots"), json!({})).await.expect(201);
+    // Wanted before an upgrade closed that way.
+    let wanted = "UPDATE sandboxes SET spec = json_set(spec, '$.checkpoints', \
+         json_object('every_seconds', 0, 'keep_last', 1)) WHERE id = $1";
+    world.execute(wanted, &[&machine]).await;
     for owner in ["database:db-1", "drill:db-1"] {
         world.execute("UPDATE sandboxes SET owner = $1 WHERE id = $2", &[owner, &machine]).await;
         for (way, body) in [
@@ -130,11 +135,20 @@ async fn nobody_gets_into_machines_that_have_the_data_of_a_database() {
             ("snapshots", json!({})),
             ("processes", json!({"cmd": "id"})),
             ("promote", json!({})),
+            ("preview/revoke", json!({})),
+            ("preview-token", json!({"port": 5432})),
+            ("fs/sign", json!({"path": "/etc/passwd"})),
+            ("keep-awake", json!({"seconds": 1})),
         ] {
             let said = world.post(&format!("/v1/sandboxes/{machine}/{way}"), body).await;
             said.refused(409, "conflict");
         }
         world.get(&format!("/v1/sandboxes/{machine}/fs?path=/etc/passwd")).await.refused(409, "conflict");
+        world.get(&format!("/v1/sandboxes/{machine}/preview")).await.refused(409, "conflict");
+        let checkpoints = json!({"checkpoints": {"every_seconds": 10, "keep_last": 1}});
+        let patch = world.request(Method::PATCH, &format!("/v1/sandboxes/{machine}/lifecycle"));
+        world.send(patch.json(&checkpoints)).await.refused(409, "conflict");
+        world.get(&format!("/v1/sandboxes/{machine}")).await.expect(200);
         for (way, body) in [("network", json!({})), ("preview", json!({"visibility": "unlisted"}))] {
             let put = world.request(Method::PUT, &format!("/v1/sandboxes/{machine}/{way}")).json(&body);
             world.send(put).await.refused(409, "conflict");
@@ -144,5 +158,9 @@ async fn nobody_gets_into_machines_that_have_the_data_of_a_database() {
             .header("connection", "upgrade")
             .header("upgrade", TUNNEL_UPGRADE);
         world.send(tunnel).await.refused(409, "conflict");
+        let copied = world.post("/v1/sandboxes", json!({"from_snapshot": copy["id"]})).await;
+        copied.refused(409, "conflict");
+        agent.report().await;
+        assert_eq!(agent.lock().snapshots.len(), 1, "no checkpoint of it is taken");
     }
 }

@@ -42,6 +42,7 @@ pub struct Inner {
     /// Answers given instead of doing the work, first come first served.
     pub refuse_create: VecDeque<(ErrorCode, &'static str)>,
     pub refuse_snapshot: bool,
+    pub refuse_hibernate: bool,
     /// Creates wait for this.
     pub create_gate: Option<Arc<Notify>>,
     /// How many creates arrived.
@@ -427,6 +428,9 @@ async fn go(
     let now = agent.lock().sandboxes.get(&id).map(|sandbox| sandbox.state);
     match now {
         Some(SandboxState::Failed) => return refuse(ErrorCode::Conflict, "the machine ended"),
+        Some(_) if state == SandboxState::Hibernated && agent.lock().refuse_hibernate => {
+            return refuse(ErrorCode::DiskFull, "no space");
+        }
         Some(_) => agent.set_state(id.as_str(), state),
         None => {}
     }

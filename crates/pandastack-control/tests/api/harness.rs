@@ -176,6 +176,14 @@ impl World {
         sqlx::query_scalar(query).fetch_one(&pool).await.unwrap()
     }
 
+    /// A text from the database.
+    pub async fn text(&self, query: &str) -> String {
+        let path = self.config.control_dir().join("control.db");
+        let options = sqlx::sqlite::SqliteConnectOptions::new().filename(path).read_only(true);
+        let pool = sqlx::SqlitePool::connect_with(options).await.unwrap();
+        sqlx::query_scalar(sqlx::AssertSqlSafe(query.to_owned())).fetch_one(&pool).await.unwrap()
+    }
+
     /// Changes the database of a server that does not run, into what a crash would leave.
     pub async fn execute(&self, statement: &'static str, values: &[&str]) {
         let path = self.config.control_dir().join("control.db");

@@ -53,13 +53,15 @@ async fn the_first_key_survives_restarts_and_is_private() {
 }
 
 #[tokio::test]
-async fn a_key_does_what_its_scope_says_and_no_more() {
+async fn a_key_does_what_its_role_says_and_no_more() {
     let world = World::start().await;
     let _agent = world.agent("host-a", 8192).await;
     let sandbox = world.create().await;
     let key = async |scope: &str| {
         let made = world.post("/v1/me/tokens", json!({"scope": scope})).await.expect(201);
         assert_eq!(made["scope"], scope);
+        let role = if scope == "read" { "viewer" } else { "developer" };
+        assert_eq!((&made["role"], &made["operator"]), (&json!(role), &json!(false)));
         made["token"].as_str().unwrap().to_owned()
     };
     let (reads, uses) = (key("read").await, key("sandboxes").await);
@@ -71,7 +73,7 @@ async fn a_key_does_what_its_scope_says_and_no_more() {
     send(&reads, Method::GET, &path).await.expect(200);
     for (method, tail) in [(Method::POST, "/exec"), (Method::POST, "/pause"), (Method::DELETE, "")] {
         let refused = send(&reads, method, &format!("{path}{tail}")).await.refused(403, "forbidden");
-        assert!(refused["error"].as_str().unwrap().contains("--scope sandboxes"), "{refused}");
+        assert!(refused["error"].as_str().unwrap().contains("--role developer"), "{refused}");
     }
     for path in ["/v1/hosts", "/v1/me/tokens"] {
         send(&uses, Method::GET, path).await.refused(403, "forbidden");
@@ -80,6 +82,7 @@ async fn a_key_does_what_its_scope_says_and_no_more() {
     assert_eq!(send(&uses, Method::GET, "/v1/me").await.expect(200)["token_scope"], "sandboxes");
     send(&uses, Method::DELETE, &path).await.expect(204);
     world.post("/v1/me/tokens", json!({"scope": "everything"})).await.refused(400, "bad_request");
+    world.post("/v1/me/tokens", json!({"role": "operator"})).await.refused(400, "bad_request");
 }
 
 #[tokio::test]
@@ -131,9 +134,9 @@ async fn quotas_hold_and_name_themselves() {
 }
 
 #[tokio::test]
-async fn only_an_admin_key_sets_quotas() {
+async fn only_an_operators_key_sets_quotas() {
     let world = World::start().await;
-    let made = world.post("/v1/me/tokens", json!({"scope": "sandboxes"})).await.expect(201);
+    let made = world.post("/v1/me/tokens", json!({"role": "owner"})).await.expect(201);
     let plain = made["token"].as_str().unwrap();
     let request =
         |method: Method| world.http.request(method, format!("{}/v1/me/quota", world.base)).bearer_auth(plain);

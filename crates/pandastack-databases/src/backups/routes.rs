@@ -9,7 +9,7 @@ use http::StatusCode;
 use pandastack_backup::{BaseBackup, Status, Window};
 use pandastack_rest::{ApiResult, Caller, Id};
 use pandastack_store::databases::DatabaseRecord;
-use pandastack_types::api::{DatabaseBackups, DatabaseBaseBackup, DatabaseDrill, RestorablePeriod, Scope};
+use pandastack_types::api::{DatabaseBackups, DatabaseBaseBackup, DatabaseDrill, RestorablePeriod, Role};
 use pandastack_types::{DatabaseId, ErrorBody, Result};
 
 use super::archives::{BackupStatus, login};
@@ -86,7 +86,7 @@ async fn find_to_change(
     caller: &Caller,
     id: &DatabaseId,
 ) -> Result<DatabaseRecord> {
-    caller.require(Scope::Sandboxes)?;
+    caller.require(Role::Developer)?;
     let record = databases.store.database(Some(&caller.workspace), id).await?;
     databases.backups.config()?;
     Ok(record)

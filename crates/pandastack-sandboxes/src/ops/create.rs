@@ -18,6 +18,8 @@ use crate::Sandboxes;
 use crate::hosts::MemoryReservation;
 use crate::in_flight::OperationKey;
 use crate::machines::WaitPolicy;
+use crate::placement::PlacementRefused;
+use crate::tenancy::is_emulated;
 use crate::volumes::attach::{Derived, TemplateVolumeUse, VolumePlan};
 
 /// Template of a request that names neither one nor a snapshot.
@@ -99,7 +101,7 @@ async fn run(
     };
     let mut plan = match (&request.from_snapshot, version) {
         (_, Some(version)) => plan_from_version(sandboxes, workspace, request, version).await?,
-        (Some(_), None) => plan_from_snapshot(sandboxes, workspace, &request).await?,
+        (Some(_), None) => plan_from_snapshot(sandboxes, workspace, &request, owner.is_none()).await?,
         (None, None) => plan_from_template(sandboxes, workspace, &request, owner.as_ref()).await?,
     };
     plan.record.owner = owner;
@@ -205,7 +207,8 @@ async fn plan_from_template(
     let own_volume = sandboxes.hosts.template_volume(template);
     let VolumePlan { volumes, host, of_template } =
         crate::volumes::attach::resolve(sandboxes, &workspace, wanted, own_volume.as_ref(), owner).await?;
-    let placed = sandboxes.hosts.place(template, request.memory_mb, host.as_ref())?;
+    let hardware = sandboxes.avoids_emulation().await?;
+    let placed = sandboxes.hosts.place(template, request.memory_mb, host.as_ref(), hardware)?;
     let info = &placed.template.template;
     let own = MachineSize { cpu: info.cpu, memory_mb: info.memory_mb };
     let size = MachineSize {
@@ -236,6 +239,7 @@ async fn plan_from_snapshot(
     sandboxes: &Sandboxes,
     workspace: WorkspaceId,
     request: &CreateSandbox,
+    for_user: bool,
 ) -> Result<Plan> {
     let id =
         request.from_snapshot.as_ref().ok_or_else(|| Error::bad_request("`from_snapshot` is missing"))?;
@@ -244,11 +248,17 @@ async fn plan_from_snapshot(
         return Err(Error::bad_request(message));
     }
     let snapshot = super::snapshot::find(sandboxes, &workspace, id).await?;
+    if for_user {
+        super::snapshot::check_unsealed(sandboxes, &snapshot).await?;
+    }
     check_template(sandboxes, request.template.as_deref(), &snapshot)?;
     let client = sandboxes.hosts.client(&snapshot.host)?;
     let template = snapshot.spec.template.clone();
     let mut record = new_record(workspace, snapshot.host.clone(), template, request);
     let (engine, isolation) = sandboxes.hosts.engine(&snapshot.host);
+    if is_emulated(&isolation) && sandboxes.avoids_emulation().await? {
+        return Err(PlacementRefused::Emulated.into());
+    }
     let env = std::mem::take(&mut record.spec.env);
     record.spec = SandboxSpecRecord {
         from_snapshot: Some(id.clone()),

@@ -19,6 +19,8 @@ use super::create::{agent_spec, undo};
 use super::{MAKE_WAIT, delete, on};
 use crate::Sandboxes;
 use crate::in_flight::OperationKey;
+use crate::placement::PlacementRefused;
+use crate::tenancy::is_emulated;
 use crate::volumes::attach::Derived;
 
 /// Labels that a child carries about its fork, and those that make it a candidate.
@@ -90,6 +92,9 @@ async fn run(
     mut children: Vec<SandboxRecord>,
     key: Option<IdempotencyKey>,
 ) -> Result<Forked> {
+    if is_emulated(&parent.spec.isolation) && sandboxes.avoids_emulation().await? {
+        return Err(PlacementRefused::Emulated.into());
+    }
     let mut derived = Derived::default();
     for child in &mut children {
         derived.add(sandboxes, child, &parent.spec.volumes).await?;

@@ -31,6 +31,22 @@ pub async fn find(sandboxes: &Sandboxes, workspace: &WorkspaceId, id: &SnapshotI
     }
 }
 
+/// Refuses to let a user make a sandbox of what a service keeps for itself: root in a copy of a
+/// database's machine has all of its data.
+pub async fn check_unsealed(sandboxes: &Sandboxes, snapshot: &SnapshotRecord) -> Result<()> {
+    if snapshot.spec.kind == SnapshotKind::Service {
+        let message =
+            format!("snapshot `{}` belongs to a service; take a snapshot of a sandbox instead", snapshot.id);
+        return Err(Error::conflict(message));
+    }
+    match sandboxes.store.sandbox(None, &snapshot.sandbox).await {
+        Ok(source) => super::check_unsealed(&source),
+        // Checkpoints go with their machine, and nobody else takes snapshots of a sealed one.
+        Err(StoreError::NotFound { .. }) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// Takes a snapshot. Runs to its end even if the caller is dropped.
 pub async fn take(
     sandboxes: &Arc<Sandboxes>,

@@ -15,6 +15,7 @@ use crate::apps::{AppStore, UnreportedDeployment};
 use crate::{Durability, Result, StoreError};
 
 const UNDER_WAY: &str = "SELECT * FROM deployments WHERE status IN ('queued', 'building', 'deploying') \
+     AND workspace_id NOT IN (SELECT id FROM workspaces WHERE state = 'suspended') \
      ORDER BY created_at_us, id";
 const PUT: &str = "UPDATE deployments SET status = $1, updated_at_us = $2, finished_at_us = $3, spec = $4 \
      WHERE id = $5 AND status = $6";

@@ -3,7 +3,7 @@
 
 use async_trait::async_trait;
 use pandastack_types::WorkspaceId;
-use pandastack_types::api::{Quota, QuotaUse};
+use pandastack_types::api::{Quota, QuotaUse, WorkspaceState};
 use pandastack_types::limits::SANDBOXES_PER_WORKSPACE_MAX;
 use sqlx::AnyConnection;
 
@@ -42,6 +42,7 @@ impl QuotaStore for SqlStore {
 
 /// Refuses a sandbox that the workspace may not have.
 pub(super) async fn admit_sandbox(conn: &mut AnyConnection, record: &SandboxRecord) -> Result<()> {
+    admit_any(conn, &record.workspace).await?;
     let quota = read(conn, &record.workspace).await?;
     let (sandboxes, cpu, memory_mb) = match (quota.cpu, quota.memory_mb) {
         (None, None) => (count(conn, &record.workspace).await?, 0, 0),
@@ -53,6 +54,21 @@ pub(super) async fn admit_sandbox(conn: &mut AnyConnection, record: &SandboxReco
     within("sandboxes", quota.sandboxes, sandboxes, 1)?;
     within("cpu", quota.cpu, cpu, u64::from(record.spec.cpu))?;
     within("memory_mb", quota.memory_mb, memory_mb, u64::from(record.spec.memory_mb))
+}
+
+/// Refuses whatever is created in a workspace that is suspended or being deleted.
+async fn admit_any(conn: &mut AnyConnection, workspace: &WorkspaceId) -> Result<()> {
+    let row: Option<(String, Option<String>)> =
+        sqlx::query_as("SELECT state, suspend_reason FROM workspaces WHERE id = $1")
+            .bind(workspace.as_str())
+            .fetch_optional(conn)
+            .await?;
+    match row {
+        Some((state, reason)) if state != WorkspaceState::Active.as_str() => {
+            Err(StoreError::Closed { workspace: workspace.clone(), reason })
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Refuses a snapshot that the workspace may not have.

@@ -118,9 +118,12 @@ pub(super) struct TokenRow {
     workspace_id: String,
     hash: Vec<u8>,
     label: String,
-    scope: String,
+    role: String,
+    operator: i64,
+    allow_from: Option<String>,
     created_at_us: i64,
     expires_at_us: Option<i64>,
+    last_used_at_us: Option<i64>,
 }
 
 impl TryFrom<TokenRow> for TokenRecord {
@@ -131,12 +134,18 @@ impl TryFrom<TokenRow> for TokenRecord {
             workspace: id(row.workspace_id)?,
             hash: row.hash,
             label: row.label,
-            scope: row
-                .scope
+            role: row
+                .role
                 .parse()
-                .map_err(|error: String| StoreError::Corrupt { what: "key scope", source: error.into() })?,
+                .map_err(|error: String| StoreError::Corrupt { what: "key role", source: error.into() })?,
+            operator: row.operator == 1,
+            allow_from: match &row.allow_from {
+                Some(text) => from_json("networks of a key", text)?,
+                None => Vec::new(),
+            },
             created_at: time(row.created_at_us)?,
             expires_at: times(row.expires_at_us)?,
+            last_used_at: times(row.last_used_at_us)?,
         })
     }
 }

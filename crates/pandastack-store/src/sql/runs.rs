@@ -185,7 +185,10 @@ impl FunctionRunStore for SqlStore {
 
     async fn runs_due(&self, at: Timestamp, limit: u32, except: &[FunctionId]) -> Result<Vec<RunRecord>> {
         let others = without(except, 3);
-        let due = format!("{RUN} WHERE queued = 1 AND due_at_us <= $1{others} ORDER BY due_at_us LIMIT $2");
+        let due = format!(
+            "{RUN} WHERE queued = 1 AND due_at_us <= $1{others}{} ORDER BY due_at_us LIMIT $2",
+            in_open_workspace!()
+        );
         let mut query = sqlx::query_as(AssertSqlSafe(due)).bind(at.as_microsecond()).bind(i64::from(limit));
         for function in except {
             query = query.bind(function.as_str());
@@ -203,7 +206,8 @@ impl FunctionRunStore for SqlStore {
     async fn next_run_due(&self, except: &[FunctionId]) -> Result<Option<Timestamp>> {
         let others = without(except, 1);
         let first = format!(
-            "SELECT MIN(due_at_us) FROM function_runs WHERE queued = 1 AND due_at_us IS NOT NULL{others}"
+            "SELECT MIN(due_at_us) FROM function_runs WHERE queued = 1 AND due_at_us IS NOT NULL{others}{}",
+            in_open_workspace!()
         );
         let mut query = sqlx::query_scalar(AssertSqlSafe(first));
         for function in except {

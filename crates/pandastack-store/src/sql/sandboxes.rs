@@ -26,8 +26,13 @@ const BY_TREE: &str =
     "SELECT * FROM sandboxes WHERE workspace_id = $1 AND tree_id = $2 ORDER BY created_at_us, id";
 const BY_PARENT: &str =
     "SELECT * FROM sandboxes WHERE workspace_id = $1 AND parent_id = $2 ORDER BY created_at_us, id";
-const DUE: &str = "SELECT * FROM sandboxes WHERE expires_at_us <= $1 AND state NOT IN ('creating', 'stopping') \
-     ORDER BY expires_at_us";
+const DUE: &str = concat!(
+    "SELECT * FROM sandboxes WHERE expires_at_us <= $1 AND state NOT IN ('creating', 'stopping')",
+    in_open_workspace!(),
+    " ORDER BY expires_at_us"
+);
+/// With those of services.
+const ALL_OF_WORKSPACE: &str = "SELECT * FROM sandboxes WHERE workspace_id = $1 ORDER BY created_at_us, id";
 
 /// Why the siblings of a promoted child go.
 const PROMOTED_INSTEAD: &str = "another child of its tree was promoted";
@@ -72,6 +77,7 @@ impl SandboxStore for SqlStore {
     async fn sandboxes(&self, select: &Select) -> Result<Vec<SandboxRecord>> {
         let query = match select {
             Select::Workspace(workspace) => sqlx::query_as(BY_WORKSPACE).bind(workspace.as_str()),
+            Select::WholeWorkspace(workspace) => sqlx::query_as(ALL_OF_WORKSPACE).bind(workspace.as_str()),
             Select::Owner(owner) => sqlx::query_as(BY_OWNER).bind(owner.to_string()),
             Select::Host(host) => sqlx::query_as(BY_HOST).bind(host.as_str()),
             Select::Tree(workspace, tree) => {
@@ -168,10 +174,11 @@ impl SandboxStore for SqlStore {
     }
 
     async fn next_expiry(&self) -> Result<Option<Timestamp>> {
-        let us: Option<i64> = sqlx::query_scalar(
-            "SELECT MIN(expires_at_us) FROM sandboxes WHERE expires_at_us IS NOT NULL \
-             AND state NOT IN ('creating', 'stopping')",
-        )
+        let us: Option<i64> = sqlx::query_scalar(concat!(
+            "SELECT MIN(expires_at_us) FROM sandboxes WHERE expires_at_us IS NOT NULL ",
+            "AND state NOT IN ('creating', 'stopping')",
+            in_open_workspace!()
+        ))
         .fetch_one(&self.readers)
         .await?;
         us.map(time).transpose()

@@ -15,11 +15,11 @@ use crate::schedules::{Claimed, RunEnd, RunRecord, RunState, RunStore, ScheduleR
 use crate::{Durability, Result, StoreError};
 
 macro_rules! select {
-    ($rest:literal) => {
+    ($($rest:expr),+) => {
         concat!(
             "SELECT id, schedule_id, workspace_id, origin, scheduled_for_us, state, not_before_us, attempt, interruptions, \
              is_catch_up, created_at_us, started_at_us, ended_at_us, outcome FROM schedule_runs ",
-            $rest
+            $($rest),+
         )
     };
 }
@@ -235,7 +235,9 @@ impl RunStore for SqlStore {
         let ready: Vec<RunRow> = sqlx::query_as(sqlx::AssertSqlSafe(format!(
             "{}{lock}",
             select!(
-                "WHERE state = 'queued' AND not_before_us <= $1 ORDER BY not_before_us, scheduled_for_us LIMIT $2"
+                "WHERE state = 'queued' AND not_before_us <= $1",
+                in_open_workspace!(),
+                " ORDER BY not_before_us, scheduled_for_us LIMIT $2"
             )
         )))
         .bind(at.as_microsecond())

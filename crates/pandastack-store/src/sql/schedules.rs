@@ -13,11 +13,11 @@ use crate::schedules::{DueRuns, PendingAlert, RunRecord, RunState, ScheduleRecor
 use crate::{Durability, Result, StoreError};
 
 macro_rules! select {
-    ($rest:literal) => {
+    ($($rest:expr),+) => {
         concat!(
             "SELECT id, workspace_id, name, spec, paused, cursor_us, next_run_at_us, revision, failures, last_run_at_us, \
              alert_run_id, alert_attempts, alert_at_us, created_at_us, updated_at_us FROM schedules ",
-            $rest
+            $($rest),+
         )
     };
 }
@@ -225,12 +225,15 @@ impl ScheduleStore for SqlStore {
     }
 
     async fn schedules_due(&self, at: Timestamp, limit: u32) -> Result<Vec<ScheduleRecord>> {
-        let rows: Vec<ScheduleRow> =
-            sqlx::query_as(select!("WHERE next_run_at_us <= $1 ORDER BY next_run_at_us LIMIT $2"))
-                .bind(at.as_microsecond())
-                .bind(i64::from(limit))
-                .fetch_all(&self.readers)
-                .await?;
+        let rows: Vec<ScheduleRow> = sqlx::query_as(select!(
+            "WHERE next_run_at_us <= $1",
+            in_open_workspace!(),
+            " ORDER BY next_run_at_us LIMIT $2"
+        ))
+        .bind(at.as_microsecond())
+        .bind(i64::from(limit))
+        .fetch_all(&self.readers)
+        .await?;
         records(rows)
     }
 
@@ -266,9 +269,15 @@ impl ScheduleStore for SqlStore {
 
     async fn next_schedule_work(&self, with_runs: bool) -> Result<Option<Timestamp>> {
         let statements = [
-            "SELECT MIN(next_run_at_us) FROM schedules WHERE next_run_at_us IS NOT NULL",
+            concat!(
+                "SELECT MIN(next_run_at_us) FROM schedules WHERE next_run_at_us IS NOT NULL",
+                in_open_workspace!()
+            ),
             "SELECT MIN(alert_at_us) FROM schedules WHERE alert_at_us IS NOT NULL",
-            "SELECT MIN(not_before_us) FROM schedule_runs WHERE state = 'queued'",
+            concat!(
+                "SELECT MIN(not_before_us) FROM schedule_runs WHERE state = 'queued'",
+                in_open_workspace!()
+            ),
         ];
         let count = if with_runs { statements.len() } else { statements.len() - 1 };
         let mut first: Option<i64> = None;

@@ -85,19 +85,24 @@ impl SnapshotStore for SqlStore {
     }
 
     async fn snapshots_due(&self, at: Timestamp) -> Result<Vec<SnapshotRecord>> {
-        let rows: Vec<SnapshotRow> =
-            sqlx::query_as("SELECT * FROM snapshots WHERE expires_at_us <= $1 ORDER BY expires_at_us")
-                .bind(at.as_microsecond())
-                .fetch_all(&self.readers)
-                .await?;
+        let rows: Vec<SnapshotRow> = sqlx::query_as(concat!(
+            "SELECT * FROM snapshots WHERE expires_at_us <= $1",
+            in_open_workspace!(),
+            " ORDER BY expires_at_us"
+        ))
+        .bind(at.as_microsecond())
+        .fetch_all(&self.readers)
+        .await?;
         records(rows)
     }
 
     async fn next_snapshot_expiry(&self) -> Result<Option<Timestamp>> {
-        let us: Option<i64> =
-            sqlx::query_scalar("SELECT MIN(expires_at_us) FROM snapshots WHERE expires_at_us IS NOT NULL")
-                .fetch_one(&self.readers)
-                .await?;
+        let us: Option<i64> = sqlx::query_scalar(concat!(
+            "SELECT MIN(expires_at_us) FROM snapshots WHERE expires_at_us IS NOT NULL",
+            in_open_workspace!()
+        ))
+        .fetch_one(&self.readers)
+        .await?;
         us.map(time).transpose()
     }
 

@@ -1,19 +1,19 @@
-//! Workspaces and keys.
+//! Keys.
 
 use async_trait::async_trait;
 use jiff::Timestamp;
 use pandastack_types::WorkspaceId;
-use pandastack_types::api::Scope;
+use pandastack_types::api::Role;
 use pandastack_types::limits::TOKENS_PER_WORKSPACE_MAX;
+use sqlx::{AnyConnection, AssertSqlSafe};
 
 use super::SqlStore;
-use super::rows::{TokenRow, records, unsigned};
+use super::rows::{TokenRow, records, to_json, unsigned};
 use crate::{Durability, Result, StoreError, TokenRecord, TokenStore};
 
-const COLUMNS_BY_PREFIX: &str = "SELECT prefix, workspace_id, hash, label, scope, created_at_us, \
-     expires_at_us FROM tokens WHERE prefix = $1";
-const COLUMNS_BY_WORKSPACE: &str = "SELECT prefix, workspace_id, hash, label, scope, created_at_us, \
-     expires_at_us FROM tokens WHERE workspace_id = $1 ORDER BY created_at_us, prefix";
+/// Appended to what selects keys.
+const COLUMNS: &str = "SELECT prefix, workspace_id, hash, label, role, operator, allow_from, created_at_us, \
+     expires_at_us, last_used_at_us FROM tokens";
 
 #[async_trait]
 impl TokenStore for SqlStore {
@@ -30,58 +30,73 @@ impl TokenStore for SqlStore {
     async fn insert_token(&self, token: &TokenRecord) -> Result<()> {
         let mut write = self.write(Durability::Power).await?;
         write.lock_workspace(&token.workspace).await?;
-        let count: i64 = sqlx::query_scalar("SELECT COUNT(*) FROM tokens WHERE workspace_id = $1")
-            .bind(token.workspace.as_str())
-            .fetch_one(write.conn())
-            .await?;
-        if unsigned(count) >= TOKENS_PER_WORKSPACE_MAX {
-            return Err(StoreError::Quota { what: "keys", limit: TOKENS_PER_WORKSPACE_MAX });
-        }
-        sqlx::query(
-            "INSERT INTO tokens (prefix, workspace_id, hash, label, scope, created_at_us, expires_at_us) \
-             VALUES ($1, $2, $3, $4, $5, $6, $7)",
-        )
-        .bind(&token.prefix)
-        .bind(token.workspace.as_str())
-        .bind(&token.hash)
-        .bind(&token.label)
-        .bind(token.scope.as_str())
-        .bind(token.created_at.as_microsecond())
-        .bind(token.expires_at.map(Timestamp::as_microsecond))
-        .execute(write.conn())
-        .await?;
+        admit(write.conn(), &token.workspace).await?;
+        insert(write.conn(), token).await?;
         write.commit().await
     }
 
     async fn token(&self, prefix: &str) -> Result<Option<TokenRecord>> {
+        let by_prefix = AssertSqlSafe(format!("{COLUMNS} WHERE prefix = $1"));
         let row: Option<TokenRow> =
-            sqlx::query_as(COLUMNS_BY_PREFIX).bind(prefix).fetch_optional(&self.readers).await?;
+            sqlx::query_as(by_prefix).bind(prefix).fetch_optional(&self.readers).await?;
         row.map(TokenRecord::try_from).transpose()
     }
 
     async fn tokens(&self, workspace: &WorkspaceId) -> Result<Vec<TokenRecord>> {
+        let of_workspace = format!("{COLUMNS} WHERE workspace_id = $1 ORDER BY created_at_us, prefix");
+        let of_workspace = AssertSqlSafe(of_workspace);
         let rows: Vec<TokenRow> =
-            sqlx::query_as(COLUMNS_BY_WORKSPACE).bind(workspace.as_str()).fetch_all(&self.readers).await?;
+            sqlx::query_as(of_workspace).bind(workspace.as_str()).fetch_all(&self.readers).await?;
         records(rows)
     }
 
     async fn delete_token(&self, workspace: &WorkspaceId, prefix: &str) -> Result<()> {
         let mut write = self.write(Durability::Power).await?;
         write.lock_workspace(workspace).await?;
-        let keys: Vec<(String, String)> =
-            sqlx::query_as("SELECT prefix, scope FROM tokens WHERE workspace_id = $1")
+        let keys: Vec<(String, String, i64)> =
+            sqlx::query_as("SELECT prefix, role, operator FROM tokens WHERE workspace_id = $1")
                 .bind(workspace.as_str())
                 .fetch_all(write.conn())
                 .await?;
-        if !keys.iter().any(|(known, _)| known == prefix) {
+        let known = |prefix: &str| keys.iter().find(|(known, ..)| known == prefix);
+        let Some((_, role, operator)) = known(prefix) else {
             return Err(StoreError::NotFound { what: "key", id: prefix.to_owned() });
+        };
+        let others = || keys.iter().filter(|(known, ..)| known != prefix);
+        let owner = Role::Owner.as_str();
+        // Operators' keys are all of one workspace, so the last one here is the last of all.
+        if *operator == 1 && !others().any(|(.., operator)| *operator == 1) {
+            return Err(StoreError::LastToken { prefix: prefix.to_owned(), kind: "operator" });
         }
-        let is_admin = |(_, scope): &&(String, String)| scope == Scope::Admin.as_str();
-        if keys.iter().filter(is_admin).all(|(known, _)| known == prefix) {
-            return Err(StoreError::LastToken(prefix.to_owned()));
+        if role == owner && !others().any(|(_, role, _)| role == owner) {
+            return Err(StoreError::LastToken { prefix: prefix.to_owned(), kind: "owner" });
         }
         sqlx::query("DELETE FROM tokens WHERE prefix = $1").bind(prefix).execute(write.conn()).await?;
         write.commit().await
+    }
+
+    async fn rotate_token(&self, prefix: &str, until: Timestamp, new: &TokenRecord) -> Result<TokenRecord> {
+        let mut write = self.write(Durability::Power).await?;
+        write.lock_workspace(&new.workspace).await?;
+        // Whatever ends earlier keeps its end.
+        let ended = sqlx::query(
+            "UPDATE tokens SET expires_at_us = CASE WHEN expires_at_us < $1 THEN expires_at_us ELSE $1 END \
+             WHERE prefix = $2 AND workspace_id = $3",
+        )
+        .bind(until.as_microsecond())
+        .bind(prefix)
+        .bind(new.workspace.as_str())
+        .execute(write.conn())
+        .await?;
+        if ended.rows_affected() == 0 {
+            return Err(StoreError::NotFound { what: "key", id: prefix.to_owned() });
+        }
+        admit(write.conn(), &new.workspace).await?;
+        insert(write.conn(), new).await?;
+        let by_prefix = AssertSqlSafe(format!("{COLUMNS} WHERE prefix = $1"));
+        let old: TokenRow = sqlx::query_as(by_prefix).bind(prefix).fetch_one(write.conn()).await?;
+        write.commit().await?;
+        old.try_into()
     }
 
     async fn touch_tokens(&self, used: &[(String, Timestamp)]) -> Result<()> {
@@ -100,4 +115,47 @@ impl TokenStore for SqlStore {
         let count: i64 = sqlx::query_scalar("SELECT COUNT(*) FROM tokens").fetch_one(&self.readers).await?;
         Ok(unsigned(count))
     }
+}
+
+/// Refuses one key more than a workspace may have, and any for one that is being deleted.
+async fn admit(conn: &mut AnyConnection, workspace: &WorkspaceId) -> Result<()> {
+    let open: Option<i64> =
+        sqlx::query_scalar("SELECT 1 FROM workspaces WHERE id = $1 AND state IN ('active', 'suspended')")
+            .bind(workspace.as_str())
+            .fetch_optional(&mut *conn)
+            .await?;
+    if open.is_none() {
+        return Err(StoreError::NotFound { what: "workspace", id: workspace.to_string() });
+    }
+    let count: i64 = sqlx::query_scalar("SELECT COUNT(*) FROM tokens WHERE workspace_id = $1")
+        .bind(workspace.as_str())
+        .fetch_one(conn)
+        .await?;
+    match unsigned(count) >= TOKENS_PER_WORKSPACE_MAX {
+        true => Err(StoreError::Quota { what: "keys", limit: TOKENS_PER_WORKSPACE_MAX }),
+        false => Ok(()),
+    }
+}
+
+async fn insert(conn: &mut AnyConnection, token: &TokenRecord) -> Result<()> {
+    let allow_from = match token.allow_from.is_empty() {
+        true => None,
+        false => Some(to_json("networks of a key", &token.allow_from)?),
+    };
+    sqlx::query(
+        "INSERT INTO tokens (prefix, workspace_id, hash, label, role, operator, allow_from, created_at_us, \
+         expires_at_us) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+    )
+    .bind(&token.prefix)
+    .bind(token.workspace.as_str())
+    .bind(&token.hash)
+    .bind(&token.label)
+    .bind(token.role.as_str())
+    .bind(i64::from(token.operator))
+    .bind(allow_from)
+    .bind(token.created_at.as_microsecond())
+    .bind(token.expires_at.map(Timestamp::as_microsecond))
+    .execute(conn)
+    .await?;
+    Ok(())
 }

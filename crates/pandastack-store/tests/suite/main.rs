@@ -82,6 +82,8 @@ async fn run_all<S: Store, F: Future<Output = S>>(open: impl Fn() -> F) {
         workspaces::hosts_are_replaced,
         workspaces::the_first_secret_is_the_one_of_the_installation,
         workspaces::tokens_have_a_quota_and_a_last_one,
+        workspaces::a_rotated_key_ends_and_keeps_an_earlier_end,
+        workspaces::workspaces_are_suspended_resumed_and_deleted_for_good,
         workspaces::quotas_are_kept_and_count_what_is_there,
         workspaces::settings_of_a_workspace_are_its_own,
         workspaces::console_sessions_are_found_by_hash_and_end,

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use pandastack_store::record::after_seconds;
 use pandastack_store::*;
 use pandastack_types::agent_api::Usage;
-use pandastack_types::api::Scope;
+use pandastack_types::api::{Role, WorkspaceState};
 use pandastack_types::limits::TOKENS_PER_WORKSPACE_MAX;
 use pandastack_types::{SandboxId, WorkspaceId};
 
@@ -58,26 +58,112 @@ pub(super) async fn tokens_have_a_quota_and_a_last_one(store: &dyn Store) {
         workspace: ws(),
         hash: vec![7; 32],
         label: "k".into(),
-        scope: Scope::Admin,
+        role: Role::Owner,
+        operator: false,
+        allow_from: vec!["10.0.0.0/8".into()],
         created_at: now(),
         expires_at: after_seconds(now(), 9),
+        last_used_at: None,
     };
     let first = key();
     store.insert_token(&first).await.unwrap();
     assert_eq!(store.token(&first.prefix).await.unwrap(), Some(first.clone()));
     assert_eq!(store.token("pds_00000000").await.unwrap(), None);
     let last = store.delete_token(&ws(), &first.prefix).await;
-    assert!(matches!(last, Err(StoreError::LastToken(_))), "{last:?}");
+    assert!(matches!(last, Err(StoreError::LastToken { kind: "owner", .. })), "{last:?}");
     for _ in 1..TOKENS_PER_WORKSPACE_MAX {
         store.insert_token(&key()).await.unwrap();
     }
     assert!(matches!(store.insert_token(&key()).await, Err(StoreError::Quota { .. })));
     assert_eq!(store.count_tokens().await.unwrap(), TOKENS_PER_WORKSPACE_MAX);
-    store.touch_tokens(&[(first.prefix.clone(), now())]).await.unwrap();
+    let used = now();
+    store.touch_tokens(&[(first.prefix.clone(), used)]).await.unwrap();
+    let seen = store.token(&first.prefix).await.unwrap().unwrap().last_used_at;
+    assert_eq!(seen.map(Timestamp::as_microsecond), Some(used.as_microsecond()));
     let stranger: WorkspaceId = "stranger".parse().unwrap();
     assert!(store.delete_token(&stranger, &first.prefix).await.is_err());
     store.delete_token(&ws(), &first.prefix).await.unwrap();
-    assert!(!store.tokens(&ws()).await.unwrap().contains(&first));
+    assert!(store.token(&first.prefix).await.unwrap().is_none());
+    let operator = TokenRecord { operator: true, ..key() };
+    store.insert_token(&operator).await.unwrap();
+    let last = store.delete_token(&ws(), &operator.prefix).await;
+    assert!(matches!(last, Err(StoreError::LastToken { kind: "operator", .. })), "{last:?}");
+}
+
+pub(super) async fn a_rotated_key_ends_and_keeps_an_earlier_end(store: &dyn Store) {
+    let key = |expires_at| TokenRecord {
+        prefix: format!("pds_{}", SandboxId::random()),
+        workspace: ws(),
+        hash: vec![7; 32],
+        label: "k".into(),
+        role: Role::Developer,
+        operator: false,
+        allow_from: Vec::new(),
+        created_at: now(),
+        expires_at,
+        last_used_at: None,
+    };
+    let (soon, later) = (after_seconds(now(), 60).unwrap(), after_seconds(now(), 600).unwrap());
+    for (before, until, expect) in [(None, soon, soon), (Some(soon), later, soon), (Some(later), soon, soon)]
+    {
+        let (old, new) = (key(before), key(None));
+        store.insert_token(&old).await.unwrap();
+        let ended = store.rotate_token(&old.prefix, until, &new).await.unwrap();
+        assert_eq!(ended.expires_at, Some(expect), "{before:?} {until}");
+        assert_eq!(store.token(&old.prefix).await.unwrap(), Some(ended));
+        assert_eq!(store.token(&new.prefix).await.unwrap(), Some(new));
+    }
+    let (old, foreign) = (key(None), TokenRecord { workspace: "other".parse().unwrap(), ..key(None) });
+    store.insert_token(&old).await.unwrap();
+    let refused = store.rotate_token(&old.prefix, soon, &foreign).await;
+    assert!(matches!(refused, Err(StoreError::NotFound { .. })), "{refused:?}");
+    assert_eq!(store.token(&old.prefix).await.unwrap(), Some(old), "a stranger ends nothing");
+}
+
+pub(super) async fn workspaces_are_suspended_resumed_and_deleted_for_good(store: &dyn Store) {
+    use pandastack_store::workspaces::{WorkspaceMove, WorkspaceRecord};
+    let shop: WorkspaceId = "shop".parse().unwrap();
+    let record = WorkspaceRecord::new(shop.clone(), now());
+    store.insert_workspace(&record).await.unwrap();
+    let again = store.insert_workspace(&record).await;
+    assert!(matches!(again, Err(StoreError::Exists { .. })), "{again:?}");
+    assert_eq!(store.workspace(&shop).await.unwrap(), record);
+    assert_eq!(store.workspaces().await.unwrap().len(), 2);
+    let due = SandboxRecord { workspace: shop.clone(), expires_at: Some(now()), ..new_sandbox() };
+    store.insert_sandboxes(std::slice::from_ref(&due), None).await.unwrap();
+    store.transition(&due.id, pandastack_types::Transition::Created, &Change::at(now())).await.unwrap();
+    let (at, hour) = (now(), after_seconds(now(), 3600).unwrap());
+    let is_due = async |at| store.sandboxes(&Select::Due(at)).await.unwrap().len();
+    assert_eq!(is_due(hour).await, 1);
+    let suspend = WorkspaceMove::Suspend(Some("unpaid".into()));
+    let suspended = store.move_workspace(&shop, &suspend, at).await.unwrap();
+    assert_eq!((suspended.state, suspended.suspended_at), (WorkspaceState::Suspended, Some(at)));
+    let later = store.move_workspace(&shop, &WorkspaceMove::Suspend(None), hour).await.unwrap();
+    assert_eq!(later, suspended, "suspended again, it stays as it was");
+    assert_eq!(store.closed_workspaces().await.unwrap(), [suspended]);
+    let fresh = SandboxRecord { workspace: shop.clone(), ..new_sandbox() };
+    let refused = store.insert_sandboxes(&[fresh], None).await;
+    assert!(matches!(refused, Err(StoreError::Closed { .. })), "{refused:?}");
+    assert_eq!((is_due(hour).await, store.next_expiry().await.unwrap()), (0, None), "lifetimes stand still");
+    let resumed = store.move_workspace(&shop, &WorkspaceMove::Resume, hour).await.unwrap();
+    assert_eq!(resumed, record);
+    let row = store.sandbox(None, &due.id).await.unwrap();
+    let stood_still = hour.as_microsecond() - at.as_microsecond();
+    let before = due.expires_at.unwrap().as_microsecond();
+    assert_eq!(row.expires_at.map(|end| end.as_microsecond() - before), Some(stood_still));
+    // Deleted: first its keys, then what is in it, then its name for ever.
+    let early = store.move_workspace(&shop, &WorkspaceMove::Deleted, at).await;
+    assert!(matches!(early, Err(StoreError::Held(_))), "{early:?}");
+    store.move_workspace(&shop, &WorkspaceMove::Delete, at).await.unwrap();
+    let undone = store.move_workspace(&shop, &WorkspaceMove::Resume, at).await;
+    assert!(matches!(undone, Err(StoreError::Held(_))), "{undone:?}");
+    let all = store.sandboxes(&Select::WholeWorkspace(shop.clone())).await.unwrap();
+    assert_eq!(all.len(), 1);
+    store.move_workspace(&shop, &WorkspaceMove::Deleted, at).await.unwrap();
+    assert!(matches!(store.workspace(&shop).await, Err(StoreError::NotFound { .. })));
+    assert_eq!(store.workspaces().await.unwrap().len(), 1);
+    let reused = store.insert_workspace(&record).await;
+    assert!(matches!(reused, Err(StoreError::Held(_))), "{reused:?}");
 }
 
 fn audit_record(workspace: &WorkspaceId, sandbox: Option<&SandboxId>, at: Timestamp) -> ledger::AuditRecord {

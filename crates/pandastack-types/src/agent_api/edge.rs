@@ -17,6 +17,9 @@ pub struct EdgeRoute {
     pub visibility: crate::preview::Visibility,
     /// How often the credentials of its previews were revoked.
     pub preview_revision: u64,
+    /// Why nobody may reach it, if so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub closed: Option<String>,
 }
 
 /// What stands behind an app's host name: `GET /internal/v1/names/{name}`.

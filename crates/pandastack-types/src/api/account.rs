@@ -1,4 +1,4 @@
-//! Keys, hosts and the server itself.
+//! Quotas, settings of a workspace, hosts and the server itself.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -6,108 +6,6 @@ use utoipa::ToSchema;
 
 use crate::preview::Visibility;
 use crate::{HostId, WorkspaceId};
-
-/// Permissions of an API key. Each scope includes those before it.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize, ToSchema,
-)]
-#[serde(rename_all = "snake_case")]
-pub enum Scope {
-    /// Read everything in its workspace, files included.
-    Read,
-    /// Create, use and delete sandboxes, snapshots and templates.
-    #[default]
-    Sandboxes,
-    /// Manage keys, and see the installation.
-    Admin,
-}
-
-impl Scope {
-    /// The name in JSON.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Scope::Read => "read",
-            Scope::Sandboxes => "sandboxes",
-            Scope::Admin => "admin",
-        }
-    }
-}
-
-impl std::fmt::Display for Scope {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-impl std::str::FromStr for Scope {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        [Scope::Read, Scope::Sandboxes, Scope::Admin]
-            .into_iter()
-            .find(|scope| scope.as_str() == text)
-            .ok_or_else(|| format!("{text:?} is not a scope; use `read`, `sandboxes` or `admin`"))
-    }
-}
-
-/// `POST /v1/me/tokens`.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct CreateToken {
-    /// Name for people.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub label: Option<String>,
-    /// Days until it stops working.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub expires_in_days: Option<u32>,
-    /// What it may do; `sandboxes` when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub scope: Option<Scope>,
-}
-
-/// A key, without its secret.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct TokenInfo {
-    /// Public part.
-    pub prefix: String,
-    /// Name for people.
-    pub label: String,
-    /// What it may do.
-    #[serde(default)]
-    pub scope: Scope,
-    /// When it was made.
-    #[schema(value_type = String, format = DateTime)]
-    pub created_at: Timestamp,
-    /// When it stops working.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, format = DateTime)]
-    pub expires_at: Option<Timestamp>,
-}
-
-/// A new key; the only time its secret is shown.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct TokenCreated {
-    /// `pds_...`.
-    pub token: String,
-    /// The rest.
-    #[serde(flatten)]
-    pub info: TokenInfo,
-}
-
-/// `GET /v1/me`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct Me {
-    /// Tenant of the key.
-    pub workspace: WorkspaceId,
-    /// Public part of the key.
-    pub token_prefix: String,
-    /// Name of the key.
-    pub token_label: String,
-    /// What the key may do.
-    #[serde(default)]
-    pub token_scope: Scope,
-    /// Always `api_key`.
-    pub auth_method: String,
-}
 
 /// What a workspace may have and ask for. What is absent has the platform's own limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

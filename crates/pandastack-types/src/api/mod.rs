@@ -15,6 +15,7 @@ mod context;
 mod database;
 mod file;
 mod function;
+mod key;
 mod observe;
 mod preview;
 mod preview_repo;
@@ -24,10 +25,10 @@ mod schedule;
 mod snapshot;
 mod template;
 mod volume;
+mod workspace;
 
 pub use account::{
-    CreateToken, Host, Me, PatchWorkspace, Quota, QuotaReport, QuotaUse, Scope, TokenCreated, TokenInfo,
-    Version, Workspace, WorkspaceSettings,
+    Host, PatchWorkspace, Quota, QuotaReport, QuotaUse, Version, Workspace, WorkspaceSettings,
 };
 pub use app::{
     AddAppDomain, App, AppDomain, AppDomainList, AppInstance, AppSettings, AppStatus, CreateApp, DeployApp,
@@ -55,6 +56,7 @@ pub use function::{
     FunctionVersion, InvokeFunction, Isolation, PatchFunction, RecordRun, Redriven, RollbackFunction, Run,
     RunKind, Runtime,
 };
+pub use key::{CreateToken, Me, Role, RotateToken, Scope, TokenCreated, TokenInfo};
 pub use observe::{
     AuditEntry, AuditList, FunctionUsage, GuestView, HostView, SandboxMetrics, SandboxUsage, UsageReport,
     UsageTotals,
@@ -89,3 +91,4 @@ pub use volume::{
     AttachVolume, AttachedVolume, CloneVolume, CreateVolume, GrowVolume, PatchVolume, SnapshotVolume, Volume,
     VolumeHolder,
 };
+pub use workspace::{CreateWorkspace, SuspendWorkspace, WorkspaceInfo, WorkspaceState};

@@ -82,6 +82,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         replica_address: args.replica_address.clone(),
         database_url: settings.database_url.clone(),
         requests_per_second: settings.requests_per_second,
+        tenancy: settings.tenancy,
         domains: Domains::new(&settings.domains, &settings.api_names)?,
         accept_new_link_secret: settings.accept_new_link_secret,
         challenge_resolver: settings.challenge_resolver,

@@ -6,6 +6,7 @@ use anyhow::Result;
 use pandastack_types::api::{Quota, QuotaReport};
 
 use super::runtime::with_client;
+use crate::failure::Failure;
 use crate::output::Output;
 
 /// Subcommands.
@@ -13,13 +14,12 @@ use crate::output::Output;
 pub enum Command {
     /// Show quotas and current usage
     Show,
-    /// Change quotas; use `none` to remove a limit
+    /// Change quotas; use `none` to remove a limit; needs an operator key
     Set(Limits),
 }
 
 /// Quotas to change.
 #[derive(Debug, clap::Args)]
-#[group(required = true, multiple = true)]
 pub struct Limits {
     /// Maximum number of sandboxes
     #[arg(long, value_name = "COUNT", value_parser = limit)]
@@ -52,7 +52,14 @@ fn limit(text: &str) -> Result<Limit, String> {
 }
 
 impl Limits {
-    fn apply(self, before: Quota) -> Quota {
+    /// Whether nothing is to be changed.
+    pub fn is_empty(&self) -> bool {
+        let all = [self.sandboxes, self.cpu, self.memory_mb, self.snapshot_mb, self.requests_per_second];
+        all.iter().all(Option::is_none)
+    }
+
+    /// A quota with these limits changed.
+    pub fn apply(self, before: Quota) -> Quota {
         let set = |new: Option<Limit>, old| new.map_or(old, |Limit(new)| new);
         let rate = before.requests_per_second.map(u64::from);
         let rate = set(self.requests_per_second, rate).map(|rate| u32::try_from(rate).unwrap_or(u32::MAX));
@@ -73,6 +80,10 @@ impl Command {
             let report = client.quota().await?;
             let report = match self {
                 Command::Show => report,
+                Command::Set(limits) if limits.is_empty() => {
+                    let failure = Failure::new("no quota to change was given");
+                    return Err(failure.hint("`pandastack quota set --help` lists the quotas").into());
+                }
                 Command::Set(limits) => client.set_quota(&limits.apply(report.quota)).await?,
             };
             output.value(&report, describe)?;
@@ -81,7 +92,8 @@ impl Command {
     }
 }
 
-fn describe(report: &QuotaReport) -> String {
+/// The quotas and the usage as a table.
+pub fn describe(report: &QuotaReport) -> String {
     let QuotaReport { quota, used, .. } = report;
     let line = |name: &str, used: Option<u64>, limit: Option<u64>| {
         let used = used.map_or_else(|| "-".to_owned(), |used| used.to_string());

@@ -16,6 +16,7 @@ pub fn run(output: Output) -> Result<ExitCode> {
                 ("server", client.api_url().to_owned()),
                 ("workspace", me.workspace.to_string()),
                 ("key", format!("{} ({})", me.token_prefix, me.token_label)),
+                ("role", if me.operator { "operator".to_owned() } else { me.token_role.to_string() }),
             ])
         })?;
         Ok(ExitCode::SUCCESS)

@@ -1,21 +1,76 @@
-//! `pandastack workspace`: defaults for new sandboxes.
+//! `pandastack workspace`: workspaces, and defaults for new sandboxes.
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
-use anyhow::Result;
-use pandastack_types::api::{PatchWorkspace, Workspace};
+use anyhow::{Context, Result};
+use jiff::Timestamp;
+use pandastack_client::Client;
+use pandastack_types::WorkspaceId;
+use pandastack_types::api::{
+    CreateWorkspace, PatchWorkspace, SuspendWorkspace, Workspace, WorkspaceInfo, WorkspaceState,
+};
 use pandastack_types::preview::Visibility;
 
+use super::quota::{self, Limits};
 use super::runtime::with_client;
-use crate::output::Output;
+use crate::failure::Failure;
+use crate::output::{Output, age};
 
 /// Subcommands.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
-    /// Show the workspace and its defaults
+    /// Show the workspace of the key in use and its defaults
     Show,
-    /// Change the defaults; needs an admin key
+    /// Change the defaults of the workspace; needs an owner key
     Set(Settings),
+    /// Create a workspace; needs an operator key, as do all following commands
+    Create {
+        /// Name: lowercase letters, digits and `-`
+        name: WorkspaceId,
+        #[command(flatten)]
+        limits: Limits,
+        /// Default visibility of sandbox ports
+        #[arg(long, value_name = "unlisted|private|off")]
+        default_visibility: Option<Visibility>,
+    },
+    /// List workspaces
+    #[command(visible_alias = "ls")]
+    List,
+    /// Show a workspace
+    Get {
+        /// Name
+        name: String,
+    },
+    /// Put all machines of a workspace to sleep and refuse its keys; nothing is lost
+    Suspend {
+        /// Name
+        name: String,
+        /// Reason, shown to the users of the workspace
+        #[arg(long)]
+        reason: Option<String>,
+    },
+    /// Resume a suspended workspace
+    Resume {
+        /// Name
+        name: String,
+    },
+    /// Delete a workspace and everything in it, including backups
+    #[command(visible_alias = "rm")]
+    Delete {
+        /// Name
+        name: String,
+        /// Do not ask for confirmation; required with --json
+        #[arg(long, short)]
+        yes: bool,
+    },
+    /// Show the quotas of a workspace, or change those that are given; use `none` to remove a limit
+    Quota {
+        /// Name
+        name: String,
+        #[command(flatten)]
+        limits: Limits,
+    },
 }
 
 /// Defaults to change.
@@ -31,19 +86,97 @@ impl Command {
     /// Runs the command.
     pub fn run(self, output: Output) -> Result<ExitCode> {
         with_client(|client| async move {
-            let workspace = match self {
-                Command::Show => client.workspace().await?,
+            match self {
+                Command::Show => output.value(&client.workspace().await?, describe_own)?,
                 Command::Set(Settings { default_visibility }) => {
-                    client.patch_workspace(&PatchWorkspace { default_visibility }).await?
+                    let patch = PatchWorkspace { default_visibility };
+                    output.value(&client.patch_workspace(&patch).await?, describe_own)?;
                 }
-            };
-            output.value(&workspace, describe)?;
+                Command::Create { name, limits, default_visibility } => {
+                    let quota = Some(limits.apply(Default::default()));
+                    let request = CreateWorkspace { id: name.clone(), quota, default_visibility };
+                    output.value(&client.create_workspace(&request).await?, describe)?;
+                    if !output.is_json() {
+                        eprintln!("create a key: pandastack token create --workspace {name} --role owner");
+                    }
+                }
+                Command::List => list(&client, output).await?,
+                Command::Get { name } => output.value(&client.get_workspace(&name).await?, describe)?,
+                Command::Suspend { name, reason } => {
+                    let request = SuspendWorkspace { reason };
+                    output.value(&client.suspend_workspace(&name, &request).await?, describe)?;
+                }
+                Command::Resume { name } => output.value(&client.resume_workspace(&name).await?, describe)?,
+                Command::Delete { name, yes } => delete(&client, output, &name, yes).await?,
+                Command::Quota { name, limits } => {
+                    let mut report = client.workspace_quota(&name).await?;
+                    if !limits.is_empty() {
+                        report = client.set_workspace_quota(&name, &limits.apply(report.quota)).await?;
+                    }
+                    output.value(&report, quota::describe)?;
+                }
+            }
             Ok(ExitCode::SUCCESS)
         })
     }
 }
 
-fn describe(workspace: &Workspace) -> String {
+async fn list(client: &Client, output: Output) -> Result<()> {
+    let workspaces = client.list_workspaces().await?;
+    let now = Timestamp::now();
+    output.table(&workspaces, ["NAME", "STATE", "SANDBOXES", "CPU", "MEMORY MB", "AGE"], |workspace| {
+        [
+            workspace.id.to_string(),
+            workspace.state.as_str().to_owned(),
+            workspace.used.sandboxes.to_string(),
+            workspace.used.cpu.to_string(),
+            workspace.used.memory_mb.to_string(),
+            age(workspace.created_at, now),
+        ]
+    })?;
+    Ok(())
+}
+
+async fn delete(client: &Client, output: Output, name: &str, yes: bool) -> Result<()> {
+    client.get_workspace(name).await?;
+    if !yes && (output.is_json() || !std::io::stdin().is_terminal()) {
+        let failure = Failure::new(format!("cannot delete workspace `{name}` without confirmation"));
+        return Err(failure.hint("use --yes to delete it without confirmation").into());
+    }
+    if !yes {
+        eprint!("This deletes workspace `{name}`, everything in it and its backups. ");
+        eprint!("Type the name to confirm: ");
+        let mut line = String::new();
+        std::io::stdin().read_line(&mut line).context("cannot read the confirmation")?;
+        if line.trim() != name {
+            let failure = Failure::new(format!("workspace `{name}` was not deleted"));
+            return Err(failure.hint("type the workspace's name to confirm, or use --yes").into());
+        }
+    }
+    client.delete_workspace(name).await?;
+    output.value(&[name], |_| name.to_owned())?;
+    Ok(())
+}
+
+fn describe_own(workspace: &Workspace) -> String {
     let Workspace { id, settings } = workspace;
     format!("workspace            {id}\ndefault visibility   {}", settings.default_visibility.as_str())
+}
+
+fn describe(workspace: &WorkspaceInfo) -> String {
+    let mut lines = vec![
+        format!("workspace            {}", workspace.id),
+        format!("state                {}", workspace.state.as_str()),
+    ];
+    if workspace.state == WorkspaceState::Suspended {
+        let since = workspace.suspended_at.map(|at| at.to_string()).unwrap_or_default();
+        lines.push(format!("suspended            {since}"));
+        if let Some(reason) = &workspace.suspend_reason {
+            lines.push(format!("reason               {reason}"));
+        }
+    }
+    lines.push(format!("created              {}", workspace.created_at));
+    lines.push(format!("default visibility   {}", workspace.settings.default_visibility.as_str()));
+    lines.push(format!("sandboxes            {}", workspace.used.sandboxes));
+    lines.join("\n")
 }

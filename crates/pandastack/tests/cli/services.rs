@@ -115,7 +115,7 @@ fn schedule() -> Value {
 }
 
 fn token() -> Value {
-    json!({ "prefix": "pds_01234567", "label": "ci", "scope": "sandboxes", "created_at": ago(7300) })
+    json!({ "prefix": "pds_01234567", "label": "ci", "role": "developer", "created_at": ago(7300) })
 }
 
 fn host() -> Value {

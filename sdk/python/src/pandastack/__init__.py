@@ -19,7 +19,7 @@ from ._async.exec_stream import AsyncExecStream
 from ._async.filesystem import AsyncSandboxFilesystem
 from ._async.functions import AsyncFunctionsAPI
 from ._async.process import AsyncProcess
-from ._async.resources import AsyncSnapshotsAPI, AsyncTemplatesAPI, AsyncTokensAPI
+from ._async.resources import AsyncSnapshotsAPI, AsyncTemplatesAPI, AsyncTokensAPI, AsyncWorkspacesAPI
 from ._async.sandbox import AsyncSandbox, AsyncSandboxCommands
 from ._async.schedules import AsyncSchedulesAPI
 from ._async.volumes import AsyncVolumesAPI
@@ -32,7 +32,7 @@ from ._sync.exec_stream import ExecStream
 from ._sync.filesystem import SandboxFilesystem
 from ._sync.functions import FunctionsAPI
 from ._sync.process import Process
-from ._sync.resources import SnapshotsAPI, TemplatesAPI, TokensAPI
+from ._sync.resources import SnapshotsAPI, TemplatesAPI, TokensAPI, WorkspacesAPI
 from ._sync.sandbox import Sandbox, SandboxCommands
 from ._sync.schedules import SchedulesAPI
 from ._sync.volumes import VolumesAPI
@@ -95,6 +95,7 @@ from .models import (
     TemplateBuild,
     Token,
     Usage,
+    WorkspaceInfo,
     WriteResult,
 )
 from .schedule_models import NextRuns, Schedule, ScheduleRun, command_target, http_target
@@ -133,6 +134,7 @@ __all__ = [
     "AsyncTemplatesAPI",
     "AsyncTokensAPI",
     "AsyncVolumesAPI",
+    "AsyncWorkspacesAPI",
     "AuditEntry",
     "AuthError",
     "BadRequestError",
@@ -208,6 +210,8 @@ __all__ = [
     "Usage",
     "VolumeInfo",
     "VolumesAPI",
+    "WorkspaceInfo",
+    "WorkspacesAPI",
     "WriteResult",
     "__version__",
     "command_target",

@@ -550,6 +550,22 @@ class TemplateBuild:
         )
 
 
+class WorkspaceInfo(TypedDict, total=False):
+    """A workspace, as operators see it."""
+
+    id: str
+    #: ``active``, ``suspended`` or ``deleting``.
+    state: str
+    created_at: str
+    suspended_at: str
+    suspend_reason: str
+    #: What it may have; what is absent has the platform's own limit.
+    quota: Dict[str, int]
+    #: What it has.
+    used: Dict[str, int]
+    default_visibility: str
+
+
 @dataclass(frozen=True)
 class Token:
     """An API key. ``token`` is present only in the response that created it."""
@@ -560,6 +576,12 @@ class Token:
     scope: str = ""
     created_at: Optional[str] = None
     expires_at: Optional[str] = None
+    role: str = ""
+    operator: bool = False
+    last_used_at: Optional[str] = None
+    allow_from: List[str] = field(default_factory=list)
+    replaces: Optional[str] = None
+    replaced_until: Optional[str] = None
 
     @property
     def label(self) -> str:
@@ -576,4 +598,10 @@ class Token:
             scope=text(data, "scope"),
             created_at=optional_text(data, "created_at"),
             expires_at=optional_text(data, "expires_at"),
+            role=text(data, "role"),
+            operator=bool(data.get("operator")),
+            last_used_at=optional_text(data, "last_used_at"),
+            allow_from=[str(network) for network in data.get("allow_from") or []],
+            replaces=optional_text(data, "replaces"),
+            replaced_until=optional_text(data, "replaced_until"),
         )

@@ -31,6 +31,10 @@ pub fn control(settings: &Settings, secret: &Path) -> Role {
     args.extend(["--backup-retention-days".into(), days.into()]);
     let per_second = settings.requests_per_second.map_or(0, std::num::NonZeroU32::get);
     args.extend(["--requests-per-second".into(), per_second.to_string().into()]);
+    args.extend(["--tenancy".into(), settings.tenancy.mode.as_str().into()]);
+    if settings.tenancy.allow_emulated {
+        args.push("--allow-emulated-machines-between-tenants".into());
+    }
     if settings.accept_new_link_secret {
         args.push("--accept-new-link-secret".into());
     }

@@ -26,7 +26,7 @@ from ..models import (
 from .functions import AsyncFunctionsAPI
 from .apps import AsyncAppsAPI
 from .databases import AsyncDatabasesAPI
-from .resources import AsyncSnapshotsAPI, AsyncTemplatesAPI, AsyncTokensAPI
+from .resources import AsyncSnapshotsAPI, AsyncTemplatesAPI, AsyncTokensAPI, AsyncWorkspacesAPI
 from .sandbox import AsyncSandbox
 from .schedules import AsyncSchedulesAPI
 from .transport import AsyncTransport
@@ -88,6 +88,8 @@ class AsyncPandaStack:
         self.databases = AsyncDatabasesAPI(self._transport)
         #: API keys.
         self.tokens = AsyncTokensAPI(self._transport)
+        #: Workspaces, for operators.
+        self.workspaces = AsyncWorkspacesAPI(self._transport)
         #: Durable disks that outlive sandboxes.
         self.volumes = AsyncVolumesAPI(self._transport)
 
@@ -132,7 +134,7 @@ class AsyncPandaStack:
     async def audit(
         self, *, sandbox_id: Optional[str] = None, before: Optional[int] = None, limit: Optional[int] = None
     ) -> List[AuditEntry]:
-        """List calls that could change something, newest first. Requires an admin key."""
+        """Calls that could change something, newest first. Needs an owner's key."""
         numbers = {"before": before, "limit": limit}
         query = _wire.given(sandbox_id=sandbox_id, **{k: None if v is None else str(v) for k, v in numbers.items()})
         answer = await self._transport.send(_wire.get("/audit", query))
@@ -155,7 +157,7 @@ class AsyncPandaStack:
     async def set_quota(self, **limits: Optional[int]) -> Dict[str, Any]:
         """Set workspace quotas: ``sandboxes``, ``cpu``, ``memory_mb``, ``snapshot_mb``, ``requests_per_second``.
 
-        What is left out has the platform's own limit. Needs an admin key.
+        What is left out has the platform's own limit. Needs an operator's key.
         """
         body = {name: limit for name, limit in limits.items() if limit is not None}
         return (await self._transport.send(_wire.post("/me/quota", body, method="PUT"))).record()
@@ -165,7 +167,7 @@ class AsyncPandaStack:
         return (await self._transport.send(_wire.get("/me/workspace"))).record()
 
     async def set_workspace(self, *, default_visibility: Optional[Visibility] = None) -> Dict[str, Any]:
-        """Set the defaults for new sandboxes. Requires an admin key."""
+        """Set what new sandboxes get unless their create says otherwise. Needs an owner's key."""
         body = _wire.given(default_visibility=default_visibility)
         return (await self._transport.send(_wire.post("/me/workspace", body, method="PATCH"))).record()
 

@@ -1,4 +1,4 @@
-"""Snapshots, templates and API keys."""
+"""Snapshots, templates, API keys and workspaces."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, AsyncIterator, Dict, List, Mapping, Optional, Sequence, 
 from .. import _archive, _wire
 from .._wire import segment
 from ..errors import RequestTimeout, TemplateBuildError
-from ..models import SnapshotInfo, Template, TemplateBuild, Token
+from ..models import SnapshotInfo, Template, TemplateBuild, Token, WorkspaceInfo
 from ._io import run_blocking, sleep
 from .exec_stream import server_events
 from .filesystem import _pieces
@@ -167,29 +167,111 @@ class AsyncTemplatesAPI:
 
 
 class AsyncTokensAPI:
-    """``client.tokens``."""
+    """``client.tokens``. With ``workspace``, an operator's key manages the keys of another workspace."""
 
     def __init__(self, transport: AsyncTransport) -> None:
         self._transport = transport
 
-    async def list(self) -> List[Token]:
-        """List API keys, without their secrets."""
-        answer = await self._transport.send(_wire.get("/me/tokens"))
+    async def list(self, *, workspace: Optional[str] = None) -> List[Token]:
+        """API keys, without their secret part."""
+        answer = await self._transport.send(_wire.get(_tokens(workspace)))
         return [Token.from_dict(record) for record in answer.records("tokens")]
 
     async def create(
-        self, name: str, expires_in_days: Optional[int] = None, scope: Optional[str] = None
+        self,
+        name: str,
+        expires_in_days: Optional[int] = None,
+        scope: Optional[str] = None,
+        *,
+        role: Optional[str] = None,
+        operator: bool = False,
+        expires_at: Optional[str] = None,
+        allow_from: Sequence[str] = (),
+        workspace: Optional[str] = None,
     ) -> Token:
-        """Create an API key. ``token`` of the result is not shown again. ``scope`` is ``read``, ``sandboxes``
-        or ``admin``.
-        """
-        body: Dict[str, object] = {"label": name}
-        if scope is not None:
-            body["scope"] = scope
-        if expires_in_days is not None:
-            body["expires_in_days"] = expires_in_days
-        return Token.from_dict((await self._transport.send(_wire.post("/me/tokens", body))).record())
+        """A new key; ``token`` of the result is shown this once.
 
-    async def revoke(self, prefix: str) -> None:
-        """Revoke a key, named by its public prefix."""
-        await self._transport.send(_wire.delete(f"/me/tokens/{segment(prefix, 'token prefix')}"))
+        ``role`` is ``viewer``, ``developer`` or ``owner``; ``scope`` is its earlier name. ``expires_at``
+        is an RFC 3339 time. ``allow_from`` names the networks it may be used from.
+        """
+        body: Dict[str, object] = _wire.given(
+            label=name,
+            scope=scope,
+            role=role,
+            operator=operator or None,
+            expires_in_days=expires_in_days,
+            expires_at=expires_at,
+            allow_from=[*allow_from] or None,
+        )
+        return Token.from_dict((await self._transport.send(_wire.post(_tokens(workspace), body))).record())
+
+    async def rotate(
+        self, prefix: str, *, overlap_seconds: Optional[int] = None, workspace: Optional[str] = None
+    ) -> Token:
+        """Replace the secret of a key. The old one keeps working for ``overlap_seconds``, a day by default."""
+        path = f"{_tokens(workspace)}/{segment(prefix, 'token prefix')}/rotate"
+        body = _wire.given(overlap_seconds=overlap_seconds)
+        return Token.from_dict((await self._transport.send(_wire.post(path, body))).record())
+
+    async def revoke(self, prefix: str, *, workspace: Optional[str] = None) -> None:
+        """End a key, named by its public prefix."""
+        await self._transport.send(_wire.delete(f"{_tokens(workspace)}/{segment(prefix, 'token prefix')}"))
+
+
+class AsyncWorkspacesAPI:
+    """``client.workspaces``. Every call needs an operator's key."""
+
+    def __init__(self, transport: AsyncTransport) -> None:
+        self._transport = transport
+
+    async def create(
+        self, name: str, *, default_visibility: Optional[str] = None, **quota: Optional[int]
+    ) -> WorkspaceInfo:
+        """A new workspace without keys; see ``client.tokens.create(workspace=...)``."""
+        limits = {limit: value for limit, value in quota.items() if value is not None}
+        body = _wire.given(id=name, default_visibility=default_visibility, quota=limits or None)
+        return await self._send(_wire.post("/workspaces", body))
+
+    async def list(self) -> List[WorkspaceInfo]:
+        """All workspaces, oldest first."""
+        answer = await self._transport.send(_wire.get("/workspaces"))
+        return cast("List[WorkspaceInfo]", answer.records("workspaces"))
+
+    async def get(self, name: str) -> WorkspaceInfo:
+        """One workspace."""
+        return await self._send(_wire.get(_workspace(name)))
+
+    async def suspend(self, name: str, reason: Optional[str] = None) -> WorkspaceInfo:
+        """Put all its machines to sleep and refuse its keys. Nothing is lost."""
+        body = _wire.given(reason=reason)
+        call = _wire.post(_workspace(name, "/suspend"), body, seconds_max=_wire.MACHINE_SECONDS_MAX)
+        return await self._send(call)
+
+    async def resume(self, name: str) -> WorkspaceInfo:
+        """Let a suspended workspace go on where it was."""
+        return await self._send(_wire.post(_workspace(name, "/resume"), {}))
+
+    async def delete(self, name: str) -> None:
+        """Delete a workspace with everything in it, including backups."""
+        await self._transport.send(_wire.delete(_workspace(name)))
+
+    async def quota(self, name: str) -> Dict[str, Any]:
+        """What a workspace may have (``quota``) and has (``used``)."""
+        return (await self._transport.send(_wire.get(_workspace(name, "/quota")))).record()
+
+    async def set_quota(self, name: str, **limits: Optional[int]) -> Dict[str, Any]:
+        """Set what a workspace may have; what is left out has the platform's own limit."""
+        body = {limit: value for limit, value in limits.items() if value is not None}
+        call = _wire.post(_workspace(name, "/quota"), body, method="PUT")
+        return (await self._transport.send(call)).record()
+
+    async def _send(self, call: _wire.Call) -> WorkspaceInfo:
+        return cast("WorkspaceInfo", (await self._transport.send(call)).record())
+
+
+def _workspace(name: str, rest: str = "") -> str:
+    return f"/workspaces/{segment(name, 'workspace')}{rest}"
+
+
+def _tokens(workspace: Optional[str]) -> str:
+    return "/me/tokens" if workspace is None else _workspace(workspace, "/tokens")

@@ -27,7 +27,7 @@ from ..models import (
 from .functions import FunctionsAPI
 from .apps import AppsAPI
 from .databases import DatabasesAPI
-from .resources import SnapshotsAPI, TemplatesAPI, TokensAPI
+from .resources import SnapshotsAPI, TemplatesAPI, TokensAPI, WorkspacesAPI
 from .sandbox import Sandbox
 from .schedules import SchedulesAPI
 from .transport import Transport
@@ -89,6 +89,8 @@ class PandaStack:
         self.databases = DatabasesAPI(self._transport)
         #: API keys.
         self.tokens = TokensAPI(self._transport)
+        #: Workspaces, for operators.
+        self.workspaces = WorkspacesAPI(self._transport)
         #: Durable disks that outlive sandboxes.
         self.volumes = VolumesAPI(self._transport)
 
@@ -133,7 +135,7 @@ class PandaStack:
     def audit(
         self, *, sandbox_id: Optional[str] = None, before: Optional[int] = None, limit: Optional[int] = None
     ) -> List[AuditEntry]:
-        """List calls that could change something, newest first. Requires an admin key."""
+        """Calls that could change something, newest first. Needs an owner's key."""
         numbers = {"before": before, "limit": limit}
         query = _wire.given(sandbox_id=sandbox_id, **{k: None if v is None else str(v) for k, v in numbers.items()})
         answer = self._transport.send(_wire.get("/audit", query))
@@ -156,7 +158,7 @@ class PandaStack:
     def set_quota(self, **limits: Optional[int]) -> Dict[str, Any]:
         """Set workspace quotas: ``sandboxes``, ``cpu``, ``memory_mb``, ``snapshot_mb``, ``requests_per_second``.
 
-        What is left out has the platform's own limit. Needs an admin key.
+        What is left out has the platform's own limit. Needs an operator's key.
         """
         body = {name: limit for name, limit in limits.items() if limit is not None}
         return (self._transport.send(_wire.post("/me/quota", body, method="PUT"))).record()
@@ -166,7 +168,7 @@ class PandaStack:
         return (self._transport.send(_wire.get("/me/workspace"))).record()
 
     def set_workspace(self, *, default_visibility: Optional[Visibility] = None) -> Dict[str, Any]:
-        """Set the defaults for new sandboxes. Requires an admin key."""
+        """Set what new sandboxes get unless their create says otherwise. Needs an owner's key."""
         body = _wire.given(default_visibility=default_visibility)
         return (self._transport.send(_wire.post("/me/workspace", body, method="PATCH"))).record()
 
