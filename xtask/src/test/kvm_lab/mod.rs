@@ -14,7 +14,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result};
 use serde_json::json;
@@ -54,15 +54,20 @@ impl Lab {
         // The processor of older ones disagrees with KVM about the state of the FPU.
         let qemu = qemu::ensure()?;
         let dir = tree::cache_dir().join("kvm-lab");
-        if !dir.join("initrd").exists() {
+        // With the script that made it, the lab is made anew after every change of the script.
+        let made_by = fs::read_to_string(dir.join("prepare.sh"));
+        if !made_by.is_ok_and(|script| script == PREPARE) {
             let begun = tree::cache_dir().join("kvm-lab.begun");
-            if begun.exists() {
-                fs::remove_dir_all(&begun).context("remove what an interrupted preparation left")?;
+            for old in [&begun, &dir] {
+                if old.exists() {
+                    fs::remove_dir_all(old).with_context(|| format!("remove {}", old.display()))?;
+                }
             }
             let mut prepare = as_root("sh");
             prepare.args(["-c", PREPARE, "prepare"]).arg(&begun);
             run(prepare).context("fetch the kernel of the outer machine")?;
             give_back(&begun)?;
+            fs::write(begun.join("prepare.sh"), PREPARE).context("keep the script that made the lab")?;
             fs::rename(&begun, &dir).with_context(|| format!("move the lab to {}", dir.display()))?;
         }
         for (name, text) in SCRIPTS {
@@ -98,6 +103,7 @@ impl Lab {
         machine.args(["-fsdev", shared, "-device", "virtio-9p-pci,fsdev=host,mount_tag=host"]);
         machine.args(["-drive", &format!("if=none,id=disk,file={dir}/disk,format=raw,cache=unsafe")]);
         machine.args(["-device", "virtio-blk-pci,drive=disk"]);
+        machine.stdin(Stdio::null());
         machine
     }
 }
