@@ -10,6 +10,13 @@ use crate::platform::Scratch;
 use crate::program::{self, cargo};
 use crate::tree;
 
+/// An engine to measure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Engine {
+    Qemu,
+    Firecracker,
+}
+
 /// What to measure.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
@@ -18,6 +25,9 @@ pub enum Command {
         /// Enough samples for percentiles that are worth publishing
         #[arg(long)]
         full: bool,
+        /// Engine to measure; `firecracker` runs a toy guest, beside the same steps by hand
+        #[arg(long, value_enum, default_value = "qemu")]
+        engine: Engine,
     },
     /// Forks, snapshots, sleep and rollback, with plots
     State {
@@ -78,7 +88,8 @@ pub enum Command {
 /// Carries it out.
 pub fn run(command: Command) -> Result<ExitCode> {
     match command {
-        Command::Create { full } => run_create(full),
+        Command::Create { full, engine: Engine::Qemu } => run_create(full),
+        Command::Create { engine: Engine::Firecracker, .. } => run_create_firecracker(),
         Command::State { full } => run_state(full),
         Command::Functions { full } => run_functions(full),
         Command::Postgres { full, only } => run_postgres(full, only),
@@ -208,6 +219,15 @@ fn run_postgres(full: bool, only: Option<String>) -> Result<ExitCode> {
         bench.arg("--pgbench").arg(unpacked("postgresql-15", "usr/lib/postgresql/15/bin/pgbench")?);
         Ok(())
     })
+}
+
+/// A create on the engine itself. Its guest needs no kernel, so this runs on every KVM, also on one that
+/// cannot run Linux.
+fn run_create_firecracker() -> Result<ExitCode> {
+    let mut timing = cargo(&["test", "--release", "--package", "pandastack-engine-firecracker"]);
+    timing.args(["--test", "it", "--", "--ignored", "--nocapture", "--test-threads=1", "timing_of_creates"]);
+    program::run(timing)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn run_create(full: bool) -> Result<ExitCode> {

@@ -28,6 +28,9 @@ const CPU_PERIOD_US: u64 = 100_000;
 const V1_SHARES_PER_CPU: u64 = 1024;
 const V2_WEIGHT_PER_CPU: u64 = 100;
 
+/// Flag of kernel threads in the ninth field of `/proc/<pid>/stat`.
+const PF_KTHREAD: u32 = 0x0020_0000;
+
 /// The control groups of one agent.
 #[derive(Debug, Clone)]
 pub struct Cgroups {
@@ -146,7 +149,8 @@ impl Cgroups {
 
     /// Kills the processes in any group of this agent that are not in `known`, waits until they are gone, and names them.
     pub fn end_outside(&self, known: &HashSet<u32>) -> io::Result<Vec<u32>> {
-        let pids = self.pids_outside(known);
+        let mut pids = self.pids_outside(known);
+        pids.retain(|pid| !is_kernel_thread(*pid));
         pids.iter().try_for_each(|pid| end_process(*pid))?;
         Ok(pids)
     }
@@ -249,6 +253,19 @@ fn end_process(pid: u32) -> io::Result<()> {
     }
 }
 
+/// Whether a process is a kernel thread. KVM puts the thread of a machine's timer into the machine's group; it cannot be
+/// killed, and ends with the machine.
+fn is_kernel_thread(pid: u32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| has_kernel_flag(&stat))
+}
+
+fn has_kernel_flag(stat: &str) -> bool {
+    // The name is in parentheses and may contain anything, parentheses included.
+    let after_name = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+    let flags = after_name.split_ascii_whitespace().nth(6).and_then(|flags| flags.parse::<u32>().ok());
+    flags.is_some_and(|flags| flags & PF_KTHREAD != 0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -307,6 +324,19 @@ mod tests {
         cgroups.remove();
         assert!(used_ms > wall_ms / 20, "it ran: {used_ms} of {wall_ms} ms");
         assert!(used_ms < wall_ms / 2, "it was held: {used_ms} of {wall_ms} ms, of which it may have 40 %");
+    }
+
+    #[test]
+    fn kernel_threads_in_a_group_are_left_alone() {
+        assert!(has_kernel_flag("806 (kvm-pit/802) S 2 0 0 0 -1 2129984 0 0 0 0 0 0 0 0 20 0 1 0 90795"));
+        assert!(!has_kernel_flag(
+            "802 (fire) S 2 (cracker) S 1 802 802 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 3 0"
+        ));
+        assert!(!is_kernel_thread(std::process::id()));
+        // Where there are kernel threads at all, this is their parent.
+        if fs::read_to_string("/proc/2/comm").is_ok_and(|name| name.trim() == "kthreadd") {
+            assert!(is_kernel_thread(2));
+        }
     }
 
     #[test]

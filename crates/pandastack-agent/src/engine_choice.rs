@@ -8,7 +8,7 @@
 //! is refused.
 
 use std::fs;
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -57,11 +57,18 @@ impl EngineKind {
         [EngineKind::Firecracker, EngineKind::Qemu].into_iter().find(|kind| kind.as_str() == name.trim())
     }
 
-    /// Remembers it for the next start.
+    /// Remembers it for the next start, and returns when the record would survive a power loss. A record that
+    /// is lost would make the next start take machines of one engine for those of another.
     pub(crate) fn record(self, data_dir: &Path) -> io::Result<()> {
+        if Self::recorded(data_dir) == Some(self) {
+            return Ok(());
+        }
         let temporary = data_dir.join("engine.new");
-        fs::write(&temporary, format!("{}\n", self.as_str()))?;
-        fs::rename(&temporary, data_dir.join(RECORD))
+        let mut file = fs::File::create(&temporary)?;
+        file.write_all(format!("{}\n", self.as_str()).as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&temporary, data_dir.join(RECORD))?;
+        fs::File::open(data_dir)?.sync_all()
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::Context;
 use pandastack_engine::{Engine, kvm_probe};
@@ -19,9 +18,6 @@ use crate::host_resources::HostParts;
 use crate::layout::Layout;
 use crate::log_limit::LogLimit;
 use crate::{databases, denials, http, recover, report, snapshot, snapshot_zygote};
-
-/// How long the KVM probe may take; a working one takes milliseconds.
-const KVM_PROBE_MAX: Duration = Duration::from_secs(2);
 
 /// Bytes of a megabit.
 const BYTES_PER_MBIT: u64 = 125_000;
@@ -90,7 +86,7 @@ async fn open(config: AgentConfig, shutdown: CancellationToken) -> anyhow::Resul
 
 async fn engine(config: &AgentConfig) -> anyhow::Result<Arc<dyn Engine>> {
     let program = config.probe_program.clone();
-    let probe = move || Ok::<_, Infallible>(kvm_probe::probe_with(&program, KVM_PROBE_MAX));
+    let probe = move || Ok::<_, Infallible>(kvm_probe::probe_with(&program, kvm_probe::PROBE_DEADLINE));
     let kvm = blocking(probe).await?;
     tracing::info!(usable = kvm.usable, reason = kvm.reason, "probed KVM");
     let search = EngineSearch {

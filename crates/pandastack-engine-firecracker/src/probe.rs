@@ -20,6 +20,25 @@ pub(crate) struct Programs {
     pub(crate) cgroup_version: u8,
 }
 
+impl Programs {
+    /// Fails if a program was removed since the probe. Without this the jailer's own message would be all
+    /// that a user sees.
+    pub(crate) fn check(&self) -> Result<()> {
+        for path in [&self.binary, &self.jailer] {
+            if path.as_os_str().is_empty() {
+                continue;
+            }
+            path.metadata().map_err(|error| {
+                EngineError::Unavailable(format!(
+                    "Firecracker cannot be started: {}: {error}; run `pandastack engine install firecracker`",
+                    path.display()
+                ))
+            })?;
+        }
+        Ok(())
+    }
+}
+
 /// Outcome of the probe.
 #[derive(Debug, Clone)]
 pub(crate) struct ProbeOutcome {
@@ -148,6 +167,19 @@ mod tests {
         assert!(refused.contains("1.15.0") && refused.contains("1.16.1"), "{refused}");
         assert_eq!(find_jailer(Some(good.clone()), &good, version).unwrap(), good, "{jailer:?}");
         assert!(version_of(Path::new("/bin/true")).is_err());
+    }
+
+    #[test]
+    fn a_program_that_was_removed_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let [binary, jailer] = ["firecracker", "jailer"].map(|name| script(dir.path(), name, "", ""));
+        let programs = Programs { binary: binary.clone(), jailer, cgroup_version: 2 };
+        programs.check().unwrap();
+        Programs { jailer: PathBuf::new(), ..programs.clone() }.check().unwrap();
+        std::fs::remove_file(&binary).unwrap();
+        let refused = programs.check().unwrap_err().to_string();
+        assert!(refused.contains(&binary.display().to_string()), "{refused}");
+        assert!(refused.contains("engine install firecracker"), "{refused}");
     }
 
     #[test]

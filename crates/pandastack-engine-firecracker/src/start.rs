@@ -89,6 +89,7 @@ struct Prepared {
 /// Opens all files and spawns the process. Blocks.
 fn prepare(host: &Host, mut start: Start) -> Result<Prepared> {
     check_runtime_dir(&start.place.runtime_dir)?;
+    host.programs.check()?;
     let owner = match (host.launcher, start.place.confinement) {
         (Launcher::Direct, _) => None,
         (Launcher::Jailer, Confinement::Full { uid, gid }) => Some(Owner { uid, gid }),

@@ -45,7 +45,7 @@ pub enum Suite {
     E2e,
     /// Templates and engine with today's newest packages and kernel; runs with `--full` or by name
     Drift,
-    /// Firecracker on emulated KVM; runs by name, and needs the machine to itself
+    /// Firecracker on emulated KVM, after everything else; with `--full` also QEMU
     Kvm,
 }
 
@@ -78,7 +78,6 @@ impl Args {
         match suite {
             _ if !self.only.is_empty() => self.only.contains(&suite),
             Suite::Drift => self.full,
-            Suite::Kvm => false,
             _ => true,
         }
     }

@@ -112,7 +112,7 @@ impl Session {
         outcome
     }
 
-    /// The platform with Firecracker, in a machine whose KVM is emulated.
+    /// The platform with Firecracker and with QEMU, in a machine whose KVM is emulated.
     pub fn firecracker_on_kvm(&mut self) -> Result<Counts> {
         let named = std::env::var_os(FIRECRACKER).map(PathBuf::from);
         let Some(firecracker) = named.or_else(firecracker) else {
@@ -121,9 +121,11 @@ impl Session {
             return Ok(Counts::skipped(reason));
         };
         // Fills the caches with image and kernel, which the machine reads and cannot fetch.
-        let scratch = Self::start_scratch(&["base"])?;
-        scratch.stop()?;
-        let lab = match Lab::prepare(&firecracker) {
+        if self.seed.is_none() {
+            let scratch = Self::start_scratch(&["base"])?;
+            scratch.stop()?;
+        }
+        let lab = match Lab::prepare(&firecracker, self.full) {
             Ok(lab) => lab,
             Err(error) => {
                 let reason = format!("Firecracker on KVM: {error:#}");

@@ -168,8 +168,8 @@ async fn restored(
     snapshot: &Snapshot,
 ) -> Result<(SandboxRecord, RunningMachine)> {
     let manifest = &snapshot.manifest;
-    // A snapshot of a sandbox goes on under its lineage's user; a template starts a new lineage.
-    let uid = manifest.uid.unwrap_or_else(|| host.new_uid());
+    // A new process, so it gets a user of its own.
+    let uid = host.new_uid();
     let mut record =
         SandboxRecord::new(request.spec, &manifest.template, manifest.shape, uid, BootMode::Restore);
     let live = launch::restore(host, &mut record, snapshot, Stages::begin()).await?;

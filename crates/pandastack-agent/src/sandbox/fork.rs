@@ -306,12 +306,13 @@ impl Driver {
         Ok(Children { pause_ms: 0.0, records, start: Start::Copies { snapshot, dir } })
     }
 
-    /// Children stay in their parent's lineage: an unprivileged process cannot give its copy another user.
+    /// A forked process keeps its parent's user, because an unprivileged process cannot give its copy another. A
+    /// restored child runs in a new process, under a user of its own.
     fn child_records(&self, children: Vec<SandboxSpec>, mode: BootMode) -> Vec<SandboxRecord> {
         let SandboxRecord { template, shape, uid, kernel, .. } = &self.record;
-        let record = |spec| SandboxRecord {
-            kernel: kernel.clone(),
-            ..SandboxRecord::new(spec, template, *shape, *uid, mode)
+        let record = |spec| {
+            let uid = if mode == BootMode::Fork { *uid } else { self.host.new_uid() };
+            SandboxRecord { kernel: kernel.clone(), ..SandboxRecord::new(spec, template, *shape, uid, mode) }
         };
         children.into_iter().map(record).collect()
     }

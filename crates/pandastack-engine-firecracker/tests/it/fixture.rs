@@ -53,6 +53,15 @@ fn program_beside_the_clone() -> Option<PathBuf> {
 }
 
 impl FirecrackerFixture {
+    /// Firecracker and its jailer, as the engine finds them.
+    pub fn programs() -> (PathBuf, PathBuf) {
+        let named = |name| std::env::var_os(name).map(PathBuf::from);
+        let binary = program_beside_the_clone().or_else(|| named("PANDASTACK_FIRECRACKER"));
+        let binary = binary.expect("Firecracker was found before");
+        let jailer = named("PANDASTACK_JAILER").unwrap_or_else(|| binary.with_file_name("jailer"));
+        (binary, jailer)
+    }
+
     /// Probes the engine; the error names what this host lacks. Any other failure is a panic.
     pub async fn prepare(launcher: Launcher) -> Result<Self, String> {
         let turn = TURN.lock().await;

@@ -13,7 +13,7 @@ use crate::fixture::FirecrackerFixture;
 use crate::lifecycle::fixture;
 
 /// A tap in a network namespace of its own, and that namespace.
-fn tap(name: &'static str) -> (OwnedFd, OwnedFd) {
+pub fn tap(name: &'static str) -> (OwnedFd, OwnedFd) {
     let make = move || {
         unshare(CloneFlags::CLONE_NEWNET).unwrap();
         let made = tap::create(name).unwrap();

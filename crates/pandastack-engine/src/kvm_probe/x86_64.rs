@@ -6,10 +6,12 @@
 //! ```
 
 use std::fmt::Display;
+use std::time::Duration;
 
 use kvm_bindings::{KVM_MAX_CPUID_ENTRIES, kvm_regs, kvm_segment, kvm_userspace_memory_region};
 use kvm_ioctls::{Kvm, VcpuExit, VcpuFd, VmFd};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use rustix::time::{ClockId, clock_gettime};
 
 const MEMORY_BYTES: usize = 2 * 1024 * 1024;
 
@@ -33,6 +35,9 @@ const RFLAGS_RESERVED: u64 = 2;
 
 /// Turns of the loop: a millisecond or two on a processor, most of a second in an emulator.
 const LOOP_TURNS: u64 = 1 << 20;
+
+/// Processor time within which the guest must end. A working KVM needs milliseconds.
+const GUEST_PROCESSOR_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// Port by which the guest reports, and what it says when the exchange was right or not.
 const PORT: u8 = 0xf4;
@@ -79,12 +84,28 @@ pub(super) fn run_guest_program() -> Result<(), String> {
         kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES).map_err(failed("reading processor features"))?;
     vcpu.set_cpuid2(&cpuid).map_err(failed("setting processor features"))?;
     set_registers(&vcpu)?;
+    let used = processor_time();
     run(&mut vcpu)?;
+    judge_speed(processor_time().saturating_sub(used))?;
     drop((vcpu, vm));
     match memory.operand() {
         AFTER => Ok(()),
         found => Err(format!("cmpxchg16b left {found:x?} in memory instead of {AFTER:x?}")),
     }
+}
+
+/// Processor time that this thread has used.
+fn processor_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+/// Judges by processor time: a loaded host is slow by the clock, and its KVM is no worse for that.
+fn judge_speed(used: Duration) -> Result<(), String> {
+    if used <= GUEST_PROCESSOR_TIME_MAX {
+        return Ok(());
+    }
+    Err(format!("guest code took {} ms of processor time, as under emulation", used.as_millis()))
 }
 
 fn failed<E: Display>(step: &'static str) -> impl FnOnce(E) -> String {
@@ -204,6 +225,19 @@ impl Drop for GuestMemory {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_slow_guest_is_emulated() {
+        assert!(judge_speed(Duration::from_millis(1_000)).is_ok());
+        let refused = judge_speed(Duration::from_millis(1_001)).unwrap_err();
+        assert!(refused.contains("1001 ms") && refused.contains("emulation"), "{refused}");
+        let before = processor_time();
+        let mut sum = 0_u64;
+        while processor_time() == before {
+            sum = std::hint::black_box(sum.wrapping_add(1));
+        }
+        assert!(processor_time() > before);
+    }
 
     #[test]
     fn the_program_jumps_where_it_means_to() {

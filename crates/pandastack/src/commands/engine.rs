@@ -33,6 +33,17 @@ pub enum Installable {
     Firecracker,
 }
 
+/// What was installed.
+#[derive(Debug, serde::Serialize)]
+struct Installed {
+    /// Name of the engine.
+    engine: &'static str,
+    /// Its version.
+    version: &'static str,
+    /// The program.
+    path: String,
+}
+
 impl Command {
     /// Runs the command.
     pub fn run(self, output: Output) -> Result<ExitCode> {
@@ -43,7 +54,12 @@ impl Command {
         })?;
         let installed = install::install(&from, &settings.data_dir)
             .with_context(|| format!("cannot install Firecracker {}", install::PINNED_VERSION))?;
-        output.line(&installed.display().to_string())?;
+        let installed = Installed {
+            engine: "firecracker",
+            version: install::PINNED_VERSION,
+            path: installed.display().to_string(),
+        };
+        output.value(&installed, |installed| installed.path.clone())?;
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -1,78 +1,100 @@
-//! Firecracker with real guests on a host without virtualization hardware.
+//! Firecracker and QEMU with real guests on KVM, on a host without virtualization hardware.
 //!
 //! ```text
-//!   this host --QEMU, emulated AMD SVM--> outer machine --KVM--> Firecracker --> sandboxes
+//!   this host --QEMU, emulated AMD SVM--> outer machine --KVM--> Firecracker or QEMU --> sandboxes
 //! ```
 //!
-//! The outer machine sees the host's files read-only, with what it writes in memory, so that it needs no
-//! image of its own: programs, caches and the `pandastack` program are those of the host. Its data
-//! directory is on a scratch disk.
+//! The outer machine sees the host's files read-only and keeps its own writes in memory, so it needs no
+//! image: programs, caches and the `pandastack` program are the host's. Its data directories are on a
+//! scratch disk. The tests in it are `tests.py`; `lab.py` is what they use.
 //!
-//! What the tests in it show is order of events, formats, confinement and recovery. Speed means
-//! nothing: everything is emulated twice. An outer machine that lacks processor time calibrates its
-//! clock wrongly, so nothing else should run meanwhile.
+//! What they prove is order of events, formats, confinement and recovery. Speed means nothing:
+//! everything is emulated twice. An outer machine that lacks processor time calibrates its clock
+//! wrongly, so nothing else should run meanwhile.
 
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result};
+use serde_json::json;
 
 use crate::host::{as_root, give_back};
 use crate::program::run;
 use crate::{qemu, tree};
 
 const PREPARE: &str = include_str!("prepare.sh");
-const INSIDE: &str = include_str!("inside.sh");
+const DISK: &str = include_str!("disk.sh");
+/// Files that the outer machine reads from the lab's directory.
+const SCRIPTS: [(&str, &str); 3] = [
+    ("outer.sh", include_str!("outer.sh")),
+    ("lab.py", include_str!("lab.py")),
+    ("tests.py", include_str!("tests.py")),
+];
 
-/// How long the outer machine may take.
-const SECONDS_MAX: &str = "3600";
+/// How long the outer machine may take: the short form, and all of it.
+const SECONDS_MAX: [u32; 2] = [900, 3600];
 /// Memory of the outer machine. What it writes to its root is in there too.
 const MEMORY: &str = "6G";
-/// Size of the disk for its data directory; sparse.
-const DISK_BYTES: u64 = 16 << 30;
+/// Runs the outer machine before everything else: one that waits for a processor while it boots measures
+/// its clock wrongly. Where the scheduler groups processes by session, a priority of its own does not count
+/// beyond the group, so the group gets it, too.
+const FIRST: &str = r#"echo -15 2> /dev/null > /proc/self/autogroup; exec nice -n -15 "$@""#;
 
 /// What the lab needs of the host.
 pub struct Lab {
     dir: PathBuf,
     qemu: PathBuf,
+    full: bool,
 }
 
 impl Lab {
     /// Prepares the outer machine. The error says what is missing.
-    pub fn prepare(firecracker: &Path) -> Result<Self> {
+    pub fn prepare(firecracker: &Path, full: bool) -> Result<Self> {
         // The processor of older ones disagrees with KVM about the state of the FPU.
         let qemu = qemu::ensure()?;
         let dir = tree::cache_dir().join("kvm-lab");
-        if !dir.join("initrd").exists() {
+        // With the script that made it, the lab is made anew after every change of the script.
+        let made_by = fs::read_to_string(dir.join("prepare.sh"));
+        if !made_by.is_ok_and(|script| script == PREPARE) {
             let begun = tree::cache_dir().join("kvm-lab.begun");
-            if begun.exists() {
-                fs::remove_dir_all(&begun).context("remove what an interrupted preparation left")?;
+            for old in [&begun, &dir] {
+                if old.exists() {
+                    fs::remove_dir_all(old).with_context(|| format!("remove {}", old.display()))?;
+                }
             }
             let mut prepare = as_root("sh");
             prepare.args(["-c", PREPARE, "prepare"]).arg(&begun);
             run(prepare).context("fetch the kernel of the outer machine")?;
             give_back(&begun)?;
+            fs::write(begun.join("prepare.sh"), PREPARE).context("keep the script that made the lab")?;
             fs::rename(&begun, &dir).with_context(|| format!("move the lab to {}", dir.display()))?;
         }
-        fs::write(dir.join("inside.sh"), INSIDE).context("write the script of the outer machine")?;
-        let settings = format!(
-            "PANDASTACK='{}'\nCACHE='{}'\nFIRECRACKER='{}'\n",
-            tree::pandastack().display(),
-            tree::machine_cache_dir().display(),
-            firecracker.display()
-        );
-        fs::write(dir.join("settings.sh"), settings).context("write the settings of the outer machine")?;
-        let disk = File::create(dir.join("disk")).context("make the disk of the outer machine")?;
-        disk.set_len(DISK_BYTES).context("size the disk of the outer machine")?;
-        Ok(Self { dir, qemu })
+        for (name, text) in SCRIPTS {
+            fs::write(dir.join(name), text).with_context(|| format!("write {name} of the outer machine"))?;
+        }
+        let settings = json!({
+            "pandastack": tree::pandastack(),
+            "firecracker": firecracker,
+            "full": full,
+            // For whoever works on one of them.
+            "only": std::env::var("PANDASTACK_TEST_KVM_ENGINE").ok(),
+        });
+        fs::write(dir.join("settings.json"), settings.to_string())
+            .context("write the settings of the outer machine")?;
+        let mut disk = as_root("unshare");
+        disk.args(["--mount", "sh", "-c", DISK, "disk"]).arg(dir.join("disk")).arg(tree::machine_cache_dir());
+        run(disk).context("make the disk of the outer machine")?;
+        Ok(Self { dir, qemu, full })
     }
 
     /// The outer machine. It prints what its tests say, and ends with them.
     pub fn machine(&self) -> Command {
         let dir = self.dir.display();
-        let mut machine = qemu::in_place(&self.qemu, Path::new("timeout"));
-        machine.args([SECONDS_MAX, "qemu-system-x86_64", "-M", "q35", "-cpu", "EPYC", "-smp", "1"]);
+        let mut machine = qemu::in_place(&self.qemu, Path::new("sh"));
+        let seconds = SECONDS_MAX[usize::from(self.full)].to_string();
+        machine.args(["-c", FIRST, "first", "timeout", &seconds, "qemu-system-x86_64"]);
+        machine.args(["-M", "q35", "-cpu", "EPYC", "-smp", "1"]);
         machine.args(["-accel", "tcg,thread=multi,tb-size=512", "-m", MEMORY]);
         machine.args(["-nodefaults", "-display", "none", "-no-reboot", "-serial", "stdio"]);
         machine.arg("-kernel").arg(self.dir.join("vmlinuz")).arg("-initrd").arg(self.dir.join("initrd"));
@@ -81,6 +103,18 @@ impl Lab {
         machine.args(["-fsdev", shared, "-device", "virtio-9p-pci,fsdev=host,mount_tag=host"]);
         machine.args(["-drive", &format!("if=none,id=disk,file={dir}/disk,format=raw,cache=unsafe")]);
         machine.args(["-device", "virtio-blk-pci,drive=disk"]);
+        machine.stdin(Stdio::null());
         machine
+    }
+}
+
+impl Drop for Lab {
+    /// The disk is made anew for each run, and is large.
+    fn drop(&mut self) {
+        let mut remove = as_root("rm");
+        remove.arg("-f").arg(self.dir.join("disk"));
+        if let Err(error) = run(remove) {
+            eprintln!("warning: the disk of the outer machine stays behind: {error:#}");
+        }
     }
 }

@@ -3,7 +3,8 @@ set -eu
 dir=$1
 mkdir -p "$dir/packages" "$dir/initrd.d/bin" "$dir/initrd.d/modules"
 cd "$dir/packages"
-kernel=$(apt-cache depends linux-image-amd64 | sed -n 's/.*Depends: \(linux-image-[0-9][^ ]*\).*/\1/p' | head -n 1)
+kernel=$(apt-cache depends linux-image-amd64 |
+    sed -n 's/.*Depends: \(linux-image-[0-9][^ ]*\).*/\1/p' | head -n 1)
 apt-get -q -o APT::Sandbox::User=root download "$kernel" busybox-static
 for package in *.deb; do dpkg-deb -x "$package" "$dir/root"; done
 release=$(ls "$dir/root/lib/modules")
@@ -32,7 +33,7 @@ mount -t tmpfs -o size=60% tmpfs /rw
 mkdir /rw/upper /rw/work
 mount -t overlay -o lowerdir=/host,upperdir=/rw/upper,workdir=/rw/work overlay /new || poweroff -f
 for dir in proc sys dev; do mount --move "/$dir" "/new/$dir"; done
-exec switch_root /new /bin/sh "$lab/inside.sh" "$lab"
+exec switch_root /new /bin/sh "$lab/outer.sh" "$lab"
 INIT
 chmod +x "$dir/initrd.d/init"
 cd "$dir/initrd.d"

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use pandastack_agent::cgroup::Cgroups;
 use pandastack_agent::engine_choice::{ChosenEngine, EngineKind, EngineSearch};
@@ -15,8 +14,6 @@ use crate::commands::runtime::block_on;
 use crate::output::size;
 use crate::settings::Settings;
 
-/// Timeout of the KVM probe. A working KVM needs milliseconds; a broken one may hang.
-const KVM_PROBE: Duration = Duration::from_secs(5);
 /// Minimum memory for `code-interpreter` and a few sandboxes.
 const MEMORY_BYTES_MIN: u64 = 2 << 30;
 /// Minimum disk space for the two built-in templates and a few sandboxes.
@@ -48,7 +45,7 @@ fn privileges() -> Finding {
 
 /// Probes the engine as an agent does: executes instructions with KVM and forks a real machine.
 fn engine(settings: &Settings) -> Vec<Finding> {
-    let kvm = kvm_probe::probe_with(Path::new("/proc/self/exe"), KVM_PROBE);
+    let kvm = kvm_probe::probe_with(Path::new("/proc/self/exe"), kvm_probe::PROBE_DEADLINE);
     let first = if kvm.usable {
         Finding::ok("KVM", kvm.reason.clone())
     } else {

@@ -1,10 +1,12 @@
 //! `pandastack doctor`: checks whether this machine can run PandaStack and suggests fixes.
 //!
 //! Each check ends with `ok`, `warn` (works with limitations) or `fail` (sandboxes will not run).
-//! The exit code is 1 if a check failed. Every finding that is not `ok` has a remedy.
+//! The exit code is 1 if a check failed. Every finding that is not `ok` has a remedy. `--production` adds
+//! checks of a host that isolates tenants who distrust each other.
 
 mod checks;
 mod finding;
+mod production;
 
 use std::process::ExitCode;
 
@@ -14,10 +16,14 @@ use crate::output::Output;
 use crate::progress::Progress;
 use crate::settings::{AgentArgs, CommonArgs, ControlArgs, Settings};
 use finding::{Finding, Verdict};
+use production::HostFiles;
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
 pub struct Args {
+    /// Also check the settings of a production host: see docs/how-to/production-host.md
+    #[arg(long)]
+    production: bool,
     #[command(flatten)]
     common: CommonArgs,
 }
@@ -26,7 +32,10 @@ pub struct Args {
 pub fn run(args: Args, output: Output) -> Result<ExitCode> {
     let settings = Settings::resolve(&args.common, &ControlArgs::default(), &AgentArgs::default())?;
     let progress = Progress::start("Checking this machine");
-    let findings = checks::all(&settings);
+    let mut findings = checks::all(&settings);
+    if args.production {
+        findings.extend(production::all(&HostFiles::real(), &settings.data_dir));
+    }
     drop(progress);
     output.value(&findings, |findings| findings.iter().map(line).collect::<Vec<_>>().join("\n"))?;
     let failed = findings.iter().any(|finding| finding.verdict == Verdict::Fail);
