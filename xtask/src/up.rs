@@ -85,7 +85,7 @@ fn say_what_next(platform: &Platform) {
     } else {
         eprintln!("\nPandaStack is up at {url}. Ctrl-C stops it; sandboxes stay.");
     }
-    eprintln!("The console is at {url}/console/; sign in with the token in ~/.config/pandastack/config.json.");
+    eprintln!("The console is at {url}/; sign in with the token in ~/.config/pandastack/config.json.");
     eprintln!("Try, in another terminal:\n\n  alias pandastack={}", bin.display());
     eprintln!("  pandastack run -- uname -a");
     eprintln!("  pandastack run -t code-interpreter -- python -c 'print(2 ** 10)'");

@@ -173,7 +173,7 @@ pub(crate) async fn authenticate(
             (Some(secret), _) => keys.check_from(address_of(&request), &secret).await?,
             (None, Some(secret)) => {
                 by_session = true;
-                console::caller(keys.store.as_ref(), &keys, request.headers(), secret).await?
+                console::caller(keys.store.as_ref(), &keys, request.uri(), request.headers(), secret).await?
             }
             (None, None) => {
                 let missing = "the request has no API key; send `Authorization: Bearer pds_...`";

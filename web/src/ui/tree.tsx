@@ -16,7 +16,7 @@ interface Node extends TreeItem {
   children: Node[];
 }
 
-const WIDTH = 178;
+const WIDTH = 214;
 const HEIGHT = 46;
 const GAP_X = 54;
 const GAP_Y = 14;

@@ -1,7 +1,7 @@
 //! Events of a whole workspace: a page of them, or a stream that can be resumed.
 //!
-//! An event does not name its workspace, so a follower reads the store when there is news. News within [`COALESCE`] is
-//! read at once: a follower reads at most ten times a second, however much happens.
+//! An event does not name its workspace, so a follower reads the store when there is news. News within
+//! [`COALESCE`] is read at once: a follower reads at most ten times a second, however much happens.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -1,18 +1,19 @@
 //! Which requests may use a session's cookie: those that the console's own pages make.
 //!
-//! `SameSite=Strict` is not enough: apps and previews can be on the same site. A request must say that it comes from
-//! this very origin, in `Sec-Fetch-Site` or `Origin`, whichever the browser sends; both if it sends both. It must be
-//! a call of a script, never a navigation: a file of a sandbox must not become a page of this origin.
+//! `SameSite=Strict` is not enough: apps and previews can be on the same site. A request must say that it
+//! comes from this very origin, in `Sec-Fetch-Site` or `Origin`, whichever the browser sends; both if it sends
+//! both. It must be a call of a script, never a navigation: a file of a sandbox must not become a page of this origin.
 
 use axum::response::Response;
-use http::{HeaderMap, HeaderValue, header};
+use http::uri::Authority;
+use http::{HeaderMap, HeaderValue, Uri, header};
 use pandastack_types::{Error, ErrorCode, Result};
 
 /// Responses to a session are data: a browser shows none as a page, and runs nothing in it.
 const DATA_ONLY: &str = "default-src 'none'; sandbox; frame-ancestors 'none'";
 
 /// Refuses requests that other pages make with the console's cookie.
-pub(super) fn check(headers: &HeaderMap) -> Result<()> {
+pub(super) fn check(uri: &Uri, headers: &HeaderMap) -> Result<()> {
     let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or_default());
     if text("sec-fetch-dest").is_some_and(|kind| !matches!(kind, "empty" | "websocket")) {
         return Err(refused("it is a navigation, not a call"));
@@ -22,7 +23,7 @@ pub(super) fn check(headers: &HeaderMap) -> Result<()> {
         return Err(refused("another site made it"));
     }
     match text("origin") {
-        Some(origin) if is_own(origin, headers) => Ok(()),
+        Some(origin) if is_own(origin, uri, headers) => Ok(()),
         Some(_) => Err(refused("another origin made it")),
         None if site.is_some() => Ok(()),
         None => Err(refused("it names no origin")),
@@ -30,8 +31,10 @@ pub(super) fn check(headers: &HeaderMap) -> Result<()> {
 }
 
 /// Whether an origin is this server's, under the name by which it was called.
-fn is_own(origin: &str, headers: &HeaderMap) -> bool {
-    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+fn is_own(origin: &str, uri: &Uri, headers: &HeaderMap) -> bool {
+    // HTTP/2 names the host in the address, HTTP/1 in a header.
+    let header = || headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    let host = uri.authority().map(Authority::as_str).or_else(header).unwrap_or_default();
     let named = origin.strip_prefix("https://").or_else(|| origin.strip_prefix("http://"));
     !host.is_empty() && named.is_some_and(|named| named.eq_ignore_ascii_case(host))
 }
@@ -95,8 +98,11 @@ mod tests {
             (false, vec![host, ("sec-fetch-site", "same-origin"), ("sec-fetch-dest", "document")]),
             (false, vec![host, ("sec-fetch-site", "same-origin"), ("sec-fetch-dest", "iframe")]),
         ] {
-            assert_eq!(check(&headers(&pairs)).is_ok(), good, "{pairs:?}");
+            assert_eq!(check(&Uri::from_static("/me"), &headers(&pairs)).is_ok(), good, "{pairs:?}");
         }
+        let http2 = Uri::from_static("https://panda.example.com:8443/me");
+        assert!(check(&http2, &headers(&[own])).is_ok());
+        assert!(check(&http2, &headers(&[("origin", "https://evil.example")])).is_err());
     }
 
     #[test]

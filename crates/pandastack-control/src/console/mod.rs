@@ -1,9 +1,11 @@
 //! Signing in to the web console.
 //!
-//! A session is a random cookie that stands for an API key. The server stores its SHA-256 and the key's public part.
+//! A session is a random cookie that stands for an API key. The server stores its SHA-256 and the key's public
+//! part.
 //!
 //! - The key itself is sent once, to sign in, and is kept by neither browser nor server.
-//! - The cookie is `__Host-`, `HttpOnly`, `Secure` and `SameSite=Strict`: no script reads it, no other host sets it.
+//! - The cookie is `__Host-`, `HttpOnly`, `Secure` and `SameSite=Strict`: no script reads it, and no other host
+//!   sets it.
 //! - [`guard`] checks each request that has it: only the console's own pages may use it.
 //! - A session ends when it is signed out or revoked, when its key is deleted or expires, after
 //!   [`UNUSED_HOURS`] without use, and after [`SESSION_DAYS`].
@@ -12,7 +14,7 @@ pub(crate) mod events;
 mod guard;
 pub(crate) mod routes;
 
-use http::{HeaderMap, HeaderValue, header};
+use http::{HeaderMap, HeaderValue, Uri, header};
 use jiff::{SignedDuration, Timestamp};
 use pandastack_rest::Caller;
 use pandastack_store::Store;
@@ -25,8 +27,8 @@ use crate::auth::Keys;
 
 pub(crate) use guard::protect;
 
-/// The cookie's name. `__Host-` makes browsers insist on `Secure`, on the whole host and on no other host. Chromium and
-/// Firefox keep such cookies on loopback addresses without TLS, too.
+/// The cookie's name. `__Host-` makes browsers insist on `Secure`, on the whole host and on no other host.
+/// Chromium and Firefox keep such cookies on loopback addresses without TLS, too.
 const COOKIE: &str = "__Host-pandastack-console";
 /// Random bytes of a cookie.
 const SECRET_BYTES: usize = 32;
@@ -52,10 +54,11 @@ pub(crate) fn presented(headers: &HeaderMap) -> Option<&str> {
 pub(crate) async fn caller(
     store: &dyn Store,
     keys: &Keys,
+    uri: &Uri,
     headers: &HeaderMap,
     secret: &str,
 ) -> Result<Caller> {
-    guard::check(headers)?;
+    guard::check(uri, headers)?;
     let (session, at) = (find(store, secret).await?, now());
     if session.last_used_at.checked_add(TOUCH_AFTER).is_ok_and(|due| at >= due) {
         store.touch_console_session(&session.id, at).await?;

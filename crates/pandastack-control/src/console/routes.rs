@@ -6,7 +6,7 @@ use axum::extract::{FromRequest, Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use axum::{Json, Router};
-use http::{HeaderMap, StatusCode, header};
+use http::{HeaderMap, StatusCode, Uri, header};
 use jiff::Timestamp;
 use pandastack_rest::{ApiResult, Caller, Id, JsonBody};
 use pandastack_sandboxes::Sandboxes;
@@ -55,7 +55,8 @@ pub(crate) fn routes() -> Router<ServerState> {
     Router::new().route("/console/sessions", get(list)).route("/console/sessions/{id}", delete(revoke))
 }
 
-/// Sign in to the web console with an API key. The response sets a cookie that only the console's pages can use.
+/// Sign in to the web console with an API key. The response sets a cookie that only the console's pages can
+/// use.
 #[utoipa::path(post, path = "/v1/console/session", tag = "console", request_body = SignIn, responses(
     (status = 200, body = Me), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
     (status = 403, body = ErrorBody)))]
@@ -65,8 +66,9 @@ pub(crate) async fn sign_in(
     request: Request,
 ) -> ApiResult<Response> {
     let (address, headers) = (address_of(&request), request.headers().clone());
+    let uri = request.uri().clone();
     // Otherwise another site could sign somebody in with a key of its own, and see what they do next.
-    super::guard::check(&headers)?;
+    super::guard::check(&uri, &headers)?;
     if !super::guard::keeps_cookies(&headers) {
         let next = "open it with https, or through a loopback address such as http://127.0.0.1:8080";
         return Err(Error::bad_request(format!("browsers keep no session over plain http; {next}")).into());
@@ -84,9 +86,10 @@ pub(crate) async fn sign_in(
     (status = 204), (status = 403, body = ErrorBody)))]
 pub(crate) async fn sign_out(
     State(sandboxes): State<Arc<Sandboxes>>,
+    uri: Uri,
     headers: HeaderMap,
 ) -> ApiResult<Response> {
-    super::guard::check(&headers)?;
+    super::guard::check(&uri, &headers)?;
     let store = sandboxes.store.as_ref();
     if let Some(secret) = super::presented(&headers)
         && let Some(session) = store.console_session(&super::hash(secret)).await?

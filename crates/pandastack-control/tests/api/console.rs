@@ -82,7 +82,8 @@ async fn only_the_consoles_own_pages_may_use_a_session() {
     ] {
         for (method, path) in [(Method::GET, "/v1/sandboxes"), (Method::POST, "/v1/sandboxes")] {
             let request = browser.bare(method, path);
-            let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+            let request =
+                headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
             world.send(request).await.refused(403, "forbidden");
         }
         let request = browser.bare(Method::DELETE, "/v1/console/session");
@@ -115,7 +116,8 @@ async fn signing_in_takes_a_good_key_and_an_address_that_keeps_cookies() {
 async fn sessions_end_with_their_key_and_can_be_revoked() {
     let mut world = World::start().await;
     let made = world.post("/v1/me/tokens", json!({"scope": "read"})).await.expect(201);
-    let (key, prefix) = (made["token"].as_str().unwrap().to_owned(), made["prefix"].as_str().unwrap().to_owned());
+    let (key, prefix) =
+        (made["token"].as_str().unwrap().to_owned(), made["prefix"].as_str().unwrap().to_owned());
     {
         let reader = Browser::sign_in(&world, &key).await;
         reader.send(Method::GET, "/v1/sandboxes").await.expect(200);

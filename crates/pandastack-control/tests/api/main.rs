@@ -4,8 +4,8 @@
 #![allow(clippy::unwrap_used)]
 
 mod apps;
-mod data_path;
 mod console;
+mod data_path;
 mod databases;
 mod every_route;
 mod fake_agent;
