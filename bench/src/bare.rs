@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use pandastack_engine::{Confinement, Engine, Machine, Place, Restore, Shape, Volume};
+use pandastack_engine::{Confinement, Engine, Machine, MachineFiles, Restore, Shape, Volume};
 use pandastack_engine_qemu::{QemuConfig, QemuEngine};
 use pandastack_guest_proto::client::GuestClient;
 use pandastack_guest_proto::message::{Identity, ProcessSpec};
@@ -151,7 +151,7 @@ impl Bare {
         let console = staging.path().join("console.log");
         std::fs::write(&console, b"")?;
         let volumes = volumes.iter().map(|volume| self.copy_volume(volume, &staging));
-        let place = Place {
+        let place = MachineFiles {
             runtime_dir: runtime_dir.clone(),
             disk,
             volumes: volumes.collect::<Result<_>>()?,

@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 use std::fs::{DirEntry, read_dir, read_link};
 use std::path::Path;
 
-use crate::platform::Place;
+use crate::platform::PlatformDirs;
 
 /// Beginning of a machine process's name.
 const MACHINE: &str = "qemu-system";
 
 /// Processes, mounts, interfaces and directories of that platform, and machines orphaned since
 /// `orphans_before`.
-pub fn found(place: &Place, orphans_before: &BTreeSet<String>) -> Vec<String> {
+pub fn found(place: &PlatformDirs, orphans_before: &BTreeSet<String>) -> Vec<String> {
     let marks = [place.data_dir.display().to_string(), place.runtime_dir.display().to_string()];
     let is_ours = |text: &str| marks.iter().any(|mark| text.contains(mark.as_str()));
     let mut found: Vec<String> = orphans().difference(orphans_before).cloned().collect();

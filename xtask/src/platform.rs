@@ -100,13 +100,13 @@ impl Platform {
 /// A platform of its own for tests and measurements: own data, address, network and names.
 pub struct Scratch {
     platform: Option<Platform>,
-    place: Place,
+    place: PlatformDirs,
     orphans_before: BTreeSet<String>,
 }
 
 /// What is a scratch platform's alone.
 #[derive(Debug, Clone)]
-pub struct Place {
+pub struct PlatformDirs {
     /// Data directory.
     pub data_dir: PathBuf,
     /// Sockets.
@@ -119,7 +119,7 @@ pub struct Place {
 /// Beginning of the names of scratch data directories; the process id and a number follow.
 const SCRATCH: &str = "scratch-";
 
-impl Place {
+impl PlatformDirs {
     /// The `nth` scratch platform of a process.
     fn of(pid: u32, nth: u32) -> Self {
         let name = format!("{SCRATCH}{pid}-{nth}");
@@ -153,6 +153,9 @@ impl Place {
     }
 }
 
+/// The private network that tests open by a policy; no policy opens another.
+const REACHABLE_PRIVATE: &str = "192.168.77.0/24";
+
 impl Scratch {
     /// Starts one on a free port. Removes what interrupted predecessors left.
     pub fn start() -> Result<Self> {
@@ -167,12 +170,13 @@ impl Scratch {
 
     fn start_nth(nth: u32, more: &[&str]) -> Result<Self> {
         let orphans_before = leaks::orphans();
-        let place = Place::of(std::process::id(), nth);
+        let place = PlatformDirs::of(std::process::id(), nth);
         let free = std::net::TcpListener::bind("127.0.0.1:0").context("find a free port")?;
         let address = free.local_addr().context("find a free port")?;
         drop(free);
         let mut args = place.args();
         args.extend(["--listen".to_owned(), address.to_string(), "--no-client-config".to_owned()]);
+        args.extend(["--reachable-private".to_owned(), REACHABLE_PRIVATE.to_owned()]);
         args.extend(more.iter().map(|arg| (*arg).to_owned()));
         let platform = Platform::start(&args).inspect_err(|_| {
             let _ = place.purge();
@@ -181,7 +185,7 @@ impl Scratch {
     }
 
     /// What is its alone.
-    pub fn place(&self) -> &Place {
+    pub fn place(&self) -> &PlatformDirs {
         &self.place
     }
 
@@ -221,6 +225,6 @@ fn sweep() {
         let Some((pid, nth)) = ids.filter(|(pid, _)| !Path::new(&format!("/proc/{pid}")).exists()) else {
             continue;
         };
-        let _ = Place::of(pid, nth).purge();
+        let _ = PlatformDirs::of(pid, nth).purge();
     }
 }

@@ -32,7 +32,7 @@ pub async fn wait_until_live(setup: &Setup<'_>, name: &str, id: &DeploymentId) -
         let now = setup.client.get_deployment(name, id).await?;
         match now.status {
             DeploymentStatus::Live => return Ok(now),
-            status if status.is_under_way() => ensure!(Instant::now() < deadline, "{name} is not deployed"),
+            status if status.is_in_progress() => ensure!(Instant::now() < deadline, "{name} is not deployed"),
             status => bail!("a deployment is {}: {:?}", status.as_str(), now.build_logs),
         }
         tokio::time::sleep(POLL_INTERVAL).await;

@@ -1,4 +1,4 @@
-//! Calls to one host's agent, over a unix socket or TCP by one mechanism.
+//! A client of a host's agent, over a Unix socket or TCP.
 //!
 //! Calls are described by [`pandastack_types::agent_api::endpoints`]:
 //! [`AgentClient::call`] for those that answer a value, [`AgentClient::stream`] for those

@@ -22,7 +22,7 @@ use crate::capture::Capture;
 use crate::error::{AgentError, Result};
 use crate::host_resources::{HostResources, UID_FIRST};
 use crate::identity::identity;
-use crate::kernel_files::{self, ensure_boot_files, kernel_args, world_readable};
+use crate::kernel_files::{self, ensure_boot_files, kernel_args};
 use crate::launch;
 use crate::machine_resources::{MachineResources, Origin};
 use crate::record::{BootMode, SandboxRecord};
@@ -146,7 +146,7 @@ async fn boot_and_save(
         blocking(move || {
             let staging = store.stage()?;
             drop(store.create_sparse(&staging.path().join("memory"), shape.memory_bytes())?);
-            world_readable(staging.path(), &["memory"])?;
+            crate::snapshot::keep_private(&staging.path().join("memory"))?;
             Ok::<_, AgentError>(staging)
         })
         .await?

@@ -19,7 +19,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use pandastack_engine::{Confinement, Machine, Pause, Place, SaveTarget};
+use pandastack_engine::{Confinement, Machine, MachineFiles, Pause, SaveTarget};
 use pandastack_image::store::Staging;
 use pandastack_net::SlotIndex;
 
@@ -28,7 +28,7 @@ use crate::error::{AgentError, Result};
 use crate::host_resources::HostResources;
 use crate::layout::snapshot as names;
 use crate::record::write_json;
-use crate::snapshot::{self, Manifest, Snapshot, let_machines_read, open_to_machines};
+use crate::snapshot::{self, Manifest, Snapshot, keep_private};
 use crate::volume::Original;
 
 /// Rank of a twin for the out-of-memory killer: before everything else.
@@ -119,8 +119,7 @@ impl Capture {
         self.manifest.resolved = crate::machine_resources::resolved(host, self.slot).await;
         blocking(move || {
             let dir = self.staging.path();
-            let_machines_read(&dir.join(names::MEMORY))?;
-            open_to_machines(dir)?;
+            keep_private(&dir.join(names::MEMORY))?;
             let seals = snapshot::seal(dir, self.manifest.volumes.len())?;
             write_json(&dir.join(names::MANIFEST), &Manifest { seals, ..self.manifest })?;
             if let Some(parent) = to.parent() {
@@ -151,7 +150,7 @@ impl Twin {
     ) -> Result<Self> {
         let runtime_dir = host.layout.machine_runtime();
         crate::machine_resources::make_dir(&runtime_dir)?;
-        let place = Place {
+        let place = MachineFiles {
             console: runtime_dir.join(crate::layout::machine::CONSOLE),
             runtime_dir: runtime_dir.clone(),
             disk: capture.disk(),

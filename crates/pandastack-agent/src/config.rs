@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use pandastack_types::HostId;
 use pandastack_types::link::LinkKey;
+use pandastack_types::network::{Cidr, Mail};
 
 /// Where an agent listens for control.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,6 +67,10 @@ pub struct AgentConfig {
     pub net_prefix: String,
     /// Name server that guests' queries are passed on to; `None` takes the host's own.
     pub resolver: Option<SocketAddr>,
+    /// Private networks that policies may open: the operator's limit over all of them.
+    pub reachable_private: Vec<Cidr>,
+    /// Who opens outgoing mail.
+    pub mail: Mail,
     /// Connections that one sandbox may have to the outside.
     pub connections_max: u32,
     /// Megabits a second that one sandbox may send, and receive; `None` for no limit.

@@ -1,7 +1,7 @@
 //! The way of machines to the databases that are attached to them.
 //!
 //! ```text
-//!   guest --192.0.0.1:5432--> agent --upgrade, with the sandbox's id--> control --door--> the database's machine
+//!   guest --192.0.0.1:5432--> agent --upgrade, with the sandbox's id--> control --grant--> the database's machine
 //! ```
 //!
 //! The agent says which machine speaks and copies bytes; control decides what the machine may mean, at every connection. So nothing

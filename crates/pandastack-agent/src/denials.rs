@@ -26,7 +26,7 @@ const REMEMBERED_MAX: usize = 16 * 1024;
 /// Gathers until the agent stops.
 pub(crate) async fn run(host: Arc<Host>) {
     let Some(mut denials) = host.slots.denials() else { return };
-    let mut gathered = Gathered::default();
+    let mut gathered = PendingDenials::default();
     loop {
         let due = gathered.due();
         tokio::select! {
@@ -58,14 +58,14 @@ fn sandboxes_by_slot(host: &Host) -> impl Fn(SlotIndex) -> Option<SandboxId> {
 
 /// What was refused, and when it may be told.
 #[derive(Debug, Default)]
-struct Gathered {
-    seen: HashMap<Denial, Seen>,
+struct PendingDenials {
+    seen: HashMap<Denial, SeenDenial>,
     /// Told of a slot in the present period, and refused beyond what is told.
     slots: HashMap<SlotIndex, Budget>,
 }
 
 #[derive(Debug)]
-struct Seen {
+struct SeenDenial {
     count: u64,
     next: Instant,
 }
@@ -77,12 +77,12 @@ struct Budget {
     until: Instant,
 }
 
-impl Gathered {
+impl PendingDenials {
     fn add(&mut self, denial: Denial, now: Instant) {
         if let Some(seen) = self.seen.get_mut(&denial) {
             seen.count += 1;
         } else if self.seen.len() < REMEMBERED_MAX {
-            self.seen.insert(denial, Seen { count: 1, next: now + GATHER_FOR });
+            self.seen.insert(denial, SeenDenial { count: 1, next: now + GATHER_FOR });
         } else {
             self.budget(denial.slot, now).others += 1;
         }
@@ -92,7 +92,7 @@ impl Gathered {
         self.slots.entry(slot).or_insert(Budget { told: 0, others: 0, until: now + TELL_EVERY })
     }
 
-    /// When [`Gathered::tell`] has something to do: something to tell, or to forget.
+    /// When [`PendingDenials::tell`] has something to do: something to tell, or to forget.
     fn due(&self) -> Option<Instant> {
         self.seen.values().map(|seen| seen.next).chain(self.slots.values().map(|budget| budget.until)).min()
     }
@@ -108,7 +108,7 @@ impl Gathered {
                 self.seen.remove(&denial);
                 continue;
             }
-            self.seen.insert(denial.clone(), Seen { count: 0, next: now + TELL_EVERY });
+            self.seen.insert(denial.clone(), SeenDenial { count: 0, next: now + TELL_EVERY });
             let budget = self.budget(denial.slot, now);
             if budget.told >= TOLD_PER_SANDBOX_MAX {
                 budget.others += count;
@@ -158,8 +158,8 @@ mod tests {
     }
 
     #[test]
-    fn the_same_refusal_is_told_once_a_minute_with_a_count() {
-        let (mut gathered, start) = (Gathered::default(), Instant::now());
+    fn the_same_denial_is_reported_once_a_minute_with_a_count() {
+        let (mut gathered, start) = (PendingDenials::default(), Instant::now());
         for _ in 0..5 {
             gathered.add(denial(80), start);
         }
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn one_that_tries_everything_is_cut_short_and_counted() {
-        let (mut gathered, start) = (Gathered::default(), Instant::now());
+        let (mut gathered, start) = (PendingDenials::default(), Instant::now());
         for port in 0..100 {
             gathered.add(denial(port), start);
         }

@@ -17,23 +17,23 @@ pub(crate) type Result<T, E = AgentError> = std::result::Result<T, E>;
 pub(crate) enum AgentError {
     #[error("{0}")]
     BadRequest(String),
-    #[error("there is no sandbox {0} on this host")]
+    #[error("sandbox {0} not found on this host")]
     NoSandbox(SandboxId),
-    #[error("there is no process {0} in this sandbox; ended ones are kept for a few minutes only")]
+    #[error("process {0} not found in this sandbox; ended processes are kept for a few minutes")]
     NoProcess(u64),
-    #[error("there is no snapshot {0} on this host")]
+    #[error("snapshot {0} not found on this host")]
     NoSnapshot(SnapshotId),
-    #[error("there is no volume {0} on this host")]
+    #[error("volume {0} not found on this host")]
     NoVolume(VolumeId),
     #[error("{0}")]
     NoSpace(String),
-    #[error("there is no template `{0}`; `pandastack template list` shows the ones there are")]
+    #[error("template `{0}` not found; `pandastack template list` shows all templates")]
     NoTemplate(String),
-    #[error("there is no build {0}")]
+    #[error("build {0} not found")]
     NoBuild(BuildId),
     #[error("{0}")]
     TooLarge(String),
-    #[error("the range `{range}` has nothing of a file of {size} bytes")]
+    #[error("range `{range}` is outside the file, which has {size} bytes")]
     BadRange { range: String, size: u64 },
     #[error("{0}")]
     Conflict(String),
@@ -71,7 +71,7 @@ pub(crate) enum AgentError {
         source: std::io::Error,
     },
     // Of the path only the name: the rest is the host's business. The log has all of it.
-    #[error("the file `{}` is damaged and is not used: {reason}; go back to another snapshot, or make a new sandbox",
+    #[error("the file `{}` is damaged: {reason}; roll back to another snapshot, or create a new sandbox",
         path.file_name().unwrap_or_default().display())]
     Damaged { path: PathBuf, reason: String },
     #[error("{0}")]

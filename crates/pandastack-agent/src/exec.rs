@@ -40,7 +40,7 @@ impl Exec {
         };
         if bytes > limits::EXEC_COMMAND_BYTES_MAX {
             return Err(AgentError::BadRequest(format!(
-                "the command has {bytes} bytes and at most {} are possible; write a script with the files API and run that",
+                "the command has {bytes} bytes and the limit is {}; upload a script with the files API and run it",
                 limits::EXEC_COMMAND_BYTES_MAX
             )));
         }

@@ -10,7 +10,7 @@ use pandastack_types::limits;
 
 use crate::byte_range::{self, ByteRange};
 use crate::error::{AgentError, Result};
-use crate::sandbox::handle::Lease;
+use crate::sandbox::handle::GuestLease;
 
 /// Longest path, as in the guest's kernel.
 const PATH_BYTES_MAX: usize = 4095;
@@ -46,7 +46,7 @@ pub(crate) struct Content {
 }
 
 /// Opens a file, or the part of it that a `Range` header asks for.
-pub(crate) async fn read(lease: Lease, path: &str, range: Option<&str>) -> Result<Content> {
+pub(crate) async fn read(lease: GuestLease, path: &str, range: Option<&str>) -> Result<Content> {
     check_path(path)?;
     let mut read = FileRead { path: path.into(), ..FileRead::default() };
     let mut start = None;
@@ -77,7 +77,7 @@ struct Reading {
     reader: FileReader,
     /// Held, not read: the sandbox is in use.
     #[expect(dead_code, reason = "held for its drop")]
-    lease: Lease,
+    lease: GuestLease,
     /// What was promised and not sent yet.
     left: Option<u64>,
 }
@@ -96,7 +96,7 @@ impl Reading {
             }
             (Ok(Some(bytes)), None) => Some(Ok(bytes)),
             (Ok(None), Some(_)) => {
-                let shrank = "the file became shorter while it was read; read it again".to_owned();
+                let shrank = "the file shrank while it was read; read it again".to_owned();
                 Some(Err(AgentError::Conflict(shrank)))
             }
             (Ok(None), None) => None,
@@ -160,7 +160,7 @@ fn too_large() -> AgentError {
 }
 
 /// Writes a request body to a file, with parents made.
-pub(crate) async fn write(lease: &Lease, path: &str, write: Write, body: Body) -> Result<FileWritten> {
+pub(crate) async fn write(lease: &GuestLease, path: &str, write: Write, body: Body) -> Result<FileWritten> {
     check_path(path)?;
     let Write { mode: write_mode, permissions: mode, user } = write;
     let write = FileWrite { path: path.into(), write_mode, mode, make_parents: true, user };
@@ -174,7 +174,7 @@ pub(crate) async fn pour(body: Body, mut writer: FileWriter, path: &str) -> Resu
     while let Some(chunk) = stream.next().await {
         // Dropping the writer without an end makes the guest discard what came so far.
         let chunk =
-            chunk.map_err(|error| AgentError::BadRequest(format!("the upload broke off: {error}")))?;
+            chunk.map_err(|error| AgentError::BadRequest(format!("the upload was interrupted: {error}")))?;
         total += chunk.len() as u64;
         if total > limits::FILE_BODY_BYTES_MAX {
             return Err(too_large());
@@ -185,7 +185,7 @@ pub(crate) async fn pour(body: Body, mut writer: FileWriter, path: &str) -> Resu
     Ok(FileWritten { path: path.to_owned(), bytes: written.bytes })
 }
 
-pub(crate) async fn list(lease: &Lease, path: &str) -> Result<DirectoryListing> {
+pub(crate) async fn list(lease: &GuestLease, path: &str) -> Result<DirectoryListing> {
     check_path(path)?;
     let mut entries: Vec<FileEntry> = Vec::new();
     for found in lease.guest.list(path).await? {
@@ -195,7 +195,7 @@ pub(crate) async fn list(lease: &Lease, path: &str) -> Result<DirectoryListing> 
     Ok(DirectoryListing { path: path.to_owned(), entries, truncated: false })
 }
 
-pub(crate) async fn stat(lease: &Lease, path: &str) -> Result<FileEntry> {
+pub(crate) async fn stat(lease: &GuestLease, path: &str) -> Result<FileEntry> {
     check_path(path)?;
     let found = lease.guest.stat(RawPath::from(path), false).await?;
     let mut entry = entry(path, found);

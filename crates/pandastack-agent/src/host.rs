@@ -21,19 +21,19 @@ const HOST_RESERVE_MB: u64 = 1024;
 const ROOM_WAIT_MAX: Duration = Duration::from_secs(20);
 
 /// A driver that asks for room, for as long as it does.
-struct Asking<'a> {
+struct RoomRequest<'a> {
     host: &'a Host,
     by: &'a SandboxId,
 }
 
-impl<'a> Asking<'a> {
+impl<'a> RoomRequest<'a> {
     fn begin(host: &'a Host, by: &'a SandboxId) -> Self {
         host.asking_room().insert(by.clone());
         Self { host, by }
     }
 }
 
-impl Drop for Asking<'_> {
+impl Drop for RoomRequest<'_> {
     fn drop(&mut self) {
         self.host.asking_room().remove(self.by);
     }
@@ -108,7 +108,7 @@ impl Host {
     /// longest. No two drivers wait here for each other: who asks is asked by nobody that begins
     /// after it.
     async fn write_out_sleepers(&self, shape: Shape, count: u64, by: Option<&SandboxId>) {
-        let _asking = by.map(|by| Asking::begin(self, by));
+        let _asking = by.map(|by| RoomRequest::begin(self, by));
         if self.promised_mb(shape) * count > self.memory_free_mb() + self.memory_held_asleep_mb() {
             return;
         }

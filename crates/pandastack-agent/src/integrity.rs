@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_later_agent_sums_leaves_the_sums_of_the_first_to_be_verified() {
+    fn checksums_of_a_later_agent_do_not_replace_the_first_ones() {
         let (dir, stop) = (written(), CancellationToken::new());
         std::fs::write(dir.path().join(SECOND), b"disk").unwrap();
         let seals = seal(dir.path(), &[NAME, SECOND]).unwrap();

@@ -72,7 +72,7 @@ fn publish_once(staging: pandastack_image::store::Staging, to: &Path) -> Result<
     }
 }
 
-pub(crate) fn world_readable(dir: &Path, names: &[&str]) -> Result<()> {
+fn world_readable(dir: &Path, names: &[&str]) -> Result<()> {
     use std::os::unix::fs::PermissionsExt;
     let set = |path: &Path, mode| {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pandastack_engine::{Boot, Confinement, Machine, Place, Restore};
+use pandastack_engine::{Boot, Confinement, Machine, MachineFiles, Restore};
 use pandastack_fault as fault;
 use pandastack_guest_proto::client::GuestClient;
 use pandastack_guest_proto::message::{Identity, VolumeMount};
@@ -90,7 +90,7 @@ pub(crate) async fn restore(
     fault::point("restore.started").await;
     stages.mark("restore");
     let of_sandbox = snapshot.manifest.sandbox.is_some();
-    let remembered = Remembered { of_sandbox, mounted, resolved: &snapshot.manifest.resolved };
+    let remembered = SavedMemory { of_sandbox, mounted, resolved: &snapshot.manifest.resolved };
     finish(host, record, machine, resources, Some(remembered), stages).await
 }
 
@@ -111,7 +111,7 @@ pub(crate) async fn boot(
     .await?;
     // Linked into the machine's directory, so it outlives the staging directory.
     let memory = empty.path().join("memory");
-    crate::snapshot::let_machines_read(&memory)?;
+    crate::snapshot::keep_private(&memory)?;
     let origin = Origin { memory: &memory, disk: Some(disk), shape };
     let confinement = Confinement::Full { uid: record.uid, gid: record.uid };
     let dir = host.layout.machine(&record.spec.id);
@@ -139,10 +139,10 @@ pub(crate) async fn boot(
 pub(crate) async fn with_volumes(
     host: &HostResources,
     spec: &SandboxSpec,
-    (resources, place): (MachineResources, Place),
-) -> Result<(MachineResources, Place)> {
+    (resources, place): (MachineResources, MachineFiles),
+) -> Result<(MachineResources, MachineFiles)> {
     match volume::open_all(host, &spec.volumes).await {
-        Ok(volumes) => Ok((resources, Place { volumes, ..place })),
+        Ok(volumes) => Ok((resources, MachineFiles { volumes, ..place })),
         Err(error) => {
             abandon(host, resources).await;
             Err(error)
@@ -152,7 +152,7 @@ pub(crate) async fn with_volumes(
 
 /// What the memory of a machine holds already.
 #[derive(Clone, Copy)]
-pub(crate) struct Remembered<'a> {
+pub(crate) struct SavedMemory<'a> {
     /// It is a sandbox's: the other ends of connections to the outside spoke with another address
     /// at another time.
     pub of_sandbox: bool,
@@ -180,7 +180,7 @@ pub(crate) async fn finish(
     record: &mut SandboxRecord,
     machine: Result<Arc<dyn Machine>>,
     resources: MachineResources,
-    memory: Option<Remembered<'_>>,
+    memory: Option<SavedMemory<'_>>,
     mut stages: Stages,
 ) -> Result<RunningMachine> {
     let machine = match machine {
@@ -190,7 +190,7 @@ pub(crate) async fn finish(
             return Err(error);
         }
     };
-    let remembered = memory.unwrap_or(Remembered { of_sandbox: false, mounted: 0, resolved: &[] });
+    let remembered = memory.unwrap_or(SavedMemory { of_sandbox: false, mounted: 0, resolved: &[] });
     resources.restore_resolved(host, remembered.resolved).await;
     let identity = identity(record, remembered.of_sandbox);
     let once = remembered.mounted > 0 && record.sleeps_on_disk() && record.writes_volumes();

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use pandastack_engine::{Confinement, Machine, Pause, Place, Shape};
+use pandastack_engine::{Confinement, Machine, MachineFiles, Pause, Shape};
 
 use crate::error::{AgentError, Result};
 use crate::host_resources::HostResources;
-use crate::launch::{Remembered, Stages, finish, with_volumes};
+use crate::launch::{SavedMemory, Stages, finish, with_volumes};
 use crate::machine_resources::{MachineResources, Origin};
 use crate::record::SandboxRecord;
 use crate::running_machine::{RunningMachine, abandon, kill};
@@ -35,7 +35,7 @@ pub(crate) async fn prepare_children(
     shape: Shape,
     records: &[SandboxRecord],
     disk_now: bool,
-) -> Vec<Result<(MachineResources, Place)>> {
+) -> Vec<Result<(MachineResources, MachineFiles)>> {
     let (memory, disk) = (parent.memory(), parent.disk());
     let prepare = |record: &SandboxRecord| {
         let (id, uid, spec) = (record.spec.id.clone(), record.uid, record.spec.clone());
@@ -58,7 +58,7 @@ pub(crate) async fn prepare_children(
 pub(crate) async fn fork_children(
     host: &HostResources,
     parent: &dyn Machine,
-    prepared: Vec<Result<(MachineResources, Place)>>,
+    prepared: Vec<Result<(MachineResources, MachineFiles)>>,
     pause: Option<Pause>,
 ) -> Vec<Result<Forked>> {
     let (mut all_resources, mut places) = (Vec::new(), Vec::new());
@@ -105,7 +105,7 @@ pub(crate) async fn bring_up_child(
     host: &HostResources,
     record: &mut SandboxRecord,
     forked: Forked,
-    remembered: Remembered<'_>,
+    remembered: SavedMemory<'_>,
     stages: Stages,
 ) -> Result<RunningMachine> {
     finish(host, record, forked.machine, forked.resources, Some(remembered), stages).await

@@ -35,15 +35,17 @@ impl Layout {
         Self { store: store.to_owned(), runtime: runtime.to_owned() }
     }
 
-    /// Makes the directories. Machines run as users of their own and must reach their memory file, so others may pass
-    /// through, but not look.
+    /// Makes the directories, for the agent alone: memory and records hold secrets. Machines run as users of
+    /// their own and get descriptors or mounts, never paths. Sockets of machines are in one that others may
+    /// pass through.
     pub(crate) fn prepare(&self) -> std::io::Result<()> {
         use std::os::unix::fs::PermissionsExt;
         let parts = ["images", "boot", "templates", "snapshots", "sandboxes", "zygotes", "volumes", "blank"];
         let below_store = parts.iter().map(|part| self.store.join(part));
-        for dir in below_store.chain([self.runtime.join("m")]) {
+        let private = below_store.map(|dir| (dir, 0o700));
+        for (dir, mode) in private.chain([(self.runtime.join("m"), 0o711)]) {
             std::fs::create_dir_all(&dir)?;
-            std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o711))?;
+            std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(mode))?;
         }
         Ok(())
     }
@@ -173,5 +175,31 @@ pub(crate) mod snapshot {
     /// Whether a file is a disk's contents, of which machines get clones.
     pub(crate) fn is_image(name: &str) -> bool {
         name == DISK || name.starts_with(VOLUME)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn memory_and_records_are_for_the_agent_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        let layout = Layout::new(&dir.path().join("store"), &dir.path().join("run"));
+        // Made by an earlier version.
+        std::fs::create_dir_all(layout.snapshots()).unwrap();
+        std::fs::set_permissions(layout.snapshots(), std::fs::Permissions::from_mode(0o711)).unwrap();
+        layout.prepare().unwrap();
+        for part in std::fs::read_dir(dir.path().join("store")).unwrap() {
+            let part = part.unwrap().path();
+            assert_eq!(mode(&part), 0o700, "{}", part.display());
+        }
+        let memory = layout.snapshots().join("memory");
+        std::fs::write(&memory, "secret").unwrap();
+        crate::snapshot::keep_private(&memory).unwrap();
+        assert_eq!(mode(&memory), 0o400);
     }
 }

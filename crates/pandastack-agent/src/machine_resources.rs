@@ -7,7 +7,7 @@
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use pandastack_engine::{Confinement, Place, Shape, Volume};
+use pandastack_engine::{Confinement, MachineFiles, Shape, Volume};
 use pandastack_net::{NetworkPolicy, Resolved, SlotIndex, Traffic};
 use pandastack_types::agent_api::VolumeSpec;
 
@@ -50,7 +50,7 @@ impl MachineResources {
         origin: &Origin<'_>,
         confinement: Confinement,
         network: &NetworkPolicy,
-    ) -> Result<(MachineResources, Place)> {
+    ) -> Result<(MachineResources, MachineFiles)> {
         let mut resources = MachineResources {
             name: name.to_owned(),
             dir,
@@ -158,8 +158,8 @@ impl MachineResources {
         specs.iter().enumerate().map(own).collect()
     }
 
-    fn place(&self, tap: OwnedFd, confinement: Confinement) -> Place {
-        Place {
+    fn place(&self, tap: OwnedFd, confinement: Confinement) -> MachineFiles {
+        MachineFiles {
             runtime_dir: self.runtime_dir.clone(),
             disk: self.disk(),
             volumes: Vec::new(),
@@ -236,8 +236,8 @@ pub(crate) async fn resolved(host: &HostResources, slot: Option<SlotIndex>) -> V
     })
 }
 
-/// Makes a directory that machines pass through, but do not look into.
+/// Makes a directory for its owner alone.
 pub(crate) fn make_dir(dir: &Path) -> Result<()> {
     use std::os::unix::fs::DirBuilderExt;
-    std::fs::DirBuilder::new().mode(0o711).recursive(true).create(dir).map_err(AgentError::io("create", dir))
+    std::fs::DirBuilder::new().mode(0o700).recursive(true).create(dir).map_err(AgentError::io("create", dir))
 }

@@ -138,11 +138,23 @@ fn link_over(file: &Path, name: &Path) -> io::Result<()> {
     std::fs::rename(&temporary, name)
 }
 
+/// Writes a file for its owner alone: records hold the variables of their sandbox.
+fn write_private(path: &Path, bytes: &[u8]) -> io::Result<std::fs::File> {
+    use std::io::Write;
+    use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+    let mut options = std::fs::OpenOptions::new();
+    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    // One that an interrupted write left has the mode that it was made with.
+    file.set_permissions(std::fs::Permissions::from_mode(0o600))?;
+    file.write_all(bytes)?;
+    Ok(file)
+}
+
 /// Replaces a JSON file by rename.
 pub(crate) fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<()> {
     let temporary = path.with_extension("new");
     let text = serde_json::to_vec_pretty(value).map_err(|error| AgentError::damaged(path, error))?;
-    std::fs::write(&temporary, text).map_err(AgentError::io("write", &temporary))?;
+    write_private(&temporary, &text).map_err(AgentError::io("write", &temporary))?;
     std::fs::rename(&temporary, path).map_err(AgentError::io("rename", path))
 }
 
@@ -151,8 +163,8 @@ pub(crate) fn write_json_durably<T: Serialize>(path: &Path, value: &T) -> Result
     let temporary = path.with_extension("new");
     let text = serde_json::to_vec_pretty(value).map_err(|error| AgentError::damaged(path, error))?;
     let sync = |path: &Path| std::fs::File::open(path).and_then(|file| file.sync_all());
-    std::fs::write(&temporary, text)
-        .and_then(|()| sync(&temporary))
+    write_private(&temporary, &text)
+        .and_then(|file| file.sync_all())
         .map_err(AgentError::io("write", &temporary))?;
     std::fs::rename(&temporary, path)
         .and_then(|()| sync(path.parent().unwrap_or(Path::new("/"))))
@@ -196,6 +208,23 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn a_record_is_for_its_owner_alone() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        for durably in [false, true] {
+            let path = dir.path().join(format!("{durably}.json"));
+            // Left by an interrupted write of an earlier version.
+            std::fs::write(path.with_extension("new"), "{").unwrap();
+            match durably {
+                false => write_json(&path, &"value").unwrap(),
+                true => write_json_durably(&path, &"value").unwrap(),
+            }
+            assert_eq!(mode(&path), 0o600, "durably: {durably}");
+        }
+    }
+
+    #[test]
     fn a_sleepers_record_outlives_what_is_written_over_it() {
         let mut record = record_in(SandboxState::Hibernated);
         let (_dir, layout) = laid_out(&record);
@@ -212,7 +241,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn one_that_does_not_sleep_on_disk_has_one_record() {
+    fn a_sandbox_that_is_not_asleep_on_disk_has_one_record() {
         for (state, residency) in
             [(SandboxState::Running, None), (SandboxState::Hibernated, Some(Residency::Memory))]
         {

@@ -141,19 +141,19 @@ async fn records(host: &Arc<Host>) -> Vec<SandboxRecord> {
     for dir in std::fs::read_dir(host.layout.sandboxes()).into_iter().flatten().flatten() {
         let shown = dir.path().display().to_string();
         match find_record(&dir.path()) {
-            Found::Record(record) => records.push(*record),
-            Found::Sleeper(record, error) => {
+            DirectoryState::Record(record) => records.push(*record),
+            DirectoryState::Sleeper(record, error) => {
                 tracing::warn!(dir = shown, %error, "a sleeper's record is taken from beside its memory");
                 write_down(host, &record).await;
                 records.push(*record);
             }
-            Found::Unknown(error) => tracing::error!(
+            DirectoryState::Unknown(error) => tracing::error!(
                 dir = shown,
                 %error,
                 "a sandbox sleeps here that cannot be taken over; it is left as it is and cannot be used. Put a record.json \
                  back and restart the agent, or remove the directory"
             ),
-            Found::Nothing(error) => {
+            DirectoryState::Nothing(error) => {
                 // A create that had not come as far as its record; nobody was told of it.
                 tracing::warn!(dir = shown, %error, "removing a sandbox without a record");
                 host.remove_dir(dir.path()).await;
@@ -164,7 +164,7 @@ async fn records(host: &Arc<Host>) -> Vec<SandboxRecord> {
 }
 
 /// What the directory of a sandbox says about it.
-enum Found {
+enum DirectoryState {
     Record(Box<SandboxRecord>),
     /// A sleeper whose record is unreadable but under its second name, and why.
     Sleeper(Box<SandboxRecord>, AgentError),
@@ -173,22 +173,22 @@ enum Found {
     Nothing(AgentError),
 }
 
-fn find_record(dir: &Path) -> Found {
+fn find_record(dir: &Path) -> DirectoryState {
     let unreadable = match read_json::<SandboxRecord>(&dir.join(layout::RECORD)) {
-        Ok(record) => return Found::Record(Box::new(record)),
+        Ok(record) => return DirectoryState::Record(Box::new(record)),
         Err(error) => error,
     };
     let sleep = dir.join(layout::SLEEP);
     if !sleep.join(names::MANIFEST).exists() {
-        return Found::Nothing(unreadable);
+        return DirectoryState::Nothing(unreadable);
     }
     match read_json::<SandboxRecord>(&sleep.join(names::RECORD)) {
         // What was written over its record was that it wakes. Memory of before would destroy a volume that went on since.
-        Ok(record) if record.writes_volumes() => Found::Unknown(AgentError::Conflict(format!(
+        Ok(record) if record.writes_volumes() => DirectoryState::Unknown(AgentError::Conflict(format!(
             "{unreadable}; it was being woken, and its volumes may have changed since it fell asleep"
         ))),
-        Ok(record) => Found::Sleeper(Box::new(record), unreadable),
-        Err(_) => Found::Unknown(unreadable),
+        Ok(record) => DirectoryState::Sleeper(Box::new(record), unreadable),
+        Err(_) => DirectoryState::Unknown(unreadable),
     }
 }
 
@@ -311,21 +311,23 @@ mod tests {
                 ("sleep/manifest.json", "{}"),
                 ("sleep/record.json", text.as_str()),
             ]);
-            let Found::Sleeper(found, _) = find_record(dir.path()) else { panic!("not found: {unreadable}") };
+            let DirectoryState::Sleeper(found, _) = find_record(dir.path()) else {
+                panic!("not found: {unreadable}")
+            };
             assert_eq!(found.spec, asleep.spec);
         }
     }
 
     #[test]
-    fn what_sleeps_is_not_removed_for_want_of_a_record() {
+    fn a_sleeping_sandbox_without_a_record_is_not_removed() {
         let dir = dir_with(&[(layout::RECORD, ""), ("sleep/manifest.json", "{}")]);
-        assert!(matches!(find_record(dir.path()), Found::Unknown(_)));
+        assert!(matches!(find_record(dir.path()), DirectoryState::Unknown(_)));
         let dir = dir_with(&[("sleep/manifest.json", "{}"), ("sleep/record.json", "")]);
-        assert!(matches!(find_record(dir.path()), Found::Unknown(_)));
+        assert!(matches!(find_record(dir.path()), DirectoryState::Unknown(_)));
     }
 
     #[test]
-    fn one_that_writes_volumes_does_not_go_back_to_what_it_remembers_of_them() {
+    fn a_volume_writer_does_not_resume_from_memory_twice() {
         for (read_only, comes_back) in [(false, false), (true, true)] {
             let mut asleep = record_in(SandboxState::Hibernated);
             let id = pandastack_types::VolumeId::random();
@@ -333,15 +335,15 @@ mod tests {
             let text = serde_json::to_string(&asleep).unwrap();
             let dir = dir_with(&[("sleep/manifest.json", "{}"), ("sleep/record.json", text.as_str())]);
             let found = find_record(dir.path());
-            assert_eq!(matches!(found, Found::Sleeper(..)), comes_back);
-            assert_eq!(matches!(found, Found::Unknown(_)), !comes_back);
+            assert_eq!(matches!(found, DirectoryState::Sleeper(..)), comes_back);
+            assert_eq!(matches!(found, DirectoryState::Unknown(_)), !comes_back);
         }
     }
 
     #[test]
     fn a_create_that_was_cut_off_is_nothing() {
         let dir = dir_with(&[(layout::RECORD, "")]);
-        assert!(matches!(find_record(dir.path()), Found::Nothing(_)));
+        assert!(matches!(find_record(dir.path()), DirectoryState::Nothing(_)));
     }
 
     #[test]
@@ -353,7 +355,7 @@ mod tests {
             ("sleep/manifest.json", "{}"),
             ("sleep/record.json", asleep.as_str()),
         ]);
-        let Found::Record(found) = find_record(dir.path()) else { panic!("not found") };
+        let DirectoryState::Record(found) = find_record(dir.path()) else { panic!("not found") };
         assert_eq!(found.state, SandboxState::Running);
     }
 

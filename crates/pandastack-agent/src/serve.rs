@@ -60,6 +60,8 @@ async fn open(config: AgentConfig, shutdown: CancellationToken) -> anyhow::Resul
         name_prefix: config.net_prefix.clone(),
         ready_target: config.slots_ready,
         resolver: config.resolver,
+        reachable_private: config.reachable_private.clone(),
+        mail: config.mail,
         limits: SlotLimits {
             connections_max: config.connections_max,
             bytes_per_second: config.bandwidth_mbit.map(|mbit| u64::from(mbit) * BYTES_PER_MBIT),

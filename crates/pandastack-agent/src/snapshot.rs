@@ -107,8 +107,8 @@ impl Snapshot {
         }
         if !engine.loads(&manifest.compatibility_key) {
             return Err(AgentError::Incompatible(format!(
-                "the snapshot was made by `{}` and this host runs `{}`; restore it on a host with the same engine or \
-                 make a new one",
+                "the snapshot was created by `{}` and this host runs `{}`; restore it on a host with the same engine, \
+                 or create a new one",
                 manifest.compatibility_key, engine.compatibility_key
             )));
         }
@@ -159,7 +159,6 @@ impl Snapshot {
             manifest.seals.retain(|name, _| FILES.contains(&name.as_str()));
             manifest.seals.extend(integrity::seal(staging.path(), &images)?);
             write_json(&staging.path().join(names::MANIFEST), &manifest)?;
-            open_to_machines(staging.path())?;
             Ok(staging.publish_over(&to)?)
         })
         .await
@@ -286,14 +285,10 @@ fn unsummed(dirs: impl Iterator<Item = PathBuf>) -> impl Iterator<Item = (PathBu
     sealed.filter(|(dir, seals)| !seals.is_empty() && !integrity::is_summed(dir, seals))
 }
 
-/// Machines run under users of their own and open memory files for reading only.
-pub(crate) fn let_machines_read(memory: &Path) -> Result<()> {
-    set_mode(memory, 0o444)
-}
-
-/// Machines pass through a snapshot's directory, but do not look.
-pub(crate) fn open_to_machines(dir: &Path) -> Result<()> {
-    set_mode(dir, 0o711)
+/// Memory is for its owner alone, and nobody's to write: machines get it as an open descriptor, or as a
+/// mount.
+pub(crate) fn keep_private(memory: &Path) -> Result<()> {
+    set_mode(memory, 0o400)
 }
 
 fn set_mode(path: &Path, mode: u32) -> Result<()> {

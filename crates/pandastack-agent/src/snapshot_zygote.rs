@@ -26,7 +26,7 @@ use crate::error::{AgentError, Result};
 use crate::host::Host;
 use crate::host_resources::HostResources;
 use crate::snapshot::Snapshot;
-use crate::zygote::{Lease, Started, Zygote};
+use crate::zygote::{Started, Zygote, ZygoteLease};
 use crate::zygotes::of_snapshot;
 
 /// Creates from one snapshot after which it gets a zygote.
@@ -34,7 +34,7 @@ const USES_BEFORE: u32 = 2;
 /// How long a zygote is kept for its next use: what nobody calls must cost no process.
 const UNUSED_MAX: Duration = Duration::from_secs(600);
 /// The zygote of a snapshot, if there is one now.
-pub(crate) fn get(host: &Host, id: &SnapshotId) -> Option<Lease> {
+pub(crate) fn get(host: &Host, id: &SnapshotId) -> Option<ZygoteLease> {
     host.zygotes.lease(&of_snapshot(id), id.as_str())
 }
 

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use crate::error::{AgentError, Result};
 use crate::files::{check_path, entry, join, parse_mode, pour, stat};
 use crate::process::events::ascii_json;
-use crate::sandbox::handle::Lease;
+use crate::sandbox::handle::GuestLease;
 
 /// What a walk shall find.
 pub(crate) struct Find<'a> {
@@ -38,7 +38,7 @@ fn limited(name: &str, wanted: Option<u32>, default: u32, max: u32) -> Result<u3
     }
 }
 
-pub(crate) async fn find(lease: &Lease, find: Find<'_>) -> Result<DirectoryListing> {
+pub(crate) async fn find(lease: &GuestLease, find: Find<'_>) -> Result<DirectoryListing> {
     let entries_max = limited("limit", find.limit, limits::FILES_FOUND_DEFAULT, limits::FILES_FOUND_MAX)?;
     let depth = find.depth.map(|depth| limited("depth", Some(depth), 1, u32::MAX)).transpose()?;
     let walk = FileWalk { path: find.path.into(), depth, glob: find.glob.map(str::to_owned), entries_max };
@@ -64,7 +64,7 @@ pub(crate) struct Grep {
     pub limit: Option<u32>,
 }
 
-pub(crate) async fn grep(lease: &Lease, grep: Grep) -> Result<GrepResult> {
+pub(crate) async fn grep(lease: &GuestLease, grep: Grep) -> Result<GrepResult> {
     let matches_max = limited("limit", grep.limit, limits::GREP_MATCHES_DEFAULT, limits::GREP_MATCHES_MAX)?;
     let Grep { path, pattern, glob, ignore_case, fixed, .. } = grep;
     let request = FileGrep { path: path.as_str().into(), pattern, glob, ignore_case, fixed, matches_max };
@@ -80,11 +80,15 @@ pub(crate) async fn grep(lease: &Lease, grep: Grep) -> Result<GrepResult> {
 }
 
 /// Changes attributes and describes the result.
-pub(crate) async fn set_attributes(lease: &Lease, path: &str, wanted: SetAttributes) -> Result<FileEntry> {
+pub(crate) async fn set_attributes(
+    lease: &GuestLease,
+    path: &str,
+    wanted: SetAttributes,
+) -> Result<FileEntry> {
     let SetAttributes { mode, user, group, recursive } = wanted;
     let mode = mode.as_deref().map(parse_mode).transpose()?;
     if mode.is_none() && user.is_none() && group.is_none() {
-        let nothing = "say what to change: `mode`, `user` or `group`";
+        let nothing = "give at least one of `mode`, `user` and `group`";
         return Err(AgentError::BadRequest(nothing.to_owned()));
     }
     lease.guest.set_attributes(FileAttributes { path: path.into(), mode, user, group, recursive }).await?;
@@ -92,10 +96,10 @@ pub(crate) async fn set_attributes(lease: &Lease, path: &str, wanted: SetAttribu
 }
 
 /// A tar archive as a response body.
-pub(crate) async fn pack(lease: Lease, path: &str) -> Result<Body> {
+pub(crate) async fn pack(lease: GuestLease, path: &str) -> Result<Body> {
     let reader = lease.guest.pack(path).await?;
     let state = Some((reader, lease));
-    let stream = futures::stream::unfold(state, |state: Option<(ArchiveReader, Lease)>| async move {
+    let stream = futures::stream::unfold(state, |state: Option<(ArchiveReader, GuestLease)>| async move {
         let (mut reader, lease) = state?;
         match reader.next().await {
             Ok(Some(bytes)) => Some((Ok::<Bytes, AgentError>(bytes), Some((reader, lease)))),
@@ -108,7 +112,7 @@ pub(crate) async fn pack(lease: Lease, path: &str) -> Result<Body> {
 
 /// Unpacks a request body into a directory.
 pub(crate) async fn unpack(
-    lease: &Lease,
+    lease: &GuestLease,
     path: &str,
     user: Option<String>,
     body: Body,
@@ -127,7 +131,7 @@ pub(crate) fn parse_position(text: &str) -> Result<WatchPosition> {
 /// Starts or resumes a watch and follows it: `watching`, then `change` events, or `error`. Ends when the path is gone
 /// or the agent stops; its client then comes back with the last id.
 pub(crate) async fn watch(
-    lease: Lease,
+    lease: GuestLease,
     path: &str,
     recursive: bool,
     resume: Option<WatchPosition>,
@@ -155,7 +159,7 @@ struct Follower {
     watch: u64,
     /// Held, not read: a watched sandbox is in use.
     #[expect(dead_code, reason = "held for its drop")]
-    lease: Lease,
+    lease: GuestLease,
     ended: bool,
 }
 

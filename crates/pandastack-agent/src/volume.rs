@@ -61,7 +61,7 @@ pub(crate) async fn create(host: &HostResources, request: AgentVolumeCreate) -> 
             Some(from) => {
                 let image = image(&layout, from)?;
                 // Held while the image is copied, so that no machine begins to write it meanwhile.
-                let _turn = replay::Turn::take(from);
+                let _turn = replay::ReplayGuard::take(from);
                 let lock = open_locked(&image, true, from)?;
                 return make(&store, &layout, &id, size_bytes, &image).inspect(|_| drop(lock));
             }
@@ -124,8 +124,8 @@ fn promise(store: &Store, layout: &Layout, bytes: u64) -> Result<()> {
         return Ok(());
     }
     Err(AgentError::NoSpace(format!(
-        "this host has {} MiB of disk free and has promised {} MiB of it to volumes already; a volume of {} MiB does not \
-         fit. Delete some, or add a host",
+        "this host has {} MiB of disk free, and {} MiB of it are reserved for volumes; a volume of {} MiB does \
+         not fit. Delete volumes, or add a host",
         free >> 20,
         open >> 20,
         bytes >> 20
@@ -168,7 +168,7 @@ pub(crate) async fn derive(
 ) -> Result<()> {
     if originals.len() > specs.len() {
         return Err(AgentError::Conflict(format!(
-            "a copy of this machine needs {} volumes and gets {}",
+            "a copy of this machine needs {} volumes and the request names {}",
             originals.len(),
             specs.len()
         )));
@@ -219,7 +219,7 @@ pub(crate) async fn open_all(
 /// Opens a volume for one machine, under the machine's generation of it. `uid`: a user that nobody is, to replay it.
 fn open(layout: &Layout, spec: &VolumeSpec, uid: u32) -> Result<pandastack_engine::Volume> {
     let path = image(layout, &spec.id)?;
-    let _turn = spec.read_only.then(|| replay::Turn::take(&spec.id));
+    let _turn = spec.read_only.then(|| replay::ReplayGuard::take(&spec.id));
     if spec.read_only {
         replay::replay_left(&path, &spec.id, uid)?;
     }
@@ -228,8 +228,8 @@ fn open(layout: &Layout, spec: &VolumeSpec, uid: u32) -> Result<pandastack_engin
     let known = record(layout, &spec.id)?;
     if spec.generation < known.generation {
         return Err(AgentError::Conflict(format!(
-            "volume {} was given to another sandbox meanwhile (generation {}, this sandbox has {}): what this one \
-             remembers of it no longer holds. Delete it and create a new sandbox with the volume",
+            "volume {} was attached to another sandbox meanwhile (generation {}, this sandbox has {}), so this \
+             sandbox's memory does not match it; delete the sandbox and create one with the volume",
             spec.id, known.generation, spec.generation
         )));
     }
@@ -252,7 +252,7 @@ fn open_locked(image: &Path, read_only: bool, id: &VolumeId) -> Result<File> {
     match rustix::fs::flock(&file, wanted) {
         Ok(()) => Ok(file),
         Err(rustix::io::Errno::WOULDBLOCK) => Err(AgentError::Conflict(format!(
-            "volume {id} is in use by another machine of this host; delete the sandbox that has it first"
+            "volume {id} is in use by another machine of this host; delete the sandbox that uses it first"
         ))),
         Err(errno) => Err(AgentError::io("lock", image)(errno.into())),
     }
@@ -276,7 +276,7 @@ pub(crate) fn check_growth(store: &Store, layout: &Layout, id: &VolumeId, bytes:
     let now = look(layout, id)?;
     if bytes < now.size_bytes {
         return Err(AgentError::BadRequest(format!(
-            "a volume can only grow: it has {} MiB and {} were asked for",
+            "a volume can only grow: it has {} MiB and the request is for {} MiB",
             now.size_bytes >> 20,
             bytes >> 20
         )));

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use pandastack_engine::{Confinement, Machine, MachineRecord, Place, Restore, SaveTarget};
+use pandastack_engine::{Confinement, Machine, MachineFiles, MachineRecord, Restore, SaveTarget};
 use pandastack_guest_proto::client::GuestClient;
 use pandastack_guest_proto::message::Identity;
 use pandastack_net::NetworkPolicy;
@@ -64,12 +64,12 @@ impl Zygote {
 }
 
 /// A zygote that stays while this is held.
-pub(crate) struct Lease {
+pub(crate) struct ZygoteLease {
     zygote: Arc<Zygote>,
     _user: OwnedRwLockReadGuard<()>,
 }
 
-impl Lease {
+impl ZygoteLease {
     /// A lease of a zygote that is not being ended.
     pub(crate) fn take(zygote: &Arc<Zygote>) -> Option<Self> {
         let user = zygote.users.clone().try_read_owned().ok()?;
@@ -78,7 +78,7 @@ impl Lease {
     }
 }
 
-impl Deref for Lease {
+impl Deref for ZygoteLease {
     type Target = Zygote;
 
     fn deref(&self) -> &Zygote {
@@ -171,7 +171,7 @@ impl Started {
         let restored = async {
             let volumes = resources.take_volumes(host, snapshot.volumes(&host.layout)).await?;
             let (state, memory) = (snapshot.state(), resources.memory());
-            let restore = Restore { shape, place: Place { volumes, ..place }, state, memory };
+            let restore = Restore { shape, place: MachineFiles { volumes, ..place }, state, memory };
             Ok::<_, AgentError>(host.engine.restore(restore).await?)
         };
         match restored.await {
@@ -270,9 +270,7 @@ async fn save_below(host: &HostResources, resources: &MachineResources, machine:
     let saved = machine.save(target).await?;
     tracing::debug!(bytes = saved.memory_bytes_written, "saved a zygote's memory");
     crate::blocking::blocking(move || {
-        use std::os::unix::fs::PermissionsExt;
-        std::fs::set_permissions(&memory, std::fs::Permissions::from_mode(0o444))
-            .map_err(AgentError::io("set permissions of", &memory))?;
+        crate::snapshot::keep_private(&memory)?;
         std::fs::remove_file(&state).map_err(AgentError::io("remove", &state))?;
         // The zygote's own mapping keeps the file it was restored from.
         std::fs::rename(&memory, &base).map_err(AgentError::io("rename", &base))

@@ -20,7 +20,7 @@ use crate::identity::identity;
 use crate::record::{BootMode, SandboxRecord};
 use crate::variant::Baked;
 use crate::warm;
-use crate::zygote::{self, Lease, Started, Zygote};
+use crate::zygote::{self, Started, Zygote, ZygoteLease};
 
 /// Zygotes of templates kept at once; the least recently used goes first.
 const TEMPLATE_ZYGOTES_MAX: usize = 8;
@@ -88,17 +88,17 @@ impl Zygotes {
     }
 
     /// The zygote of that template, if there is one now.
-    pub(crate) fn get(&self, baked: &Baked) -> Option<Lease> {
+    pub(crate) fn get(&self, baked: &Baked) -> Option<ZygoteLease> {
         self.lease(&baked.name, &baked.key)
     }
 
-    pub(crate) fn lease(&self, name: &str, key: &str) -> Option<Lease> {
+    pub(crate) fn lease(&self, name: &str, key: &str) -> Option<ZygoteLease> {
         let zygotes = self.lock();
         let Some(State::Ready(zygote)) = zygotes.get(name) else { return None };
         if zygote.key != key || zygote.machine.exited().borrow().is_some() {
             return None;
         }
-        Lease::take(zygote)
+        ZygoteLease::take(zygote)
     }
 
     /// Processes of zygotes.

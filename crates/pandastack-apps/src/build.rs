@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use pandastack_detect::{
-    MANIFEST, Manifest, Plan, PythonWish, Serve, Undetected, VENV, View, Wishes, detect, manifest,
+    MANIFEST, Manifest, Plan, PythonRequirement, Serve, Undetected, UserSettings, VENV, View, detect,
+    manifest,
 };
 use pandastack_fault as fault;
 use pandastack_store::apps::record::{AppRecord, DeploymentRecord, Shape, Source, SourceConfig, StartSpec};
@@ -65,7 +66,7 @@ pub(crate) struct Built {
 }
 
 /// What a source turned out to be.
-struct Found {
+struct DetectedSource {
     /// Where its app is, in the machine.
     directory: String,
     plan: Plan,
@@ -110,22 +111,22 @@ impl Build<'_> {
     }
 
     /// Looks at the source.
-    async fn find(&self, machine: &Machine) -> Result<Found, BuildError> {
+    async fn find(&self, machine: &Machine) -> Result<DetectedSource, BuildError> {
         let (directory, view) = self.locate(machine).await?;
         let spec = &self.app.spec;
         let config = source_config::read_config(manifest(&view)?, spec)
             .map_err(|error| BuildError::Step(format!("{MANIFEST} is invalid: {}", error.message)))?;
-        let wishes = Wishes {
+        let user_settings = UserSettings {
             framework: spec.framework.clone(),
             install: spec.install_command.clone(),
             build: spec.build_command.clone(),
             start: spec.start_command.clone(),
         };
-        let plan = detect(&view, &wishes)?;
+        let plan = detect(&view, &user_settings)?;
         for reason in &plan.reasons {
             self.log.say(reason).await;
         }
-        Ok(Found { directory, plan, config })
+        Ok(DetectedSource { directory, plan, config })
     }
 
     /// The directory of the app in the machine, and what is there.
@@ -161,7 +162,12 @@ impl Build<'_> {
     }
 
     /// Installs dependencies, and the Node that is wanted, unless they are there.
-    async fn install(&self, machine: &Machine, found: &Found, shape: &Shape) -> Result<(), BuildError> {
+    async fn install(
+        &self,
+        machine: &Machine,
+        found: &DetectedSource,
+        shape: &Shape,
+    ) -> Result<(), BuildError> {
         let plan = &found.plan;
         let Some(command) = with_node(plan.install.as_deref(), plan.node_major) else { return Ok(()) };
         if plan.install.is_none() && self.has_node(machine, plan).await? {
@@ -196,7 +202,7 @@ impl Build<'_> {
     }
 
     /// Installs again what of the restored packages the source itself decides.
-    async fn refresh(&self, machine: &Machine, found: &Found) -> Result<(), BuildError> {
+    async fn refresh(&self, machine: &Machine, found: &DetectedSource) -> Result<(), BuildError> {
         let Some(command) = &found.plan.refresh else { return Ok(()) };
         self.log.say(format!("reinstalling the source itself: {command}")).await;
         self.command("installing the source itself", machine, command, found).await
@@ -227,7 +233,7 @@ impl Build<'_> {
         let has = machine.exec(&shell(PYTHON_VERSION, &[("VENV", VENV)])).await?.stdout;
         let has = has.trim();
         if !wish.suits(has) {
-            let PythonWish { wanted, file } = wish;
+            let PythonRequirement { wanted, file } = wish;
             self.log
                 .say(format!(
                     "{file} asks for Python {wanted}, but this machine has {has}, which is used; to change \
@@ -243,7 +249,7 @@ impl Build<'_> {
         what: &str,
         machine: &Machine,
         command: &str,
-        found: &Found,
+        found: &DetectedSource,
     ) -> Result<(), BuildError> {
         let left = self.deadline.saturating_duration_since(Instant::now()).as_secs().max(1);
         let mut env = found.config.env_values(EnvStage::Build);
@@ -263,7 +269,7 @@ impl Build<'_> {
     }
 
     /// How the version is started; static ones get a server.
-    async fn start(&self, machine: &Machine, found: &Found) -> Result<StartSpec, BuildError> {
+    async fn start(&self, machine: &Machine, found: &DetectedSource) -> Result<StartSpec, BuildError> {
         let (plan, directory) = (&found.plan, &found.directory);
         let mut env = build_env(plan);
         let command = match &plan.serve {

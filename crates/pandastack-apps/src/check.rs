@@ -6,6 +6,7 @@ use pandastack_detect::Framework;
 use pandastack_store::apps::record::{AppSpec, EnvEntry};
 use pandastack_store::clock::now;
 use pandastack_types::api::AppSettings;
+use pandastack_types::domains::Domains;
 use pandastack_types::limits::{
     APP_TEXT_BYTES_MAX, ENV_PAIRS_MAX, INSTANCES_MAX, POLL_SECONDS_RANGE, TTL_SECONDS_MAX,
 };
@@ -34,8 +35,8 @@ fn refuse<T>(message: String) -> Result<T> {
     Err(Error::bad_request(message))
 }
 
-/// A name, which becomes a host name label beside those of sandboxes, functions and the API at `api_host`.
-pub(crate) fn name(name: &str, api_host: &str) -> Result<()> {
+/// A name, which becomes a host name label beside those of sandboxes, functions and the platform itself.
+pub(crate) fn name(name: &str, domains: &Domains) -> Result<()> {
     let label = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     let starts = name.starts_with(|c: char| c.is_ascii_lowercase());
     if name.len() > NAME_CHARS_MAX || !starts || name.ends_with('-') || !name.chars().all(label) {
@@ -44,7 +45,7 @@ pub(crate) fn name(name: &str, api_host: &str) -> Result<()> {
              letter and not end with `-`"
         ));
     }
-    let platform = api_host.split('.').next().is_some_and(|first| first.eq_ignore_ascii_case(name));
+    let platform = domains.is_reserved_label(name);
     let taken = RESERVED.contains(&name) || name.starts_with("fn-") || preview_name::is_name(name);
     if taken || uuid::Uuid::try_parse(name).is_ok() || platform {
         return refuse(format!("`{name}` is a reserved host name; choose another name"));
@@ -295,8 +296,8 @@ pub(crate) fn is_env_name(key: &str) -> bool {
     starts && key.chars().all(good) && key.len() <= ENV_NAME_BYTES_MAX
 }
 
-/// A domain in lowercase. `own` is the platform's, where first labels are names of apps.
-pub(crate) fn domain(text: &str, own: &str) -> Result<String> {
+/// A custom domain in lowercase. Names of the platform and below its domains are refused.
+pub(crate) fn domain(text: &str, domains: &Domains) -> Result<String> {
     let name = text.trim().trim_end_matches('.').to_ascii_lowercase();
     let label = |label: &str| {
         (1..=63).contains(&label.len())
@@ -309,8 +310,7 @@ pub(crate) fn domain(text: &str, own: &str) -> Result<String> {
     if name.len() > 253 || !name.contains('.') || !name.split('.').all(label) || reserved || address {
         return refuse("`domain` must be a domain name such as www.example.com".to_owned());
     }
-    let inside = |own: &str| name.strip_suffix(own).is_some_and(|rest| rest.ends_with('.'));
-    if inside(&own.to_ascii_lowercase()) || inside("localhost") {
+    if domains.covers(&name) {
         return refuse(format!(
             "`{name}` is in the platform's own domain, which is reserved for app names; use another domain, \
              or rename the app"
@@ -326,15 +326,16 @@ mod tests {
     #[test]
     fn names_are_labels_that_mean_nothing_else() {
         for good in ["a", "shop", "shop-2", &"a".repeat(NAME_CHARS_MAX)] {
-            assert!(name(good, "localhost").is_ok(), "{good}");
+            assert!(name(good, &Domains::default()).is_ok(), "{good}");
         }
         let long = "a".repeat(NAME_CHARS_MAX + 1);
+        let domains = Domains::new(&["example.com".into()], &["panda.example.com".into()]).unwrap();
         for bad in
             ["", "A", "1a", "8000-a", "a-", "-a", "a.b", "a_b", "api", "fn-a", "pr-1-a", &long, "panda"]
         {
-            assert!(name(bad, "panda.example.com").is_err(), "{bad}");
+            assert!(name(bad, &domains).is_err(), "{bad}");
         }
-        assert!(name("a0b1c2d3-7d7f-4c58-9d0e-0d2b7a0f9a55", "x").is_err(), "an id");
+        assert!(name("a0b1c2d3-7d7f-4c58-9d0e-0d2b7a0f9a55", &domains).is_err(), "an id");
     }
 
     #[test]
@@ -440,15 +441,20 @@ mod tests {
 
     #[test]
     fn domains_are_names_of_others() {
-        let own = "panda.example.org";
+        let own = &Domains::new(&["panda.example.org".into()], &["ui.example.org".into()]).unwrap();
         assert_eq!(domain("WWW.Example.com.", own).unwrap(), "www.example.com");
         assert!(domain("notpanda.example.org", own).is_ok());
         for bad in ["localhost", "1.2.3.4", "a..b", "-a.b", "api.example.com", "a b.c", ""] {
             assert!(domain(bad, own).is_err(), "{bad}");
         }
-        for of_others in
-            ["shop.panda.example.org", "SHOP.Panda.Example.org.", "a.b.panda.example.org", "shop.localhost"]
-        {
+        for of_others in [
+            "ui.example.org",
+            "panda.example.org",
+            "shop.panda.example.org",
+            "SHOP.Panda.Example.org.",
+            "a.b.panda.example.org",
+            "shop.localhost",
+        ] {
             assert!(domain(of_others, own).unwrap_err().message.contains("platform's own"), "{of_others}");
         }
     }

@@ -9,7 +9,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
-use pandastack_postgres::{Backend, ConnectError, Databases, Endpoint, Entrance};
+use pandastack_postgres::{Backend, ConnectError, Databases, Endpoint, Listener};
 use pandastack_store::StoreError;
 use pandastack_types::{DatabaseId, Owner, Result, SandboxId};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -31,7 +31,7 @@ pub async fn serve(apps: Arc<Apps>, machine: SandboxId, stream: impl AsyncRead +
     let mut names = apps.sandboxes.names.subscribe();
     let attached = Attached { apps: Arc::clone(&apps), machine, used: Mutex::default() };
     let usual = match attached.reachable().await.as_deref() {
-        Ok([only]) => Some(Endpoint { database: only.to_string(), entrance: Entrance::Direct }),
+        Ok([only]) => Some(Endpoint { database: only.to_string(), listener: Listener::Direct }),
         _ => None,
     };
     let detached = async {

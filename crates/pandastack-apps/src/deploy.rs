@@ -218,7 +218,7 @@ impl Deploy {
 
 /// A deployment that ends now, unless it did before: what stands there then is true.
 fn ended(stored: DeploymentRecord, status: DeploymentStatus, error: &str) -> Option<DeploymentRecord> {
-    let mut ended = Some(stored).filter(|stored| stored.status.is_under_way())?;
+    let mut ended = Some(stored).filter(|stored| stored.status.is_in_progress())?;
     (ended.status, ended.updated_at, ended.finished_at) = (status, now(), Some(now()));
     ended.spec.error = Some(error.to_owned());
     ended.spec.build_machine = None;

@@ -63,7 +63,7 @@ async fn look(apps: &Arc<Apps>, is_tidied: &mut bool) -> Result<()> {
 
 /// Takes up what is under way and nobody works on.
 async fn take_up(apps: &Arc<Apps>) -> Result<()> {
-    for left in apps.store.deployments_under_way().await? {
+    for left in apps.store.deployments_in_progress().await? {
         let was = left.status;
         if was == DeploymentStatus::Queued || apps.activity.is_running(&left.id) {
             continue;
@@ -119,7 +119,7 @@ async fn tidy_left(apps: &Arc<Apps>) {
 /// Begins what may begin.
 async fn begin_due(apps: &Arc<Apps>) -> Result<()> {
     let mut by_app = BTreeMap::<AppId, Vec<DeploymentRecord>>::new();
-    for one in apps.store.deployments_under_way().await? {
+    for one in apps.store.deployments_in_progress().await? {
         if one.status == DeploymentStatus::Queued {
             by_app.entry(one.app.clone()).or_default().push(one);
         }
@@ -176,7 +176,7 @@ async fn say_waiting(apps: &Arc<Apps>, waiting: &[DeploymentRecord]) {
 
 fn begin(apps: &Arc<Apps>, deployment: DeploymentRecord) {
     let stop = apps.activity.begin(&deployment);
-    let turn = Turn { apps: Arc::clone(apps), id: deployment.id.clone() };
+    let turn = DeployGuard { apps: Arc::clone(apps), id: deployment.id.clone() };
     apps.sandboxes.tasks.spawn(async move {
         deploy::run(Arc::clone(&turn.apps), deployment, stop).await;
         drop(turn);
@@ -184,12 +184,12 @@ fn begin(apps: &Arc<Apps>, deployment: DeploymentRecord) {
 }
 
 /// Held by whoever works on a deployment. Dropped also by a panic, after which the next look takes it up.
-struct Turn {
+struct DeployGuard {
     apps: Arc<Apps>,
     id: DeploymentId,
 }
 
-impl Drop for Turn {
+impl Drop for DeployGuard {
     fn drop(&mut self) {
         self.apps.activity.end(&self.id);
         self.apps.activity.work.notify_one();

@@ -39,7 +39,7 @@ pub(crate) fn note(key: &str, stage: EnvStage) -> String {
     }
 }
 
-/// Variables of an app; secrets are masked.
+/// List an app's variables. Secret values are masked.
 #[utoipa::path(get, path = "/v1/apps/{id}/env", tag = "apps", params(("id" = String, Path)), responses(
     (status = 200, body = AppEnvList), (status = 404, body = ErrorBody)))]
 pub async fn list(
@@ -114,7 +114,7 @@ pub(crate) fn was_set(env: &BTreeMap<String, EnvEntry>, key: String) -> Result<J
     Ok(Json(AppEnvSet { key, secret, scope, stage, note }))
 }
 
-/// Set a variable. One that is there stays secret, and in its scope and stage, unless the request says otherwise.
+/// Set a variable. One that exists keeps its secrecy, scope and stage unless the request changes them.
 #[utoipa::path(put, path = "/v1/apps/{id}/env/{key}", tag = "apps", params(("id" = String, Path), ("key" = String, Path)),
     request_body = SetAppEnv, responses((status = 200, body = AppEnvSet), (status = 400, body = ErrorBody),
     (status = 404, body = ErrorBody)))]
@@ -150,8 +150,8 @@ pub async fn remove(State(apps): State<Arc<Apps>>, caller: Caller, path: AppPath
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Set many variables, in the form of a `.env` file. Those that are there stay secret, and in their scope and stage, unless the
-/// request says otherwise.
+/// Set several variables from the text of a `.env` file. A variable that exists keeps its secrecy, scope
+/// and stage unless the request changes them.
 #[utoipa::path(post, path = "/v1/apps/{id}/env/import", tag = "apps", params(("id" = String, Path)),
     request_body = ImportAppEnv, responses((status = 200, body = AppEnvImported), (status = 400, body = ErrorBody),
     (status = 404, body = ErrorBody)))]

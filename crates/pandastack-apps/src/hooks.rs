@@ -23,7 +23,6 @@ use hmac::{Hmac, KeyInit, Mac};
 use http::{HeaderMap, StatusCode};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use pandastack_fault as fault;
-use pandastack_rest::url::beside;
 use pandastack_rest::{ApiResult, Id};
 use pandastack_store::apps::record::{AppRecord, DeploymentRecord};
 use pandastack_store::clock::now;
@@ -68,7 +67,8 @@ struct Commit {
     message: String,
 }
 
-/// A repository's host tells of a push or a pull request. Proved by the app's webhook secret, not by an API key.
+/// Receive a push or pull request event from a Git host. Authenticated by the app's webhook secret instead
+/// of an API key.
 #[utoipa::path(post, path = "/v1/hooks/apps/{id}", tag = "apps", params(("id" = String, Path)), responses(
     (status = 202, body = HookAnswer), (status = 200, description = "Nothing to deploy", body = HookAnswer),
     (status = 401, body = ErrorBody), (status = 404, body = ErrorBody), (status = 413, body = ErrorBody),
@@ -159,7 +159,7 @@ async fn take(
             new.spec.git_ref = Some(push.after.clone());
             new.spec.git_commit = Some(push.after.clone());
             new.spec.git_before = Some(push.before.clone()).filter(|before| !before.is_empty());
-            new.spec.address = Some(beside(headers, &record.name));
+            new.spec.address = Some(apps.address(headers, &record.name));
             new.spec.delivery = delivery(headers);
             let is_needless = |all: &[DeploymentRecord]| {
                 new.is_delivered(all) || poller::is_found(all, &push.after) || is_older(all, &push)

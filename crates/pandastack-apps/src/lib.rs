@@ -1,39 +1,41 @@
-//! Apps: a source is built in a machine of its own, served from another behind a stable name, and replaced without a
-//! failed request.
+//! The app service: builds a source in one machine, serves it from others, and switches versions without downtime.
 //!
 //! ```text
 //!   routes, hooks --> a deployment, queued --> deployer: one at a time per app, the newest wins
 //!                                                 |
 //!        build:  build machine <- source, install (or restored), build --> artifact (a snapshot)
 //!        serve:  machines <- artifact, start, ports, health check
-//!        switch: one transaction; edges ask again which machines stand behind the name
-//!        tidy:   the last versions stay asleep for a rollback, everything else goes
+//!        switch: one transaction; edges look up the app's machines again
+//!        tidy:   the last versions stay asleep for a rollback; older ones are deleted
 //! ```
 //!
 //! | module | owns |
 //! |---|---|
-//! | `record`, `store` | what is written down, in `pandastack-store` |
-//! | `routes`, `settings`, `upload`, `env`, `dotenv`, `domains`, `runtime_logs`, `usage`, `awake`, `hooks`, `path`, `view`, `check` | the API |
-//! | `databases`, `attached_databases`, `database_connector` | databases of apps, and the way to them |
-//! | `state`, `activity` | what the service holds; what this process does right now |
-//! | `pulls`, `previews`, `preview_settings` | what pull requests say, and what becomes of them |
-//! | `preview_repos`, `preview_env` | what is said of the previews of a whole repository |
-//! | `deployer`, `deploy` | whose turn it is; the steps of one deployment |
-//! | `source`, `source_config`, `build`, `serve` | those steps, each in machines |
-//! | `reconcile` | as many machines as was said: replaces what was lost, follows a change of their number |
-//! | `git`, `deploy_key` | where repositories are, and what proves that an app may read them |
-//! | `machine`, `command`, `log`, `shortage` | calls to a machine, what it says, and what it lacks |
-//! | `poller` | looking at repositories whose host tells nothing |
-//! | `commit_status`, `reporter` | telling a repository's host how deployments go |
-//! | `tidy`, `removal` | which machines and snapshots an app needs; the rest is deleted; and apps themselves |
-//! | `names` | what stands behind a host name |
+//! | `record`, `store` | records of apps and deployments, in `pandastack-store` |
+//! | `routes`, `settings`, `upload`, `env`, `dotenv`, `domains`, `domain_challenge`, `runtime_logs`, `usage`, `awake`, `hooks`, `path`, `view`, `check` | the API |
+//! | `databases`, `attached_databases`, `database_connector` | attached databases, and connections to them |
+//! | `state`, `activity` | the service's state; deployments in progress in this process |
+//! | `pulls`, `previews`, `preview_settings` | pull request events, and the previews they create |
+//! | `preview_repos`, `preview_env` | preview settings and variables of a repository |
+//! | `deployer`, `deploy` | the deployment queue; the steps of one deployment |
+//! | `source`, `source_config`, `build`, `serve` | the steps that run in machines |
+//! | `reconcile` | keeps the number of machines: replaces lost ones, adds and removes others |
+//! | `git`, `deploy_key` | Git addresses and credentials |
+//! | `machine`, `command`, `log`, `shortage` | calls to a machine, its output, and resource shortages |
+//! | `poller` | polls repositories without a webhook |
+//! | `commit_status`, `reporter` | reports deployment states to the Git host |
+//! | `tidy`, `removal` | deletes machines and snapshots that no app needs; deletes apps |
+//! | `names` | resolves host names to apps |
 //!
-//! Must hold: a deployment that fails or is stopped leaves what serves alone; after a crash at any point a deployment goes
-//! on or fails, and never stays where it was; sources never touch a host's file system, only a machine's; a secret is
-//! neither an argument of a command nor in a log line of ours.
+//! Invariants:
 //!
-//! Left to others: making and stopping machines (`ops`, the same that the sandbox API uses), holding requests while one
-//! wakes (the edge), telling what kind of app a source is (`pandastack-detect`).
+//! - A deployment that fails or is cancelled does not change what serves.
+//! - After a crash at any point, a deployment continues or fails; it never hangs.
+//! - A source touches only a machine's file system, never the host's.
+//! - A secret is neither a command argument nor in a log line of the platform.
+//!
+//! Not here: creating and stopping machines (`ops`, which the sandbox API uses too), holding requests while an app
+//! wakes (the edge), detecting an app's framework (`pandastack-detect`).
 
 #![forbid(unsafe_code)]
 
@@ -52,6 +54,7 @@ mod delivery;
 mod deploy;
 mod deploy_key;
 pub mod deployer;
+mod domain_challenge;
 pub mod domains;
 mod dotenv;
 pub mod env;
@@ -87,4 +90,5 @@ pub mod usage;
 mod view;
 
 pub use attached_databases::AttachedDatabases;
+pub use domain_challenge::Challenges;
 pub use state::Apps;

@@ -140,14 +140,14 @@ impl Reader {
             self.news.mark_unchanged();
             let (app, id) = (&self.deployment.app, &self.deployment.id);
             // Looked at before the lines: what was written before the end is then seen. Whoever works on it ends last.
-            let under_way = self.apps.activity.is_running(id)
-                || self.apps.store.deployment(app, id).await.is_ok_and(|now| now.status.is_under_way());
+            let in_progress = self.apps.activity.is_running(id)
+                || self.apps.store.deployment(app, id).await.is_ok_and(|now| now.status.is_in_progress());
             let lines = self.apps.store.log_lines(id, self.next, LINES_READ_MAX).await.unwrap_or_default();
             if !lines.is_empty() {
                 self.next += lines.len() as u64;
                 return Some((lines.iter().map(|line| sse::line_frame(line)).collect(), self));
             }
-            if !under_way || !self.follow {
+            if !in_progress || !self.follow {
                 self.ended = true;
                 return Some(("event: done\ndata: end\n\n".to_owned(), self));
             }

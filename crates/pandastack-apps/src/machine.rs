@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use pandastack_sandboxes::Sandboxes;
 use pandastack_sandboxes::machine::LineSink;
 pub(crate) use pandastack_sandboxes::machine::Machine;
-use pandastack_sandboxes::machines::{MachineSpec, Machines, Patience};
+use pandastack_sandboxes::machines::{MachineSpec, Machines, WaitPolicy};
 use pandastack_store::SnapshotRecord;
 use pandastack_store::apps::record::AppRecord;
 use pandastack_types::api::{CreateSandbox, CreateSnapshot, OnTimeout, Process};
@@ -67,7 +67,7 @@ pub(crate) async fn create(
         }
     }
     let spec = MachineSpec { workspace: app.workspace.clone(), request };
-    sandboxes.create(owner_of(&app.id), spec, Patience::Long).await
+    sandboxes.create(owner_of(&app.id), spec, WaitPolicy::Long).await
 }
 
 /// Opens one that exists.
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_build_left_running_is_found_also_after_its_step() {
+    fn processes_left_by_a_build_step_are_found_after_it() {
         let is_left = |tag: &str, exit_code: Option<i32>, lingering: bool| {
             let state = if exit_code.is_some() { "exited" } else { "running" };
             let process = serde_json::json!({"id": 1, "pid": 7, "tag": tag, "command": "x", "state": state,

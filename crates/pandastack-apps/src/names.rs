@@ -1,4 +1,5 @@
-//! What stands behind a host name: an app's own (`<name>.<domain>`, `<id>.<domain>`), or a domain it was given.
+//! What stands behind a host name: an app's own (`<name>.<domain>`, `<id>.<domain>`) below a configured
+//! domain, or a custom domain that was proven. Names of the platform are nobody else's.
 
 use std::sync::Arc;
 
@@ -6,11 +7,16 @@ use pandastack_edge::{AppRoute, Instances, RouteUnavailable};
 use pandastack_store::StoreError;
 use pandastack_store::apps::AppStore;
 use pandastack_store::apps::record::AppRecord;
+use pandastack_types::domains::Domains;
 
 /// What stands behind a name; `None` when it is no app's.
-pub async fn find(store: &dyn AppStore, name: &str) -> Result<Option<AppRoute>, RouteUnavailable> {
+pub async fn find(
+    store: &dyn AppStore,
+    domains: &Domains,
+    name: &str,
+) -> Result<Option<AppRoute>, RouteUnavailable> {
     let unavailable = |error: StoreError| RouteUnavailable(error.to_string());
-    let Some(app) = app_of(store, name).await.map_err(unavailable)? else { return Ok(None) };
+    let Some(app) = app_of(store, domains, name).await.map_err(unavailable)? else { return Ok(None) };
     let Some(active) = &app.active else {
         let why = format!("app `{}` has no live deployment yet; deploy it first", app.name);
         return Ok(Some(AppRoute::NotServing(why)));
@@ -19,14 +25,21 @@ pub async fn find(store: &dyn AppStore, name: &str) -> Result<Option<AppRoute>, 
     let port = live.spec.start.as_ref().map_or(app.spec.port, |start| start.port);
     let sandboxes: Arc<[_]> = live.spec.machines().cloned().collect();
     let always = app.spec.min_instances as usize;
-    Ok((!sandboxes.is_empty()).then_some(AppRoute::Serving(Instances { sandboxes, always, port })))
+    let own_domain = !domains.covers(name);
+    let route = AppRoute::Serving(Instances { sandboxes, always, port, own_domain });
+    Ok(Some(route).filter(|_| live.spec.machines().next().is_some()))
 }
 
-async fn app_of(store: &dyn AppStore, name: &str) -> Result<Option<AppRecord>, StoreError> {
-    let id = match store.app_of_domain(name).await? {
-        Some(id) => id.to_string(),
-        None => match name.split_once('.') {
-            Some((label, _)) => label.to_owned(),
+async fn app_of(
+    store: &dyn AppStore,
+    domains: &Domains,
+    name: &str,
+) -> Result<Option<AppRecord>, StoreError> {
+    let id = match domains.app_label(name) {
+        Some(label) => label.to_owned(),
+        None if domains.covers(name) => return Ok(None),
+        None => match store.app_of_domain(name).await? {
+            Some(id) => id.to_string(),
             None => return Ok(None),
         },
     };

@@ -129,7 +129,7 @@ fn last_address(all: &[DeploymentRecord]) -> Option<String> {
 fn is_known(all: &[DeploymentRecord], commit: &str) -> bool {
     newest_from_repository(all).is_some_and(|newest| match newest.spec.git_commit.as_deref() {
         Some(known) => known == commit,
-        None => newest.status.is_under_way(),
+        None => newest.status.is_in_progress(),
     })
 }
 
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_found_by_looking_has_the_address_that_was_known_last() {
+    fn a_polled_deployment_uses_the_last_known_address() {
         let queued = |address: Option<&str>| {
             let mut one = DeploymentRecord::queued(&app("a", None), TRIGGER, now());
             one.spec.address = address.map(str::to_owned);

@@ -42,7 +42,7 @@ async fn change(
     edited.map(|()| repo)
 }
 
-/// Variables that previews of a repository see; secrets are masked.
+/// List variables of a repository's previews. Secret values are masked.
 #[utoipa::path(get, path = "/v1/repos/{repo}/preview-env", tag = "apps", operation_id = "list_preview_env",
     params(("repo" = GithubRepoId, Path)), responses((status = 200, body = AppEnvList), (status = 400, body = ErrorBody)))]
 pub async fn list(
@@ -55,7 +55,8 @@ pub async fn list(
     Ok(Json(env::shown(found.map(|repo| repo.env).unwrap_or_default())))
 }
 
-/// Set a variable of a repository's previews. One that is there stays secret unless the request says otherwise.
+/// Set a variable of a repository's previews. A secret that exists stays secret unless the request changes
+/// it.
 #[utoipa::path(put, path = "/v1/repos/{repo}/preview-env/{key}", tag = "apps", operation_id = "set_preview_env",
     params(("repo" = GithubRepoId, Path), ("key" = String, Path)), request_body = SetPreviewEnv,
     responses((status = 200, body = AppEnvSet), (status = 400, body = ErrorBody), (status = 429, body = ErrorBody)))]
@@ -88,8 +89,8 @@ pub async fn remove(State(apps): State<Arc<Apps>>, caller: Caller, path: RepoPat
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Set many variables of a repository's previews, in the form of a `.env` file. Those that are there stay secret unless the request
-/// says otherwise.
+/// Set several variables of a repository's previews from the text of a `.env` file. A secret that exists
+/// stays secret unless the request changes it.
 #[utoipa::path(post, path = "/v1/repos/{repo}/preview-env/import", tag = "apps", operation_id = "import_preview_env",
     params(("repo" = GithubRepoId, Path)), request_body = ImportPreviewEnv,
     responses((status = 200, body = AppEnvImported), (status = 400, body = ErrorBody), (status = 429, body = ErrorBody)))]

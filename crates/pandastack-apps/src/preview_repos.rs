@@ -59,7 +59,7 @@ fn shown(repo: PreviewRepoRecord) -> PreviewRepo {
     }
 }
 
-/// Repositories whose previews were turned on, oldest first.
+/// List repositories with previews enabled, oldest first.
 #[utoipa::path(get, path = "/v1/preview-repos", tag = "apps", operation_id = "list_preview_repos",
     responses((status = 200, body = PreviewRepoList)))]
 pub async fn list(State(apps): State<Arc<Apps>>, caller: Caller) -> ApiResult<Json<PreviewRepoList>> {
@@ -68,7 +68,7 @@ pub async fn list(State(apps): State<Arc<Apps>>, caller: Caller) -> ApiResult<Js
     Ok(Json(PreviewRepoList { repos: enabled.map(shown).collect() }))
 }
 
-/// Turn previews on for a repository: apps of it that have `previews` `off` get `branches`.
+/// Enable previews for a repository. Its apps whose `previews` is `off` change to `branches`.
 #[utoipa::path(post, path = "/v1/preview-repos", tag = "apps", operation_id = "enable_preview_repo",
     request_body = EnablePreviewRepo, responses((status = 200, body = PreviewRepo), (status = 400, body = ErrorBody),
     (status = 429, body = ErrorBody)))]
@@ -86,7 +86,8 @@ pub async fn enable(
     Ok(turned_on.await.map(|repo| Json(shown(repo)))?)
 }
 
-/// Turn previews off for a repository: apps of it get `previews` `off`. Those that are open stay until their pull request is closed.
+/// Disable previews for a repository: its apps' `previews` changes to `off`. Open previews stay until their
+/// pull request is closed.
 #[utoipa::path(delete, path = "/v1/preview-repos/{repo}", tag = "apps", operation_id = "disable_preview_repo",
     params(("repo" = GithubRepoId, Path)), responses((status = 204), (status = 400, body = ErrorBody),
     (status = 404, body = ErrorBody)))]
@@ -190,11 +191,11 @@ fn follow(app: &mut AppSpec, repos: &[PreviewRepoRecord]) -> bool {
 /// What a delivery says of its repository.
 #[derive(Deserialize)]
 struct FromRepository {
-    repository: Numbered,
+    repository: WithNumber,
 }
 
 #[derive(Deserialize)]
-struct Numbered {
+struct WithNumber {
     id: GithubRepoId,
     full_name: Option<String>,
 }
@@ -203,7 +204,7 @@ struct Numbered {
 /// organizations are: once an id is known, only a repository that has the app's name may tell another.
 fn told(app: &AppSpec, payload: &[u8]) -> Option<GithubRepoId> {
     app.git_url.as_ref()?;
-    let Numbered { id, full_name } = serde_json::from_slice::<FromRepository>(payload).ok()?.repository;
+    let WithNumber { id, full_name } = serde_json::from_slice::<FromRepository>(payload).ok()?.repository;
     let is_named =
         full_name.zip(git::full_name(app)).is_some_and(|(told, own)| told.eq_ignore_ascii_case(&own));
     (app.github_repo_id.is_none() || is_named && app.github_repo_id != Some(id)).then_some(id)

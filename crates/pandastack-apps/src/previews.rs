@@ -20,7 +20,6 @@ use axum::Json;
 use axum::extract::State;
 use http::{HeaderMap, StatusCode};
 use jiff::Timestamp;
-use pandastack_rest::url::beside;
 use pandastack_rest::{ApiResult, Caller};
 use pandastack_store::StoreError;
 use pandastack_store::apps::record::{AppRecord, AppSpec, DeploymentRecord, PullSpec};
@@ -68,7 +67,7 @@ pub(crate) async fn take(
     let mut new = DeploymentRecord::queued(&preview, TRIGGER, now());
     new.spec.git_ref = Some(pull.commit.clone());
     new.spec.git_commit = Some(pull.commit);
-    new.spec.address = Some(beside(headers, &preview.name));
+    new.spec.address = Some(apps.address(headers, &preview.name));
     new.spec.delivery = delivery(headers);
     if !apps.store.insert_deployment_unless(&new, &|all| new.is_delivered(all)).await? {
         return Ok((StatusCode::OK, ignored("this delivery was already processed")));
@@ -203,7 +202,7 @@ async fn of_path(apps: &Apps, caller: &Caller, path: &AppPath) -> Result<AppReco
         .ok_or_else(unknown)
 }
 
-/// Previews of an app, oldest first.
+/// List an app's previews, oldest first.
 #[utoipa::path(get, path = "/v1/apps/{id}/previews", tag = "apps", operation_id = "list_app_previews",
     params(("id" = String, Path)),
     responses((status = 200, body = Items<api::AppPreview>), (status = 404, body = ErrorBody)))]
@@ -223,7 +222,7 @@ pub async fn list(
     Ok(Json(Items { items }))
 }
 
-/// The preview of one pull request.
+/// Get the preview of a pull request.
 #[utoipa::path(get, path = "/v1/apps/{id}/previews/{number}", tag = "apps", operation_id = "get_app_preview",
     params(("id" = String, Path), ("number" = u32, Path)),
     responses((status = 200, body = api::AppPreview), (status = 404, body = ErrorBody)))]
@@ -237,7 +236,7 @@ pub async fn show(
     Ok(Json(view::preview(&apps, &headers, preview).await?))
 }
 
-/// Remove a preview. The next commit of its pull request makes it anew.
+/// Remove a preview. The next commit to its pull request creates it again.
 #[utoipa::path(delete, path = "/v1/apps/{id}/previews/{number}", tag = "apps", operation_id = "delete_app_preview",
     params(("id" = String, Path), ("number" = u32, Path)),
     responses((status = 204), (status = 404, body = ErrorBody)))]

@@ -1,14 +1,13 @@
-//! The live version has as many machines as was said: lost ones are replaced, missing ones made, surplus ones given up.
+//! Keeps the live version at its number of machines: replaces lost ones, adds missing ones, removes surplus ones.
 //!
-//! Each is a deployment that returns to what is live and takes over the machines that are still good: so it has its turn, its log and
-//! its atomic switch as any other, and a crash in the middle of it leaves nothing.
-//!
-//! Machines of versions that served before are told again when to sleep, if a crash came before they were: one that never slept while it
-//! served would stay awake for as long as it is kept. [`DRAIN_SECONDS_MAX`] after they were replaced they sleep whatever still goes on in
-//! them, unless a lease keeps them awake for longer. Nobody waits for that: falling asleep takes as long as writing a memory does.
-//!
-//! One that failed, for want of room say, is tried again as itself: after [`RETRY_SECONDS_MIN`], then after twice as long each time up
-//! to [`RETRY_SECONDS_MAX`]. It stays one deployment, so that failures push no version out of the history.
+//! - A change is a deployment of the live version that reuses its healthy machines. It is queued, logged and switched
+//!   atomically like any other, so a crash in the middle leaves nothing behind.
+//! - Machines of earlier versions get their idle timeout again, in case a crash prevented it: one that never slept
+//!   while it served would stay awake as long as it is kept.
+//! - [`DRAIN_SECONDS_MAX`] after their replacement they go to sleep even if they are in use, unless a lease keeps them
+//!   awake. This runs in the background, because writing memory to disk takes a while.
+//! - A failed deployment, for example without capacity, is retried after [`RETRY_SECONDS_MIN`], then after twice as
+//!   long each time up to [`RETRY_SECONDS_MAX`]. It stays one deployment, so failures push no version out of the history.
 
 use std::sync::Arc;
 
@@ -25,9 +24,9 @@ use crate::machine;
 use crate::state::Apps;
 use crate::{log, tidy};
 
-/// What begins a deployment that replaces lost machines.
+/// Trigger of a deployment that replaces lost machines.
 const RECOVERY: &str = "recovery";
-/// What begins a deployment that changes how many machines there are.
+/// Trigger of a deployment that changes the number of machines.
 const SCALE: &str = "scale";
 
 /// How long connections to a version that was replaced may keep it awake.
@@ -37,12 +36,12 @@ const RETRY_SECONDS_MIN: i64 = 30;
 /// Longest pause.
 const RETRY_SECONDS_MAX: i64 = 3600;
 
-/// Why an app is looked at.
+/// Who started a reconciliation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Initiator {
-    /// Somebody said how many machines there should be.
+    /// A user changed the number of machines.
     User,
-    /// Something may have been lost.
+    /// The periodic check.
     Reconciler,
 }
 
@@ -54,13 +53,14 @@ pub(crate) async fn all(apps: &Arc<Apps>) -> Result<()> {
     Ok(())
 }
 
-/// Queues what brings the live version to its machines, unless something is under way anyway: that ends in another look.
+/// Queues a deployment that restores the number of machines. Skipped while another one is in progress, because its
+/// end reconciles again.
 pub(crate) async fn app(apps: &Arc<Apps>, app: &AppRecord, initiator: Initiator) -> Result<()> {
     let Some(active) = app.active.as_ref().filter(|_| !app.spec.deleting) else { return Ok(()) };
     let all = apps.store.deployments(&app.id).await?;
     let Some(live) = all.iter().find(|one| one.id == *active) else { return Ok(()) };
     let newest = all.first().unwrap_or(live);
-    if newest.status.is_under_way() {
+    if newest.status.is_in_progress() {
         return Ok(());
     }
     retire_left(apps, app, &all).await;
@@ -108,7 +108,7 @@ async fn retire_left(apps: &Arc<Apps>, app: &AppRecord, all: &[DeploymentRecord]
     if due.is_empty() || !apps.activity.begin_retiring(&app.id) {
         return;
     }
-    let turn = Retiring { apps: Arc::clone(apps), id: app.id.clone() };
+    let turn = RetireGuard { apps: Arc::clone(apps), id: app.id.clone() };
     apps.sandboxes.tasks.spawn(async move {
         let retired = due.iter().map(|id| retire(&turn.apps, &turn.id, id));
         for error in join_all(retired).await.into_iter().filter_map(Result::err) {
@@ -117,13 +117,13 @@ async fn retire_left(apps: &Arc<Apps>, app: &AppRecord, all: &[DeploymentRecord]
     });
 }
 
-/// Held by whoever retires an app's machines. Dropped also by a panic.
-struct Retiring {
+/// Marks that an app's machines are being retired. Also released by a panic.
+struct RetireGuard {
     apps: Arc<Apps>,
     id: AppId,
 }
 
-impl Drop for Retiring {
+impl Drop for RetireGuard {
     fn drop(&mut self) {
         self.apps.activity.end_retiring(&self.id);
     }
@@ -155,7 +155,7 @@ async fn left_now(apps: &Apps, app: &AppId, id: &SandboxId) -> Result<Option<(Ap
 fn left_since(app: &AppRecord, all: &[DeploymentRecord], id: &SandboxId) -> Option<Timestamp> {
     let mut holders = all.iter().filter(|one| one.spec.machines().any(|machine| machine == id));
     let is_wanted =
-        |one: &DeploymentRecord| one.status.is_under_way() || app.active.as_ref() == Some(&one.id);
+        |one: &DeploymentRecord| one.status.is_in_progress() || app.active.as_ref() == Some(&one.id);
     if app.spec.deleting || holders.clone().any(is_wanted) {
         return None;
     }
@@ -233,7 +233,7 @@ mod tests {
     use pandastack_store::apps::record::AppSpec;
 
     #[test]
-    fn what_is_lost_is_replaced_and_what_is_missing_is_made() {
+    fn lost_machines_are_replaced_and_missing_ones_created() {
         for (count, good, wanted, expect) in [
             (1, 1, 1, None),
             (3, 3, 3, None),
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_that_was_replaced_is_talked_to_for_an_hour_at_most() {
+    fn connections_to_a_replaced_version_end_after_an_hour() {
         use DeploymentStatus as S;
         let mut app = app();
         let mut all = vec![

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use pandastack_store::StoreError;
-use pandastack_store::apps::Untold;
+use pandastack_store::apps::UnreportedDeployment;
 use pandastack_store::apps::record::{AppRecord, DeploymentRecord};
 use pandastack_types::{AppId, DeploymentId, Result};
 use tokio::sync::watch;
@@ -36,7 +36,7 @@ const LOOK_PAUSE: Duration = Duration::from_millis(500);
 const LOOK_EVERY: Duration = Duration::from_secs(30);
 
 /// How often something was tried, and when again.
-struct Tried {
+struct ReportAttempts {
     times: u32,
     again_at: Instant,
 }
@@ -67,7 +67,7 @@ pub async fn run(apps: Arc<Apps>) {
 }
 
 /// Until there may be something to tell.
-async fn pause(news: &mut watch::Receiver<u64>, tried: &HashMap<DeploymentId, Tried>) {
+async fn pause(news: &mut watch::Receiver<u64>, tried: &HashMap<DeploymentId, ReportAttempts>) {
     tokio::time::sleep(LOOK_PAUSE).await;
     let next = tried.values().map(|tried| tried.again_at).min();
     let latest = Instant::now() + LOOK_EVERY;
@@ -75,7 +75,7 @@ async fn pause(news: &mut watch::Receiver<u64>, tried: &HashMap<DeploymentId, Tr
     let _ = tokio::time::timeout_at(next.map_or(latest, |next| next.min(latest)), news.changed()).await;
 }
 
-async fn look(apps: &Arc<Apps>, tried: &mut HashMap<DeploymentId, Tried>) -> Result<()> {
+async fn look(apps: &Arc<Apps>, tried: &mut HashMap<DeploymentId, ReportAttempts>) -> Result<()> {
     let now = Instant::now();
     let all = apps.store.untold_deployments(REPORTS_PER_LOOK).await?;
     tried.retain(|id, _| all.iter().any(|one| one.deployment.id == *id));
@@ -103,8 +103,8 @@ fn is_pending(deployment: &DeploymentRecord) -> bool {
 /// Writes down what became of a report.
 async fn settle(
     apps: &Arc<Apps>,
-    tried: &mut HashMap<DeploymentId, Tried>,
-    one: Untold,
+    tried: &mut HashMap<DeploymentId, ReportAttempts>,
+    one: UnreportedDeployment,
     outcome: Outcome,
 ) -> Result<()> {
     let (id, pending) = (&one.deployment.id, is_pending(&one.deployment));
@@ -121,7 +121,7 @@ async fn settle(
         Outcome::Settled => {}
         Outcome::Failed(_) if times < TRIES_MAX => {
             let again_at = Instant::now() + RETRY_WAIT * 2u32.pow(times);
-            tried.insert(id.clone(), Tried { times, again_at });
+            tried.insert(id.clone(), ReportAttempts { times, again_at });
             return Ok(());
         }
         Outcome::Failed(why) | Outcome::Refused(why) => {

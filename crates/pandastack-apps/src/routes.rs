@@ -6,7 +6,7 @@ use axum::extract::State;
 use axum::response::Response;
 use axum::routing::{delete, get, patch, post, put};
 use axum::{Json, Router};
-use http::{HeaderMap, StatusCode, header};
+use http::{HeaderMap, StatusCode};
 use pandastack_rest::extract::is_set;
 use pandastack_rest::{ApiResult, Caller, JsonBody, Query};
 use pandastack_store::apps::record::{AppRecord, AppSpec, DeploymentRecord};
@@ -61,13 +61,7 @@ pub fn repeatable<S>(apps: &Arc<Apps>) -> Router<S> {
         .with_state(Arc::clone(apps))
 }
 
-/// The host name that the caller reached the API by.
-fn api_host(headers: &HeaderMap) -> &str {
-    let host = headers.get(header::HOST).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    host.rsplit_once(':').map_or(host, |(name, _)| name)
-}
-
-/// Make an app. It serves nothing until it is deployed.
+/// Create an app. It serves requests after its first deployment.
 #[utoipa::path(post, path = "/v1/apps", tag = "apps", request_body = CreateApp, responses((status = 201, body = api::App),
     (status = 400, body = ErrorBody), (status = 409, body = ErrorBody), (status = 429, body = ErrorBody)))]
 pub async fn create(
@@ -76,7 +70,7 @@ pub async fn create(
     headers: HeaderMap,
     JsonBody(request): JsonBody<CreateApp>,
 ) -> ApiResult<(StatusCode, Json<api::App>)> {
-    check::name(&request.name, api_host(&headers))?;
+    check::name(&request.name, &apps.domains)?;
     let CreateApp { name, settings: said, env, template, cpu, memory_mb } = request;
     let begun = AppSpec::default();
     let template = template.filter(|name| !name.is_empty()).or_else(|| Some(begun.template.clone()));
@@ -89,7 +83,7 @@ pub async fn create(
     Ok((StatusCode::CREATED, Json(view::app(&apps, &headers, record).await?)))
 }
 
-/// Apps of the workspace, oldest first; without previews.
+/// List apps, oldest first. Previews are not included.
 #[utoipa::path(get, path = "/v1/apps", tag = "apps", responses((status = 200, body = Items<api::App>)))]
 pub async fn list(
     State(apps): State<Arc<Apps>>,
@@ -105,7 +99,7 @@ pub async fn list(
     Ok(Json(Items { items }))
 }
 
-/// One app, by id or name. Never wakes it.
+/// Get an app by id or name. Does not wake it.
 #[utoipa::path(get, path = "/v1/apps/{id}", tag = "apps", params(("id" = String, Path)), responses(
     (status = 200, body = api::App), (status = 404, body = ErrorBody)))]
 pub async fn show(
@@ -118,7 +112,7 @@ pub async fn show(
     Ok(Json(view::app(&apps, &headers, record).await?))
 }
 
-/// Delete an app with its versions, previews, logs and names.
+/// Delete an app with its versions, previews, logs and domains.
 #[utoipa::path(delete, path = "/v1/apps/{id}", tag = "apps", params(("id" = String, Path)), responses(
     (status = 204), (status = 404, body = ErrorBody)))]
 pub async fn remove(State(apps): State<Arc<Apps>>, caller: Caller, path: AppPath) -> ApiResult<StatusCode> {
@@ -127,7 +121,7 @@ pub async fn remove(State(apps): State<Arc<Apps>>, caller: Caller, path: AppPath
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Deployments of an app, newest first.
+/// List an app's deployments, newest first.
 #[utoipa::path(get, path = "/v1/apps/{id}/deploys", tag = "apps", params(("id" = String, Path)), responses(
     (status = 200, body = Items<Deployment>), (status = 404, body = ErrorBody)))]
 pub async fn deploys(
@@ -140,7 +134,7 @@ pub async fn deploys(
     Ok(Json(Items { items: view::deployments(&record, deployments) }))
 }
 
-/// One deployment, with its whole log.
+/// Get a deployment with its complete log.
 #[utoipa::path(get, path = "/v1/apps/{id}/deploys/{deployment}", tag = "apps",
     params(("id" = String, Path), ("deployment" = DeploymentId, Path)),
     responses((status = 200, body = Deployment), (status = 404, body = ErrorBody)))]
@@ -165,7 +159,8 @@ pub struct LogArgs {
     follow: Option<String>,
 }
 
-/// The log of a deployment as server-sent events, a line each, until it is over; with `follow=0`, what there is.
+/// Stream a deployment's log as server-sent events, one line each, until the deployment ends. With
+/// `follow=0`, return the lines so far.
 #[utoipa::path(get, path = "/v1/apps/{id}/deploys/{deployment}/logs", tag = "apps",
     params(("id" = String, Path), ("deployment" = DeploymentId, Path), ("follow" = Option<String>, Query)),
     responses((status = 200, content_type = "text/event-stream", body = String), (status = 404, body = ErrorBody)))]
@@ -181,7 +176,7 @@ pub async fn deploy_logs(
     Ok(log::respond(apps, one, follow))
 }
 
-/// Stop a deployment that is not live yet.
+/// Cancel a deployment that is not live yet.
 #[utoipa::path(post, path = "/v1/apps/{id}/deploys/{deployment}/cancel", tag = "apps",
     params(("id" = String, Path), ("deployment" = DeploymentId, Path)),
     responses((status = 202, body = Deployment), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
@@ -214,7 +209,7 @@ pub async fn cancel(
     Ok((StatusCode::ACCEPTED, Json(view::deployment(one, false))))
 }
 
-/// Return to an earlier version: the one before the live one, unless another is named.
+/// Roll back to an earlier version: the previous one, unless the request names another.
 #[utoipa::path(post, path = "/v1/apps/{id}/rollback", tag = "apps", params(("id" = String, Path)), request_body = RollbackApp,
     responses((status = 202, body = Deployment), (status = 404, body = ErrorBody),
     (status = 409, description = "There is none, or it is not kept any more", body = ErrorBody)))]
@@ -256,7 +251,7 @@ pub async fn rollback(
     Ok(queue(&apps, new).await?)
 }
 
-/// Start the live version in new machines, with the settings and variables of now, and without building it again.
+/// Start the live version in new machines, with the current settings and variables, without a build.
 #[utoipa::path(post, path = "/v1/apps/{id}/restart", tag = "apps", params(("id" = String, Path)), responses(
     (status = 202, body = Deployment), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub async fn restart(

@@ -40,8 +40,8 @@ pub struct Args {
     instance: Option<SandboxId>,
 }
 
-/// What the live version printed, as server-sent events, a line each; with `follow=1`, also what it prints from now on, and then
-/// what the versions after it print. The machine wakes for it.
+/// Stream the live version's output as server-sent events, one line each. With `follow=1`, continue with
+/// new output and with later versions. Wakes the machine.
 #[utoipa::path(get, path = "/v1/apps/{id}/runtime-logs", tag = "apps",
     params(("id" = String, Path), ("follow" = Option<String>, Query), ("tail" = Option<usize>, Query),
         ("search" = Option<String>, Query, description = "Only lines that contain this"),
@@ -57,7 +57,7 @@ pub async fn runtime_logs(
     // Before it is looked at what serves, so that no change after that is missed.
     let news = apps.activity.follow();
     let record = path.find(&apps, &caller).await?;
-    let live = Live::of(&apps, &record).await?;
+    let live = LiveVersion::of(&apps, &record).await?;
     let place = match &args.instance {
         Some(wanted) => live.place_of(wanted).ok_or_else(|| Error::not_found("instance", wanted.as_str()))?,
         None => 0,
@@ -90,12 +90,12 @@ pub async fn runtime_logs(
 
 /// The version that serves.
 #[derive(Debug)]
-struct Live {
+struct LiveVersion {
     deployment: DeploymentId,
     machines: Vec<SandboxId>,
 }
 
-impl Live {
+impl LiveVersion {
     async fn of(apps: &Apps, record: &AppRecord) -> Result<Self> {
         let deployment = record.active.clone().ok_or_else(|| none(record))?;
         let machines =
@@ -170,7 +170,7 @@ impl Output {
 struct Follower {
     apps: Arc<Apps>,
     record: AppRecord,
-    live: Live,
+    live: LiveVersion,
     /// Which of its machines is followed.
     place: usize,
     output: Output,
@@ -223,17 +223,17 @@ impl Follower {
     }
 
     /// The version that serves, and the machine to follow there, unless it is the same version.
-    async fn changed(&mut self) -> Result<Option<(Live, usize)>> {
+    async fn changed(&mut self) -> Result<Option<(LiveVersion, usize)>> {
         self.record = self.apps.store.app(None, self.record.id.as_str()).await?;
         if self.record.active.as_ref() == Some(&self.live.deployment) {
             return Ok(None);
         }
-        let live = Live::of(&self.apps, &self.record).await?;
+        let live = LiveVersion::of(&self.apps, &self.record).await?;
         let place = live.place_after(&self.live, self.place);
         Ok(Some((live, place)))
     }
 
-    async fn go_on(&mut self, live: Live, place: usize, lines: &mut Vec<String>) -> Result<()> {
+    async fn go_on(&mut self, live: LiveVersion, place: usize, lines: &mut Vec<String>) -> Result<()> {
         let is_same = live.machines.get(place) == self.live.machines.get(self.place);
         if !is_same || self.output.ended {
             let (machine, process) = live.process(&self.apps, &self.record, place).await?;
@@ -255,9 +255,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_follows_a_machine_goes_on_with_it_or_with_what_came_to_its_place() {
+    fn a_log_follower_continues_with_the_machine_or_its_replacement() {
         let ids: Vec<_> = (0..6).map(|_| SandboxId::random()).collect();
-        let live = |which: &[usize]| Live {
+        let live = |which: &[usize]| LiveVersion {
             deployment: DeploymentId::random(),
             machines: which.iter().map(|one| ids[*one].clone()).collect(),
         };

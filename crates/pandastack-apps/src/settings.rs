@@ -19,8 +19,8 @@ use crate::state::Apps;
 use crate::view::MASK;
 use crate::{check, reconcile, serve, view};
 
-/// Change an app's settings. They hold from its next deployment or restart on; `template`, `cpu` and `memory_mb` from its next build
-/// on, since a restart starts what is built; how many machines serve it, at once.
+/// Update an app's settings. Instance limits take effect at once; `template`, `cpu` and `memory_mb` with
+/// the next build; other settings with the next deployment or restart.
 #[utoipa::path(patch, path = "/v1/apps/{id}", tag = "apps", params(("id" = String, Path)), request_body = UpdateApp,
     responses((status = 200, body = api::App), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub async fn update(

@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_branch_that_was_told_to_have_left_a_push_makes_it_late_for_sure() {
+    fn a_push_is_stale_only_if_its_branch_is_known_to_have_moved_on() {
         let check = |told: &[(&str, &str)], expect: bool| {
             let all: Vec<_> = told.iter().rev().map(|one| push(*one)).collect();
             assert_eq!(is_left(&all, &all[0]), expect, "{told:?}");

@@ -2,13 +2,17 @@
 
 use std::sync::Arc;
 
-use pandastack_postgres::Inside;
+use http::HeaderMap;
+use pandastack_postgres::InsideServer;
+use pandastack_rest::url::below;
 use pandastack_sandboxes::Sandboxes;
 use pandastack_store::apps::{AppStore, PreviewRepoStore};
+use pandastack_types::domains::Domains;
 use pandastack_webhooks::Webhooks;
 
 use crate::activity::Activity;
 use crate::attached_databases::AttachedDatabases;
+use crate::domain_challenge::Challenges;
 
 /// The apps of a server.
 pub struct Apps {
@@ -22,8 +26,12 @@ pub struct Apps {
     pub(crate) webhooks: Arc<Webhooks>,
     pub(crate) databases: Arc<dyn AttachedDatabases>,
     /// Sessions of machines with databases.
-    pub(crate) inside: Inside,
+    pub(crate) inside: InsideServer,
     pub(crate) activity: Activity,
+    /// Names of the platform, and domains below which apps have theirs.
+    pub(crate) domains: Domains,
+    /// Looks up proofs that a custom domain is its owner's.
+    pub(crate) challenges: Challenges,
 }
 
 impl Apps {
@@ -32,6 +40,8 @@ impl Apps {
         sandboxes: Arc<Sandboxes>,
         webhooks: Arc<Webhooks>,
         databases: Arc<dyn AttachedDatabases>,
+        domains: Domains,
+        challenges: Challenges,
     ) -> Self {
         let store: Arc<dyn AppStore> = sandboxes.store.clone();
         let repos: Arc<dyn PreviewRepoStore> = sandboxes.store.clone();
@@ -41,8 +51,20 @@ impl Apps {
             repos,
             webhooks,
             databases,
-            inside: Inside::default(),
+            inside: InsideServer::default(),
             activity: Activity::default(),
+            domains,
+            challenges,
         }
+    }
+
+    /// Names of the platform, and domains below which apps have theirs.
+    pub fn domains(&self) -> &Domains {
+        &self.domains
+    }
+
+    /// The address of an app with this name, for a caller.
+    pub(crate) fn address(&self, headers: &HeaderMap, name: &str) -> String {
+        below(headers, name, &self.domains)
     }
 }

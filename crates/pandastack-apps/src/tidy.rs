@@ -20,7 +20,7 @@ use crate::state::Apps;
 
 /// What an app needs.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Needed {
+pub(crate) struct NeededResources {
     pub(crate) machines: HashSet<SandboxId>,
     snapshots: HashSet<SnapshotId>,
     /// Versions that a rollback would find.
@@ -28,8 +28,8 @@ pub(crate) struct Needed {
 }
 
 /// What an app needs, by its deployments, newest first.
-pub(crate) fn needed(app: &AppRecord, deployments: &[DeploymentRecord]) -> Needed {
-    let mut needed = Needed::default();
+pub(crate) fn needed(app: &AppRecord, deployments: &[DeploymentRecord]) -> NeededResources {
+    let mut needed = NeededResources::default();
     if app.spec.deleting {
         return needed;
     }
@@ -40,7 +40,7 @@ pub(crate) fn needed(app: &AppRecord, deployments: &[DeploymentRecord]) -> Neede
     let kept_max = kept_max + counted.len();
     for one in deployments {
         match one.status {
-            status if status.is_under_way() => {
+            status if status.is_in_progress() => {
                 needed.machines.extend(one.spec.build_machine.iter().chain(one.spec.machines()).cloned());
                 needed.snapshots.extend(one.spec.artifact.clone());
                 continue;
@@ -181,7 +181,7 @@ mod tests {
             "of a preview: under way, live, and one more"
         );
         let deleting = AppRecord { spec: AppSpec { deleting: true, ..AppSpec::default() }, ..app() };
-        assert_eq!(needed(&deleting, &versions), Needed::default());
+        assert_eq!(needed(&deleting, &versions), NeededResources::default());
         versions[2].spec.set_machines(["e", "e2"].map(|machine| machine.parse().unwrap()));
         assert_eq!(needed(&app(), &versions).machines.len(), 6, "all machines of a version are needed");
         versions[3].spec.set_machines(["e2", "e3"].map(|machine| machine.parse().unwrap()));

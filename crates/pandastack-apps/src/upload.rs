@@ -12,7 +12,6 @@ use http::{StatusCode, header};
 use http_body_util::Limited;
 use pandastack_agent_client::StreamOptions;
 use pandastack_rest::extract::{is_set, parse_json, read_body};
-use pandastack_rest::url::beside;
 use pandastack_rest::{ApiResult, Caller, Query};
 use pandastack_sandboxes::{ops, validate};
 use pandastack_store::apps::record::{AppRecord, DeploymentRecord, Source};
@@ -48,7 +47,8 @@ pub struct Args {
     clear_cache: Option<String>,
 }
 
-/// Deploy: the repository's branch, a `git_ref` of it, a directory of a sandbox, or the archive that is the body.
+/// Deploy an app from its repository's branch, a `git_ref`, a directory of a sandbox, or an archive sent as
+/// the body.
 #[utoipa::path(post, path = "/v1/apps/{id}/deploys", tag = "apps",
     params(("id" = String, Path),
         ("clear_cache" = Option<String>, Query, description = "Install everything anew; for an archive, which has no other place to say so")),
@@ -63,13 +63,13 @@ pub async fn deploy(
     request: Request,
 ) -> ApiResult<(StatusCode, Json<Deployment>)> {
     let record = path.find(&apps, &caller).await?;
-    let address = beside(request.headers(), &record.name);
+    let address = apps.address(request.headers(), &record.name);
     let clear_cache = is_set(args.clear_cache.as_deref());
     let kind =
         request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     if ARCHIVES.contains(&kind.split(';').next().unwrap_or_default().trim()) {
         let body = limited(request)?;
-        let wanted = Wanted { trigger: "upload", address, clear_cache };
+        let wanted = ArchiveDeployment { trigger: "upload", address, clear_cache };
         return Ok(from_archive(&apps, record, body, wanted).await?);
     }
     let mut wanted: DeployApp = parse_json(&read_body(request.into_body()).await?)?;
@@ -79,7 +79,7 @@ pub async fn deploy(
             let path = wanted.path.as_deref().unwrap_or("/root");
             validate::path("path", path)?;
             let archive = pack(&apps, &caller, sandbox, path).await?;
-            let wanted = Wanted { trigger: "sandbox", address, clear_cache: wanted.clear_cache };
+            let wanted = ArchiveDeployment { trigger: "sandbox", address, clear_cache: wanted.clear_cache };
             Ok(from_archive(&apps, record, archive, wanted).await?)
         }
         None => Ok(from_git(&apps, &record, wanted, address).await?),
@@ -129,7 +129,7 @@ async fn pack(apps: &Apps, caller: &Caller, sandbox: &SandboxId, path: &str) -> 
 }
 
 /// What is known of a deployment whose source is an archive.
-struct Wanted {
+struct ArchiveDeployment {
     trigger: &'static str,
     address: String,
     clear_cache: bool,
@@ -139,7 +139,7 @@ async fn from_archive(
     apps: &Arc<Apps>,
     app: AppRecord,
     archive: Body,
-    wanted: Wanted,
+    wanted: ArchiveDeployment,
 ) -> Result<(StatusCode, Json<Deployment>)> {
     let unclaimed = Unclaimed::make(apps, &app, wanted.clear_cache).await?;
     unclaimed.machine.write(ARCHIVE, archive).await?;

@@ -16,7 +16,7 @@ use crate::path::AppPath;
 use crate::state::Apps;
 use crate::view;
 
-/// What an app uses now: all machines of its live version together, and each. Never wakes a sleeper.
+/// Get an app's current resource use, in total and per machine of the live version. Does not wake it.
 #[utoipa::path(get, path = "/v1/apps/{id}/metrics", tag = "apps", operation_id = "app_metrics", params(("id" = String, Path)),
     responses((status = 200, body = AppMetrics), (status = 404, body = ErrorBody)))]
 pub async fn metrics(

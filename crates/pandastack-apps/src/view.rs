@@ -1,7 +1,6 @@
 //! Records of apps as clients see them.
 
 use http::HeaderMap;
-use pandastack_rest::url::beside;
 use pandastack_store::apps::record::{AppRecord, AppSpec, DeploymentRecord};
 use pandastack_types::api::{self, AppInstance, AppStatus, DeploymentStatus};
 use pandastack_types::{Result, SandboxId, SandboxState};
@@ -23,7 +22,7 @@ pub(crate) async fn app(apps: &Apps, headers: &HeaderMap, record: AppRecord) -> 
     let template = apps.sandboxes.hosts.templates().into_iter().find(|one| one.name == record.spec.template);
     let (cpu, memory_mb) = template.map_or((1, 0), |template| (template.cpu, template.memory_mb));
     let (cpu, memory_mb) = (record.spec.cpu.unwrap_or(cpu), record.spec.memory_mb.unwrap_or(memory_mb));
-    let url = beside(headers, &record.name);
+    let url = apps.address(headers, &record.name);
     let webhook_url = hook_url(headers, &record);
     let git_public_key = git::public_key(apps, &record);
     let AppSpec { env, git_url, git_branch, .. } = record.spec.clone();
@@ -77,7 +76,7 @@ pub(crate) async fn preview(apps: &Apps, headers: &HeaderMap, record: AppRecord)
     let pull = record.spec.pull.clone().unwrap_or_default();
     Ok(api::AppPreview {
         status: status(&instances, deployments.first()),
-        url: Some(beside(headers, &record.name)),
+        url: Some(apps.address(headers, &record.name)),
         deployment: self::deployments(&record, deployments).into_iter().next(),
         app_id: record.preview_of.unwrap_or_else(|| record.id.clone()),
         id: record.id,
@@ -125,7 +124,7 @@ fn status(instances: &[AppInstance], newest: Option<&DeploymentRecord>) -> AppSt
     }
     match newest.map(|one| one.status) {
         _ if !instances.is_empty() => AppStatus::Stopped,
-        Some(status) if status.is_under_way() => AppStatus::Building,
+        Some(status) if status.is_in_progress() => AppStatus::Building,
         Some(DeploymentStatus::Failed) => AppStatus::Error,
         _ => AppStatus::Created,
     }

@@ -68,7 +68,7 @@ pub async fn take_base(
     let started_at = Timestamp::now();
     let label = started_at.strftime("%Y%m%dT%H%M%S%3fZ").to_string();
     let mut stream = replication.base_backup(&label).await?;
-    let mut taking = Taking::new(archive, label, started_at);
+    let mut taking = BaseUpload::new(archive, label, started_at);
     while let Some(part) = stream.next().await? {
         if let (BasePart::Progress(read_bytes), Some(progress)) = (&part, &progress) {
             progress.send_replace(BaseProgress { read_bytes: *read_bytes });
@@ -81,7 +81,7 @@ pub async fn take_base(
 }
 
 /// A base on its way.
-struct Taking<'a> {
+struct BaseUpload<'a> {
     archive: &'a Archive,
     label: String,
     started_at: Timestamp,
@@ -93,7 +93,7 @@ struct Taking<'a> {
     manifest: BytesMut,
 }
 
-impl<'a> Taking<'a> {
+impl<'a> BaseUpload<'a> {
     fn new(archive: &'a Archive, label: String, started_at: Timestamp) -> Self {
         let (tar, manifest) = (BytesMut::new(), BytesMut::new());
         Self { archive, label, started_at, begin: None, stop: None, tar, parts: 0, tar_bytes: 0, manifest }

@@ -20,7 +20,7 @@ use pandastack_postgres::{Backend, ByteStream, Credentials, LoginError, Session,
 use postgres_protocol::message::frontend;
 
 pub use base::{BasePart, BaseStream};
-pub use wal::{Ended, Started, WalMessage, WalStream};
+pub use wal::{Started, StreamEnd, WalMessage, WalStream};
 
 use crate::limits::{COMMAND_WAIT, MESSAGE_BYTES_MAX, ROWS_MAX};
 use crate::position::{Lsn, Timeline};
@@ -238,7 +238,7 @@ impl Replication {
             let (kind, body) = self.receive_in_time(COMMAND).await?;
             match kind {
                 b'W' => return Ok(Started::Streaming(WalStream::new(self, from))),
-                b'T' => return Ok(Started::Ended(Ended::collect(self).await?)),
+                b'T' => return Ok(Started::Ended(StreamEnd::collect(self).await?)),
                 b'E' => return Err(refused_log(from, SqlError::parse(&body))),
                 b'N' | b'S' => {}
                 _ => return Err(odd(COMMAND, "something else than a stream")),

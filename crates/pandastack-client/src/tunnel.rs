@@ -1,7 +1,7 @@
 //! TCP tunnels to ports of sandboxes.
 
 use pandastack_types::SandboxId;
-use pandastack_types::door::TUNNEL_UPGRADE;
+use pandastack_types::grant::TUNNEL_UPGRADE;
 use reqwest::header::{CONNECTION, UPGRADE};
 use reqwest::{Method, Upgraded};
 

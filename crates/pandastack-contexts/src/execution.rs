@@ -83,7 +83,7 @@ impl Run {
                     Err(_) => {
                         self.timed_out = true;
                         let why = format!(
-                            "timeout: the code exceeded {} ms and was interrupted",
+                            "the code exceeded its timeout of {} ms and was interrupted",
                             limit.as_millis()
                         );
                         self.heard.give_up("TimeoutError", &why);

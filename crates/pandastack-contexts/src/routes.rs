@@ -70,7 +70,7 @@ fn machine(sandboxes: Arc<Sandboxes>, caller: Caller, id: SandboxId) -> Machine 
     Machine { sandboxes, workspace: caller.workspace, id }
 }
 
-/// Make a code context: an interpreter that keeps its state between runs.
+/// Create a code context: an interpreter that keeps its state between runs.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/repl/sessions", tag = "contexts", params(("id" = SandboxId, Path)),
     request_body = CreateContext, responses((status = 201, body = CodeContext), (status = 400, body = ErrorBody),
     (status = 404, body = ErrorBody)))]
@@ -101,10 +101,10 @@ pub async fn list(
     Ok(Json(Items { items }))
 }
 
-/// Run code in a context, 30 seconds unless told. The context `default` begins with its first run.
-/// With `Accept: text/event-stream` the answer is events as they happen, without a limit of time
-/// unless told: `started`, `stdout`, `stderr`, `result`, `error`, then `ended`. A client that goes
-/// away interrupts its code.
+/// Run code in a code context. The timeout is 30 seconds by default. The context `default` is created by
+/// its first run. With `Accept: text/event-stream`, the response streams events as they happen, without a
+/// timeout by default: `started`, `stdout`, `stderr`, `result`, `error`, then `ended`. If the client
+/// disconnects, its code is interrupted.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/repl/sessions/{context}/run", tag = "contexts",
     params(("id" = SandboxId, Path), ("context" = String, Path)), request_body = RunCode,
     responses((status = 200, body = Execution), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
@@ -137,7 +137,7 @@ pub async fn run(
     }
 }
 
-/// Begin a context anew, without what it knew.
+/// Restart a code context. Its variables are lost.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/repl/sessions/{context}/restart", tag = "contexts",
     params(("id" = SandboxId, Path), ("context" = String, Path)),
     responses((status = 200, body = CodeContext), (status = 404, body = ErrorBody)))]
@@ -155,7 +155,7 @@ pub async fn restart(
     Ok(Json(begun.shown(&machine)))
 }
 
-/// End a context.
+/// Delete a code context.
 #[utoipa::path(delete, path = "/v1/sandboxes/{id}/repl/sessions/{context}", tag = "contexts",
     params(("id" = SandboxId, Path), ("context" = String, Path)),
     responses((status = 204), (status = 404, body = ErrorBody)))]

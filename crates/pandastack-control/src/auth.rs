@@ -22,6 +22,7 @@ use pandastack_rest::{Admission, ApiResult, Caller};
 use pandastack_store::clock::now;
 use pandastack_store::{Store, TokenRecord};
 use pandastack_types::api::Scope;
+use pandastack_types::link::LinkKey;
 use pandastack_types::{Error, ErrorCode, Result, SandboxId, WorkspaceId};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
@@ -131,7 +132,12 @@ pub(crate) async fn authenticate(
 ) -> ApiResult<Response> {
     let caller = match (request.extensions().get::<OnBehalf>(), signed_url::presented(&request)) {
         (Some(OnBehalf(sandbox)), _) => keys.holder(sandbox).await?,
-        (None, Some(signed)) => signed.check(keys.store.as_ref()).await?,
+        (None, Some(signed)) => {
+            let from = address_of(&request);
+            keys.admit_stranger(from)?;
+            let checked = signed.check(keys.store.as_ref(), &keys.link).await;
+            checked.inspect_err(|_| keys.note_wrong(from))?
+        }
         (None, None) => {
             let missing = "the request has no API key; send `Authorization: Bearer pds_...`";
             let secret = presented(&request).ok_or_else(|| unauthorized(missing))?;
@@ -167,11 +173,23 @@ pub(crate) struct Keys {
     /// Requests of workspaces.
     pub(crate) rates: Rates,
     failures: KeyFailures,
+    /// The server's part of what signs URLs.
+    link: LinkKey,
 }
 
 impl Keys {
-    pub(crate) fn new(store: Arc<dyn Store>, rates: Rates) -> Self {
-        Self { store, cache: KeyCache::default(), rates, failures: KeyFailures::default() }
+    pub(crate) fn new(store: Arc<dyn Store>, rates: Rates, link: LinkKey) -> Self {
+        Self { store, cache: KeyCache::default(), rates, failures: KeyFailures::default(), link }
+    }
+
+    /// Refuses an address from which too many credentials came that were wrong.
+    pub(crate) fn admit_stranger(&self, address: Option<IpAddr>) -> Result<()> {
+        self.failures.admit(address, Instant::now())
+    }
+
+    /// Counts a wrong token or signature.
+    pub(crate) fn note_wrong(&self, address: Option<IpAddr>) {
+        self.failures.note(address, Instant::now());
     }
 
     /// Forgets a key that was deleted.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use pandastack_databases::BackupConfig;
 use pandastack_types::agent_api::HOST_LOST_SECONDS;
+use pandastack_types::domains::Domains;
 use pandastack_types::limits::REQUESTS_PER_SECOND_DEFAULT;
 use pandastack_types::link::LinkKey;
 
@@ -77,12 +78,18 @@ pub struct ControlConfig {
     pub database_url: Option<DatabaseUrl>,
     /// The join secret shared with the agents.
     pub link_key: LinkKey,
+    /// Take a join secret that is not the one that the store knows.
+    pub accept_new_link_secret: bool,
     /// Requests per second of one workspace; `None` for no limit.
     pub requests_per_second: Option<NonZeroU32>,
     /// A host not heard for this long counts as unreachable.
     pub host_lost_after: Duration,
     /// Where requests to sandboxes are logged, a line each.
     pub access_log: Option<PathBuf>,
+    /// Names of the platform, and domains below which apps have theirs.
+    pub domains: Domains,
+    /// The DNS server that proofs of custom domains are read from; `None` for those of this machine.
+    pub challenge_resolver: Option<SocketAddr>,
     /// Schedules may call addresses that are not of the internet: loopback and private networks.
     pub schedules_private_targets: bool,
     /// TLS on the public addresses, beside plain HTTP.
@@ -104,9 +111,12 @@ impl ControlConfig {
             data_dir,
             database_url: None,
             link_key,
+            accept_new_link_secret: false,
             requests_per_second: NonZeroU32::new(REQUESTS_PER_SECOND_DEFAULT),
             host_lost_after: Duration::from_secs(HOST_LOST_SECONDS),
             access_log: None,
+            domains: Domains::default(),
+            challenge_resolver: None,
             schedules_private_targets: false,
             tls: None,
             postgres: None,

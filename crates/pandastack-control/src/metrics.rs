@@ -1,15 +1,17 @@
-//! Counters for `/metrics`, in the Prometheus text format. Labels are routes and statuses, never ids.
+//! What control counts for `/metrics`. Labels are routes and statuses, never ids.
 
-use std::fmt::Write;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
-use pandastack_rest::metrics::Family;
+use pandastack_metrics::{Latencies, Page};
 use pandastack_types::SandboxState;
 use pandastack_types::api::Host;
+
+/// In which Linux shows processor time.
+const TICKS_PER_SECOND: f64 = 100.0;
 
 /// Layer that counts and times requests.
 pub(crate) async fn counted(State(metrics): State<Arc<Metrics>>, request: Request, next: Next) -> Response {
@@ -24,12 +26,18 @@ pub(crate) async fn counted(State(metrics): State<Arc<Metrics>>, request: Reques
 
 /// What happened so far.
 pub(crate) struct Metrics {
-    requests: Family,
+    requests: Latencies,
 }
 
 impl Default for Metrics {
     fn default() -> Self {
-        Self { requests: Family::new("pandastack_http_request_seconds", "Time to the head of the answer.") }
+        Self {
+            requests: Latencies::new(
+                "pandastack_http_request_seconds",
+                "Time to the head of the answer.",
+                &["method", "route", "status"],
+            ),
+        }
     }
 }
 
@@ -40,32 +48,30 @@ impl Metrics {
             "GET" | "POST" | "PUT" | "PATCH" | "DELETE" | "HEAD" => method,
             _ => "other",
         };
-        let labels = format!("method=\"{method}\",route=\"{route}\",status=\"{status}\"");
-        self.requests.observe(labels, took.as_secs_f64());
+        self.requests.observe(&[method, route, &status.to_string()], took.as_secs_f64());
     }
 
-    /// The whole page.
-    pub(crate) fn render(
+    /// Adds what is counted, and what is known of sandboxes and hosts, to a page.
+    pub(crate) fn add_to(
         &self,
+        page: &mut Page,
         states: &[(SandboxState, u64)],
         hosts: &[Host],
         egress_denied: u64,
-    ) -> String {
-        let mut page = String::new();
-        render_gauges(&mut page, states, hosts);
-        render_process(&mut page);
-        let _ = write!(
-            page,
-            "# HELP pandastack_egress_denied_total Connections and names that network policies refused.\n\
-             # TYPE pandastack_egress_denied_total counter\npandastack_egress_denied_total {egress_denied}\n",
+    ) {
+        add_gauges(page, states, hosts);
+        add_process(page);
+        page.counter(
+            "pandastack_egress_denied_total",
+            "Connections and names that network policies refused.",
+            egress_denied as f64,
         );
-        self.requests.render(&mut page);
-        page
+        page.latencies(&self.requests);
     }
 }
 
 /// What this process uses, as its kernel counts it.
-fn render_process(page: &mut String) {
+fn add_process(page: &mut Page) {
     let read = |file: &str| std::fs::read_to_string(format!("/proc/self/{file}")).unwrap_or_default();
     let status = read("status");
     let kib = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -78,35 +84,29 @@ fn render_process(page: &mut String) {
         after_name.split_whitespace().skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
     let files = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
     let version = env!("CARGO_PKG_VERSION");
-    let _ = write!(
-        page,
-        "# HELP pandastack_build_info The running version.\n# TYPE pandastack_build_info gauge\n\
-         pandastack_build_info{{version=\"{version}\"}} 1\n\
-         # HELP pandastack_process_resident_bytes Memory of the control process.\n\
-         # TYPE pandastack_process_resident_bytes gauge\npandastack_process_resident_bytes {resident}\n\
-         # HELP pandastack_process_cpu_seconds_total Processor time of the control process.\n\
-         # TYPE pandastack_process_cpu_seconds_total counter\npandastack_process_cpu_seconds_total {}.{:02}\n\
-         # HELP pandastack_process_open_files Open descriptors of the control process.\n\
-         # TYPE pandastack_process_open_files gauge\npandastack_process_open_files {files}\n",
-        ticks / 100,
-        ticks % 100,
+    page.gauges("pandastack_build_info", "The running version.", "version", [(version, 1.0)]);
+    let gauges = [
+        ("pandastack_process_resident_bytes", "Memory of the control process.", resident as f64),
+        ("pandastack_process_open_files", "Open descriptors of the control process.", files as f64),
+    ];
+    gauges.into_iter().for_each(|(name, help, value)| page.gauge(name, help, value));
+    page.counter(
+        "pandastack_process_cpu_seconds_total",
+        "Processor time of the control process.",
+        ticks as f64 / TICKS_PER_SECOND,
     );
 }
 
-fn render_gauges(page: &mut String, states: &[(SandboxState, u64)], hosts: &[Host]) {
-    page.push_str("# HELP pandastack_sandboxes Sandboxes by state.\n# TYPE pandastack_sandboxes gauge\n");
-    for &state in SandboxState::ALL.iter().filter(|state| **state != SandboxState::Deleted) {
-        let count = states.iter().find(|(known, _)| *known == state).map_or(0, |(_, count)| *count);
-        let _ = writeln!(page, "pandastack_sandboxes{{state=\"{}\"}} {count}", state.as_str());
-    }
-    let gauge = |page: &mut String, name: &str, help: &str, value: &dyn Fn(&Host) -> u64| {
-        let _ = writeln!(page, "# HELP {name} {help}\n# TYPE {name} gauge");
-        for host in hosts {
-            let _ = writeln!(page, "{name}{{host=\"{}\"}} {}", host.id, value(host));
-        }
+fn add_gauges(page: &mut Page, states: &[(SandboxState, u64)], hosts: &[Host]) {
+    let count = |state| states.iter().find(|(known, _)| *known == state).map_or(0, |(_, count)| *count);
+    let shown = SandboxState::ALL.iter().filter(|state| **state != SandboxState::Deleted);
+    let counts = shown.map(|&state| (state.as_str(), count(state) as f64));
+    page.gauges("pandastack_sandboxes", "Sandboxes by state.", "state", counts);
+    let mut gauge = |name: &str, help: &str, value: &dyn Fn(&Host) -> u64| {
+        page.gauges(name, help, "host", hosts.iter().map(|host| (host.id.to_string(), value(host) as f64)));
     };
-    gauge(page, "pandastack_host_reachable", "1 while the host reports.", &|h| u64::from(h.reachable));
-    gauge(page, "pandastack_host_memory_free_mb", "Memory not promised.", &|h| h.memory_free_mb);
-    gauge(page, "pandastack_host_sandboxes", "Sandboxes on the host.", &|h| h.sandboxes);
-    gauge(page, "pandastack_host_disk_free_bytes", "Free space of the store.", &|h| h.disk_free_bytes);
+    gauge("pandastack_host_reachable", "1 while the host reports.", &|h| u64::from(h.reachable));
+    gauge("pandastack_host_memory_free_mb", "Memory not promised.", &|h| h.memory_free_mb);
+    gauge("pandastack_host_sandboxes", "Sandboxes on the host.", &|h| h.sandboxes);
+    gauge("pandastack_host_disk_free_bytes", "Free space of the store.", &|h| h.disk_free_bytes);
 }

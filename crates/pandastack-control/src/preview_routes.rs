@@ -6,6 +6,7 @@ use async_trait::async_trait;
 use pandastack_edge::{AppRoute, Location, Route, RouteSource, RouteUnavailable};
 use pandastack_sandboxes::hosts::Hosts;
 use pandastack_store::{Store, StoreError};
+use pandastack_types::domains::Domains;
 use pandastack_types::link::LinkKey;
 use pandastack_types::preview::PreviewKey;
 use pandastack_types::{SandboxId, SandboxState};
@@ -15,6 +16,7 @@ pub(crate) struct StoredRoutes {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) hosts: Arc<Hosts>,
     pub(crate) link: LinkKey,
+    pub(crate) domains: Domains,
 }
 
 #[async_trait]
@@ -38,6 +40,6 @@ impl RouteSource for StoredRoutes {
     }
 
     async fn find_name(&self, name: &str) -> Result<Option<AppRoute>, RouteUnavailable> {
-        pandastack_apps::names::find(self.store.as_ref(), name).await
+        pandastack_apps::names::find(self.store.as_ref(), &self.domains, name).await
     }
 }

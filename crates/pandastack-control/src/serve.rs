@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::serve::ListenerExt;
-use pandastack_apps::{Apps, deployer, poller, reporter};
+use pandastack_apps::{Apps, Challenges, deployer, poller, reporter};
 use pandastack_databases::{ManagedDatabases, StoredDatabases};
 use pandastack_e2b::Facade;
 use pandastack_edge::tls::Tls;
@@ -22,12 +22,13 @@ use pandastack_rest::Admission;
 use pandastack_sandboxes::hosts::Hosts;
 use pandastack_sandboxes::{Sandboxes, reaper};
 use pandastack_scheduler::Scheduler;
-use pandastack_templates::Templates;
 use pandastack_store::clock::now;
 use pandastack_store::databases::{DatabaseState, DatabaseStore};
+use pandastack_store::installation::InstallationStore;
 use pandastack_store::replicas::Session;
 use pandastack_store::sql::SqlStore;
 use pandastack_store::{Store, StoreError};
+use pandastack_templates::Templates;
 use pandastack_types::{DatabaseId, SandboxId};
 use pandastack_webhooks::Webhooks;
 use tokio::net::{TcpListener, UnixListener};
@@ -74,6 +75,23 @@ pub enum ServeError {
         #[source]
         source: std::io::Error,
     },
+    /// The join secret is not the one that the store was made with.
+    #[error(
+        "the join secret (fingerprint {ours}) is not the one of this installation ({kept}); restore the file \
+         `link-secret` from a backup. If it is lost, start once with --accept-new-link-secret: \
+         database backups then stay unreadable, and database passwords, deploy keys and access tokens change"
+    )]
+    SecretChanged {
+        /// Fingerprint of the secret that was given.
+        ours: String,
+        /// Fingerprint of the one that is expected.
+        kept: String,
+    },
+    /// The machine's DNS settings are not usable.
+    #[error(
+        "cannot read the DNS settings of this machine; fix /etc/resolv.conf, or set --challenge-resolver"
+    )]
+    Resolver(#[source] std::io::Error),
     /// The store failed.
     #[error("the store could not be opened")]
     Store(#[from] StoreError),
@@ -127,6 +145,7 @@ impl Control {
             Some(url) => SqlStore::postgres(url.expose()).await?,
             None => SqlStore::sqlite(&dir.join("control.db")).await?,
         };
+        require_same_secret(&store, &config).await?;
         let hosts = Hosts::new(config.link_key.clone(), config.host_lost_after);
         hosts.load(pandastack_store::HostStore::hosts(&store).await?, now());
         let mut public = Vec::new();
@@ -162,8 +181,9 @@ impl Control {
             replicas.lead();
             bootstrap::ensure_first_key(&store, &config.bootstrap_token_path()).await?;
         }
-        let services =
-            new_services(Arc::new(store), hosts, &config, log, replicas, postgres.as_mut(), shutdown);
+        let challenges = Challenges::new(config.challenge_resolver).map_err(ServeError::Resolver)?;
+        let parts = (log, replicas, challenges);
+        let services = new_services(Arc::new(store), hosts, &config, parts, postgres.as_mut(), shutdown);
         let (services, tls) = (Arc::new(services), config.tls);
         Ok(Self {
             services,
@@ -190,8 +210,9 @@ impl Control {
         let sandboxes = Arc::clone(&services.sandboxes);
         let mut servers = JoinSet::new();
         let native = routes::public(Arc::clone(&services));
-        let e2b =
-            Facade::new(native.clone(), Arc::new(StoredDirectory(Arc::clone(&sandboxes))), &sandboxes.link);
+        let directory =
+            StoredDirectory { sandboxes: Arc::clone(&sandboxes), keys: Arc::clone(&services.keys) };
+        let e2b = Facade::new(native.clone(), Arc::new(directory), &sandboxes.link);
         let own_ports =
             OwnPorts { ports: &pandastack_e2b::PORTS, router: routes::facade(e2b.sandbox_ports()) };
         let databases = Arc::new(StoredDatabases(Arc::clone(&services.databases)));
@@ -258,6 +279,21 @@ impl Control {
     }
 }
 
+/// Refuses a join secret that is not the one of this installation: with another, no password that was derived
+/// from it is right and no backup can be read, which would be noticed too late.
+async fn require_same_secret(store: &SqlStore, config: &ControlConfig) -> Result<(), ServeError> {
+    let ours = config.link_key.fingerprint();
+    let kept = store.secret_fingerprint(&ours).await?;
+    match (kept == ours, config.accept_new_link_secret) {
+        (true, _) => Ok(()),
+        (false, false) => Err(ServeError::SecretChanged { ours, kept }),
+        (false, true) => {
+            tracing::warn!(%ours, %kept, "the join secret was replaced");
+            Ok(store.replace_secret_fingerprint(&ours).await?)
+        }
+    }
+}
+
 /// Where other replicas reach this one.
 fn advertised(config: &ControlConfig, internal: Option<&TcpListener>) -> String {
     let listening = internal.and_then(|listener| listener.local_addr().ok());
@@ -311,18 +347,22 @@ fn new_services(
     store: Arc<dyn Store>,
     hosts: Hosts,
     config: &ControlConfig,
-    log: AccessLog,
-    replicas: Replicas,
+    (log, replicas, challenges): (AccessLog, Replicas, Challenges),
     postgres: Option<&mut PostgresListener>,
     shutdown: CancellationToken,
 ) -> Services {
     let (hosts, link, replicas) = (Arc::new(hosts), config.link_key.clone(), Arc::new(replicas));
-    let routes = StoredRoutes { store: Arc::clone(&store), hosts: Arc::clone(&hosts), link: link.clone() };
+    let routes = StoredRoutes {
+        store: Arc::clone(&store),
+        hosts: Arc::clone(&hosts),
+        link: link.clone(),
+        domains: config.domains.clone(),
+    };
     let edge = Edge::new(Arc::new(routes), log);
     let peers =
         ReplicaPeers { store: Arc::clone(&store), replicas: Arc::clone(&replicas), link: link.clone() };
-    let keys = Arc::new(Keys::new(Arc::clone(&store), Rates::new(config.requests_per_second)));
-    let webhooks = Arc::new(Webhooks::new(config.schedules_private_targets));
+    let keys = Arc::new(Keys::new(Arc::clone(&store), Rates::new(config.requests_per_second), link.clone()));
+    let webhooks = Arc::new(Webhooks::new(config.schedules_private_targets, config.domains.clone()));
     let sandboxes = Arc::new(Sandboxes::new(store, hosts, edge, link, Box::new(peers), shutdown));
     let (address, ports) = postgres.map(|listener| (listener.address.clone(), listener.ports.take())).unzip();
     let databases =
@@ -339,7 +379,13 @@ fn new_services(
     let scheduler =
         Scheduler::new(Arc::clone(&sandboxes), Arc::clone(&webhooks), Arc::new(targets), instance);
     let attached = Arc::new(AppDatabases(Arc::clone(&databases)));
-    let apps = Apps::new(Arc::clone(&sandboxes), Arc::clone(&webhooks), attached);
+    let apps = Apps::new(
+        Arc::clone(&sandboxes),
+        Arc::clone(&webhooks),
+        attached,
+        config.domains.clone(),
+        challenges,
+    );
     let templates = Arc::new(Templates::new(Arc::clone(&sandboxes)));
     Services {
         sandboxes,

@@ -4,10 +4,10 @@
 //! /v1/sandboxes/{id}/fs?path=...&key=pds_xxxxxxxx&expires=<Unix s>&signature=<hex>
 //! ```
 //!
-//! The signature is an HMAC-SHA-256 over the method, the sandbox and every other parameter, keyed with the stored hash of
-//! the API key that made it. So nothing is stored for a URL, none of its parts can be changed, it ends with its time or
-//! with its key, and whoever has the key can make one without asking. The check takes constant time and happens before
-//! anything about the URL is believed.
+//! The signature is an HMAC-SHA-256 over the method, the sandbox and every other parameter. Its key is
+//! derived from the join secret and the stored hash of the API key that made it. So nothing is stored for a
+//! URL, none of its parts can be changed, it ends with its time or with its key, and a copy of the database
+//! alone signs nothing. The check takes constant time and happens before anything about the URL is believed.
 
 use axum::extract::Request;
 use data_encoding::HEXLOWER;
@@ -16,12 +16,13 @@ use http::{Method, header};
 use pandastack_rest::Caller;
 use pandastack_store::clock::now;
 use pandastack_store::{Store, TokenRecord};
+use pandastack_types::link::LinkKey;
 use pandastack_types::{Error, ErrorCode, Result, SandboxId};
 use sha2::Sha256;
 use subtle::ConstantTimeEq;
 
 /// Version of what is signed; the first part of every signature.
-const VERSION: &str = "pandastack-file-url-1";
+const VERSION: &str = "pandastack-file-url-2";
 /// The parameter that holds the signature.
 const SIGNATURE: &str = "signature";
 
@@ -64,14 +65,14 @@ impl Signed {
     }
 
     /// Whom the URL speaks for.
-    pub(crate) async fn check(&self, store: &dyn Store) -> Result<Caller> {
+    pub(crate) async fn check(&self, store: &dyn Store, link: &LinkKey) -> Result<Caller> {
         let refused = || {
             let why = "the signed URL is invalid: it was changed, it has expired, or its key was deleted";
             Error::new(ErrorCode::Unauthorized, format!("{why}; request a new one"))
         };
         let prefix = self.one("key").ok_or_else(refused)?;
         let token = store.token(prefix).await?.ok_or_else(refused)?;
-        let wanted = signature(&token.hash, self.method, &self.sandbox, &self.pairs);
+        let wanted = signature(&signing_key(link, &token), self.method, &self.sandbox, &self.pairs);
         let given = self.one(SIGNATURE).unwrap_or_default();
         let matches = bool::from(wanted.as_bytes().ct_eq(given.as_bytes()));
         let at = now();
@@ -88,6 +89,7 @@ impl Signed {
 
 /// The query of a signed URL.
 pub(crate) fn query(
+    link: &LinkKey,
     token: &TokenRecord,
     method: &'static str,
     sandbox: &SandboxId,
@@ -99,9 +101,14 @@ pub(crate) fn query(
         ("key".to_owned(), token.prefix.clone()),
         ("expires".to_owned(), expires.to_string()),
     ];
-    pairs.push((SIGNATURE.to_owned(), signature(&token.hash, method, sandbox, &pairs)));
+    pairs.push((SIGNATURE.to_owned(), signature(&signing_key(link, token), method, sandbox, &pairs)));
     let encoded = pairs.iter().map(|(name, value)| format!("{name}={}", percent_encode(value)));
     encoded.collect::<Vec<_>>().join("&")
+}
+
+/// What signs URLs of an API key: nothing that the database alone has.
+fn signing_key(link: &LinkKey, token: &TokenRecord) -> Vec<u8> {
+    link.derive("file url", &[&token.prefix, &HEXLOWER.encode(&token.hash)]).into_bytes()
 }
 
 /// Hex of the MAC over everything but the signature itself.
@@ -146,6 +153,19 @@ mod tests {
         ] {
             assert_ne!(good, other);
         }
+    }
+
+    #[test]
+    fn the_stored_hash_of_a_key_alone_signs_nothing() {
+        let workspace = pandastack_types::WorkspaceId::default_workspace();
+        let key = crate::auth::new_key(workspace, "a".into(), Default::default(), None).unwrap().record;
+        let other = TokenRecord { hash: vec![1; 32], ..key.clone() };
+        let link = |byte| LinkKey::new(&[byte; 32]).unwrap();
+        let sandbox = SandboxId::random();
+        let made = query(&link(7), &key, "GET", &sandbox, "/a", 9);
+        assert_eq!(made, query(&link(7), &key, "GET", &sandbox, "/a", 9));
+        assert_ne!(made, query(&link(8), &key, "GET", &sandbox, "/a", 9), "another installation");
+        assert_ne!(made, query(&link(7), &other, "GET", &sandbox, "/a", 9), "another key");
     }
 
     #[test]

@@ -1,29 +1,28 @@
-//! Connections to the server of a machine: through the machine's door, which wakes it.
+//! Connects to the PostgreSQL server in a machine. Connecting wakes the machine.
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use pandastack_edge::{EdgeError, Ticket};
-use pandastack_postgres::{Backend, ConnectError, Databases, Endpoint, Entrance, InUse};
+use pandastack_edge::{EdgeError, Permit};
+use pandastack_postgres::{Backend, ConnectError, Databases, Endpoint, InUse, Listener};
 use pandastack_types::SandboxId;
 
 use crate::service::ManagedDatabases;
 
-/// Port of a machine that comes from the template, where its administrator's first session waits:
-/// the template's `pandastack-postgres-first`. It is given to whoever comes first, and the port is
-/// closed.
+/// Port of the administrator's first session, which the template's `pandastack-postgres-first` keeps open. The first
+/// connection takes it over, and then the port is closed.
 const FIRST_SESSION_PORT: u16 = 5433;
 
-/// One machine, whoever asks: for what is done before a database is ready.
+/// Connects every endpoint to one machine. For work before a database is ready.
 pub(crate) struct OneMachine {
     pub(crate) databases: Arc<ManagedDatabases>,
     pub(crate) sandbox: SandboxId,
 }
 
 /// Keeps a machine awake while a session works.
-struct AwakeTicket(Ticket);
+struct AwakePermit(Permit);
 
-impl InUse for AwakeTicket {
+impl InUse for AwakePermit {
     fn set_busy(&mut self, busy: bool) {
         self.0.set_busy(busy);
     }
@@ -43,10 +42,10 @@ pub(crate) async fn connect(
     sandbox: &SandboxId,
     endpoint: &Endpoint,
 ) -> Result<Backend, EdgeError> {
-    connect_port(databases, sandbox, endpoint.entrance.port()).await
+    connect_port(databases, sandbox, endpoint.listener.port()).await
 }
 
-/// Connects to the administrator's first session; `None` if none waits, as in machines of older templates.
+/// Connects to the administrator's first session. `None` if there is none, as with older templates.
 pub(crate) async fn connect_first(
     databases: &ManagedDatabases,
     sandbox: &SandboxId,
@@ -56,7 +55,7 @@ pub(crate) async fn connect_first(
         Err(EdgeError::PortClosed) => Ok(None),
         // One may wait all the same, and must not be left open.
         Err(error) => {
-            let endpoint = Endpoint { database: sandbox.to_string(), entrance: Entrance::Direct };
+            let endpoint = Endpoint { database: sandbox.to_string(), listener: Listener::Direct };
             Err(explain(&error, sandbox, &endpoint))
         }
     }
@@ -67,9 +66,9 @@ async fn connect_port(
     sandbox: &SandboxId,
     port: u16,
 ) -> Result<Backend, EdgeError> {
-    let (stream, ticket) = databases.sandboxes.edge.connect(sandbox, port).await?;
-    let (closing, cut) = (ticket.closing(), ticket.cut());
-    Ok(Backend { stream: Box::new(stream), in_use: Box::new(AwakeTicket(ticket)), closing, cut })
+    let (stream, permit) = databases.sandboxes.edge.connect(sandbox, port).await?;
+    let (closing, cut) = (permit.closing(), permit.cut());
+    Ok(Backend { stream: Box::new(stream), in_use: Box::new(AwakePermit(permit)), closing, cut })
 }
 
 /// What kept from a machine, for whoever asked for it.
@@ -79,7 +78,7 @@ pub(crate) fn explain(error: &EdgeError, sandbox: &SandboxId, endpoint: &Endpoin
         EdgeError::PortClosed | EdgeError::InsideOnly(_) => "its server is not running".to_owned(),
         EdgeError::Unknown => "its machine was lost".to_owned(),
         EdgeError::Silent => "its machine is not responding".to_owned(),
-        other => other.sentence(sandbox, endpoint.entrance.port()),
+        other => other.sentence(sandbox, endpoint.listener.port()),
     };
     ConnectError::Unavailable(format!("database `{id}` is unreachable: {why}"))
 }

@@ -1,4 +1,4 @@
-//! How the edge reaches databases: through the door of their machine, which wakes it.
+//! How the edge reaches databases: through the grant of their machine, which wakes it.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! The machine of a database and the room on its volume; the mark that whoever changes a database holds.
 
-use pandastack_sandboxes::in_flight::{InFlightMark, Mark};
+use pandastack_sandboxes::in_flight::{InFlightMark, OperationKey};
 use pandastack_sandboxes::machine::Machine;
 use pandastack_sandboxes::machines::Machines;
 use pandastack_sandboxes::volumes::owned;
@@ -62,7 +62,7 @@ pub(crate) fn ready(record: &DatabaseRecord) -> Result<&SandboxId> {
 
 /// Marks a database as being worked on; refuses one that is.
 pub fn take_mark(databases: &ManagedDatabases, id: &DatabaseId) -> Result<InFlightMark> {
-    databases.sandboxes.in_flight.mark(&Mark::Database(id.clone())).ok_or_else(|| taken(id))
+    databases.sandboxes.in_flight.mark(&OperationKey::Database(id.clone())).ok_or_else(|| taken(id))
 }
 
 /// The error for a database on which another operation is in progress.

@@ -1,13 +1,13 @@
-//! Making, copying, changing and deleting databases.
+//! Operations on databases: create, copy, update and delete.
 //!
-//! Whatever changes a database holds its mark, so one thing at a time is done to it; what finds it
-//! taken answers 409.
+//! An operation locks its database by an [`OperationKey`], so that only one runs at a time. If another operation is in
+//! progress, the request fails with 409.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use pandastack_sandboxes::in_flight::Mark;
-use pandastack_sandboxes::machines::{MachineSpec, Machines, Patience};
+use pandastack_sandboxes::in_flight::OperationKey;
+use pandastack_sandboxes::machines::{MachineSpec, Machines, WaitPolicy};
 use pandastack_sandboxes::volumes::owned;
 use pandastack_store::apps::record::AppRecord;
 use pandastack_store::databases::{DatabaseRecord, DatabaseSpecRecord, DatabaseState};
@@ -21,11 +21,11 @@ use crate::service::ManagedDatabases;
 use crate::spec::{idle_seconds, machine_request, new_copy, new_record, owner, size_gib};
 use crate::{backups, disk_guard, revive};
 
-/// How long a delete waits for what is being done to its database: who reads that a create was
-/// given up, and to delete it, may be faster than the end of that work.
+/// How long a delete waits for another operation: a client that reads that a create failed may delete the database
+/// before the create has cleaned up.
 const DELETE_WAIT: Duration = Duration::from_secs(2);
 
-/// Makes a database and answers when it takes queries. Runs to its end even if the caller is dropped.
+/// Creates a database and returns when it accepts queries. Completes even if the caller is dropped.
 pub(super) async fn create(
     databases: &Arc<ManagedDatabases>,
     workspace: WorkspaceId,
@@ -45,8 +45,7 @@ pub(super) async fn create(
     create_from(databases, record, None).await
 }
 
-/// Copies a database as it is now, or begins to copy it as it was. Runs to its end even if the
-/// caller is dropped.
+/// Copies a running database, or starts a restore of an earlier state. Completes even if the caller is dropped.
 pub(super) async fn branch(
     databases: &Arc<ManagedDatabases>,
     original: DatabaseRecord,
@@ -104,7 +103,7 @@ async fn create_machine(
         None => {
             let (workspace, request) = (record.workspace.clone(), machine_request(record)?);
             let spec = MachineSpec { workspace, request };
-            let machine = databases.sandboxes.create(owner(&record.id), spec, Patience::None).await;
+            let machine = databases.sandboxes.create(owner(&record.id), spec, WaitPolicy::None).await;
             (machine.map_err(as_database)?, Origin::Template)
         }
         Some(original) => {
@@ -214,7 +213,7 @@ pub(super) async fn delete(databases: &Arc<ManagedDatabases>, record: DatabaseRe
     let for_task = Arc::clone(databases);
     databases.sandboxes.owned(async move {
         let databases = for_task;
-        let mark = Mark::Database(record.id.clone());
+        let mark = OperationKey::Database(record.id.clone());
         let marked = databases.sandboxes.in_flight.mark_within(&mark, DELETE_WAIT).await;
         let _marked = marked.ok_or_else(|| taken(&record.id))?;
         let record = databases.store.database(Some(&record.workspace), &record.id).await?;

@@ -12,7 +12,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use pandastack_postgres::{Endpoint, Entrance, Server};
+use pandastack_postgres::{Endpoint, Listener, Server};
 use pandastack_types::DatabaseId;
 use tokio::net::TcpListener;
 use tokio::sync::{Mutex, mpsc};
@@ -119,7 +119,7 @@ impl Ports {
 
     fn hand_over(&self, id: &DatabaseId, number: u16, listener: TcpListener) -> Port {
         let stop = self.shutdown.child_token();
-        let endpoint = Endpoint { database: id.to_string(), entrance: Entrance::Direct };
+        let endpoint = Endpoint { database: id.to_string(), listener: Listener::Direct };
         // Nobody receives when the server ends.
         let _ = self.serve.try_send(Bound { listener, endpoint, stop: stop.clone() });
         Port { number, stop }

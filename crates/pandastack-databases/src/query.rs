@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pandastack_postgres::{
-    Bounds, Endpoint, Entrance, Outcome, Session, Statement, json_of, parameter, type_name,
+    Bounds, Endpoint, Listener, Outcome, Session, Statement, json_of, parameter, type_name,
 };
 use pandastack_store::databases::DatabaseRecord;
 use pandastack_types::api::{DatabaseColumn, DatabaseQuery, DatabaseRows};
@@ -39,7 +39,7 @@ pub async fn run_query(
     }
     let began = Instant::now();
     let gateway = StoredDatabases(Arc::clone(databases));
-    let endpoint = Endpoint { database: record.id.to_string(), entrance: Entrance::Direct };
+    let endpoint = Endpoint { database: record.id.to_string(), listener: Listener::Direct };
     let login = tenant(&databases.sandboxes.link, record, request.database.as_deref().unwrap_or(DATABASE));
     let parameters = request.params.into_iter().map(parameter).collect();
     let statement = Statement { sql: request.sql, parameters };

@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use pandastack_sandboxes::in_flight::Mark;
+use pandastack_sandboxes::in_flight::OperationKey;
 use pandastack_sandboxes::machines::Machines;
 use pandastack_sandboxes::volumes::owned;
 use pandastack_store::databases::{DatabaseRecord, DatabaseState};
@@ -42,7 +42,7 @@ pub async fn recover(databases: Arc<ManagedDatabases>) {
 
 async fn recover_one(databases: &Arc<ManagedDatabases>, record: DatabaseRecord) -> Result<()> {
     // Somebody may have been faster than this: what is marked is under way now.
-    let Some(_marked) = databases.sandboxes.in_flight.mark(&Mark::Database(record.id.clone())) else {
+    let Some(_marked) = databases.sandboxes.in_flight.mark(&OperationKey::Database(record.id.clone())) else {
         return Ok(());
     };
     match record.state {

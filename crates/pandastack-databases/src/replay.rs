@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pandastack_edge::EdgeError;
-use pandastack_postgres::{Endpoint, Entrance, LoginError, RunError, Session};
+use pandastack_postgres::{Endpoint, Listener, LoginError, RunError, Session};
 use pandastack_sandboxes::machine::Machine;
 use pandastack_store::databases::DatabaseRecord;
 use pandastack_types::{DatabaseId, Error, Result, SandboxId};
@@ -138,7 +138,7 @@ async fn query_recovery(
 }
 
 fn endpoint(sandbox: &SandboxId) -> Endpoint {
-    Endpoint { database: sandbox.to_string(), entrance: Entrance::Direct }
+    Endpoint { database: sandbox.to_string(), listener: Listener::Direct }
 }
 
 /// What a failed probe says of a replay all the same; `None` if that has ended without success:

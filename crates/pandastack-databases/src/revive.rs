@@ -15,10 +15,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pandastack_sandboxes::in_flight::{InFlightMark, Mark};
+use pandastack_sandboxes::in_flight::{InFlightMark, OperationKey};
 use pandastack_sandboxes::lost;
 use pandastack_sandboxes::machine::Machine;
-use pandastack_sandboxes::machines::{MachineSpec, Machines, Patience};
+use pandastack_sandboxes::machines::{MachineSpec, Machines, WaitPolicy};
 use pandastack_sandboxes::volumes::owned;
 use pandastack_store::StoreError;
 use pandastack_store::databases::{DatabaseRecord, DatabaseState};
@@ -60,7 +60,8 @@ async fn check_all(databases: &Arc<ManagedDatabases>) -> Result<()> {
         if !awaits_reset(databases, &record).await? && !is_lost(databases, &record).await? {
             continue;
         }
-        let Some(marked) = databases.sandboxes.in_flight.mark(&Mark::Database(record.id.clone())) else {
+        let Some(marked) = databases.sandboxes.in_flight.mark(&OperationKey::Database(record.id.clone()))
+        else {
             continue;
         };
         let for_task = Arc::clone(databases);
@@ -127,7 +128,7 @@ pub(super) async fn replace(
     let path = Some(DATA_PATH.to_owned());
     request.volumes = Some(vec![AttachVolume { name: volume.name.clone(), path, read_only: None }]);
     let spec = MachineSpec { workspace: record.workspace.clone(), request };
-    let machine = databases.sandboxes.create(owner(&record.id), spec, Patience::Long).await?;
+    let machine = databases.sandboxes.create(owner(&record.id), spec, WaitPolicy::Long).await?;
     start(databases, &record, &machine).await?;
     record.sandbox = Some(machine.id().clone());
     record.spec.reset_pending = false;
@@ -155,7 +156,7 @@ pub(super) async fn restart(
         let done = databases.revivals.done.notified();
         tokio::pin!(done);
         done.as_mut().enable();
-        if let Some(marked) = databases.sandboxes.in_flight.mark(&Mark::Database(id.clone())) {
+        if let Some(marked) = databases.sandboxes.in_flight.mark(&OperationKey::Database(id.clone())) {
             let (for_task, id, closed) = (Arc::clone(databases), id.clone(), closed.clone());
             let restarting = async move { restart_marked(&for_task, &id, &closed, marked).await };
             return databases.sandboxes.owned(restarting).await;

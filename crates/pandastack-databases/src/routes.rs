@@ -54,7 +54,7 @@ async fn find(databases: &ManagedDatabases, caller: &Caller, id: &DatabaseId) ->
     Ok(databases.store.database(Some(&caller.workspace), id).await?)
 }
 
-/// Make a database. It answers when a query succeeded.
+/// Create a database. Returns after the first query succeeded.
 #[utoipa::path(post, path = "/v1/databases", tag = "databases", request_body = CreateDatabase, responses(
     (status = 201, body = Database), (status = 400, body = ErrorBody), (status = 429, body = ErrorBody),
     (status = 503, description = "Retry-After says when to try again", body = ErrorBody)))]
@@ -68,7 +68,7 @@ pub async fn create(
     Ok((StatusCode::CREATED, Json(view::details(&databases, &headers, record).await?)))
 }
 
-/// All databases of the workspace, oldest first, without credentials.
+/// List databases, oldest first, without credentials.
 #[utoipa::path(get, path = "/v1/databases", tag = "databases", responses((status = 200, body = Items<Database>)))]
 pub async fn list(
     State(databases): State<Arc<ManagedDatabases>>,
@@ -81,7 +81,7 @@ pub async fn list(
     Ok(Json(Items { items }))
 }
 
-/// One database; with how to connect, for keys that may change things. Never wakes it.
+/// Get a database. Keys with write access also see how to connect. Does not wake it.
 #[utoipa::path(get, path = "/v1/databases/{id}", tag = "databases", operation_id = "look",
     params(("id" = DatabaseId, Path)), responses(
     (status = 200, body = Database), (status = 404, body = ErrorBody)))]
@@ -98,7 +98,7 @@ pub async fn describe(
     }))
 }
 
-/// Change a database's label, whether it sleeps, and whether it can be deleted.
+/// Update a database's label, sleep setting or deletion protection.
 #[utoipa::path(patch, path = "/v1/databases/{id}", tag = "databases", params(("id" = DatabaseId, Path)),
     request_body = PatchDatabase, responses((status = 200, body = Database), (status = 400, body = ErrorBody),
     (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
@@ -114,7 +114,7 @@ pub async fn change(
     Ok(Json(view::details(&databases, &headers, record).await?))
 }
 
-/// Delete a database and everything in it.
+/// Delete a database and its data.
 #[utoipa::path(delete, path = "/v1/databases/{id}", tag = "databases", params(("id" = DatabaseId, Path)), responses(
     (status = 204), (status = 404, body = ErrorBody), (status = 409, description = "It is protected", body = ErrorBody)))]
 pub async fn delete(
@@ -127,7 +127,7 @@ pub async fn delete(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// How to connect to a database.
+/// Get a database's connection details.
 #[utoipa::path(get, path = "/v1/databases/{id}/connection", tag = "databases", params(("id" = DatabaseId, Path)),
     responses((status = 200, body = DatabaseConnection), (status = 403, body = ErrorBody),
     (status = 404, body = ErrorBody), (status = 503, body = ErrorBody)))]
@@ -149,7 +149,7 @@ pub async fn connection(
     Ok(view::connection(&databases, &headers, &record).await.map(Json).ok_or_else(none)?)
 }
 
-/// Run one statement and return its rows.
+/// Run one SQL statement and return its rows.
 #[utoipa::path(post, path = "/v1/databases/{id}/query", tag = "databases", params(("id" = DatabaseId, Path)),
     request_body = DatabaseQuery, responses((status = 200, body = DatabaseRows),
     (status = 400, description = "The statement failed, or the request is malformed", body = ErrorBody),
@@ -165,8 +165,8 @@ pub async fn query(
     Ok(run_query(&databases, &record, request).await.map(Json)?)
 }
 
-/// Copy a database as it is now, while it runs; or, with `target_time`, begin to restore it from its backups as it was then. The copy has
-/// credentials of its own.
+/// Copy a database while it runs. With `target_time`, start a restore of its state at that time from
+/// backups. The copy has its own credentials.
 #[utoipa::path(post, path = "/v1/databases/{id}/clone", tag = "databases", params(("id" = DatabaseId, Path)),
     request_body = CloneDatabase, responses((status = 201, body = Database),
     (status = 202, description = "It is being restored: its `status` says when it is ready", body = Database),
@@ -185,7 +185,7 @@ pub async fn clone(
     Ok((status, Json(view::details(&databases, &headers, copy).await?)))
 }
 
-/// Give a database a new password. The old one works no more; open sessions stay.
+/// Set a new password. The old one stops working; open sessions stay connected.
 #[utoipa::path(post, path = "/v1/databases/{id}/reset-credentials", tag = "databases",
     params(("id" = DatabaseId, Path)), responses((status = 200, body = Database), (status = 404, body = ErrorBody),
     (status = 409, body = ErrorBody)))]
@@ -213,7 +213,7 @@ pub async fn pause(
     Ok(Json(DatabaseWaking { id, status: DatabaseStatus::Hibernated }))
 }
 
-/// Wake a database; it is awake when the call returns.
+/// Wake a database. Returns when it is awake.
 #[utoipa::path(post, path = "/v1/databases/{id}/wake", tag = "databases", params(("id" = DatabaseId, Path)),
     responses((status = 200, body = DatabaseWaking), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub async fn wake(
@@ -226,7 +226,7 @@ pub async fn wake(
     Ok(Json(DatabaseWaking { id, status: DatabaseStatus::Running }))
 }
 
-/// What a database does. Wakes it.
+/// Get a database's statistics. Wakes it.
 #[utoipa::path(get, path = "/v1/databases/{id}/stats", tag = "databases", params(("id" = DatabaseId, Path)),
     responses((status = 200, body = DatabaseStats), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub async fn stats(
@@ -241,7 +241,7 @@ pub async fn stats(
     Ok(Json(stats))
 }
 
-/// The end of the server's log. Wakes it.
+/// Get the end of the server's log. Wakes the database.
 #[utoipa::path(get, path = "/v1/databases/{id}/logs", tag = "databases", params(("id" = DatabaseId, Path)),
     responses((status = 200, content_type = "text/plain", body = String), (status = 404, body = ErrorBody)))]
 pub async fn logs(
@@ -256,8 +256,8 @@ pub async fn logs(
     Ok(([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], output.stdout).into_response())
 }
 
-/// Let a copy that is restored from the backups take over from a database whose host does not answer. It keeps its id, address and
-/// password; what was not archived, some seconds, is lost.
+/// Replace a database whose host does not respond by a copy restored from its backups. The id, address and
+/// password stay; the last seconds that were not archived are lost.
 #[utoipa::path(post, path = "/v1/databases/{id}/failover", tag = "databases", params(("id" = DatabaseId, Path)),
     responses((status = 200, body = Database), (status = 404, body = ErrorBody),
     (status = 409, description = "Its host answers", body = ErrorBody),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use pandastack_postgres::{
-    Backend, Bounds, ConnectError, Credentials, Databases, Endpoint, Entrance, LoginError, Outcome, RunError,
+    Backend, Bounds, ConnectError, Credentials, Databases, Endpoint, Listener, LoginError, Outcome, RunError,
     Session, SqlError, Statement, scram_verifier,
 };
 use pandastack_store::databases::DatabaseRecord;
@@ -212,7 +212,7 @@ pub(super) async fn is_full(
 /// Runs statements in an open session, and closes it. A slow statement is not cancelled: the
 /// connection is closed anyway.
 pub(super) async fn run_in(mut session: Session, statements: &[Statement]) -> Result<Vec<Outcome>, RunError> {
-    let endpoint = Endpoint { database: String::new(), entrance: Entrance::Direct };
+    let endpoint = Endpoint { database: String::new(), listener: Listener::Direct };
     let bounds = Bounds { rows_max: 0, wait: WAIT };
     let outcomes = session.run(&NoDatabase, &endpoint, statements, None, bounds).await;
     session.close().await;
@@ -295,7 +295,7 @@ async fn run_as(
 
 fn one_machine(databases: &Arc<ManagedDatabases>, sandbox: &SandboxId) -> (OneMachine, Endpoint) {
     let machine = OneMachine { databases: Arc::clone(databases), sandbox: sandbox.clone() };
-    (machine, Endpoint { database: sandbox.to_string(), entrance: Entrance::Direct })
+    (machine, Endpoint { database: sandbox.to_string(), listener: Listener::Direct })
 }
 
 /// A session that could not be opened, as the API says it.
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn passwords_are_set_in_one_statement_and_not_said() {
+    fn passwords_are_set_in_one_statement_and_not_logged() {
         let statement = set_passwords(&[("a", "secret-a"), ("b", "secret-b")]);
         assert!(statement.sql.contains("(VALUES ($1, $2), ($3, $4))"), "{}", statement.sql);
         let values: Vec<String> = statement.parameters.into_iter().flatten().collect();

@@ -23,14 +23,14 @@ pub struct ManagedDatabases {
     pub(crate) address: Option<PublicAddress>,
     /// Ports of databases that have no names.
     pub(crate) ports: Option<Ports>,
-    pub(crate) revivals: Revivals,
+    pub(crate) revivals: RevivalLocks,
     pub(crate) full_disks: FullDisks,
     pub(crate) backups: Backups,
 }
 
 /// Who waits for whom while a machine is replaced or a server is started again.
 #[derive(Default)]
-pub(crate) struct Revivals {
+pub(crate) struct RevivalLocks {
     /// Told when a client waits.
     pub(crate) wanted: Notify,
     /// Told after each attempt.
@@ -52,7 +52,7 @@ impl ManagedDatabases {
             sandboxes,
             address,
             ports,
-            revivals: Revivals::default(),
+            revivals: RevivalLocks::default(),
             full_disks: FullDisks::default(),
             backups: Backups::new(backups),
         }

@@ -1,39 +1,40 @@
-//! Decides which kind of app a source is, and applies what a person said.
+//! Detects an app's framework and applies the user's settings.
 
 use crate::framework::Framework;
 use crate::manifest::{MANIFEST, Manifest, ManifestError};
 use crate::plan::{Plan, Serve};
 use crate::undetected::Undetected;
+use crate::user_settings::UserSettings;
 use crate::view::View;
-use crate::wishes::Wishes;
 use crate::{locks, node, python, site};
 
-/// What `pandastack.toml` says; nothing, where there is none.
+/// Reads `pandastack.toml`. Returns an empty manifest if there is none.
 pub fn manifest(view: &View) -> Result<Manifest, Undetected> {
     let unreadable = |error: ManifestError| Undetected::Unreadable { file: MANIFEST, why: error.to_string() };
     view.text(MANIFEST)
         .map_or_else(|| Ok(Manifest::default()), |text| Manifest::parse(text).map_err(unreadable))
 }
 
-/// How the app is installed, built and started.
-pub fn detect(view: &View, wishes: &Wishes) -> Result<Plan, Undetected> {
+/// Plans how to install, build and start an app.
+pub fn detect(view: &View, user_settings: &UserSettings) -> Result<Plan, Undetected> {
     let manifest = manifest(view)?;
-    let said = |wish: &Option<String>, told: &Option<String>| wish.clone().or_else(|| told.clone());
-    let wishes = Wishes {
-        framework: said(&wishes.framework, &manifest.framework),
-        install: said(&wishes.install, &manifest.install_command),
-        build: said(&wishes.build, &manifest.build_command),
-        start: said(&wishes.start, &manifest.start_command),
+    let first =
+        |setting: &Option<String>, manifest: &Option<String>| setting.clone().or_else(|| manifest.clone());
+    let user_settings = UserSettings {
+        framework: first(&user_settings.framework, &manifest.framework),
+        install: first(&user_settings.install, &manifest.install_command),
+        build: first(&user_settings.build, &manifest.build_command),
+        start: first(&user_settings.start, &manifest.start_command),
     };
-    let mut plan = found(view, &wishes)?;
-    apply(&mut plan, view, wishes);
+    let mut plan = found(view, &user_settings)?;
+    apply(&mut plan, view, user_settings);
     Ok(plan)
 }
 
-/// The plan by the files alone; a kind that was said is not looked for.
-fn found(view: &View, wishes: &Wishes) -> Result<Plan, Undetected> {
-    let start = wishes.start.as_deref();
-    let kind = match wishes.framework.as_deref() {
+/// Plans by the files. If the user set a framework, it is not detected.
+fn found(view: &View, user_settings: &UserSettings) -> Result<Plan, Undetected> {
+    let start = user_settings.start.as_deref();
+    let kind = match user_settings.framework.as_deref() {
         Some(text) => Some(
             Framework::parse(text)
                 .ok_or_else(|| Undetected::UnknownFramework(text.chars().take(40).collect()))?,
@@ -94,18 +95,18 @@ fn custom(start: &str) -> Plan {
 }
 
 /// What was said replaces what was found.
-fn apply(plan: &mut Plan, view: &View, wishes: Wishes) {
-    if let Some(install) = wishes.install {
+fn apply(plan: &mut Plan, view: &View, user_settings: UserSettings) {
+    if let Some(install) = user_settings.install {
         plan.because("install_command is set");
         locks::said(&mut plan.locks, view, &install);
         plan.refresh = None;
         plan.install = Some(install);
     }
-    if let Some(build) = wishes.build {
+    if let Some(build) = user_settings.build {
         plan.because("build_command is set");
         plan.build = Some(build);
     }
-    if let Some(start) = wishes.start
+    if let Some(start) = user_settings.start
         && plan.serve != Serve::Command(start.clone())
     {
         plan.because("start_command is set");

@@ -1,11 +1,11 @@
-//! Tells from an app's files how it is installed, built and started, and why it thinks so.
+//! Detects from an app's files how to install, build and start it, and gives the reasons.
 //!
 //! ```text
 //!   names of files --interesting--> their texts --View--> detect(view, wishes) --> Plan, or what was looked for
 //! ```
 //!
 //! Pure: no I/O. Who has the files lists them, reads those that [`interesting`] names, and gets a [`Plan`]:
-//! commands, with a sentence for each decision. What a person said ([`Wishes`], then `pandastack.toml`)
+//! commands, with a sentence for each decision. What a person said ([`UserSettings`], then `pandastack.toml`)
 //! always wins over what is found, and the plan says so.
 //!
 //! | looked at | found |
@@ -35,21 +35,21 @@ mod python;
 mod python_version;
 mod site;
 mod undetected;
+mod user_settings;
 mod view;
-mod wishes;
 
 pub use detect::{detect, manifest};
 pub use framework::Framework;
 pub use interesting::interesting;
 pub use limits::{DEPTH_MAX, FILES_MAX, TEXT_BYTES_MAX, TEXTS_MAX};
 pub use manifest::{MANIFEST, Manifest, ManifestError};
-pub use node_version::NodeWish;
+pub use node_version::NodeRequirement;
 pub use plan::{Plan, Serve};
 pub use python::VENV;
-pub use python_version::PythonWish;
+pub use python_version::PythonRequirement;
 pub use undetected::Undetected;
+pub use user_settings::UserSettings;
 pub use view::View;
-pub use wishes::Wishes;
 
 #[cfg(test)]
 mod tests;

@@ -23,14 +23,14 @@ const SHOWN_MAX: usize = 60;
 
 /// A condition on the Node of an app.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NodeWish {
+pub struct NodeRequirement {
     /// As it is said: `>=20 <21`, `18 || 20`.
     pub wanted: String,
     /// Where.
     pub file: &'static str,
 }
 
-impl NodeWish {
+impl NodeRequirement {
     /// Whether a Node of this version, `22.11.0`, would do. None suits a condition that is not understood;
     /// where nothing is known of what is there, all is well.
     pub fn suits(&self, has: &str) -> bool {
@@ -50,11 +50,11 @@ pub(crate) fn major(view: &View, engines: Option<&str>) -> Option<(u32, &'static
 }
 
 /// The first condition that is no major number.
-pub(crate) fn condition(view: &View, engines: Option<&str>) -> Option<NodeWish> {
+pub(crate) fn condition(view: &View, engines: Option<&str>) -> Option<NodeRequirement> {
     let is_condition = |text: &str| major_of(text).is_none() && !ANY.contains(&text);
     let (text, file) = said(view, engines).find(|(text, _)| is_condition(text))?;
     let wanted = text.chars().filter(|c| !c.is_control()).collect();
-    Some(NodeWish { wanted, file })
+    Some(NodeRequirement { wanted, file })
 }
 
 /// What is said of the version, where it counts first.
@@ -184,7 +184,7 @@ mod tests {
             ("^14.17.0 || ^16.13.0 || ^18.12.0 || ^19.1.0 || ^21.1.0 || >= 22.1.0", [true, false, true]),
             ("lts/unheard-of", [false, false, false]),
         ] {
-            let wish = NodeWish { wanted: wanted.to_owned(), file: "package.json" };
+            let wish = NodeRequirement { wanted: wanted.to_owned(), file: "package.json" };
             let found = ["18.20.4", "20.11.1", "v22.3.0\n"].map(|has| wish.suits(has));
             assert_eq!(found, suits, "{wanted}");
             assert!(wish.suits(""), "nothing is known of what is there");

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use crate::framework::Framework;
-use crate::node_version::NodeWish;
-use crate::python_version::PythonWish;
+use crate::node_version::NodeRequirement;
+use crate::python_version::PythonRequirement;
 
 /// How an app serves.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,9 +40,9 @@ pub struct Plan {
     /// A Node version that was asked for, its major number.
     pub node_major: Option<u32>,
     /// Conditions on the Node's version that name no one major number.
-    pub node: Option<NodeWish>,
+    pub node: Option<NodeRequirement>,
     /// The Python that a file asks for.
-    pub python: Option<PythonWish>,
+    pub python: Option<PythonRequirement>,
     /// Why, a sentence each, for the log.
     pub reasons: Vec<String>,
 }

@@ -4,14 +4,14 @@ use crate::view::View;
 
 /// The Python that a file asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PythonWish {
+pub struct PythonRequirement {
     /// As it is said there: `3.11`, or conditions such as `>=3.11,<4`.
     pub wanted: String,
     /// The file.
     pub file: &'static str,
 }
 
-impl PythonWish {
+impl PythonRequirement {
     /// Whether a Python of this version, `3.13`, would do. What cannot be compared asks for nothing.
     pub fn suits(&self, has: &str) -> bool {
         let Some((major, minor, _)) = numbers(has) else { return true };
@@ -20,15 +20,15 @@ impl PythonWish {
 }
 
 /// What the files of a source ask for; the first of them that does.
-pub(crate) fn wanted(view: &View) -> Option<PythonWish> {
+pub(crate) fn wanted(view: &View) -> Option<PythonRequirement> {
     let line = |file: &'static str| {
         let wanted = version_of(view.text(file)?.lines().next()?)?;
-        Some(PythonWish { wanted, file })
+        Some(PythonRequirement { wanted, file })
     };
     let tools = || {
         let file = ".tool-versions";
         let line = view.text(file)?.lines().find_map(|line| line.strip_prefix("python "))?;
-        Some(PythonWish { wanted: version_of(line)?, file })
+        Some(PythonRequirement { wanted: version_of(line)?, file })
     };
     line(".python-version")
         .or_else(|| line("runtime.txt"))
@@ -40,7 +40,7 @@ pub(crate) fn wanted(view: &View) -> Option<PythonWish> {
 const POETRY: &[&str] = &["tool", "poetry", "dependencies", "python"];
 
 /// The text at the first of these places that has one.
-fn in_toml(view: &View, file: &'static str, places: &[&[&str]]) -> Option<PythonWish> {
+fn in_toml(view: &View, file: &'static str, places: &[&[&str]]) -> Option<PythonRequirement> {
     let document: toml::Table = toml::from_str(view.text(file)?).ok()?;
     let text = |place: &&[&str]| {
         let (first, rest) = place.split_first()?;
@@ -48,7 +48,7 @@ fn in_toml(view: &View, file: &'static str, places: &[&[&str]]) -> Option<Python
         found.as_str().map(str::trim).filter(|text| !text.is_empty()).map(str::to_owned)
     };
     let wanted = places.iter().find_map(text)?;
-    Some(PythonWish { wanted, file })
+    Some(PythonRequirement { wanted, file })
 }
 
 /// `3.11` of `3.11.4`, `python-3.11.4` or `cpython@3.11`. Other interpreters, ranges and bare major numbers
@@ -99,7 +99,7 @@ mod tests {
     #[test]
     fn conditions_hold_by_the_first_two_numbers() {
         let check = |wanted: &str, has: &str, expect| {
-            let wish = PythonWish { wanted: wanted.to_owned(), file: "pyproject.toml" };
+            let wish = PythonRequirement { wanted: wanted.to_owned(), file: "pyproject.toml" };
             assert_eq!(wish.suits(has), expect, "{wanted} with {has}");
         };
         for (wanted, lower, same, higher) in [

@@ -25,7 +25,8 @@ fn view(files: &[(&str, &str)]) -> View {
 
 #[track_caller]
 fn check(files: &[(&str, &str)], expect: Row) {
-    let plan = detect(&view(files), &Wishes::default()).unwrap_or_else(|error| panic!("{files:?}: {error}"));
+    let plan =
+        detect(&view(files), &UserSettings::default()).unwrap_or_else(|error| panic!("{files:?}: {error}"));
     assert_eq!(plan.framework.as_str(), expect.framework, "{files:?}: {:?}", plan.reasons);
     assert_eq!(plan.install.as_deref(), expect.install, "{files:?}");
     assert_eq!(plan.build.as_deref(), expect.build, "{files:?}");
@@ -66,7 +67,7 @@ fn next_serves_itself_or_is_exported() {
     check(&[("package.json", package), lock, ("next.config.mjs", elsewhere)], row(served("site", false)));
     let plan = detect(
         &view(&[("package.json", package), lock, ("next.config.ts", "const c = { output: 'standalone' }")]),
-        &Wishes::default(),
+        &UserSettings::default(),
     )
     .unwrap();
     assert!(matches!(plan.serve, Serve::Command(start) if start.contains(".next/standalone/server.js")));
@@ -146,9 +147,9 @@ fn node_starts_by_script_main_or_index() {
         &[("package.json", "{}"), ("Procfile", "worker: x\nweb: node w.js\n"), ("index.js", "")],
         row("node w.js"),
     );
-    let none = detect(&view(&[("package.json", "{}")]), &Wishes::default()).unwrap_err().to_string();
+    let none = detect(&view(&[("package.json", "{}")]), &UserSettings::default()).unwrap_err().to_string();
     assert!(none.contains("`start` script") && none.contains("start_command"), "{none}");
-    let broken = detect(&view(&[("package.json", "{")]), &Wishes::default()).unwrap_err().to_string();
+    let broken = detect(&view(&[("package.json", "{")]), &UserSettings::default()).unwrap_err().to_string();
     assert!(broken.starts_with("package.json cannot be read"), "{broken}");
 }
 
@@ -183,7 +184,8 @@ fn package_managers_are_told_by_field_then_lock() {
             "npm install --global --no-audit --no-fund pnpm@9.1.0 && pnpm install --prod=false --frozen-lockfile",
         ),
     ] {
-        let plan = detect(&view(&[("package.json", &package), (lock, "")]), &Wishes::default()).unwrap();
+        let plan =
+            detect(&view(&[("package.json", &package), (lock, "")]), &UserSettings::default()).unwrap();
         assert_eq!(plan.install.as_deref(), Some(install), "{package} {lock}");
         assert_eq!(plan.locks[0], "package.json");
     }
@@ -204,7 +206,7 @@ fn node_versions_are_told_by_engines_then_files() {
         let package = format!(r#"{{{engines}"main":"a.js"}}"#);
         let mut files = vec![("package.json", package.as_str())];
         files.extend(file);
-        let plan = detect(&view(&files), &Wishes::default()).unwrap();
+        let plan = detect(&view(&files), &UserSettings::default()).unwrap();
         assert_eq!(plan.node_major, major, "{files:?}");
     }
 }
@@ -215,7 +217,7 @@ fn conditions_on_node_that_name_no_version_are_known() {
         let package = format!(r#"{{"main":"a.js","engines":{{"node":"{engines}"}}}}"#);
         let mut files = vec![("package.json", package.as_str())];
         files.extend(file);
-        let plan = detect(&view(&files), &Wishes::default()).unwrap();
+        let plan = detect(&view(&files), &UserSettings::default()).unwrap();
         let found = plan.node.as_ref().map(|wish| (wish.wanted.as_str(), wish.file));
         assert_eq!(found, expect, "{files:?}");
     };
@@ -319,14 +321,14 @@ fn python_installers_are_told_by_their_locks() {
     ] {
         let mut files = files;
         files.push(("main.py", ""));
-        let plan = detect(&view(&files), &Wishes::default()).unwrap();
+        let plan = detect(&view(&files), &UserSettings::default()).unwrap();
         assert!(plan.install.as_deref().unwrap_or_default().contains(part), "{files:?}: {:?}", plan.install);
     }
 }
 
 fn plan_of(files: &[(&str, &str)], install: Option<&str>) -> Plan {
-    let wishes = Wishes { install: install.map(str::to_owned), ..Wishes::default() };
-    detect(&view(files), &wishes).unwrap()
+    let user_settings = UserSettings { install: install.map(str::to_owned), ..UserSettings::default() };
+    detect(&view(files), &user_settings).unwrap()
 }
 
 #[test]
@@ -472,7 +474,7 @@ fn what_scripts_of_a_package_read_decides_too() {
 }
 
 #[test]
-fn a_command_that_was_said_reads_what_it_names_and_well_known_files() {
+fn a_given_command_uses_the_files_it_names_and_well_known_ones() {
     let manifest = ("pandastack.toml", "[app]\nstart_command = \"./serve\"\n");
     let files = [manifest, ("Gemfile.lock", ""), ("bin/setup", ""), ("bin/other", "")];
     let plan = plan_of(&files, Some("bundle install && sh ./bin/setup"));
@@ -496,41 +498,43 @@ fn static_files_come_last() {
 #[test]
 fn both_sides_are_told_apart_by_who_starts() {
     let python = ("app.py", "app = Flask(__name__)");
-    let plan =
-        detect(&view(&[("package.json", r#"{"devDependencies":{"a":"1"}}"#), python]), &Wishes::default())
-            .unwrap();
+    let plan = detect(
+        &view(&[("package.json", r#"{"devDependencies":{"a":"1"}}"#), python]),
+        &UserSettings::default(),
+    )
+    .unwrap();
     assert_eq!(plan.framework, Framework::Python);
     assert!(plan.reasons.last().unwrap().contains("set `framework`"), "{:?}", plan.reasons);
     let starts = ("package.json", r#"{"scripts":{"start":"node a"}}"#);
-    let plan = detect(&view(&[starts, python]), &Wishes::default()).unwrap();
+    let plan = detect(&view(&[starts, python]), &UserSettings::default()).unwrap();
     assert_eq!(plan.framework, Framework::Node);
 }
 
 #[test]
 fn what_was_said_wins() {
-    let wishes = Wishes {
+    let user_settings = UserSettings {
         framework: Some("node".into()),
         install: Some("make deps".into()),
         build: Some("make".into()),
         start: Some("./run".into()),
     };
     let files = [("package.json", r#"{"dependencies":{"next":"15"}}"#)];
-    let plan = detect(&view(&files), &wishes).unwrap();
+    let plan = detect(&view(&files), &user_settings).unwrap();
     assert_eq!(
         (plan.framework, plan.install.as_deref(), plan.build.as_deref(), plan.serve),
         (Framework::Node, Some("make deps"), Some("make"), command("./run"))
     );
     let manifest = ("pandastack.toml", "[app]\nstart_command = \"./serve\"\n");
-    let plan = detect(&view(&[manifest, ("run.rb", "")]), &Wishes::default()).unwrap();
+    let plan = detect(&view(&[manifest, ("run.rb", "")]), &UserSettings::default()).unwrap();
     assert_eq!((plan.framework, plan.serve), (Framework::Custom, command("./serve")));
-    let unknown = Wishes { framework: Some("rails".into()), ..Wishes::default() };
+    let unknown = UserSettings { framework: Some("rails".into()), ..UserSettings::default() };
     let error = detect(&view(&files), &unknown).unwrap_err().to_string();
     assert!(error.contains("rails") && error.contains("python"), "{error}");
 }
 
 #[test]
 fn nothing_known_says_what_was_looked_for() {
-    let error = detect(&view(&[("Main.java", "")]), &Wishes::default()).unwrap_err().to_string();
+    let error = detect(&view(&[("Main.java", "")]), &UserSettings::default()).unwrap_err().to_string();
     for part in ["package.json", "requirements.txt", "index.html", "Main.java", "start_command"] {
         assert!(error.contains(part), "{part}: {error}");
     }
@@ -539,7 +543,7 @@ fn nothing_known_says_what_was_looked_for() {
 #[test]
 fn the_python_that_is_wanted_is_known() {
     let check = |file: &str, text: &str, expect: Option<&str>| {
-        let plan = detect(&view(&[("main.py", ""), (file, text)]), &Wishes::default()).unwrap();
+        let plan = detect(&view(&[("main.py", ""), (file, text)]), &UserSettings::default()).unwrap();
         let expect = expect.map(|version| (version, file));
         assert_eq!(plan.python.as_ref().map(|wish| (wish.wanted.as_str(), wish.file)), expect, "{text}");
     };

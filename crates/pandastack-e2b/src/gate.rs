@@ -1,21 +1,29 @@
 //! Admission to a sandbox's ports: the sandbox must accept requests, and the caller must hold its token.
 
+use std::net::IpAddr;
+
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use http::{HeaderMap, Method};
-use pandastack_edge::Target;
+use http::{Extensions, HeaderMap, Method, StatusCode};
+use jiff::Timestamp;
+use pandastack_edge::{Client, Target};
 use pandastack_types::SandboxId;
 use pandastack_types::api::Sandbox;
 
 use crate::error::{RestError, RpcCode, RpcError, SandboxGone};
-use crate::native::{Identity, Native};
+use crate::native::{DirectoryUnavailable, Identity, Native};
 use crate::sandbox_state::{auto_resumes, is_paused, is_visible};
 use crate::session::{Session, no_sandbox_named};
+use crate::token::{Operation, Signed};
 
 /// What to do about a missing or wrong token.
 pub(crate) const TOKEN_REQUIRED: &str =
     "the sandbox's access token is missing or wrong; connect to the sandbox to get it";
+
+/// What to do about too many wrong ones.
+const TOO_MANY_WRONG: &str =
+    "too many requests with invalid access tokens or signatures from this address; retry later";
 
 /// Middleware: adds the [`Session`] of the request's sandbox, or refuses in the form that clients understand.
 pub(crate) async fn open_session(State(native): State<Native>, mut request: Request, next: Next) -> Response {
@@ -58,14 +66,65 @@ pub(crate) async fn check_token(
     request: Request,
     next: Next,
 ) -> Response {
-    match has_token(&native, &session.sandbox, request.headers()) || request.method() == Method::OPTIONS {
-        true => next.run(request).await,
-        false => RpcError::new(RpcCode::Unauthenticated, TOKEN_REQUIRED).into_response(),
+    if request.method() == Method::OPTIONS {
+        return next.run(request).await;
+    }
+    let from = address_of(request.extensions());
+    match check_credential(&native, &session.sandbox, request.headers(), None, from).await {
+        Ok(()) => next.run(request).await,
+        Err(Refused::Wrong(what)) => RpcError::new(RpcCode::Unauthenticated, what).into_response(),
+        Err(Refused::TooMany) => RpcError::new(RpcCode::ResourceExhausted, TOO_MANY_WRONG).into_response(),
+        Err(Refused::Unavailable(error)) => RestError::from(error).into_response(),
     }
 }
 
-/// Whether a request carries the sandbox's token.
-pub(crate) fn has_token(native: &Native, sandbox: &SandboxId, headers: &HeaderMap) -> bool {
-    let given = headers.get("x-access-token").and_then(|value| value.to_str().ok());
-    given.is_some_and(|given| native.tokens.accepts(sandbox, given))
+/// Why a credential was not accepted.
+pub(crate) enum Refused {
+    Wrong(String),
+    TooMany,
+    Unavailable(DirectoryUnavailable),
+}
+
+impl From<Refused> for RestError {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::Wrong(what) => RestError::new(StatusCode::UNAUTHORIZED, what),
+            Refused::TooMany => RestError::new(StatusCode::TOO_MANY_REQUESTS, TOO_MANY_WRONG),
+            Refused::Unavailable(error) => error.into(),
+        }
+    }
+}
+
+/// Where a request comes from.
+pub(crate) fn address_of(extensions: &Extensions) -> Option<IpAddr> {
+    extensions.get::<Client>().map(|client| client.address)
+}
+
+/// Checks the sandbox's token in a request, or else a signature made with it. Wrong ones are counted by
+/// address.
+pub(crate) async fn check_credential(
+    native: &Native,
+    sandbox: &SandboxId,
+    headers: &HeaderMap,
+    signed: Option<(Signed<'_>, Operation)>,
+    from: Option<IpAddr>,
+) -> Result<(), Refused> {
+    if !native.directory.admits(from) {
+        return Err(Refused::TooMany);
+    }
+    let access = native.directory.access(sandbox).await.map_err(Refused::Unavailable)?.unwrap_or_default();
+    let token = headers.get("x-access-token").and_then(|value| value.to_str().ok());
+    if token.is_some_and(|given| native.tokens.accepts(sandbox, &access, given)) {
+        return Ok(());
+    }
+    let now = Timestamp::now().as_second();
+    let checked =
+        signed.map(|(signed, operation)| native.tokens.check(&signed, operation, sandbox, &access, now));
+    let wrong = match checked {
+        Some(Ok(())) => return Ok(()),
+        Some(Err(refused)) => refused.to_string(),
+        None => TOKEN_REQUIRED.to_owned(),
+    };
+    native.directory.note_wrong(from);
+    Err(Refused::Wrong(wrong))
 }

@@ -1,4 +1,4 @@
-//! E2B's clients, unmodified, on this platform.
+//! The E2B protocol, so that E2B's unmodified clients work with this platform.
 //!
 //! ```text
 //!   e2b client --X-API-Key-->       control plane routes --+
@@ -39,7 +39,7 @@ use axum::Router;
 use pandastack_types::link::LinkKey;
 
 use native::Native;
-pub use native::{Directory, DirectoryUnavailable, OnBehalf};
+pub use native::{Access, Directory, DirectoryUnavailable, OnBehalf};
 pub use ports::{ENVD_PORT, INTERPRETER_PORT, PORTS};
 
 /// Both sides of the translation.

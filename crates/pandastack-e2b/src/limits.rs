@@ -14,8 +14,6 @@ pub(crate) const WATCHER_EVENTS_MAX: usize = 4096;
 pub(crate) const WATCHERS_MAX: usize = 1024;
 /// Seconds after which a watcher that nobody polls is removed.
 pub(crate) const WATCHER_IDLE_SECONDS: u64 = 300;
-/// Sandboxes tried for a signed file URL that names none. Beyond it: 401.
-pub(crate) const SIGNED_CANDIDATES_MAX: usize = 4096;
 /// Answer of the native API that is read whole. Beyond it: 502.
 pub(crate) const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// One event of a run in a code context: a result with its pictures, and what stands around it. Beyond it the execution

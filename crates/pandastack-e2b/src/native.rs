@@ -4,6 +4,7 @@
 //! there. Two identities exist: the caller's own API key, and [`OnBehalf`] of a sandbox, for calls that proved to know
 //! its access token. The second travels as a request extension, which nothing from the network can set.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -37,8 +38,23 @@ pub struct OnBehalf(pub SandboxId);
 pub trait Directory: Send + Sync {
     /// A sandbox of any workspace that is not being deleted.
     async fn find(&self, id: &SandboxId) -> Result<Option<Sandbox>, DirectoryUnavailable>;
-    /// Ids of such sandboxes, newest first, at most `limit`.
-    async fn newest(&self, limit: usize) -> Result<Vec<SandboxId>, DirectoryUnavailable>;
+    /// What opens that sandbox beside its id.
+    async fn access(&self, id: &SandboxId) -> Result<Option<Access>, DirectoryUnavailable>;
+    /// Whether somebody at an address may try a credential, after those that were wrong.
+    fn admits(&self, from: Option<IpAddr>) -> bool;
+    /// Counts a wrong credential.
+    fn note_wrong(&self, from: Option<IpAddr>);
+}
+
+/// What access tokens of a sandbox depend on. Raising the revision, or deleting a key, ends the tokens made
+/// with it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Access {
+    /// Counts revocations.
+    pub revision: u64,
+    /// Public beginnings of the API keys of the sandbox's workspace that may use sandboxes and have not
+    /// expired.
+    pub keys: Vec<String>,
 }
 
 /// The record of sandboxes does not answer.
@@ -101,6 +117,18 @@ pub(crate) struct Caller {
 impl Native {
     pub(crate) fn new(api: Router, directory: Arc<dyn Directory>, link: &LinkKey) -> Self {
         Self { api, directory, tokens: TokenKey::new(link) }
+    }
+
+    /// The access token of a sandbox for a caller; `None` if its key may not use sandboxes.
+    pub(crate) async fn token_for(
+        &self,
+        caller: &Caller,
+        sandbox: &SandboxId,
+    ) -> Result<Option<String>, DirectoryUnavailable> {
+        let Identity::Key(key) = &caller.identity else { return Ok(None) };
+        let access = self.directory.access(sandbox).await?.unwrap_or_default();
+        let prefix = access.keys.iter().find(|prefix| key.starts_with(prefix.as_str()));
+        Ok(prefix.map(|prefix| self.tokens.token(sandbox, prefix, access.revision)))
     }
 
     pub(crate) fn caller(&self, identity: Identity) -> Caller {

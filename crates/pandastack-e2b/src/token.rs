@@ -1,8 +1,10 @@
 //! Access tokens of sandboxes, and file URLs signed with them.
 //!
-//! A token is derived from the installation's join secret and the sandbox's id, so nothing is stored, it is the same
-//! before and after a pause, and a fork's child has another. A signature is
-//! `v1_` + unpadded base64 of SHA-256 over `path:operation:user:token[:expiration]`; its secret is the token.
+//! A token is derived from the installation's join secret, the sandbox's id and revision, and the API key
+//! that asked for it, so nothing is stored, it is the same before and after a pause, and a fork's child has
+//! another. It ends with that key, and with a revocation of the sandbox's credentials, which raises the
+//! revision. A signature is `v1_` + unpadded base64 of SHA-256 over `path:operation:user:token[:expiration]`;
+//! its secret is the token.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
@@ -10,6 +12,8 @@ use pandastack_types::SandboxId;
 use pandastack_types::link::LinkKey;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
+
+use crate::native::Access;
 
 /// Derives tokens.
 #[derive(Clone)]
@@ -20,14 +24,32 @@ impl TokenKey {
         Self(link.clone())
     }
 
-    /// The token of a sandbox.
-    pub(crate) fn token(&self, sandbox: &SandboxId) -> String {
-        self.0.derive("e2b access token", &[sandbox.as_str()])
+    /// The token of a sandbox for the key with this prefix: `<prefix>.<hex>`.
+    pub(crate) fn token(&self, sandbox: &SandboxId, prefix: &str, revision: u64) -> String {
+        let parts = [sandbox.as_str(), prefix, &revision.to_string()];
+        format!("{prefix}.{}", self.0.derive("e2b access token 2", &parts))
     }
 
-    /// Whether a token is that of a sandbox.
-    pub(crate) fn accepts(&self, sandbox: &SandboxId, given: &str) -> bool {
-        same(&self.token(sandbox), given)
+    /// Whether a token is one of a sandbox.
+    pub(crate) fn accepts(&self, sandbox: &SandboxId, access: &Access, given: &str) -> bool {
+        let prefix = given.split('.').next().unwrap_or_default();
+        let is_live = access.keys.iter().any(|key| key == prefix);
+        is_live && same(&self.token(sandbox, prefix, access.revision), given)
+    }
+
+    /// Checks a signed URL against every token of a sandbox: it does not say which one it was made with.
+    pub(crate) fn check(
+        &self,
+        signed: &Signed<'_>,
+        operation: Operation,
+        sandbox: &SandboxId,
+        access: &Access,
+        now_unix: i64,
+    ) -> Result<(), SignatureRefused> {
+        let tokens = access.keys.iter().map(|prefix| self.token(sandbox, prefix, access.revision));
+        let mut checked = tokens.map(|token| signed.check(operation, &token, now_unix));
+        let decided = checked.find(|checked| *checked != Err(SignatureRefused::Mismatch));
+        decided.unwrap_or(Err(SignatureRefused::Mismatch))
     }
 }
 
@@ -101,9 +123,33 @@ mod tests {
     #[test]
     fn tokens_differ_by_sandbox_and_do_not_change() {
         let (a, b) = (SandboxId::random(), SandboxId::random());
-        assert!(key().accepts(&a, &key().token(&a)));
-        assert!(!key().accepts(&b, &key().token(&a)));
-        assert!(!key().accepts(&a, ""));
+        let access = |revision, keys: &[&str]| Access {
+            revision,
+            keys: keys.iter().map(|key| (*key).to_owned()).collect(),
+        };
+        let (one, token) = (access(0, &["pds_1", "pds_2"]), key().token(&a, "pds_1", 0));
+        assert!(key().accepts(&a, &one, &token));
+        assert!(!key().accepts(&b, &one, &token), "another sandbox");
+        assert!(!key().accepts(&a, &access(0, &["pds_2"]), &token), "the key was deleted");
+        assert!(!key().accepts(&a, &access(1, &["pds_1"]), &token), "it was revoked");
+        assert!(!key().accepts(&a, &one, &token.replace("pds_1", "pds_2")), "made for another key");
+        assert!(!key().accepts(&a, &one, "") && !key().accepts(&a, &one, "pds_1."));
+    }
+
+    #[test]
+    fn a_signed_url_ends_with_the_key_of_its_token() {
+        let sandbox = SandboxId::random();
+        let base = Signed { path: "/a", user: "", signature: "", expiration: None };
+        let signature = base.expected(Operation::Read, &key().token(&sandbox, "pds_1", 0));
+        let signed = Signed { signature: &signature, ..base };
+        let check = |keys: &[&str], revision| {
+            let access = Access { revision, keys: keys.iter().map(|key| (*key).to_owned()).collect() };
+            key().check(&signed, Operation::Read, &sandbox, &access, 0)
+        };
+        assert_eq!(check(&["pds_2", "pds_1"], 0), Ok(()));
+        assert_eq!(check(&["pds_2"], 0), Err(SignatureRefused::Mismatch));
+        assert_eq!(check(&["pds_1"], 1), Err(SignatureRefused::Mismatch));
+        assert_eq!(check(&[], 0), Err(SignatureRefused::Mismatch));
     }
 
     #[test]

@@ -2,13 +2,14 @@
 //!
 //! A signed URL works once as a link: it sets a cookie and leads to the same address without the
 //! signature, so that the page's own requests carry the cookie and nobody copies the signature out
-//! of the address bar. Credentials of ours never reach the guest.
+//! of the address bar. Over TLS its name begins with `__Host-`, which a browser accepts from this very host
+//! only, so that no neighbour below the same domain can set it. Credentials of ours never reach the guest.
 
 use http::header::{COOKIE, LOCATION, SET_COOKIE};
 use http::request::Parts;
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Uri};
-use pandastack_types::preview::{Accepted, PARAMETER, PreviewKey, TOKEN_HEADER, Visibility};
+use pandastack_types::preview::{Accepted, PARAMETER, PreviewKey, SECURE_COOKIE, TOKEN_HEADER, Visibility};
 
 use crate::body::ResponseBody;
 use crate::error::EdgeError;
@@ -55,7 +56,7 @@ fn drop_credentials(parts: &mut Parts) {
     if parts.headers.iter().any(is_credential) {
         parts.headers.remove(TOKEN);
         parts.headers.remove(TRAFFIC_TOKEN);
-        take_cookie(&mut parts.headers);
+        take_cookie(&mut parts.headers, false);
     }
     if parts.uri.query().is_some_and(|query| query.contains(PARAMETER)) {
         take_parameter(&mut parts.uri);
@@ -79,8 +80,8 @@ fn check_private(
             given.to_str().is_ok_and(|given| key.accepts(given, port, now_unix).is_some())
         })
     });
-    let by_cookie =
-        take_cookie(&mut parts.headers).is_some_and(|given| key.accepts(&given, port, now_unix).is_some());
+    let by_cookie = take_cookie(&mut parts.headers, secure)
+        .is_some_and(|given| key.accepts(&given, port, now_unix).is_some());
     let signed = take_parameter(&mut parts.uri);
     let by_url = signed.as_deref().and_then(|given| Some((given, key.accepts(given, port, now_unix)?)));
     match by_url {
@@ -99,8 +100,8 @@ fn set_cookie(
     seconds: i64,
     secure: bool,
 ) -> Result<Response<ResponseBody>, EdgeError> {
-    let flag = if secure { "; Secure" } else { "" };
-    let cookie = format!("{PARAMETER}={signed}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Lax{flag}");
+    let (name, flag) = if secure { (SECURE_COOKIE, "; Secure") } else { (PARAMETER, "") };
+    let cookie = format!("{name}={signed}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Lax{flag}");
     // Two slashes at the start would lead to another site.
     let target = uri.path_and_query().map_or("/", PathAndQuery::as_str).trim_start_matches('/');
     let malformed = |_| EdgeError::Malformed("the request URL is malformed".to_owned());
@@ -112,14 +113,16 @@ fn set_cookie(
     Ok(response)
 }
 
-/// Takes our cookie out, and leaves the guest's.
-fn take_cookie(headers: &mut HeaderMap) -> Option<String> {
+/// Takes our cookies out, and leaves the guest's. Over TLS only the one that no neighbour can set counts.
+fn take_cookie(headers: &mut HeaderMap, secure: bool) -> Option<String> {
+    let counts = if secure { SECURE_COOKIE } else { PARAMETER };
     let mut ours = None;
     let mut others = Vec::new();
     for value in headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok()) {
         for pair in value.split(';').map(str::trim).filter(|pair| !pair.is_empty()) {
             match pair.split_once('=') {
-                Some((PARAMETER, value)) => ours = Some(value.to_owned()),
+                Some((name, value)) if name == counts => ours = Some(value.to_owned()),
+                Some((PARAMETER | SECURE_COOKIE, _)) => {}
                 _ => others.push(pair),
             }
         }
@@ -210,6 +213,27 @@ mod tests {
         let mut next = head(Method::GET, "/page", &[("cookie", format!("theme=dark; {cookie}"))]);
         assert!(passes(&mut next, Visibility::Private));
         assert_eq!(next.headers[COOKIE], "theme=dark");
+    }
+
+    #[test]
+    fn over_tls_only_a_cookie_of_this_very_host_opens() {
+        let uri = format!("/?{PARAMETER}={}", signed());
+        let Ok(Verdict::Redirect(answer)) =
+            check(&mut head(Method::GET, &uri, &[]), &route(Visibility::Private), 80, true, || NOW)
+        else {
+            panic!("no redirect");
+        };
+        let set = answer.headers()[SET_COOKIE].to_str().unwrap().to_owned();
+        assert!(set.starts_with("__Host-pandastack_preview=") && set.ends_with("; Secure"), "{set}");
+        assert!(set.contains("; Path=/;") && !set.contains("Domain"), "{set}");
+        let opens = |cookie: String| {
+            let mut head = head(Method::GET, "/", &[("cookie", cookie)]);
+            let verdict = check(&mut head, &route(Visibility::Private), 80, true, || NOW);
+            assert!(!head.headers.contains_key(COOKIE), "the guest must not see it");
+            matches!(verdict, Ok(Verdict::Pass))
+        };
+        assert!(opens(format!("__Host-{PARAMETER}={}", signed())));
+        assert!(!opens(format!("{PARAMETER}={}", signed())), "any neighbour could have set this one");
     }
 
     #[test]

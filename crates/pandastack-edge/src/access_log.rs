@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use http::{Method, Uri};
 use jiff::Timestamp;
+use pandastack_metrics::Page;
 use pandastack_types::SandboxId;
 use tokio_util::sync::CancellationToken;
 
@@ -87,20 +88,20 @@ impl AccessLog {
         self.flush();
     }
 
-    /// Counters in the Prometheus text format.
-    pub fn render(&self) -> String {
-        use std::fmt::Write;
-        let mut page = "# HELP pandastack_edge_requests_total Requests to sandboxes by class of status.\n\
-             # TYPE pandastack_edge_requests_total counter\n"
-            .to_owned();
-        for (class, count) in self.requests.iter().enumerate().skip(1) {
-            let count = count.load(Ordering::Relaxed);
-            let _ = writeln!(page, "pandastack_edge_requests_total{{status=\"{class}xx\"}} {count}");
-        }
-        page.push_str("# HELP pandastack_edge_sent_bytes_total Bytes of answers of sandboxes.\n");
-        page.push_str("# TYPE pandastack_edge_sent_bytes_total counter\n");
-        let _ = writeln!(page, "pandastack_edge_sent_bytes_total {}", self.bytes.load(Ordering::Relaxed));
-        page
+    /// Adds what is counted to a page of metrics.
+    pub fn add_metrics(&self, page: &mut Page) {
+        let classes = self.requests.iter().enumerate().skip(1);
+        page.counters(
+            "pandastack_edge_requests_total",
+            "Requests to sandboxes by class of status.",
+            "status",
+            classes.map(|(class, count)| (format!("{class}xx"), count.load(Ordering::Relaxed))),
+        );
+        page.counter(
+            "pandastack_edge_sent_bytes_total",
+            "Bytes of answers of sandboxes.",
+            self.bytes.load(Ordering::Relaxed) as f64,
+        );
     }
 }
 

@@ -23,4 +23,6 @@ pub struct Instances {
     pub always: usize,
     /// TCP port inside each.
     pub port: u16,
+    /// The host name is a domain that the app's owner brought along.
+    pub own_domain: bool,
 }

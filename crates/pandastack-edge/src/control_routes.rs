@@ -141,9 +141,9 @@ impl RouteSource for ControlRoutes {
         let path = format!("/internal/v1/names/{name}");
         let found = self.control.get::<EdgeName>(&path, ANSWER_WAIT).await?;
         Ok(found.map(|name| match name {
-            EdgeName::Serving { sandbox, port, more, always } => {
+            EdgeName::Serving { sandbox, port, more, always, own_domain } => {
                 let sandboxes = std::iter::once(sandbox).chain(more).collect();
-                AppRoute::Serving(Instances { sandboxes, always, port })
+                AppRoute::Serving(Instances { sandboxes, always, port, own_domain })
             }
             EdgeName::NotServing { why } => AppRoute::NotServing(why),
         }))

@@ -42,7 +42,7 @@ impl ControlServers {
         &self.link
     }
 
-    /// Asks; each server once at most. `None` when there is no such thing.
+    /// Asks each server at most once. `None` if the resource does not exist.
     pub(crate) async fn get<T: DeserializeOwned>(
         &self,
         path: &str,

@@ -44,6 +44,8 @@ pub struct Target {
     pub port: u16,
     /// Named by headers, so errors have the form that those clients read.
     pub by_header: bool,
+    /// The host name is the app owner's own, not one below the platform's domains.
+    pub own_domain: bool,
 }
 
 /// Decides where a request goes.
@@ -85,7 +87,7 @@ fn target(port: &str, id: &str, by_header: bool) -> Destination {
     };
     // Host names do not know case, ids are lowercase, and so are nearly all names.
     match id.parse().or_else(|_| id.to_ascii_lowercase().parse()) {
-        Ok(sandbox) => Destination::Sandbox(Target { sandbox, port, by_header }),
+        Ok(sandbox) => Destination::Sandbox(Target { sandbox, port, by_header, own_domain: false }),
         Err(_) => Destination::Malformed("the host name has no sandbox id; use <port>-<sandbox id>.<domain>"),
     }
 }
@@ -120,7 +122,7 @@ mod tests {
     }
 
     fn sandbox(port: u16, by_header: bool) -> Destination {
-        Destination::Sandbox(Target { sandbox: ID.parse().unwrap(), port, by_header })
+        Destination::Sandbox(Target { sandbox: ID.parse().unwrap(), port, by_header, own_domain: false })
     }
 
     #[test]
@@ -157,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_looks_like_a_sandbox_and_is_none_is_said_so() {
+    fn a_name_that_only_looks_like_a_sandbox_is_reported() {
         for host in [&format!("0-{ID}.localhost"), &format!("70000-{ID}.localhost"), "80-.localhost"] {
             let mut headers = HeaderMap::new();
             headers.insert(header::HOST, host.parse().unwrap());

@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     fn target(by_header: bool) -> Target {
-        Target { sandbox: "abc".parse().unwrap(), port: 80, by_header }
+        Target { sandbox: "abc".parse().unwrap(), port: 80, by_header, own_domain: false }
     }
 
     #[track_caller]
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_by_header_find_the_words_they_look_for() {
+    fn error_bodies_have_the_phrases_that_clients_match() {
         assert!(EdgeError::Unknown.header_body(&target(true), 502).contains("was not found"));
         for closed in [EdgeError::PortClosed, EdgeError::InsideOnly("127.0.0.1".to_owned())] {
             let body = closed.header_body(&target(true), 502);

@@ -17,17 +17,17 @@ use tokio_util::task::TaskTracker;
 
 use crate::body::{BodyStalled, BodyTooLarge, GuestBody, RequestBody, Source};
 use crate::connector::DialError;
-use crate::door::Ticket;
 use crate::error::EdgeError;
+use crate::grant::Permit;
 use crate::headers::{Client, strip_hop_by_hop};
 use crate::http1::UpstreamError;
 use crate::pool::{IDLE_KEPT, IDLE_SURE, Upstream, connect};
-use crate::tunnel::{Lively, UPGRADED_BUFFER_BYTES, copy};
+use crate::tunnel::{ActivityStream, UPGRADED_BUFFER_BYTES, copy};
 use crate::websocket::Relay;
 
 /// What a request is part of.
 pub(crate) struct Exchange<'a> {
-    pub(crate) ticket: Ticket,
+    pub(crate) permit: Permit,
     pub(crate) port: u16,
     /// The guest is told of it.
     pub(crate) client: &'a Client,
@@ -50,13 +50,13 @@ pub(crate) enum Rest {
     Nothing,
 }
 
-/// A request that got no answer.
-pub(crate) struct Setback {
+/// A request without a response.
+pub(crate) struct FailedExchange {
     pub(crate) error: ExchangeError,
     pub(crate) rest: Rest,
 }
 
-impl Setback {
+impl FailedExchange {
     pub(crate) fn unsent(error: impl Into<ExchangeError>, body: RequestBody) -> Self {
         Self { error: error.into(), rest: Rest::Unsent(body) }
     }
@@ -67,7 +67,7 @@ impl Setback {
 }
 
 /// For what is final: neither the request nor its body is of use to another machine.
-impl From<EdgeError> for Setback {
+impl From<EdgeError> for FailedExchange {
     fn from(error: EdgeError) -> Self {
         Self::sent(error, false)
     }
@@ -85,7 +85,7 @@ impl From<DialError> for ExchangeError {
     }
 }
 
-type Answer = Result<Response<GuestBody>, Setback>;
+type Answer = Result<Response<GuestBody>, FailedExchange>;
 
 impl Exchange<'_> {
     /// Sends a request whose head is ready for the guest.
@@ -99,25 +99,25 @@ impl Exchange<'_> {
         to_origin_form(parts);
         let is_repeatable = parts.method.is_idempotent() && matches!(body, RequestBody::Empty);
         let idle_max = if is_repeatable { IDLE_KEPT } else { IDLE_SURE };
-        let mut upstream = match self.ticket.door().pools.take(self.port, idle_max) {
+        let mut upstream = match self.permit.grant().pools.take(self.port, idle_max) {
             Some(upstream) => upstream,
-            None => match Box::pin(connect(&self.ticket.door().connector, self.port)).await {
+            None => match Box::pin(connect(&self.permit.grant().connector, self.port)).await {
                 Ok(upstream) => upstream,
-                Err(error) => return Err(Setback::unsent(error, body)),
+                Err(error) => return Err(FailedExchange::unsent(error, body)),
             },
         };
         upstream.begin(parts, self.client, body);
         let mut answer = self.answer(&mut upstream).await;
-        if let Err(Silence::Failed(UpstreamError::Closed)) = answer
+        if let Err(NoResponse::Failed(UpstreamError::Closed)) = answer
             && is_repeatable
             && upstream.is_reused
         {
-            let connected = Box::pin(connect(&self.ticket.door().connector, self.port)).await;
-            upstream = connected.map_err(|error| Setback::sent(error, is_repeatable))?;
+            let connected = Box::pin(connect(&self.permit.grant().connector, self.port)).await;
+            upstream = connected.map_err(|error| FailedExchange::sent(error, is_repeatable))?;
             upstream.begin(parts, self.client, RequestBody::Empty);
             answer = self.answer(&mut upstream).await;
         }
-        let response = answer.map_err(|silence| Setback::sent(silence.error(), is_repeatable))?;
+        let response = answer.map_err(|silence| FailedExchange::sent(silence.error(), is_repeatable))?;
         // A guest that answers before it has all of a request talks with its client, who may take its time.
         if let Some(body) = upstream.body_mut() {
             body.wait_for_ever();
@@ -126,23 +126,23 @@ impl Exchange<'_> {
             tracing::debug!("a guest switched protocols unasked");
             return Err(EdgeError::Broken.into());
         }
-        self.ticket.answered();
+        self.permit.answered();
         Ok(self.finish(response, Source::Upstream(upstream)))
     }
 
-    /// Sends, in this very task, until the answer begins or the door is cut.
-    async fn answer(&self, upstream: &mut Upstream) -> Result<Response<()>, Silence> {
+    /// Sends, in this very task, until the answer begins or the grant is cut.
+    async fn answer(&self, upstream: &mut Upstream) -> Result<Response<()>, NoResponse> {
         tokio::select! {
             biased;
-            answered = poll_fn(|context| upstream.poll_answer(context)) => answered.map_err(Silence::Failed),
-            () = self.ticket.door().cut.cancelled() => Err(Silence::Cut),
+            answered = poll_fn(|context| upstream.poll_answer(context)) => answered.map_err(NoResponse::Failed),
+            () = self.permit.grant().cut.cancelled() => Err(NoResponse::Cut),
         }
     }
 
     async fn send_shared(mut self, parts: &mut Parts, mut body: RequestBody) -> Answer {
         // Silence within a call is the caller's business; pings tell whether it is still there.
         body.wait_for_ever();
-        let door = Arc::clone(self.ticket.door());
+        let grant = Arc::clone(self.permit.grant());
         // An absolute form is how HTTP/2 carries scheme and authority.
         let host = parts.headers.remove(header::HOST);
         if let Some(host) = &host {
@@ -151,11 +151,11 @@ impl Exchange<'_> {
         let host = host.as_ref().and_then(|host| host.to_str().ok()).unwrap_or("localhost");
         let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
         let uri = format!("http://{host}{path}").parse().map_err(malformed)?;
-        let mut sender = match door.pools.connect_shared(&door.connector, self.port, &door.cut).await {
+        let mut sender = match grant.pools.connect_shared(&grant.connector, self.port, &grant.cut).await {
             Ok(sender) => sender,
-            Err(error) => return Err(Setback::unsent(error, body)),
+            Err(error) => return Err(FailedExchange::unsent(error, body)),
         };
-        let broken = |error: hyper::Error| Setback::from(edge_error(&error));
+        let broken = |error: hyper::Error| FailedExchange::from(edge_error(&error));
         sender.ready().await.map_err(broken)?;
         let mut request = Request::new(body);
         *request.version_mut() = Version::HTTP_2;
@@ -164,9 +164,9 @@ impl Exchange<'_> {
         std::mem::swap(request.headers_mut(), &mut parts.headers);
         let response = tokio::select! {
             response = sender.send_request(request) => response.map_err(broken)?,
-            () = door.cut.cancelled() => return Err(stopped().into()),
+            () = grant.cut.cancelled() => return Err(stopped().into()),
         };
-        self.ticket.answered();
+        self.permit.answered();
         let (mut head, incoming) = response.into_parts();
         head.extensions.clear();
         head.version = Version::HTTP_11;
@@ -177,7 +177,7 @@ impl Exchange<'_> {
         strip_hop_by_hop(response.headers_mut());
         let kind = response.headers().get(header::CONTENT_TYPE);
         let is_events = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
-        response.map(|()| GuestBody::new(source, self.port, self.ticket, is_events))
+        response.map(|()| GuestBody::new(source, self.port, self.permit, is_events))
     }
 
     /// Sends a request that may go on as another protocol. `client` is the other end of it.
@@ -191,19 +191,19 @@ impl Exchange<'_> {
         to_origin_form(parts);
         parts.headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
         parts.headers.insert(header::UPGRADE, protocol);
-        let connected = connect(&self.ticket.door().connector, self.port).await;
-        let mut upstream = connected.map_err(|error| Setback::unsent(error, RequestBody::Empty))?;
+        let connected = connect(&self.permit.grant().connector, self.port).await;
+        let mut upstream = connected.map_err(|error| FailedExchange::unsent(error, RequestBody::Empty))?;
         upstream.begin(parts, self.client, RequestBody::Empty);
         let answer = self.answer(&mut upstream).await;
-        let mut response = answer.map_err(|silence| Setback::sent(silence.error(), false))?;
-        self.ticket.answered();
+        let mut response = answer.map_err(|silence| FailedExchange::sent(silence.error(), false))?;
+        self.permit.answered();
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
             return Ok(self.finish(response, Source::Upstream(upstream)));
         }
         let protocol = response.headers_mut().remove(header::UPGRADE);
-        // The answer's body is empty; the tunnel has a ticket of its own, which it holds to its end.
+        // The answer's body is empty; the tunnel has a permit of its own, which it holds to its end.
         let is_websocket = is_websocket(protocol.as_ref());
-        tasks.spawn(tunnel(client, upstream, self.ticket.another(), is_websocket));
+        tasks.spawn(tunnel(client, upstream, self.permit.another(), is_websocket));
         let mut answer = self.finish(response, Source::Nothing);
         answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
         if let Some(protocol) = protocol {
@@ -213,11 +213,11 @@ impl Exchange<'_> {
     }
 }
 
-/// Passes bytes both ways until both sides ended, one broke or the door is cut.
-async fn tunnel(client: OnUpgrade, upstream: Box<Upstream>, ticket: Ticket, is_websocket: bool) {
+/// Passes bytes both ways until both sides ended, one broke or the grant is cut.
+async fn tunnel(client: OnUpgrade, upstream: Box<Upstream>, permit: Permit, is_websocket: bool) {
     let (guest, said) = upstream.into_stream();
-    let cut = ticket.cut();
-    let guest = Lively::new(guest, ticket);
+    let cut = permit.cut();
+    let guest = ActivityStream::new(guest, permit);
     let streams = async {
         let mut client = TokioIo::new(client.await.map_err(io::Error::other)?);
         client.write_all(&said).await?;
@@ -248,17 +248,17 @@ fn is_websocket(protocol: Option<&HeaderValue>) -> bool {
     protocol.is_some_and(|protocol| protocol.as_bytes().eq_ignore_ascii_case(b"websocket"))
 }
 
-/// Why a request on an HTTP/1 connection got no answer.
-enum Silence {
+/// Why a request on an HTTP/1 connection got no response.
+enum NoResponse {
     Failed(UpstreamError),
     Cut,
 }
 
-impl Silence {
+impl NoResponse {
     fn error(self) -> ExchangeError {
         match self {
-            Silence::Cut => ExchangeError::Cut,
-            Silence::Failed(error) => edge_error(&error).into(),
+            NoResponse::Cut => ExchangeError::Cut,
+            NoResponse::Failed(error) => edge_error(&error).into(),
         }
     }
 }
@@ -312,7 +312,7 @@ mod tests {
     use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
-    use crate::door::Door;
+    use crate::grant::TrafficGrant;
     use crate::guest_stream::GuestStream;
 
     #[tokio::test]
@@ -320,9 +320,9 @@ mod tests {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let upstream = Box::new(Upstream::new(GuestStream::Tcp(stream)));
-        let ticket = Door::fixed(Ipv4Addr::LOCALHOST.into()).enter().ok().unwrap();
+        let permit = TrafficGrant::fixed(Ipv4Addr::LOCALHOST.into()).enter().ok().unwrap();
         let client = hyper::upgrade::on(Request::new(()));
-        let bytes = size_of_val(&tunnel(client, upstream, ticket, true));
+        let bytes = size_of_val(&tunnel(client, upstream, permit, true));
         // There may be ten thousand of them.
         assert!(bytes <= 1024, "{bytes} bytes");
     }

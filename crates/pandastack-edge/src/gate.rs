@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_closed_is_opened_again_and_a_failure_is_not_kept() {
+    async fn a_closed_gate_opens_again_and_failures_are_not_cached() {
         let (gate, tasks) = (Arc::new(Gate::<Thing, String>::default()), TaskTracker::new());
         let failed = gate.pass(&tasks, || async { Err("asleep".to_owned()) }).await;
         assert_eq!(failed.err(), Some(Refused::Failed("asleep".to_owned())));

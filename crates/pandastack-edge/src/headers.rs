@@ -12,7 +12,7 @@ use http::header::{
     UPGRADE,
 };
 use http::request::Parts;
-use http::{HeaderMap, Version};
+use http::{HeaderMap, Uri, Version};
 
 const FORWARDED: HeaderName = HeaderName::from_static("forwarded");
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -20,6 +20,10 @@ const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const FORWARDED_PORT: HeaderName = HeaderName::from_static("x-forwarded-port");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const PROXY: HeaderName = HeaderName::from_static("proxy");
+/// E2B's clients send their API key in it. Apps use it for keys of their own, too, so only ours is removed.
+const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+/// The beginning of every API key of ours.
+const KEY_START: &[u8] = b"pds_";
 
 /// Of one connection, whatever `Connection` says.
 const HOP_BY_HOP: [HeaderName; 4] = [
@@ -145,6 +149,7 @@ fn is_ours(name: &HeaderName) -> bool {
             | "te"
             | "expect"
             | "authorization"
+            | "x-api-key"
             // Programs that take their environment from headers read it as their own proxy.
             | "proxy"
     ) || is_claim(name)
@@ -189,9 +194,10 @@ fn strip_claims(headers: &mut HeaderMap) {
     strip_hop_by_hop(headers);
     headers.remove(EXPECT);
     // Clients of the API may send their key along; the program in the sandbox must never see it.
-    if headers.get(AUTHORIZATION).is_some_and(|value| value.as_bytes().windows(4).any(|part| part == b"pds_"))
-    {
-        headers.remove(AUTHORIZATION);
+    for name in [AUTHORIZATION, API_KEY] {
+        if headers.get_all(&name).iter().any(|value| has_key(value.as_bytes())) {
+            headers.remove(name);
+        }
     }
     if !trailers {
         headers.remove(TE);
@@ -203,12 +209,28 @@ fn strip_claims(headers: &mut HeaderMap) {
     headers.remove(PROXY);
 }
 
+fn has_key(bytes: &[u8]) -> bool {
+    bytes.windows(KEY_START.len()).any(|part| part == KEY_START)
+}
+
+/// Removes API keys of ours from a query, where the API takes them as `access_token`.
+fn strip_query_key(uri: &mut Uri) {
+    let Some(query) = uri.query().filter(|query| has_key(query.as_bytes())) else { return };
+    let is_key = |pair: &&str| pair.strip_prefix("access_token=").is_some_and(|key| has_key(key.as_bytes()));
+    let rest = query.split('&').filter(|pair| !is_key(pair)).collect::<Vec<_>>().join("&");
+    let target = if rest.is_empty() { uri.path().to_owned() } else { format!("{}?{rest}", uri.path()) };
+    let mut parts = std::mem::take(uri).into_parts();
+    parts.path_and_query = target.parse().ok();
+    *uri = Uri::from_parts(parts).unwrap_or_default();
+}
+
 /// Makes a client's head one for the guest, but for what the guest is told of the client: see [`Client::write_lines`].
 pub fn to_guest(parts: &mut Parts) {
     let headers = &mut parts.headers;
     if headers.keys().any(is_ours) {
         strip_claims(headers);
     }
+    strip_query_key(&mut parts.uri);
     // HTTP/2 and absolute forms carry the host in the URI; the guest gets the usual form.
     if let Some(authority) = parts.uri.authority()
         && let Ok(host) = HeaderValue::from_str(authority.as_str())
@@ -289,8 +311,26 @@ mod tests {
     }
 
     #[test]
+    fn a_guest_sees_no_api_key_of_ours() {
+        let mut head = parts(&[("host", "a"), ("x-api-key", "pds_0123456789abcdef0123456789abcdef")]);
+        head.uri = "/x?y=1&access_token=pds_0123&z=2".parse().unwrap();
+        to_guest(&mut head);
+        assert_eq!(head.headers.keys().collect::<Vec<_>>(), ["host"]);
+        assert_eq!(head.uri, "/x?y=1&z=2");
+        let mut both = parts(&[("x-api-key", "own"), ("x-api-key", "pds_0123")]);
+        to_guest(&mut both);
+        assert!(both.headers.is_empty(), "{:?}", both.headers);
+        let mut own = parts(&[("x-api-key", "a key of the app")]);
+        own.uri = "/?access_token=own&q=pds_".parse().unwrap();
+        to_guest(&mut own);
+        assert_eq!(own.headers["x-api-key"], "a key of the app");
+        assert_eq!(own.uri, "/?access_token=own&q=pds_");
+    }
+
+    #[test]
     fn every_header_of_ours_is_looked_for() {
-        for name in HOP_BY_HOP.iter().chain(&[CONNECTION, UPGRADE, TE, EXPECT, AUTHORIZATION, PROXY]) {
+        let others = [CONNECTION, UPGRADE, TE, EXPECT, AUTHORIZATION, API_KEY, PROXY];
+        for name in HOP_BY_HOP.iter().chain(&others) {
             assert!(is_ours(name), "{name}");
         }
         assert!(!is_ours(&HOST) && !is_ours(&CONTENT_LENGTH));

@@ -1,9 +1,9 @@
-//! The edge: what stands between clients and the servers inside sandboxes.
+//! The edge: a proxy between clients and the servers inside sandboxes.
 //!
 //! ```text
 //!   client --HTTP/1, /2, WebSocket--> server --Host, headers--> api (control's router, or nobody)
 //!                                        |
-//!                                        +--> edge: site -> access -> gate -> door -> pool --> guest's port
+//!                                        +--> edge: site -> access -> gate -> grant -> pool --> guest's port
 //! ```
 //!
 //! | module | owns |
@@ -16,11 +16,11 @@
 //! | `route`, `control_routes`, `control_servers`, `site`, `sites` | routes of sandboxes, kept while their source is away |
 //! | `access` | private previews |
 //! | `gate` | hold and wake; knows nothing of sandboxes |
-//! | `door` | the agreement with the agent about when the guest may be used |
+//! | `grant` | the agreement with the agent about when the guest may be used |
 //! | `connector`, `guest_stream`, `pool` | connections to guests |
 //! | `http1`, `exchange`, `tunnel`, `body` | what goes over them |
 //! | `websocket` | upgraded connections that are WebSockets, which end with a close frame |
-//! | `headers` | what changes in heads |
+//! | `headers`, `cookies` | what changes in heads |
 //! | `error` | error responses of the edge itself |
 //! | `access_log`, `log_file` | a line of each request, in files that do not grow without end |
 //!
@@ -41,12 +41,13 @@ mod client_stream;
 mod connector;
 mod control_routes;
 mod control_servers;
+mod cookies;
 mod destination;
-mod door;
 mod edge;
 mod error;
 mod exchange;
 pub mod gate;
+mod grant;
 mod guest_stream;
 mod head_clock;
 mod headers;
@@ -71,11 +72,11 @@ pub use app_route::{AppRoute, Instances};
 pub use body::ResponseBody;
 pub use control_routes::ControlRoutes;
 pub use destination::{Destination, Target, destination};
-pub use door::{Door, Ticket};
 pub use edge::Edge;
 pub use error::EdgeError;
+pub use grant::{Permit, TrafficGrant};
 pub use guest_stream::GuestStream;
 pub use headers::Client;
 pub use route::{Location, Route, RouteSource, RouteUnavailable};
 pub use server::{OwnPorts, Server};
-pub use tunnel::{Stirring, copy};
+pub use tunnel::{GuestTunnel, copy};

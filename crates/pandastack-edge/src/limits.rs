@@ -58,9 +58,9 @@ pub const GOODBYE_WAIT: Duration = Duration::from_millis(400);
 pub const CLOSE_WAIT: Duration = Duration::from_secs(2);
 /// How long nothing may happen on a stream of no known end before a stop does not wait for it any more.
 pub const STILL_AFTER: Duration = Duration::from_millis(500);
-/// A door without a byte for this long is reported as idle to its agent.
+/// A grant without a byte for this long is reported as idle to its agent.
 pub const IDLE_AFTER: Duration = Duration::from_secs(1);
-/// Sandboxes an edge remembers. Beyond it: those without a door are forgotten.
+/// Sandboxes an edge remembers. Beyond it: those without a grant are forgotten.
 pub const SITES_MAX: usize = 16_384;
 /// Host names an edge remembers, also those that are nobody's. Beyond it: all are asked for again.
 pub const NAMES_MAX: usize = 16_384;
@@ -75,7 +75,7 @@ pub const ACCESS_LOG_OLD_FILES_MAX: u32 = 3;
 
 #[cfg(test)]
 mod tests {
-    use pandastack_types::door::{DRAIN_SECONDS, HOLD_SECONDS};
+    use pandastack_types::grant::{DRAIN_SECONDS, HOLD_SECONDS};
 
     use super::*;
 

@@ -20,7 +20,7 @@ use crate::body::RequestBody;
 use crate::client_stream::WriteClock;
 use crate::destination::{Destination, Target, destination};
 use crate::headers::Client;
-use crate::http1::{Asked, Downstream, Next, Rewound};
+use crate::http1::{Downstream, Next, PlainRequest, Rewound};
 use crate::server::Server;
 
 /// Serves until the connection ends, or something else comes; then answers the connection, to go on with.
@@ -48,14 +48,14 @@ where
         };
         let Some(to) = find(server, &asked.parts).await else { return Some(connection.give_up(Some(asked))) };
         let mut form = asked.form();
-        let Asked { mut parts, body, .. } = asked;
+        let PlainRequest { mut parts, body, .. } = asked;
         let body = RequestBody::from(body);
         let response = match &to {
-            To::Sandbox(target) => {
+            PlainTarget::Sandbox(target) => {
                 let answer = pin!(server.edge.serve(target, &mut parts, body, client));
                 connection.unless_gone(answer).await?
             }
-            To::App(app) => {
+            PlainTarget::App(app) => {
                 let answer = Box::pin(server.edge.serve_app(app, &mut parts, body, client));
                 connection.unless_gone(pin!(answer)).await?
             }
@@ -73,20 +73,20 @@ where
 }
 
 /// Where plain requests go.
-enum To {
+enum PlainTarget {
     Sandbox(Target),
     App(Instances),
 }
 
-async fn find(server: &Server, parts: &Parts) -> Option<To> {
+async fn find(server: &Server, parts: &Parts) -> Option<PlainTarget> {
     match destination(&parts.uri, &parts.headers) {
         Destination::Sandbox(target) => {
             let is_own = server.own_ports.as_ref().is_some_and(|own| own.ports.contains(&target.port));
-            (!is_own).then_some(To::Sandbox(target))
+            (!is_own).then_some(PlainTarget::Sandbox(target))
         }
         // Whatever else there is to say about a name is said where the API answers.
         Destination::Named(name) => match Box::pin(server.edge.app_route(&name)).await {
-            Ok(Some(AppRoute::Serving(app))) => Some(To::App(app)),
+            Ok(Some(AppRoute::Serving(app))) => Some(PlainTarget::App(app)),
             _ => None,
         },
         Destination::Api | Destination::Malformed(_) => None,

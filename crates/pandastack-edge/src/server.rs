@@ -133,6 +133,7 @@ impl Server {
                 Some(own) if own.ports.contains(&target.port) => {
                     let mut request = request;
                     request.extensions_mut().insert(target);
+                    request.extensions_mut().insert(client.clone());
                     Box::pin(ask(&own.router, request)).await
                 }
                 _ => {
@@ -238,7 +239,7 @@ struct Shared {
 }
 
 /// What there is to do about a connection when its timer fires.
-enum Look {
+enum TimerAction {
     /// It is waited for in vain.
     Over,
     /// It carried nothing for as long as a connection may. The client is told first: a request that is on its
@@ -251,7 +252,7 @@ enum Look {
 
 impl Shared {
     /// Looks at a connection whose client was told to go, or not yet.
-    fn look(&self, is_told: bool) -> Look {
+    fn look(&self, is_told: bool) -> TimerAction {
         let (now, wait, head_due) = (Instant::now(), self.server.head_wait, self.clock.due());
         // The parser's clock starts once it is known which HTTP this is; some clients never get there.
         let is_silent = !self.asked.load(Ordering::Relaxed);
@@ -259,14 +260,14 @@ impl Shared {
         let taken_due = self.writes.stuck_since().map(|since| since + send_wait);
         let is_late = |due: Option<Instant>| due.is_some_and(|due| due <= now);
         if is_silent || is_late(head_due) || is_late(taken_due) {
-            return Look::Over;
+            return TimerAction::Over;
         }
         let due = head_due.or_else(|| self.in_flight.quiet_since().map(|since| since + wait));
         match due {
-            Some(due) if due <= now && is_told => Look::Over,
-            Some(due) if due <= now => Look::Quiet,
+            Some(due) if due <= now && is_told => TimerAction::Over,
+            Some(due) if due <= now => TimerAction::Quiet,
             // Whoever takes nothing is waited for from the moment at which it began.
-            due => Look::Again(due.unwrap_or(now + wait).min(taken_due.unwrap_or(now + send_wait))),
+            due => TimerAction::Again(due.unwrap_or(now + wait).min(taken_due.unwrap_or(now + send_wait))),
         }
     }
 }
@@ -306,9 +307,9 @@ where
             }
             () = late.as_mut() => {
                 let again = match shared.look(stopping) {
-                    Look::Over => return,
-                    Look::Again(at) => at,
-                    Look::Quiet => {
+                    TimerAction::Over => return,
+                    TimerAction::Again(at) => at,
+                    TimerAction::Quiet => {
                         stopping = true;
                         connection.as_mut().graceful_shutdown();
                         Instant::now() + LAST_ANSWER_WAITS * head_wait

@@ -8,9 +8,9 @@ use pandastack_types::{ErrorCode, SandboxId};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::door::{Door, NoTicket, Ticket};
 use crate::error::EdgeError;
 use crate::gate::{Gate, Refused};
+use crate::grant::{NoPermit, Permit, TrafficGrant};
 use crate::limits::{AVOIDED_FOR, HELD_REQUESTS_MAX, HELD_WAIT, REQUESTS_PER_SANDBOX_MAX};
 use crate::route::{Location, Route};
 use crate::spread::Load;
@@ -23,7 +23,7 @@ pub struct Site {
     /// Its id.
     pub id: Arc<SandboxId>,
     route: Mutex<CachedRoute>,
-    gate: Arc<Gate<Door, EdgeError>>,
+    gate: Arc<Gate<TrafficGrant, EdgeError>>,
     /// When a request last did not reach it.
     missed: Mutex<Option<Instant>>,
 }
@@ -77,9 +77,9 @@ impl Site {
         self.cached().change += 1;
     }
 
-    /// Its door, if that is open.
+    /// Its grant, if that is open.
     #[cfg(test)]
-    pub(crate) fn door(&self) -> Option<Arc<Door>> {
+    pub(crate) fn grant(&self) -> Option<Arc<TrafficGrant>> {
         self.gate.opened()
     }
 
@@ -95,44 +95,50 @@ impl Site {
 
     pub(crate) fn load(&self) -> Load {
         let missed = *self.missed.lock().unwrap_or_else(PoisonError::into_inner);
-        let under_way = self.gate.opened().map_or(0, |door| door.count_under_way());
+        let in_flight = self.gate.opened().map_or(0, |grant| grant.count_in_flight());
         Load {
-            under_way: under_way + self.gate.count_waiting(),
+            in_flight: in_flight + self.gate.count_waiting(),
             is_avoided: missed.is_some_and(|missed| missed.elapsed() < AVOIDED_FOR),
         }
     }
 
-    /// A ticket for one request. Waits while the sandbox wakes, sleeps or moves.
+    /// A permit for one request. Waits while the sandbox wakes, sleeps or moves.
     pub async fn enter(
         &self,
         route: &Route,
         tasks: &TaskTracker,
         stop: &CancellationToken,
-    ) -> Result<Ticket, EdgeError> {
-        if let Some(ticket) = self.gate.opened().and_then(|door| door.enter().ok()) {
-            return Ok(ticket);
+    ) -> Result<Permit, EdgeError> {
+        if let Some(permit) = self.gate.opened().and_then(|grant| grant.enter().ok()) {
+            return Ok(permit);
         }
-        // Boxed: rare, and large beside what a request to an open door needs.
+        // Boxed: rare, and large beside what a request to an open grant needs.
         Box::pin(self.wait_and_enter(route, tasks, stop)).await
     }
 
-    /// A ticket that does not wake the sandbox; `None` if the sandbox sleeps or is about to. It neither waits
+    /// A permit that does not wake the sandbox; `None` if the sandbox sleeps or is about to. It neither waits
     /// for nor delays requests that wait for the sandbox to wake.
     pub(crate) async fn enter_awake(
         &self,
         route: &Route,
         tasks: &TaskTracker,
         stop: &CancellationToken,
-    ) -> Result<Option<Ticket>, EdgeError> {
-        let door = match (self.gate.opened(), &route.to) {
-            (Some(door), _) => door,
-            (None, Location::Fixed(address)) => Door::fixed(*address),
+    ) -> Result<Option<Permit>, EdgeError> {
+        let grant = match (self.gate.opened(), &route.to) {
+            (Some(grant), _) => grant,
+            (None, Location::Fixed(address)) => TrafficGrant::fixed(*address),
             (None, Location::Sandbox { agent, incarnation }) => {
-                let opened =
-                    Door::open(agent.clone(), SandboxId::clone(&self.id), *incarnation, false, tasks, stop)
-                        .await;
+                let opened = TrafficGrant::open(
+                    agent.clone(),
+                    SandboxId::clone(&self.id),
+                    *incarnation,
+                    false,
+                    tasks,
+                    stop,
+                )
+                .await;
                 match opened.inspect_err(|_| self.invalidate()) {
-                    Ok(door) => self.gate.offer(door),
+                    Ok(grant) => self.gate.offer(grant),
                     Err(AgentError::Answered { body, .. }) if body.code == ErrorCode::Conflict => {
                         return Ok(None);
                     }
@@ -140,10 +146,10 @@ impl Site {
                 }
             }
         };
-        match door.enter() {
-            Ok(ticket) => Ok(Some(ticket)),
-            Err(NoTicket::Closed) => Ok(None),
-            Err(NoTicket::Full) => Err(busy()),
+        match grant.enter() {
+            Ok(permit) => Ok(Some(permit)),
+            Err(NoPermit::Closed) => Ok(None),
+            Err(NoPermit::Full) => Err(busy()),
         }
     }
 
@@ -152,22 +158,22 @@ impl Site {
         route: &Route,
         tasks: &TaskTracker,
         stop: &CancellationToken,
-    ) -> Result<Ticket, EdgeError> {
+    ) -> Result<Permit, EdgeError> {
         let deadline = tokio::time::Instant::now() + HELD_WAIT;
         loop {
-            let door = match self.gate.opened() {
-                Some(door) => door,
+            let grant = match self.gate.opened() {
+                Some(grant) => grant,
                 None => {
                     let passed = self.gate.pass(tasks, || open(&self.id, route, tasks, stop)).await;
                     passed.map_err(|refused| self.refusal(refused))?
                 }
             };
-            match door.enter() {
-                Ok(ticket) => return Ok(ticket),
-                Err(NoTicket::Full) => return Err(busy()),
+            match grant.enter() {
+                Ok(permit) => return Ok(permit),
+                Err(NoPermit::Full) => return Err(busy()),
                 // It closed in between: the next one is opened.
-                Err(NoTicket::Closed) if tokio::time::Instant::now() < deadline => {}
-                Err(NoTicket::Closed) => return Err(self.refusal(Refused::Late)),
+                Err(NoPermit::Closed) if tokio::time::Instant::now() < deadline => {}
+                Err(NoPermit::Closed) => return Err(self.refusal(Refused::Late)),
             }
         }
     }
@@ -196,23 +202,23 @@ fn busy() -> EdgeError {
     ))
 }
 
-/// Opens the door of a sandbox. Waits for an agent that is being restarted.
+/// Opens the grant of a sandbox. Waits for an agent that is being restarted.
 fn open(
     id: &SandboxId,
     route: &Route,
     tasks: &TaskTracker,
     stop: &CancellationToken,
-) -> impl Future<Output = Result<Arc<Door>, EdgeError>> + Send + 'static {
+) -> impl Future<Output = Result<Arc<TrafficGrant>, EdgeError>> + Send + 'static {
     let (id, to, tasks, stop) = (id.clone(), route.to.clone(), tasks.clone(), stop.clone());
     async move {
         let (agent, incarnation) = match to {
-            Location::Fixed(address) => return Ok(Door::fixed(address)),
+            Location::Fixed(address) => return Ok(TrafficGrant::fixed(address)),
             Location::Sandbox { agent, incarnation } => (agent, incarnation),
         };
         let deadline = tokio::time::Instant::now() + HELD_WAIT;
         loop {
-            match Door::open(agent.clone(), id.clone(), incarnation, true, &tasks, &stop).await {
-                Ok(door) => return Ok(door),
+            match TrafficGrant::open(agent.clone(), id.clone(), incarnation, true, &tasks, &stop).await {
+                Ok(grant) => return Ok(grant),
                 Err(error) if is_restart(&error) && tokio::time::Instant::now() < deadline => {
                     tokio::time::sleep(AGENT_RETRY).await;
                 }
@@ -222,7 +228,7 @@ fn open(
     }
 }
 
-/// The agent is not there, or went away before it answered. Asking for a door twice does no harm.
+/// The agent is not there, or went away before it answered. Asking for a grant twice does no harm.
 fn is_restart(error: &AgentError) -> bool {
     match error {
         AgentError::Unreachable { .. } | AgentError::ConnectionLost { .. } => true,

@@ -14,7 +14,7 @@ use crate::limits::REQUESTS_PER_INSTANCE;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Load {
     /// Requests under way to it from here, also those that wait for it to wake.
-    pub(crate) under_way: usize,
+    pub(crate) in_flight: usize,
     /// A request did not reach it lately.
     pub(crate) is_avoided: bool,
 }
@@ -27,14 +27,14 @@ pub(crate) fn choose(loads: &[Load], always: usize, turn: usize, tried: &[usize]
         // Better one that may not answer than none.
         open = untried().collect();
     }
-    let least = |used: &[usize]| used.iter().map(|at| loads[*at].under_way).min();
+    let least = |used: &[usize]| used.iter().map(|at| loads[*at].in_flight).min();
     let mut used = always.max(1).min(open.len());
     while used < open.len() && least(&open[..used]) >= Some(REQUESTS_PER_INSTANCE) {
         used += 1;
     }
     let least = least(&open[..used])?;
     let equals: Vec<usize> =
-        open[..used].iter().copied().filter(|at| loads[*at].under_way == least).collect();
+        open[..used].iter().copied().filter(|at| loads[*at].in_flight == least).collect();
     Some(equals[turn % equals.len()])
 }
 
@@ -44,14 +44,14 @@ mod tests {
 
     const FULL: usize = REQUESTS_PER_INSTANCE;
 
-    fn loads(under_way: &[usize]) -> Vec<Load> {
-        under_way.iter().map(|under_way| Load { under_way: *under_way, is_avoided: false }).collect()
+    fn loads(in_flight: &[usize]) -> Vec<Load> {
+        in_flight.iter().map(|in_flight| Load { in_flight: *in_flight, is_avoided: false }).collect()
     }
 
     #[track_caller]
-    fn check(under_way: &[usize], always: usize, expect: usize) {
+    fn check(in_flight: &[usize], always: usize, expect: usize) {
         for turn in 0..4 {
-            assert_eq!(choose(&loads(under_way), always, turn, &[]), Some(expect), "{under_way:?} {always}");
+            assert_eq!(choose(&loads(in_flight), always, turn, &[]), Some(expect), "{in_flight:?} {always}");
         }
     }
 
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn further_ones_are_used_only_while_those_before_them_are_busy() {
+    fn further_instances_are_used_only_while_earlier_ones_are_busy() {
         check(&[0, 0, 0], 0, 0);
         check(&[FULL - 1, 0, 0], 1, 0);
         check(&[FULL, 0, 0], 1, 1);

@@ -7,48 +7,47 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
-use crate::door::Ticket;
+use crate::grant::Permit;
 
 /// Bytes held in each direction of an upgraded connection.
 pub(crate) const UPGRADED_BUFFER_BYTES: usize = 8 * 1024;
 
-/// A stream to a guest that keeps its sandbox awake while bytes move, and only then. Who uses it looks at the cut of its door.
-pub(crate) struct Lively<S> {
+/// A stream to a guest that keeps its sandbox awake while bytes move. The user watches [`Permit::cut`].
+pub(crate) struct ActivityStream<S> {
     stream: S,
-    ticket: Ticket,
+    permit: Permit,
 }
 
-impl<S> Lively<S> {
-    /// Holds the ticket to the stream's end.
-    pub(crate) fn new(stream: S, mut ticket: Ticket) -> Self {
-        ticket.answered();
-        Self { stream, ticket }
+impl<S> ActivityStream<S> {
+    /// Holds the permit to the stream's end.
+    pub(crate) fn new(stream: S, mut permit: Permit) -> Self {
+        permit.answered();
+        Self { stream, permit }
     }
 }
 
-/// The same for who knows nothing of doors: it breaks when its door is cut, because the guest stops then, and its address may
-/// become another's.
-pub struct Stirring<S> {
-    stream: Lively<S>,
+/// An [`ActivityStream`] that fails when its grant is cut: the guest stops then, and its address may be reused.
+pub struct GuestTunnel<S> {
+    stream: ActivityStream<S>,
     /// What breaks it. Two, because its halves may be used by two tasks; made when they are first used.
     cut_reading: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
     cut_writing: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
 }
 
-impl<S> Stirring<S> {
-    /// Holds the ticket to the stream's end.
-    pub fn new(stream: S, ticket: Ticket) -> Self {
-        Self { stream: Lively::new(stream, ticket), cut_reading: None, cut_writing: None }
+impl<S> GuestTunnel<S> {
+    /// Holds the permit to the stream's end.
+    pub fn new(stream: S, permit: Permit) -> Self {
+        Self { stream: ActivityStream::new(stream, permit), cut_reading: None, cut_writing: None }
     }
 }
 
 /// An error and not an end: after an end the other direction would go on.
 fn poll_cut(
     cut: &mut Option<Pin<Box<WaitForCancellationFutureOwned>>>,
-    ticket: &Ticket,
+    permit: &Permit,
     context: &mut Context<'_>,
 ) -> Poll<io::Error> {
-    let cut = cut.get_or_insert_with(|| Box::pin(ticket.cut().cancelled_owned()));
+    let cut = cut.get_or_insert_with(|| Box::pin(permit.cut().cancelled_owned()));
     cut.as_mut()
         .poll(context)
         .map(|()| io::Error::new(io::ErrorKind::ConnectionAborted, "the sandbox stopped"))
@@ -67,7 +66,7 @@ pub async fn copy(
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Lively<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for ActivityStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -77,19 +76,19 @@ impl<S: AsyncRead + Unpin> AsyncRead for Lively<S> {
         let read = Pin::new(&mut self.stream).poll_read(context, buffer);
         // Nothing more comes of one that ended either.
         let is_over = matches!(read, Poll::Ready(Ok(()))) && buffer.filled().len() == before;
-        self.ticket.note_read(read.is_pending() || is_over);
+        self.permit.note_read(read.is_pending() || is_over);
         read
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Lively<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for ActivityStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.ticket.note_write(written.is_pending());
+        self.permit.note_write(written.is_pending());
         written
     }
 
@@ -102,24 +101,24 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Lively<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Stirring<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for GuestTunnel<S> {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        if let Poll::Ready(error) = poll_cut(&mut this.cut_reading, &this.stream.ticket, context) {
+        if let Poll::Ready(error) = poll_cut(&mut this.cut_reading, &this.stream.permit, context) {
             return Poll::Ready(Err(error));
         }
         Pin::new(&mut this.stream).poll_read(context, buffer)
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Stirring<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for GuestTunnel<S> {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        if let Poll::Ready(error) = poll_cut(&mut this.cut_writing, &this.stream.ticket, context) {
+        if let Poll::Ready(error) = poll_cut(&mut this.cut_writing, &this.stream.permit, context) {
             return Poll::Ready(Err(error));
         }
         Pin::new(&mut this.stream).poll_write(context, bytes)
@@ -144,21 +143,21 @@ mod tests {
     use tokio::time::timeout;
 
     use super::*;
-    use crate::door::Door;
+    use crate::grant::TrafficGrant;
 
     /// What takes this long hangs.
     const PATIENCE: Duration = Duration::from_secs(20);
 
-    fn door() -> Arc<Door> {
-        Door::fixed(Ipv4Addr::LOCALHOST.into())
+    fn grant() -> Arc<TrafficGrant> {
+        TrafficGrant::fixed(Ipv4Addr::LOCALHOST.into())
     }
 
     #[tokio::test]
-    async fn a_tunnel_ends_for_both_sides_when_its_door_is_cut() {
-        let door = door();
+    async fn a_tunnel_ends_for_both_sides_when_its_grant_is_cut() {
+        let grant = grant();
         let (mut client, client_side) = duplex(64);
         let (mut guest, guest_side) = duplex(64);
-        let tunnel = Stirring::new(guest_side, door.enter().ok().unwrap());
+        let tunnel = GuestTunnel::new(guest_side, grant.enter().ok().unwrap());
         let copying = tokio::spawn(copy(client_side, tunnel, UPGRADED_BUFFER_BYTES));
         client.write_all(b"who").await.unwrap();
         let mut read = [0; 3];
@@ -166,23 +165,23 @@ mod tests {
         guest.write_all(b"you").await.unwrap();
         client.read_exact(&mut read).await.unwrap();
         assert_eq!(&read, b"you");
-        door.hold();
-        timeout(PATIENCE, door.drain(PATIENCE)).await.expect("nobody waits for what is silent");
+        grant.hold();
+        timeout(PATIENCE, grant.drain(PATIENCE)).await.expect("nobody waits for what is silent");
         timeout(PATIENCE, copying).await.expect("the end of it").unwrap();
         assert_eq!(client.read(&mut read).await.unwrap(), 0);
         assert_eq!(guest.read(&mut read).await.unwrap(), 0);
-        assert_eq!(door.count_under_way(), 0);
+        assert_eq!(grant.count_in_flight(), 0);
     }
 
     #[tokio::test]
-    async fn nothing_is_said_to_a_guest_after_the_cut_but_by_who_takes_leave() {
-        let door = door();
+    async fn only_a_close_frame_is_sent_to_a_guest_after_the_cut() {
+        let grant = grant();
         let (_guest, guest_side) = duplex(64);
         let (_other_guest, other_side) = duplex(64);
-        let mut tunnel = Stirring::new(guest_side, door.enter().ok().unwrap());
-        let mut leaving = Lively::new(other_side, door.enter().ok().unwrap());
+        let mut tunnel = GuestTunnel::new(guest_side, grant.enter().ok().unwrap());
+        let mut leaving = ActivityStream::new(other_side, grant.enter().ok().unwrap());
         tunnel.write_all(b"before").await.unwrap();
-        door.cut.cancel();
+        grant.cut.cancel();
         let refused = tunnel.write_all(b"after").await.unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::ConnectionAborted);
         assert!(tunnel.read_u8().await.is_err());
@@ -191,22 +190,22 @@ mod tests {
 
     #[tokio::test]
     async fn a_guest_that_takes_nothing_is_no_reason_to_call_a_stream_idle() {
-        let door = door();
+        let grant = grant();
         let (mut guest, guest_side) = duplex(4);
-        let mut tunnel = Stirring::new(guest_side, door.enter().ok().unwrap());
+        let mut tunnel = GuestTunnel::new(guest_side, grant.enter().ok().unwrap());
         let mut context = Context::from_waker(std::task::Waker::noop());
         let mut byte = [0];
-        let mut poll_read = |tunnel: &mut Stirring<DuplexStream>, context: &mut Context<'_>| {
+        let mut poll_read = |tunnel: &mut GuestTunnel<DuplexStream>, context: &mut Context<'_>| {
             Pin::new(tunnel).poll_read(context, &mut ReadBuf::new(&mut byte)).is_pending()
         };
         assert!(poll_read(&mut tunnel, &mut context));
-        assert!(door.are_all_resting(), "it waits for its guest");
+        assert!(grant.are_all_resting(), "it waits for its guest");
         assert!(Pin::new(&mut tunnel).poll_write(&mut context, b"four").is_ready());
-        assert!(door.are_all_resting());
+        assert!(grant.are_all_resting());
         assert!(Pin::new(&mut tunnel).poll_write(&mut context, b"more").is_pending());
-        assert!(!door.are_all_resting(), "it has something to say");
+        assert!(!grant.are_all_resting(), "it has something to say");
         guest.read_exact(&mut [0; 4]).await.unwrap();
         assert!(Pin::new(&mut tunnel).poll_write(&mut context, b"more").is_ready());
-        assert!(poll_read(&mut tunnel, &mut context) && door.are_all_resting());
+        assert!(poll_read(&mut tunnel, &mut context) && grant.are_all_resting());
     }
 }

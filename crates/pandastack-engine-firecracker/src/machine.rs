@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use async_trait::async_trait;
 use pandastack_engine::process::Process;
 use pandastack_engine::{
-    EngineError, Machine, MachineExit, MachineRecord, Place, Result, RunState, SaveTarget, Saved, Shape,
-    completion, volume_serial,
+    EngineError, Machine, MachineExit, MachineFiles, MachineRecord, Result, RunState, SaveTarget, Saved,
+    Shape, completion, volume_serial,
 };
 use serde::{Deserialize, Serialize};
 use tokio::net::UnixStream;
@@ -88,7 +88,7 @@ pub(crate) struct Details {
 /// What a new machine is made of.
 pub(crate) struct Parts {
     pub(crate) shape: Shape,
-    pub(crate) place: Place,
+    pub(crate) place: MachineFiles,
     pub(crate) memory: PathBuf,
     pub(crate) details: Details,
     pub(crate) root: Root,
@@ -110,7 +110,7 @@ pub(crate) enum Phase {
 
 /// State guarded by the operation lock.
 #[derive(Debug)]
-pub(crate) struct Turn {
+pub(crate) struct LockedState {
     pub(crate) phase: Phase,
     /// The file that holds all guest memory except pages written since: a diff snapshot onto a clone
     /// of it is complete. `None` if unknown.
@@ -134,7 +134,7 @@ pub(crate) struct FirecrackerMachine {
     pub(crate) details: Details,
     pub(crate) root: Root,
     pub(crate) control: Control,
-    turn: AsyncMutex<Turn>,
+    turn: AsyncMutex<LockedState>,
     running: watch::Sender<bool>,
     guest: Mutex<Option<GuestStream>>,
     /// For operations that run as tasks.
@@ -162,7 +162,7 @@ impl FirecrackerMachine {
             engine,
         };
         let phase = if details.loaded { Phase::Paused { plain: false } } else { Phase::Configured };
-        Ok(Self::assemble(host, record, details, root, control, Turn { phase, saved_in }))
+        Ok(Self::assemble(host, record, details, root, control, LockedState { phase, saved_in }))
     }
 
     /// A handle of a machine that outlived its agent, in any run state.
@@ -183,7 +183,7 @@ impl FirecrackerMachine {
             return Err(EngineError::Vmm { step: "identifying the machine", detail });
         }
         let phase = phase_of(instance.state);
-        Ok(Self::assemble(host, record, details, root, control, Turn { phase, saved_in: None }))
+        Ok(Self::assemble(host, record, details, root, control, LockedState { phase, saved_in: None }))
     }
 
     fn assemble(
@@ -192,7 +192,7 @@ impl FirecrackerMachine {
         details: Details,
         root: Root,
         control: Control,
-        turn: Turn,
+        turn: LockedState,
     ) -> Arc<Self> {
         let running = watch::Sender::new(turn.phase == Phase::Running);
         let (turn, guest) = (AsyncMutex::new(turn), Mutex::new(None));
@@ -208,7 +208,7 @@ impl FirecrackerMachine {
     }
 
     /// Fails if the process has exited, and finds out an unknown phase.
-    async fn settle(&self, turn: &mut Turn) -> Result<Phase> {
+    async fn settle(&self, turn: &mut LockedState) -> Result<Phase> {
         self.require_alive()?;
         if turn.phase == Phase::Unknown {
             let instance = self.control.checked("asking for the state", self.control.api.describe()).await?;
@@ -336,7 +336,7 @@ impl Machine for FirecrackerMachine {
         completion::run(&self.host.tasks, "saving the machine", work, |_| async {}).await
     }
 
-    async fn fork(&self, _places: Vec<Place>) -> Result<Vec<Result<Arc<dyn Machine>>>> {
+    async fn fork(&self, _places: Vec<MachineFiles>) -> Result<Vec<Result<Arc<dyn Machine>>>> {
         let reason = "machines run on KVM, whose descriptors belong to one process".to_owned();
         Err(EngineError::Unsupported { action: "fork", reason })
     }

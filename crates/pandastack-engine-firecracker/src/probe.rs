@@ -22,7 +22,7 @@ pub(crate) struct Programs {
 
 /// Outcome of the probe.
 #[derive(Debug, Clone)]
-pub(crate) struct Found {
+pub(crate) struct ProbeOutcome {
     pub(crate) programs: Programs,
     pub(crate) version: Version,
     /// A snapshot loads only where this is equal.
@@ -30,7 +30,7 @@ pub(crate) struct Found {
 }
 
 /// Finds the programs and checks their versions. Blocks.
-pub(crate) fn find(config: &FirecrackerConfig) -> Result<Found> {
+pub(crate) fn find(config: &FirecrackerConfig) -> Result<ProbeOutcome> {
     check_device(Path::new("/dev/kvm"))?;
     let binary = config.binary.clone().or_else(|| from_environment(BINARY_VARIABLE));
     let binary = binary.or_else(|| host::program_on_path("firecracker")).ok_or_else(|| {
@@ -55,7 +55,7 @@ pub(crate) fn find(config: &FirecrackerConfig) -> Result<Found> {
         host::processor(),
     ]
     .join("; ");
-    Ok(Found { programs: Programs { binary, jailer, cgroup_version }, version, compatibility_key })
+    Ok(ProbeOutcome { programs: Programs { binary, jailer, cgroup_version }, version, compatibility_key })
 }
 
 fn from_environment(variable: &str) -> Option<PathBuf> {

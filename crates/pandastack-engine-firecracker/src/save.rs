@@ -20,7 +20,7 @@ use pandastack_engine::{EngineError, Result, SaveTarget, Saved};
 
 use crate::api::types::{SnapshotCreate, SnapshotType};
 use crate::devices::{SAVED_MEMORY, SAVED_STATE};
-use crate::machine::{FirecrackerMachine, Phase, Turn};
+use crate::machine::{FirecrackerMachine, LockedState, Phase};
 use crate::root::{Access, Placed, blocking, take_back};
 
 const STEP: &str = "saving the machine";
@@ -55,7 +55,11 @@ enum Method {
 }
 
 /// Saves a machine. The caller holds the operation lock.
-pub(crate) async fn save(machine: &FirecrackerMachine, turn: &mut Turn, target: SaveTarget) -> Result<Saved> {
+pub(crate) async fn save(
+    machine: &FirecrackerMachine,
+    turn: &mut LockedState,
+    target: SaveTarget,
+) -> Result<Saved> {
     let started = Instant::now();
     require_paused(turn.phase)?;
     let method = choose(machine, turn, &target)?;
@@ -96,7 +100,7 @@ fn require_paused(phase: Phase) -> Result<()> {
     Err(EngineError::Vmm { step: STEP, detail: detail.to_owned() })
 }
 
-fn choose(machine: &FirecrackerMachine, turn: &Turn, target: &SaveTarget) -> Result<Method> {
+fn choose(machine: &FirecrackerMachine, turn: &LockedState, target: &SaveTarget) -> Result<Method> {
     let base = FileIdentity::of_path(&target.base)?;
     Ok(match turn.saved_in {
         Some(file) if file == base => Method::Diff,

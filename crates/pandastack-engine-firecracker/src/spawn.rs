@@ -86,7 +86,7 @@ impl Spawn<'_> {
         }
         let mut command = self.command();
         command.env_clear().stdin(held).stdout(log).stderr(errors);
-        let inside = Inside::new(&self).map_err(failed("prepare the start of"))?;
+        let inside = ChildSetup::new(&self).map_err(failed("prepare the start of"))?;
         let jailed = self.owner.is_some();
         // SAFETY: between fork and exec, `enter` makes system calls only: no allocation, no locks.
         unsafe { command.pre_exec(move || inside.enter()) };
@@ -155,13 +155,13 @@ fn hold(files: &[BorrowedFd<'_>]) -> io::Result<Stdio> {
 }
 
 /// Setup between fork and exec. Holds only prepared values, so that nothing is allocated there.
-struct Inside {
+struct ChildSetup {
     network: Option<RawFd>,
     /// Mount point and mount options of the tmpfs.
     root: Option<(CString, CString)>,
 }
 
-impl Inside {
+impl ChildSetup {
     fn new(spawn: &Spawn<'_>) -> io::Result<Self> {
         let root = match spawn.owner {
             None => None,

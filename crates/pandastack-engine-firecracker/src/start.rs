@@ -14,8 +14,8 @@ use std::sync::Arc;
 use pandastack_engine::explain::explain;
 use pandastack_engine::process::{KillOnDrop, Process};
 use pandastack_engine::{
-    Confinement, EngineError, Place, RUNTIME_DIR_BYTES_MAX, Result, Shape, VOLUMES_MAX, Volume, completion,
-    volume_serial,
+    Confinement, EngineError, MachineFiles, RUNTIME_DIR_BYTES_MAX, Result, Shape, VOLUMES_MAX, Volume,
+    completion, volume_serial,
 };
 
 use crate::api::types::{MemoryBackend, SnapshotLoad};
@@ -42,7 +42,7 @@ pub(crate) enum Origin {
 #[derive(Debug)]
 pub(crate) struct Start {
     pub(crate) shape: Shape,
-    pub(crate) place: Place,
+    pub(crate) place: MachineFiles,
     pub(crate) memory: PathBuf,
     pub(crate) origin: Origin,
 }

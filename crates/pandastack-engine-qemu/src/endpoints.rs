@@ -10,7 +10,9 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-use pandastack_engine::{EngineError, Place, RUNTIME_DIR_BYTES_MAX, Result, VOLUMES_MAX, volume_serial};
+use pandastack_engine::{
+    EngineError, MachineFiles, RUNTIME_DIR_BYTES_MAX, Result, VOLUMES_MAX, volume_serial,
+};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde::{Deserialize, Serialize};
 
@@ -98,7 +100,7 @@ pub(crate) struct Endpoints {
 
 impl Endpoints {
     /// Opens and binds everything a place names.
-    pub(crate) fn prepare(place: &mut Place, surroundings: &Surroundings) -> Result<Self> {
+    pub(crate) fn prepare(place: &mut MachineFiles, surroundings: &Surroundings) -> Result<Self> {
         check_runtime_dir(&place.runtime_dir)?;
         let paths = Paths::new(&place.runtime_dir);
         let disk = OpenOptions::new().read(true).write(true).open(&place.disk);

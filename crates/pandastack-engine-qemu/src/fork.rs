@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use pandastack_engine::{Confinement, EngineError, Pause, Place, Result, Volume};
+use pandastack_engine::{Confinement, EngineError, MachineFiles, Pause, Result, Volume};
 use pandastack_qemu_shim::protocol::{
     CHILDREN_MAX, ChildReply, Fork, Identity, List, Lockdown, Match, PathText, RULES_MAX, Reply, Request,
     Rule, Status,
@@ -33,7 +33,7 @@ const GUEST_ACCEPTED_RULE: usize = 6;
 /// exist, which is before they are spoken to.
 pub(crate) async fn fork(
     parent: &QemuMachine,
-    places: Vec<Place>,
+    places: Vec<MachineFiles>,
     pause: Option<Pause>,
 ) -> Result<Vec<Result<Arc<QemuMachine>>>> {
     if !parent.host.accelerator.can_fork() {
@@ -68,9 +68,9 @@ pub(crate) async fn fork(
 }
 
 /// Runs of places that one request can carry: few enough, and all to be locked in the same way.
-fn batches(places: Vec<Place>) -> Vec<Vec<Place>> {
-    let kind = |place: &Place| std::mem::discriminant(&place.confinement);
-    let mut batches: Vec<Vec<Place>> = Vec::new();
+fn batches(places: Vec<MachineFiles>) -> Vec<Vec<MachineFiles>> {
+    let kind = |place: &MachineFiles| std::mem::discriminant(&place.confinement);
+    let mut batches: Vec<Vec<MachineFiles>> = Vec::new();
     for place in places {
         match batches.last_mut() {
             Some(batch) if batch.len() < CHILDREN_MAX && batch.first().map(kind) == Some(kind(&place)) => {
@@ -105,13 +105,13 @@ struct Batch {
 }
 
 /// Children of one park, before they are spoken to.
-struct Born {
+struct NewChildren {
     batch: Batch,
     reply: Result<(Reply, Vec<OwnedFd>)>,
 }
 
 /// Makes places ready for as many children as one park can take.
-fn prepare_batch(parent: &QemuMachine, places: Vec<Place>) -> Batch {
+fn prepare_batch(parent: &QemuMachine, places: Vec<MachineFiles>) -> Batch {
     let (mut outcomes, mut seeds) = (Vec::new(), Vec::new());
     for place in places {
         let allowed = check_confinement(parent.record.confinement, place.confinement);
@@ -127,15 +127,15 @@ fn prepare_batch(parent: &QemuMachine, places: Vec<Place>) -> Batch {
 }
 
 /// Forks into a batch.
-async fn bear(parent: &QemuMachine, batch: Batch) -> Born {
+async fn bear(parent: &QemuMachine, batch: Batch) -> NewChildren {
     let none = || Ok((Reply::new(Status::Ok), Vec::new()));
     let reply = if batch.seeds.is_empty() { none() } else { ask(parent, &batch.seeds).await };
-    Born { batch, reply }
+    NewChildren { batch, reply }
 }
 
 /// Makes machines of a batch; one outcome per place, in order.
-async fn adopt_batch(parent: &QemuMachine, born: Born) -> Vec<Result<Arc<QemuMachine>>> {
-    let Born { batch: Batch { outcomes, mut seeds }, reply } = born;
+async fn adopt_batch(parent: &QemuMachine, born: NewChildren) -> Vec<Result<Arc<QemuMachine>>> {
+    let NewChildren { batch: Batch { outcomes, mut seeds }, reply } = born;
     // The children have their own by now; held here, a connection would stay open when its child is gone.
     seeds.iter_mut().for_each(|seed| seed.replacements.clear());
     let (children, reason) = match reply {
@@ -163,7 +163,7 @@ fn check_confinement(parent: Confinement, child: Confinement) -> Result<()> {
     Err(EngineError::Unsupported { action: "fork into another user", reason })
 }
 
-fn prepare(host: &Host, mut place: Place) -> Result<Seed> {
+fn prepare(host: &Host, mut place: MachineFiles) -> Result<Seed> {
     let endpoints = Endpoints::prepare(&mut place, &host.surroundings)?;
     let paths = Paths::new(&place.runtime_dir);
     let connected = |listener, path: &Path| {

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use async_trait::async_trait;
 use pandastack_engine::{
-    Confinement, EngineError, Machine, MachineExit, MachineRecord, Pause, Place, Result, RunState,
+    Confinement, EngineError, Machine, MachineExit, MachineFiles, MachineRecord, Pause, Result, RunState,
     SaveTarget, Saved, Shape,
 };
 use rustix::net::Shutdown;
@@ -252,13 +252,13 @@ impl Machine for QemuMachine {
         completion::run(&self.host.tasks, "saving the machine", work, |_| async {}).await
     }
 
-    async fn fork(&self, places: Vec<Place>) -> Result<Vec<Result<Arc<dyn Machine>>>> {
+    async fn fork(&self, places: Vec<MachineFiles>) -> Result<Vec<Result<Arc<dyn Machine>>>> {
         self.fork_then(places, None).await
     }
 
     async fn fork_and_resume(
         &self,
-        places: Vec<Place>,
+        places: Vec<MachineFiles>,
         pause: Pause,
     ) -> Result<Vec<Result<Arc<dyn Machine>>>> {
         self.fork_then(places, Some(pause)).await
@@ -281,7 +281,7 @@ impl Machine for QemuMachine {
 impl QemuMachine {
     async fn fork_then(
         &self,
-        places: Vec<Place>,
+        places: Vec<MachineFiles>,
         pause: Option<Pause>,
     ) -> Result<Vec<Result<Arc<dyn Machine>>>> {
         let this = self.this()?;

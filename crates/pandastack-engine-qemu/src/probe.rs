@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use pandastack_engine::host;
-use pandastack_engine::{Confinement, EngineError, Machine, Place, Result, Shape};
+use pandastack_engine::{Confinement, EngineError, Machine, MachineFiles, Result, Shape};
 
 use crate::accelerator::Accelerator;
 use crate::command_line::{DEVICES_GENERATION, Origin};
@@ -163,19 +163,19 @@ async fn fork_twice(parent: &dyn Machine, dir: &Path) -> Result<()> {
     grandchild?.kill().await
 }
 
-async fn fork_once(parent: &dyn Machine, place: Place) -> Result<Arc<dyn Machine>> {
+async fn fork_once(parent: &dyn Machine, place: MachineFiles) -> Result<Arc<dyn Machine>> {
     let nothing = || EngineError::Vmm { step: "testing the fork", detail: "no child".to_owned() };
     parent.fork(vec![place]).await?.pop().unwrap_or_else(|| Err(nothing()))
 }
 
-fn test_place(dir: &Path, name: &str, confinement: Confinement) -> Result<Place> {
+fn test_place(dir: &Path, name: &str, confinement: Confinement) -> Result<MachineFiles> {
     let runtime_dir = dir.join(name);
     fs::create_dir(&runtime_dir)
         .map_err(EngineError::io("create a directory for the fork test", &runtime_dir))?;
     let disk = runtime_dir.join("disk");
     let file = fs::File::create(&disk).and_then(|file| file.set_len(1 << 20));
     file.map_err(EngineError::io("create a disk for the fork test", &disk))?;
-    Ok(Place {
+    Ok(MachineFiles {
         console: runtime_dir.join("console"),
         runtime_dir,
         disk,

@@ -52,7 +52,7 @@ impl Launch<'_> {
         command.args(command_line::arguments(&self.host.accelerator, self.shape, self.origin, &inherited));
         command.env_clear().envs(environment(&self.host.library.preload, &inherited));
         command.current_dir("/").stdin(Stdio::null()).stdout(output).stderr(errors);
-        let inside = Inside { inherited, namespaces: self.namespaces() };
+        let inside = ChildSetup { inherited, namespaces: self.namespaces() };
         // SAFETY: between fork and exec, `enter` makes system calls only: no allocation, no locks.
         unsafe { command.pre_exec(move || inside.enter()) };
         let child = command.spawn().map_err(failed("start the emulator"))?;
@@ -99,12 +99,12 @@ fn environment(library: &Path, inherited: &Inherited) -> [(OsString, OsString); 
 }
 
 /// What the new process does to itself before it becomes the emulator. Plain numbers: nothing to allocate or drop.
-struct Inside {
+struct ChildSetup {
     inherited: Inherited,
     namespaces: [(RawFd, libc::c_int); 3],
 }
 
-impl Inside {
+impl ChildSetup {
     fn enter(&self) -> io::Result<()> {
         // SAFETY: system calls on numbers and static strings, in a process of its own.
         unsafe {

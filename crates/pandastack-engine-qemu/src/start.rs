@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use pandastack_engine::{Confinement, EngineError, Place, Result, Shape};
+use pandastack_engine::{Confinement, EngineError, MachineFiles, Result, Shape};
 use pandastack_qemu_shim::protocol::Request;
 use serde_json::json;
 use tokio::io::{AsyncWriteExt, BufReader};
@@ -41,7 +41,7 @@ const READ_BYTES: usize = 1 << 20;
 /// What to start.
 pub(crate) struct Start {
     pub(crate) shape: Shape,
-    pub(crate) place: Place,
+    pub(crate) place: MachineFiles,
     pub(crate) memory: PathBuf,
     pub(crate) origin: Origin,
     /// Device state to load, with [`Origin::State`].

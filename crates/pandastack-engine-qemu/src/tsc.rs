@@ -22,9 +22,9 @@ pub(crate) fn kernel_arg() -> Option<String> {
 }
 
 /// The counter and the clock at one moment.
-type Look = (u64, Instant);
+type ClockSample = (u64, Instant);
 
-fn look() -> Option<Look> {
+fn look() -> Option<ClockSample> {
     let tries = (0..TRIES).filter_map(|_| {
         let before = counter()?;
         let now = Instant::now();
@@ -34,7 +34,7 @@ fn look() -> Option<Look> {
     tries.min_by_key(|(width, _)| *width).map(|(_, look)| look)
 }
 
-fn rate_khz(from: Look, to: Look) -> Option<u64> {
+fn rate_khz(from: ClockSample, to: ClockSample) -> Option<u64> {
     let ticks = u128::from(to.0.checked_sub(from.0)?);
     let nanos = to.1.checked_duration_since(from.1)?.as_nanos();
     let khz = ticks.checked_mul(1_000_000)?.checked_div(nanos)?;

@@ -17,7 +17,7 @@ use async_trait::async_trait;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
-use crate::{Boot, Engine, EngineError, Machine, Place, Restore, RunState, SaveTarget, Shape};
+use crate::{Boot, Engine, EngineError, Machine, MachineFiles, Restore, RunState, SaveTarget, Shape};
 
 /// Longest time for one case.
 const CASE_MAX: Duration = Duration::from_secs(120);
@@ -52,11 +52,11 @@ pub trait Fixture: Send + Sync {
     async fn boot(&self) -> Boot;
 
     /// A place whose disk is a clone of `disk`.
-    async fn place(&self, disk: &Path) -> Place;
+    async fn place(&self, disk: &Path) -> MachineFiles;
 
     /// A place for the paused `parent`'s child: its disk is a clone of the parent's. Differs from [`Fixture::place`] only
     /// in what a fork demands, such as the parent's user.
-    async fn place_beside(&self, parent: &dyn Machine) -> Place;
+    async fn place_beside(&self, parent: &dyn Machine) -> MachineFiles;
 
     /// A clone of a memory file, private to the caller.
     async fn clone_memory(&self, memory: &Path) -> PathBuf;

@@ -1,7 +1,7 @@
 //! An engine without machines, for logic tests of what stands above engines.
 //!
 //! It keeps every promise of the [`Engine`] and [`Machine`] traits and passes the conformance suite, but a machine is
-//! a few values in this process: a byte vector for memory, the real disk file of its [`Place`], and a guest that is a
+//! a few values in this process: a byte vector for memory, the real disk file of its [`MachineFiles`], and a guest that is a
 //! function of the test. Deterministic: no clock, no process, no randomness. Any call can be told to fail.
 //!
 //! What must always hold: guest code makes no step while its machine is paused, and machines live until they are killed
@@ -25,8 +25,9 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::{
-    Boot, Capabilities, Engine, EngineError, Isolation, KernelFormat, Machine, MachineExit, MachineRecord,
-    Place, RUNTIME_DIR_BYTES_MAX, Restore, Result, RunState, SaveTarget, Saved, Shape, Volume, VolumeNaming,
+    Boot, Capabilities, Engine, EngineError, Isolation, KernelFormat, Machine, MachineExit, MachineFiles,
+    MachineRecord, RUNTIME_DIR_BYTES_MAX, Restore, Result, RunState, SaveTarget, Saved, Shape, Volume,
+    VolumeNaming,
 };
 
 /// First process id handed out: above the kernel's largest, so it never names a real process.
@@ -182,7 +183,7 @@ impl Host {
     fn add(
         self: &Arc<Self>,
         shape: Shape,
-        place: Place,
+        place: MachineFiles,
         base: PathBuf,
         memory: Vec<u8>,
     ) -> Result<Arc<dyn Machine>> {
@@ -300,7 +301,7 @@ impl FakeMachine {
         }
     }
 
-    fn fork_one(&self, place: Place) -> Result<Arc<dyn Machine>> {
+    fn fork_one(&self, place: MachineFiles) -> Result<Arc<dyn Machine>> {
         self.host.enter(FakeAction::ForkChild)?;
         let MachineRecord { shape, base_memory, .. } = self.core.record.clone();
         self.host.add(shape, place, base_memory, self.core.memory())
@@ -351,7 +352,7 @@ impl Machine for FakeMachine {
         store(&target, self.core.record.shape, &self.core.memory())
     }
 
-    async fn fork(&self, places: Vec<Place>) -> Result<Vec<Result<Arc<dyn Machine>>>> {
+    async fn fork(&self, places: Vec<MachineFiles>) -> Result<Vec<Result<Arc<dyn Machine>>>> {
         self.enter(FakeAction::Fork)?;
         if let Some(reason) = self.host.capabilities.fork_reason.clone() {
             return Err(EngineError::Unsupported { action: "fork", reason });
@@ -391,7 +392,7 @@ async fn serve_while_running(mut program: GuestFuture, mut run_state: watch::Rec
     }
 }
 
-fn check_place(place: &Place) -> Result<()> {
+fn check_place(place: &MachineFiles) -> Result<()> {
     if place.runtime_dir.as_os_str().len() > RUNTIME_DIR_BYTES_MAX {
         let detail = format!("{} is longer than {RUNTIME_DIR_BYTES_MAX} bytes", place.runtime_dir.display());
         return Err(EngineError::Vmm { step: "using a runtime directory", detail });

@@ -1,4 +1,4 @@
-//! What a virtual machine engine can do.
+//! The interface of virtual machine engines.
 //!
 //! An engine turns prepared files into machines: it boots them, restores them from a snapshot, forks running ones and
 //! adopts the ones that outlived their agent. This crate names those actions, the capability flags that say which of
@@ -6,7 +6,7 @@
 //!
 //! What must always hold:
 //! - Every machine an engine hands out is **paused**; the caller places it (cgroup, bookkeeping), then resumes it.
-//! - An engine never clones, formats or deletes a file. The caller prepares what a [`Place`] names and removes it after
+//! - An engine never clones, formats or deletes a file. The caller prepares what a [`MachineFiles`] names and removes it after
 //!   [`Machine::exited`] has fired.
 //! - A failed call leaves no process, socket or descriptor behind.
 //! - A machine does not die with the process that started it: see [`Engine::adopt`].
@@ -111,9 +111,9 @@ pub struct Volume {
     pub bytes: u64,
 }
 
-/// What is one machine's alone, prepared by the caller and owned by it.
+/// Files and devices of one machine. The caller prepares and owns them.
 #[derive(Debug)]
-pub struct Place {
+pub struct MachineFiles {
     /// Existing, empty directory for sockets, at most [`RUNTIME_DIR_BYTES_MAX`] bytes long.
     pub runtime_dir: PathBuf,
     /// Root disk: a raw image, readable and writable by this machine only.
@@ -135,7 +135,7 @@ pub struct Boot {
     /// Processors and memory.
     pub shape: Shape,
     /// Per-machine resources.
-    pub place: Place,
+    pub place: MachineFiles,
     /// Kernel image, in the format that [`Capabilities::kernel_format`] asks for.
     pub kernel: PathBuf,
     /// Initial ramdisk.
@@ -152,7 +152,7 @@ pub struct Restore {
     /// Processors and memory the snapshot was made with.
     pub shape: Shape,
     /// Per-machine resources; the disk is a clone of the snapshot's.
-    pub place: Place,
+    pub place: MachineFiles,
     /// Device state written by [`Machine::save`].
     pub state: PathBuf,
     /// Memory file written by [`Machine::save`]. Mapped privately: it must not change while any machine uses it.
@@ -297,18 +297,19 @@ pub trait Engine: Send + Sync + 'static {
     async fn adopt(&self, record: MachineRecord) -> Result<Arc<dyn Machine>>;
 }
 
-/// The pause of a machine that is forked and goes on. Its users wait from beginning to end of it, so whatever can be done before
-/// or after is.
+/// The pause of a machine during a fork, after which it resumes. Its users wait for the whole pause, so work is
+/// done before or after it where possible.
 #[derive(Debug)]
 pub struct Pause {
-    /// Told when the places are ready for children.
+    /// Sent when the files of the children are ready.
     pub ready: oneshot::Sender<()>,
-    /// Told when the machine is paused; nothing is copied before. Where this is dropped instead, there is no fork.
+    /// Received when the machine is paused; nothing is copied before. If it is dropped, there is no fork.
     pub begun: oneshot::Receiver<()>,
-    /// When it may go on: told, or dropped, once everything is copied that must be of the same instant as its memory, such as disks.
+    /// Received, or dropped, when everything that must match its memory, such as disks, is copied. Then the machine
+    /// may resume.
     pub copied: oneshot::Receiver<()>,
-    /// Told right before it is resumed, so that it finds what is sent to it on this word. Should it not come to that, or should this
-    /// be dropped instead, the machine may still be paused.
+    /// Sent just before resume, so that queued messages are the first thing the guest sees. If this is dropped
+    /// instead, the machine may still be paused.
     pub resumed: oneshot::Sender<()>,
 }
 
@@ -321,8 +322,8 @@ impl Pause {
         Self { ready, begun, copied, resumed }
     }
 
-    /// Says that all is ready, and waits for it to begin.
-    pub async fn begin(self) -> Result<GoingOn> {
+    /// Reports that the children's files are ready, and waits for the pause to begin.
+    pub async fn begin(self) -> Result<PauseInProgress> {
         let Self { ready, begun, copied, resumed } = self;
         // Whoever does not listen has begun already.
         let _ = ready.send(());
@@ -331,18 +332,18 @@ impl Pause {
             reason: "the machine could not be paused".to_owned(),
         };
         begun.await.map_err(not_paused)?;
-        Ok(GoingOn { copied, resumed })
+        Ok(PauseInProgress { copied, resumed })
     }
 }
 
 /// The rest of a [`Pause`].
 #[derive(Debug)]
-pub struct GoingOn {
+pub struct PauseInProgress {
     copied: oneshot::Receiver<()>,
     resumed: oneshot::Sender<()>,
 }
 
-impl GoingOn {
+impl PauseInProgress {
     /// Waits until the machine may go on, and says that it does.
     pub async fn announce(self) {
         // Dropped is as good as told: nothing is waited for any more. Whoever does not listen need not know.
@@ -387,13 +388,13 @@ pub trait Machine: Send + Sync + 'static {
 
     /// Copies a paused machine into one paused child per place. Each place has the file of its disk; what it holds is a clone
     /// made in the same pause, complete before the child is resumed. One result per place, in order: a failed child fails alone.
-    async fn fork(&self, places: Vec<Place>) -> Result<Vec<Result<Arc<dyn Machine>>>>;
+    async fn fork(&self, places: Vec<MachineFiles>) -> Result<Vec<Result<Arc<dyn Machine>>>>;
 
     /// Like [`Machine::fork`], for a parent that is to go on: it is resumed as soon as its memory is copied and the rest of its
     /// copies too, before the children are looked at.
     async fn fork_and_resume(
         &self,
-        places: Vec<Place>,
+        places: Vec<MachineFiles>,
         pause: Pause,
     ) -> Result<Vec<Result<Arc<dyn Machine>>>> {
         let going_on = pause.begin().await?;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use async_trait::async_trait;
 use pandastack_engine::conformance::{self, Fixture, Question};
 use pandastack_engine::fake::{FakeAction, FakeEngine, FakeGuest};
-use pandastack_engine::{Boot, Confinement, Engine, EngineError, Machine, Place, Shape};
+use pandastack_engine::{Boot, Confinement, Engine, EngineError, Machine, MachineFiles, Shape};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
@@ -75,14 +75,21 @@ impl Fixture for Files {
         }
     }
 
-    async fn place(&self, disk: &Path) -> Place {
+    async fn place(&self, disk: &Path) -> MachineFiles {
         let runtime_dir = self.fresh_path("run");
         fs::create_dir(&runtime_dir).unwrap();
         let (disk, console) = (self.clone_memory(disk).await, self.file("console", b""));
-        Place { runtime_dir, disk, console, volumes: Vec::new(), tap: None, confinement: Confinement::Zygote }
+        MachineFiles {
+            runtime_dir,
+            disk,
+            console,
+            volumes: Vec::new(),
+            tap: None,
+            confinement: Confinement::Zygote,
+        }
     }
 
-    async fn place_beside(&self, parent: &dyn Machine) -> Place {
+    async fn place_beside(&self, parent: &dyn Machine) -> MachineFiles {
         self.place(&parent.record().disk).await
     }
 

@@ -1,4 +1,4 @@
-//! What the control plane and the function runtime inside a machine say to each other.
+//! The protocol between the control server and the function runtime inside a machine.
 //!
 //! A connection to [`PORT`] of a function's machine carries frames, one call after another:
 //!

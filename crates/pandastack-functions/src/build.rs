@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use pandastack_function_proto::PORT;
 use pandastack_sandboxes::machine::Machine;
-use pandastack_sandboxes::machines::{MachineSpec, Machines, Patience};
+use pandastack_sandboxes::machines::{MachineSpec, Machines, WaitPolicy};
 use pandastack_store::clock::now;
 use pandastack_store::functions::{FunctionRecord, VersionRecord};
 use pandastack_types::api::{
@@ -153,7 +153,7 @@ async fn make_machine(
     let belongs = owner(&version.function);
     let workspace = version.workspace.clone();
     let spec = MachineSpec { workspace: workspace.clone(), request: request.clone() };
-    let patience = if layer.is_some() { Patience::None } else { Patience::Long };
+    let patience = if layer.is_some() { WaitPolicy::None } else { WaitPolicy::Long };
     match functions.sandboxes.create(belongs.clone(), spec, patience).await {
         Ok(machine) => {
             version.spec.layer_snapshot.clone_from(&layer);
@@ -171,7 +171,7 @@ async fn make_machine(
                 ..request
             };
             let spec = MachineSpec { workspace, request };
-            let machine = functions.sandboxes.create(belongs, spec, Patience::Long).await?;
+            let machine = functions.sandboxes.create(belongs, spec, WaitPolicy::Long).await?;
             Ok((machine, false))
         }
         Err(error) => Err(error),

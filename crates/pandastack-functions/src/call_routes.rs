@@ -36,9 +36,10 @@ pub struct Qualifier {
     qualifier: Option<String>,
 }
 
-/// Call a function. Without `X-Invocation-Type` the body is `{"input": ...}` and the answer a run. With it the body is the
-/// event itself: `RequestResponse` answers what the handler answers (`X-Function-Error` tells a failure), `Event` answers
-/// 202 with a queued run, `DryRun` answers 204 and calls nothing. `X-Log-Type: Tail` adds the end of the log.
+/// Call a function. Without `X-Invocation-Type`, the body is `{"input": ...}` and the response is a run.
+/// With it, the body is the event: `RequestResponse` returns the handler's response (`X-Function-Error`
+/// marks a failure), `Event` returns 202 with a queued run, and `DryRun` returns 204 without a call.
+/// `X-Log-Type: Tail` adds the end of the log.
 #[utoipa::path(post, path = "/v1/functions/{id}/invoke", tag = "functions",
     params(("id" = String, Path), ("qualifier" = Option<String>, Query, description = "A version or an alias"),
         ("X-Invocation-Type" = Option<String>, Header), ("X-Log-Type" = Option<String>, Header)),
@@ -169,7 +170,7 @@ pub struct RunsArgs {
     dead_letter: Option<bool>,
 }
 
-/// Calls of a function, newest first; with `dead_letter=true` those that were given up.
+/// List a function's runs, newest first. With `dead_letter=true`, only dead-lettered calls.
 #[utoipa::path(get, path = "/v1/functions/{id}/runs", tag = "functions",
     params(("id" = String, Path), ("limit" = Option<u32>, Query), ("dead_letter" = Option<bool>, Query)), responses(
     (status = 200, body = Items<Run>), (status = 404, body = ErrorBody)))]
@@ -187,7 +188,7 @@ pub async fn runs(
     Ok(Json(Items { items: runs.into_iter().map(|record| record.run).collect() }))
 }
 
-/// One call.
+/// Get a run.
 #[utoipa::path(get, path = "/v1/functions/{id}/runs/{run}", tag = "functions",
     params(("id" = String, Path), ("run" = RunId, Path)), responses(
     (status = 200, body = Run), (status = 404, body = ErrorBody)))]
@@ -202,7 +203,7 @@ pub async fn run(
     Ok(Json(functions.run_store.function_run(&caller.workspace, &function.id, &run).await?.run))
 }
 
-/// Queue a call that was given up again, under its id, for the version that is called now.
+/// Queue a dead-lettered call again with the same id, for the current version.
 #[utoipa::path(post, path = "/v1/functions/{id}/runs/{run}/redrive", tag = "functions",
     params(("id" = String, Path), ("run" = RunId, Path)), responses((status = 202, body = Run),
     (status = 404, body = ErrorBody), (status = 409, body = ErrorBody), (status = 429, body = ErrorBody)))]
@@ -218,7 +219,7 @@ pub async fn redrive(
     Ok((StatusCode::ACCEPTED, Json(run)).into_response())
 }
 
-/// Queue all calls that were given up again, up to 1,000 of them.
+/// Queue all dead-lettered calls again, up to 1,000.
 #[utoipa::path(post, path = "/v1/functions/{id}/redrive", tag = "functions", params(("id" = String, Path)), responses(
     (status = 202, body = Redriven), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody),
     (status = 429, body = ErrorBody)))]
@@ -234,7 +235,7 @@ pub async fn redrive_all(
     Ok((StatusCode::ACCEPTED, Json(redriven)).into_response())
 }
 
-/// Record a run that a client made itself.
+/// Record a run that the client made itself.
 #[utoipa::path(post, path = "/v1/functions/{id}/runs", tag = "functions", params(("id" = String, Path)),
     request_body = RecordRun, responses((status = 200, body = Run), (status = 404, body = ErrorBody)))]
 pub async fn record_run(
@@ -284,7 +285,7 @@ pub struct MetricsArgs {
     period: Option<u64>,
 }
 
-/// Percentiles, errors and cold starts of the last hours.
+/// Get duration percentiles, errors and cold starts of recent hours.
 #[utoipa::path(get, path = "/v1/functions/{id}/metrics", tag = "functions",
     params(("id" = String, Path), ("period" = Option<u64>, Query, description = "Hours; 24 unless said")), responses(
     (status = 200, body = FunctionMetrics), (status = 404, body = ErrorBody)))]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures::FutureExt;
-use pandastack_edge::{Edge, GuestStream, Stirring};
+use pandastack_edge::{Edge, GuestStream, GuestTunnel};
 use pandastack_function_proto::{
     Await, Call, End, FRAME_HEAD_BYTES, Head, Kind, PART_BYTES_MAX, PORT, Ready, Stream, decode_head,
     decode_json, encode_invoke, encode_json,
@@ -17,7 +17,7 @@ const BUFFER_BYTES: usize = 16 * 1024;
 const CONNECT_WAIT: Duration = Duration::from_secs(15);
 
 /// A connection to a runtime, by default to that of a machine.
-pub(crate) struct Connection<S = Stirring<GuestStream>> {
+pub(crate) struct Connection<S = GuestTunnel<GuestStream>> {
     stream: BufReader<S>,
     /// What is at the other end, for the log.
     name: String,

@@ -20,8 +20,9 @@ use crate::functions::Functions;
 use crate::lookup::{FunctionPath, find, view_now};
 use crate::{build, bundle, settings, versions, view};
 
-/// Deploy a bundle: `multipart/form-data` with `bundle` (a gzip-compressed tar archive or a zip archive) and `entrypoint`, or the
-/// archive itself as the body. Answers when the version is ready, or after 25 seconds with `deploy_status: building`.
+/// Deploy a bundle: `multipart/form-data` with `bundle` (a gzip-compressed tar archive or a zip archive)
+/// and `entrypoint`, or the archive itself as the body. Returns when the version is ready, or after 25
+/// seconds with `deploy_status: building`.
 #[utoipa::path(post, path = "/v1/functions/{id}/deploy", tag = "functions", params(("id" = String, Path)),
     request_body(content = Vec<u8>, content_type = "multipart/form-data"), responses((status = 200, body = Function),
     (status = 400, description = "The bundle is refused, or the deploy failed", body = ErrorBody),
@@ -164,7 +165,7 @@ async fn await_built(functions: &Functions, function: &FunctionId, version: u32)
     }
 }
 
-/// The entrypoint's source, compressed with gzip.
+/// Get the entrypoint's source, compressed with gzip.
 #[utoipa::path(get, path = "/v1/functions/{id}/code", tag = "functions", params(("id" = String, Path)), responses(
     (status = 200, content_type = "application/gzip", body = Vec<u8>), (status = 409, body = ErrorBody)))]
 pub async fn code(
@@ -186,7 +187,7 @@ pub async fn code(
     Ok(([(header::CONTENT_TYPE, "application/gzip")], bytes).into_response())
 }
 
-/// Versions of a function, newest first.
+/// List a function's versions, newest first.
 #[utoipa::path(get, path = "/v1/functions/{id}/versions", tag = "functions", params(("id" = String, Path)), responses(
     (status = 200, body = Items<FunctionVersion>), (status = 404, body = ErrorBody)))]
 pub async fn versions(
@@ -199,7 +200,7 @@ pub async fn versions(
     Ok(Json(Items { items: versions.into_iter().map(view::version).collect() }))
 }
 
-/// What a deploy printed.
+/// Get the log of a version's deployment.
 #[utoipa::path(get, path = "/v1/functions/{id}/versions/{version}/log", tag = "functions",
     params(("id" = String, Path), ("version" = u32, Path)), responses(
     (status = 200, content_type = "text/plain", body = String), (status = 404, body = ErrorBody)))]
@@ -214,7 +215,7 @@ pub async fn deploy_log(
     Ok(functions.store.version(&function.id, number).await?.spec.log)
 }
 
-/// Call an earlier version from now on.
+/// Roll back to an earlier version.
 #[utoipa::path(post, path = "/v1/functions/{id}/rollback", tag = "functions", params(("id" = String, Path)),
     request_body = RollbackFunction, responses((status = 200, body = Function), (status = 404, body = ErrorBody),
     (status = 409, body = ErrorBody)))]
@@ -253,7 +254,7 @@ async fn check_ready(functions: &Functions, record: &FunctionRecord, version: u3
     Ok(())
 }
 
-/// Make a name stand for a version, or for two by weight.
+/// Point an alias to a version, or to two versions by weight.
 #[utoipa::path(put, path = "/v1/functions/{id}/aliases/{alias}", tag = "functions",
     params(("id" = String, Path), ("alias" = String, Path)), request_body = Alias, responses(
     (status = 200, body = Function), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]

@@ -1,11 +1,10 @@
 //! What functions share: their stores, pools of machines, caches and figures.
 
 use std::collections::HashMap;
-use std::fmt::Write;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use pandastack_metrics::{Latencies, Page};
 use pandastack_rest::Admission;
-use pandastack_rest::metrics::Family;
 use pandastack_sandboxes::Sandboxes;
 use pandastack_store::functions::{FunctionRunStore, FunctionStore, RunRecord};
 use pandastack_store::write_behind::WriteBehind;
@@ -37,9 +36,9 @@ pub struct Functions {
     /// Told when a call was queued.
     pub(crate) queued: Notify,
     /// Time of calls by kind, outcome and start.
-    calls: Family,
+    calls: Latencies,
     /// Time until a machine was there.
-    waits: Family,
+    waits: Latencies,
 }
 
 impl Functions {
@@ -57,10 +56,15 @@ impl Functions {
             tails: Tails::default(),
             built: Notify::new(),
             queued: Notify::new(),
-            calls: Family::new("pandastack_function_call_seconds", "Time that handlers took, by call."),
-            waits: Family::new(
+            calls: Latencies::new(
+                "pandastack_function_call_seconds",
+                "Time that handlers took, by call.",
+                &["kind", "status", "start"],
+            ),
+            waits: Latencies::new(
                 "pandastack_function_wait_seconds",
                 "Time until a machine was there, by call.",
+                &["start"],
             ),
         }
     }
@@ -68,27 +72,21 @@ impl Functions {
     /// Counts a call, or an attempt of one, that ended.
     pub(crate) fn count(&self, run: &Run) {
         let start = if run.cold { "cold" } else { "warm" };
-        let (kind, status) = (run.kind.as_str(), run.status.as_str());
-        let labels = format!("kind=\"{kind}\",status=\"{status}\",start=\"{start}\"");
-        self.calls.observe(labels, run.duration_ms / 1000.0);
-        self.waits.observe(format!("start=\"{start}\""), run.wait_ms / 1000.0);
+        self.calls.observe(&[run.kind.as_str(), run.status.as_str(), start], run.duration_ms / 1000.0);
+        self.waits.observe(&[start], run.wait_ms / 1000.0);
     }
 
-    /// Writes what is counted to the page of metrics.
-    pub fn render(&self, page: &mut String) {
-        self.calls.render(page);
-        self.waits.render(page);
+    /// Adds what is counted to the page of metrics.
+    pub fn add_metrics(&self, page: &mut Page) {
+        page.latencies(&self.calls);
+        page.latencies(&self.waits);
         let counts = self
             .pools()
             .values()
             .map(|pool| pool.counts())
             .fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
-        for (name, help, value) in [
-            ("pandastack_function_machines", "Machines of functions.", counts.0),
-            ("pandastack_function_waiting", "Calls that wait for a machine.", counts.1),
-        ] {
-            let _ = write!(page, "# HELP {name} {help}\n# TYPE {name} gauge\n{name} {value}\n");
-        }
+        page.gauge("pandastack_function_machines", "Machines of functions.", counts.0 as f64);
+        page.gauge("pandastack_function_waiting", "Calls that wait for a machine.", counts.1 as f64);
     }
 
     pub(crate) fn pools(&self) -> MutexGuard<'_, HashMap<(FunctionId, u32), Arc<Pool>>> {

@@ -1,4 +1,4 @@
-//! Functions: code that is called, each call in a machine that was copied with its handler ready.
+//! The function service: each call runs in a machine forked with its handler loaded.
 //!
 //! ```text
 //!   deploy --> bundle --> build --> version = snapshot          (once)

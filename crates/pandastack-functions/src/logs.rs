@@ -23,7 +23,8 @@ pub struct LogsArgs {
     limit: Option<u32>,
 }
 
-/// What the last calls printed, oldest first; with `follow`, what is printed from now on, as events `stdout` and `stderr`.
+/// Get the output of recent calls, oldest first. With `follow`, stream new output as `stdout` and `stderr`
+/// events.
 #[utoipa::path(get, path = "/v1/functions/{id}/logs", tag = "functions",
     params(("id" = String, Path), ("follow" = Option<String>, Query), ("limit" = Option<u32>, Query)), responses(
     (status = 200, content_type = "text/plain", body = String), (status = 404, body = ErrorBody)))]

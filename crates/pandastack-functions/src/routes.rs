@@ -26,7 +26,7 @@ impl From<BundleRefused> for Error {
     }
 }
 
-/// Make a function; with `code`, deploy it too.
+/// Create a function. With `code`, also deploy it.
 #[utoipa::path(post, path = "/v1/functions", tag = "functions", request_body = CreateFunction, responses(
     (status = 200, body = Function), (status = 400, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub async fn create(
@@ -76,7 +76,7 @@ pub async fn create(
     Ok(view_now(&functions, record, &headers).await?)
 }
 
-/// All functions of the workspace, by name.
+/// List functions by name.
 #[utoipa::path(get, path = "/v1/functions", tag = "functions", responses((status = 200, body = Items<Function>)))]
 pub async fn list(
     State(functions): State<Arc<Functions>>,
@@ -91,7 +91,7 @@ pub async fn list(
     Ok(Json(Items { items }))
 }
 
-/// One function, by id or name.
+/// Get a function by id or name.
 #[utoipa::path(get, path = "/v1/functions/{id}", operation_id = "look", tag = "functions",
     params(("id" = String, Path)), responses(
     (status = 200, body = Function), (status = 404, body = ErrorBody)))]
@@ -105,7 +105,8 @@ pub async fn describe(
     Ok(view_now(&functions, record, &headers).await?)
 }
 
-/// Change a function. What a version holds (environment, secrets, entrypoint, template, size, concurrency) is deployed anew.
+/// Update a function. A change of environment, secrets, entrypoint, template, size or concurrency deploys a
+/// new version.
 #[utoipa::path(patch, path = "/v1/functions/{id}", tag = "functions", params(("id" = String, Path)),
     request_body = PatchFunction, responses((status = 200, body = Function), (status = 400, body = ErrorBody),
     (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]

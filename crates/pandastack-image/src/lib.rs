@@ -1,4 +1,4 @@
-//! Everything a machine is made from: the copy-on-write store, root filesystems, kernel and initramfs.
+//! The parts of a machine: the copy-on-write store, root filesystems, kernel and initramfs.
 //!
 //! | module | owns |
 //! |---|---|

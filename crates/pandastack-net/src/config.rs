@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use pandastack_types::network::Cidr;
+use pandastack_types::network::{Ceiling, Cidr, Mail};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{NetError, Result};
@@ -66,6 +66,10 @@ pub struct NetConfig {
     pub resolver: Option<SocketAddr>,
     /// What each slot may take.
     pub limits: SlotLimits,
+    /// Networks that are not the internet and that policies may open. Empty: none.
+    pub reachable_private: Vec<Cidr>,
+    /// Who opens outgoing mail.
+    pub mail: Mail,
 }
 
 impl NetConfig {
@@ -79,6 +83,8 @@ impl NetConfig {
             take_deadline: Duration::from_secs(10),
             resolver: None,
             limits: SlotLimits::default(),
+            reachable_private: Vec::new(),
+            mail: Mail::default(),
         }
     }
 
@@ -105,6 +111,11 @@ impl NetConfig {
             prefix: prefix.clone(),
             netns_dir: self.runtime_dir.join("netns"),
             limits: self.limits,
+            ceiling: Ceiling {
+                slots: Some(self.subnet),
+                reachable_private: self.reachable_private.clone(),
+                mail: self.mail,
+            },
         })
     }
 }
@@ -116,6 +127,8 @@ pub(crate) struct Plan {
     prefix: String,
     pub(crate) netns_dir: PathBuf,
     pub(crate) limits: SlotLimits,
+    /// What no policy goes beyond.
+    pub(crate) ceiling: Ceiling,
 }
 
 impl Plan {

@@ -55,14 +55,14 @@ const ROOM_MAX: u64 = 1 << 20;
 
 /// Room in the table of a namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Room {
+pub(crate) struct TableSpace {
     pub(crate) used: u64,
     pub(crate) max: u64,
 }
 
 /// Room in the calling thread's namespace; `None` while the kernel tracks nothing.
-pub(crate) fn room() -> Option<Room> {
-    Some(Room { used: read_number(COUNT_PATH)?, max: read_number(MAX_PATH)? })
+pub(crate) fn room() -> Option<TableSpace> {
+    Some(TableSpace { used: read_number(COUNT_PATH)?, max: read_number(MAX_PATH)? })
 }
 
 /// Raises the kernel's bound to what slots may need, where memory permits. Never lowers it, and a host that does not let it be

@@ -1,4 +1,4 @@
-//! Network slots: what gives a machine its network, and keeps it inside it.
+//! Network slots: the network of a machine, and its isolation.
 //!
 //! Every guest is baked with the same address, MAC, gateway and resolver, so that a snapshot restores
 //! anywhere. A *slot* makes that possible many times on one host: a network namespace that holds the guest's

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use crate::config::{CONNECTIONS_PER_SLOT_DEFAULT, NetConfig, SlotIndex};
-use crate::connections::Room;
+use crate::connections::TableSpace;
 use crate::error::Result;
 use crate::listening_ports::ListeningPorts;
 use crate::netlink::{Netlink, Subsystem};
@@ -73,9 +73,9 @@ fn check(name: &'static str, works: &str, remedy: &'static str, outcome: Result<
 
 /// A table that is nearly full is everybody's problem: the kernel then drops packets of new connections, also
 /// the host's.
-fn check_room(room: Option<Room>) -> Check {
+fn check_room(room: Option<TableSpace>) -> Check {
     let name = "room for connections";
-    let Some(Room { used, max }) = room else {
+    let Some(TableSpace { used, max }) = room else {
         let detail = "the kernel tracks no connections yet".to_owned();
         return Check { name, ok: true, detail, remedy: None };
     };
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn a_table_that_is_nearly_full_is_told() {
-        let check = |used, max| check_room(Some(Room { used, max }));
+        let check = |used, max| check_room(Some(TableSpace { used, max }));
         assert!(check(322, 262_144).ok);
         assert!(check(322, 262_144).detail.contains("32 sandboxes"), "{:?}", check(322, 262_144));
         assert!(!check(262_000, 262_144).ok && check(262_000, 262_144).remedy.is_some());

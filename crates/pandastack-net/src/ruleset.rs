@@ -41,7 +41,9 @@ use crate::guest_network::{GUEST_GATEWAY, GUEST_IP, GUEST_MAC, TAP_NAME, UPLINK_
 use crate::listening_ports::{ListeningPorts, SERVICES};
 use crate::nft::{Batch, CT_ESTABLISHED_OR_RELATED, CT_NEW, Hook, Policy, Rule};
 use policy::{CLOSED, EGRESS, INSPECT, NAMED, NAMED_ADDRESSES_MAX, OPEN, fill_policy};
-pub(crate) use policy::{Learned, ListedNames, element, first_policy, known, learned, resolved, slot_policy};
+pub(crate) use policy::{
+    ListedNames, ResolvedName, element, first_policy, known, learned, resolved, slot_policy,
+};
 pub(crate) use slot_table::{DENIED_GROUP, PROXY_PORT};
 use slot_table::{DENY, SLOT_TABLE};
 

@@ -126,14 +126,14 @@ pub(crate) fn close(plan: &Plan, index: SlotIndex) -> Result<()> {
 }
 
 /// A slot whose host end is still missing.
-struct Inside {
+struct GuestSide {
     ready: ReadySlot,
     uplink_index: u32,
     events: LinkEvents,
 }
 
 /// Everything inside the new namespace, which the calling thread is in.
-fn build_inside(plan: &Plan, host: &NetNs, index: SlotIndex) -> Result<Inside> {
+fn build_inside(plan: &Plan, host: &NetNs, index: SlotIndex) -> Result<GuestSide> {
     let name = plan.link_name(index);
     namespace::keep_current(&plan.netns_path(index))?;
     // Before any link exists, so that none ever gets an IPv6 address.
@@ -163,7 +163,7 @@ fn build_inside(plan: &Plan, host: &NetNs, index: SlotIndex) -> Result<Inside> {
     links.add_default_route(plan.host_side(index));
     links.commit(&name)?;
     let ready = ReadySlot { index, tap, log: PacketLog::open(DENIED_GROUP)? };
-    Ok(Inside { ready, uplink_index: uplink, events })
+    Ok(GuestSide { ready, uplink_index: uplink, events })
 }
 
 /// The host's end of the slot.

@@ -22,9 +22,9 @@ pub(crate) fn is_not_yet(code: &str) -> bool {
 
 /// How long one client is held for it.
 #[derive(Debug)]
-pub(crate) struct Patience(Instant);
+pub(crate) struct RetryDeadline(Instant);
 
-impl Patience {
+impl RetryDeadline {
     pub(crate) fn new() -> Self {
         Self(Instant::now() + WAIT)
     }

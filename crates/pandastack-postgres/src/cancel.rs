@@ -1,7 +1,7 @@
 //! Cancel requests: they come on a connection of their own, mostly without TLS and a name, so the numbers in them must
 //! say everything.
 //!
-//! A client gets numbers of ours in place of its backend's ([`Ticket`]); they are random, so nobody can end another's query, and
+//! A client gets numbers of ours in place of its backend's ([`CancelEntry`]); they are random, so nobody can end another's query, and
 //! good as long as its session.
 
 use std::collections::HashMap;
@@ -33,7 +33,7 @@ pub(crate) struct CancelTable(Mutex<HashMap<Token, Target>>);
 
 /// A token; forgotten when dropped.
 #[derive(Debug)]
-pub(crate) struct Ticket {
+pub(crate) struct CancelEntry {
     table: Arc<CancelTable>,
     pub(crate) token: Token,
 }
@@ -46,7 +46,7 @@ impl CancelTable {
         process: i32,
         secret: i32,
         closing: &CancellationToken,
-    ) -> Option<Ticket> {
+    ) -> Option<CancelEntry> {
         let mut random = [0; 8];
         getrandom::fill(&mut random).ok()?;
         let token = u64::from_be_bytes(random);
@@ -54,7 +54,7 @@ impl CancelTable {
         let token = (token.0.cast_signed(), token.1.cast_signed());
         let target = Target { endpoint: endpoint.clone(), process, secret, closing: closing.clone() };
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(token, target);
-        Some(Ticket { table: Arc::clone(self), token })
+        Some(CancelEntry { table: Arc::clone(self), token })
     }
 
     fn find(&self, token: Token) -> Option<Target> {
@@ -95,7 +95,7 @@ pub(crate) async fn send(target: &Target, databases: &dyn Databases) {
     }
 }
 
-impl Drop for Ticket {
+impl Drop for CancelEntry {
     fn drop(&mut self) {
         self.table.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.token);
     }
@@ -109,11 +109,11 @@ mod tests {
     fn a_token_is_good_as_long_as_its_session() {
         let table = Arc::new(CancelTable::default());
         let endpoint = Endpoint::from_label("a1").unwrap();
-        let ticket = table.issue(&endpoint, 42, 7, &CancellationToken::new()).unwrap();
-        let token = ticket.token;
+        let entry = table.issue(&endpoint, 42, 7, &CancellationToken::new()).unwrap();
+        let token = entry.token;
         let found = table.find(token).unwrap();
         assert_eq!((found.endpoint, found.process, found.secret), (endpoint, 42, 7));
-        drop(ticket);
+        drop(entry);
         assert!(table.find(token).is_none());
     }
 }

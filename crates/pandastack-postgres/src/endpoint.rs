@@ -21,19 +21,19 @@ const OPTIONS: [&str; 2] = ["endpoint=", "project="];
 
 /// What listens in a database's machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Entrance {
+pub enum Listener {
     /// PostgreSQL.
     Direct,
     /// PgBouncer, in transaction mode.
     Pooler,
 }
 
-impl Entrance {
+impl Listener {
     /// Port in the machine.
     pub fn port(self) -> u16 {
         match self {
-            Entrance::Direct => 5432,
-            Entrance::Pooler => 6432,
+            Listener::Direct => 5432,
+            Listener::Pooler => 6432,
         }
     }
 }
@@ -44,7 +44,7 @@ pub struct Endpoint {
     /// Its id, as the client wrote it.
     pub database: String,
     /// The way.
-    pub entrance: Entrance,
+    pub listener: Listener,
 }
 
 /// Why no database is meant.
@@ -63,13 +63,13 @@ impl Endpoint {
     /// From an id, with `-pooler` for the pooler.
     pub fn from_label(label: &str) -> Option<Self> {
         let label = label.to_ascii_lowercase();
-        let (database, entrance) = match label.strip_suffix(POOLER_SUFFIX) {
-            Some(id) => (id.to_owned(), Entrance::Pooler),
-            None => (label, Entrance::Direct),
+        let (database, listener) = match label.strip_suffix(POOLER_SUFFIX) {
+            Some(id) => (id.to_owned(), Listener::Pooler),
+            None => (label, Listener::Direct),
         };
         let good = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
         let is_id = !database.is_empty() && database.len() <= 63 && database.bytes().all(good);
-        (is_id && !RESERVED.contains(&database.as_str())).then_some(Self { database, entrance })
+        (is_id && !RESERVED.contains(&database.as_str())).then_some(Self { database, listener })
     }
 
     /// From a host name, with or without a port, of an installation with this domain for databases.
@@ -125,17 +125,17 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(host: &str, expect: Option<(&str, Entrance)>) {
-        let expect = expect.map(|(id, entrance)| Endpoint { database: id.to_owned(), entrance });
+    fn check(host: &str, expect: Option<(&str, Listener)>) {
+        let expect = expect.map(|(id, listener)| Endpoint { database: id.to_owned(), listener });
         assert_eq!(Endpoint::from_host(host, Some("data.example.org")), expect, "{host}");
     }
 
     #[test]
     fn host_names_mean_databases() {
-        check("a1.pg.example.com", Some(("a1", Entrance::Direct)));
-        check("A1.PG.example.com:5432", Some(("a1", Entrance::Direct)));
-        check("a1-pooler.pg.localhost", Some(("a1", Entrance::Pooler)));
-        check("a1.db.example.com", Some(("a1", Entrance::Direct)));
+        check("a1.pg.example.com", Some(("a1", Listener::Direct)));
+        check("A1.PG.example.com:5432", Some(("a1", Listener::Direct)));
+        check("a1-pooler.pg.localhost", Some(("a1", Listener::Pooler)));
+        check("a1.db.example.com", Some(("a1", Listener::Direct)));
         check("api.pg.example.com", None);
         check("a1.example.com", None);
         check("localhost", None);
@@ -146,8 +146,8 @@ mod tests {
 
     #[test]
     fn any_domain_can_be_that_of_databases() {
-        check("a1.data.example.org", Some(("a1", Entrance::Direct)));
-        check("a1-pooler.Data.Example.ORG:5432", Some(("a1", Entrance::Pooler)));
+        check("a1.data.example.org", Some(("a1", Listener::Direct)));
+        check("a1-pooler.Data.Example.ORG:5432", Some(("a1", Listener::Pooler)));
         check("api.data.example.org", None);
         check("data.example.org", None);
         check("a1.b.data.example.org", None);

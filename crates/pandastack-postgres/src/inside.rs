@@ -18,18 +18,18 @@ use crate::wire::Fatal;
 
 /// What all sessions of machines share.
 #[derive(Debug)]
-pub struct Inside {
+pub struct InsideServer {
     cancel: Arc<CancelTable>,
     room: Arc<Semaphore>,
 }
 
-impl Default for Inside {
+impl Default for InsideServer {
     fn default() -> Self {
         Self { cancel: Arc::default(), room: Arc::new(Semaphore::new(CONNECTIONS_MAX)) }
     }
 }
 
-impl Inside {
+impl InsideServer {
     /// Serves a connection to its end. `usual` is meant by a client that names no database.
     pub async fn serve(
         &self,
@@ -130,7 +130,7 @@ mod tests {
     async fn answer(first: &[u8], options: &str, usual: Option<&str>) -> String {
         let (mut client, server): (DuplexStream, _) = duplex(4096);
         let usual = usual.and_then(Endpoint::from_label);
-        let served = tokio::spawn(async move { Inside::default().serve(server, &One, usual).await });
+        let served = tokio::spawn(async move { InsideServer::default().serve(server, &One, usual).await });
         client.write_all(first).await.unwrap();
         for _ in 0..first.len() / 8 {
             assert_eq!(client.read_u8().await.unwrap(), b'N');

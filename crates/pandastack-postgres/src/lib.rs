@@ -1,4 +1,4 @@
-//! PostgreSQL's wire as the edge speaks it.
+//! The PostgreSQL wire protocol at the edge.
 //!
 //! ```text
 //!   psql, drivers --TLS--> server -> startup -> endpoint -> Databases::connect -> relay <--> PostgreSQL or PgBouncer
@@ -48,8 +48,8 @@ mod websocket;
 mod wire;
 
 pub use backend::{Backend, ByteStream, ConnectError, Databases, InUse};
-pub use endpoint::{Endpoint, Entrance};
-pub use inside::Inside;
+pub use endpoint::{Endpoint, Listener};
+pub use inside::InsideServer;
 pub use login::{Credentials, LoginError, Session, scram_verifier};
 pub use neon::router as http_router;
 pub use query::{Bounds, Column, Outcome, RunError, SqlError, Statement, Transaction, row};

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use fallible_iterator::FallibleIterator;
@@ -10,13 +11,16 @@ use postgres_protocol::message::backend::{AuthenticationSaslBody, Message};
 use postgres_protocol::message::frontend;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::again::{Patience, is_not_yet};
+use crate::again::{RetryDeadline, is_not_yet};
 use crate::backend::{Backend, ConnectError, Databases};
 use crate::endpoint::Endpoint;
 use crate::limits::{LOGIN_MESSAGE_BYTES_MAX, LOGIN_WAIT};
 use crate::query::SqlError;
 use crate::startup::Startup;
 use crate::wire::{Fatal, take};
+
+/// Tests do not wait that long.
+const WAIT: Duration = if cfg!(test) { Duration::from_millis(500) } else { LOGIN_WAIT };
 
 /// Who logs in where.
 #[derive(Clone)]
@@ -67,7 +71,8 @@ impl From<SqlError> for LoginError {
 }
 
 impl LoginError {
-    /// Whether the server takes no sessions for the moment, or went away before it said a word about this one.
+    /// Whether the server takes no sessions for the moment, went away before it said a word about this one, or
+    /// left its connection hanging: another one may be answered at once.
     fn is_not_yet(&self) -> bool {
         match self {
             LoginError::Sql(error) => is_not_yet(&error.code),
@@ -75,7 +80,8 @@ impl LoginError {
                 error.kind(),
                 ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe
             ),
-            LoginError::Connect(_) | LoginError::Late => false,
+            LoginError::Late => true,
+            LoginError::Connect(_) => false,
         }
     }
 }
@@ -97,12 +103,15 @@ impl Session {
         endpoint: &Endpoint,
         credentials: &Credentials,
     ) -> Result<Self, LoginError> {
-        let patience = Patience::new();
+        let patience = RetryDeadline::new();
         loop {
             match Self::over(databases.connect(endpoint).await?, credentials).await {
-                Err(error) if error.is_not_yet() && patience.is_left().await => {
-                    tracing::debug!(%error, "a login is tried again");
-                }
+                Err(error) if error.is_not_yet() && patience.is_left().await => match error {
+                    LoginError::Late => {
+                        tracing::warn!(database = %endpoint.database, "a login hangs and is tried again")
+                    }
+                    error => tracing::debug!(%error, "a login is tried again"),
+                },
                 opened => return opened,
             }
         }
@@ -113,7 +122,7 @@ impl Session {
         let mut session = Self::resumed(backend);
         let cut = session.backend.cut.clone();
         tokio::select! {
-            logged_in = tokio::time::timeout(LOGIN_WAIT, session.log_in(credentials)) => {
+            logged_in = tokio::time::timeout(WAIT, session.log_in(credentials)) => {
                 logged_in.map_err(|_| LoginError::Late)??;
             }
             () = cut.cancelled() => return Err(SqlError::from(Fatal::asleep()).into()),
@@ -149,8 +158,10 @@ impl Session {
         }
     }
 
+    /// Proves the password and has the server prove that it knows it, by SCRAM and nothing else: a server is
+    /// a tenant's machine, and must not be able to ask for the password itself.
     async fn authenticate(&mut self, password: &str) -> Result<(), LoginError> {
-        let mut scram = None;
+        let (mut scram, mut is_proven) = (None, false);
         loop {
             let (kind, body) = self.receive(LOGIN_MESSAGE_BYTES_MAX).await?;
             if kind == b'E' {
@@ -158,10 +169,9 @@ impl Session {
             }
             let mut out = BytesMut::new();
             match parse(kind, &body)? {
-                Message::AuthenticationOk => return Ok(()),
-                Message::AuthenticationCleartextPassword => {
-                    frontend::password_message(password.as_bytes(), &mut out)?;
-                }
+                Message::AuthenticationOk if is_proven => return Ok(()),
+                // Without proof that it knows the password, it may be anybody.
+                Message::AuthenticationOk => return Err(odd("an acceptance without proof").into()),
                 Message::AuthenticationSasl(offer) if offers_scram(&offer)? => {
                     let begun = ScramSha256::new(password.as_bytes(), ChannelBinding::unsupported());
                     frontend::sasl_initial_response(SCRAM_SHA_256, begun.message(), &mut out)?;
@@ -174,6 +184,7 @@ impl Session {
                 }
                 Message::AuthenticationSaslFinal(proof) => {
                     scram.as_mut().ok_or_else(|| odd("an unexpected SASL proof"))?.finish(proof.data())?;
+                    is_proven = true;
                     continue;
                 }
                 _ => return Err(odd("an unsupported authentication method").into()),
@@ -217,7 +228,7 @@ impl Session {
 
     /// Says goodbye.
     pub async fn close(mut self) {
-        // A server that is gone needs no goodbye, and one that stands still takes none.
+        // A server that ended needs no goodbye, and a paused one cannot take it.
         if self.backend.cut.is_cancelled() {
             return;
         }

@@ -308,7 +308,7 @@ fn show_error(error: &SqlError) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::endpoint::Entrance;
+    use crate::endpoint::Listener;
 
     #[test]
     fn connection_strings_name_database_and_login() {
@@ -318,7 +318,7 @@ mod tests {
             None,
         )
         .unwrap();
-        assert_eq!(endpoint, Endpoint { database: "a1".into(), entrance: Entrance::Pooler });
+        assert_eq!(endpoint, Endpoint { database: "a1".into(), listener: Listener::Pooler });
         assert_eq!(
             (login.user.as_str(), login.password.as_str(), login.database.as_str()),
             ("us@er", "p/w", "db")

@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::Notify;
 
 use crate::backend::{Backend, Databases, InUse};
-use crate::cancel::{CancelTable, Ticket};
+use crate::cancel::{CancelEntry, CancelTable};
 use crate::endpoint::Endpoint;
 use crate::errors::{Errors, Piece, code_of, with_hint, word};
 use crate::limits::RELAY_BUFFER_BYTES;
@@ -93,7 +93,7 @@ impl Work {
 
 /// Whose session is relayed.
 #[derive(Clone, Copy)]
-pub(crate) struct Whose<'a> {
+pub(crate) struct SessionOwner<'a> {
     pub(crate) endpoint: &'a Endpoint,
     /// Knows more of it than its server says.
     pub(crate) databases: &'a dyn Databases,
@@ -111,28 +111,28 @@ pub(crate) struct Login<'a> {
 pub(crate) async fn relay(
     client: impl AsyncRead + AsyncWrite + Unpin,
     backend: Backend,
-    whose: Whose<'_>,
+    owner: SessionOwner<'_>,
     early: BytesMut,
     login: Login<'_>,
 ) {
-    exchange(client, backend, early, whose, Some(login)).await;
+    exchange(client, backend, early, owner, Some(login)).await;
 }
 
 /// Relays a session that is open already. `early` is what the client said since.
 pub(crate) async fn resume(
     client: impl AsyncRead + AsyncWrite + Unpin,
     backend: Backend,
-    whose: Whose<'_>,
+    owner: SessionOwner<'_>,
     early: BytesMut,
 ) {
-    exchange(client, backend, early, whose, None).await;
+    exchange(client, backend, early, owner, None).await;
 }
 
 async fn exchange(
     client: impl AsyncRead + AsyncWrite + Unpin,
     backend: Backend,
     early: BytesMut,
-    whose: Whose<'_>,
+    owner: SessionOwner<'_>,
     login: Option<Login<'_>>,
 ) {
     let Backend { stream, in_use, closing, cut } = backend;
@@ -141,15 +141,15 @@ async fn exchange(
     let (mut server_reader, mut server_writer) = tokio::io::split(stream);
     let up = pump(&mut client_reader, &mut server_writer, early, |seen| shared.client_said(seen));
     let down = async {
-        let _ticket = match login {
+        let _entry = match login {
             Some(login) => {
-                let issue = |process, secret| login.cancel.issue(whose.endpoint, process, secret, &closing);
+                let issue = |process, secret| login.cancel.issue(owner.endpoint, process, secret, &closing);
                 greet(&mut server_reader, &mut client_writer, login.first, issue).await?
             }
             None => None,
         };
         shared.server_said(Seen { kind: b'Z', first: Some(IDLE) });
-        pump_answers(&mut server_reader, &mut client_writer, whose, |seen| shared.server_said(seen)).await
+        pump_answers(&mut server_reader, &mut client_writer, owner, |seen| shared.server_said(seen)).await
     };
     let asleep = async {
         closing.cancelled().await;
@@ -203,7 +203,7 @@ async fn pump(
 async fn pump_answers(
     from: &mut (impl AsyncRead + Unpin),
     to: &mut (impl AsyncWrite + Unpin),
-    whose: Whose<'_>,
+    owner: SessionOwner<'_>,
     see: impl Fn(Seen),
 ) -> std::io::Result<()> {
     let (mut frames, mut errors) = (Frames::default(), Errors::default());
@@ -218,7 +218,7 @@ async fn pump_answers(
             match piece {
                 Piece::Other(bytes) => to.write_all(bytes).await?,
                 Piece::TooLong(bytes) => to.write_all(&bytes).await?,
-                Piece::Error(bytes) => to.write_all(&explained(bytes, whose).await).await?,
+                Piece::Error(bytes) => to.write_all(&explained(bytes, owner).await).await?,
             }
         }
         to.flush().await?;
@@ -226,8 +226,8 @@ async fn pump_answers(
 }
 
 /// An error, with what the platform knows about it.
-async fn explained(error: Bytes, whose: Whose<'_>) -> Bytes {
-    match word(whose.databases, whose.endpoint, &code_of(&error)).await {
+async fn explained(error: Bytes, owner: SessionOwner<'_>) -> Bytes {
+    match word(owner.databases, owner.endpoint, &code_of(&error)).await {
         Some(hint) => with_hint(&error, &hint),
         None => error,
     }
@@ -239,15 +239,15 @@ async fn greet(
     server: &mut (impl AsyncRead + Unpin),
     client: &mut (impl AsyncWrite + Unpin),
     first: (u8, Vec<u8>),
-    issue: impl Fn(i32, i32) -> Option<Ticket>,
-) -> std::io::Result<Option<Ticket>> {
-    let (mut ticket, (mut kind, mut body)) = (None, first);
+    issue: impl Fn(i32, i32) -> Option<CancelEntry>,
+) -> std::io::Result<Option<CancelEntry>> {
+    let (mut entry, (mut kind, mut body)) = (None, first);
     loop {
         if kind == b'K'
             && let Some((process, secret)) = key_data(&body)
         {
-            ticket = issue(process, secret);
-            body = ticket.as_ref().map_or(body, |ticket| encode_key_data(ticket.token));
+            entry = issue(process, secret);
+            body = entry.as_ref().map_or(body, |entry| encode_key_data(entry.token));
         }
         client.write_all(&message(kind, &body)).await?;
         // A client waits for each step of an authentication, and then for the end.
@@ -255,7 +255,7 @@ async fn greet(
             client.flush().await?;
         }
         if kind == b'Z' {
-            return Ok(ticket);
+            return Ok(entry);
         }
         (kind, body) = read_message(server).await?;
     }

@@ -20,13 +20,13 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::again::{Patience, is_not_yet};
+use crate::again::{RetryDeadline, is_not_yet};
 use crate::backend::{Backend, ConnectError, Databases};
 use crate::cancel::CancelTable;
 use crate::endpoint::{Endpoint, NoEndpoint, choose, split_options};
 use crate::limits::{CONNECTIONS_MAX, KEEPALIVE_COUNT, KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, STARTUP_WAIT};
 use crate::query::SqlError;
-use crate::relay::{Login, Whose, relay};
+use crate::relay::{Login, SessionOwner, relay};
 use crate::startup::{Packet, Startup, StartupError, read};
 use crate::wire::{Fatal, read_message};
 
@@ -213,7 +213,8 @@ pub(crate) async fn run_session(
     };
     match begun {
         Ok((backend, first)) => {
-            relay(client, backend, Whose { endpoint, databases }, early, Login { first, cancel }).await;
+            relay(client, backend, SessionOwner { endpoint, databases }, early, Login { first, cancel })
+                .await;
         }
         Err(error) => refuse(&mut client, &unreachable(error)).await,
     }
@@ -282,7 +283,7 @@ async fn begin(
     endpoint: &Endpoint,
     databases: &dyn Databases,
 ) -> Result<(Backend, (u8, Vec<u8>)), ConnectError> {
-    let (packet, patience) = (startup.encode(), Patience::new());
+    let (packet, patience) = (startup.encode(), RetryDeadline::new());
     loop {
         let mut backend = databases.connect(endpoint).await?;
         backend.in_use.set_busy(true);

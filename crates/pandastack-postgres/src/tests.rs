@@ -6,6 +6,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::BytesMut;
+use data_encoding::BASE64;
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -19,6 +22,9 @@ use crate::query::{Bounds, Outcome, RunError, SqlError, Statement, Transaction};
 use crate::server::run_session;
 use crate::startup::{Packet, Startup, read};
 use crate::wire::{Fatal, message, take};
+
+/// Role, database and password.
+const PASSWORD: &str = "app";
 
 /// How one connection of the server goes.
 #[derive(Clone, Copy)]
@@ -61,7 +67,7 @@ impl Fake {
         *self.connects.lock().unwrap()
     }
 
-    /// What a door does when a machine is put to sleep.
+    /// What a grant does when a machine is put to sleep.
     fn stop(&self) {
         self.closing.cancel();
         self.cut.cancel();
@@ -84,6 +90,63 @@ impl Databases for Fake {
     }
 }
 
+/// The server's half of SCRAM, for [`PASSWORD`].
+async fn prove(stream: &mut DuplexStream) -> bool {
+    let mut heard = BytesMut::new();
+    let offer = [&10_i32.to_be_bytes()[..], b"SCRAM-SHA-256\0\0"].concat();
+    stream.write_all(&message(b'R', &offer)).await.unwrap();
+    let Some(first) = said(stream, &mut heard).await else { return false };
+    // The mechanism's name and a length come before it, and `n,,` is not signed.
+    let bare = first.split_once("n,,").unwrap().1.to_owned();
+    let nonce = bare.split_once("r=").unwrap().1;
+    let verifier = crate::login::scram_verifier(PASSWORD);
+    let (salt, server_key) =
+        (verifier.split(['$', ':']).nth(2).unwrap(), verifier.rsplit(':').next().unwrap());
+    let challenge = format!("r={nonce}more,s={salt},i=4096");
+    let reply = [&11_i32.to_be_bytes()[..], challenge.as_bytes()].concat();
+    stream.write_all(&message(b'R', &reply)).await.unwrap();
+    let Some(last) = said(stream, &mut heard).await else { return false };
+    let signed = format!("{bare},{challenge},{}", last.rsplit_once(",p=").unwrap().0);
+    let key = BASE64.decode(server_key.as_bytes()).unwrap();
+    let mut mac = Hmac::<Sha256>::new_from_slice(&key).unwrap();
+    mac.update(signed.as_bytes());
+    let proof = format!("v={}", BASE64.encode(&mac.finalize().into_bytes()));
+    let reply = [&12_i32.to_be_bytes()[..], proof.as_bytes()].concat();
+    stream.write_all(&message(b'R', &reply)).await.unwrap();
+    true
+}
+
+/// What the client says next, as text.
+async fn said(stream: &mut DuplexStream, heard: &mut BytesMut) -> Option<String> {
+    loop {
+        if let Some((_, body)) = take(heard, 1 << 20).unwrap() {
+            return Some(String::from_utf8_lossy(&body).into_owned());
+        }
+        if stream.read_buf(heard).await.unwrap_or(0) == 0 {
+            return None;
+        }
+    }
+}
+
+#[tokio::test]
+async fn no_server_gets_the_password_or_is_believed_without_proof() {
+    for (asks, what) in [(3_i32, "the password itself"), (5, "an old hash of it"), (0, "nothing")] {
+        let (ours, mut theirs) = duplex(64 * 1024);
+        let logging_in = Session::over(Backend::uncounted(Box::new(ours)), &credentials());
+        let server = async {
+            let Ok(Packet::Startup(_)) = read(&mut theirs).await else { panic!("no startup") };
+            let salt: &[u8] = if asks == 5 { b"salt" } else { b"" };
+            theirs.write_all(&message(b'R', &[&asks.to_be_bytes()[..], salt].concat())).await.unwrap();
+            let mut heard = Vec::new();
+            theirs.read_to_end(&mut heard).await.unwrap();
+            heard
+        };
+        let refused = async { logging_in.await.err().map(|error| error.to_string()) };
+        let (refused, heard) = tokio::join!(refused, server);
+        assert!(refused.is_some() && heard.is_empty(), "asked for {what}: {refused:?} {heard:?}");
+    }
+}
+
 async fn play(mut stream: DuplexStream, plays: Plays, asked: &Notify) {
     let Ok(Packet::Startup(_)) = read(&mut stream).await else { return };
     let (answers, stays) = match plays {
@@ -97,6 +160,9 @@ async fn play(mut stream: DuplexStream, plays: Plays, asked: &Notify) {
         Plays::AnswersAndEnds(answers) => (Some(answers), false),
     };
     if let Some(answers) = answers {
+        if !prove(&mut stream).await {
+            return;
+        }
         let welcome = [message(b'R', &[0; 4]), message(b'K', &[0, 0, 0, 9, 0, 0, 0, 7]), message(b'Z', b"I")];
         stream.write_all(&welcome.concat()).await.unwrap();
         let mut heard = BytesMut::new();
@@ -128,7 +194,7 @@ fn endpoint() -> Endpoint {
 }
 
 fn credentials() -> Credentials {
-    let word = || "app".to_owned();
+    let word = || PASSWORD.to_owned();
     Credentials { user: word(), password: word(), database: word(), parameters: BTreeMap::new() }
 }
 
@@ -228,6 +294,17 @@ async fn a_login_waits_for_a_server_that_takes_no_sessions_yet() {
 
     let full = Fake::new([Plays::Refuses("53300"), Plays::Answers(DONE)]);
     assert_eq!(code(ran(&full, "SELECT 1", None).await).code, "53300");
+}
+
+#[tokio::test]
+async fn a_login_that_hangs_is_tried_again_and_not_for_ever() {
+    let fake = Fake::new([Plays::Silent, Plays::Answers(DONE)]);
+    assert_eq!(ran(&fake, "SELECT 1", None).await.unwrap().len(), 1);
+    assert_eq!(fake.connects(), 2);
+
+    let silent = Fake::new([Plays::Silent]);
+    let outcome = ran(&silent, "SELECT 1", None).await;
+    assert!(matches!(outcome, Err(RunError::Session(LoginError::Late))), "{outcome:?}");
 }
 
 /// A client of `run_session`, and its task.

@@ -23,7 +23,7 @@ use crate::backend::Databases;
 use crate::endpoint::Endpoint;
 use crate::limits::{LOGIN_MESSAGE_BYTES_MAX, SOCKET_MESSAGE_BYTES_MAX, STARTUP_WAIT};
 use crate::login::{Credentials, LoginError, Session};
-use crate::relay::{Whose, resume};
+use crate::relay::{SessionOwner, resume};
 use crate::server::{endpoint_of, left, refuse, unreachable};
 use crate::startup::{Packet, read};
 use crate::wire::{Fatal, message, take};
@@ -68,8 +68,9 @@ async fn serve(
     wait: Duration,
 ) {
     let late = |_| Fatal::new("08P01", format!("the client did not log in within {wait:?}"));
-    let said = tokio::time::timeout(wait, hear(&mut stream, host, databases)).await;
-    let Wish { endpoint, credentials, mut early } = match said.map_err(late).and_then(|heard| heard) {
+    let said = tokio::time::timeout(wait, read_startup(&mut stream, host, databases)).await;
+    let ClientStartup { endpoint, credentials, mut early } = match said.map_err(late).and_then(|heard| heard)
+    {
         Ok(wish) => wish,
         Err(fatal) => return refuse(&mut stream, &fatal).await,
     };
@@ -84,14 +85,14 @@ async fn serve(
     match opened {
         Err(fatal) => refuse(&mut stream, &fatal).await,
         Ok(session) => {
-            let whose = Whose { endpoint: &endpoint, databases };
-            resume(stream, session.backend, whose, early).await;
+            let owner = SessionOwner { endpoint: &endpoint, databases };
+            resume(stream, session.backend, owner, early).await;
         }
     }
 }
 
 /// What a client said before its session.
-struct Wish {
+struct ClientStartup {
     endpoint: Endpoint,
     credentials: Credentials,
     /// What it said beyond its password.
@@ -119,11 +120,11 @@ fn broken(error: std::io::Error) -> Fatal {
 }
 
 /// Startup and password.
-async fn hear(
+async fn read_startup(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
     host: Option<&str>,
     databases: &dyn Databases,
-) -> Result<Wish, Fatal> {
+) -> Result<ClientStartup, Fatal> {
     let packet = read(stream).await.map_err(|error| Fatal::new("08P01", error.to_string()))?;
     let Packet::Startup(mut startup) = packet else {
         return Err(Fatal::new("08P01", "TLS inside a WebSocket is not supported; use wss:// instead"));
@@ -148,7 +149,7 @@ async fn hear(
         parameters.remove("user").ok_or_else(|| Fatal::new("28000", "the startup packet names no user"))?;
     let database = parameters.remove("database").unwrap_or_else(|| user.clone());
     let credentials = Credentials { user, password, database, parameters };
-    Ok(Wish { endpoint, credentials, early })
+    Ok(ClientStartup { endpoint, credentials, early })
 }
 
 /// Says that the session is open.

@@ -6,7 +6,7 @@
 use libc::c_int;
 
 use crate::confine;
-use crate::descriptors::{Action, Entry, Known, Plan, View};
+use crate::descriptors::{Action, Entry, KnownDescriptors, Plan, View};
 use crate::interpose;
 use crate::park::Parked;
 use crate::protocol::{Identity, Lockdown, Status, Text};
@@ -18,13 +18,13 @@ use crate::threads;
 const LOG_FD: c_int = 2;
 
 /// What a child needs to become a machine of its own.
-pub(crate) struct Birth<'a> {
+pub(crate) struct ChildSetup<'a> {
     /// What becomes of the descriptors.
     pub(crate) plan: &'a Plan,
     /// Its replacements, one per rule.
     pub(crate) replacements: &'a [c_int],
     /// What belongs to the library.
-    pub(crate) known: Known<'a>,
+    pub(crate) known: KnownDescriptors<'a>,
     /// Process descriptors of elder siblings.
     pub(crate) elders: &'a [c_int],
     /// New user, if any.
@@ -38,7 +38,7 @@ pub(crate) struct Birth<'a> {
 /// Why a child gave up.
 type Failure = (Status, Errno);
 
-impl Birth<'_> {
+impl ChildSetup<'_> {
     /// Turns the copied process into a machine of its own. Returns in the child's control thread.
     pub(crate) fn complete(&self, parked: Parked) {
         threads::adopt_this_thread(self.robust_list);

@@ -7,9 +7,9 @@ use core::ffi::c_void;
 
 use libc::c_int;
 
-use crate::child::Birth;
+use crate::child::ChildSetup;
 use crate::confine;
-use crate::descriptors::{self, Known, Plan, PlanError, TRANSIENT_MAX};
+use crate::descriptors::{self, KnownDescriptors, Plan, PlanError, TRANSIENT_MAX};
 use crate::exclusive::Exclusive;
 use crate::interpose;
 use crate::park::{self, ParkError, Parked};
@@ -278,7 +278,7 @@ fn fork_parked(
     transient: &List<c_int, TRANSIENT_MAX>,
     parked: Parked,
 ) -> Option<Outcome> {
-    let known = Known { proc_fd: scan::proc_fd(), ram: interpose::ram_identity(), transient };
+    let known = KnownDescriptors { proc_fd: scan::proc_fd(), ram: interpose::ram_identity(), transient };
     let plan = match check_and_plan(fork, &known, &parked) {
         Ok(plan) => plan,
         Err(reply) => return Some(Outcome::only(reply)),
@@ -292,7 +292,8 @@ fn fork_parked(
                 let (replacements, elders) = (replacements(received, rules, index), outcome.elders());
                 let (replacements, elders) = (&replacements[..rules], &elders[..outcome.pidfds.len()]);
                 let lockdown = fork.lockdown;
-                Birth { plan, replacements, known, elders, identity, lockdown, robust_list }.complete(parked);
+                ChildSetup { plan, replacements, known, elders, identity, lockdown, robust_list }
+                    .complete(parked);
                 return None;
             }
             Ok(Some((pid, pidfd))) => {
@@ -322,7 +323,11 @@ fn clone_process() -> sys::Result<Option<(u32, c_int)>> {
 
 /// Everything that can speak against a fork.
 #[expect(clippy::result_large_err, reason = "there is no heap to box it in")]
-fn check_and_plan(fork: &Fork<'_>, known: &Known<'_>, parked: &Parked) -> Result<&'static Plan, Reply> {
+fn check_and_plan(
+    fork: &Fork<'_>,
+    known: &KnownDescriptors<'_>,
+    parked: &Parked,
+) -> Result<&'static Plan, Reply> {
     if interpose::has_shared_mappings() {
         return Err(Reply::new(Status::SharedMapping));
     }

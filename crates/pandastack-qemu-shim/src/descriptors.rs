@@ -49,7 +49,7 @@ pub(crate) struct Entry {
 
 /// What the library itself holds open, and what it knows about the machine.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Known<'a> {
+pub(crate) struct KnownDescriptors<'a> {
     /// Stays: the process file system.
     pub(crate) proc_fd: c_int,
     /// Guest memory: stays if it is open for reading only.
@@ -115,7 +115,10 @@ impl Plan {
 }
 
 /// Plans a fork. Control thread only, one plan at a time.
-pub(crate) fn plan(rules: &List<Rule, RULES_MAX>, known: &Known<'_>) -> Result<&'static Plan, PlanError> {
+pub(crate) fn plan(
+    rules: &List<Rule, RULES_MAX>,
+    known: &KnownDescriptors<'_>,
+) -> Result<&'static Plan, PlanError> {
     // SAFETY: control thread; the plan of an earlier request is no longer in use.
     let plan = unsafe { PLAN.get() };
     (plan.len, plan.matched) = (0, [0; RULES_MAX]);
@@ -260,7 +263,7 @@ const STATELESS_DEVICES: [(u32, u32); 4] = [(1, 3), (1, 5), (1, 8), (1, 9)];
 const TAP_DEVICE: (u32, u32) = (10, 200);
 
 /// Decides about one descriptor; `None` means that nobody knows how to copy it.
-fn classify(view: &View, rules: &List<Rule, RULES_MAX>, known: &Known<'_>) -> Option<Action> {
+fn classify(view: &View, rules: &List<Rule, RULES_MAX>, known: &KnownDescriptors<'_>) -> Option<Action> {
     if known.transient.iter().any(|&fd| fd == view.fd) {
         return Some(Action::Close);
     }
@@ -320,7 +323,7 @@ mod tests {
         }
         let mut transient = List::EMPTY;
         transient.push(77).unwrap();
-        classify(&view, &rules, &Known { proc_fd: 4, ram: (8, 90), transient: &transient })
+        classify(&view, &rules, &KnownDescriptors { proc_fd: 4, ram: (8, 90), transient: &transient })
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Preloaded into an unmodified emulator, lets its stopped process be forked into independent machines.
+//! A preloaded library that forks the process of an unmodified emulator into independent machines.
 //!
 //! A forked emulator keeps guest memory copy-on-write and, without virtualization hardware, its translation cache warm:
 //! a copy answers in milliseconds where a restored process first translates the guest's kernel again.

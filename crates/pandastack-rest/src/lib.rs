@@ -1,9 +1,8 @@
-//! What every HTTP handler shares.
+//! Code shared by all HTTP handlers.
 //!
 //! - [`ApiError`]: the one mapping from a domain error ([`pandastack_types::Error`]) to an answer.
 //! - [`extract`]: bodies, queries and path parameters whose refusals are JSON errors.
 //! - [`request_id`]: the layer that names each request, echoes the id and puts it into error bodies.
-//! - [`metrics`]: histograms of the metrics page.
 //! - [`sse`]: server-sent events. [`url`]: addresses of things as the caller reaches them.
 //! - [`Caller`]: who calls. Authentication itself belongs to the server, behind [`Admission`].
 
@@ -12,7 +11,6 @@
 mod caller;
 mod error;
 pub mod extract;
-pub mod metrics;
 pub mod request_id;
 pub mod sse;
 mod upgrade;

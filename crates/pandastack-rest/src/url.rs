@@ -3,23 +3,37 @@
 use std::net::IpAddr;
 
 use http::HeaderMap;
+use pandastack_types::domains::Domains;
 
-/// The address of something that has a host name of its own beside the API's.
+/// The address of something that has a host name of its own beside the API's, by whatever name the caller
+/// reached that.
 pub fn beside(headers: &HeaderMap, label: &str) -> String {
-    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-    let scheme = if text("x-forwarded-proto") == Some("https") { "https" } else { "http" };
-    let host = text("host").unwrap_or("localhost");
-    let (name, number) = match host.rsplit_once(':') {
-        Some((name, number)) if number.bytes().all(|byte| byte.is_ascii_digit()) => (name, Some(number)),
-        _ => (host, None),
-    };
+    let (scheme, name, number) = reached(headers);
     let bare = name.trim_start_matches('[').trim_end_matches(']');
     let name = match bare.parse::<IpAddr>() {
         Ok(_) => "localhost",
         Err(_) => name.strip_prefix("api.").unwrap_or(name),
     };
-    let number = number.map(|number| format!(":{number}")).unwrap_or_default();
     format!("{scheme}://{label}.{name}{number}")
+}
+
+/// The address of an app below one of the installation's domains: the caller's if it is one of those.
+pub fn below(headers: &HeaderMap, label: &str, domains: &Domains) -> String {
+    let (scheme, name, number) = reached(headers);
+    format!("{scheme}://{label}.{}{number}", domains.for_caller(name))
+}
+
+/// Scheme, host and port (with its colon) by which the caller reached the API.
+fn reached(headers: &HeaderMap) -> (&'static str, &str, String) {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let scheme = if text("x-forwarded-proto") == Some("https") { "https" } else { "http" };
+    let host = text("host").unwrap_or("localhost");
+    match host.rsplit_once(':') {
+        Some((name, number)) if number.bytes().all(|byte| byte.is_ascii_digit()) => {
+            (scheme, name, format!(":{number}"))
+        }
+        _ => (scheme, host, String::new()),
+    }
 }
 
 #[cfg(test)]
@@ -33,6 +47,19 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.insert(header::HOST, HeaderValue::from_static(host));
         assert_eq!(beside(&headers, "80-a"), expect, "{host}");
+    }
+
+    #[test]
+    fn an_app_has_a_name_below_a_configured_domain_only() {
+        let domains = Domains::new(&["example.com".to_owned()], &[]).unwrap();
+        let told = |host: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::HOST, HeaderValue::from_static(host));
+            below(&headers, "shop", &domains)
+        };
+        assert_eq!(told("api.example.com:8443"), "http://shop.example.com:8443");
+        assert_eq!(told("x.evil.example"), "http://shop.example.com");
+        assert_eq!(told("127.0.0.1:8080"), "http://shop.localhost:8080");
     }
 
     #[test]

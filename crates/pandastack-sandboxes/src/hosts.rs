@@ -35,13 +35,13 @@ struct Entry {
 }
 
 /// Memory set aside on a host for a create that is under way.
-pub struct Promise {
+pub struct MemoryReservation {
     hosts: Arc<Hosts>,
     host: HostId,
     memory_mb: u64,
 }
 
-impl Promise {
+impl MemoryReservation {
     /// The create succeeded: its memory is gone until a report says what is left.
     pub fn keep(self) {
         if let Some(entry) = self.hosts.lock().get_mut(&self.host) {
@@ -52,7 +52,7 @@ impl Promise {
     }
 }
 
-impl Drop for Promise {
+impl Drop for MemoryReservation {
     fn drop(&mut self) {
         if let Some(entry) = self.hosts.lock().get_mut(&self.host) {
             entry.promised_mb = entry.promised_mb.saturating_sub(self.memory_mb);
@@ -73,7 +73,7 @@ pub struct Placement {
     /// How it isolates machines.
     pub isolation: String,
     /// The memory set aside.
-    pub promise: Promise,
+    pub promise: MemoryReservation,
 }
 
 impl Hosts {
@@ -199,7 +199,7 @@ impl Hosts {
             template,
             engine: entry.summary.engine.clone(),
             isolation: entry.summary.isolation.clone(),
-            promise: Promise { hosts: Arc::clone(self), host: host.clone(), memory_mb },
+            promise: MemoryReservation { hosts: Arc::clone(self), host: host.clone(), memory_mb },
             host,
         })
     }

@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 
 /// Something that one process works on at a time.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Mark {
+pub enum OperationKey {
     /// A sandbox that is being made, copied or moved.
     Sandbox(SandboxId),
     /// The removal of a sandbox's machine.
@@ -30,7 +30,7 @@ pub enum Mark {
 }
 
 /// As replicas tell each other. Ids of sandboxes, snapshots and volumes are unique among each other.
-impl fmt::Display for Mark {
+impl fmt::Display for OperationKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Sandbox(id) => id.fmt(f),
@@ -51,7 +51,7 @@ pub struct Marks(HashSet<String>);
 
 impl Marks {
     /// Whether something is being worked on.
-    pub fn contains(&self, mark: &Mark) -> bool {
+    pub fn contains(&self, mark: &OperationKey) -> bool {
         self.0.contains(&mark.to_string())
     }
 
@@ -77,14 +77,14 @@ pub struct InFlightMark {
 
 impl InFlight {
     /// Marks something; `None` when it is marked already.
-    pub fn mark(self: &Arc<Self>, mark: &Mark) -> Option<InFlightMark> {
+    pub fn mark(self: &Arc<Self>, mark: &OperationKey) -> Option<InFlightMark> {
         let mark = mark.to_string();
         let fresh = self.lock().0.insert(mark.clone());
         fresh.then(|| InFlightMark { set: Arc::clone(self), mark })
     }
 
     /// Marks something, waiting for an earlier mark to end.
-    pub async fn mark_within(self: &Arc<Self>, mark: &Mark, wait: Duration) -> Option<InFlightMark> {
+    pub async fn mark_within(self: &Arc<Self>, mark: &OperationKey, wait: Duration) -> Option<InFlightMark> {
         let marked = async {
             loop {
                 let mut unmarked = pin!(self.unmarked.notified());

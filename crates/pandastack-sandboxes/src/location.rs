@@ -35,10 +35,10 @@ pub struct Location {
 
 /// The locations of live sandboxes that were used lately.
 #[derive(Default)]
-pub struct LocationCache(Mutex<Known>);
+pub struct LocationCache(Mutex<CachedLocation>);
 
 #[derive(Default)]
-struct Known {
+struct CachedLocation {
     locations: HashMap<SandboxId, (Location, Instant)>,
     /// Counts what was forgotten, so that what was read before is not remembered after.
     forgotten: u64,
@@ -49,7 +49,7 @@ struct Known {
 pub struct Reading(u64);
 
 impl LocationCache {
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, CachedLocation> {
         // Every critical section leaves the map whole, so a panic elsewhere does not make it wrong.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

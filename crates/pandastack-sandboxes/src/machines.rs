@@ -22,14 +22,14 @@ pub struct MachineSpec {
 
 /// What a service does when a template is being built or no host has room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Patience {
+pub enum WaitPolicy {
     /// Fail; somebody waits for the answer.
     None,
-    /// Retry, up to [`Patience::MAX`].
+    /// Retry, up to [`WaitPolicy::MAX`].
     Long,
 }
 
-impl Patience {
+impl WaitPolicy {
     /// How long a patient service waits: building a template takes a minute on an emulated host,
     /// and may have to wait for others.
     pub const MAX: Duration = Duration::from_secs(600);
@@ -40,7 +40,7 @@ impl Patience {
 pub trait Machines: Send + Sync {
     /// Makes a machine that belongs to `owner` from its first moment on. Runs to its end even if
     /// the caller is dropped.
-    async fn create(&self, owner: Owner, spec: MachineSpec, patience: Patience) -> Result<Machine>;
+    async fn create(&self, owner: Owner, spec: MachineSpec, patience: WaitPolicy) -> Result<Machine>;
 
     /// Opens a machine of a workspace that has not failed and is not being deleted, also a sealed one.
     async fn open(&self, workspace: &WorkspaceId, id: &SandboxId) -> Result<Machine>;
@@ -57,11 +57,11 @@ pub trait Machines: Send + Sync {
 
 #[async_trait]
 impl Machines for Arc<Sandboxes> {
-    async fn create(&self, owner: Owner, spec: MachineSpec, patience: Patience) -> Result<Machine> {
+    async fn create(&self, owner: Owner, spec: MachineSpec, patience: WaitPolicy) -> Result<Machine> {
         let MachineSpec { workspace, request } = spec;
         let record = match patience {
-            Patience::None => ops::create::create_owned(self, workspace, request, owner).await?,
-            Patience::Long => ops::create::create_patiently(self, workspace, request, owner).await?,
+            WaitPolicy::None => ops::create::create_owned(self, workspace, request, owner).await?,
+            WaitPolicy::Long => ops::create::create_patiently(self, workspace, request, owner).await?,
         };
         Machine::of(self, record)
     }

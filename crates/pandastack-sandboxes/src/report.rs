@@ -19,7 +19,7 @@ use pandastack_types::{Result, SandboxId, SandboxState, SnapshotId, Transition};
 
 use crate::Sandboxes;
 use crate::checkpoint;
-use crate::in_flight::{Mark, Marks};
+use crate::in_flight::{Marks, OperationKey};
 use crate::ops;
 use crate::ops::lifecycle::{settle, towards};
 
@@ -102,11 +102,11 @@ async fn note_denials(sandboxes: &Sandboxes, report: &HostReport) -> Result<()> 
 async fn find(sandboxes: &Sandboxes, report: &HostReport, marks: &Marks) -> Result<Findings> {
     let rows = sandboxes.store.sandboxes(&Select::Host(report.host.clone())).await?;
     let checkpointed = rows.iter().filter(|row| row.spec.checkpoints.is_some()).cloned().collect();
-    let compared = compare(rows, report, |id| marks.contains(&Mark::Sandbox(id.clone())));
+    let compared = compare(rows, report, |id| marks.contains(&OperationKey::Sandbox(id.clone())));
     let mut findings = Findings { checkpointed, ..compared };
     let known: HashSet<_> = sandboxes.store.snapshot_ids(&report.host).await?.into_iter().collect();
     let forgotten =
-        |id: &&SnapshotId| !known.contains(*id) && !marks.contains(&Mark::Snapshot((*id).clone()));
+        |id: &&SnapshotId| !known.contains(*id) && !marks.contains(&OperationKey::Snapshot((*id).clone()));
     findings.unknown_snapshots = report.snapshots.iter().filter(forgotten).cloned().collect();
     Ok(findings)
 }
@@ -151,7 +151,7 @@ async fn resolve(sandboxes: &Sandboxes, row: SandboxRecord) {
         }
         return;
     }
-    let Some(_marked) = sandboxes.in_flight.mark(&Mark::Sandbox(row.id.clone())) else { return };
+    let Some(_marked) = sandboxes.in_flight.mark(&OperationKey::Sandbox(row.id.clone())) else { return };
     let Ok(client) = sandboxes.hosts.client(&row.host) else { return };
     let seen = match ops::describe(&client, &row).await {
         Ok(seen) => Some(seen),

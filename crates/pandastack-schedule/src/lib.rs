@@ -1,4 +1,4 @@
-//! When schedules run.
+//! Computes when schedules run.
 //!
 //! Owns: reading cron expressions, time zones and intervals ([`Timing`]); which instants are due, missed or coalesced at
 //! a given time ([`due`]); whether a run may begin beside others ([`admit`]); jitter and back-off ([`jitter`],

@@ -18,14 +18,14 @@ pub enum Admission {
     Full,
 }
 
-/// Decides. `under_way` counts runs that have begun, those that wait for another try included; `waiting` those that wait
+/// Decides. `in_progress` counts runs that have begun, those that wait for another try included; `waiting` those that wait
 /// for them. A run that makes good a missed time is not skipped because of its siblings: it waits.
-pub fn admit(overlap: Overlap, under_way: u64, waiting: u64, is_catch_up: bool) -> Admission {
-    if under_way == 0 {
+pub fn admit(overlap: Overlap, in_progress: u64, waiting: u64, is_catch_up: bool) -> Admission {
+    if in_progress == 0 {
         return Admission::Start;
     }
     match overlap {
-        Overlap::Allow if under_way < RUNS_PER_SCHEDULE_MAX => Admission::Start,
+        Overlap::Allow if in_progress < RUNS_PER_SCHEDULE_MAX => Admission::Start,
         Overlap::Skip if !is_catch_up => Admission::Skip,
         Overlap::Replace if !is_catch_up => Admission::Replace,
         _ if waiting >= RUNS_WAITING_MAX => Admission::Full,
@@ -40,7 +40,7 @@ mod tests {
     #[test]
     fn each_policy_does_what_it_says() {
         use Admission as A;
-        for (overlap, under_way, waiting, is_catch_up, expected) in [
+        for (overlap, in_progress, waiting, is_catch_up, expected) in [
             (Overlap::Skip, 0, 0, false, A::Start),
             (Overlap::Skip, 1, 0, false, A::Skip),
             (Overlap::Skip, 1, 0, true, A::Wait),
@@ -52,7 +52,11 @@ mod tests {
             (Overlap::Allow, RUNS_PER_SCHEDULE_MAX - 1, 0, false, A::Start),
             (Overlap::Allow, RUNS_PER_SCHEDULE_MAX, 0, false, A::Wait),
         ] {
-            assert_eq!(admit(overlap, under_way, waiting, is_catch_up), expected, "{overlap:?} {under_way}");
+            assert_eq!(
+                admit(overlap, in_progress, waiting, is_catch_up),
+                expected,
+                "{overlap:?} {in_progress}"
+            );
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use jiff::Timestamp;
-use pandastack_rest::metrics::Family;
+use pandastack_metrics::{Latencies, Page};
 use pandastack_store::schedules::{RunRecord, RunState};
 use pandastack_types::ScheduleRunId;
 use pandastack_types::api::RunOrigin;
@@ -23,9 +23,9 @@ pub(crate) struct Activity {
     /// Tasks that run targets and send alerts.
     pub(crate) tasks: TaskTracker,
     /// Time of attempts, by target and outcome.
-    attempts: Family,
+    attempts: Latencies,
     /// How late runs begin.
-    lateness: Family,
+    lateness: Latencies,
 }
 
 impl Activity {
@@ -36,10 +36,15 @@ impl Activity {
             in_flight: Mutex::default(),
             waiting: Mutex::default(),
             tasks: TaskTracker::new(),
-            attempts: Family::new("pandastack_schedule_attempt_seconds", "Time that attempts of runs took."),
-            lateness: Family::new(
+            attempts: Latencies::new(
+                "pandastack_schedule_attempt_seconds",
+                "Time that attempts of runs took.",
+                &["target", "status"],
+            ),
+            lateness: Latencies::new(
                 "pandastack_schedule_late_seconds",
                 "How much later than its time a run begins.",
+                &[],
             ),
         }
     }
@@ -51,21 +56,19 @@ impl Activity {
             && !run.is_catch_up
             && run.outcome.missed == 0
         {
-            self.lateness.observe(String::new(), at.duration_since(run.not_before).as_secs_f64().max(0.0));
+            self.lateness.observe(&[], at.duration_since(run.not_before).as_secs_f64().max(0.0));
         }
     }
 
     /// Counts an attempt that ended.
     pub(crate) fn count_attempt(&self, target: &str, state: RunState, took_ms: u64) {
-        let state = state.as_str();
-        let labels = format!("target=\"{target}\",status=\"{state}\"");
-        self.attempts.observe(labels, took_ms as f64 / 1000.0);
+        self.attempts.observe(&[target, state.as_str()], took_ms as f64 / 1000.0);
     }
 
-    /// Writes what is counted to the page of metrics.
-    pub(crate) fn render(&self, page: &mut String) {
-        self.attempts.render(page);
-        self.lateness.render(page);
+    /// Adds what is counted to the page of metrics.
+    pub(crate) fn add_metrics(&self, page: &mut Page) {
+        page.latencies(&self.attempts);
+        page.latencies(&self.lateness);
     }
 
     /// Looks again soon.

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Request, Uri};
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
-use pandastack_edge::{AppRoute, GuestStream, Instances, Ticket};
+use pandastack_edge::{AppRoute, GuestStream, Instances, Permit};
 use pandastack_store::schedules::{RunRecord, ScheduleRecord};
 use pandastack_types::api::{AppTarget, HttpTarget};
 use pandastack_types::limits::RUN_OUTPUT_BYTES_MAX;
@@ -58,12 +58,12 @@ async fn send(
         Some(AppRoute::NotServing(why)) => return Err(Error::conflict(why)),
         None => return Err(Error::not_found("app", &target.app_id)),
     };
-    let (stream, ticket) = connect(scheduler, &instances).await?;
-    exchange(stream, &ticket, request).await
+    let (stream, permit) = connect(scheduler, &instances).await?;
+    exchange(stream, &permit, request).await
 }
 
 /// A connection to the first machine that takes one, woken if it sleeps.
-async fn connect(scheduler: &Scheduler, to: &Instances) -> Result<(GuestStream, Ticket)> {
+async fn connect(scheduler: &Scheduler, to: &Instances) -> Result<(GuestStream, Permit)> {
     let mut why = "the app has no running instance; deploy it".to_owned();
     for machine in to.sandboxes.iter() {
         match scheduler.sandboxes.edge.connect(machine, to.port).await {
@@ -74,9 +74,9 @@ async fn connect(scheduler: &Scheduler, to: &Instances) -> Result<(GuestStream, 
     Err(unavailable(why))
 }
 
-/// Sends a request and reads its answer. The machine stays awake for as long as the ticket is there, and is cut off if it stops all the
+/// Sends a request and reads its answer. The machine stays awake for as long as the permit is there, and is cut off if it stops all the
 /// same.
-async fn exchange(stream: GuestStream, ticket: &Ticket, request: Request<Full<Bytes>>) -> Result<Attempt> {
+async fn exchange(stream: GuestStream, permit: &Permit, request: Request<Full<Bytes>>) -> Result<Attempt> {
     let broken = |error: hyper::Error| unavailable(format!("the app's response is incomplete: {error}"));
     let shaken = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
     let (mut sender, connection) = shaken.map_err(broken)?;
@@ -99,7 +99,7 @@ async fn exchange(stream: GuestStream, ticket: &Ticket, request: Request<Full<By
         let _ = connection.await;
         std::future::pending::<()>().await
     };
-    let cut = ticket.cut();
+    let cut = permit.cut();
     tokio::select! {
         answered = answered => answered,
         () = driven => Err(unavailable("the app closed the connection".to_owned())),

@@ -12,7 +12,7 @@ use pandastack_schedule::{MissedPolicy, Timing, backoff, due, jitter};
 use pandastack_store as store;
 use pandastack_store::clock::now;
 use pandastack_store::schedules::{
-    Firing, RunEnd, RunOutcome, RunRecord, RunState, RunStore, ScheduleRecord, ScheduleStore,
+    DueRuns, RunEnd, RunOutcome, RunRecord, RunState, RunStore, ScheduleRecord, ScheduleStore,
 };
 use pandastack_types::ScheduleRunId;
 use pandastack_types::api::{MissedRuns, RunOrigin};
@@ -190,7 +190,7 @@ impl Dispatcher {
 }
 
 /// What to do about a schedule that is due.
-fn decide(schedule: &ScheduleRecord, now: Timestamp) -> Firing {
+fn decide(schedule: &ScheduleRecord, now: Timestamp) -> DueRuns {
     let Schedule { timing, policy } = match schedule_rules(schedule) {
         Some(rules) => rules,
         // Checked when it was made; only a zone that was taken out of the database can do this.
@@ -199,7 +199,7 @@ fn decide(schedule: &ScheduleRecord, now: Timestamp) -> Firing {
     let Some(found) = due(&timing, schedule.cursor, now, policy) else {
         // The clock went back after it was read, or the zone changed: look again later.
         let next_run_at = timing.next_after(schedule.cursor.max(now));
-        return Firing { cursor: schedule.cursor, next_run_at, ..ending(schedule, now) };
+        return DueRuns { cursor: schedule.cursor, next_run_at, ..ending(schedule, now) };
     };
     let is_catch_up = found.runs.len() > 1;
     let mut runs: Vec<_> =
@@ -208,7 +208,7 @@ fn decide(schedule: &ScheduleRecord, now: Timestamp) -> Firing {
         Some(first) => first.outcome.missed = found.missed,
         None => runs.push(missed_run(schedule, found.newest, found.missed, now)),
     }
-    Firing {
+    DueRuns {
         schedule: schedule.id.clone(),
         revision: schedule.revision,
         cursor: found.newest,
@@ -239,8 +239,8 @@ fn schedule_rules(schedule: &ScheduleRecord) -> Option<Schedule> {
     Some(Schedule { timing, policy })
 }
 
-fn ending(schedule: &ScheduleRecord, now: Timestamp) -> Firing {
-    Firing {
+fn ending(schedule: &ScheduleRecord, now: Timestamp) -> DueRuns {
+    DueRuns {
         schedule: schedule.id.clone(),
         revision: schedule.revision,
         cursor: now,

@@ -57,7 +57,7 @@ pub fn once_only<S>(scheduler: &Arc<Scheduler>) -> Router<S> {
         .with_state(Arc::clone(scheduler))
 }
 
-/// Make a schedule.
+/// Create a schedule.
 #[utoipa::path(post, path = "/v1/schedules", tag = "schedules", request_body = CreateSchedule, responses(
     (status = 200, body = Schedule), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
     (status = 429, body = ErrorBody)))]
@@ -80,7 +80,7 @@ pub async fn list(
     Ok(Json(Items { items: records.into_iter().map(spec::schedule_view).collect() }))
 }
 
-/// Look at a schedule.
+/// Get a schedule.
 #[utoipa::path(get, path = "/v1/schedules/{id}", tag = "schedules", params(("id" = ScheduleId, Path)), responses(
     (status = 200, body = Schedule), (status = 404, body = ErrorBody)))]
 pub async fn get_one(
@@ -91,7 +91,7 @@ pub async fn get_one(
     Ok(Json(spec::schedule_view(scheduler.store.schedule(&caller.workspace, &id).await?)))
 }
 
-/// Change a schedule; what is not given stays.
+/// Update a schedule. Fields that are left out stay as they are.
 #[utoipa::path(patch, path = "/v1/schedules/{id}", tag = "schedules", params(("id" = ScheduleId, Path)),
     request_body = PatchSchedule, responses((status = 200, body = Schedule), (status = 400, body = ErrorBody),
     (status = 404, body = ErrorBody)))]
@@ -104,7 +104,7 @@ pub async fn change(
     Ok(Json(spec::schedule_view(ops::patch(&scheduler, &caller.workspace, &id, request).await?)))
 }
 
-/// Delete a schedule with its history, ending what is under way.
+/// Delete a schedule and its history, and cancel runs in progress.
 #[utoipa::path(delete, path = "/v1/schedules/{id}", tag = "schedules", params(("id" = ScheduleId, Path)), responses(
     (status = 204), (status = 404, body = ErrorBody)))]
 pub async fn delete(
@@ -116,7 +116,7 @@ pub async fn delete(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Run a schedule now and wait for that run; its times stay as they are.
+/// Run a schedule now and wait for the run. Its next times do not change.
 #[utoipa::path(post, path = "/v1/schedules/{id}/trigger", tag = "schedules", params(("id" = ScheduleId, Path)),
     request_body = TriggerSchedule, responses((status = 200, body = ScheduleRun), (status = 404, body = ErrorBody)))]
 pub async fn trigger(
@@ -137,7 +137,7 @@ pub struct RunsQuery {
     before: Option<Timestamp>,
 }
 
-/// Runs of a schedule, newest first.
+/// List a schedule's runs, newest first.
 #[utoipa::path(get, path = "/v1/schedules/{id}/runs", tag = "schedules", params(("id" = ScheduleId, Path),
     ("limit" = Option<u32>, Query), ("before" = Option<String>, Query, description = "Only runs recorded before this time")),
     responses((status = 200, body = Items<ScheduleRun>), (status = 404, body = ErrorBody)))]
@@ -156,7 +156,7 @@ pub async fn runs(
     Ok(Json(Items { items: records.into_iter().map(|run| spec::run_view(&schedule, run)).collect() }))
 }
 
-/// One run of a schedule.
+/// Get a run of a schedule.
 #[utoipa::path(get, path = "/v1/schedules/{id}/runs/{run}", tag = "schedules",
     params(("id" = ScheduleId, Path), ("run" = ScheduleRunId, Path)),
     responses((status = 200, body = ScheduleRun), (status = 404, body = ErrorBody)))]
@@ -169,7 +169,7 @@ pub async fn get_run(
     Ok(Json(spec::run_view(&schedule, scheduler.run_store.run(&caller.workspace, &id, &run).await?)))
 }
 
-/// End a run before its end.
+/// Cancel a run.
 #[utoipa::path(post, path = "/v1/schedules/{id}/runs/{run}/cancel", tag = "schedules",
     params(("id" = ScheduleId, Path), ("run" = ScheduleRunId, Path)),
     responses((status = 200, body = ScheduleRun), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
@@ -188,7 +188,7 @@ pub struct NextQuery {
     count: Option<u32>,
 }
 
-/// The next times of a schedule, also of one that is paused.
+/// Get the next times of a schedule, also of a paused one.
 #[utoipa::path(get, path = "/v1/schedules/{id}/next", tag = "schedules", params(("id" = ScheduleId, Path),
     ("count" = Option<u32>, Query)), responses((status = 200, body = NextRuns), (status = 400, body = ErrorBody),
     (status = 404, body = ErrorBody)))]
@@ -203,7 +203,7 @@ pub async fn next(
     Ok(Json(ops::next_runs(&record.spec.timing, record.spec.anchor, after, query.count)?))
 }
 
-/// The times that a schedule would have, without making one.
+/// Preview the times of a schedule without creating it.
 #[utoipa::path(post, path = "/v1/schedules/preview", tag = "schedules", request_body = PreviewSchedule, responses(
     (status = 200, body = NextRuns), (status = 400, body = ErrorBody)))]
 pub async fn preview(JsonBody(request): JsonBody<PreviewSchedule>) -> ApiResult<Json<NextRuns>> {

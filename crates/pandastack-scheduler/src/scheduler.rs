@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use pandastack_metrics::Page;
 use pandastack_sandboxes::Sandboxes;
 use pandastack_store::apps::AppStore;
 use pandastack_store::schedules::{RunStore, ScheduleStore};
@@ -46,8 +47,8 @@ impl Scheduler {
         }
     }
 
-    /// Writes what is counted to the page of metrics.
-    pub fn render(&self, page: &mut String) {
-        self.activity.render(page);
+    /// Adds what is counted to the page of metrics.
+    pub fn add_metrics(&self, page: &mut Page) {
+        self.activity.add_metrics(page);
     }
 }

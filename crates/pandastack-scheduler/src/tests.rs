@@ -92,7 +92,7 @@ impl World {
             run_store: Arc::clone(&self.store) as Arc<dyn RunStore>,
             runner: Arc::clone(&self.fake) as Arc<dyn Runner>,
             activity: Arc::new(Activity::new()),
-            webhooks: Arc::new(pandastack_webhooks::Webhooks::new(true)),
+            webhooks: Arc::new(pandastack_webhooks::Webhooks::new(true, Default::default())),
             instance: instance.to_owned(),
             clock: Arc::new(move || Timestamp::from_microsecond(clock.load(Ordering::SeqCst)).unwrap()),
         })
@@ -102,28 +102,7 @@ impl World {
         let now = self.now();
         let timing = ScheduleTiming { every_seconds: Some(every_seconds), ..ScheduleTiming::default() };
         let target = HttpTarget { url: "http://x/".into(), method: None, headers: [].into(), body: None };
-        let spec = ScheduleSpec {
-            timing,
-            anchor: now,
-            target: ScheduleTarget::Http(target),
-            options: spec::overlay(options, spec::defaults()),
-            paused_reason: None,
-        };
-        let record = ScheduleRecord {
-            id: ScheduleId::random(),
-            workspace: ws(),
-            name: "s".into(),
-            next_run_at: spec::timing(&spec).unwrap().next_after(now),
-            spec,
-            paused: false,
-            cursor: now,
-            revision: 0,
-            failures: 0,
-            last_run_at: None,
-            alert: None,
-            created_at: now,
-            updated_at: now,
-        };
+        let record = record_at(now, timing, ScheduleTarget::Http(target), options);
         self.store.insert_schedule(&record).await.unwrap();
         record
     }
@@ -348,4 +327,35 @@ async fn an_alert_is_due_once_when_enough_runs_failed_in_a_row() {
         due.push(record.alert.take().is_some());
     }
     assert_eq!(due, [false, false, false, true, false]);
+}
+
+/// A schedule with a target, of which nothing else matters.
+pub(crate) fn record_of(target: ScheduleTarget) -> ScheduleRecord {
+    let timing = ScheduleTiming { every_seconds: Some(60), ..ScheduleTiming::default() };
+    record_at(Timestamp::UNIX_EPOCH, timing, target, ScheduleOptions::default())
+}
+
+fn record_at(
+    now: Timestamp,
+    timing: ScheduleTiming,
+    target: ScheduleTarget,
+    options: ScheduleOptions,
+) -> ScheduleRecord {
+    let options = spec::overlay(options, spec::defaults());
+    let spec = ScheduleSpec { timing, anchor: now, target, options, paused_reason: None };
+    ScheduleRecord {
+        id: ScheduleId::random(),
+        workspace: ws(),
+        name: "s".into(),
+        next_run_at: spec::timing(&spec).unwrap().next_after(now),
+        spec,
+        paused: false,
+        cursor: now,
+        revision: 0,
+        failures: 0,
+        last_run_at: None,
+        alert: None,
+        created_at: now,
+        updated_at: now,
+    }
 }

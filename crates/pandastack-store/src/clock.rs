@@ -19,10 +19,10 @@ thread_local! {
 
 /// A clock that a simulation moves. Clones are the same clock.
 #[derive(Debug, Clone, Default)]
-pub struct Clock(Arc<Ahead>);
+pub struct Clock(Arc<ClockOffset>);
 
 #[derive(Debug, Default)]
-struct Ahead {
+struct ClockOffset {
     us: AtomicI64,
     moved: Notify,
 }

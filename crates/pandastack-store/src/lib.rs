@@ -21,6 +21,7 @@ pub mod databases;
 mod error;
 mod failure;
 pub mod functions;
+pub mod installation;
 pub mod ledger;
 pub mod quotas;
 pub mod record;
@@ -279,6 +280,7 @@ pub trait Store:
     + SandboxStore
     + SnapshotStore
     + HistoryStore
+    + installation::InstallationStore
     + ledger::LedgerStore
     + functions::FunctionStore
     + functions::FunctionRunStore

@@ -24,7 +24,7 @@ pub struct Replica {
 
 /// What another replica, or this one, changed.
 #[derive(Debug, Clone, PartialEq)]
-pub enum News {
+pub enum ReplicaChange {
     /// Something happened to a sandbox.
     Event(Event),
     /// A host reported.
@@ -42,7 +42,7 @@ pub trait ReplicaStore: Send + Sync {
     async fn replicas(&self) -> Result<Vec<Replica>>;
     /// Tells every replica that names of apps may lead elsewhere.
     async fn tell_names_changed(&self) -> Result<()>;
-    /// Whether what this replica commits comes back to it as [`News`], in the order of commits
+    /// Whether what this replica commits comes back to it as [`ReplicaChange`], in the order of commits
     /// among all replicas.
     fn tells_news(&self) -> bool;
 }
@@ -53,7 +53,7 @@ pub trait Session: Send {
     /// Shows that the session lives, and leads from now on if nobody else does. Answers whether it leads.
     async fn beat(&mut self) -> Result<bool>;
     /// Waits for news. May be given up at any time without losing any. An error is the end of the session.
-    async fn news(&mut self) -> Result<Vec<News>>;
+    async fn news(&mut self) -> Result<Vec<ReplicaChange>>;
     /// Ends the session, so that another may lead at once.
     async fn leave(&mut self);
 }

@@ -10,7 +10,7 @@
 //!
 //! Must hold: a schedule has one run per instant, by a unique index; the runs of an instant and the
 //! schedule's cursor change in one transaction, and only if nobody changed the schedule since it
-//! was looked at ([`Firing::revision`]); a run that is `running` names the process that works on
+//! was looked at ([`DueRuns::revision`]); a run that is `running` names the process that works on
 //! it.
 
 use async_trait::async_trait;
@@ -118,7 +118,7 @@ pub enum RunState {
     Timeout,
     /// Not run.
     Skipped,
-    /// Ended before its end.
+    /// Cancelled.
     Cancelled,
 }
 
@@ -226,7 +226,7 @@ pub struct RunRecord {
 
 /// The decision about what is due of a schedule.
 #[derive(Debug, Clone)]
-pub struct Firing {
+pub struct DueRuns {
     /// Whose.
     pub schedule: ScheduleId,
     /// The revision that was looked at.
@@ -285,7 +285,7 @@ pub trait ScheduleStore: Send + Sync {
     async fn schedules_due(&self, at: Timestamp, limit: u32) -> Result<Vec<ScheduleRecord>>;
     /// Writes decisions down, each if its schedule is still at the revision that was looked at; how
     /// many were.
-    async fn fire(&self, firings: &[Firing]) -> Result<u64>;
+    async fn fire(&self, firings: &[DueRuns]) -> Result<u64>;
     /// When there is something to do next: a time to fire, an alert, and `with_runs` a run that may begin.
     async fn next_schedule_work(&self, with_runs: bool) -> Result<Option<Timestamp>>;
     /// Alerts to be sent now; each counts as tried, and is tried again at `retry_at` unless it is settled.

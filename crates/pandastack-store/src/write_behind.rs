@@ -28,7 +28,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Something that may be written behind the answer.
 #[async_trait]
-pub trait Behind: Sized + Send + Sync + 'static {
+pub trait WriteBehindItem: Sized + Send + Sync + 'static {
     /// What the records are, for the log: "entries of the audit log".
     const WHAT: &'static str;
 
@@ -38,7 +38,7 @@ pub trait Behind: Sized + Send + Sync + 'static {
 
 /// Entries of the audit log.
 #[async_trait]
-impl Behind for AuditRecord {
+impl WriteBehindItem for AuditRecord {
     const WHAT: &'static str = "entries of the audit log";
 
     async fn insert(store: &dyn Store, batch: &[Self]) -> store::Result<()> {
@@ -48,7 +48,7 @@ impl Behind for AuditRecord {
 
 /// Calls of functions. Those of type `Event` are not among them: the queue commits these itself.
 #[async_trait]
-impl Behind for RunRecord {
+impl WriteBehindItem for RunRecord {
     const WHAT: &'static str = "calls of functions";
 
     async fn insert(store: &dyn Store, batch: &[Self]) -> store::Result<()> {
@@ -76,7 +76,7 @@ impl<T> Default for WriteBehind<T> {
     }
 }
 
-impl<T: Behind> WriteBehind<T> {
+impl<T: WriteBehindItem> WriteBehind<T> {
     /// Has a record written, as soon as there is room for it in the queue.
     pub async fn put(&self, record: T) {
         match self.sender.reserve().await {
@@ -149,7 +149,7 @@ mod tests {
     struct Note(Arc<Mutex<Vec<usize>>>);
 
     #[async_trait]
-    impl Behind for Note {
+    impl WriteBehindItem for Note {
         const WHAT: &'static str = "notes";
 
         async fn insert(_: &dyn Store, batch: &[Self]) -> store::Result<()> {

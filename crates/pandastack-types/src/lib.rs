@@ -1,4 +1,4 @@
-//! The words PandaStack's parts speak to each other and to their users.
+//! Types shared by the servers, the agent and the clients.
 //!
 //! Typed ids, the public API's requests and responses ([`api`]), the private API between control and agents
 //! ([`agent_api`]) with its signatures ([`link`]), error codes, and the sandbox state machine ([`state`]).
@@ -8,9 +8,10 @@
 
 pub mod agent_api;
 pub mod api;
-pub mod door;
+pub mod domains;
 mod error;
 mod failure;
+pub mod grant;
 mod id;
 pub mod limits;
 pub mod link;

@@ -21,6 +21,9 @@ pub const SKEW_SECONDS_MAX: i64 = 60;
 /// Shortest join secret.
 pub const SECRET_BYTES_MIN: usize = 32;
 
+/// Hex digits of a fingerprint.
+const FINGERPRINT_DIGITS: usize = 16;
+
 /// Who calls whom.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
@@ -123,6 +126,13 @@ impl LinkKey {
             return Err(LinkRefused::Expired);
         }
         host.parse().map_err(|_| LinkRefused::Missing)
+    }
+
+    /// Tells one secret from another, and nothing of either.
+    pub fn fingerprint(&self) -> String {
+        let mut digits = self.derive("fingerprint", &[]);
+        digits.truncate(FINGERPRINT_DIGITS);
+        digits
     }
 
     /// A secret for another purpose, of which nothing leads back to this one.

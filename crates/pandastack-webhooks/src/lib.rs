@@ -1,18 +1,21 @@
-//! Webhooks: HTTP requests that users configured and this server makes.
+//! Webhooks: HTTP requests that users configure and this server sends.
 //!
 //! Whoever may configure a URL must not reach through it what only this server can reach: addresses
 //! that are not of the internet are refused after their names were resolved, on the very addresses
 //! that are connected to, unless the operator allows them. Redirects are not followed and no proxy
-//! is used, because either would go elsewhere than was checked.
+//! is used, because either would go elsewhere than was checked. Addresses of this machine count as private,
+//! too: a request from here would pass every limit that is kept by address. Metadata of a cloud's machines is
+//! never called.
 //!
 //! A delivery is one attempt. Retries belong to whoever keeps the record of what is to be delivered.
 
 #![forbid(unsafe_code)]
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use pandastack_types::domains::Domains;
 use pandastack_types::{Error, Result};
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::header::HeaderMap;
@@ -28,6 +31,8 @@ pub const URL_BYTES_MAX: usize = 4096;
 /// Makes the requests.
 pub struct Webhooks {
     allow_private: bool,
+    /// Names of this server.
+    domains: Domains,
     client: Result<reqwest::Client, String>,
 }
 
@@ -67,12 +72,43 @@ impl Resolve for PublicOnly {
         Box::pin(async move {
             let found = tokio::net::lookup_host((name.as_str(), 0)).await?;
             let good: Vec<SocketAddr> =
-                found.filter(|address| allow_private || is_public(address.ip())).collect();
+                found.filter(|address| is_permitted(address.ip(), allow_private)).collect();
             if good.is_empty() {
                 return Err(format!("`{}` has no public address", name.as_str()).into());
             }
             Ok(Box::new(good.into_iter()) as Addrs)
         })
+    }
+}
+
+/// Whether an address may be connected to.
+fn is_permitted(address: IpAddr, allow_private: bool) -> bool {
+    !is_metadata(address) && (allow_private || (is_public(address) && !is_own(address)))
+}
+
+/// Whether it is one of this machine's: a socket that is connected to such an address has the same address
+/// itself.
+fn is_own(address: IpAddr) -> bool {
+    let any: IpAddr =
+        if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let local = || {
+        let socket = std::net::UdpSocket::bind((any, 0))?;
+        // Nothing is sent: connecting only looks up the route.
+        socket.connect((address, 9))?;
+        socket.local_addr()
+    };
+    local().is_ok_and(|local| local.ip() == address)
+}
+
+/// Where clouds serve metadata and credentials of their machines.
+fn is_metadata(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => pandastack_types::network::is_metadata(address),
+        IpAddr::V6(address) => match address.to_ipv4_mapped() {
+            Some(mapped) => pandastack_types::network::is_metadata(mapped),
+            // Link-local, and `fd00:ec2::254` with its neighbours.
+            None => address.is_unicast_link_local() || address.segments()[..2] == [0xfd00, 0x0ec2],
+        },
     }
 }
 
@@ -96,8 +132,8 @@ fn is_public_v6(address: Ipv6Addr) -> bool {
 }
 
 impl Webhooks {
-    /// `allow_private`: URLs may be on loopback and private networks.
-    pub fn new(allow_private: bool) -> Self {
+    /// `allow_private`: URLs may be on loopback and private networks. `domains`: names of this server.
+    pub fn new(allow_private: bool, domains: Domains) -> Self {
         let client = pandastack_http::builder()
             .dns_resolver(Arc::new(PublicOnly { allow_private }))
             .redirect(reqwest::redirect::Policy::none())
@@ -105,7 +141,7 @@ impl Webhooks {
             .connect_timeout(CONNECT_WAIT)
             .user_agent(concat!("pandastack/", env!("CARGO_PKG_VERSION")))
             .build();
-        Self { allow_private, client: client.map_err(|error| chain(&error)) }
+        Self { allow_private, domains, client: client.map_err(|error| chain(&error)) }
     }
 
     /// Refuses a URL that could never be called.
@@ -123,9 +159,15 @@ impl Webhooks {
             Some(Host::Ipv6(address)) => Some(IpAddr::V6(address)),
             Some(Host::Domain(_)) | None => None,
         };
-        if !self.allow_private && literal.is_some_and(|address| !is_public(address)) {
+        if let Some(Host::Domain(name)) = url.host()
+            && self.domains.is_platform(name)
+            && !self.allow_private
+        {
+            return Err(refuse(format!("leads back to this server, `{name}`; use a target of another kind")));
+        }
+        if literal.is_some_and(|address| !is_permitted(address, self.allow_private)) {
             return Err(refuse(
-                "is not a public address; the operator can allow private addresses with \
+                "is not a public address of another server; the operator can allow private addresses with \
                  --schedules-private-targets"
                     .to_owned(),
             ));
@@ -195,6 +237,18 @@ mod tests {
         }
     }
 
+    #[test]
+    fn metadata_and_this_machine_are_no_targets() {
+        for metadata in
+            ["169.254.169.254", "168.63.129.16", "100.100.100.200", "fd00:ec2::254", "::ffff:169.254.169.254"]
+        {
+            assert!(!is_permitted(metadata.parse().unwrap(), true), "{metadata}");
+        }
+        assert!(is_own(Ipv4Addr::LOCALHOST.into()));
+        assert!(!is_own("93.184.216.34".parse().unwrap()));
+        assert!(is_permitted(Ipv4Addr::LOCALHOST.into(), true));
+    }
+
     #[tokio::test]
     async fn names_of_private_addresses_are_refused_unless_allowed() {
         for (allow_private, good) in [(false, false), (true, true)] {
@@ -206,7 +260,7 @@ mod tests {
 
     #[test]
     fn urls_that_cannot_be_called_are_refused() {
-        let strict = Webhooks::new(false);
+        let strict = Webhooks::new(false, Domains::new(&["panda.example".to_owned()], &[]).unwrap());
         for url in [
             "ftp://example.com",
             "file:///etc/passwd",
@@ -215,11 +269,13 @@ mod tests {
             "http://[::1]:80/",
             "http://2130706433/",
             "http://0x7f.1/",
+            "https://panda.example/v1/sandboxes",
+            "https://API.panda.example/",
         ] {
             assert!(strict.check_url("url", url).is_err(), "{url}");
         }
         assert!(strict.check_url("url", "https://example.com/x").is_ok());
-        assert!(Webhooks::new(true).check_url("url", "http://127.0.0.1/").is_ok());
+        assert!(Webhooks::new(true, Domains::default()).check_url("url", "http://127.0.0.1/").is_ok());
         let long = format!("https://example.com/{}", "x".repeat(URL_BYTES_MAX));
         assert!(strict.check_url("url", &long).is_err());
     }

@@ -11,7 +11,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use pandastack_control::DatabaseUrl;
+use pandastack_types::domains::Domains;
 use pandastack_types::limits::REQUESTS_PER_SECOND_DEFAULT;
+use pandastack_types::network::{Cidr, Mail};
 use serde::Deserialize;
 
 use crate::failure::Failure;
@@ -95,6 +97,20 @@ pub struct ControlArgs {
     /// Days of point-in-time recovery for databases [default: 7]
     #[arg(long, env = "PANDASTACK_BACKUP_RETENTION_DAYS", value_name = "DAYS", value_parser = clap::value_parser!(u16).range(1..=3650))]
     pub backup_retention_days: Option<u16>,
+    /// Domain for app host names, such as panda.example.com; its wildcard DNS record must point to this
+    /// server. Can be repeated [default: localhost only]
+    #[arg(long = "domain", env = "PANDASTACK_DOMAINS", value_delimiter = ',', value_name = "DOMAIN")]
+    pub domains: Vec<String>,
+    /// Further host name of the API, which no app can take; can be repeated
+    #[arg(long = "api-name", env = "PANDASTACK_API_NAMES", value_delimiter = ',', value_name = "NAME")]
+    pub api_names: Vec<String>,
+    /// Start with a join secret that is not the one of this installation; backups and passwords that
+    /// depend on the old one are lost
+    #[arg(long, env = "PANDASTACK_ACCEPT_NEW_LINK_SECRET")]
+    pub accept_new_link_secret: bool,
+    /// DNS server that proves who owns a custom domain [default: the host's own]
+    #[arg(long, env = "PANDASTACK_CHALLENGE_RESOLVER", value_name = "ADDRESS")]
+    pub challenge_resolver: Option<SocketAddr>,
     #[command(flatten)]
     pub tls: TlsArgs,
 }
@@ -182,6 +198,12 @@ pub struct AgentArgs {
     /// Restore new sandboxes from a snapshot instead of forking a prepared machine; for benchmarks
     #[arg(long, env = "PANDASTACK_NO_ZYGOTES")]
     pub no_zygotes: bool,
+    /// Private network that sandbox network policies may open; can be repeated [default: none]
+    #[arg(long, env = "PANDASTACK_REACHABLE_PRIVATE", value_delimiter = ',', value_name = "CIDR")]
+    pub reachable_private: Vec<Cidr>,
+    /// Who opens outbound mail ports 25, 465 and 587 [default: by-policy]
+    #[arg(long, env = "PANDASTACK_MAIL", value_name = "MODE")]
+    pub mail: Option<MailMode>,
     /// Template to prepare at startup; can be repeated
     #[arg(long = "warm", env = "PANDASTACK_WARM", value_delimiter = ',', value_name = "TEMPLATE")]
     pub warm_templates: Vec<String>,
@@ -213,6 +235,29 @@ impl From<Engine> for pandastack_agent::EngineChoice {
     }
 }
 
+/// Who opens the ports of outbound mail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum MailMode {
+    /// Network policies that name the port
+    #[default]
+    ByPolicy,
+    /// Everybody
+    Open,
+    /// Nobody
+    Closed,
+}
+
+impl From<MailMode> for Mail {
+    fn from(mode: MailMode) -> Self {
+        match mode {
+            MailMode::ByPolicy => Mail::ByPolicy,
+            MailMode::Open => Mail::Open,
+            MailMode::Closed => Mail::Closed,
+        }
+    }
+}
+
 /// Contents of the settings file.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -222,6 +267,15 @@ struct File {
     otlp_endpoint: Option<String>,
     control: ControlSection,
     agent: AgentSection,
+    network: NetworkSection,
+}
+
+/// The operator's limits over the network policies of all sandboxes.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct NetworkSection {
+    reachable_private: Vec<Cidr>,
+    mail: Option<MailMode>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -235,6 +289,9 @@ struct ControlSection {
     postgres_domain: Option<String>,
     backups: Option<Backups>,
     backup_retention_days: Option<u16>,
+    domains: Vec<String>,
+    api_names: Vec<String>,
+    challenge_resolver: Option<SocketAddr>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -281,6 +338,14 @@ pub struct Settings {
     pub backups: Backups,
     /// Days of point-in-time recovery.
     pub backup_retention_days: u16,
+    /// Domains for app host names.
+    pub domains: Vec<String>,
+    /// Further host names of the API.
+    pub api_names: Vec<String>,
+    /// Whether another join secret than before is accepted.
+    pub accept_new_link_secret: bool,
+    /// DNS server for proofs of custom domains.
+    pub challenge_resolver: Option<SocketAddr>,
     /// TLS on the API's address.
     pub tls: TlsArgs,
     /// Cache for built images and kernels.
@@ -291,6 +356,10 @@ pub struct Settings {
     pub net_prefix: String,
     /// DNS server for sandboxes; `None` for the host's own.
     pub resolver: Option<SocketAddr>,
+    /// Private networks that policies may open.
+    pub reachable_private: Vec<Cidr>,
+    /// Who opens outbound mail.
+    pub mail: MailMode,
     /// Maximum outbound connections per sandbox.
     pub connections_max: u32,
     /// Bandwidth limit per sandbox and direction, in Mbit/s.
@@ -321,7 +390,19 @@ impl Settings {
         let data_dir = std::path::absolute(&data_dir).context("cannot resolve the data directory")?;
         let runtime_dir = common.runtime_dir.clone().or(file.runtime_dir);
         let warm = [&agent.warm_templates, &file.agent.warm_templates];
+        let domains = either(&control.domains, file.control.domains);
+        let api_names = either(&control.api_names, file.control.api_names);
+        Domains::new(&domains, &api_names).map_err(|error| {
+            Failure::new(error.to_string())
+                .hint("check --domain and --api-name, or `domains` and `api_names`")
+        })?;
         Ok(Self {
+            domains,
+            api_names,
+            accept_new_link_secret: control.accept_new_link_secret,
+            challenge_resolver: control.challenge_resolver.or(file.control.challenge_resolver),
+            reachable_private: either(&agent.reachable_private, file.network.reachable_private),
+            mail: agent.mail.or(file.network.mail).unwrap_or_default(),
             runtime_dir: runtime_dir.unwrap_or_else(|| runtime_dir_of(&data_dir)),
             otlp_endpoint: common.otlp_endpoint.clone().or(file.otlp_endpoint).filter(|url| !url.is_empty()),
             listen: control.listen.or(file.control.listen).unwrap_or_else(default_listen),
@@ -416,6 +497,11 @@ impl Settings {
     }
 }
 
+/// A list from the command line, else from the file.
+fn either<T: Clone>(given: &[T], file: Vec<T>) -> Vec<T> {
+    if given.is_empty() { file } else { given.to_vec() }
+}
+
 fn default_listen() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], 8080))
 }
@@ -496,6 +582,19 @@ mod tests {
         assert_eq!(settings.api_url(), "http://127.0.0.1:9000");
         assert_eq!(settings.subnet, "10.8.0.0/16");
         assert_eq!(settings.net_prefix, NET_PREFIX);
+    }
+
+    #[test]
+    fn the_operators_limits_come_from_their_own_section() {
+        let file = "[control]\ndomains = ['*.panda.example']\n[network]\nmail = 'closed'\n\
+                    reachable_private = ['10.9.0.0/16']\n";
+        let found = settings(file, Default::default(), Default::default()).unwrap();
+        assert_eq!(found.reachable_private, [Cidr::literal([10, 9, 0, 0], 16)]);
+        assert_eq!((found.mail, found.domains), (MailMode::Closed, vec!["*.panda.example".to_owned()]));
+        let none = settings("", Default::default(), Default::default()).unwrap();
+        assert!(none.reachable_private.is_empty() && none.mail == MailMode::ByPolicy);
+        let wrong = ControlArgs { domains: vec!["https://a.b".into()], ..Default::default() };
+        assert!(settings("", wrong, Default::default()).is_err());
     }
 
     #[test]

@@ -19,6 +19,13 @@ import pandastack  # noqa: E402
 DOCUMENT = ROOT.parent.parent / "docs" / "reference" / "python.md"
 HEADER = """# Python
 
+```python
+from pandastack import PandaStack
+
+with PandaStack().sandboxes.create(template="base") as sandbox:
+    print(sandbox.exec("echo hello").stdout)      # => hello
+```
+
 Generated from the docstrings by `sdk/python/tools/generate_reference.py`. `AsyncPandaStack` has the same resources and methods for
 `asyncio`, with `await` before each call and `Async` before the names of classes.
 """

@@ -7,6 +7,13 @@ const entry = fileURLToPath(new URL("../src/index.ts", import.meta.url));
 const document = new URL("../../../docs/reference/typescript.md", import.meta.url);
 const HEADER = `# TypeScript
 
+\`\`\`ts tested-by: tests/e2e/typescript/canonical.test.mjs
+import { PandaStack } from "@pandastack/sdk";
+
+await using sandbox = await new PandaStack().sandboxes.create({ template: "base" });
+console.log((await sandbox.exec("echo hello")).stdout); // hello
+\`\`\`
+
 Generated from the source's comments by \`sdk/typescript/scripts/reference.mjs\`.
 `;
 

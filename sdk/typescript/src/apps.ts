@@ -57,14 +57,14 @@ export type AppInfo = JsonObject & WireRecord<{
   created_at?: string;
   updated_at?: string;
 }>;
-/** What one machine of an app uses; `host` and `guest` as of a sandbox, absent where nobody can say. */
+/** Resource use of one machine of an app; `host` and `guest` as for a sandbox, absent where unknown. */
 export type AppInstanceMetrics = WireRecord<{
   sandbox_id: string;
   status: string;
   host?: Record<string, number>;
   guest?: Record<string, number>;
 }>;
-/** What an app uses. */
+/** Resource use of an app. */
 export type AppMetrics = WireRecord<{
   at: string;
   /** The version that serves; absent before the first one does. */
@@ -87,7 +87,7 @@ export interface DeployAppOptions {
   /** Install everything anew. */
   clearCache?: boolean;
 }
-/** Who sees a variable, and when it is there. */
+/** Scope and stage of a variable. */
 export interface AppEnvOptions {
   /** Never show it again. */
   secret?: boolean;
@@ -111,32 +111,38 @@ export class AppsAPI {
     this.#transport = transport;
   }
 
-  /** Make an app: `name`, and `git_url`, `framework`, `start_command`, `port`, `min_instances`, `max_instances`, `env` and so on. */
+  /**
+   * Create an app: `name`, and `git_url`, `framework`, `start_command`, `port`, `min_instances`,
+   * `max_instances`, `env` and so on.
+   */
   async create(settings: JsonObject & { name: string }): Promise<AppInfo> {
     return appOf((await this.#transport.send(create("/apps", settings, CREATE_MS_MAX))).record());
   }
 
-  /** Apps of the workspace. */
+  /** List apps. */
   async list(): Promise<AppInfo[]> {
     return (await this.#transport.send(get("/apps"))).records("items").map(appOf);
   }
 
-  /** One app. */
+  /** Get an app. */
   async get(app: string): Promise<AppInfo> {
     return appOf((await this.#transport.send(get(path(app)))).record());
   }
 
-  /** Change settings; they hold from the next deployment or restart on, template and size from the next build on. An empty text takes one back. */
+  /**
+   * Update settings. They take effect with the next deployment or restart; template and size with the next
+   * build. An empty string clears a setting.
+   */
   async update(app: string, settings: JsonObject): Promise<AppInfo> {
     return appOf((await this.#transport.send({ ...post(path(app), settings), method: "PATCH" })).record());
   }
 
-  /** Say how many machines serve an app, and how many of them never sleep; the live version follows at once. */
+  /** Set how many machines serve an app, and how many of them never sleep. Takes effect at once. */
   async scale(app: string, options: { minInstances?: number; maxInstances?: number }): Promise<AppInfo> {
     return await this.update(app, given({ min_instances: options.minInstances, max_instances: options.maxInstances }));
   }
 
-  /** Delete an app with all its versions. */
+  /** Delete an app and its versions. */
   async delete(app: string): Promise<void> {
     await this.#transport.send(del(path(app)));
   }
@@ -158,22 +164,22 @@ export class AppsAPI {
     });
   }
 
-  /** Deployments of an app, newest first. */
+  /** List deployments of an app, newest first. */
   async deployments(app: string): Promise<DeploymentInfo[]> {
     return (await this.#transport.send(get(path(app, "/deploys")))).records("items");
   }
 
-  /** One deployment, with its log. */
+  /** Get a deployment with its log. */
   async deployment(app: string, id: string): Promise<DeploymentInfo> {
     return (await this.#transport.send(get(deployPath(app, id)))).record();
   }
 
-  /** The lines of a deployment's log, until it is over. */
+  /** Stream the lines of a deployment's log until it ends. */
   deployLogs(app: string, id: string): AsyncGenerator<string> {
     return this.#lines(get(deployPath(app, id, "/logs")));
   }
 
-  /** Wait until a deployment is live; {@link PandaStackError} if it is over otherwise. */
+  /** Wait until a deployment is live; {@link PandaStackError} if it fails. */
   async waitForDeployment(app: string, id: string): Promise<DeploymentInfo> {
     for await (const _ of this.deployLogs(app, id));
     const ended = await this.deployment(app, id);
@@ -181,24 +187,24 @@ export class AppsAPI {
     return ended;
   }
 
-  /** Stop a deployment that is not live yet. */
+  /** Cancel a deployment that is not live yet. */
   async cancel(app: string, id: string): Promise<DeploymentInfo> {
     return (await this.#transport.send(post(deployPath(app, id, "/cancel")))).record();
   }
 
-  /** Return to an earlier version: the one before the live one unless named. */
+  /** Roll back to an earlier version: the previous one by default. */
   async rollback(app: string, deploymentId?: string): Promise<DeploymentInfo> {
     return (await this.#transport.send(post(path(app, "/rollback"), given({ deployment_id: deploymentId })))).record();
   }
 
-  /** Start the live version in new machines, with the settings and variables of now. */
+  /** Start the live version in new machines, with the current settings and variables. */
   async restart(app: string): Promise<DeploymentInfo> {
     return (await this.#transport.send(post(path(app, "/restart")))).record();
   }
 
   /**
-   * What the live version prints, a line each; with `follow`, also from now on. Of several machines the first, or the `instance` that
-   * is named by its `sandbox_id`.
+   * Get the live version's output, line by line. With `follow`, stream new output too. Reads the first
+   * machine, or the `instance` with that `sandbox_id`.
    */
   logs(app: string, options: { follow?: boolean; search?: string; instance?: string } = {}): AsyncGenerator<string> {
     const query: Record<string, string> = { follow: options.follow === true ? "1" : "0" };
@@ -207,33 +213,33 @@ export class AppsAPI {
     return this.#lines(get(path(app, "/runtime-logs"), query));
   }
 
-  /** What the machines of the live version use now, together and each. Never wakes one. */
+  /** Get the live version's resource use, in total and per machine. Does not wake it. */
   async metrics(app: string): Promise<AppMetrics> {
     return appOf((await this.#transport.send(get(path(app, "/metrics")))).record()) as unknown as AppMetrics;
   }
 
-  /** Keep the live version awake for so long, because of work in the background; 0 ends that. Its first machine wakes. */
+  /** Keep the live version awake for this many seconds, for background work. Wakes its first machine. 0 ends it. */
   async keepAwake(app: string, seconds: number): Promise<LifecycleInfo> {
     const answer = await this.#transport.send(post(path(app, "/keep-awake"), { seconds }, MACHINE_MS_MAX));
     return withCamelCase(answer.record()) as unknown as LifecycleInfo;
   }
 
-  /** Previews of pull requests; each is an app too, by its `name`. */
+  /** List previews of pull requests. Each is also an app, by its `name`. */
   async previews(app: string): Promise<JsonObject[]> {
     return (await this.#transport.send(get(path(app, "/previews")))).records("items");
   }
 
-  /** The preview of one pull request. */
+  /** Get the preview of a pull request. */
   async getPreview(app: string, number: number): Promise<JsonObject> {
     return (await this.#transport.send(get(path(app, `/previews/${segment(String(number), "number")}`)))).record();
   }
 
-  /** Remove a preview; the next commit of its pull request makes it anew. */
+  /** Remove a preview. The next commit to its pull request creates it again. */
   async removePreview(app: string, number: number): Promise<void> {
     await this.#transport.send(del(path(app, `/previews/${segment(String(number), "number")}`)));
   }
 
-  /** Variables; secrets are masked. */
+  /** List variables. Secret values are masked. */
   async listEnv(app: string): Promise<JsonObject[]> {
     return (await this.#transport.send(get(path(app, "/env")))).records("env");
   }
@@ -250,31 +256,31 @@ export class AppsAPI {
     await this.#transport.send(del(path(app, `/env/${segment(key, "variable")}`)));
   }
 
-  /** Repositories of GitHub whose previews were turned on. */
+  /** List GitHub repositories with previews enabled. */
   async previewRepos(): Promise<JsonObject[]> {
     return (await this.#transport.send(get("/preview-repos"))).records("repos");
   }
 
   /**
-   * Turn previews on for all apps of a repository: by the number that GitHub gives it, and `owner/name` for apps that no delivery came
-   * for yet.
+   * Enable previews for all apps of a repository, by its GitHub id, and `owner/name` for apps without a
+   * webhook delivery yet.
    */
   async enablePreviewRepo(githubRepoId: number, options: { repoFullName?: string } = {}): Promise<JsonObject> {
     const body = { github_repo_id: githubRepoId, ...given({ repo_full_name: options.repoFullName }) };
     return (await this.#transport.send(post("/preview-repos", body))).record();
   }
 
-  /** Turn previews off for all apps of a repository; open ones stay until their pull request is closed. */
+  /** Disable previews for all apps of a repository. Open previews stay until their pull request is closed. */
   async disablePreviewRepo(githubRepoId: number): Promise<void> {
     await this.#transport.send(del(`/preview-repos/${segment(String(githubRepoId), "repository id")}`));
   }
 
-  /** Variables that previews of a repository's apps see; secrets are masked. */
+  /** List variables of a repository's previews. Secret values are masked. */
   async listPreviewEnv(githubRepoId: number): Promise<JsonObject[]> {
     return (await this.#transport.send(get(repoPath(githubRepoId)))).records("env");
   }
 
-  /** Set one of them. The app's own of that name wins, and previews of forks see no secret. */
+  /** Set a variable of previews. A variable of the app with that name wins. Previews of forks see no secrets. */
   async setPreviewEnv(githubRepoId: number, key: string, value: string, options: { secret?: boolean } = {}): Promise<JsonObject> {
     const body = { value, ...given({ secret: options.secret }) };
     const call = post(repoPath(githubRepoId, `/${segment(key, "variable")}`), body);
@@ -286,45 +292,45 @@ export class AppsAPI {
     await this.#transport.send(del(repoPath(githubRepoId, `/${segment(key, "variable")}`)));
   }
 
-  /** Set what the text of a `.env` file says. */
+  /** Set variables from the text of a `.env` file. */
   async importPreviewEnv(githubRepoId: number, dotenv: string, options: { secret?: boolean } = {}): Promise<JsonObject> {
     const body = { dotenv, ...given({ secret: options.secret }) };
     return (await this.#transport.send(post(repoPath(githubRepoId, "/import"), body))).record();
   }
 
-  /** Attach a database: the variable `env` (`DATABASE_URL`) holds its connection string from the next deployment or restart on. */
+  /** Attach a database. The variable `env` (`DATABASE_URL`) is set with the next deployment or restart. */
   async attachDatabase(app: string, databaseId: string, options: { env?: string; scope?: string; build?: boolean } = {}): Promise<JsonObject> {
     const body = given({ env: options.env, scope: options.scope, build: options.build ?? false });
     const call = post(path(app, `/databases/${segment(databaseId, "database id")}`), body);
     return (await this.#transport.send({ ...call, method: "PUT" })).record();
   }
 
-  /** Detach a database; it is out of reach at once. */
+  /** Detach a database. The app loses access at once. */
   async detachDatabase(app: string, databaseId: string): Promise<void> {
     await this.#transport.send(del(path(app, `/databases/${segment(databaseId, "database id")}`)));
   }
 
-  /** Names of an app beside its own. */
+  /** List an app's custom domains. */
   async domains(app: string): Promise<JsonObject[]> {
     return (await this.#transport.send(get(path(app, "/domains")))).records("domains");
   }
 
-  /** Give an app another name. */
+  /** Add a custom domain to an app. */
   async addDomain(app: string, domain: string): Promise<JsonObject> {
     return (await this.#transport.send(post(path(app, "/domains"), { domain }))).record();
   }
 
-  /** Take a name away. */
+  /** Remove a custom domain. */
   async removeDomain(app: string, domain: string): Promise<void> {
     await this.#transport.send(del(path(app, `/domains/${segment(domain, "domain")}`)));
   }
 
-  /** One of an app's names beside its own. */
+  /** Get a custom domain of an app. */
   async getDomain(app: string, domain: string): Promise<JsonObject> {
     return (await this.#transport.send(get(path(app, `/domains/${segment(domain, "domain")}`)))).record();
   }
 
-  /** Set what the text of a `.env` file says. */
+  /** Set variables from the text of a `.env` file. */
   async importEnv(app: string, dotenv: string, options: AppEnvOptions = {}): Promise<JsonObject> {
     const body = { dotenv, ...envBody(options) };
     return (await this.#transport.send(post(path(app, "/env/import"), body))).record();

@@ -49,15 +49,15 @@ import {
 /** Template of a sandbox when none is named. */
 const TEMPLATE_DEFAULT = "ubuntu-24.04";
 
-/** How to reach a server. What is not given comes from the environment, then from the config file. */
+/** How to reach a server. Options that are left out come from the environment, then from the config file. */
 export interface PandaStackOptions {
   /** The server's address: `PANDASTACK_API`, `PANDASTACK_API_URL`, config `api_url`, `http://127.0.0.1:8080`. */
   baseUrl?: string | undefined;
-  /** The same as `baseUrl`. */
+  /** Alias of `baseUrl`. */
   apiUrl?: string | undefined;
   /** The key (`pds_...`): `PANDASTACK_API_KEY`, `PANDASTACK_TOKEN`, config `token`. */
   apiKey?: string | undefined;
-  /** The same as `apiKey`. */
+  /** Alias of `apiKey`. */
   token?: string | undefined;
   /** Limit of a plain call as a whole (30 s); calls that move memory or files have longer ones. */
   timeoutMs?: number | undefined;
@@ -79,7 +79,7 @@ export interface AttachVolume {
   read_only?: boolean;
 }
 
-/** What a new sandbox shall be. */
+/** Options for a new sandbox. */
 export interface SandboxCreateOptions {
   /** Template to start from. */
   template?: string;
@@ -109,11 +109,11 @@ export interface SandboxCreateOptions {
   cpu?: number;
   /** Memory in MiB, in steps of 128, when not the template's. */
   memoryMb?: number;
-  /** The same as `ttlSeconds`. */
+  /** Alias of `ttlSeconds`. */
   ttl_seconds?: number;
-  /** The same as `fromSnapshot`. */
+  /** Alias of `fromSnapshot`. */
   from_snapshot?: string;
-  /** The same as `memoryMb`. */
+  /** Alias of `memoryMb`. */
   memory_mb?: number;
 }
 
@@ -171,52 +171,52 @@ export class PandaStack {
     this.schedules = new SchedulesAPI(this.#transport);
   }
 
-  /** The server's address. One that stands in the config file is known after the first call. */
+  /** The server's address. If it comes from the config file, it is known after the first call. */
   get baseUrl(): string {
     return this.#transport.baseUrl ?? this.#addressGiven ?? BASE_URL_DEFAULT;
   }
 
-  /** The same as `baseUrl`. */
+  /** Alias of `baseUrl`. */
   get apiUrl(): string {
     return this.baseUrl;
   }
 
-  /** Who the key belongs to. */
+  /** Get the workspace and scopes of the API key. */
   async me(): Promise<MeInfo> {
     return (await this.#transport.send(get("/me"))).record();
   }
 
-  /** What the workspace used, in sum and by sandbox; times are RFC 3339, 30 days back by default. */
+  /** Get usage in total and by sandbox. Times are RFC 3339; the default is the last 30 days. */
   async usage(options: { since?: string; until?: string } = {}): Promise<Usage> {
     const query = given({ from: options.since, to: options.until }) as Record<string, string>;
     return (await this.#transport.send(get("/usage", query))).record() as Usage;
   }
 
-  /** Calls that could change something, newest first. Needs an admin key. */
+  /** List calls that could change something, newest first. Requires an admin key. */
   async audit(options: { sandboxId?: string; before?: number; limit?: number } = {}): Promise<AuditEntry[]> {
     const { sandboxId, before, limit } = options;
     const query = given({ sandbox_id: sandboxId, before: before?.toString(), limit: limit?.toString() });
     return (await this.#transport.send(get("/audit", query as Record<string, string>))).records("entries") as AuditEntry[];
   }
 
-  /** What the workspace may have (`quota`) and has (`used`). */
+  /** Get workspace quotas (`quota`) and current use (`used`). */
   async quota(): Promise<JsonObject> {
     return (await this.#transport.send(get("/me/quota"))).record();
   }
 
-  /** Set what the workspace may have; what is left out has the platform's own limit. Needs an admin key. */
+  /** Set workspace quotas. A quota that is left out returns to the platform's limit. Requires an admin key. */
   async setQuota(limits: QuotaLimits): Promise<JsonObject> {
     const { sandboxes, cpu, memoryMb, snapshotMb, requestsPerSecond } = limits;
     const body = { sandboxes, cpu, memory_mb: memoryMb, snapshot_mb: snapshotMb, requests_per_second: requestsPerSecond };
     return (await this.#transport.send({ ...post("/me/quota", given(body)), method: "PUT" })).record();
   }
 
-  /** The workspace's `id`, and what it gives to new sandboxes: `default_visibility`. */
+  /** Get the workspace's `id` and its defaults for new sandboxes: `default_visibility`. */
   async workspace(): Promise<JsonObject> {
     return (await this.#transport.send(get("/me/workspace"))).record();
   }
 
-  /** Set what new sandboxes get unless their create says otherwise. Needs an admin key. */
+  /** Set the defaults for new sandboxes. Requires an admin key. */
   async setWorkspace(settings: { defaultVisibility?: Visibility }): Promise<JsonObject> {
     const body = given({ default_visibility: settings.defaultVisibility });
     return (await this.#transport.send({ ...post("/me/workspace", body), method: "PATCH" })).record();
@@ -232,7 +232,7 @@ export class PandaStack {
   }
 }
 
-/** What a workspace may have. */
+/** Workspace quotas. */
 export interface QuotaLimits {
   sandboxes?: number;
   cpu?: number;
@@ -252,43 +252,43 @@ export class SandboxesAPI {
     this.#transport = transport;
   }
 
-  /** A new sandbox, ready to use. With `await using` it is deleted at the end of the block. */
+  /** Create a sandbox. It is ready when this resolves. With `await using` it is deleted at the end of the block. */
   async create(options: SandboxCreateOptions = {}): Promise<Sandbox> {
     const call = create("/sandboxes", createBody(options), CREATE_MS_MAX);
     const record = (await this.#transport.send(call)).record();
     return this.#sandbox({ ...(options.persistent ? { persistent: true } : {}), ...record });
   }
 
-  /** Every sandbox of the workspace. */
+  /** List sandboxes. */
   async list(): Promise<Sandbox[]> {
     const answer = await this.#transport.send(get("/sandboxes"));
     return answer.records("sandboxes").map((record) => this.#sandbox(record));
   }
 
-  /** One sandbox. Does not wake it. */
+  /** Get a sandbox. Does not wake it. */
   async get(id: string): Promise<Sandbox> {
     return this.#sandbox((await this.#transport.send(get(sandboxPath(id)))).record());
   }
 
-  /** End a sandbox and forget it. */
+  /** Delete a sandbox. */
   async delete(id: string): Promise<void> {
     await this.#transport.send(del(sandboxPath(id)));
   }
 
-  /** A copy of a running sandbox, memory and disk. */
+  /** Fork a running sandbox: copy its memory and disk. */
   async fork(id: string, options: { metadata?: Record<string, string> } = {}): Promise<Sandbox> {
     const [child] = await this.#fork(sandboxPath(id, "/fork"), {}, options.metadata);
     return child as Sandbox; // forkChildren throws rather than return nothing
   }
 
-  /** `count` copies of the same instant; the server may grant fewer. */
+  /** Create `count` copies of the same instant. The server may create fewer. */
   async forkTree(id: string, options: { count: number; metadata?: Record<string, string> }): Promise<Sandbox[]> {
     const { count, metadata } = options;
     if (!Number.isInteger(count) || count < 1) throw new BadRequestError(`count must be at least 1, got ${count}`);
     return await this.#fork(sandboxPath(id, "/fork-tree"), { count }, metadata);
   }
 
-  /** Declare a fork the winner of its tree, and delete the others if asked. */
+  /** Keep a fork and, on request, delete its siblings. */
   async promote(id: string, options: { cleanupSiblings?: boolean; treeId?: string } = {}): Promise<PromoteResult> {
     const body = { cleanup_siblings: options.cleanupSiblings ?? false, ...given({ tree_id: options.treeId }) };
     const record = (await this.#transport.send(post(sandboxPath(id, "/promote"), body, MACHINE_MS_MAX))).record();

@@ -8,7 +8,7 @@ import { del, EXEC_GRACE_MS, given, post, sandboxPath, segment } from "./wire.js
 /** Time of a run that names none; the server's own ends it first. */
 const RUN_SECONDS_DEFAULT = 30;
 
-/** Something that code showed, in one or several representations. */
+/** A value that the code displayed, in one or more formats. */
 export interface Result {
   /** Every representation by media type; pictures are in base64. */
   data: Record<string, string>;
@@ -30,7 +30,7 @@ export interface Result {
   chart?: string;
 }
 
-/** What came of a run. Code that raised an exception was run: see `error`. */
+/** The result of a run. If the code raised an exception, see `error`. */
 export interface Execution {
   results: Result[];
   stdout: string;
@@ -85,7 +85,7 @@ export class CodeContext {
     return executionOf((await this.#transport.send(call)).record());
   }
 
-  /** Begin anew, without what it knew. */
+  /** Restart the interpreter. Its variables are lost. */
   async restart(): Promise<void> {
     await this.#transport.send(post(`${this.#path}/restart`));
   }

@@ -54,7 +54,7 @@ export type Database = WireRecord<{
   broker_token?: string;
 }>;
 
-/** Rows of a result. `int8` and `numeric` are text, because numbers could not hold them. */
+/** Rows of a result. `int8` and `numeric` are text, because numbers lose digits. */
 export type DatabaseRows = WireRecord<{
   columns: { name: string; type: string }[];
   rows: unknown[][];
@@ -64,7 +64,7 @@ export type DatabaseRows = WireRecord<{
   duration_ms: number;
 }>;
 
-/** What a new database is like. */
+/** Options for a new database. */
 export interface CreateDatabaseOptions {
   label?: string;
   /** Memory, such as `4g`. */
@@ -76,7 +76,7 @@ export interface CreateDatabaseOptions {
   protected?: boolean;
 }
 
-/** What a database does. */
+/** Statistics of a database. */
 export type DatabaseStats = WireRecord<{
   version: string;
   size_bytes: number;
@@ -92,7 +92,7 @@ export type DatabaseStats = WireRecord<{
   storage_used_bytes: number;
 }>;
 
-/** All files of a database, from which its log leads to later instants. */
+/** A base backup: all files of a database. Its log restores later times. */
 export type DatabaseBaseBackup = WireRecord<{
   name: string;
   started_at: string;
@@ -101,10 +101,10 @@ export type DatabaseBaseBackup = WireRecord<{
   version: string;
 }>;
 
-/** A restore that was only tried. `error` says why one that is not `ok` failed. */
+/** The result of a backup test. If `ok` is false, `error` says why. */
 export type DatabaseDrill = WireRecord<{ at: string; ok: boolean; took_ms: number; error?: string }>;
 
-/** What of a database can be restored, and how its backup goes. */
+/** The restorable period and the state of a database's backups. */
 export type DatabaseBackups = WireRecord<{
   healthy: boolean;
   /** The log is being followed right now; that of a sleeping database is not. */
@@ -131,19 +131,19 @@ export class DatabasesAPI {
     this.#transport = transport;
   }
 
-  /** Make a database. It takes queries when this resolves; `connection_url` says where. */
+  /** Create a database. It accepts queries when this resolves; `connection_url` says where. */
   async create(options: CreateDatabaseOptions = {}): Promise<Database> {
     const { alwaysOn, ...rest } = options;
     const body = given({ ...rest, always_on: alwaysOn });
     return databaseOf((await this.#transport.send(create("/databases", body, MACHINE_MS_MAX))).record());
   }
 
-  /** All databases, oldest first, without credentials. */
+  /** List databases, oldest first, without credentials. */
   async list(): Promise<Database[]> {
     return (await this.#transport.send(get("/databases"))).records("items").map(databaseOf);
   }
 
-  /** One database, with how to connect. Never wakes it. */
+  /** Get a database with its connection details. Does not wake it. */
   async get(id: string): Promise<Database> {
     return databaseOf((await this.#transport.send(get(path(id)))).record());
   }
@@ -154,7 +154,7 @@ export class DatabasesAPI {
     return withCamelCase(record) as unknown as DatabaseConnection;
   }
 
-  /** Run one statement, `$1`, `$2`, ... standing for `params`. Wakes the database. */
+  /** Run one statement with `params` for `$1`, `$2`, ... Wakes the database. */
   async query(
     id: string,
     sql: string,
@@ -167,7 +167,7 @@ export class DatabasesAPI {
     return withCamelCase(record) as unknown as DatabaseRows;
   }
 
-  /** Change a database; what is not given stays. */
+  /** Update a database. Options that are left out stay unchanged. */
   async update(
     id: string,
     options: { label?: string; alwaysOn?: boolean; protected?: boolean; storageMb?: number; size?: string },
@@ -177,7 +177,7 @@ export class DatabasesAPI {
     return databaseOf((await this.#transport.send({ ...call, method: "PATCH" })).record());
   }
 
-  /** Copy a database as it is now, while it runs. The copy has credentials of its own. */
+  /** Copy a running database. The copy has its own credentials. */
   async branch(id: string, options: { label?: string } = {}): Promise<Database> {
     const call = create(path(id, "/clone"), given({ ...options }), MACHINE_MS_MAX);
     return databaseOf((await this.#transport.send(call)).record());
@@ -205,29 +205,29 @@ export class DatabasesAPI {
     return database;
   }
 
-  /** What of a database can be restored, and how its backup goes. Never wakes it. */
+  /** Get the restorable period and the state of a database's backups. Does not wake it. */
   async backups(id: string): Promise<DatabaseBackups> {
     return withCamelCase((await this.#transport.send(get(path(id, "/backups")))).record()) as unknown as DatabaseBackups;
   }
 
-  /** Take a base backup now; daily ones come by themselves. */
+  /** Take a base backup now. Daily ones are automatic. */
   async backUp(id: string): Promise<DatabaseBaseBackup> {
     const call = post(path(id, "/backups"), undefined, RESTORE_MS_MAX);
     return withCamelCase((await this.#transport.send(call)).record()) as unknown as DatabaseBaseBackup;
   }
 
-  /** Prove the backups: restore the latest state, check every table and index, and delete it. */
+  /** Test the backups: restore the latest state, check every table and index, and delete it. */
   async drill(id: string): Promise<DatabaseDrill> {
     const call = post(path(id, "/backups/drill"), undefined, RESTORE_MS_MAX);
     return withCamelCase((await this.#transport.send(call)).record()) as unknown as DatabaseDrill;
   }
 
-  /** Let a copy restored from the backups take over from a database whose host does not answer. */
+  /** Replace a database whose host does not respond by a copy restored from its backups. */
   async failover(id: string): Promise<Database> {
     return databaseOf((await this.#transport.send(post(path(id, "/failover"), undefined, RESTORE_MS_MAX))).record());
   }
 
-  /** Give a database a new password; the old one works no more. */
+  /** Set a new password. The old one stops working. */
   async resetCredentials(id: string): Promise<Database> {
     return this.#act(id, "/reset-credentials");
   }
@@ -242,17 +242,17 @@ export class DatabasesAPI {
     return this.#act(id, "/wake");
   }
 
-  /** What a database does. Wakes it. */
+  /** Get a database's statistics. Wakes it. */
   async stats(id: string): Promise<DatabaseStats> {
     return withCamelCase((await this.#transport.send(get(path(id, "/stats")))).record()) as unknown as DatabaseStats;
   }
 
-  /** The end of the server's log. Wakes the database. */
+  /** Get the end of the server's log. Wakes the database. */
   async logs(id: string): Promise<string> {
     return (await this.#transport.send({ ...get(path(id, "/logs")), accept: "text/plain", msMax: MACHINE_MS_MAX })).text();
   }
 
-  /** Delete a database and everything in it, unless it is protected. */
+  /** Delete a database and its data. Fails if it is protected. */
   async delete(id: string): Promise<void> {
     await this.#transport.send(del(path(id)));
   }

@@ -12,7 +12,7 @@ import { parseRetryAfter } from "./retry.js";
 /** Of a body that is not our JSON envelope (a proxy's HTML page, say) at most this much is shown. */
 const FOREIGN_BODY_CHARS_MAX = 300;
 
-/** What is known about a failure beside its sentence. */
+/** Details of a failure. */
 export interface ErrorDetails {
   /** HTTP status. */
   status?: number | undefined;
@@ -54,7 +54,7 @@ export class PandaStackError extends Error {
     this.retryAfterSeconds = details.retryAfterSeconds;
   }
 
-  /** The same as `status`. */
+  /** Alias of `status`. */
   get statusCode(): number | undefined {
     return this.status;
   }

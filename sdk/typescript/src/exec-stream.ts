@@ -27,7 +27,7 @@ export async function* serverEvents(stream: ByteStream): AsyncGenerator<ServerEv
   for await (const chunk of stream.chunks()) yield* parser.feed(chunk);
 }
 
-/** What callbacks get. */
+/** Callbacks for output. */
 export interface OutputCallbacks {
   /** Gets stdout as it arrives. */
   onStdout?: ((text: string) => unknown) | undefined;
@@ -35,7 +35,7 @@ export interface OutputCallbacks {
   onStderr?: ((text: string) => unknown) | undefined;
 }
 
-/** Output that nobody read in time: bytes `from` up to, not including, `to`. */
+/** Output that was dropped before it was read: bytes `from` up to, not including, `to`. */
 export interface OutputGap {
   stream: "stdout" | "stderr";
   from: number;
@@ -53,7 +53,7 @@ const PROCESS_HEADER = "x-pandastack-process";
  * {@link SandboxTimeout} when the command ran out of time.
  */
 export class ExecStream implements AsyncIterable<ExecChunk> {
-  /** Output that was written before anybody read it, and is gone. */
+  /** Output that was dropped before it was read. */
   readonly gaps: OutputGap[] = [];
   readonly #transport: Transport;
   readonly #path: string | undefined;
@@ -82,7 +82,7 @@ export class ExecStream implements AsyncIterable<ExecChunk> {
     return new ExecStream(transport, stream, { path, msMax: call.msMax });
   }
 
-  /** @internal Follow a process from two offsets on. */
+  /** @internal Stream a process's output from two byte offsets. */
   static async attach(transport: Transport, path: string, ends: { stdout: number; stderr: number }): Promise<ExecStream> {
     const stream = await transport.openStream(outputCall(path, ends, undefined), STREAM_IDLE_MS_MAX);
     return new ExecStream(transport, stream, { path, ends });
@@ -93,7 +93,7 @@ export class ExecStream implements AsyncIterable<ExecChunk> {
     return this.#path === undefined ? undefined : Number(this.#path.slice(this.#path.lastIndexOf("/") + 1));
   }
 
-  /** Bytes of standard output and of standard error seen so far: where to go on. */
+  /** Bytes of standard output and standard error received so far: where to resume. */
   get offsets(): { stdout: number; stderr: number } {
     return { ...this.#ends };
   }
@@ -103,7 +103,7 @@ export class ExecStream implements AsyncIterable<ExecChunk> {
     return this.#exitCode;
   }
 
-  /** Read to the end, handing output to the callbacks; resolves to the exit code. */
+  /** Read to the end and pass output to the callbacks; resolves to the exit code. */
   async wait(callbacks: OutputCallbacks = {}): Promise<number> {
     for await (const chunk of this.#chunks) {
       await (chunk.stream === "stdout" ? callbacks.onStdout : callbacks.onStderr)?.(chunk.text);
@@ -112,7 +112,7 @@ export class ExecStream implements AsyncIterable<ExecChunk> {
     return this.#exitCode;
   }
 
-  /** Stop reading. The command goes on; `processId` finds it again. */
+  /** Stop reading. The command keeps running; `processId` finds it again. */
   close(): void {
     this.#stream.close();
   }

@@ -18,7 +18,7 @@ const MARKER = "/run/.pandastack-explore";
 /** Where changed files are looked for. */
 const ROOTS = ["/srv", "/app", "/work", "/workspace", "/root", "/home", "/tmp"];
 
-/** One thing to try: a shell command, or a function that is given the copy. */
+/** A candidate to try: a shell command, or a function that receives the copy. */
 export interface Candidate {
   /** Name for people. */
   label: string;
@@ -34,7 +34,7 @@ export interface Candidate {
   score?: number;
 }
 
-/** What one candidate did in its copy. */
+/** The result of one candidate. */
 export interface BranchOutcome {
   label: string;
   sandboxId: string;
@@ -75,7 +75,7 @@ export interface ExploreOptions {
   onOutcome?: (outcome: BranchOutcome) => void;
 }
 
-/** An exploration that is over. */
+/** The result of `explore`. */
 export interface ExploreResult {
   winner: Sandbox | null;
   winnerOutcome: BranchOutcome | null;

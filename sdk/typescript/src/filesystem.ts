@@ -74,7 +74,7 @@ export class SandboxFilesystem {
     return await this.read(path, { format: "bytes" });
   }
 
-  /** Replace a file's content, making it and its parent directories if need be. */
+  /** Write a file. Creates it and its parent directories if needed. */
   async write(
     path: string,
     content: string | Uint8Array | ArrayBuffer,
@@ -90,7 +90,7 @@ export class SandboxFilesystem {
     return written(answer, path, size);
   }
 
-  /** Copy a local file into the sandbox without holding it in memory. */
+  /** Upload a local file in chunks. */
   async upload(localPath: string, remotePath: string): Promise<WriteResult> {
     const fs = await importBuiltin("fs");
     const { size } = await fs.promises.stat(localPath);
@@ -101,7 +101,7 @@ export class SandboxFilesystem {
     return written(await this.#transport.send({ ...this.#put(remotePath), body, msMax: UPLOAD_MS_MAX }), remotePath, size);
   }
 
-  /** Copy a file of the sandbox to a local path, which appears only once it is complete. */
+  /** Download a file. The local path appears when the download is complete. */
   async download(remotePath: string, localPath: string, options: DownloadOptions = {}): Promise<void> {
     const call = { ...this.#get("/fs", remotePath), accept: "application/octet-stream" };
     await this.#save(call, localPath, options);
@@ -134,7 +134,7 @@ export class SandboxFilesystem {
     }
   }
 
-  /** The entries of a directory; with `recursive` or `depth`, also those below it. */
+  /** List a directory. With `recursive` or `depth`, include subdirectories. */
   async list(path = "/", options: { recursive?: boolean; depth?: number; limit?: number } = {}): Promise<FileInfo[]> {
     const { recursive, depth, limit } = options;
     const answer = await this.#transport.send(this.#get("/fs/dir", path, { recursive, depth, limit }));
@@ -147,7 +147,7 @@ export class SandboxFilesystem {
     return parseFile({ path, ...record }, "");
   }
 
-  /** Whether there is something at `path`. A sandbox that is gone throws instead. */
+  /** Whether `path` exists. A sandbox that does not exist throws instead. */
   async exists(path: string): Promise<boolean> {
     try {
       await this.stat(path);
@@ -159,12 +159,12 @@ export class SandboxFilesystem {
     }
   }
 
-  /** Make a directory and its parents; one that exists already is fine. */
+  /** Create a directory and its parents. Has no effect if it exists. */
   async mkdir(path: string): Promise<void> {
     await this.#transport.send({ ...post(this.#path("/fs/mkdir")), query: query(path) });
   }
 
-  /** Delete a file, or a directory with all that is in it. */
+  /** Delete a file, or a directory with its content. */
   async remove(path: string): Promise<void> {
     await this.#transport.send(del(this.#path("/fs"), query(path)));
   }
@@ -193,14 +193,14 @@ export class SandboxFilesystem {
     return await this.#change(path, { ...given({ user, group }), recursive: recursive === true });
   }
 
-  /** Files below a directory: `*.ts` matches names, `src/**\/*.ts` paths relative to it. */
+  /** Find files below a directory: `*.ts` matches names, `src/**\/*.ts` paths relative to it. */
   async find(path: string, options: { glob?: string; depth?: number; limit?: number } = {}): Promise<FileInfo[]> {
     const { glob, depth, limit } = options;
     const answer = await this.#transport.send(this.#get("/fs/find", path, { glob, depth, limit }));
     return answer.records("entries").map((entry) => parseFile(entry, path));
   }
 
-  /** Lines of text files that match a regular expression, or contain a text with `fixed`. */
+  /** Search text files by regular expression, or by plain text with `fixed`. */
   async grep(
     pattern: string,
     path = "/",
@@ -221,12 +221,12 @@ export class SandboxFilesystem {
     return written(await this.#transport.send({ ...call, body, msMax: UPLOAD_MS_MAX }), remotePath, size);
   }
 
-  /** Save a directory of the sandbox as a local tar archive. */
+  /** Download a directory as a tar archive. */
   async downloadArchive(remotePath: string, localPath: string): Promise<void> {
     await this.#save({ ...this.#get("/fs/tar", remotePath), accept: "application/x-tar" }, localPath, {});
   }
 
-  /** Copy what is in a local directory into one of the sandbox, in one call. */
+  /** Upload the content of a local directory in one call. */
   async uploadDir(localPath: string, remotePath: string): Promise<WriteResult> {
     const call = { ...this.#put(remotePath), path: this.#path("/fs/tar"), contentType: "application/x-tar" };
     const packed = watched(await packTree(localPath));
@@ -236,7 +236,7 @@ export class SandboxFilesystem {
     });
   }
 
-  /** Copy what is in a directory of the sandbox into a local one. Nothing lands outside of it. */
+  /** Download the content of a directory into a local one. Nothing is written outside of it. */
   async downloadDir(remotePath: string, localPath: string): Promise<void> {
     const call = { ...this.#get("/fs/tar", remotePath), accept: "application/x-tar" };
     const stream = await this.#transport.openStream(call, TRANSFER_IDLE_MS_MAX);
@@ -248,7 +248,7 @@ export class SandboxFilesystem {
   }
 
   /**
-   * Changes of a file or directory, until the caller stops or it is gone.
+   * Watch a file or directory for changes, until the caller stops or it is deleted.
    *
    * `resume` is the `id` of the last change that was seen: what happened since comes first. If that is no longer
    * known, the first change is an `overflow`. A watched sandbox does not go to sleep.
@@ -276,8 +276,8 @@ export class SandboxFilesystem {
   }
 
   /**
-   * A URL that reads (`GET`) or writes (`PUT`) this one file without a key, for a while. It stops with its time, or
-   * when the key of this client is revoked.
+   * Create a temporary URL that reads (`GET`) or writes (`PUT`) one file without a key. It expires at its
+   * time, or when this client's key is revoked.
    */
   async signedUrl(path: string, options: { method?: "GET" | "PUT"; expiresInSeconds?: number } = {}): Promise<string> {
     const { method = "GET", expiresInSeconds } = options;

@@ -16,7 +16,7 @@ const BUNDLES = [".zip", ".tar.gz", ".tgz"];
 /** Between two looks at a deploy or a queued call. */
 const LOOK_EVERY_MS = 250;
 
-/** A function; fields a server adds are kept. */
+/** A function. Unknown fields are kept. */
 export type FunctionInfo = WireRecord<{
   id: string;
   name: string;
@@ -85,7 +85,7 @@ export type FunctionRun = WireRecord<{
   ended_at?: string;
 }>;
 
-/** A deployed version; fields a server adds are kept. */
+/** A deployed version. Unknown fields are kept. */
 export type FunctionVersion = WireRecord<{
   version: number;
   status: string;
@@ -101,7 +101,7 @@ export type FunctionVersion = WireRecord<{
   dependencies_reused?: boolean;
 }>;
 
-/** How long calls took, and how many failed. */
+/** Durations and failures of calls. */
 export type FunctionMetrics = WireRecord<{
   period: number;
   total: number;
@@ -118,7 +118,7 @@ export type FunctionMetrics = WireRecord<{
   waiting: number;
 }>;
 
-/** How a function is made. */
+/** Options for a new function. */
 export interface FunctionOptions {
   runtime?: string;
   entrypoint?: string;
@@ -149,17 +149,17 @@ export class FunctionsAPI {
     this.#transport = transport;
   }
 
-  /** Every function, by name. */
+  /** List functions by name. */
   async list(): Promise<FunctionInfo[]> {
     return (await this.#transport.send(get("/functions"))).records("items").map(functionOf);
   }
 
-  /** One function. */
+  /** Get a function. */
   async get(name: string): Promise<FunctionInfo> {
     return functionOf((await this.#transport.send(get(pathOf(name)))).record());
   }
 
-  /** Make a function; with `code`, deploy it and wait until it can be called. */
+  /** Create a function. With `code`, deploy it and wait until it can be called. */
   async create(name: string, options: FunctionOptions = {}): Promise<FunctionInfo> {
     const body: JsonObject = {
       name,
@@ -183,7 +183,10 @@ export class FunctionsAPI {
     return options.code === undefined ? made : this.waitUntilReady(made.id);
   }
 
-  /** Deploy a local directory, file or bundle (`.zip`, `.tar.gz`), making the function if there is none, and wait until it can be called. */
+  /**
+   * Deploy a local directory, file or bundle (`.zip`, `.tar.gz`), creating the function if needed, and wait
+   * until it can be called.
+   */
   async deploy(name: string, localPath: string, options: Omit<FunctionOptions, "code"> = {}): Promise<FunctionInfo> {
     const { bundle, file } = await bundleOf(localPath);
     const entrypoint = options.entrypoint ?? file;
@@ -202,7 +205,7 @@ export class FunctionsAPI {
     return this.waitUntilReady(name);
   }
 
-  /** Wait until the newest deploy is over; throws if it failed. */
+  /** Wait until the newest deploy ends; throws if it failed. */
   async waitUntilReady(name: string, options: { timeoutMs?: number } = {}): Promise<FunctionInfo> {
     const deadline = Date.now() + (options.timeoutMs ?? 1_200_000);
     for (;;) {
@@ -216,7 +219,7 @@ export class FunctionsAPI {
     }
   }
 
-  /** Change a function; what is not given stays. */
+  /** Update a function. Options that are left out stay unchanged. */
   async update(name: string, changes: Omit<FunctionOptions, "code" | "runtime"> & { name?: string }): Promise<FunctionInfo> {
     const { timeoutSeconds, maxInstances, ...rest } = changes;
     const body = given({ ...rest, timeout_seconds: timeoutSeconds, max_instances: maxInstances });
@@ -231,30 +234,30 @@ export class FunctionsAPI {
     return runOf((await this.#transport.send({ ...call, query })).record());
   }
 
-  /** Calls, newest first. */
+  /** List runs, newest first. */
   async runs(name: string): Promise<FunctionRun[]> {
     return (await this.#transport.send(get(pathOf(name, "/runs")))).records("items").map(runOf);
   }
 
-  /** Queued calls that were given up, newest first. */
+  /** List dead-lettered calls, newest first. */
   async deadLetters(name: string): Promise<FunctionRun[]> {
     const call = { ...get(pathOf(name, "/runs")), query: { dead_letter: "true" } };
     return (await this.#transport.send(call)).records("items").map(runOf);
   }
 
-  /** Queue a call that was given up again, or up to 1,000 of them; how many. */
+  /** Queue a dead-lettered call again, or up to 1,000 of them. Returns how many. */
   async redrive(name: string, run?: string): Promise<number> {
     const one = run === undefined ? "" : `/runs/${segment(run, "run id")}`;
     const answer = (await this.#transport.send(post(pathOf(name, `${one}/redrive`), {}))).record();
     return typeof answer["redriven"] === "number" ? answer["redriven"] : 1;
   }
 
-  /** One call. */
+  /** Get a run. */
   async getRun(name: string, run: string): Promise<FunctionRun> {
     return runOf((await this.#transport.send(get(pathOf(name, `/runs/${segment(run, "run id")}`)))).record());
   }
 
-  /** Wait until a queued call ended, well or not. */
+  /** Wait until a queued call has ended. */
   async waitForRun(name: string, run: string, options: { timeoutMs?: number } = {}): Promise<FunctionRun> {
     const deadline = Date.now() + (options.timeoutMs ?? 3_600_000);
     for (;;) {
@@ -265,13 +268,13 @@ export class FunctionsAPI {
     }
   }
 
-  /** Versions, newest first. */
+  /** List versions, newest first. */
   async versions(name: string): Promise<FunctionVersion[]> {
     const records = (await this.#transport.send(get(pathOf(name, "/versions")))).records("items");
     return records.map((record) => withCamelCase(record) as unknown as FunctionVersion);
   }
 
-  /** Make a name stand for a version, or for two by weight. */
+  /** Point an alias to a version, or to two versions by weight. */
   async setAlias(
     name: string,
     alias: string,
@@ -283,13 +286,13 @@ export class FunctionsAPI {
     return functionOf((await this.#transport.send(call)).record());
   }
 
-  /** How long calls took, and how many failed. */
+  /** Durations and failures of calls. */
   async metrics(name: string, periodHours = 24): Promise<FunctionMetrics> {
     const call = get(pathOf(name, "/metrics"), { period: String(periodHours) });
     return withCamelCase((await this.#transport.send(call)).record()) as unknown as FunctionMetrics;
   }
 
-  /** What is printed from now on. */
+  /** Stream new output. */
   async *followLogs(name: string): AsyncGenerator<{ stream: "stdout" | "stderr"; text: string }> {
     const call = { ...get(pathOf(name, "/logs"), { follow: "1" }), accept: "text/event-stream" };
     const stream = await this.#transport.openStream(call, STREAM_IDLE_MS_MAX);
@@ -303,7 +306,7 @@ export class FunctionsAPI {
     }
   }
 
-  /** Call an earlier version from now on; the one before the present unless said. */
+  /** Roll back to an earlier version: the previous one by default. */
   async rollback(name: string, version?: number): Promise<FunctionInfo> {
     return functionOf((await this.#transport.send(post(pathOf(name, "/rollback"), { version }))).record());
   }

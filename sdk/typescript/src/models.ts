@@ -123,7 +123,7 @@ export interface GrepMatch {
   text: string;
 }
 
-/** Something that happened to a watched file. */
+/** A change of a watched file. */
 export interface FileChange {
   /** Give it to `watch({ resume })` to go on after this change. */
   id: string;
@@ -137,7 +137,7 @@ export interface FileChange {
   sequence: number;
 }
 
-/** What a sandbox uses; `guest` is absent while it does not run. */
+/** Resource use of a sandbox. `guest` is absent while it does not run. */
 export type SandboxMetrics = WireRecord<{
   at: string;
   status: string;
@@ -146,7 +146,7 @@ export type SandboxMetrics = WireRecord<{
   guest?: Record<string, number>;
 }>;
 
-/** Answer of a file write. */
+/** The response to a file write. */
 export interface WriteResult {
   path: string;
   bytes: number;
@@ -181,7 +181,8 @@ export type Egress = "all" | "none";
 export type Visibility = "unlisted" | "private" | "off";
 
 /**
- * What a sandbox may reach; `deny` wins over `allow`. Entries are addresses, networks, names and `*.` names, each with
+ * A sandbox's network policy. `deny` wins over `allow`. Entries are addresses, networks, names and `*.`
+ * names, each with
  * ports if wanted: `10.0.0.0/8:5432`, `api.example.com`, `*.example.com:443`.
  */
 export interface NetworkPolicy {
@@ -198,7 +199,7 @@ export function networkOf(network: NetworkPolicy | Egress): JsonObject {
   return typeof network === "string" ? { egress: network } : { ...network };
 }
 
-/** A sandbox among its relatives. */
+/** A sandbox's ancestors, siblings and children. */
 export type LineageInfo = WireRecord<{
   id: string;
   parent_id?: string;
@@ -208,7 +209,7 @@ export type LineageInfo = WireRecord<{
   siblings: JsonObject[];
 }>;
 
-/** How long a sandbox lives. */
+/** Lifetime settings of a sandbox. */
 export type LifecycleInfo = WireRecord<{
   ttl_seconds: number;
   persistent: boolean;
@@ -257,7 +258,7 @@ export type VolumeInfo = WireRecord<{
   created_at?: string;
 }>;
 
-/** Answer of a promotion: who won, which siblings went, which could not. */
+/** The result of a promotion: the kept fork, deleted siblings, and siblings that could not be deleted. */
 export type PromoteResult = WireRecord<{
   winner: string;
   tree_id?: string;
@@ -265,7 +266,7 @@ export type PromoteResult = WireRecord<{
   failures: Record<string, string>;
 }>;
 
-/** One transition in a sandbox's life; fields a server adds are kept. */
+/** One transition in a sandbox's life. Unknown fields are kept. */
 export interface SandboxEvent {
   id?: number;
   at?: string;
@@ -312,7 +313,7 @@ export type TemplateInfo = WireRecord<{
   version?: JsonObject;
 }>;
 
-/** A template build and how far it is; a status that is not `done` or `failed` means it is going on. */
+/** A template build and its progress; a status that is not `done` or `failed` means it is going on. */
 export type TemplateBuild = WireRecord<{
   id: string;
   name: string;
@@ -345,12 +346,12 @@ interface TokenFields {
   created_at?: string;
   expires_at?: string;
 }
-/** An API key, without its secret part. */
+/** An API key, without its secret. */
 export type TokenInfo = WireRecord<TokenFields>;
-/** A key just made; `token` is never shown again. */
+/** A new API key. `token` is not shown again. */
 export type CreatedToken = WireRecord<TokenFields & { token: string }>;
 
-/** Who a key belongs to. */
+/** The workspace and scopes of an API key. */
 export type MeInfo = JsonObject;
 
 /** Make a wire record answer to camelCase as well. The extra names do not show up in JSON or logs. */
@@ -363,7 +364,7 @@ export function withCamelCase<T extends object>(record: T): WireRecord<T> {
   return record as WireRecord<T>;
 }
 
-/** What a workspace used from `from` up to `to`; `sandboxes` and `functions` have the sums of each. */
+/** Usage of a workspace from `from` to `to`, with totals per sandbox and function. */
 export interface Usage {
   from?: string;
   to?: string;

@@ -75,7 +75,7 @@ export class Process {
     this.#info = info as ProcessInfo;
   }
 
-  /** What the server said last. */
+  /** The server's last response. */
   get info(): ProcessInfo {
     return this.#info;
   }
@@ -88,22 +88,22 @@ export class Process {
     return this.#info.pid;
   }
 
-  /** Ask the server for the current state. */
+  /** Refresh this object with the server's current state. */
   async refresh(): Promise<this> {
     this.#info = (await this.#transport.send(get(this.#path()))).record() as ProcessInfo;
     return this;
   }
 
   /**
-   * Follow its output from two byte offsets on; the stream finds back by itself after a lost connection.
-   * Output is kept up to a limit; what is gone by then is told in `stream.gaps`.
+   * Stream its output from two byte offsets. The stream reconnects after a lost connection.
+   * Output is kept up to a limit; `stream.gaps` lists what was dropped.
    */
   async output(from: { stdoutOffset?: number; stderrOffset?: number } = {}): Promise<ExecStream> {
     const offsets = { stdout: from.stdoutOffset ?? 0, stderr: from.stderrOffset ?? 0 };
     return await ExecStream.attach(this.#transport, this.#path(), offsets);
   }
 
-  /** Wait for its end; with a callback, hand it the output, all that is kept. Resolves to the exit code. */
+  /** Wait for it to end. A callback receives the output that was kept. Resolves to the exit code. */
   async wait(callbacks: OutputCallbacks = {}): Promise<number> {
     if (callbacks.onStdout || callbacks.onStderr) return await (await this.output()).wait(callbacks);
     const retry = new Reconnect();
@@ -117,12 +117,12 @@ export class Process {
     return this.#info.exit_code;
   }
 
-  /** Write to its standard input; resolves once the process's pipe took it all. */
+  /** Write to its standard input. Resolves when all bytes are in the pipe. */
   async write(data: string | Uint8Array): Promise<void> {
     await this.#sendInput(typeof data === "string" ? new TextEncoder().encode(data) : data, false);
   }
 
-  /** End its standard input; on a terminal, as Ctrl-D does. */
+  /** Close its standard input. On a terminal, sends Ctrl-D. */
   async closeStdin(): Promise<void> {
     await this.#sendInput(new Uint8Array(), true);
   }
@@ -132,12 +132,12 @@ export class Process {
     await this.#transport.send(post(this.#path("/signal"), { signal }));
   }
 
-  /** End it and everything it started, at once. */
+  /** Kill it and every process it started. */
   async kill(): Promise<void> {
     await this.signal("KILL");
   }
 
-  /** Change the size of its terminal. */
+  /** Resize its terminal. */
   async resize(size: TerminalSize): Promise<void> {
     await this.#transport.send(post(this.#path("/resize"), { rows: size.rows, cols: size.cols }));
   }

@@ -26,18 +26,18 @@ export class SnapshotsAPI {
     this.#transport = transport;
   }
 
-  /** Snapshots, newest first; of one sandbox if asked. */
+  /** List snapshots, newest first, optionally of one sandbox. */
   async list(options: { sandboxId?: string } = {}): Promise<SnapshotInfo[]> {
     const query: Record<string, string> = options.sandboxId === undefined ? {} : { sandbox_id: options.sandboxId };
     return (await this.#transport.send(get("/snapshots", query))).records("snapshots").map(snapshotOf);
   }
 
-  /** One snapshot. */
+  /** Get a snapshot. */
   async get(id: string): Promise<SnapshotInfo> {
     return snapshotOf((await this.#transport.send(get(`/snapshots/${segment(id, "snapshot id")}`))).record());
   }
 
-  /** Delete a snapshot. Sandboxes made from it live on. */
+  /** Delete a snapshot. Sandboxes created from it stay. */
   async delete(id: string): Promise<void> {
     await this.#transport.send(del(`/snapshots/${segment(id, "snapshot id")}`));
   }
@@ -76,17 +76,17 @@ export class TemplatesAPI {
     this.#transport = transport;
   }
 
-  /** Templates that sandboxes can start from. */
+  /** List templates. */
   async list(): Promise<TemplateInfo[]> {
     return (await this.#transport.send(get("/templates"))).records("templates").map(templateOf);
   }
 
-  /** One template. */
+  /** Get a template. */
   async get(name: string): Promise<TemplateInfo> {
     return templateOf((await this.#transport.send(get(`/templates/${segment(name, "template name")}`))).record());
   }
 
-  /** Delete a template of the workspace; the catalog's own cannot be deleted. */
+  /** Delete a template of the workspace. Built-in templates cannot be deleted. */
   async delete(name: string): Promise<void> {
     await this.#transport.send(del(`/templates/${segment(name, "template name")}`));
   }
@@ -150,12 +150,12 @@ export class TemplatesAPI {
     await this.#transport.send(del(`/templates/${segment(name, "template name")}/tags/${segment(tag, "tag")}`));
   }
 
-  /** Builds, running and past. */
+  /** List running and finished builds. */
   async builds(): Promise<TemplateBuild[]> {
     return (await this.#transport.send(get("/templates/builds"))).records("builds").map(buildOf);
   }
 
-  /** One build. */
+  /** Get a template build. */
   async getBuild(id: string): Promise<TemplateBuild> {
     return await this.buildStatus(id);
   }
@@ -165,7 +165,7 @@ export class TemplatesAPI {
     return buildOf((await this.#transport.send(get(`/templates/builds/${segment(id, "build id")}`))).record());
   }
 
-  /** The lines of a build's log; unless `follow` is false, until the build is over. */
+  /** Stream the lines of a build's log until the build ends. With `follow: false`, return the lines so far. */
   async *buildLogs(id: string, options: { follow?: boolean } = {}): AsyncGenerator<string> {
     const query: Record<string, string> = options.follow === false ? {} : { follow: "1" };
     const call = { ...get(`/templates/builds/${segment(id, "build id")}/logs`, query), accept: "text/event-stream" };
@@ -176,7 +176,7 @@ export class TemplatesAPI {
     }
   }
 
-  /** Wait until a build is over; {@link TemplateBuildError} if it failed. */
+  /** Wait until a build ends; {@link TemplateBuildError} if it failed. */
   async waitForBuild(id: string, options: { intervalMs?: number; timeoutMs?: number } = {}): Promise<TemplateBuild> {
     const { intervalMs = 2000, timeoutMs = 1_200_000 } = options;
     const deadline = performance.now() + timeoutMs;
@@ -201,13 +201,13 @@ export class TokensAPI {
     this.#transport = transport;
   }
 
-  /** API keys, without their secret part. */
+  /** List API keys, without their secrets. */
   async list(): Promise<TokenInfo[]> {
     const records = (await this.#transport.send(get("/me/tokens"))).records("tokens");
     return records.map((record) => withCamelCase({ ...record, prefix: String(record.prefix ?? "") }));
   }
 
-  /** A new key; `token` of the result is shown this once. Its scope is `sandboxes` unless told otherwise. */
+  /** Create an API key. `token` of the result is not shown again. Its scope is `sandboxes` unless told otherwise. */
   async create(
     label?: string,
     options: { expiresInDays?: number; scope?: "read" | "sandboxes" | "admin" } = {},
@@ -221,7 +221,7 @@ export class TokensAPI {
     return withCamelCase({ ...record, prefix: String(record.prefix ?? ""), token: needText(record, "token", "a key") });
   }
 
-  /** End a key, named by its public prefix. */
+  /** Revoke a key, named by its public prefix. */
   async revoke(prefix: string): Promise<void> {
     await this.#transport.send(del(`/me/tokens/${segment(prefix, "token prefix")}`));
   }

@@ -17,7 +17,7 @@ const DISK_FULL_WAIT_SECONDS_MIN = 0.5;
 /** Upper end of the random extra wait, by attempt; the last value repeats. */
 const JITTER_SECONDS_MAX = [1, 2, 4, 8, 15];
 
-/** Told to `onCreateRetry` before each wait. */
+/** Passed to `onCreateRetry` before each wait. */
 export interface CreateRetryEvent {
   method: string;
   path: string;

@@ -116,7 +116,7 @@ export class Sandbox {
   get id(): string {
     return this.#info.id;
   }
-  /** The template it was made from. */
+  /** The template it was created from. */
   get template(): string {
     return this.#info.template;
   }
@@ -132,7 +132,7 @@ export class Sandbox {
   get memoryMb(): number {
     return this.#info.memory_mb;
   }
-  /** What the creator attached. */
+  /** Labels set at creation. */
   get metadata(): Record<string, string> {
     return this.#info.metadata;
   }
@@ -140,7 +140,7 @@ export class Sandbox {
   get persistent(): boolean {
     return this.#info.persistent === true;
   }
-  /** When it was made. */
+  /** When it was created. */
   get createdAt(): string | undefined {
     return this.#info.created_at;
   }
@@ -158,7 +158,7 @@ export class Sandbox {
   }
 
   /**
-   * Run a command to its end. `cmd` is a line for `sh -c`, or a list whose items are passed on as they
+   * Run a command and wait for it to end. `cmd` is a line for `sh -c`, or a list whose items are passed on as they
    * are. A non-zero exit is a result, unless `check` is set.
    */
   async exec(cmd: Command, options: SandboxExecOptions = {}): Promise<ExecResult> {
@@ -169,7 +169,7 @@ export class Sandbox {
   }
 
   /**
-   * Run a command and get its output while it runs. With a callback: reads to the end and resolves to
+   * Run a command and stream its output. With a callback: reads to the end and resolves to
    * the exit code. Without: resolves to an {@link ExecStream} to iterate over.
    */
   async execStream(
@@ -185,7 +185,7 @@ export class Sandbox {
   }
 
   /**
-   * Start a process and return at once; it goes on until it ends, is killed or runs out of time. With `pty` and no
+   * Start a background process and return at once. It runs until it ends, is killed or times out. With `pty` and no
    * command it is the user's shell on a terminal.
    */
   async start(cmd: Command | undefined, options: StartOptions = {}): Promise<Process> {
@@ -193,39 +193,42 @@ export class Sandbox {
     return new Process(this.#transport, this.id, answer.record());
   }
 
-  /** Processes that run, and those that ended a short while ago. */
+  /** List running and recently ended processes. */
   async processes(): Promise<Process[]> {
     const answer = await this.#transport.send(get(this.#path("/processes")));
     return answer.records("processes").map((record) => new Process(this.#transport, this.id, record));
   }
 
-  /** A handle on a process that was started before, by anybody. */
+  /** Get a handle for a process that was started earlier, by any client. */
   async process(id: number): Promise<Process> {
     const answer = await this.#transport.send(get(this.#path(`/processes/${Math.trunc(id)}`)));
     return new Process(this.#transport, this.id, answer.record());
   }
 
-  /** Run a program text: `python` or `shell`. State does not carry over between calls. */
+  /** Run source code: `python` or `shell`. State is not kept between calls. */
   async runCode(code: string, language = "python", options: SandboxExecOptions = {}): Promise<ExecResult> {
     const program = { python: "python3", shell: "bash", bash: "bash" }[language];
     if (!program) throw new BadRequestError(`language '${language}' is not supported`, { hint: "use 'python' or 'shell'" });
     return await this.exec([program, "-c", code], options);
   }
 
-  /** Make an interpreter that keeps its state between runs, for the `code-interpreter` template and others with Python. */
+  /**
+   * Create a code context, an interpreter that keeps its state between runs, for the `code-interpreter`
+   * template and others with Python.
+   */
   async createCodeContext(language = "python", options: { cwd?: string } = {}): Promise<CodeContext> {
     const known = ["py", "python3"].includes(language) ? "python" : language;
     const call = post(this.#path("/repl/sessions"), { language: known, ...given({ cwd: options.cwd }) }, MACHINE_MS_MAX);
     return new CodeContext(this.#transport, this.id, (await this.#transport.send(call)).record());
   }
 
-  /** Code contexts that there are, whoever made them. */
+  /** List all code contexts of the sandbox. */
   async codeContexts(): Promise<CodeContext[]> {
     const records = (await this.#transport.send(get(this.#path("/repl/sessions")))).records("items");
     return records.map((record) => new CodeContext(this.#transport, this.id, record));
   }
 
-  /** Lines the sandbox has written; with `follow`, also those to come. */
+  /** Get the console log. With `follow`, stream new lines too. */
   async *logs(options: { stream?: "stdout" | "stderr" | "both"; follow?: boolean } = {}): AsyncGenerator<string> {
     const query = { stream: options.stream ?? "both", follow: options.follow ? "1" : "0" };
     const call = get(this.#path("/logs"), query);
@@ -242,13 +245,13 @@ export class Sandbox {
     }
   }
 
-  /** What happened to the sandbox, oldest first; with `tail` only the last so many. */
+  /** List events of the sandbox, oldest first. With `tail`, only the last ones. */
   async events(options: { tail?: number } = {}): Promise<SandboxEvent[]> {
     const query: Record<string, string> = options.tail === undefined ? {} : { tail: String(options.tail) };
     return (await this.#transport.send(get(this.#path("/events"), query))).records("events");
   }
 
-  /** Events as they happen, until the caller stops or the sandbox is gone; with `after`, from that id on. */
+  /** Stream events until the caller stops or the sandbox is deleted. With `after`, start after that id. */
   async *followEvents(options: { after?: number } = {}): AsyncGenerator<SandboxEvent> {
     const extra: Record<string, string> = options.after === undefined ? {} : { "Last-Event-ID": String(options.after) };
     for await (const event of this.#follow({ ...get(this.#path("/events"), { follow: "1" }), extra })) {
@@ -257,25 +260,25 @@ export class Sandbox {
     }
   }
 
-  /** What it uses now, as its host and as the machine itself see it. Never wakes it. */
+  /** Get its current resource use, as measured by the host and the guest. Does not wake it. */
   async metrics(): Promise<SandboxMetrics> {
     const record = (await this.#transport.send(get(this.#path("/metrics")))).record();
     return withCamelCase(record as { at: string; status: string; host: Record<string, number> });
   }
 
-  /** A copy of the running machine, memory and disk, that goes its own way. */
+  /** Fork this sandbox: create a copy with the same memory, disk and processes. */
   async fork(options: { metadata?: Record<string, string> } = {}): Promise<Sandbox> {
     return await this.#client.sandboxes.fork(this.id, options);
   }
 
-  /** So many copies of the same instant, as one tree; see {@link promote}. */
+  /** Create several copies of the same instant, as one tree. See {@link promote}. */
   async forkTree(options: { count: number; metadata?: Record<string, string> }): Promise<Sandbox[]> {
     return await this.#client.sandboxes.forkTree(this.id, options);
   }
 
   /**
-   * Try each candidate, a shell command or a function, in a copy of this sandbox of its own, keep the best copy and delete
-   * the others. Throws {@link ExploreError} when no branch is worth keeping.
+   * Try each candidate, a shell command or a function, in a separate copy of this sandbox, keep the best copy
+   * and delete the others. Throws {@link ExploreError} when no branch is worth keeping.
    *
    * ```ts
    * const { winner } = await sandbox.explore(["make -j1", "make -j4"], { scoreFn: (_, outcome) => -outcome.durationMs });
@@ -285,12 +288,12 @@ export class Sandbox {
     return await explore(this, candidates, options);
   }
 
-  /** Declare this fork the winner of its tree, and delete the others if asked. */
+  /** Keep this fork and, on request, delete its siblings. */
   async promote(options: { cleanupSiblings?: boolean; treeId?: string } = {}): Promise<PromoteResult> {
     return await this.#client.sandboxes.promote(this.id, options);
   }
 
-  /** Save the machine as it is; its `id` goes to `create({ fromSnapshot })` or `rollback`. */
+  /** Take a snapshot. Pass its `id` to `create({ fromSnapshot })` or `rollback`. */
   async snapshot(options: SnapshotOptions = {}): Promise<SnapshotInfo> {
     const body = given({
       name: options.name,
@@ -309,12 +312,12 @@ export class Sandbox {
     return withCamelCase({ ...record, id });
   }
 
-  /** Put the machine to sleep on disk; it costs nothing but space until the next call wakes it. */
+  /** Put the sandbox to sleep on disk. It uses only disk space until the next call wakes it. */
   async hibernate(options: { keep?: Keep } = {}): Promise<void> {
     await this.#move("/hibernate", "hibernated", options.keep === undefined ? undefined : { keep: options.keep });
   }
 
-  /** Return to one of this sandbox's snapshots, the newest if none is given; id and URL stay the same. */
+  /** Roll back to one of this sandbox's snapshots, the newest by default. Its id and URL stay. */
   async rollback(snapshotId?: string): Promise<Sandbox> {
     const body = given({ snapshot_id: snapshotId });
     const record = (await this.#transport.send(post(this.#path("/rollback"), body, MACHINE_MS_MAX))).record();
@@ -322,48 +325,48 @@ export class Sandbox {
     return this;
   }
 
-  /** Its ancestors, siblings and children. */
+  /** Get its ancestors, siblings and children. */
   async lineage(): Promise<LineageInfo> {
     const record = (await this.#transport.send(get(this.#path("/lineage")))).record();
     return withCamelCase({ ...record, id: needText(record, "id", "a lineage") }) as LineageInfo;
   }
 
-  /** Do not let it count as idle for so long, because of work in the background; 0 ends that. */
+  /** Keep it awake for this many seconds, for background work. 0 ends it. */
   async keepAwake(seconds: number): Promise<LifecycleInfo> {
     return lifecycleOf((await this.#transport.send(post(this.#path("/keep-awake"), { seconds }, MACHINE_MS_MAX))).record());
   }
 
-  /** Wake it now rather than with the next call. A running sandbox is left as it is. */
+  /** Wake the sandbox. Has no effect if it runs. */
   async wake(): Promise<void> {
     await this.#move("/wake", "running");
   }
 
-  /** Stop its processors; memory stays. */
+  /** Pause the sandbox. Its memory stays on the host. */
   async pause(): Promise<void> {
     await this.#move("/pause", "paused");
   }
 
-  /** Let a paused machine go on. */
+  /** Resume a paused sandbox. */
   async resume(): Promise<void> {
     await this.#move("/resume", "running");
   }
 
-  /** How long it will live. */
+  /** Get its lifetime settings. */
   async lifecycle(): Promise<LifecycleInfo> {
     return lifecycleOf((await this.#transport.send(get(this.#path("/lifecycle")))).record());
   }
 
-  /** Give it so many more seconds from now. */
+  /** Set its time to live, in seconds from now. */
   async setTtl(seconds: number): Promise<LifecycleInfo> {
     return await this.setLifecycle({ ttlSeconds: seconds });
   }
 
-  /** Free it from its time limit (it hibernates when idle), or put it back under one. */
+  /** Remove its time limit (it hibernates when idle), or set one again. */
   async setPersistent(persistent: boolean): Promise<LifecycleInfo> {
     return await this.setLifecycle({ persistent });
   }
 
-  /** Change how long it lives and when it sleeps; what is not given stays as it is. */
+  /** Update its lifetime and sleep settings. Settings that are left out stay unchanged. */
   async setLifecycle(change: LifecycleChange): Promise<LifecycleInfo> {
     const body = given({
       ttl_seconds: change.ttlSeconds,
@@ -378,27 +381,27 @@ export class Sandbox {
     return lifecycle;
   }
 
-  /** What it may reach. */
+  /** Get its network policy. */
   async network(): Promise<NetworkPolicy> {
     return (await this.#transport.send(get(this.#path("/network")))).record() as NetworkPolicy;
   }
 
   /**
-   * Change what it may reach, at once and as a whole: `none`, `all`, or lists. It holds for open connections too, and does
-   * not wake a sleeping sandbox.
+   * Replace its network policy at once: `none`, `all`, or lists. Applies to open connections too, and does
+   * not wake the sandbox.
    */
   async setNetwork(network: NetworkPolicy | Egress): Promise<NetworkPolicy> {
     const call = { ...post(this.#path("/network"), networkOf(network)), method: "PUT" };
     return (await this.#transport.send(call)).record() as NetworkPolicy;
   }
 
-  /** Ports that something listens on, and those with a label. */
+  /** List listening ports and labelled ports. */
   async ports(): Promise<PortInfo[]> {
     const entries = (await this.#transport.send(get(this.#path("/ports")))).entries("ports");
     return entries.map(parsePort).filter((port): port is PortInfo => port !== undefined);
   }
 
-  /** The public address of a port. Whoever knows it can reach the port: the id is the secret. */
+  /** Get the public URL of a port. Anyone who knows it can reach the port: the id is the secret. */
   previewUrl(port: number, scheme?: "http" | "https"): string {
     return previewUrl(this.#client.baseUrl, this.id, port, { host: this.#client.previewHost, scheme });
   }
@@ -408,18 +411,18 @@ export class Sandbox {
     return this.previewUrl(port).replace(/^\w+:\/\//, "");
   }
 
-  /** The public address of every port that there is. */
+  /** Get the public URL of every port. */
   async previewUrls(): Promise<Record<number, string>> {
     return Object.fromEntries((await this.ports()).map(({ port }) => [port, this.previewUrl(port)]));
   }
 
-  /** Ask the server for the current state; changes this object and resolves to it. */
+  /** Refresh this object with the server's current state and resolves to it. */
   async refresh(): Promise<this> {
     this.#info = (await this.#client.sandboxes.get(this.id)).info;
     return this;
   }
 
-  /** End the machine and forget it. Its snapshots and forks stay. */
+  /** Delete the sandbox. Its snapshots and forks stay. */
   async delete(): Promise<void> {
     await this.#client.sandboxes.delete(this.id);
     this.#info = { ...this.#info, status: "deleted" };

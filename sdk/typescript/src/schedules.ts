@@ -118,38 +118,38 @@ export class SchedulesAPI {
     this.#transport = transport;
   }
 
-  /** Make a schedule. */
+  /** Create a schedule. */
   async create(options: ScheduleOptions & { name: string }): Promise<ScheduleInfo> {
     return scheduleOf((await this.#transport.send(post("/schedules", bodyOf(options)))).record());
   }
 
-  /** Every schedule, oldest first. */
+  /** List schedules, oldest first. */
   async list(): Promise<ScheduleInfo[]> {
     return (await this.#transport.send(get("/schedules"))).records("schedules").map(scheduleOf);
   }
 
-  /** One schedule. */
+  /** Get a schedule. */
   async get(id: string): Promise<ScheduleInfo> {
     return scheduleOf((await this.#transport.send(get(path(id)))).record());
   }
 
-  /** Change a schedule; what is not given stays. */
+  /** Update a schedule. Options that are left out stay unchanged. */
   async update(id: string, changes: ScheduleOptions & { name?: string }): Promise<ScheduleInfo> {
     const call = { ...post(path(id), bodyOf(changes)), method: "PATCH" };
     return scheduleOf((await this.#transport.send(call)).record());
   }
 
-  /** Let a schedule rest. */
+  /** Pause a schedule. */
   async pause(id: string): Promise<ScheduleInfo> {
     return await this.update(id, { paused: true });
   }
 
-  /** Let a schedule go on. Times that passed meanwhile are not made good. */
+  /** Resume a schedule. Missed times are not made up. */
   async resume(id: string): Promise<ScheduleInfo> {
     return await this.update(id, { paused: false });
   }
 
-  /** Delete a schedule with its history, ending what is under way. */
+  /** Delete a schedule and its history, and cancel runs in progress. */
   async delete(id: string): Promise<void> {
     await this.#transport.send(del(path(id)));
   }
@@ -159,28 +159,28 @@ export class SchedulesAPI {
     return runOf((await this.#transport.send(post(path(id, "/trigger"), given({ ...options }), EXEC_MS_MAX))).record());
   }
 
-  /** Runs, newest first. */
+  /** List runs, newest first. */
   async runs(id: string, options: { limit?: number } = {}): Promise<ScheduleRun[]> {
     const query: Record<string, string> = options.limit === undefined ? {} : { limit: String(options.limit) };
     return (await this.#transport.send(get(path(id, "/runs"), query))).records("runs").map(runOf);
   }
 
-  /** One run. */
+  /** Get a run. */
   async getRun(id: string, runId: string): Promise<ScheduleRun> {
     return runOf((await this.#transport.send(get(path(id, `/runs/${segment(runId, "run id")}`)))).record());
   }
 
-  /** End a run before its end. */
+  /** Cancel a run. */
   async cancelRun(id: string, runId: string): Promise<ScheduleRun> {
     return runOf((await this.#transport.send(post(path(id, `/runs/${segment(runId, "run id")}/cancel`)))).record());
   }
 
-  /** When it runs next. */
+  /** Get its next times. */
   async next(id: string, count = 5): Promise<NextRuns> {
     return nextOf((await this.#transport.send(get(path(id, "/next"), { count: String(count) }))).record());
   }
 
-  /** When a schedule would run, without making one. */
+  /** Preview the times of a schedule without creating it. */
   async preview(timing: Pick<ScheduleOptions, "cron" | "timezone" | "everySeconds" | "at">, count = 5): Promise<NextRuns> {
     return nextOf((await this.#transport.send(post("/schedules/preview", { ...bodyOf(timing), count }))).record());
   }

@@ -13,43 +13,43 @@ export class VolumesAPI {
     this.#transport = transport;
   }
 
-  /** A new, empty volume. Space is taken as it is written. */
+  /** Create an empty volume. Space is allocated as data is written. */
   async create(name: string, sizeMb: number, options: { protected?: boolean } = {}): Promise<VolumeInfo> {
     return this.#volume(post("/volumes", given({ name, size_mb: sizeMb, ...options }), MACHINE_MS_MAX));
   }
 
-  /** Volumes of the workspace, by name. */
+  /** List volumes by name. */
   async list(): Promise<VolumeInfo[]> {
     return (await this.#transport.send(get("/volumes"))).records("volumes").map(volumeInfo);
   }
 
-  /** One volume, and who has it. */
+  /** Get a volume and the sandbox that uses it. */
   async get(name: string): Promise<VolumeInfo> {
     return this.#volume(get(path(name)));
   }
 
-  /** Make a volume larger; a running sandbox that has it has the room at once. */
+  /** Grow a volume. A running sandbox that uses it sees the new size at once. */
   async grow(name: string, sizeMb: number): Promise<VolumeInfo> {
     return this.#volume(post(path(name, "/grow"), { size_mb: sizeMb }, MACHINE_MS_MAX));
   }
 
-  /** Copy a volume as it is at one instant, also while a sandbox writes it. */
+  /** Copy a volume as of one instant, also while a sandbox writes to it. */
   async clone(name: string, copy: string): Promise<VolumeInfo> {
     return this.#volume(post(path(name, "/clone"), { name: copy }, MACHINE_MS_MAX));
   }
 
-  /** Keep a volume as it is now: a copy that can be read and cloned, and never written. */
+  /** Take a snapshot of a volume: a copy that can be read and cloned, but not written. */
   async snapshot(name: string, snapshot?: string): Promise<VolumeInfo> {
     return this.#volume(post(path(name, "/snapshot"), given({ name: snapshot }), MACHINE_MS_MAX));
   }
 
-  /** Change what protects a volume, or whether it is deleted with its sandbox. */
+  /** Change a volume's deletion protection, or whether it is deleted with its sandbox. */
   async update(name: string, change: { protected?: boolean; deleteWithSandbox?: boolean }): Promise<VolumeInfo> {
     const body = given({ protected: change.protected, delete_with_sandbox: change.deleteWithSandbox });
     return this.#volume({ ...post(path(name), body), method: "PATCH" });
   }
 
-  /** Delete a volume and what is in it. Refused while a sandbox has it. */
+  /** Delete a volume and its data. Fails while a sandbox uses it. */
   async delete(name: string): Promise<void> {
     await this.#transport.send(del(path(name)));
   }

@@ -26,6 +26,8 @@ OTHER = "93.184.216.35"
 #: The same servers at addresses that the host reaches and sandboxes must not.
 METADATA = "169.254.169.254"
 PRIVATE = "192.168.77.1"
+#: In no network that the operator of a test platform lets policies open.
+BEYOND = "172.31.77.1"
 PLAIN_PORT = 7000
 #: Answers datagrams; the port after it tells what came.
 DATAGRAM_PORT = 7001
@@ -35,7 +37,7 @@ RESOLVER = f"{SERVER}:53"
 #: Names below `private.` lead to a private address, those below `other.` to the second server, all others to the first. Answers
 #: hold for an hour, which is longer than any test takes.
 SERVERS = r"""
-import json, socket, ssl, struct, sys, threading
+import json, pathlib, socket, ssl, struct, sys, threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 def name_server():
@@ -49,11 +51,15 @@ def name_server():
         address = {"private": "192.168.77.1", "metadata": "169.254.169.254", "other": "93.184.216.35"}.get(
             labels[-2] if len(labels) > 1 else "", "93.184.216.34")
         answers = b"" if kind != 1 else b"\xc0\x0c" + struct.pack(">HHIH", 1, 1, 3600, 4) + socket.inet_aton(address)
-        head = query[:2] + b"\x81\x80" + struct.pack(">HHHH", 1, int(kind == 1), 0, 0)
+        text = pathlib.Path(sys.argv[2], ".".join(labels).lower())
+        if kind == 16 and text.exists():
+            value = text.read_bytes()
+            answers = b"\xc0\x0c" + struct.pack(">HHIHB", 16, 1, 60, len(value) + 1, len(value)) + value
+        head = query[:2] + b"\x81\x80" + struct.pack(">HHHH", 1, int(bool(answers)), 0, 0)
         server.sendto(head + question + answers, peer)
 
-def plain():
-    server = socket.create_server(("0.0.0.0", 7000))
+def plain(port):
+    server = socket.create_server(("0.0.0.0", port))
     while True:
         client, _ = server.accept()
         threading.Thread(target=echo, args=(client,), daemon=True).start()
@@ -87,7 +93,8 @@ web = ThreadingHTTPServer(("0.0.0.0", 80), Handler)
 secure = ThreadingHTTPServer(("0.0.0.0", 443), Handler)
 context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER); context.load_cert_chain(sys.argv[1])
 secure.socket = context.wrap_socket(secure.socket, server_side=True, do_handshake_on_connect=False)
-for work in (name_server, plain, datagrams, told, web.serve_forever, secure.serve_forever):
+mail = [lambda: plain(25), lambda: plain(587)]
+for work in (name_server, lambda: plain(7000), *mail, datagrams, told, web.serve_forever, secure.serve_forever):
     threading.Thread(target=work, daemon=True).start()
 print("ready", flush=True)
 threading.Event().wait()
@@ -128,20 +135,25 @@ class InternetInABox:
             ("address", "add", f"{OTHER}/24", "dev", "world"),
             ("address", "add", f"{METADATA}/32", "dev", "world"),
             ("address", "add", f"{PRIVATE}/32", "dev", "world"),
+            ("address", "add", f"{BEYOND}/32", "dev", "world"),
             ("link", "set", "world", "up"),
         ):
             ip("-n", NAMESPACE, *words)
         # Beside the way to a metadata service of this host's own, if it has one.
-        for address in (METADATA, PRIVATE):
+        for address in (METADATA, PRIVATE, BEYOND):
             ip("route", "add", f"{address}/32", "dev", LINK, "src", HOST, "metric", "1")
         self.servers = subprocess.Popen(
-            ["ip", "netns", "exec", NAMESPACE, sys.executable, "-c", SERVERS, str(certificate)],
+            ["ip", "netns", "exec", NAMESPACE, sys.executable, "-c", SERVERS, str(certificate), self.directory.name],
             stdout=subprocess.PIPE, text=True,
         )
         assert self.servers.stdout is not None and self.servers.stdout.readline() == "ready\n"
         reaches = lambda: subprocess.run(["ping", "-c1", "-W1", SERVER], capture_output=True).returncode == 0
         if Path("/usr/bin/ping").exists() or Path("/bin/ping").exists():
             wait_until("the small internet answers", reaches, 30)
+
+    def publish_text(self, name: str, value: str) -> None:
+        """Gives a name a TXT record."""
+        (Path(self.directory.name) / name).write_text(value)
 
     def __exit__(
         self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]

@@ -427,7 +427,7 @@ def test_a_variable_of_one_stage_is_not_seen_in_the_other(apps: Apps) -> None:
     assert get(app).text == f"{built} | {seen} | two False"
 
 
-def test_what_it_uses_is_told_and_wakes_nothing(apps: Apps, served: Dict[str, Any]) -> None:
+def test_metrics_are_reported_without_waking_the_app(apps: Apps, served: Dict[str, Any]) -> None:
     path = f"/apps/{served['id']}"
     get(served)
     told = apps.call("GET", f"{path}/metrics", 200)
@@ -446,7 +446,7 @@ def test_what_it_uses_is_told_and_wakes_nothing(apps: Apps, served: Dict[str, An
     assert ran.returncode == 0 and one["sandbox_id"] in ran.stdout, ran.stderr + ran.stdout
 
 
-def test_what_it_prints_can_be_read(apps: Apps, served: Dict[str, Any]) -> None:
+def test_output_can_be_read(apps: Apps, served: Dict[str, Any]) -> None:
     mark = uuid.uuid4().hex
     get(served, f"/{mark}")
     text = apps.http.get(f"/apps/{served['id']}/runtime-logs", params={"search": mark}).text
@@ -458,7 +458,7 @@ def test_what_it_prints_can_be_read(apps: Apps, served: Dict[str, Any]) -> None:
     assert mark in apps.http.get(logs, params={"search": mark, "tail": 1}).text
 
 
-def test_what_it_prints_is_followed_as_it_comes(apps: Apps, served: Dict[str, Any]) -> None:
+def test_output_can_be_followed(apps: Apps, served: Dict[str, Any]) -> None:
     mark = uuid.uuid4().hex
     get(served, f"/{mark}/0")
     logs = f"/apps/{served['id']}/runtime-logs"
@@ -471,7 +471,7 @@ def test_what_it_prints_is_followed_as_it_comes(apps: Apps, served: Dict[str, An
             assert next(lines) == f"data: served /{mark}/{count}"
 
 
-def test_who_follows_what_it_prints_goes_on_with_the_next_version(apps: Apps, served: Dict[str, Any]) -> None:
+def test_a_log_follower_continues_with_the_next_version(apps: Apps, served: Dict[str, Any]) -> None:
     logs = f"/apps/{served['id']}/runtime-logs"
     with apps.http.stream("GET", logs, params={"follow": "1"}, timeout=DEPLOY_SECONDS) as log:
         lines = (line for line in log.iter_lines() if line.startswith("data: "))
@@ -483,13 +483,18 @@ def test_who_follows_what_it_prints_goes_on_with_the_next_version(apps: Apps, se
             assert next(line for line in lines if mark in line) == f"data: served /{mark}"
 
 
-def test_domains_lead_to_the_app(apps: Apps, served: Dict[str, Any]) -> None:
+def test_a_domain_leads_nowhere_before_it_is_proven(apps: Apps, served: Dict[str, Any]) -> None:
     name = f"www.{uuid.uuid4().hex[:8]}.example"
     added = apps.call("POST", f"/apps/{served['id']}/domains", 201, json={"domain": name.upper()})
-    assert (added["domain"], added["records"][0]["type"]) == (name, "CNAME")
-    assert get(served, host=name).status_code == 200
+    assert (added["domain"], added["status"]) == (name, "pending")
+    proof = {record["type"]: record for record in added["records"]}["TXT"]
+    assert proof["name"] == f"_pandastack-challenge.{name}" and proof["value"].startswith("pandastack-domain=")
+    # Nobody's before it is proven: the app does not get its requests, and others may claim it.
+    assert get(served, host=name).status_code == 404
     other = apps.create()
-    apps.call("POST", f"/apps/{other['id']}/domains", 409, json={"domain": name})
+    apps.call("POST", f"/apps/{other['id']}/domains", 201, json={"domain": name})
+    assert apps.call("GET", f"/apps/{served['id']}/domains", 200)["domains"] == []
+    apps.call("POST", f"/apps/{served['id']}/domains", 201, json={"domain": name})
     inside = f"{served['name']}.localhost"
     assert "platform's own" in apps.call("POST", f"/apps/{other['id']}/domains", 400, json={"domain": inside})["error"]
     apps.call("DELETE", f"/apps/{served['id']}/domains/{name}", 204)

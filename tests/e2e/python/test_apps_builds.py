@@ -19,7 +19,7 @@ def apps() -> Iterator[Apps]:
         yield made
 
 
-def test_what_a_failing_build_installed_is_kept_for_the_next(apps: Apps) -> None:
+def test_packages_installed_by_a_failed_build_are_reused(apps: Apps) -> None:
     app = apps.create()
     settings = '[app]\ninstall_command = "echo installs"\nbuild_command = "exit {}"\n'
     source = {**server("one"), "requirements.txt": ""}
@@ -30,7 +30,7 @@ def test_what_a_failing_build_installed_is_kept_for_the_next(apps: Apps) -> None
     assert "\ninstalls" not in repaired["build_logs"]
 
 
-def test_what_pip_includes_is_installed_again_when_it_changed(apps: Apps) -> None:
+def test_changed_pip_includes_are_installed_again(apps: Apps) -> None:
     app = apps.create()
     settings = '[app]\ninstall_command = "sed s/^/installs-/ requirements/*.txt"\n'
     source = {**server("one"), "requirements.txt": "-r requirements/prod.txt\n", "pandastack.toml": settings}
@@ -118,7 +118,7 @@ def one(apps: Apps) -> Dict[str, Any]:
 
 
 @pytest.mark.parametrize("program, cause", [(HUNGRY, "ran out of memory"), (SPACIOUS, "disk is full")])
-def test_a_build_that_wants_more_than_its_machine_has_is_told_what(
+def test_a_build_that_exceeds_its_machine_names_the_resource(
     apps: Apps, one: Dict[str, Any], program: str, cause: str
 ) -> None:
     # The status alone says nothing: tools around the program that was ended have their own.

@@ -108,7 +108,7 @@ def test_a_killed_control_neither_loses_nor_doubles_a_delivery(world: World, app
     assert len(apps.call("GET", f"/apps/{app['id']}/deploys", 200)["items"]) == 1
 
 
-def test_what_the_kills_left_sleeps_or_is_gone(world: World, apps: Apps, served: Dict[str, Any]) -> None:
+def test_machines_left_by_kills_sleep_or_are_deleted(world: World, apps: Apps, served: Dict[str, Any]) -> None:
     # An old version sleeps a minute after its last request; deliveries were tested meanwhile.
     # Machines of this app never sleep while they serve, so one that nobody told otherwise would stay awake.
     kept = min(len(apps.call("GET", f"/apps/{served['id']}/deploys", 200)["items"]) - 1, VERSIONS_KEPT)

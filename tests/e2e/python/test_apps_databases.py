@@ -161,7 +161,7 @@ def test_a_database_is_reached_by_its_app_alone(apps: Apps, client: PandaStack, 
     assert page(app, query) == "42"
 
 
-def test_what_is_detached_is_out_of_reach_at_once(apps: Apps, client: PandaStack, database: Database) -> None:
+def test_a_detached_database_is_unreachable_at_once(apps: Apps, client: PandaStack, database: Database) -> None:
     app, id = apps.call("GET", f"/apps/{apps.made[0]}", 200), database["id"]
     assert page(app, "/hold") == "held" and page(app, "/held") == "7"
     refused = apps.call("DELETE", f"/databases/{id}", 409)

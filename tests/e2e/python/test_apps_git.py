@@ -15,7 +15,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Tuple
 
 import httpx
 import pytest
@@ -42,9 +42,18 @@ def node(version: str) -> Dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[Tuple[Platform, Path]]:
-    with InternetInABox(), GitServer() as root:
-        running = Platform("pdsg", "10.222.0.0/16", "--warm", "base", "--resolver", RESOLVER, "--schedules-private-targets")
+def internet() -> Iterator[InternetInABox]:
+    with InternetInABox() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def world(internet: InternetInABox) -> Iterator[Tuple[Platform, Path]]:
+    with GitServer() as root:
+        running = Platform(
+            "pdsg", "10.222.0.0/16", "--warm", "base", "--resolver", RESOLVER, "--challenge-resolver", RESOLVER,
+            "--schedules-private-targets",
+        )
         try:
             yield running.start(), root
         finally:
@@ -261,7 +270,22 @@ def test_a_branch_that_disappears_leaves_what_serves(world: Tuple[Platform, Path
     client.call("DELETE", "/apps/gone", 204)
 
 
-def test_the_command_line_does_what_the_words_say(world: Tuple[Platform, Path], client: Client, tmp_path: Path) -> None:
+def prove_domain(internet: InternetInABox, app: Callable[..., str], client: Client, name: str, domain: str) -> None:
+    """Adds a domain, which leads nowhere until the record is there that only its owner can make."""
+    added = json.loads(app("domains", "add", name, domain, "--json"))
+    assert added["status"] == "pending" and "was not found" in added["dns_note"], added
+    assert httpx.get(client.url + "/", headers={"host": domain}, timeout=60).status_code == 404
+    proof = {record["type"]: record for record in added["records"]}["TXT"]
+    internet.publish_text(proof["name"], "pandastack-domain=of-somebody-else")
+    assert json.loads(app("domains", "add", name, domain, "--json"))["status"] == "pending"
+    internet.publish_text(proof["name"], proof["value"])
+    assert json.loads(app("domains", "add", name, domain, "--json"))["status"] == "active"
+    assert domain in app("domains", "list", name)
+
+
+def test_app_commands_work_with_a_repository(
+    world: Tuple[Platform, Path], internet: InternetInABox, client: Client, tmp_path: Path
+) -> None:
     repository = Repository(world[1], "typed.git")
     repository.push(node("one"), "live")
     config = world[0].client_config()
@@ -293,8 +317,7 @@ def test_the_command_line_does_what_the_words_say(world: Tuple[Platform, Path], 
     assert app("env", "set", "typed", "MORE=1") == "MORE\n"
     listed = app("env", "list", "typed")
     assert all(word in listed for word in ("FLAVOUR", "sour", "TOKEN", "MORE")) and "s3cret" not in listed, listed
-    app("domains", "add", "typed", "www.typed.example")
-    assert "www.typed.example" in app("domains", "list", "typed")
+    prove_domain(internet, app, client, "typed", "www.typed.example")
     answer = httpx.get(client.url + "/", headers={"host": "www.typed.example"}, timeout=60)
     assert answer.text == "two built sour"
     assert app("rollback", "typed").strip() == url and client.page("typed") == "one built sweet"

@@ -132,7 +132,7 @@ def test_a_machine_that_dies_costs_no_request_and_is_replaced(
     assert kept < set(instances(apps, three)), "those that were good serve on"
 
 
-def test_their_number_follows_what_is_said_and_leaves_nothing(
+def test_instances_follow_the_limits_and_leave_nothing(
     apps: Apps, platform: Platform, three: Dict[str, Any]
 ) -> None:
     refused = apps.call("PATCH", f"/apps/{three['id']}", 400, json={"max_instances": 2})

@@ -102,7 +102,7 @@ def test_a_word_that_is_not_known_is_named(apps: Apps) -> None:
     assert ended["status"] == "failed" and "`strat_command`" in ended["error"], ended
 
 
-def test_what_cannot_be_unpacked_says_why(apps: Apps) -> None:
+def test_a_bad_archive_reports_the_reason(apps: Apps) -> None:
     headers = {"content-type": "application/x-tar"}
     ended = apps.finished(apps.call("POST", f"/apps/{apps.create()['id']}/deploys", 202, content=b"nonsense" * 200, headers=headers))
     assert ended["status"] == "failed" and "does not look like a tar archive" in ended["error"], ended

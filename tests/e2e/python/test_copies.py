@@ -108,7 +108,7 @@ def test_a_snapshot_of_a_busy_machine_is_one_instant(client: PandaStack, platfor
     is_whole(own)
 
 
-def test_what_is_deleted_while_it_is_written_down_leaves_nothing(client: PandaStack, platform: Platform) -> None:
+def test_deleting_a_sandbox_during_a_snapshot_leaves_nothing(client: PandaStack, platform: Platform) -> None:
     before = platform.footprint()
     own = client.sandboxes.create("base")
     own.exec("head -c 134217728 /dev/urandom > /dev/shm/dirty", check=True)

@@ -125,7 +125,7 @@ def test_more_log_than_is_handed_out_at_once_comes_back(client: PandaStack, data
         client.databases.delete(copy["id"])
 
 
-def test_what_cannot_be_restored_is_refused_at_once(client: PandaStack, database: Database) -> None:
+def test_an_impossible_restore_is_refused_at_once(client: PandaStack, database: Database) -> None:
     first_base(client, database["id"])
     known = len(client.databases.list())
     with pytest.raises(BadRequestError, match="before the earliest time that can be restored"):

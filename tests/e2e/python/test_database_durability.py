@@ -130,7 +130,7 @@ def test_a_branch_keeps_its_own_data_and_sleeps(client: PandaStack, database: Da
     assert -1 not in numbers(database["connection_url"])
 
 
-def test_what_a_tenant_did_to_its_role_and_database_is_brought_back(client: PandaStack) -> None:
+def test_changes_to_role_and_database_are_restored(client: PandaStack) -> None:
     """The platform's own way in is not the tenant's: another password and no database of the first name are the tenant's business."""
     made = make(client, "own ways")
     try:

@@ -171,7 +171,7 @@ def whose(connection: Any) -> Any:
         return connection.execute("SELECT id, inet_client_addr() IS NULL FROM whose").fetchone()
 
 
-def test_a_name_in_the_handshake_says_which_database_is_meant(platform: Platform, two: List[Database]) -> None:
+def test_the_name_in_the_tls_handshake_selects_the_database(platform: Platform, two: List[Database]) -> None:
     assert len({each["port"] for each in two}) == 1, "one port for all"
     for each in two:
         assert each["host"] == f"{each['id']}.{DOMAIN}"
@@ -183,7 +183,7 @@ def test_a_name_in_the_handshake_says_which_database_is_meant(platform: Platform
         session(platform, two[1], password=two[0]["password"])
 
 
-def test_without_a_name_an_option_says_it_and_every_mistake_is_answered(platform: Platform, two: List[Database]) -> None:
+def test_an_option_selects_the_database_and_mistakes_are_answered(platform: Platform, two: List[Database]) -> None:
     unnamed = {"host": "127.0.0.1", "sslmode": "require"}
     for each in two:
         assert whose(session(platform, each, **unnamed, options=f"endpoint={each['id']}")) == (each["id"], False)

@@ -130,7 +130,7 @@ def test_the_driver_of_rust(database: Database) -> None:
     assert (ran.stdout, ran.returncode) == ("direct: ok\npooled: ok\n", 0), ran.stderr
 
 
-def test_nobody_waits_in_a_database_that_is_there(database: Database) -> None:
+def test_the_first_session_is_used_up_and_its_port_closed(database: Database) -> None:
     """The session that its makers had open before the machine was copied is used up, and its port is closed."""
     run_inside(database, "! grep -q ':1539 .* 0A ' /proc/net/tcp")
 
@@ -420,7 +420,7 @@ def test_nothing_is_left_of_a_deleted_database(client: PandaStack) -> None:
     assert parse_qs(urlsplit(made["connection_url"]).query)["options"] == [f"endpoint={made['id']}"]
 
 
-def test_a_port_of_its_own_says_which_database_is_meant(client: PandaStack, database: Database) -> None:
+def test_a_dedicated_port_selects_the_database(client: PandaStack, database: Database) -> None:
     """For clients that send neither a host name nor an option."""
     own = {"host": "127.0.0.1", "user": "app", "dbname": "app", "sslmode": "require"}
     other = make(client, "other")

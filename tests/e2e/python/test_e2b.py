@@ -280,14 +280,17 @@ def test_uploads(box: e2b.Sandbox) -> None:
     assert box.files.get_info("packed").size == 1_000_000
 
 
-@feature("upload_url, download_url", "signed, with and without an end, naming no sandbox")
+@feature("upload_url, download_url", "signed, with and without an end; add `sandbox_id` where the host names no sandbox")
 def test_signed_urls(box: e2b.Sandbox) -> None:
     box.files.write("/home/user/signed", "content")
+    named = f"&sandbox_id={box.sandbox_id}"
     url = box.download_url("/home/user/signed", use_signature_expiration=60)
+    assert httpx.get(url, timeout=60).status_code == 401, "no sandbox is searched for"
+    url += named
     with urllib.request.urlopen(url, timeout=60) as answer:
         assert answer.read() == b"content"
     assert httpx.get(url.replace("signed", "other"), timeout=60).status_code == 401
-    uploaded = httpx.post(box.upload_url("/home/user/by-url"), files={"file": b"uploaded"}, timeout=60)
+    uploaded = httpx.post(box.upload_url("/home/user/by-url") + named, files={"file": b"uploaded"}, timeout=60)
     assert uploaded.status_code == 200, uploaded.text
     assert box.files.read("by-url") == "uploaded"
     assert httpx.post(url, files={"file": b"x"}, timeout=60).status_code == 401

@@ -118,7 +118,7 @@ mount -t tmpfs own /usr/local/share/ca-certificates && mount -t tmpfs own /etc/s
 """
 
 
-def test_a_machine_that_is_told_so_trusts_the_authority(platform: Platform) -> None:
+def test_a_machine_can_trust_the_installations_authority(platform: Platform) -> None:
     ask = "import ssl, sys, urllib.request as r; print(r.urlopen(sys.argv[1], timeout=60, context=ssl.create_default_context()).status)"
     words = ["unshare", "--mount", "--propagation", "private", "sh", "-ec", ALONE, "sh", BINARY, sys.executable, "-c", ask]
     url = f"https://localhost:{platform.port}/healthz"

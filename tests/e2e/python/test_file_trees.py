@@ -176,7 +176,7 @@ def test_hostile_archives(shared: Sandbox, raw: httpx.Client, case: str) -> None
     assert not shared.filesystem.exists("/srv/escaped")
 
 
-def test_what_is_no_archive(shared: Sandbox, raw: httpx.Client) -> None:
+def test_a_body_that_is_not_an_archive_is_rejected(shared: Sandbox, raw: httpx.Client) -> None:
     url = f"/sandboxes/{shared.id}/fs/tar?path=/srv/hostile"
     for body in (b"", b"\x1f\x8b" * 1000, archive(member("x"))[:700]):
         assert raw.put(url, content=body).status_code == 400

@@ -46,7 +46,7 @@ def handler(event, context):
 """
 
 
-def test_what_a_handler_does_harms_nobody_else(api: httpx.Client, make: Made) -> None:
+def test_a_handler_cannot_harm_other_functions(api: httpx.Client, make: Made) -> None:
     function = make({"main.py": HOSTILE}, timeout_seconds=5, max_instances=2)
     hang = call(api, function, {"do": "hang"})
     assert hang["status"] == "timeout" and "5000 ms" in hang["error"], hang

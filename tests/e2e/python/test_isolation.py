@@ -14,7 +14,7 @@ from typing import Iterator, List
 from urllib.parse import urlsplit
 
 import pytest
-from internet import METADATA, PRIVATE, InternetInABox
+from internet import BEYOND, METADATA, PRIVATE, InternetInABox
 from pandastack import PandaStack, Sandbox
 
 from platform_process import wait_until
@@ -122,7 +122,7 @@ def answers(address: str) -> bool:
         return False
 
 
-def test_a_sandbox_reaches_nobody_it_should_not(client: PandaStack, listener: int, echo: int) -> None:
+def test_a_sandbox_cannot_reach_forbidden_addresses(client: PandaStack, listener: int, echo: int) -> None:
     with client.sandboxes.create(template="base") as one, client.sandboxes.create(template="base") as other:
         other.exec(SERVE)
         wait_until("the host reaches a sandbox's port", lambda: answers(other.guest_ip), 60)
@@ -153,15 +153,16 @@ def connects(address: str) -> bool:
 
 @pytest.mark.own_platform
 def test_a_sandbox_reaches_neither_metadata_nor_private_networks_that_its_host_reaches(client: PandaStack) -> None:
-    ways: List[List[object]] = [["tcp", METADATA, 80], ["icmp", METADATA, 0], ["tcp", PRIVATE, 80], ["icmp", PRIVATE, 0]]
+    addresses = (METADATA, PRIVATE, BEYOND)
+    ways: List[List[object]] = [way for address in addresses for way in (["tcp", address, 80], ["icmp", address, 0])]
     with InternetInABox(), client.sandboxes.create(template="base") as sandbox:
-        wait_until("the host reaches both", lambda: connects(METADATA) and connects(PRIVATE), 30)
+        wait_until("the host reaches all", lambda: all(connects(address) for address in addresses), 30)
         assert reached(sandbox, ways) == []
-        # There is a way to both: a private network can be opened, the other address never.
-        sandbox.set_network({"egress": "all", "allow": [f"{PRIVATE}/32", f"{METADATA}/32"]})
+        # There is a way to all: a policy opens a private network that the operator allows, no other, and metadata never.
+        sandbox.set_network({"egress": "all", "allow": [f"{address}/32" for address in addresses]})
         opened = reached(sandbox, ways)
         assert ["tcp", PRIVATE, 80] in opened
-        assert [to for to in opened if METADATA in to] == []
+        assert [to for to in opened if METADATA in to or BEYOND in to] == []
 
 
 def test_a_sandbox_that_changes_its_address_gets_nowhere(client: PandaStack, listener: int) -> None:

@@ -90,6 +90,14 @@ def test_all_none_and_lists_of_addresses(client: PandaStack) -> None:
         assert events(sandbox, "network_changed")[:2] == ["none", "none, 1 allowed, 0 denied"]
 
 
+def test_mail_is_closed_unless_a_policy_names_its_port(client: PandaStack) -> None:
+    with client.sandboxes.create() as sandbox:
+        relay, submission = ["plain", SERVER, 25], ["plain", SERVER, 587]
+        assert [answer == OPEN for answer in tried(sandbox, PLAIN, relay, submission)] == [True, False, False]
+        sandbox.set_network({"allow": [f"{SERVER}:587"]})
+        assert [answer == OPEN for answer in tried(sandbox, relay, submission)] == [False, True]
+
+
 def test_a_policy_is_there_from_the_first_instruction_and_stays(platform: Platform, client: PandaStack) -> None:
     policy = {"egress": "none", "allow": [f"{SERVER}/32:{PLAIN_PORT}"]}
 

@@ -152,7 +152,7 @@ def read_until(stream: socket.socket, end: bytes) -> bytes:
     return got
 
 
-def test_what_cannot_be_reached_says_why(served: Sandbox) -> None:
+def test_a_closed_port_reports_the_reason(served: Sandbox) -> None:
     with browser(served, 8123) as http:
         closed = http.get("/")
         page = http.get("/", headers={"Accept": "text/html"})

@@ -206,7 +206,7 @@ def test_a_timeout_ends_a_run(client: PandaStack, box: Sandbox) -> None:
     assert run["status"] == "timeout" and run["duration_ms"] < 30_000, run
 
 
-def test_a_killed_control_server_makes_good_what_the_policy_says(
+def test_a_restarted_control_server_makes_up_missed_runs(
     platform: Platform, client: PandaStack, receiver: Receiver
 ) -> None:
     options: Dict[str, Any] = {"missed_max": 4, "starting_deadline_seconds": 1}

@@ -46,7 +46,7 @@ def test_commands_are_held_while_it_falls_asleep(own: Sandbox) -> None:
     assert own.exec("wc -l < /root/log", timeout_seconds=120).stdout.strip() == str(sum(answered)), "none ran twice"
 
 
-def test_one_that_stands_still_is_copied_as_often_as_one_likes(client: PandaStack, own: Sandbox) -> None:
+def test_a_paused_sandbox_can_be_copied_repeatedly(client: PandaStack, own: Sandbox) -> None:
     own.exec("echo kept > /dev/shm/kept", check=True)
     own.pause()
     first, second = own.snapshot(), own.snapshot()
@@ -61,7 +61,7 @@ def test_one_that_stands_still_is_copied_as_often_as_one_likes(client: PandaStac
             assert copy.exec("cat /dev/shm/kept", timeout_seconds=60).stdout == "kept\n"
 
 
-def test_what_a_rollback_ends_is_told_so(own: Sandbox) -> None:
+def test_calls_interrupted_by_a_rollback_say_so(own: Sandbox) -> None:
     snapshot = own.snapshot()
     with ThreadPoolExecutor(1) as pool:
         long = pool.submit(own.exec, "sleep 61", timeout_seconds=120)

@@ -126,7 +126,7 @@ def test_names_with_a_hash_are_kept_for_ever_and_others_asked_about(server: int,
     assert ("immutable" in cache, "must-revalidate" in cache) == (immutable, not immutable)
 
 
-def test_what_the_other_side_has_is_not_sent_again(server: int, root: Path) -> None:
+def test_unchanged_pages_are_not_sent_again(server: int, root: Path) -> None:
     url = f"http://127.0.0.1:{server}/about"
     tag = httpx.get(url).headers["etag"]
     again = httpx.get(url, headers={"if-none-match": f'W/"x", {tag}'})

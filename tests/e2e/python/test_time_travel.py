@@ -196,7 +196,7 @@ def test_one_of_two_promotes_at_once_wins(client: PandaStack, own: Sandbox) -> N
     winner.delete()
 
 
-def test_one_that_was_promoted_is_nobodys_loser(client: PandaStack, own: Sandbox) -> None:
+def test_a_promoted_fork_is_not_deleted_by_a_later_promotion(client: PandaStack, own: Sandbox) -> None:
     first, second, third = own.fork_tree(3)
     first.promote()
     promoted = second.promote(cleanup_siblings=True)
@@ -452,7 +452,7 @@ def test_what_keeps_a_sandbox_awake(client: PandaStack) -> None:
         assert refused.value.status == 400
 
 
-def test_a_terminal_that_nobody_types_into_keeps_a_sandbox_awake(client: PandaStack, platform: Platform) -> None:
+def test_an_idle_terminal_keeps_a_sandbox_awake(client: PandaStack, platform: Platform) -> None:
     config = platform.client_config()
     with client.sandboxes.create("base", idle_timeout_seconds=2) as own:
         terminal = connect(config["api_url"], f"/v1/sandboxes/{own.id}/exec/pty", config["token"])
@@ -467,7 +467,7 @@ def test_a_terminal_that_nobody_types_into_keeps_a_sandbox_awake(client: PandaSt
             assert "hibernated" not in [event["kind"] for event in own.events()]
         finally:
             terminal.close()
-        wait_until("asleep when nobody looks at the terminal", lambda: own.refresh().status == "hibernated", 60)
+        wait_until("asleep while no client is attached to the terminal", lambda: own.refresh().status == "hibernated", 60)
         assert [process for process in own.processes() if process.info.is_terminal], "its shell slept with it"
 
 
@@ -540,7 +540,7 @@ def test_a_sandbox_can_sleep_with_its_disk_alone(client: PandaStack, platform: P
     assert count(own) >= before, "after a boot it sleeps and wakes as any other"
 
 
-def test_a_copy_of_one_that_sleeps_with_its_disk_alone_wakes_it(client: PandaStack, own: Sandbox) -> None:
+def test_forking_a_disk_only_sleeper_wakes_it(client: PandaStack, own: Sandbox) -> None:
     own.exec("echo kept > /srv/kept", check=True)
     own.hibernate(keep="disk")
     with own.fork() as child:

@@ -129,7 +129,7 @@ def test_a_killed_machine_loses_nothing_it_acknowledged(platform: Platform) -> N
     client.volumes.delete("crash")
 
 
-def test_who_only_reads_sees_what_a_killed_machine_had_synced(platform: Platform) -> None:
+def test_a_reader_sees_what_a_killed_machine_had_synced(platform: Platform) -> None:
     """Readers mount without the journal, and what was synced last is only there."""
     client = platform.client()
     client.volumes.create("left", 64)
@@ -245,7 +245,7 @@ def test_memory_is_not_used_again_once_its_volume_may_have_changed(
     client.volumes.delete("once")
 
 
-def test_a_wake_whose_machine_ends_is_a_loss_that_says_why(platform: Platform, faults: Faults) -> None:
+def test_a_wake_whose_machine_dies_fails_with_the_reason(platform: Platform, faults: Faults) -> None:
     client = platform.client()
     client.volumes.create("ended", 64)
     sandbox = attach(client, "ended")
@@ -260,7 +260,7 @@ def test_a_wake_whose_machine_ends_is_a_loss_that_says_why(platform: Platform, f
             kill_machine(platform, sandbox)
         finally:
             faults.clear()
-        with pytest.raises(PandaStackError, match="did not come up when it was woken"):
+        with pytest.raises(PandaStackError, match="did not start when it was woken"):
             waking.result()
     wait_until("the loss is seen", lambda: sandbox.refresh().status == "failed", 30)
     sandbox.delete()

@@ -42,7 +42,7 @@ def run(sandbox: Sandbox, command: str) -> str:
     return sandbox.exec(command, timeout_seconds=120, check=True).stdout.strip()
 
 
-def test_what_is_written_outlives_the_sandbox(client: PandaStack, names: Callable[[str], str]) -> None:
+def test_volume_data_outlives_the_sandbox(client: PandaStack, names: Callable[[str], str]) -> None:
     name = names("keep")
     made = client.volumes.create(name, 64)
     assert (made["size_mb"], made["generation"], made["attached_to"]) == (64, 0, [])

@@ -131,11 +131,12 @@ feature("files.watchDir", "streamed", async () => {
 
 feature("uploadUrl, downloadUrl", "signed", async () => {
   await box.files.write("/home/user/signed", "content");
-  const url = await box.downloadUrl("/home/user/signed", { useSignatureExpiration: 60 });
+  const named = `&sandbox_id=${box.sandboxId}`;
+  const url = (await box.downloadUrl("/home/user/signed", { useSignatureExpiration: 60 })) + named;
   assert.equal(await (await fetch(url)).text(), "content");
   const form = new FormData();
   form.append("file", new Blob(["uploaded"]), "ignored");
-  assert.equal((await fetch(await box.uploadUrl("/home/user/by-url"), { method: "POST", body: form })).status, 200);
+  assert.equal((await fetch((await box.uploadUrl("/home/user/by-url")) + named, { method: "POST", body: form })).status, 200);
   assert.equal(await box.files.read("by-url"), "uploaded");
 });
 

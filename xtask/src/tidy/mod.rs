@@ -2,7 +2,9 @@
 
 mod allowance;
 mod circles;
+mod claims;
 mod dependencies;
+mod docs;
 mod licence;
 mod phrases;
 mod text;
@@ -50,18 +52,25 @@ pub fn run(args: Args) -> Result<ExitCode> {
 
 /// Every broken rule, as `path:line: what` where it is in one place.
 pub fn problems() -> Result<Vec<String>> {
-    let (mut problems, mut wide, mut phrases) =
-        (Vec::new(), text::Wide::default(), phrases::Phrases::default());
+    let (mut problems, mut wide) = (Vec::new(), text::Wide::default());
+    let (mut phrases, mut docs) = (phrases::Phrases::default(), docs::Docs::default());
+    let mut tests = claims::Tests::default();
     for path in sources()? {
         let text = read(&path)?;
         problems.extend(text::problems(&path, &text));
         phrases.read(&path, &text);
+        tests.read(&text);
         if is_rust(&path) {
             wide.read(&path, &text);
         }
+        if path.extension().is_some_and(|kind| kind == "md") {
+            docs.read(&path, &text);
+        }
     }
     problems.extend(wide.problem());
+    problems.extend(tests.problems(&read(Path::new(claims::PAGE))?));
     problems.extend(phrases.problems());
+    problems.extend(docs.problems());
     problems.extend(circles::problems()?);
     problems.extend(dependencies::problems()?);
     problems.extend(errors::problem()?);

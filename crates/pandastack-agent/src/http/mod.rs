@@ -5,8 +5,8 @@
 
 mod builds;
 mod data;
-mod door;
 mod endpoint;
+mod grant;
 mod processes;
 mod sandboxes;
 mod trees;
@@ -88,8 +88,8 @@ fn routes() -> Routes {
         .sandbox(trees::set_attributes)
         .sandbox(trees::pack)
         .sandbox(trees::unpack)
-        .sandbox(door::door)
-        .sandbox(door::tunnel)
+        .sandbox(grant::grant)
+        .sandbox(grant::tunnel)
 }
 
 /// Puts the id that control gave a request, and the sandbox it is about, beside everything that is

@@ -52,7 +52,7 @@ pub(super) async fn wait(call: SandboxCall<WaitProcess>) -> Result<Process> {
     let seconds = query.timeout_seconds.unwrap_or(WAIT_SECONDS_DEFAULT);
     if seconds > limits::PROCESS_WAIT_SECONDS_MAX {
         return Err(AgentError::BadRequest(format!(
-            "`timeout_seconds` is at most {}; ask again for longer",
+            "`timeout_seconds` must be at most {}; call again to wait longer",
             limits::PROCESS_WAIT_SECONDS_MAX
         )));
     }
@@ -158,7 +158,7 @@ pub(super) async fn write_stdin(call: SandboxCall<WriteStdin>) -> Result<StdinWr
     let announced = body.size_hint().lower();
     if announced > limits::STDIN_BODY_BYTES_MAX {
         return Err(AgentError::TooLarge(format!(
-            "one write of input is at most {} bytes; write the rest with another",
+            "one write to standard input is limited to {} bytes; send the rest in another call",
             limits::STDIN_BODY_BYTES_MAX
         )));
     }

@@ -68,7 +68,7 @@ pub(super) async fn fork(call: SandboxCall<ForkSandbox>) -> Result<AgentForked> 
     let count = call.body.children.len();
     if count == 0 || count > limits::FORK_TREE_COUNT_MAX as usize {
         return Err(AgentError::BadRequest(format!(
-            "a fork makes 1 to {} children, not {count}",
+            "a fork creates 1 to {} children, not {count}",
             limits::FORK_TREE_COUNT_MAX
         )));
     }

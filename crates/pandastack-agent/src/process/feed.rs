@@ -7,7 +7,7 @@ use pandastack_guest_proto::message::{ProcessId, ProcessSpec, StdinWrite};
 use super::input::write_first;
 use super::lookup::named;
 use crate::error::{AgentError, Result};
-use crate::sandbox::handle::{Lease, SandboxHandle};
+use crate::sandbox::handle::{GuestLease, SandboxHandle};
 
 /// Next byte wanted of standard output and of standard error.
 pub(crate) type Offsets = (u64, u64);
@@ -20,7 +20,7 @@ pub(crate) struct Feed {
     /// Of the sandbox, when the feed began.
     rollbacks: u64,
     /// The present connection. The lease keeps the sandbox from going to sleep for lack of use.
-    joined: Option<(ProcessStream, Lease)>,
+    joined: Option<(ProcessStream, GuestLease)>,
     ended: bool,
 }
 
@@ -65,10 +65,10 @@ impl Feed {
         Ok(())
     }
 
-    async fn join(&mut self, lease: Lease) -> Result<()> {
+    async fn join(&mut self, lease: GuestLease) -> Result<()> {
         if lease.rollbacks != self.rollbacks {
             let reason =
-                "the sandbox was rolled back while this ran; look at its processes for what it runs now";
+                "the sandbox was rolled back while this ran; list its processes to see what runs now";
             return Err(AgentError::Conflict(reason.to_owned()));
         }
         let stream = lease.guest.attach(self.process, self.offsets.0, self.offsets.1).await?;

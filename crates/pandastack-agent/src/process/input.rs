@@ -5,12 +5,12 @@ use pandastack_guest_proto::message::{ProcessId, StdinWrite};
 
 use super::lookup::{look, named};
 use crate::error::Result;
-use crate::sandbox::handle::{Lease, SandboxHandle};
+use crate::sandbox::handle::{GuestLease, SandboxHandle};
 
 /// One writer of a process's input.
 pub(crate) struct Input {
     handle: SandboxHandle,
-    lease: Lease,
+    lease: GuestLease,
     process: ProcessId,
     /// Bytes that the process had taken when this writer last knew.
     taken: u64,
@@ -57,7 +57,7 @@ impl Input {
 
 /// Writes a first input as fast as the process reads it. Ends with the process or the connection;
 /// whoever follows the process learns of both.
-pub(super) async fn write_first(lease: Lease, write: StdinWrite, input: String) {
+pub(super) async fn write_first(lease: GuestLease, write: StdinWrite, input: String) {
     let process = write.process;
     let written = async {
         let mut writer = lease.guest.open_stdin(write).await?;

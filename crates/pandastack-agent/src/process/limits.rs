@@ -22,14 +22,14 @@ pub(crate) fn limits_of(wanted: api::ProcessLimits) -> Result<ProcessLimits> {
     let refuse = |what: String| Err(AgentError::BadRequest(what));
     let memory = limits::PROCESS_MEMORY_MB_MIN..=limits::PROCESS_MEMORY_MB_MAX;
     if wanted.memory_mb.is_some_and(|mb| !memory.contains(&mb)) {
-        return refuse(format!("`limits.memory_mb` is {} to {}", memory.start(), memory.end()));
+        return refuse(format!("`limits.memory_mb` must be {} to {}", memory.start(), memory.end()));
     }
     if wanted.pids == Some(0) {
-        return refuse("`limits.pids` is at least 1".to_owned());
+        return refuse("`limits.pids` must be at least 1".to_owned());
     }
     let cpu = limits::PROCESS_CPU_RANGE;
     if wanted.cpu.is_some_and(|processors| !cpu.contains(&processors)) {
-        return refuse(format!("`limits.cpu` is {} to {}", cpu.start(), cpu.end()));
+        return refuse(format!("`limits.cpu` must be {} to {}", cpu.start(), cpu.end()));
     }
     Ok(ProcessLimits {
         memory_bytes_max: wanted.memory_mb.map(|mb| mb * 1024 * 1024),

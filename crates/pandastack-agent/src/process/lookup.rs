@@ -56,7 +56,7 @@ pub(crate) fn named(error: ClientError, id: ProcessId) -> AgentError {
     match error.refusal() {
         Some(ErrorCode::NotFound) => AgentError::NoProcess(id.0),
         Some(ErrorCode::Unsupported) => AgentError::Conflict(format!(
-            "{error}; this sandbox was made before its platform knew this call: make a new one"
+            "{error}; this sandbox was created by a version without this call, so create a new one"
         )),
         _ => error.into(),
     }

@@ -126,20 +126,26 @@ async fn take(
     let order: Order = match serde_json::from_str(text) {
         Ok(order) => order,
         Err(error) => {
-            let refused = AgentError::BadRequest(format!("the message is not understood: {error}"));
+            let refused = AgentError::BadRequest(format!("the message is invalid: {error}"));
             return tell(out, "", &refused).await;
         }
     };
     let id = order.id.clone();
     if let Some(command) = open.get(&id) {
         if command.try_send(order).is_err() {
-            tell(out, &id, &AgentError::NoCapacity("the command does not take orders that fast".to_owned()))
-                .await;
+            tell(
+                out,
+                &id,
+                &AgentError::NoCapacity(
+                    "the command does not accept requests fast enough; try again".to_owned(),
+                ),
+            )
+            .await;
         }
         return;
     }
     if open.len() >= SOCKET_COMMANDS_MAX {
-        let full = format!("{SOCKET_COMMANDS_MAX} commands are under way on this socket; let some end first");
+        let full = format!("{SOCKET_COMMANDS_MAX} commands are running on this socket; wait for one to end");
         return tell(out, &id, &AgentError::NoCapacity(full)).await;
     }
     let (orders, queue) = mpsc::channel(ORDER_QUEUE_MAX);
@@ -213,7 +219,7 @@ async fn obey(
 ) -> Result<()> {
     let bad = |what: &str| AgentError::BadRequest(what.to_owned());
     if order.start.exec.cmd.is_some() || order.start.exec.argv.is_some() || order.attach.is_some() {
-        return Err(bad("a command under way has this id; use another"));
+        return Err(bad("a running command has this id; use another one"));
     }
     let coded = |text: String| BASE64.decode(text).map_err(|_| bad("`stdin_base64` is not base64"));
     let bytes = match order.stdin_base64 {
@@ -222,7 +228,7 @@ async fn obey(
     };
     if (!bytes.is_empty() || order.eof) && writes.try_send((bytes, order.eof)).is_err() {
         return Err(AgentError::NoCapacity(
-            "the command does not read its input that fast, or not any more".to_owned(),
+            "the command does not read its input fast enough, or has stopped reading it".to_owned(),
         ));
     }
     let signal = if order.cancel { Some(Signal::KILL) } else { order.signal };

@@ -11,7 +11,7 @@ use super::limits::terminal_size;
 use super::view;
 use crate::error::{AgentError, Result};
 use crate::exec::Exec;
-use crate::sandbox::handle::{Lease, SandboxHandle};
+use crate::sandbox::handle::{GuestLease, SandboxHandle};
 
 /// What a terminal runs when nothing is named: the user's own shell, as after a login.
 const LOGIN_SHELL: &str = "exec \"${SHELL:-/bin/sh}\" -l";
@@ -38,7 +38,7 @@ impl Start {
         }
         if let Some(tag) = request.tag.as_ref().filter(|tag| tag.len() > limits::PROCESS_TAG_BYTES_MAX) {
             return Err(AgentError::BadRequest(format!(
-                "`tag` has {} bytes and at most {} are kept",
+                "`tag` has {} bytes and the limit is {}",
                 tag.len(),
                 limits::PROCESS_TAG_BYTES_MAX
             )));
@@ -58,7 +58,7 @@ impl Start {
             // It runs on pipes, which nobody asked for. If it cannot be killed it has ended.
             let _ = lease.guest.signal(started.process, rustix::process::Signal::KILL.as_raw()).await;
             return Err(AgentError::Conflict(
-                "this sandbox was made before its platform knew terminals; make a new one".to_owned(),
+                "this sandbox was created by a version without terminals; create a new one".to_owned(),
             ));
         }
         if let Some(input) = self.input {
@@ -96,7 +96,7 @@ impl Start {
     }
 }
 
-async fn start(handle: &SandboxHandle, spec: ProcessSpec) -> Result<(Started, Lease)> {
+async fn start(handle: &SandboxHandle, spec: ProcessSpec) -> Result<(Started, GuestLease)> {
     let mut lease = handle.lease_to_start().await?;
     match lease.guest.start(spec).await {
         Ok(started) => {

@@ -144,9 +144,8 @@ impl TerminalSocket {
 
     /// Does what a text message says; returns input that it carries.
     async fn obey(&self, text: &str) -> Result<Option<Bytes>> {
-        let bad = |error: serde_json::Error| {
-            AgentError::BadRequest(format!("the message is not understood: {error}"))
-        };
+        let bad =
+            |error: serde_json::Error| AgentError::BadRequest(format!("the message is invalid: {error}"));
         let order: Order = serde_json::from_str(text).map_err(bad)?;
         if let Some(size) = order.resize {
             let size = terminal_size(size)?;

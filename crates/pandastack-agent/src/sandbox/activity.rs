@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 pub(crate) struct Activity {
     origin: Instant,
     last_ms: AtomicU64,
-    under_way: AtomicUsize,
+    in_flight: AtomicUsize,
 }
 
 /// One use under way.
@@ -18,17 +18,17 @@ pub(crate) struct ActivityGuard(Arc<Activity>);
 
 impl Activity {
     pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Self { origin: Instant::now(), last_ms: AtomicU64::new(0), under_way: AtomicUsize::new(0) })
+        Arc::new(Self { origin: Instant::now(), last_ms: AtomicU64::new(0), in_flight: AtomicUsize::new(0) })
     }
 
     pub(crate) fn begin(self: &Arc<Self>) -> ActivityGuard {
-        self.under_way.fetch_add(1, Ordering::SeqCst);
+        self.in_flight.fetch_add(1, Ordering::SeqCst);
         ActivityGuard(self.clone())
     }
 
     /// Time since the last use ended; zero while one is under way.
     pub(crate) fn idle(&self) -> Duration {
-        if self.under_way.load(Ordering::SeqCst) > 0 {
+        if self.in_flight.load(Ordering::SeqCst) > 0 {
             return Duration::ZERO;
         }
         let last = Duration::from_millis(self.last_ms.load(Ordering::SeqCst));
@@ -44,7 +44,7 @@ impl Activity {
 impl Drop for ActivityGuard {
     fn drop(&mut self) {
         self.0.touch();
-        self.0.under_way.fetch_sub(1, Ordering::SeqCst);
+        self.0.in_flight.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -71,6 +71,6 @@ mod tests {
         assert_eq!(activity.idle(), Duration::ZERO);
         drop(guard);
         assert!(activity.idle() < Duration::from_secs(5));
-        assert_eq!(activity.under_way.load(Ordering::SeqCst), 0);
+        assert_eq!(activity.in_flight.load(Ordering::SeqCst), 0);
     }
 }

@@ -24,7 +24,7 @@ use crate::snapshot::{Manifest, Snapshot};
 use crate::volume;
 
 /// A snapshot of which the pause is over.
-struct Taken {
+struct CapturedState {
     capture: Capture,
     /// What is still to be written; `None` if it was written in place.
     twin: Option<Twin>,
@@ -37,7 +37,7 @@ impl Driver {
         self.written().await;
         let to = self.host.layout.snapshot(id);
         let begun = match self.accept_copy(Request::Snapshot).await {
-            _ if to.exists() => Err(AgentError::Conflict(format!("snapshot {id} exists already"))),
+            _ if to.exists() => Err(AgentError::Conflict(format!("snapshot {id} already exists"))),
             Err(error) => Err(error),
             Ok(Verdict::FromSleep) => return drop(reply.send(self.link_sleep(to).await)),
             Ok(_) => self.take().await,
@@ -69,7 +69,7 @@ impl Driver {
     }
 
     /// Captures the machine and lets it go on.
-    async fn take(&mut self) -> Result<Taken> {
+    async fn take(&mut self) -> Result<CapturedState> {
         let goes_on = self.record.state == SandboxState::Running;
         // A clone first writes out what its source has in the page cache; done here, that is not part of the pause.
         crate::zygote::sync_file(&self.live()?.resources.disk()).await?;
@@ -88,7 +88,7 @@ impl Driver {
     }
 
     /// For a machine that runs: it goes on as soon as it has a twin.
-    async fn take_by_twin(&mut self) -> Result<Taken> {
+    async fn take_by_twin(&mut self) -> Result<CapturedState> {
         let capture = self.begin_capture()?.await?;
         let (machine, disk) = (self.live()?.machine.clone(), self.live()?.resources.disk());
         let volumes = self.volume_images();
@@ -113,7 +113,7 @@ impl Driver {
             went_on.map(|()| began.elapsed().as_secs_f64() * 1e3)
         };
         match tokio::join!(fork, go_on) {
-            (Ok(twin), Ok(pause_ms)) => Ok(Taken { capture, twin: Some(twin), pause_ms }),
+            (Ok(twin), Ok(pause_ms)) => Ok(CapturedState { capture, twin: Some(twin), pause_ms }),
             (Ok(twin), Err(error)) => {
                 twin.end().await;
                 Err(error)
@@ -123,7 +123,7 @@ impl Driver {
     }
 
     /// For a machine that stands still anyway, or where there can be no twin.
-    async fn take_in_place(&mut self, goes_on: bool) -> Result<Taken> {
+    async fn take_in_place(&mut self, goes_on: bool) -> Result<CapturedState> {
         let capture = self.begin_capture()?.await?;
         let began = Instant::now();
         if goes_on {
@@ -139,12 +139,12 @@ impl Driver {
             self.run_guest().await?;
         }
         let pause_ms = if goes_on { began.elapsed().as_secs_f64() * 1e3 } else { 0.0 };
-        Ok(Taken { capture: taken?, twin: None, pause_ms })
+        Ok(CapturedState { capture: taken?, twin: None, pause_ms })
     }
 
     /// Captures the machine for the children of a fork, on engines that cannot fork; answers how long it stood still.
     pub(super) async fn capture(&mut self) -> Result<(Capture, f64)> {
-        let Taken { mut capture, twin, pause_ms } = self.take().await?;
+        let CapturedState { mut capture, twin, pause_ms } = self.take().await?;
         if let Some(twin) = twin {
             write_twin(&mut capture, twin).await?;
         }
@@ -176,7 +176,7 @@ impl Driver {
     }
 }
 
-impl Taken {
+impl CapturedState {
     /// Writes what is left to write, and makes the snapshot appear.
     async fn write(self, host: &Arc<Host>, to: PathBuf) -> Result<AgentSnapshotDone> {
         let Self { mut capture, twin, pause_ms } = self;

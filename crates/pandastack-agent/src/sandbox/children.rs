@@ -16,13 +16,13 @@ use super::create::commit;
 use super::driver::spawn;
 use crate::error::{AgentError, Result};
 use crate::host::Host;
-use crate::launch::{self, Remembered, Stages};
+use crate::launch::{self, SavedMemory, Stages};
 use crate::launch_children::{Forked, bring_up_child};
 use crate::record::SandboxRecord;
 use crate::running_machine::RunningMachine;
 use crate::snapshot::Snapshot;
 
-type Made = Result<(SandboxRecord, RunningMachine)>;
+type LaunchResult = Result<(SandboxRecord, RunningMachine)>;
 
 /// Children of one instant, on their way.
 pub(super) struct Children {
@@ -72,19 +72,19 @@ async fn bring_up(
     records: Vec<SandboxRecord>,
     forking: JoinHandle<Vec<Result<Forked>>>,
     resolved: &[Resolved],
-) -> Vec<Made> {
+) -> Vec<LaunchResult> {
     let Ok(forked) = forking.await else {
         return records.iter().map(|_| Err(AgentError::Stopping)).collect();
     };
     let bring_up = |(mut record, forked): (SandboxRecord, Result<Forked>)| async move {
-        let remembered = Remembered { of_sandbox: true, mounted: record.spec.volumes.len(), resolved };
+        let remembered = SavedMemory { of_sandbox: true, mounted: record.spec.volumes.len(), resolved };
         let live = bring_up_child(host, &mut record, forked?, remembered, Stages::begin()).await?;
         Ok((record, live))
     };
     in_turns(records.into_iter().zip(forked).map(bring_up)).await
 }
 
-async fn restore(host: &Arc<Host>, records: Vec<SandboxRecord>, snapshot: &Snapshot) -> Vec<Made> {
+async fn restore(host: &Arc<Host>, records: Vec<SandboxRecord>, snapshot: &Snapshot) -> Vec<LaunchResult> {
     let restore = |mut record: SandboxRecord| async move {
         let live = launch::restore(host, &mut record, snapshot, Stages::begin()).await?;
         Ok((record, live))
@@ -94,12 +94,12 @@ async fn restore(host: &Arc<Host>, records: Vec<SandboxRecord>, snapshot: &Snaps
 
 /// Runs launches a few at a time, in order: all at once they would only take the processors from each other, and the
 /// first child would be as late as the last.
-async fn in_turns(launches: impl Iterator<Item = impl Future<Output = Made>>) -> Vec<Made> {
+async fn in_turns(launches: impl Iterator<Item = impl Future<Output = LaunchResult>>) -> Vec<LaunchResult> {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     futures::stream::iter(launches).buffered(2 * processors).collect().await
 }
 
-async fn settle(host: &Arc<Host>, made: Made) -> ChildOutcome {
+async fn settle(host: &Arc<Host>, made: LaunchResult) -> ChildOutcome {
     match made {
         Ok((mut record, live)) => match commit(host, &mut record) {
             Ok(()) => ChildOutcome::Made(Box::new(spawn(host, record, Some(live)).view())),

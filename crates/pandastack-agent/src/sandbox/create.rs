@@ -10,14 +10,14 @@ use super::driver::spawn;
 use crate::error::{AgentError, Result};
 use crate::host::Host;
 use crate::kernel_files::kernel_files;
-use crate::launch::{self, Remembered, Stages};
+use crate::launch::{self, SavedMemory, Stages};
 use crate::launch_children;
 use crate::record::{BootMode, SandboxRecord, write_json};
 use crate::running_machine::RunningMachine;
 use crate::snapshot::{Manifest, Snapshot};
 use crate::snapshot_zygote;
 use crate::volume;
-use crate::zygote::Lease;
+use crate::zygote::ZygoteLease;
 
 /// Makes a sandbox and starts its driver. Runs as a task of its own, so that a caller who goes away leaves no half of
 /// one. Asking again for a sandbox that is there answers it.
@@ -130,14 +130,14 @@ async fn from_template_disk(
 /// of a sandbox's snapshot, whose connections to the outside are not the child's.
 async fn forked(
     host: &Arc<Host>,
-    zygote: Lease,
+    zygote: ZygoteLease,
     mut record: SandboxRecord,
     shown: Option<&Manifest>,
 ) -> Result<Option<(SandboxRecord, RunningMachine)>> {
     let mut stages = Stages::begin();
     let originals = zygote.originals();
     let resolved = shown.map_or(&[][..], |manifest| &manifest.resolved);
-    let remembered = Remembered { of_sandbox: shown.is_some(), mounted: originals.len(), resolved };
+    let remembered = SavedMemory { of_sandbox: shown.is_some(), mounted: originals.len(), resolved };
     volume::derive(host, originals, &record.spec.volumes).await?;
     let records = std::slice::from_ref(&record);
     let prepared =

@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 
 use super::accept::{Request, Verdict, accept};
 use super::activity::{Activity, TrafficSample};
-use super::doors::Doors;
+use super::grants::Grants;
 use super::handle::{Command, QUEUE_MAX, Reply, SandboxHandle};
 use super::view::view_of;
 use crate::blocking::blocking;
@@ -37,7 +37,7 @@ pub(crate) struct Driver {
     /// When the processor time was last looked at, and what it was.
     pub(super) cpu_seen: Option<(Instant, u64)>,
     /// Where edges send requests past this driver; closed before the guest stops.
-    pub(super) doors: Doors,
+    pub(super) grants: Grants,
     /// A snapshot that is being written beside the driver.
     pub(super) writing: Option<JoinHandle<()>>,
     /// Children of a fork that come up beside the driver.
@@ -79,7 +79,7 @@ pub(crate) fn spawn(host: &Arc<Host>, record: SandboxRecord, live: Option<Runnin
         live,
         activity,
         cpu_seen: None,
-        doors: Doors::default(),
+        grants: Grants::default(),
         writing: None,
         coming_up: None,
         thawing: None,
@@ -124,7 +124,7 @@ impl Driver {
             Command::Lease(reply) => drop(reply.send(self.lease().await)),
             Command::LeaseToStart(reply) => drop(reply.send(self.lease_to_start().await)),
             Command::Join(reply) => drop(reply.send(self.join().await)),
-            Command::Door { wake, reply } => drop(reply.send(self.open_door(wake).await)),
+            Command::Grant { wake, reply } => drop(reply.send(self.open_grant(wake).await)),
             Command::Move(request, reply) => drop(reply.send(self.move_to(request).await)),
             Command::Hibernate(keep, reply) => self.go_to_sleep(keep, reply).await,
             Command::WriteOut(reply) => drop(reply.send(self.write_out().await)),
@@ -223,7 +223,7 @@ impl Driver {
     /// User processes are frozen first, so that a copy of the paused machine passes the identity
     /// gate as a new one does.
     async fn pause(&mut self) -> Result<()> {
-        self.doors.close().await;
+        self.grants.close().await;
         self.stop_guest(self.writes_volumes()).await?;
         self.step(Transition::Paused).await
     }

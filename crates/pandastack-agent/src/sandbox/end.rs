@@ -16,7 +16,7 @@ impl Driver {
     /// The machine ended by itself.
     pub(super) async fn lose(&mut self, exit: MachineExit) {
         tracing::error!(sandbox = %self.record.spec.id, reason = exit.reason, "a machine ended by itself");
-        self.doors.hold();
+        self.grants.hold();
         self.alone().await;
         self.settle_usage();
         if let Some(live) = self.live.take() {
@@ -37,7 +37,7 @@ impl Driver {
 
     /// Ends the machine and removes everything of the sandbox.
     pub(super) async fn delete(&mut self) {
-        self.doors.hold();
+        self.grants.hold();
         self.alone().await;
         fault::point("delete.begun").await;
         self.write_volumes_out().await;

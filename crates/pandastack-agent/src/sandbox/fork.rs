@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use pandastack_engine::{Machine, Pause, Place};
+use pandastack_engine::{Machine, MachineFiles, Pause};
 use pandastack_fault as fault;
 use pandastack_types::SandboxState;
 use pandastack_types::agent_api::{AgentForked, SandboxSpec};
@@ -33,11 +33,11 @@ use crate::snapshot::Snapshot;
 use crate::volume;
 use crate::{launch, launch_children};
 
-type Prepared = Result<(MachineResources, Place)>;
+type Prepared = Result<(MachineResources, MachineFiles)>;
 type Forked = Vec<Result<launch_children::Forked>>;
 
 /// What the driver and a fork beside it tell each other.
-struct Words {
+struct ForkSignals {
     /// Told when all is ready for the machine to stand still.
     ready: oneshot::Sender<()>,
     /// Told when it does. Dropped instead, there is no fork.
@@ -46,8 +46,8 @@ struct Words {
     resumed: oneshot::Sender<()>,
 }
 
-/// The driver's ends of [`Words`].
-struct Cues {
+/// The driver's ends of [`ForkSignals`].
+struct DriverSignals {
     ready: oneshot::Receiver<()>,
     still: oneshot::Sender<()>,
     resumed: oneshot::Receiver<()>,
@@ -60,9 +60,9 @@ async fn fork_machine(
     disk: PathBuf,
     prepared: Vec<Prepared>,
     goes_on: bool,
-    words: Words,
+    words: ForkSignals,
 ) -> Forked {
-    let Words { ready, still, resumed } = words;
+    let ForkSignals { ready, still, resumed } = words;
     let own_disks: Vec<_> = prepared.iter().flatten().map(|(resources, _)| resources.disk()).collect();
     let (begin, begun) = oneshot::channel();
     let (copy, copied) = oneshot::channel();
@@ -202,15 +202,19 @@ impl Driver {
     }
 
     /// Begins to fork the machine beside the driver: children are looked at while the parent's users have it back already.
-    fn spawn_fork(&self, prepared: Vec<Prepared>, goes_on: bool) -> Result<(JoinHandle<Forked>, Cues)> {
+    fn spawn_fork(
+        &self,
+        prepared: Vec<Prepared>,
+        goes_on: bool,
+    ) -> Result<(JoinHandle<Forked>, DriverSignals)> {
         let live = self.live()?;
         let (host, machine, disk) = (self.host.clone(), live.machine.clone(), live.resources.disk());
         let (ready, is_ready) = oneshot::channel();
         let (still, is_still) = oneshot::channel();
         let (resumed, is_resumed) = oneshot::channel();
-        let words = Words { ready, still: is_still, resumed };
+        let words = ForkSignals { ready, still: is_still, resumed };
         let forking = self.host.tasks.spawn(fork_machine(host, machine, disk, prepared, goes_on, words));
-        Ok((forking, Cues { ready: is_ready, still, resumed: is_resumed }))
+        Ok((forking, DriverSignals { ready: is_ready, still, resumed: is_resumed }))
     }
 
     /// Waits until the parent has its processes back, or until it may, for one that stood still before.

@@ -148,7 +148,7 @@ where
     match tokio::time::timeout(limit, asking).await {
         Ok(answer) => Ok(answer?),
         Err(_) => Err(AgentError::Conflict(format!(
-            "the guest program did not answer within {} s; delete the sandbox if that does not change",
+            "the guest program did not respond within {} s; delete the sandbox if this continues",
             limit.as_secs()
         ))),
     }

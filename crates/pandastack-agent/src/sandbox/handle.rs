@@ -15,7 +15,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
 
 use super::accept::Request;
 use super::activity::{Activity, ActivityGuard};
-use super::doors::DoorEnd;
+use super::grants::EdgeGrant;
 use crate::error::{AgentError, Result};
 use crate::observe::Observed;
 
@@ -28,13 +28,13 @@ pub(super) type Reply<T> = oneshot::Sender<Result<T>>;
 
 /// What a driver is asked.
 pub(crate) enum Command {
-    Lease(Reply<Lease>),
-    LeaseToStart(Reply<Lease>),
+    Lease(Reply<GuestLease>),
+    LeaseToStart(Reply<GuestLease>),
     /// A lease if the sandbox is awake; `None` while it sleeps or stands still.
-    Join(Reply<Option<Lease>>),
-    Door {
+    Join(Reply<Option<GuestLease>>),
+    Grant {
         wake: bool,
-        reply: Reply<DoorEnd>,
+        reply: Reply<EdgeGrant>,
     },
     Move(Request, Reply<AgentSandbox>),
     Hibernate(Keep, Reply<AgentSandbox>),
@@ -54,7 +54,7 @@ pub(crate) enum Command {
 }
 
 /// A way to the guest of an awake sandbox. While one exists the sandbox counts as in use.
-pub(crate) struct Lease {
+pub(crate) struct GuestLease {
     pub guest: GuestClient,
     /// How often the sandbox went back so far.
     pub rollbacks: u64,
@@ -63,7 +63,7 @@ pub(crate) struct Lease {
     pub _activity: ActivityGuard,
 }
 
-impl Lease {
+impl GuestLease {
     /// What it was taken for has started, or not.
     pub(crate) fn started(&mut self) {
         self.starting = None;
@@ -127,18 +127,18 @@ impl SandboxHandle {
         )))
     }
 
-    pub(crate) async fn lease(&self) -> Result<Lease> {
+    pub(crate) async fn lease(&self) -> Result<GuestLease> {
         self.ask(Command::Lease).await
     }
 
-    /// A lease for starting something, which is not cut off by a sleep before [`Lease::started`].
-    pub(crate) async fn lease_to_start(&self) -> Result<Lease> {
+    /// A lease for starting something, which is not cut off by a sleep before [`GuestLease::started`].
+    pub(crate) async fn lease_to_start(&self) -> Result<GuestLease> {
         self.ask(Command::LeaseToStart).await
     }
 
     /// Waits until the sandbox is awake without waking it. For whoever followed something when it
     /// fell asleep.
-    pub(crate) async fn rejoin(&self) -> Result<Lease> {
+    pub(crate) async fn rejoin(&self) -> Result<GuestLease> {
         let mut view = self.view.clone();
         loop {
             match self.ask(Command::Join).await {
@@ -175,9 +175,9 @@ impl SandboxHandle {
         }
     }
 
-    /// A door for an edge; see [`pandastack_types::door`].
-    pub(crate) async fn door(&self, wake: bool) -> Result<DoorEnd> {
-        self.ask(|reply| Command::Door { wake, reply }).await
+    /// A grant for an edge; see [`pandastack_types::grant`].
+    pub(crate) async fn grant(&self, wake: bool) -> Result<EdgeGrant> {
+        self.ask(|reply| Command::Grant { wake, reply }).await
     }
 
     pub(crate) async fn move_to(&self, request: Request) -> Result<AgentSandbox> {

@@ -1,18 +1,18 @@
-//! Ways to the guest that work beside the driver: leases and doors. Both wake a sleeper.
+//! Ways to the guest that work beside the driver: leases and grants. Both wake a sleeper.
 
 use pandastack_types::SandboxState;
 
 use super::accept::{Request, Verdict, accept};
-use super::doors::DoorEnd;
 use super::driver::Driver;
-use super::handle::Lease;
+use super::grants::EdgeGrant;
+use super::handle::GuestLease;
 use crate::error::{AgentError, Result};
 
 impl Driver {
-    pub(super) async fn lease(&mut self) -> Result<Lease> {
+    pub(super) async fn lease(&mut self) -> Result<GuestLease> {
         let activity = self.activity.begin();
         self.come_awake().await?;
-        Ok(Lease {
+        Ok(GuestLease {
             guest: self.guest().await?,
             rollbacks: self.rollbacks,
             starting: None,
@@ -20,15 +20,15 @@ impl Driver {
         })
     }
 
-    /// A lease that keeps the guest from being frozen until [`Lease::started`]: a start whose
+    /// A lease that keeps the guest from being frozen until [`GuestLease::started`]: a start whose
     /// answer is lost in a sleep can neither be taken for done nor be repeated.
-    pub(super) async fn lease_to_start(&mut self) -> Result<Lease> {
+    pub(super) async fn lease_to_start(&mut self) -> Result<GuestLease> {
         let mut lease = self.lease().await?;
         lease.starting = self.starts.clone().try_acquire_owned().ok();
         Ok(lease)
     }
 
-    pub(super) async fn join(&mut self) -> Result<Option<Lease>> {
+    pub(super) async fn join(&mut self) -> Result<Option<GuestLease>> {
         match self.record.state {
             SandboxState::Running => self.lease().await.map(Some),
             SandboxState::Paused | SandboxState::Hibernated | SandboxState::Creating => Ok(None),
@@ -46,9 +46,9 @@ impl Driver {
         }
     }
 
-    /// Opens a door. A sleeper wakes, if it is to; a hundred edges wake it once, because the driver
+    /// Opens a grant. A sleeper wakes, if it is to; a hundred edges wake it once, because the driver
     /// does one thing at a time.
-    pub(super) async fn open_door(&mut self, wake: bool) -> Result<DoorEnd> {
+    pub(super) async fn open_grant(&mut self, wake: bool) -> Result<EdgeGrant> {
         // Held until the edge says whether it is busy: a sandbox just woken must not fall asleep at once.
         let _activity = wake.then(|| self.activity.begin());
         match accept(self.record.state, Request::Use) {
@@ -59,6 +59,6 @@ impl Driver {
         }
         let address = self.live.as_ref().and_then(|live| live.resources.guest_ip.as_deref()?.parse().ok());
         let none = || AgentError::Conflict("the sandbox has no network".to_owned());
-        self.doors.open(address.ok_or_else(none)?, self.activity.clone())
+        self.grants.open(address.ok_or_else(none)?, self.activity.clone())
     }
 }

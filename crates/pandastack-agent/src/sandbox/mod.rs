@@ -3,7 +3,7 @@
 //! Everything that changes a sandbox goes through its bounded queue and is done in order, so
 //! impossible pairs (fork while deleting, wake while snapshotting) cannot happen. A hundred
 //! requests to a sleeper wake it once: the first one wakes it, the others find it awake. Using the
-//! guest does not occupy the driver: a [`handle::Lease`] is a handle to the guest that works beside
+//! guest does not occupy the driver: a [`handle::GuestLease`] is a handle to the guest that works beside
 //! it. So do what a snapshot writes and the children of a fork, once the pause is over.
 //!
 //! ```text
@@ -17,11 +17,11 @@ mod activity;
 mod capture;
 mod children;
 mod create;
-mod doors;
 mod driver;
 mod end;
 mod fork;
 mod freeze;
+mod grants;
 pub(crate) mod handle;
 mod idle;
 mod lease;
@@ -35,5 +35,5 @@ mod volumes;
 pub(crate) use accept::Request;
 pub(crate) use activity::ActivityGuard;
 pub(crate) use create::create;
-pub(crate) use doors::DoorEnd;
 pub(crate) use driver::spawn;
+pub(crate) use grants::EdgeGrant;

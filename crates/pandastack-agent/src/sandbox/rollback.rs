@@ -31,7 +31,7 @@ impl Driver {
         if self.live.is_none() {
             self.host.make_room(self.record.shape, 1, Some(&self.record.spec.id)).await?;
         }
-        self.doors.close().await;
+        self.grants.close().await;
         snapshot.link_to(&self.host, self.host.layout.sleep(&self.record.spec.id), Vec::new()).await?;
         fault::point("rollback.published").await;
         self.record_sleep().await?;
@@ -51,7 +51,7 @@ impl Driver {
         let snapshot = Snapshot::open(&dir, self.host.engine.capabilities())?;
         if snapshot.manifest.sandbox.as_ref() != Some(&self.record.spec.id) {
             return Err(AgentError::Conflict(format!(
-                "snapshot {id} shows another sandbox; create a sandbox from it instead"
+                "snapshot {id} belongs to another sandbox; create a sandbox from it instead"
             )));
         }
         Ok(snapshot)

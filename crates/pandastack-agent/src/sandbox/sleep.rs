@@ -34,7 +34,7 @@ use crate::snapshot::{self, Manifest, SLEEPERS_IMAGES_AFTER, Snapshot};
 impl Driver {
     /// Falls asleep lightly: stopped, but in memory, so that the next use has it back at once.
     pub(super) async fn sleep_in_memory(&mut self) -> Result<()> {
-        self.doors.close().await;
+        self.grants.close().await;
         self.stop_guest(self.writes_volumes()).await?;
         self.record.residency = Some(Residency::Memory);
         self.step(Transition::Hibernated).await
@@ -59,7 +59,7 @@ impl Driver {
     /// Returns the machine it left.
     pub(super) async fn write_down(&mut self, keep: Keep) -> Result<Option<RunningMachine>> {
         self.alone().await;
-        self.doors.close().await;
+        self.grants.close().await;
         let was_running = self.record.state == SandboxState::Running;
         let written = match (keep, was_running) {
             (Keep::Memory, true) => {
@@ -150,7 +150,7 @@ impl Driver {
     /// Keeps the disk alone. The guest must run to bring its file systems into order.
     async fn write_disk(&mut self) -> Result<()> {
         if self.record.state != SandboxState::Running {
-            let reason = "only a running sandbox can sleep with its disk alone; wake or resume it first";
+            let reason = "only a running sandbox can go to sleep with just its disk; wake or resume it first";
             return Err(AgentError::Conflict(reason.to_owned()));
         }
         self.freeze(true).await?;
@@ -201,8 +201,8 @@ impl Driver {
             return error;
         }
         let reason = format!(
-            "it did not come up when it was woken: {error}. Its volumes may have changed since it fell asleep, so its memory is not \
-             used again; what was written to them is there"
+            "the sandbox did not start when it was woken: {error}. Its volumes may have changed since it went to sleep, \
+             so its memory cannot be used again; data on the volumes is kept"
         );
         self.fail(reason.clone()).await;
         self.host.remove_dir(self.host.layout.sleep(&self.record.spec.id)).await;

@@ -48,24 +48,24 @@ const REPLAY_WAIT: Duration = Duration::from_secs(120);
 /// Between two looks whether it has ended.
 const REPLAY_LOOK: Duration = Duration::from_millis(5);
 
-static UNDER_WAY: Mutex<BTreeSet<VolumeId>> = Mutex::new(BTreeSet::new());
+static IN_PROGRESS: Mutex<BTreeSet<VolumeId>> = Mutex::new(BTreeSet::new());
 static ENDED: Condvar = Condvar::new();
 
 /// Held while a volume is opened to be read: a second reader waits for a replay instead of being told that the volume is in use.
-pub(super) struct Turn(VolumeId);
+pub(super) struct ReplayGuard(VolumeId);
 
-impl Turn {
+impl ReplayGuard {
     pub(super) fn take(id: &VolumeId) -> Self {
-        let under_way = UNDER_WAY.lock().unwrap_or_else(PoisonError::into_inner);
-        let free = ENDED.wait_while(under_way, |all| all.contains(id));
+        let in_progress = IN_PROGRESS.lock().unwrap_or_else(PoisonError::into_inner);
+        let free = ENDED.wait_while(in_progress, |all| all.contains(id));
         free.unwrap_or_else(PoisonError::into_inner).insert(id.clone());
         Self(id.clone())
     }
 }
 
-impl Drop for Turn {
+impl Drop for ReplayGuard {
     fn drop(&mut self) {
-        UNDER_WAY.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.0);
+        IN_PROGRESS.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.0);
         ENDED.notify_all();
     }
 }
@@ -224,11 +224,11 @@ mod tests {
     #[test]
     fn readers_of_one_volume_take_turns_and_those_of_others_do_not_wait() {
         let (id, other) = (VolumeId::random(), VolumeId::random());
-        let turn = Turn::take(&id);
-        drop(Turn::take(&other));
+        let turn = ReplayGuard::take(&id);
+        drop(ReplayGuard::take(&other));
         let (sender, taken) = std::sync::mpsc::channel();
         let waiting = std::thread::spawn(move || {
-            let _turn = Turn::take(&id);
+            let _turn = ReplayGuard::take(&id);
             sender.send(()).unwrap();
         });
         assert!(taken.recv_timeout(Duration::from_millis(50)).is_err());

@@ -9,11 +9,11 @@ use crate::layout::Entry;
 use crate::limits::{PIECE_WAIT, SILENCE_MAX, STATUS_INTERVAL, STOP_WAIT};
 use crate::log_writer::{LogError, LogWriter};
 use crate::position::{Lsn, Timeline};
-use crate::replication::{Ended, Replication, Started, System, WalMessage, WalStream};
+use crate::replication::{Replication, Started, StreamEnd, System, WalMessage, WalStream};
 use crate::window::Gap;
 
 /// Why the server is talked to no more.
-enum Why {
+enum EndReason {
     /// We were asked to stop.
     Stop,
     /// Nothing more comes from it.
@@ -117,17 +117,17 @@ impl Work {
                 Started::Streaming(mut stream) => {
                     self.note_open(writer, system);
                     match self.receive(&mut stream, writer).await? {
-                        Why::Stop => {
+                        EndReason::Stop => {
                             // Whoever cannot say goodbye in time loses nothing: the slot keeps the rest.
                             let _ = tokio::time::timeout(STOP_WAIT, self.wind_up(stream, writer)).await;
                             return Ok(());
                         }
-                        Why::Done => self.hear_out(stream, writer).await?,
+                        EndReason::Done => self.hear_out(stream, writer).await?,
                     }
                 }
                 Started::Ended(ended) => ended,
             };
-            let Ended { replication: again, next } = ended;
+            let StreamEnd { replication: again, next } = ended;
             replication = again;
             let Some((timeline, at)) = next else { return Err(ArchiverError::Ended) };
             self.put_history(&mut replication, timeline).await?;
@@ -136,7 +136,11 @@ impl Work {
     }
 
     /// Receives and puts away until there is nothing more, or a stop is asked for.
-    async fn receive(&self, stream: &mut WalStream, writer: &mut LogWriter) -> Result<Why, ArchiverError> {
+    async fn receive(
+        &self,
+        stream: &mut WalStream,
+        writer: &mut LogWriter,
+    ) -> Result<EndReason, ArchiverError> {
         let (mut due, mut heard) = (None, Instant::now());
         let mut status_due = Instant::now();
         loop {
@@ -145,7 +149,7 @@ impl Work {
                 message = stream.next() => {
                     heard = Instant::now();
                     match message? {
-                        WalMessage::Done => return Ok(Why::Done),
+                        WalMessage::Done => return Ok(EndReason::Done),
                         message => self.take(message, stream, writer).await?,
                     }
                     due = if writer.is_waiting() { due.or(Some(heard + PIECE_WAIT)) } else { None };
@@ -162,13 +166,17 @@ impl Work {
                     stream.confirm(writer.received(), writer.archived(), true).await?;
                     status_due = Instant::now() + STATUS_INTERVAL;
                 }
-                () = self.stop.cancelled() => return Ok(Why::Stop),
+                () = self.stop.cancelled() => return Ok(EndReason::Stop),
             }
         }
     }
 
     /// Puts away the last of a stream. A server that stops is gone before it could say what follows.
-    async fn hear_out(&self, mut stream: WalStream, writer: &mut LogWriter) -> Result<Ended, ArchiverError> {
+    async fn hear_out(
+        &self,
+        mut stream: WalStream,
+        writer: &mut LogWriter,
+    ) -> Result<StreamEnd, ArchiverError> {
         writer.flush().await?;
         self.note_archived(writer);
         // What the server does not hear of now, the next session tells it.

@@ -37,7 +37,7 @@ pub enum BasePart {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum ArchivePosition {
     Rows,
     Tar,
     Manifest,
@@ -47,14 +47,14 @@ enum Place {
 /// A copy of all files of a server.
 pub struct BaseStream {
     replication: Replication,
-    place: Place,
+    place: ArchivePosition,
     /// Before the copy: where it starts, then tablespaces. After it: where it stops.
     rows: Vec<Vec<Option<String>>>,
 }
 
 impl BaseStream {
     pub(super) fn new(replication: Replication) -> Self {
-        Self { replication, place: Place::Rows, rows: Vec::new() }
+        Self { replication, place: ArchivePosition::Rows, rows: Vec::new() }
     }
 
     /// The next part; `None` when the server is done. Can be given up at any time.
@@ -73,8 +73,8 @@ impl BaseStream {
                         return Ok(Some(part));
                     }
                 }
-                b'c' => self.place = Place::After,
-                b'C' if self.place == Place::After && !self.rows.is_empty() => {
+                b'c' => self.place = ArchivePosition::After,
+                b'C' if self.place == ArchivePosition::After && !self.rows.is_empty() => {
                     let (stop, _) = position(&std::mem::take(&mut self.rows))?;
                     return Ok(Some(BasePart::End { stop }));
                 }
@@ -101,11 +101,11 @@ impl BaseStream {
 
     fn copied(&mut self, mut body: Bytes) -> Result<Option<BasePart>, ReplicationError> {
         match (body.try_get_u8().map_err(|_| odd(COMMAND, "an empty message"))?, self.place) {
-            (b'n', Place::Rows) => self.place = Place::Tar,
+            (b'n', ArchivePosition::Rows) => self.place = ArchivePosition::Tar,
             (b'n', _) => return Err(odd(COMMAND, "a second tar")),
-            (b'm', Place::Tar) => self.place = Place::Manifest,
-            (b'd', Place::Tar) => return Ok(Some(BasePart::Tar(body))),
-            (b'd', Place::Manifest) => return Ok(Some(BasePart::Manifest(body))),
+            (b'm', ArchivePosition::Tar) => self.place = ArchivePosition::Manifest,
+            (b'd', ArchivePosition::Tar) => return Ok(Some(BasePart::Tar(body))),
+            (b'd', ArchivePosition::Manifest) => return Ok(Some(BasePart::Manifest(body))),
             (b'p', _) => {
                 let bytes = body.try_get_u64().map_err(|_| odd(COMMAND, "half a number"))?;
                 return Ok(Some(BasePart::Progress(bytes)));

@@ -91,7 +91,7 @@ impl WalStream {
     }
 
     /// Ends the stream. If its timeline has ended, says which one follows and where it begins.
-    pub async fn finish(mut self) -> Result<Ended, ReplicationError> {
+    pub async fn finish(mut self) -> Result<StreamEnd, ReplicationError> {
         let mut message = BytesMut::new();
         postgres_protocol::message::frontend::copy_done(&mut message);
         self.replication.session.send(&message).await?;
@@ -104,7 +104,7 @@ impl WalStream {
                 _ => {}
             }
         }
-        Ended::collect(self.replication).await
+        StreamEnd::collect(self.replication).await
     }
 }
 
@@ -113,18 +113,18 @@ pub enum Started {
     /// There is log to come.
     Streaming(WalStream),
     /// The timeline ended where the stream would begin.
-    Ended(Ended),
+    Ended(StreamEnd),
 }
 
 /// What is left of a stream.
-pub struct Ended {
+pub struct StreamEnd {
     /// The session, ready for the next command.
     pub replication: Replication,
     /// The timeline that follows, and where it begins.
     pub next: Option<(Timeline, Lsn)>,
 }
 
-impl Ended {
+impl StreamEnd {
     pub(super) async fn collect(mut replication: Replication) -> Result<Self, ReplicationError> {
         let rows = replication.collect_rows(COMMAND).await?;
         let next = match rows.first().map(Vec::as_slice) {

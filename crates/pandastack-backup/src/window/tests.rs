@@ -176,7 +176,7 @@ fn what_no_kept_base_needs_may_go() {
 }
 
 #[test]
-fn leftovers_go_and_what_is_under_way_stays() {
+fn leftovers_are_deleted_and_uploads_in_progress_stay() {
     let log =
         [segment(1, 1), piece(1, 1, 0, 400), piece(1, 2, 0, 10), piece(1, 2, 0, 20), piece(1, 2, 10, 20)];
     let mut catalog = catalog(&[base(1, 100)], &log, 200);

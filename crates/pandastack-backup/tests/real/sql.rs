@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use pandastack_postgres::{
-    Backend, Bounds, ConnectError, Credentials, Databases, Endpoint, Entrance, LoginError, RunError, Session,
+    Backend, Bounds, ConnectError, Credentials, Databases, Endpoint, Listener, LoginError, RunError, Session,
     Statement,
 };
 use tokio::net::UnixStream;
@@ -36,7 +36,7 @@ pub struct Sql {
 impl Sql {
     pub async fn open(socket: PathBuf) -> Result<Self, LoginError> {
         let (socket, endpoint) =
-            (Socket(socket), Endpoint { database: "test".to_owned(), entrance: Entrance::Direct });
+            (Socket(socket), Endpoint { database: "test".to_owned(), listener: Listener::Direct });
         let credentials = Credentials {
             user: "postgres".to_owned(),
             password: PASSWORD.to_owned(),

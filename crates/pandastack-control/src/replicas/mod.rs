@@ -13,7 +13,7 @@
 //! - at most one replica leads. The leader is whoever holds the database's lock; one that loses its session ends as a
 //!   process, because work that it has handed to tasks and machines cannot be called back one by one. Its successor waits
 //!   [`TAKEOVER_WAIT`], which is longer than a leader can be cut off without knowing it ([`BEAT_EVERY`] + [`BEAT_MAX`]);
-//! - what a replica remembers of a sandbox is forgotten when any replica changes it ([`News`]);
+//! - what a replica remembers of a sandbox is forgotten when any replica changes it ([`ReplicaChange`]);
 //! - what a replica is making or deleting is left alone by the leader ([`peers`]).
 //!
 //! On SQLite there is one server, which leads from its first moment to its last.
@@ -30,7 +30,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use pandastack_sandboxes::Sandboxes;
-use pandastack_store::replicas::{News, Session};
+use pandastack_store::replicas::{ReplicaChange, Session};
 use pandastack_store::{Store, StoreError};
 use pandastack_types::Result;
 use tokio::task::AbortHandle;
@@ -195,18 +195,20 @@ impl Drop for Work<'_> {
 }
 
 /// Takes in what was changed, by whomever.
-async fn hear(member: &Member, news: Vec<News>) {
+async fn hear(member: &Member, news: Vec<ReplicaChange>) {
     let sandboxes = &member.sandboxes;
     for one in news {
         match one {
-            News::Event(event) => sandboxes.tell(event),
-            News::Host(host) if !member.replicas.leads() => match sandboxes.store.host(&host).await {
-                Ok(Some(record)) => sandboxes.hosts.told(record),
-                Ok(None) => {}
-                Err(error) => tracing::warn!(%host, %error, "a report of a host was not seen"),
-            },
-            News::Host(_) => {}
-            News::Names => sandboxes.forget_names(),
+            ReplicaChange::Event(event) => sandboxes.tell(event),
+            ReplicaChange::Host(host) if !member.replicas.leads() => {
+                match sandboxes.store.host(&host).await {
+                    Ok(Some(record)) => sandboxes.hosts.told(record),
+                    Ok(None) => {}
+                    Err(error) => tracing::warn!(%host, %error, "a report of a host was not seen"),
+                }
+            }
+            ReplicaChange::Host(_) => {}
+            ReplicaChange::Names => sandboxes.forget_names(),
         }
     }
 }

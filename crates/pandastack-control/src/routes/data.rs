@@ -57,7 +57,7 @@ impl PathArg {
     }
 }
 
-/// Run a command and wait for it.
+/// Run a command and wait for it to end.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/exec", tag = "exec", params(("id" = SandboxId, Path)),
     request_body = ExecRequest, responses((status = 200, body = ExecResult), (status = 400, body = ErrorBody),
     (status = 404, body = ErrorBody), (status = 504, description = "The command was killed at its timeout", body = ErrorBody)))]
@@ -73,7 +73,7 @@ pub(crate) async fn exec(
     Ok(answer?)
 }
 
-/// Run a command and follow its output as server-sent events: `stdout`, `stderr`, then `exit` or `error`.
+/// Run a command and stream its output as server-sent events: `stdout`, `stderr`, then `exit` or `error`.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/exec/stream", tag = "exec", params(("id" = SandboxId, Path),
     ("encoding" = Option<String>, Query, description = "`text` or `base64`")),
     request_body = ExecRequest, responses((status = 200, content_type = "text/event-stream", body = String),
@@ -105,7 +105,8 @@ pub(crate) async fn read(
     Ok(forward(&sandboxes, &caller, &id, ReadFile::pass_through, request).await?)
 }
 
-/// Write a file, making its parents. The body is streamed; readers see the old file until the new one is complete.
+/// Write a file and create its parent directories. The body is streamed; readers see the old file until the
+/// new one is complete.
 #[utoipa::path(put, path = "/v1/sandboxes/{id}/fs", tag = "files",
     params(("id" = SandboxId, Path), ("path" = String, Query),
         ("write" = Option<String>, Query, description = "`atomic` (the default), `in_place` or `append`"),
@@ -138,7 +139,7 @@ pub(super) fn limit_body(request: Request) -> Result<Request> {
     Ok(request.map(|body| Body::new(Limited::new(body, limit))))
 }
 
-/// Remove a file, or a directory with everything in it.
+/// Delete a file, or a directory with its content.
 #[utoipa::path(delete, path = "/v1/sandboxes/{id}/fs", tag = "files", params(("id" = SandboxId, Path), ("path" = String, Query)),
     responses((status = 204), (status = 404, body = ErrorBody)))]
 pub(crate) async fn remove(
@@ -152,7 +153,7 @@ pub(crate) async fn remove(
     Ok(forward(&sandboxes, &caller, &id, RemoveFile::pass_through, request).await?)
 }
 
-/// List a directory; `/` when no path is given. With `recursive` or `depth`, those below it too.
+/// List a directory, `/` by default. With `recursive` or `depth`, include subdirectories.
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/fs/dir", tag = "files",
     params(("id" = SandboxId, Path), ("path" = Option<String>, Query), ("recursive" = Option<bool>, Query),
         ("depth" = Option<u32>, Query), ("limit" = Option<u32>, Query)),
@@ -175,7 +176,7 @@ pub(crate) async fn list_dir(
     Ok(forward(&sandboxes, &caller, &id, ListDirectory::pass_through, request).await?)
 }
 
-/// Look at a file.
+/// Get a file's attributes.
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/fs/stat", tag = "files", params(("id" = SandboxId, Path), ("path" = String, Query)),
     responses((status = 200, body = FileEntry), (status = 404, body = ErrorBody)))]
 pub(crate) async fn stat(
@@ -189,7 +190,7 @@ pub(crate) async fn stat(
     Ok(forward(&sandboxes, &caller, &id, StatFile::pass_through, request).await?)
 }
 
-/// Make a directory and its parents.
+/// Create a directory and its parents.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/fs/mkdir", tag = "files",
     params(("id" = SandboxId, Path), ("path" = String, Query),
         ("user" = Option<String>, Query, description = "Owner of the new directories")),
@@ -222,7 +223,7 @@ pub(crate) async fn rename(
     Ok(forward(&sandboxes, &caller, &id, endpoints::RenameFile::pass_through, request).await?)
 }
 
-/// Console log; with `follow`, as server-sent events.
+/// Get the console log. With `follow`, stream it as server-sent events.
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/logs", tag = "sandboxes",
     params(("id" = SandboxId, Path), ("stream" = Option<String>, Query), ("follow" = Option<String>, Query)),
     responses((status = 200, content_type = "text/plain", body = String), (status = 404, body = ErrorBody)))]

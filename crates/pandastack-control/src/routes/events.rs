@@ -24,7 +24,8 @@ pub(crate) struct Args {
     follow: Option<String>,
 }
 
-/// What happened to a sandbox, oldest first. With `follow=1`, as server-sent events from `Last-Event-ID` on.
+/// List a sandbox's events, oldest first. With `follow=1`, stream them as server-sent events, starting
+/// after `Last-Event-ID`.
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/events", tag = "events",
     params(("id" = SandboxId, Path), ("tail" = Option<u32>, Query), ("follow" = Option<String>, Query),
            ("Last-Event-ID" = Option<i64>, Header)),

@@ -38,7 +38,7 @@ impl SearchArgs {
     }
 }
 
-/// Find files below a directory by name; `/` when no path is given. Links are not followed, other file systems not entered.
+/// Find files by name below a directory, `/` by default. Does not follow links or enter other file systems.
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/fs/find", tag = "files",
     params(("id" = SandboxId, Path), ("path" = Option<String>, Query),
         ("glob" = Option<String>, Query, description = "`*.rs` matches names, `src/**/*.rs` relative paths"),
@@ -55,7 +55,7 @@ pub(crate) async fn find(
     Ok(forward(&sandboxes, &caller, &id, FindFiles::pass_through, request).await?)
 }
 
-/// Find lines in text files by a regular expression, or by plain text with `fixed`.
+/// Search text files by regular expression, or by plain text with `fixed`.
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/fs/grep", tag = "files",
     params(("id" = SandboxId, Path), ("path" = Option<String>, Query), ("pattern" = String, Query),
         ("glob" = Option<String>, Query), ("ignore_case" = Option<bool>, Query), ("fixed" = Option<bool>, Query),
@@ -75,7 +75,7 @@ pub(crate) async fn grep(
     Ok(forward(&sandboxes, &caller, &id, GrepFiles::pass_through, request).await?)
 }
 
-/// Copy a file or a tree, with permissions and owners.
+/// Copy a file or a directory tree with permissions and owners.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/fs/copy", tag = "files", params(("id" = SandboxId, Path)),
     request_body = CopyFile, responses((status = 204), (status = 404, body = ErrorBody), (status = 507, body = ErrorBody)))]
 pub(crate) async fn copy(
@@ -92,7 +92,7 @@ pub(crate) async fn copy(
     Ok(forward(&sandboxes, &caller, &id, endpoints::CopyFile::pass_through, request).await?)
 }
 
-/// Change permissions and owner.
+/// Change a file's permissions and owner.
 #[utoipa::path(patch, path = "/v1/sandboxes/{id}/fs", tag = "files", params(("id" = SandboxId, Path), ("path" = String, Query)),
     request_body = SetAttributes, responses((status = 200, body = FileEntry), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub(crate) async fn set_attributes(
@@ -107,7 +107,7 @@ pub(crate) async fn set_attributes(
     Ok(forward(&sandboxes, &caller, &id, endpoints::SetAttributes::pass_through, request).await?)
 }
 
-/// A directory's content, or one file, as a tar archive that is made while it is sent.
+/// Download a directory or a file as a tar archive.
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/fs/tar", tag = "files", params(("id" = SandboxId, Path), ("path" = String, Query)),
     responses((status = 200, content_type = "application/x-tar", body = Vec<u8>), (status = 404, body = ErrorBody)))]
 pub(crate) async fn pack(
@@ -121,7 +121,8 @@ pub(crate) async fn pack(
     Ok(forward(&sandboxes, &caller, &id, PackArchive::pass_through, request).await?)
 }
 
-/// Unpack a tar archive into a directory, which is made if it is missing. Entries that would land outside are refused.
+/// Unpack a tar archive into a directory, which is created if needed. Entries outside the directory are
+/// rejected.
 #[utoipa::path(put, path = "/v1/sandboxes/{id}/fs/tar", tag = "files",
     params(("id" = SandboxId, Path), ("path" = String, Query), ("user" = Option<String>, Query)),
     request_body(content = Vec<u8>, content_type = "application/x-tar"),
@@ -137,8 +138,9 @@ pub(crate) async fn unpack(
     Ok(forward(&sandboxes, &caller, &id, UnpackArchive::pass_through, limit_body(request)?).await?)
 }
 
-/// Changes of a file or directory as server-sent events: `watching`, then `change`. With `Last-Event-ID` a watch goes on
-/// where it was left, if `watching` says `resumed`. A watched sandbox counts as in use.
+/// Stream changes of a file or directory as server-sent events: `watching`, then `change`. With
+/// `Last-Event-ID`, the watch continues where it stopped if `watching` says `resumed`. A watched sandbox
+/// does not count as idle.
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/fs/watch", tag = "files",
     params(("id" = SandboxId, Path), ("path" = String, Query), ("recursive" = Option<bool>, Query),
         ("Last-Event-ID" = Option<String>, Header)),
@@ -154,7 +156,8 @@ pub(crate) async fn watch(
     Ok(forward(&sandboxes, &caller, &id, WatchFiles::pass_through, request.map(|_| Body::empty())).await?)
 }
 
-/// Make a URL that reads or writes one file without a key. It ends with its time, or with the key that made it.
+/// Create a signed URL that reads or writes one file without a key. It expires at its time, or when the key
+/// that created it is revoked.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/fs/sign", tag = "files", params(("id" = SandboxId, Path)),
     request_body = SignFile, responses((status = 200, body = SignedUrl), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub(crate) async fn sign(
@@ -181,7 +184,7 @@ pub(crate) async fn sign(
     let token = sandboxes.store.token(&caller.prefix).await?.ok_or_else(gone)?;
     // Rounded up to the second that the URL names.
     let expires = after_seconds(now(), seconds + 1).unwrap_or(Timestamp::MAX).as_second();
-    let query = signed_url::query(&token, method, &id, &sign.path, expires);
+    let query = signed_url::query(&sandboxes.link, &token, method, &id, &sign.path, expires);
     let target = format!("/v1/sandboxes/{id}/fs?{query}");
     let expires_at = Timestamp::from_second(expires).map_err(Error::internal)?;
     Ok(Json(SignedUrl { url: origin(&headers) + &target, target, method: method.to_owned(), expires_at }))

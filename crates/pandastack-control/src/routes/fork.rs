@@ -13,7 +13,7 @@ use pandastack_types::{Error, ErrorBody, ErrorCode, SandboxId};
 
 use crate::idempotency::Claimed;
 
-/// Fork a sandbox: a second one with the same memory, disk and processes.
+/// Fork a sandbox: create a copy with the same memory, disk and processes.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/fork", tag = "fork", params(("id" = SandboxId, Path)),
     request_body = ForkSandbox, responses((status = 201, body = Sandbox), (status = 404, body = ErrorBody),
     (status = 503, body = ErrorBody)))]
@@ -33,7 +33,7 @@ pub(crate) async fn fork(
     Ok((StatusCode::CREATED, Json(view::sandbox(&sandboxes.hosts, child))))
 }
 
-/// Fork a sandbox into several children at once, all from the same instant.
+/// Fork a sandbox into several copies of the same instant.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/fork-tree", tag = "fork", params(("id" = SandboxId, Path)),
     request_body = ForkTree, responses((status = 201, body = ForkTreeResult), (status = 400, body = ErrorBody),
     (status = 404, body = ErrorBody), (status = 503, body = ErrorBody)))]
@@ -59,7 +59,7 @@ pub(crate) async fn fork_tree(
     Ok((StatusCode::CREATED, Json(result)))
 }
 
-/// Where a sandbox stands among its relatives: ancestors, siblings, children. Never wakes it.
+/// Get a sandbox's ancestors, siblings and children. Does not wake it.
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/lineage", tag = "fork", params(("id" = SandboxId, Path)),
     responses((status = 200, body = Lineage), (status = 404, body = ErrorBody)))]
 pub(crate) async fn lineage(
@@ -71,7 +71,7 @@ pub(crate) async fn lineage(
     Ok(Json(ops::fork::lineage(&sandboxes, record).await?))
 }
 
-/// Keep this child of a fork and, if asked, delete the others.
+/// Keep this fork and, on request, delete its siblings.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/promote", tag = "fork", params(("id" = SandboxId, Path)),
     request_body = Promote, responses((status = 200, body = Promoted), (status = 400, body = ErrorBody),
     (status = 404, body = ErrorBody),

@@ -7,6 +7,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::header::CONTENT_TYPE;
+use pandastack_metrics::Page;
 use pandastack_rest::ApiResult;
 use pandastack_types::api::Version;
 use pandastack_types::{Error, ErrorBody, ErrorCode};
@@ -22,13 +23,13 @@ pub(crate) struct Health {
     status: &'static str,
 }
 
-/// The process runs.
+/// Check that the process runs.
 #[utoipa::path(get, path = "/healthz", tag = "health", security(()), responses((status = 200, body = Health)))]
 pub(crate) async fn healthz() -> Json<Health> {
     Json(Health { status: "ok" })
 }
 
-/// The store answers and at least one host does.
+/// Check that the store and at least one host respond.
 #[utoipa::path(get, path = "/readyz", tag = "health", security(()), responses((status = 200, body = Health), (status = 503, body = ErrorBody)))]
 pub(crate) async fn readyz(State(services): State<Arc<Services>>) -> ApiResult<Json<Health>> {
     if let Err(error) = services.sandboxes.store.ping().await {
@@ -41,25 +42,23 @@ pub(crate) async fn readyz(State(services): State<Arc<Services>>) -> ApiResult<J
     Ok(Json(Health { status: "ok" }))
 }
 
-/// Versions.
+/// Get the version of the server and of the API.
 #[utoipa::path(get, path = "/version", tag = "health", security(()), responses((status = 200, body = Version)))]
 pub(crate) async fn version() -> Json<Version> {
     Json(Version { version: env!("CARGO_PKG_VERSION").to_owned(), api: "v1".to_owned() })
 }
 
-/// Metrics in the Prometheus text format.
+/// Get metrics in the Prometheus text format.
 #[utoipa::path(get, path = "/metrics", tag = "health", security(()), responses((status = 200, content_type = "text/plain", body = String)))]
 pub(crate) async fn metrics(State(services): State<Arc<Services>>) -> ApiResult<Response> {
     let denied = services.sandboxes.egress_denied.load(Ordering::Relaxed);
-    let mut page = services.metrics.render(
-        &services.sandboxes.store.count_states().await?,
-        &services.sandboxes.hosts.list(),
-        denied,
-    );
-    page.push_str(&services.sandboxes.edge.metrics());
-    services.functions.render(&mut page);
-    services.scheduler.render(&mut page);
-    Ok(([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], page).into_response())
+    let states = services.sandboxes.store.count_states().await?;
+    let mut page = Page::default();
+    services.metrics.add_to(&mut page, &states, &services.sandboxes.hosts.list(), denied);
+    services.sandboxes.edge.add_metrics(&mut page);
+    services.functions.add_metrics(&mut page);
+    services.scheduler.add_metrics(&mut page);
+    Ok(([(CONTENT_TYPE, pandastack_metrics::CONTENT_TYPE)], page.into_text()).into_response())
 }
 
 /// The description of this API.

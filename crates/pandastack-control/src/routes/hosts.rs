@@ -8,7 +8,7 @@ use pandastack_sandboxes::Sandboxes;
 use pandastack_types::ErrorBody;
 use pandastack_types::api::{Host, Items};
 
-/// All hosts. Needs an admin key: it shows the installation, not a workspace.
+/// List the hosts of the installation. Requires an admin key.
 #[utoipa::path(get, path = "/v1/hosts", tag = "hosts", responses((status = 200, body = Items<Host>), (status = 403, body = ErrorBody)))]
 pub(crate) async fn list(State(sandboxes): State<Arc<Sandboxes>>) -> Json<Items<Host>> {
     Json(Items { items: sandboxes.hosts.list() })

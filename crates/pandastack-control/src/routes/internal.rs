@@ -61,18 +61,21 @@ pub(crate) async fn route(
 
 /// An edge asks what stands behind a host name.
 pub(crate) async fn name(
-    State(sandboxes): State<Arc<Sandboxes>>,
+    State(services): State<Arc<Services>>,
     Id(name): Id<String>,
     request: Request,
 ) -> ApiResult<Json<EdgeName>> {
-    signer(&sandboxes, &request.into_parts().0)?;
-    let found = pandastack_apps::names::find(sandboxes.store.as_ref(), &name).await;
+    let sandboxes = &services.sandboxes;
+    signer(sandboxes, &request.into_parts().0)?;
+    let domains = services.apps.domains();
+    let found = pandastack_apps::names::find(sandboxes.store.as_ref(), domains, &name).await;
     let found = found.map_err(|error| Error::new(ErrorCode::Unavailable, error.to_string()))?;
     match found.ok_or_else(|| Error::not_found("name", &name))? {
-        AppRoute::Serving(Instances { sandboxes, always, port }) => {
+        AppRoute::Serving(Instances { sandboxes, always, port, own_domain }) => {
             let mut sandboxes = sandboxes.iter().cloned();
             let sandbox = sandboxes.next().ok_or_else(|| Error::not_found("name", &name))?;
-            Ok(Json(EdgeName::Serving { sandbox, port, more: sandboxes.collect(), always }))
+            let more = sandboxes.collect();
+            Ok(Json(EdgeName::Serving { sandbox, port, more, always, own_domain }))
         }
         AppRoute::NotServing(why) => Ok(Json(EdgeName::NotServing { why })),
     }

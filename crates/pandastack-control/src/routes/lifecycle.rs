@@ -22,7 +22,7 @@ async fn go(
     ops::lifecycle::go(sandboxes, record, client, movement, false).await
 }
 
-/// Stop a sandbox's processors; it stays in memory.
+/// Pause a sandbox's processors. Its memory stays on the host.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/pause", tag = "lifecycle", params(("id" = SandboxId, Path)), responses(
     (status = 204), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(crate) async fn pause(
@@ -34,7 +34,7 @@ pub(crate) async fn pause(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Let a paused sandbox run again.
+/// Resume a paused sandbox.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/resume", tag = "lifecycle", params(("id" = SandboxId, Path)), responses(
     (status = 204), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(crate) async fn resume(
@@ -46,7 +46,7 @@ pub(crate) async fn resume(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Put a sandbox to sleep on disk; the next call wakes it.
+/// Put a sandbox to sleep on disk. The next call wakes it.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/hibernate", tag = "lifecycle", params(("id" = SandboxId, Path)),
     request_body = Hibernate, responses(
     (status = 200, body = StatusAnswer), (status = 404, body = ErrorBody), (status = 507, body = ErrorBody)))]
@@ -60,7 +60,7 @@ pub(crate) async fn hibernate(
     Ok(Json(StatusAnswer { status: record.state }))
 }
 
-/// Wake a sandbox. One that is awake stays so.
+/// Wake a sandbox. Has no effect on one that is awake.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/wake", tag = "lifecycle", params(("id" = SandboxId, Path)), responses(
     (status = 200, body = StatusAnswer), (status = 404, body = ErrorBody), (status = 503, body = ErrorBody)))]
 pub(crate) async fn wake(
@@ -72,7 +72,7 @@ pub(crate) async fn wake(
     Ok(Json(StatusAnswer { status: record.state }))
 }
 
-/// Keep a sandbox from counting as idle, for work in the background. Wakes it.
+/// Keep a sandbox awake for background work. Wakes it.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/keep-awake", tag = "lifecycle", params(("id" = SandboxId, Path)),
     request_body = KeepAwake, responses((status = 200, body = Lifecycle), (status = 400, body = ErrorBody),
     (status = 404, body = ErrorBody)))]
@@ -87,7 +87,7 @@ pub(crate) async fn keep_awake(
     Ok(Json(ops::lifecycle::show(&sandboxes, &record).await))
 }
 
-/// The lifetime of a sandbox. Never wakes it.
+/// Get a sandbox's lifetime settings. Does not wake it.
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/lifecycle", tag = "lifecycle", params(("id" = SandboxId, Path)), responses(
     (status = 200, body = Lifecycle), (status = 404, body = ErrorBody)))]
 pub(crate) async fn show(
@@ -99,7 +99,7 @@ pub(crate) async fn show(
     Ok(Json(ops::lifecycle::show(&sandboxes, &record).await))
 }
 
-/// Change the lifetime of a sandbox. `ttl_seconds` counts from now.
+/// Update a sandbox's lifetime settings. `ttl_seconds` counts from now.
 #[utoipa::path(patch, path = "/v1/sandboxes/{id}/lifecycle", tag = "lifecycle", params(("id" = SandboxId, Path)),
     request_body = PatchLifecycle, responses((status = 200, body = Lifecycle), (status = 400, body = ErrorBody),
     (status = 404, body = ErrorBody)))]

@@ -10,7 +10,7 @@ use pandastack_sandboxes::{Sandboxes, ops};
 use pandastack_types::network::NetworkPolicy;
 use pandastack_types::{ErrorBody, SandboxId};
 
-/// What the sandbox may reach. Never wakes it.
+/// Get a sandbox's network policy. Does not wake it.
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/network", tag = "network", params(("id" = SandboxId, Path)),
     responses((status = 200, body = NetworkPolicy), (status = 404, body = ErrorBody)))]
 pub(crate) async fn get(
@@ -21,7 +21,7 @@ pub(crate) async fn get(
     Ok(Json(sandboxes.store.sandbox(Some(&caller.workspace), &id).await?.spec.network))
 }
 
-/// Change what the sandbox may reach, at once and also for connections that are open. Never wakes it.
+/// Change a sandbox's network policy. Applies at once, also to open connections. Does not wake it.
 #[utoipa::path(put, path = "/v1/sandboxes/{id}/network", tag = "network", params(("id" = SandboxId, Path)),
     request_body = NetworkPolicy, responses((status = 200, body = NetworkPolicy), (status = 400, body = ErrorBody),
     (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]

@@ -21,7 +21,7 @@ const AUDIT_PAGE_DEFAULT: u32 = 100;
 /// Period of a usage report that names no begin.
 const USAGE_DAYS_DEFAULT: i64 = 30;
 
-/// What a sandbox uses now, seen by its host and by itself. Never wakes a sleeper.
+/// Get a sandbox's current resource use, as measured by the host and by the guest. Does not wake it.
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/metrics", tag = "sandboxes", params(("id" = SandboxId, Path)),
     responses((status = 200, body = SandboxMetrics), (status = 404, body = ErrorBody)))]
 pub(crate) async fn metrics(
@@ -44,7 +44,8 @@ fn time(name: &str, text: Option<&str>, default: Timestamp) -> Result<Timestamp>
         .map_err(|_| Error::bad_request(format!("`{name}` must be a time such as 2026-01-31T00:00:00Z")))
 }
 
-/// What the workspace used, in sum, by sandbox and by function. Running sandboxes are counted up to the last minute.
+/// Get the workspace's usage in total, by sandbox and by function. Running sandboxes are counted up to the
+/// last minute.
 #[utoipa::path(get, path = "/v1/usage", tag = "account",
     params(("from" = Option<String>, Query, description = "RFC 3339; 30 days ago when absent"), ("to" = Option<String>, Query)),
     responses((status = 200, body = UsageReport), (status = 400, body = ErrorBody)))]
@@ -80,7 +81,7 @@ pub(crate) struct AuditArgs {
     sandbox_id: Option<String>,
 }
 
-/// Calls of this workspace that could change something, newest first. Needs an admin key.
+/// List calls that could change something in this workspace, newest first. Requires an admin key.
 #[utoipa::path(get, path = "/v1/audit", tag = "account",
     params(("before" = Option<i64>, Query, description = "Only entries older than this id"),
         ("limit" = Option<u32>, Query), ("sandbox_id" = Option<String>, Query)),

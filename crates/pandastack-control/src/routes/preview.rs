@@ -19,7 +19,7 @@ use pandastack_store::record::after_seconds;
 use pandastack_store::{Amendment, SandboxRecord};
 use pandastack_types::agent_api::endpoints::ListPorts;
 use pandastack_types::api::{PortList, Preview, Scope, SetPreview, SignPreview, SignedPreview};
-use pandastack_types::door::TUNNEL_UPGRADE;
+use pandastack_types::grant::TUNNEL_UPGRADE;
 use pandastack_types::preview::{PARAMETER, PreviewKey, Visibility};
 use pandastack_types::{Error, ErrorBody, SandboxId};
 use serde::Deserialize;
@@ -42,7 +42,7 @@ fn shown(sandboxes: &Sandboxes, caller: &Caller, record: &SandboxRecord) -> Json
     Json(Preview { visibility, token: private.then(|| key(sandboxes, record).token().to_owned()) })
 }
 
-/// Who may open the sandbox's ports.
+/// Get the visibility of a sandbox's ports.
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/preview", tag = "previews", params(("id" = SandboxId, Path)),
     responses((status = 200, body = Preview), (status = 404, body = ErrorBody)))]
 pub(crate) async fn get(
@@ -54,7 +54,7 @@ pub(crate) async fn get(
     Ok(shown(&sandboxes, &caller, &record))
 }
 
-/// Change who may open the sandbox's ports.
+/// Change the visibility of a sandbox's ports.
 #[utoipa::path(put, path = "/v1/sandboxes/{id}/preview", tag = "previews", params(("id" = SandboxId, Path)),
     request_body = SetPreview, responses((status = 200, body = Preview), (status = 400, body = ErrorBody),
     (status = 404, body = ErrorBody)))]
@@ -71,7 +71,7 @@ pub(crate) async fn set(
     Ok(shown(&sandboxes, &caller, &record))
 }
 
-/// Make every token and signed URL of this sandbox useless. Answers the new token.
+/// Revoke all preview tokens and signed URLs of a sandbox. Returns a new token.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/preview/revoke", tag = "previews", params(("id" = SandboxId, Path)),
     responses((status = 200, body = Preview), (status = 404, body = ErrorBody)))]
 pub(crate) async fn revoke(
@@ -85,7 +85,7 @@ pub(crate) async fn revoke(
     Ok(shown(&sandboxes, &caller, &record))
 }
 
-/// A URL that opens one port of a private sandbox for a while.
+/// Create a temporary URL for one port of a private sandbox.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/preview-token", tag = "previews", params(("id" = SandboxId, Path)),
     request_body = SignPreview, responses((status = 200, body = SignedPreview), (status = 400, body = ErrorBody),
     (status = 404, body = ErrorBody)))]
@@ -112,7 +112,7 @@ pub(crate) async fn sign(
     Ok(Json(SignedPreview { url, token, sandbox_id: id, port: wanted.port, expires_at }))
 }
 
-/// Ports that something listens on. Those that listen to the outside come with their URL.
+/// List listening ports. A port that accepts outside connections has a URL.
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/ports", tag = "sandboxes", params(("id" = SandboxId, Path)),
     responses((status = 200, body = PortList), (status = 404, body = ErrorBody)))]
 pub(crate) async fn ports(
@@ -141,7 +141,7 @@ pub(crate) struct TunnelArg {
     port: u16,
 }
 
-/// A stream of bytes to a port: `Upgrade: pandastack-tunnel`.
+/// Open a byte stream to a port, with `Upgrade: pandastack-tunnel`.
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/tunnel", tag = "previews",
     params(("id" = SandboxId, Path), ("port" = u16, Query)),
     responses((status = 101, description = "Bytes both ways"), (status = 400, body = ErrorBody),

@@ -33,12 +33,12 @@ pub(super) fn routes() -> Router<Arc<Sandboxes>> {
 }
 
 /// Sandbox and process of a path. Text that cannot be an id names nothing, so the answer is 404.
-pub(crate) struct Of {
+pub(crate) struct ProcessPath {
     sandbox: SandboxId,
     process: u64,
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for Of {
+impl<S: Send + Sync> FromRequestParts<S> for ProcessPath {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> ApiResult<Self> {
@@ -54,7 +54,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Of {
     }
 }
 
-impl Of {
+impl ProcessPath {
     async fn forward<E: Endpoint>(
         self,
         sandboxes: &Sandboxes,
@@ -67,7 +67,7 @@ impl Of {
     }
 }
 
-/// List processes: those that run, and those that ended a short while ago.
+/// List running and recently ended processes.
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/processes", tag = "processes", params(("id" = SandboxId, Path)),
     responses((status = 200, body = ProcessList), (status = 404, body = ErrorBody)))]
 pub(crate) async fn list(
@@ -79,8 +79,9 @@ pub(crate) async fn list(
     Ok(forward(&sandboxes, &caller, &id, ListProcesses::pass_through, request).await?)
 }
 
-/// Start a process and leave it to itself. It outlives this call, restarts of the servers, sleep and forks. With `follow`
-/// the answer is its events from the first byte on, as of `.../output`; `x-pandastack-process` and `x-pandastack-pid` name it.
+/// Start a background process. It outlives this call, restarts of the servers, sleep and forks. With
+/// `follow`, the response streams its events from the first byte, as `.../output` does;
+/// `x-pandastack-process` and `x-pandastack-pid` identify it.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/processes", tag = "processes", params(("id" = SandboxId, Path),
     ("follow" = Option<String>, Query, description = "1: answer with its events"),
     ("encoding" = Option<String>, Query, description = "`text` or `base64`")),
@@ -96,34 +97,34 @@ pub(crate) async fn start(
     Ok(forward(&sandboxes, &caller, &id, endpoints::StartProcess::pass_through, request).await?)
 }
 
-/// Look at one process.
+/// Get a process.
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/processes/{process}", tag = "processes",
     params(("id" = SandboxId, Path), ("process" = u64, Path)),
     responses((status = 200, body = Process), (status = 404, body = ErrorBody)))]
 pub(crate) async fn look(
     State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
-    of: Of,
+    of: ProcessPath,
     request: Request,
 ) -> ApiResult<Response> {
     Ok(of.forward(&sandboxes, &caller, ReadProcess::pass_through, request).await?)
 }
 
-/// Wait for the end of a process, 30 seconds unless told; a process that still runs then is answered as such.
+/// Wait for a process to end, 30 seconds by default. If it still runs after that, the response says so.
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/processes/{process}/wait", tag = "processes",
     params(("id" = SandboxId, Path), ("process" = u64, Path), ("timeout_seconds" = Option<u64>, Query)),
     responses((status = 200, body = Process), (status = 404, body = ErrorBody)))]
 pub(crate) async fn wait(
     State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
-    of: Of,
+    of: ProcessPath,
     request: Request,
 ) -> ApiResult<Response> {
     Ok(of.forward(&sandboxes, &caller, WaitProcess::pass_through, request).await?)
 }
 
-/// Follow a process's output as server-sent events from two offsets on, or from a `Last-Event-ID`: `stdout`, `stderr`,
-/// `gap`, then `exit` or `error`.
+/// Stream a process's output as server-sent events from given offsets, or from a `Last-Event-ID`: `stdout`,
+/// `stderr`, `gap`, then `exit` or `error`.
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/processes/{process}/output", tag = "processes",
     params(("id" = SandboxId, Path), ("process" = u64, Path), ("stdout_offset" = Option<u64>, Query),
     ("stderr_offset" = Option<u64>, Query), ("encoding" = Option<String>, Query, description = "`text` or `base64`"),
@@ -132,14 +133,14 @@ pub(crate) async fn wait(
 pub(crate) async fn output(
     State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
-    of: Of,
+    of: ProcessPath,
     request: Request,
 ) -> ApiResult<Response> {
     Ok(of.forward(&sandboxes, &caller, ProcessOutput::pass_through, request).await?)
 }
 
-/// Write to a process's standard input, as fast as it reads. With an `offset` a write can be repeated: bytes that were
-/// taken already are skipped.
+/// Write to a process's standard input, at the speed at which it reads. With an `offset`, a write can be
+/// repeated: bytes that were already accepted are skipped.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/processes/{process}/stdin", tag = "processes",
     params(("id" = SandboxId, Path), ("process" = u64, Path), ("offset" = Option<u64>, Query),
     ("close" = Option<bool>, Query, description = "end the input after these bytes")),
@@ -148,7 +149,7 @@ pub(crate) async fn output(
 pub(crate) async fn write_stdin(
     State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
-    of: Of,
+    of: ProcessPath,
     request: Request,
 ) -> ApiResult<Response> {
     let limit = usize::try_from(STDIN_BODY_BYTES_MAX).unwrap_or(usize::MAX);
@@ -156,28 +157,28 @@ pub(crate) async fn write_stdin(
     Ok(of.forward(&sandboxes, &caller, WriteStdin::pass_through, request).await?)
 }
 
-/// Send a signal to a process's group. KILL reaches everything that the process ever started.
+/// Send a signal to a process's group. KILL reaches every process that it started.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/processes/{process}/signal", tag = "processes",
     params(("id" = SandboxId, Path), ("process" = u64, Path)), request_body = SignalProcess,
     responses((status = 204), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub(crate) async fn signal(
     State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
-    of: Of,
+    of: ProcessPath,
     request: Request,
 ) -> ApiResult<Response> {
     let request = checked(request, |_: &SignalProcess| Ok(())).await?;
     Ok(of.forward(&sandboxes, &caller, endpoints::SignalProcess::pass_through, request).await?)
 }
 
-/// Change the size of a process's terminal.
+/// Resize a process's terminal.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/processes/{process}/resize", tag = "processes",
     params(("id" = SandboxId, Path), ("process" = u64, Path)), request_body = TerminalSize,
     responses((status = 204), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub(crate) async fn resize(
     State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
-    of: Of,
+    of: ProcessPath,
     request: Request,
 ) -> ApiResult<Response> {
     let request = checked(request, |size: &TerminalSize| validate::terminal(*size)).await?;

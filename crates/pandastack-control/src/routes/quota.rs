@@ -11,7 +11,7 @@ use pandastack_types::{Error, ErrorBody};
 
 use crate::auth::Keys;
 
-/// What the workspace may have, and has.
+/// Get workspace quotas and current use.
 #[utoipa::path(get, path = "/v1/me/quota", tag = "keys", responses((status = 200, body = QuotaReport)))]
 pub(crate) async fn get(
     State(sandboxes): State<Arc<Sandboxes>>,
@@ -22,7 +22,7 @@ pub(crate) async fn get(
     Ok(Json(QuotaReport { workspace: caller.workspace, quota, used }))
 }
 
-/// Set what the workspace may have; what is left out has the platform's own limit. Needs an admin key.
+/// Set workspace quotas. A quota that is left out returns to the platform's limit. Requires an admin key.
 #[utoipa::path(put, path = "/v1/me/quota", tag = "keys", request_body = Quota, responses(
     (status = 200, body = QuotaReport), (status = 400, body = ErrorBody)))]
 pub(crate) async fn set(

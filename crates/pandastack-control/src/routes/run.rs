@@ -10,7 +10,7 @@ use pandastack_types::ErrorBody;
 use pandastack_types::api::{RunRequest, RunResult};
 use tokio_util::sync::CancellationToken;
 
-/// Run a command in a sandbox of its own that is gone afterwards.
+/// Run a command in a temporary sandbox.
 #[utoipa::path(post, path = "/v1/run", tag = "exec", request_body = RunRequest, responses(
     (status = 200, body = RunResult), (status = 400, body = ErrorBody), (status = 503, body = ErrorBody),
     (status = 504, body = ErrorBody)))]

@@ -13,7 +13,7 @@ use pandastack_types::{Error, ErrorBody, SandboxId};
 
 use crate::idempotency::Claimed;
 
-/// Make a sandbox. It answers when the sandbox is ready for its first command.
+/// Create a sandbox. Returns when it is ready for its first command.
 #[utoipa::path(post, path = "/v1/sandboxes", tag = "sandboxes", request_body = CreateSandbox, responses(
     (status = 201, body = Sandbox), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
     (status = 429, body = ErrorBody), (status = 503, description = "Retry-After says when to try again", body = ErrorBody)))]
@@ -27,7 +27,7 @@ pub(crate) async fn create(
     Ok((StatusCode::CREATED, Json(view::sandbox(&sandboxes.hosts, record))))
 }
 
-/// All sandboxes of the workspace, oldest first.
+/// List sandboxes, oldest first.
 #[utoipa::path(get, path = "/v1/sandboxes", tag = "sandboxes", responses((status = 200, body = Items<Sandbox>)))]
 pub(crate) async fn list(
     State(sandboxes): State<Arc<Sandboxes>>,
@@ -39,7 +39,7 @@ pub(crate) async fn list(
     }))
 }
 
-/// One sandbox. Never wakes it.
+/// Get a sandbox. Does not wake it.
 #[utoipa::path(get, path = "/v1/sandboxes/{id}", tag = "sandboxes", params(("id" = SandboxId, Path)), responses(
     (status = 200, body = Sandbox), (status = 404, body = ErrorBody)))]
 pub(crate) async fn get(
@@ -51,7 +51,7 @@ pub(crate) async fn get(
     Ok(Json(view::sandbox(&sandboxes.hosts, record)))
 }
 
-/// Delete a sandbox. If its host does not answer, the deletion is recorded and finished when it does.
+/// Delete a sandbox. If its host does not respond, the deletion is recorded and completed later.
 #[utoipa::path(delete, path = "/v1/sandboxes/{id}", tag = "sandboxes", params(("id" = SandboxId, Path)), responses(
     (status = 204), (status = 404, body = ErrorBody),
     (status = 409, description = "It belongs to a service, which is named", body = ErrorBody)))]

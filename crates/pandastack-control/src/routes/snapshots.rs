@@ -16,7 +16,7 @@ pub(crate) struct ListArgs {
     sandbox_id: Option<String>,
 }
 
-/// Take a snapshot of a sandbox; it keeps running.
+/// Take a snapshot of a sandbox, which keeps running.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/snapshots", tag = "snapshots", params(("id" = SandboxId, Path)),
     request_body = CreateSnapshot, responses((status = 201, body = Snapshot), (status = 404, body = ErrorBody),
     (status = 507, body = ErrorBody)))]
@@ -31,7 +31,8 @@ pub(crate) async fn create(
     Ok((StatusCode::CREATED, Json(view::snapshot(snapshot))))
 }
 
-/// Return a sandbox to one of its own snapshots. It keeps its id, labels and lifetime, and runs afterwards.
+/// Roll a sandbox back to one of its own snapshots. It keeps its id, labels and lifetime, and runs
+/// afterwards.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/rollback", tag = "snapshots", params(("id" = SandboxId, Path)),
     request_body = Rollback, responses((status = 200, body = Sandbox), (status = 400, body = ErrorBody),
     (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
@@ -46,7 +47,7 @@ pub(crate) async fn rollback(
     Ok(Json(view::sandbox(&sandboxes.hosts, record)))
 }
 
-/// Snapshots of the workspace, newest first.
+/// List snapshots, newest first.
 #[utoipa::path(get, path = "/v1/snapshots", tag = "snapshots", params(("sandbox_id" = Option<String>, Query)),
     responses((status = 200, body = SnapshotList)))]
 pub(crate) async fn list(
@@ -63,7 +64,7 @@ pub(crate) async fn list(
     Ok(Json(SnapshotList { snapshots: records.into_iter().map(view::snapshot).collect() }))
 }
 
-/// One snapshot.
+/// Get a snapshot.
 #[utoipa::path(get, path = "/v1/snapshots/{id}", tag = "snapshots", params(("id" = SnapshotId, Path)), responses(
     (status = 200, body = Snapshot), (status = 404, body = ErrorBody)))]
 pub(crate) async fn get(

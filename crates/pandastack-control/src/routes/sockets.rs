@@ -34,7 +34,7 @@ pub(super) fn routes() -> Router<Arc<Sandboxes>> {
         .route("/sandboxes/{id}/ssh", get(plain_terminal))
 }
 
-/// Many commands on one WebSocket.
+/// Run several commands over one WebSocket.
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/exec/ws", tag = "processes", params(("id" = SandboxId, Path),
     ("encoding" = Option<String>, Query, description = "`text` or `base64`")),
     responses((status = 101), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
@@ -47,7 +47,7 @@ pub(crate) async fn commands(
     Ok(tunnel(&sandboxes, &caller, &id, CommandSocket::pass_through, request).await?)
 }
 
-/// A terminal on a WebSocket: a new one, or one that there is from an offset on.
+/// Open a terminal on a WebSocket, or attach to an existing one at an offset.
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/exec/pty", tag = "processes", params(("id" = SandboxId, Path),
     ("rows" = Option<u16>, Query), ("cols" = Option<u16>, Query), ("user" = Option<String>, Query),
     ("process" = Option<u64>, Query), ("offset" = Option<u64>, Query)),
@@ -61,7 +61,7 @@ pub(crate) async fn terminal(
     Ok(tunnel(&sandboxes, &caller, &id, TerminalSocket::pass_through, request).await?)
 }
 
-/// A terminal on a WebSocket that carries nothing but its bytes, and ends with it.
+/// Open a terminal on a WebSocket that carries only its bytes and closes when it ends.
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/ssh", tag = "processes", params(("id" = SandboxId, Path),
     ("rows" = Option<u16>, Query), ("cols" = Option<u16>, Query)),
     responses((status = 101), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]

@@ -22,7 +22,7 @@ const LABEL_BYTES_MAX: usize = 256;
 const EXPIRY_DAYS_MAX: u32 = 3650;
 const DAY_SECONDS: u64 = 24 * 3600;
 
-/// Who the key belongs to.
+/// Get the workspace and scopes of the API key.
 #[utoipa::path(get, path = "/v1/me", tag = "keys", responses((status = 200, body = Me), (status = 401, body = ErrorBody)))]
 pub(crate) async fn me(caller: Caller) -> Json<Me> {
     Json(Me {
@@ -34,7 +34,7 @@ pub(crate) async fn me(caller: Caller) -> Json<Me> {
     })
 }
 
-/// Keys of the workspace, without their secrets.
+/// List API keys, without their secrets.
 #[utoipa::path(get, path = "/v1/me/tokens", tag = "keys", responses((status = 200, body = Items<TokenInfo>)))]
 pub(crate) async fn list(
     State(sandboxes): State<Arc<Sandboxes>>,
@@ -44,7 +44,7 @@ pub(crate) async fn list(
     Ok(Json(Items { items: records.into_iter().map(shown).collect() }))
 }
 
-/// Make a key. Needs an admin key; the new one's secret is shown here and never again.
+/// Create an API key. The response contains its secret, which is not shown again. Requires an admin key.
 #[utoipa::path(post, path = "/v1/me/tokens", tag = "keys", request_body = CreateToken, responses(
     (status = 201, body = TokenCreated), (status = 400, body = ErrorBody), (status = 429, body = ErrorBody)))]
 pub(crate) async fn create(
@@ -71,7 +71,7 @@ pub(crate) async fn create(
     Ok((StatusCode::CREATED, Json(TokenCreated { token: key.secret, info: shown(key.record) })))
 }
 
-/// Delete a key. It stops working at once.
+/// Revoke an API key. It stops working at once.
 #[utoipa::path(delete, path = "/v1/me/tokens/{prefix}", tag = "keys", params(("prefix" = String, Path)), responses(
     (status = 204), (status = 404, body = ErrorBody), (status = 409, description = "The last key stays", body = ErrorBody)))]
 pub(crate) async fn delete(

@@ -28,7 +28,7 @@ pub(crate) fn repeatable() -> Router<Arc<Sandboxes>> {
         .route("/volumes/{name}/grow", post(grow))
 }
 
-/// Make a volume.
+/// Create a volume.
 #[utoipa::path(post, path = "/v1/volumes", tag = "volumes", request_body = CreateVolume, responses(
     (status = 201, body = Volume), (status = 400, body = ErrorBody), (status = 409, body = ErrorBody),
     (status = 429, body = ErrorBody), (status = 507, body = ErrorBody)))]
@@ -41,7 +41,7 @@ pub(crate) async fn create(
     Ok((StatusCode::CREATED, Json(view(&sandboxes.hosts, made, &[]))))
 }
 
-/// Volumes of the workspace, by name.
+/// List volumes by name.
 #[utoipa::path(get, path = "/v1/volumes", tag = "volumes", responses((status = 200, body = Vec<Volume>)))]
 pub(crate) async fn list(
     State(sandboxes): State<Arc<Sandboxes>>,
@@ -53,7 +53,7 @@ pub(crate) async fn list(
     Ok(Json(of_users.map(|record| view(&sandboxes.hosts, record, &holders)).collect()))
 }
 
-/// One volume.
+/// Get a volume.
 #[utoipa::path(get, path = "/v1/volumes/{name}", tag = "volumes", params(("name" = String, Path)), responses(
     (status = 200, body = Volume), (status = 404, body = ErrorBody)))]
 pub(crate) async fn get_one(
@@ -65,7 +65,7 @@ pub(crate) async fn get_one(
     Ok(shown(&sandboxes, &caller, record).await?)
 }
 
-/// Change what protects a volume from being deleted.
+/// Change a volume's deletion protection.
 #[utoipa::path(patch, path = "/v1/volumes/{name}", tag = "volumes", params(("name" = String, Path)),
     request_body = PatchVolume, responses((status = 200, body = Volume), (status = 404, body = ErrorBody)))]
 pub(crate) async fn change(
@@ -78,7 +78,7 @@ pub(crate) async fn change(
     Ok(shown(&sandboxes, &caller, record).await?)
 }
 
-/// Make a volume larger; a running sandbox that has it has the room when this returns.
+/// Grow a volume. A running sandbox that uses it sees the new size when this returns.
 #[utoipa::path(post, path = "/v1/volumes/{name}/grow", tag = "volumes", params(("name" = String, Path)),
     request_body = GrowVolume, responses((status = 200, body = Volume), (status = 400, body = ErrorBody),
     (status = 404, body = ErrorBody), (status = 409, body = ErrorBody), (status = 507, body = ErrorBody)))]
@@ -93,7 +93,8 @@ pub(crate) async fn grow(
     Ok(shown(&sandboxes, &caller, record).await?)
 }
 
-/// Copy a volume, also while a sandbox writes it: the copy is of one instant and shares space with the original.
+/// Copy a volume, also while a sandbox writes to it. The copy is of one instant and shares space with the
+/// original.
 #[utoipa::path(post, path = "/v1/volumes/{name}/clone", tag = "volumes", params(("name" = String, Path)),
     request_body = CloneVolume, responses((status = 201, body = Volume), (status = 404, body = ErrorBody),
     (status = 409, body = ErrorBody), (status = 507, body = ErrorBody)))]
@@ -107,7 +108,7 @@ pub(crate) async fn clone_volume(
     Ok((StatusCode::CREATED, Json(view(&sandboxes.hosts, made, &[]))))
 }
 
-/// Keep a volume as it is now: a copy that can be read and cloned, and never written.
+/// Take a snapshot of a volume: a copy that can be read and cloned, but not written.
 #[utoipa::path(post, path = "/v1/volumes/{name}/snapshot", tag = "volumes", params(("name" = String, Path)),
     request_body = SnapshotVolume, responses((status = 201, body = Volume), (status = 404, body = ErrorBody),
     (status = 409, body = ErrorBody), (status = 507, body = ErrorBody)))]
@@ -122,7 +123,7 @@ pub(crate) async fn snapshot(
     Ok((StatusCode::CREATED, Json(view(&sandboxes.hosts, made, &[]))))
 }
 
-/// Delete a volume and what is in it. Not while a sandbox has it, or it is protected.
+/// Delete a volume and its data. Fails while a sandbox uses it or while it is protected.
 #[utoipa::path(delete, path = "/v1/volumes/{name}", tag = "volumes", params(("name" = String, Path)), responses(
     (status = 204), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(crate) async fn delete_one(

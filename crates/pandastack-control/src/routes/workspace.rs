@@ -9,7 +9,7 @@ use pandastack_sandboxes::Sandboxes;
 use pandastack_types::ErrorBody;
 use pandastack_types::api::{PatchWorkspace, Workspace};
 
-/// The workspace, and what it gives to sandboxes that are created without a value of their own.
+/// Get the workspace and its defaults for new sandboxes.
 #[utoipa::path(get, path = "/v1/me/workspace", tag = "keys", responses((status = 200, body = Workspace)))]
 pub(crate) async fn get(
     State(sandboxes): State<Arc<Sandboxes>>,
@@ -19,7 +19,7 @@ pub(crate) async fn get(
     Ok(Json(Workspace { id: caller.workspace, settings }))
 }
 
-/// Change what new sandboxes get; those that exist keep what they have. Needs an admin key.
+/// Update the defaults for new sandboxes. Existing sandboxes do not change. Requires an admin key.
 #[utoipa::path(patch, path = "/v1/me/workspace", tag = "keys", request_body = PatchWorkspace, responses(
     (status = 200, body = Workspace), (status = 400, body = ErrorBody), (status = 403, body = ErrorBody)))]
 pub(crate) async fn change(

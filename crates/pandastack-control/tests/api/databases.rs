@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use pandastack_types::ErrorCode;
-use pandastack_types::door::TUNNEL_UPGRADE;
+use pandastack_types::grant::TUNNEL_UPGRADE;
 use reqwest::Method;
 use serde_json::json;
 use tokio::sync::Notify;

@@ -60,32 +60,32 @@ pub struct Inner {
     /// What its reports are dated with.
     pub clock: Clock,
     /// What happens to messages.
-    pub troubles: Option<Troubles>,
+    pub troubles: Option<FaultRates>,
     pub build_done: bool,
     /// Processes that were started: where, and as asked.
     pub commands: Vec<(SandboxId, Value)>,
 }
 
 /// Chance that happens to calls: delayed, lost on the way in, or answered and the answer lost.
-pub struct Troubles {
+pub struct FaultRates {
     pub dice: Dice,
     pub percent: u64,
 }
 
 /// What happens to one call.
 #[derive(Default)]
-struct Fate {
+struct CallFault {
     delay: Duration,
     loses_request: bool,
     loses_answer: bool,
 }
 
-impl Troubles {
-    fn fate(&mut self) -> Fate {
+impl FaultRates {
+    fn fate(&mut self) -> CallFault {
         let mut hit = || self.dice.roll(100) < self.percent;
         let (delayed, loses_request, loses_answer) = (hit(), hit(), hit());
         let delay = Duration::from_micros(if delayed { self.dice.roll(5_000) } else { 0 });
-        Fate { delay, loses_request, loses_answer }
+        CallFault { delay, loses_request, loses_answer }
     }
 }
 
@@ -338,7 +338,7 @@ async fn verify(State(agent): State<FakeAgent>, request: Request, next: Next) ->
         return broken();
     }
     agent.lock().seen.push(format!("{method} {target}"));
-    let fate = agent.lock().troubles.as_mut().map(Troubles::fate).unwrap_or_default();
+    let fate = agent.lock().troubles.as_mut().map(FaultRates::fate).unwrap_or_default();
     tokio::time::sleep(fate.delay).await;
     if fate.loses_request {
         return broken();

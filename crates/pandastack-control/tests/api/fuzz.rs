@@ -115,7 +115,7 @@ fn json(fields: Vec<String>) -> impl Strategy<Value = Value> {
 
 /// A request of an operation.
 #[derive(Debug, Clone)]
-struct Nonsense {
+struct FuzzRequest {
     operation: Operation,
     /// In the place of each name in the path: that, or the sandbox that there is.
     names: Vec<Option<String>>,
@@ -123,7 +123,7 @@ struct Nonsense {
     body: Option<Result<Value, Vec<u8>>>,
 }
 
-fn nonsense() -> impl Strategy<Value = Nonsense> {
+fn nonsense() -> impl Strategy<Value = FuzzRequest> {
     select(operations()).prop_flat_map(|operation| {
         let names = proptest::collection::vec(proptest::option::weighted(0.4, text()), 4);
         let query_names =
@@ -134,7 +134,7 @@ fn nonsense() -> impl Strategy<Value = Nonsense> {
             1 => proptest::collection::vec(any::<u8>(), 0..64).prop_map(|bytes| Some(Err(bytes))),
             1 => Just(None),
         ];
-        (Just(operation), names, query, body).prop_map(|(operation, names, query, body)| Nonsense {
+        (Just(operation), names, query, body).prop_map(|(operation, names, query, body)| FuzzRequest {
             operation,
             names,
             query,
@@ -143,7 +143,7 @@ fn nonsense() -> impl Strategy<Value = Nonsense> {
     })
 }
 
-impl Nonsense {
+impl FuzzRequest {
     fn request(&self, world: &World, sandbox: &str) -> RequestBuilder {
         let mut names = self.names.iter();
         let segments = self.operation.path.split('/').map(|segment| match segment.starts_with('{') {

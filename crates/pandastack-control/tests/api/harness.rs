@@ -111,6 +111,11 @@ impl World {
         self.run().await;
     }
 
+    /// What the server was started with.
+    pub fn config(&self) -> &ControlConfig {
+        &self.config
+    }
+
     /// Where agents report.
     pub fn internal_socket(&self) -> &std::path::Path {
         &self.config.internal_socket

@@ -27,3 +27,4 @@ mod simulation;
 mod template_builds;
 mod templates;
 mod time_travel;
+mod walls;

@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 
-use crate::fake_agent::{FakeAgent, SECRET, Troubles};
+use crate::fake_agent::{FakeAgent, FaultRates, SECRET};
 
 const SECONDS_DEFAULT: u64 = 12;
 /// Schedules that a world lives through, and calls in each.
@@ -66,7 +66,7 @@ struct Row {
 
 /// What is known of a thing that was asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Known {
+enum Expected {
     There,
     /// A delete was sent and its answer did not come.
     Maybe,
@@ -77,10 +77,10 @@ enum Known {
 
 #[derive(Default)]
 struct Model {
-    sandboxes: BTreeMap<String, Known>,
+    sandboxes: BTreeMap<String, Expected>,
     /// When lifetimes end, as far as the server said it.
     expiries: BTreeMap<String, Timestamp>,
-    snapshots: BTreeMap<String, Known>,
+    snapshots: BTreeMap<String, Expected>,
     /// Of requests with a key: the sandbox that it was told.
     keys: BTreeMap<String, String>,
     problems: Vec<String>,
@@ -179,7 +179,7 @@ impl Simulation {
             agent.report().await;
             agent.lock().clock = server.clock.clone();
             agent.lock().troubles =
-                Some(Troubles { dice: Dice::new(dice.roll(u64::MAX)), percent: dice.roll(25) });
+                Some(FaultRates { dice: Dice::new(dice.roll(u64::MAX)), percent: dice.roll(25) });
             agents.push(agent);
         }
         Self { dice, server, agents, model: Mutex::default(), _dir: dir }
@@ -220,8 +220,8 @@ impl Simulation {
         let now = self.server.clock.now() + Duration::from_secs(1);
         let model = self.model.get_mut().unwrap();
         for (id, known) in &mut model.sandboxes {
-            if *known == Known::There && model.expiries.get(id).is_some_and(|end| *end <= now) {
-                *known = Known::Due;
+            if *known == Expected::There && model.expiries.get(id).is_some_and(|end| *end <= now) {
+                *known = Expected::Due;
             }
         }
     }
@@ -250,15 +250,17 @@ impl Simulation {
         let mut wrong = Vec::new();
         for (id, known) in &model.sandboxes {
             match (known, rows.get(id)) {
-                (Known::There, None) => wrong.push(format!("sandbox {id} was acknowledged and is not there")),
-                (Known::Gone, Some(row)) if row.status != "stopping" => {
+                (Expected::There, None) => {
+                    wrong.push(format!("sandbox {id} was acknowledged and is not there"))
+                }
+                (Expected::Gone, Some(row)) if row.status != "stopping" => {
                     wrong.push(format!("sandbox {id} was deleted and is {}", row.status));
                 }
                 _ => {}
             }
         }
         for (id, known) in &model.snapshots {
-            if *known == Known::There && !snapshots.contains_key(id) {
+            if *known == Expected::There && !snapshots.contains_key(id) {
                 wrong.push(format!("snapshot {id} was acknowledged and is not there"));
             }
         }
@@ -270,9 +272,9 @@ impl Simulation {
         model.problems.extend(wrong.into_iter().map(|what| format!("after schedule {round}: {what}")));
     }
 
-    fn pick(&self, dice: &mut Dice, of: impl Fn(&Model) -> &BTreeMap<String, Known>) -> Option<String> {
+    fn pick(&self, dice: &mut Dice, of: impl Fn(&Model) -> &BTreeMap<String, Expected>) -> Option<String> {
         let model = self.model.lock().unwrap();
-        let there: Vec<_> = of(&model).iter().filter(|(_, known)| **known == Known::There).collect();
+        let there: Vec<_> = of(&model).iter().filter(|(_, known)| **known == Expected::There).collect();
         let count = there.len() as u64;
         (count > 0).then(|| there[dice.roll(count) as usize].0.clone())
     }
@@ -323,14 +325,14 @@ impl Simulation {
         if let Some(end) = body["expires_at"].as_str().and_then(|end| end.parse().ok()) {
             model.expiries.insert(id.clone(), end);
         }
-        model.sandboxes.entry(id).or_insert(Known::There);
+        model.sandboxes.entry(id).or_insert(Expected::There);
     }
 
     async fn delete(&self, id: &str) {
-        self.model.lock().unwrap().sandboxes.insert(id.to_owned(), Known::Maybe);
+        self.model.lock().unwrap().sandboxes.insert(id.to_owned(), Expected::Maybe);
         let answer = self.ask(Method::DELETE, &format!("/v1/sandboxes/{id}"), Value::Null, None).await;
         if matches!(answer, Some((204 | 404, _))) {
-            self.model.lock().unwrap().sandboxes.insert(id.to_owned(), Known::Gone);
+            self.model.lock().unwrap().sandboxes.insert(id.to_owned(), Expected::Gone);
         }
     }
 
@@ -342,7 +344,7 @@ impl Simulation {
         let mut model = self.model.lock().unwrap();
         for child in children {
             let id = child["id"].as_str().or(child.as_str()).unwrap().to_owned();
-            model.sandboxes.entry(id).or_insert(Known::There);
+            model.sandboxes.entry(id).or_insert(Expected::There);
         }
     }
 
@@ -350,15 +352,15 @@ impl Simulation {
         let path = format!("/v1/sandboxes/{id}/snapshots");
         let Some((200..300, body)) = self.ask(Method::POST, &path, json!({}), None).await else { return };
         let id = body["id"].as_str().or(body["snapshot_id"].as_str()).unwrap().to_owned();
-        self.model.lock().unwrap().snapshots.insert(id, Known::There);
+        self.model.lock().unwrap().snapshots.insert(id, Expected::There);
     }
 
     async fn delete_snapshot(&self, dice: &mut Dice) {
         let Some(id) = self.pick(dice, |model| &model.snapshots) else { return };
-        self.model.lock().unwrap().snapshots.insert(id.clone(), Known::Maybe);
+        self.model.lock().unwrap().snapshots.insert(id.clone(), Expected::Maybe);
         let answer = self.ask(Method::DELETE, &format!("/v1/snapshots/{id}"), Value::Null, None).await;
         if matches!(answer, Some((204 | 404, _))) {
-            self.model.lock().unwrap().snapshots.insert(id, Known::Gone);
+            self.model.lock().unwrap().snapshots.insert(id, Expected::Gone);
         }
     }
 
@@ -418,9 +420,9 @@ impl Simulation {
         let snapshots = model.snapshots.iter().map(|one| (one, recorded.contains(one.0)));
         for ((id, known), there) in sandboxes.chain(snapshots) {
             match known {
-                Known::There if !there => wrong.push(format!("{id} was acknowledged and is not there")),
-                Known::Due if there => wrong.push(format!("{id} is there after its lifetime")),
-                Known::Gone if there => wrong.push(format!("{id} was deleted and is there")),
+                Expected::There if !there => wrong.push(format!("{id} was acknowledged and is not there")),
+                Expected::Due if there => wrong.push(format!("{id} is there after its lifetime")),
+                Expected::Gone if there => wrong.push(format!("{id} was deleted and is there")),
                 _ => {}
             }
         }

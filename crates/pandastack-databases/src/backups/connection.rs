@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use pandastack_backup::ConnectError;
-use pandastack_edge::{EdgeError, GuestStream, Ticket};
-use pandastack_postgres::{ByteStream, Entrance};
+use pandastack_edge::{EdgeError, GuestStream, Permit};
+use pandastack_postgres::{ByteStream, Listener};
 use pandastack_store::SandboxRecord;
 use pandastack_types::{SandboxId, SandboxState};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -41,17 +41,17 @@ pub(crate) async fn connect(
         SandboxState::Hibernated | SandboxState::Paused => return Err(ConnectError::Asleep),
         _ => return Err(failed("its machine is not running")),
     }
-    let port = Entrance::Direct.port();
+    let port = Listener::Direct.port();
     // Falling asleep takes a while, in which its record still says that it runs.
     let connected = databases.sandboxes.edge.connect_awake(sandbox, port).await;
     if matches!(connected, Err(EdgeError::PortClosed)) {
         restart(databases, &machine);
     }
     let connected = connected.map_err(|error| failed(&error.sentence(sandbox, port)))?;
-    let (stream, mut ticket) = connected.ok_or(ConnectError::Asleep)?;
-    ticket.set_busy(purpose == Purpose::Base);
-    let end = if purpose == Purpose::Base { ticket.cut() } else { ticket.closing() };
-    Ok(Box::new(EndingStream { stream, end: Box::pin(end.cancelled_owned()), _ticket: ticket }))
+    let (stream, mut permit) = connected.ok_or(ConnectError::Asleep)?;
+    permit.set_busy(purpose == Purpose::Base);
+    let end = if purpose == Purpose::Base { permit.cut() } else { permit.closing() };
+    Ok(Box::new(EndingStream { stream, end: Box::pin(end.cancelled_owned()), _permit: permit }))
 }
 
 /// Has the server of a machine that runs without it started: nobody else may come for a while.
@@ -69,7 +69,7 @@ fn restart(databases: &Arc<ManagedDatabases>, machine: &SandboxRecord) {
 struct EndingStream {
     stream: GuestStream,
     end: Pin<Box<WaitForCancellationFutureOwned>>,
-    _ticket: Ticket,
+    _permit: Permit,
 }
 
 impl AsyncRead for EndingStream {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use pandastack_backup::Target;
-use pandastack_sandboxes::in_flight::Mark;
+use pandastack_sandboxes::in_flight::OperationKey;
 use pandastack_sandboxes::volumes::owned;
 use pandastack_store::clock::now;
 use pandastack_store::databases::DatabaseRecord;
@@ -34,7 +34,7 @@ fn owner(id: &DatabaseId) -> Owner {
 pub(super) async fn run(databases: &Arc<ManagedDatabases>, record: &DatabaseRecord) -> Result<DatabaseDrill> {
     let id = record.id.clone();
     let taken = || Error::conflict(format!("a restore test of database `{id}` is already in progress"));
-    let _marked = databases.sandboxes.in_flight.mark(&Mark::Drill(id.clone())).ok_or_else(taken)?;
+    let _marked = databases.sandboxes.in_flight.mark(&OperationKey::Drill(id.clone())).ok_or_else(taken)?;
     let began = Instant::now();
     let tried = restore_and_check(databases, record).await;
     remove(databases, &id).await?;
@@ -66,7 +66,7 @@ async fn remove(databases: &ManagedDatabases, id: &DatabaseId) -> Result<()> {
 
 /// Removes what a stopped server left of the drills of a database.
 pub(crate) async fn remove_leftovers(databases: &Arc<ManagedDatabases>, id: &DatabaseId) -> Result<()> {
-    match databases.sandboxes.in_flight.mark(&Mark::Drill(id.clone())) {
+    match databases.sandboxes.in_flight.mark(&OperationKey::Drill(id.clone())) {
         Some(_marked) => remove(databases, id).await,
         None => Ok(()),
     }

@@ -13,7 +13,7 @@ use pandastack_backup::{
     Archive, Archiver, BaseBackup, BaseError, Catalog, ConnectError, Login, Status, take_base,
 };
 use pandastack_sandboxes::EventNotice;
-use pandastack_sandboxes::in_flight::Mark;
+use pandastack_sandboxes::in_flight::OperationKey;
 use pandastack_store::clock::now;
 use pandastack_store::databases::{DatabaseRecord, DatabaseState};
 use pandastack_types::{DatabaseId, Error, ErrorCode, Result, SandboxId};
@@ -47,7 +47,7 @@ pub async fn run(databases: Arc<ManagedDatabases>) {
     if !databases.backups.are_made() {
         return;
     }
-    let mut keepers = Keepers { databases: Arc::clone(&databases), all: HashMap::new() };
+    let mut keepers = BackupTasks { databases: Arc::clone(&databases), all: HashMap::new() };
     let mut events = databases.sandboxes.events.subscribe();
     loop {
         let pause = keepers.reconcile().await.unwrap_or_else(|error| {
@@ -63,19 +63,19 @@ pub async fn run(databases: Arc<ManagedDatabases>) {
     }
 }
 
-struct Keepers {
+struct BackupTasks {
     databases: Arc<ManagedDatabases>,
-    all: HashMap<DatabaseId, Keeper>,
+    all: HashMap<DatabaseId, BackupTask>,
 }
 
 /// Ends when dropped.
-struct Keeper {
+struct BackupTask {
     sandbox: SandboxId,
     archiver: Archiver,
     base_backups: AbortOnDropHandle<()>,
 }
 
-impl Keepers {
+impl BackupTasks {
     /// Makes the keepers those of the databases that are ready now; answers when to reconcile again.
     async fn reconcile(&mut self) -> Result<Duration> {
         let ready = self.databases.store.databases_in(DatabaseState::Ready).await?;
@@ -96,11 +96,11 @@ impl Keepers {
     }
 
     /// Ends keepers, and says so when they write into no archive any more.
-    async fn end(&mut self, is_over: impl Fn(&DatabaseId, &Keeper) -> bool) {
+    async fn end(&mut self, is_over: impl Fn(&DatabaseId, &BackupTask) -> bool) {
         let over: Vec<DatabaseId> =
             self.all.iter().filter(|(id, keeper)| is_over(id, keeper)).map(|(id, _)| id.clone()).collect();
         for id in over {
-            if let Some(Keeper { archiver, base_backups, .. }) = self.all.remove(&id) {
+            if let Some(BackupTask { archiver, base_backups, .. }) = self.all.remove(&id) {
                 base_backups.abort();
                 // Only its end matters.
                 let _ = base_backups.await;
@@ -139,7 +139,7 @@ impl Keepers {
         };
         let base_backups = AbortOnDropHandle::new(tokio::spawn(base_backups.run()));
         self.shared(|kept| kept.insert(id.clone(), BackupStatus { log, base_error }));
-        self.all.insert(id, Keeper { sandbox, archiver, base_backups });
+        self.all.insert(id, BackupTask { sandbox, archiver, base_backups });
         Ok(())
     }
 
@@ -148,7 +148,7 @@ impl Keepers {
         loop {
             match events.recv().await {
                 Ok(EventNotice::Event(event)) => {
-                    let of = |keeper: &&Keeper| keeper.sandbox == event.sandbox_id;
+                    let of = |keeper: &&BackupTask| keeper.sandbox == event.sandbox_id;
                     self.all.values().filter(of).for_each(|keeper| keeper.archiver.wake());
                 }
                 Ok(EventNotice::Missed) | Err(RecvError::Lagged(_)) => return,
@@ -163,7 +163,7 @@ impl Keepers {
     }
 }
 
-impl Drop for Keepers {
+impl Drop for BackupTasks {
     fn drop(&mut self) {
         self.shared(HashMap::clear);
     }
@@ -289,7 +289,8 @@ pub(super) async fn take(
     login: &Login,
 ) -> Result<BaseBackup> {
     let taken = || Error::conflict(format!("a base backup of database `{id}` is already in progress"));
-    let _marked = databases.sandboxes.in_flight.mark(&Mark::BaseBackup(id.clone())).ok_or_else(taken)?;
+    let _marked =
+        databases.sandboxes.in_flight.mark(&OperationKey::BaseBackup(id.clone())).ok_or_else(taken)?;
     let _turn = databases.backups.bases.acquire().await.map_err(Error::internal)?;
     let stream = connect(databases, sandbox, Purpose::Base).await.map_err(|error| match error {
         ConnectError::Asleep => Error::conflict(format!("database `{id}` is asleep; wake it first")),

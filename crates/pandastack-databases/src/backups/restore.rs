@@ -15,7 +15,7 @@ use axum::body::Body;
 use jiff::Timestamp;
 use pandastack_backup::{Recovery, Restore, RestoreError, Target, limits::SEGMENT_BYTES};
 use pandastack_sandboxes::machine::Machine;
-use pandastack_sandboxes::machines::{MachineSpec, Machines, Patience};
+use pandastack_sandboxes::machines::{MachineSpec, Machines, WaitPolicy};
 use pandastack_sandboxes::volumes::owned;
 use pandastack_store::databases::{DatabaseRecord, DatabaseState};
 use pandastack_types::api::{CloneDatabase, CreateSandbox};
@@ -140,7 +140,7 @@ pub(super) async fn machine(
     owner: Owner,
 ) -> Result<Machine> {
     let spec = MachineSpec { workspace: like.workspace.clone(), request };
-    databases.sandboxes.create(owner, spec, Patience::Long).await
+    databases.sandboxes.create(owner, spec, WaitPolicy::Long).await
 }
 
 /// Makes the server of a machine into what a restore says, up to where it goes on by itself. `room`

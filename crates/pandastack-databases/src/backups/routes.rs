@@ -25,7 +25,7 @@ pub fn routes<S>(databases: &Arc<ManagedDatabases>) -> Router<S> {
         .with_state(Arc::clone(databases))
 }
 
-/// What of a database can be restored, and how its backup goes. Never wakes it.
+/// Get the restorable period and the state of a database's backups. Does not wake it.
 #[utoipa::path(get, path = "/v1/databases/{id}/backups", tag = "databases", operation_id = "look",
     params(("id" = DatabaseId, Path)), responses(
     (status = 200, body = DatabaseBackups), (status = 404, body = ErrorBody),
@@ -40,7 +40,7 @@ pub async fn describe(
     Ok(backups_of(&databases, &record).await.map(Json)?)
 }
 
-/// Take a base backup now; it is there when the call returns. Wakes the database.
+/// Take a base backup. Returns when it is complete. Wakes the database.
 #[utoipa::path(post, path = "/v1/databases/{id}/backups", tag = "databases", params(("id" = DatabaseId, Path)), responses(
     (status = 201, body = DatabaseBaseBackup), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody),
     (status = 501, description = "This server makes no backups", body = ErrorBody)))]
@@ -64,7 +64,8 @@ pub async fn take(
     Ok((StatusCode::CREATED, Json(base_of(&base.await?))))
 }
 
-/// Restore a database's latest state into a machine of its own, check every table and index there, and delete it.
+/// Test a database's backups: restore the latest state into a separate machine, check every table and
+/// index, and delete the machine.
 #[utoipa::path(post, path = "/v1/databases/{id}/backups/drill", tag = "databases", params(("id" = DatabaseId, Path)),
     responses((status = 200, description = "`ok` tells whether it worked", body = DatabaseDrill),
     (status = 404, body = ErrorBody), (status = 409, body = ErrorBody),

@@ -77,7 +77,8 @@ async fn create(
     let private = wanted.network.as_ref().and_then(|network| network.allow_public_traffic) == Some(false);
     let create = translate(caller, wanted, timeout_default).await?;
     let made = post(caller, &parts.headers, &create).await?;
-    let mut answer = shape::sandbox(native, &made, &shape::domain(&parts.headers));
+    let token = native.token_for(caller, &made.id).await?;
+    let mut answer = shape::sandbox(&made, token, &shape::domain(&parts.headers));
     if private {
         answer["trafficAccessToken"] = make_private(caller, &made).await?;
     }

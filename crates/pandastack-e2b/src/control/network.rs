@@ -5,7 +5,7 @@
 //! everything becomes a policy that starts from nothing. What cannot be enforced is refused, because ignoring it would
 //! leave a sandbox open.
 
-use pandastack_types::network::{Cidr, Egress, NetworkPolicy, Place, Target};
+use pandastack_types::network::{Cidr, Destination, Egress, NetworkPolicy, Target};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -72,13 +72,13 @@ fn targets(list: &str, texts: &[String]) -> RestResult<Vec<Target>> {
 
 fn network(target: &Target) -> Option<Cidr> {
     match (&target.place, target.ports.is_empty()) {
-        (Place::Network(network), true) => Some(*network),
+        (Destination::Network(network), true) => Some(*network),
         _ => None,
     }
 }
 
 fn translate(allow: Vec<Target>, deny: Vec<Target>, closed: bool) -> RestResult<NetworkPolicy> {
-    let is_name = |target: &Target| matches!(target.place, Place::Name(_));
+    let is_name = |target: &Target| matches!(target.place, Destination::Name(_));
     if deny.iter().any(is_name) {
         return Err(RestError::bad_request("`denyOut` accepts addresses and networks only, not names"));
     }

@@ -66,7 +66,8 @@ pub(super) async fn get(
     let sandbox = find(&caller, &id).await?;
     let lifecycle: Lifecycle = caller.get(&format!("/sandboxes/{id}/lifecycle")).await?;
     let policy: NetworkPolicy = caller.get(&format!("/sandboxes/{id}/network")).await?;
-    let mut detail = shape::detail(&native, &sandbox, lifecycle.on_timeout, &shape::domain(&headers));
+    let token = native.token_for(&caller, &id).await?;
+    let mut detail = shape::detail(&sandbox, token, lifecycle.on_timeout, &shape::domain(&headers));
     let (is_open, lists) = network::shown(&policy);
     detail["allowInternetAccess"] = is_open.into();
     detail["network"] = lists;
@@ -102,7 +103,8 @@ pub(super) async fn connect(
         live_for(&caller, &id, seconds).await?;
     }
     let status = if paused { StatusCode::CREATED } else { StatusCode::OK };
-    Ok((status, Json(shape::sandbox(&native, &sandbox, &shape::domain(&parts.headers)))))
+    let token = native.token_for(&caller, &id).await?;
+    Ok((status, Json(shape::sandbox(&sandbox, token, &shape::domain(&parts.headers)))))
 }
 
 fn ends_before(sandbox: &Sandbox, seconds: u64) -> bool {
@@ -194,14 +196,18 @@ pub(super) async fn fork(
 
 /// Gives a child its own lifetime. One that cannot have it is not left behind.
 async fn settle(native: &Native, caller: &Caller, child: &Sandbox, seconds: u64, domain: &str) -> Value {
-    match live_for(caller, &child.id, seconds).await {
-        Ok(()) => json!({ "sandbox": shape::sandbox(native, child, domain) }),
-        Err(error) => {
+    let lives = match live_for(caller, &child.id, seconds).await {
+        Ok(()) => native.token_for(caller, &child.id).await.map_err(|error| error.to_string()),
+        Err(error) => Err(error.message),
+    };
+    match lives {
+        Ok(token) => json!({ "sandbox": shape::sandbox(child, token, domain) }),
+        Err(why) => {
             let path = format!("/sandboxes/{}", child.id);
             if let Err(error) = caller.call(Method::DELETE, &path, None::<&()>).await {
                 tracing::warn!(sandbox = %child.id, %error, "a fork without its lifetime was not deleted");
             }
-            failure(&error.message)
+            failure(&why)
         }
     }
 }

@@ -5,7 +5,6 @@ use jiff::Timestamp;
 use pandastack_types::api::{Metadata, OnTimeout, Sandbox};
 use serde_json::{Value, json};
 
-use crate::native::Native;
 use crate::sandbox_state::{auto_resumes, is_paused};
 
 /// What the clients may expect of the daemon in a sandbox: everything up to, and not including, metadata of files (0.6.2)
@@ -21,14 +20,14 @@ const FORK_LABELS: [&str; 2] = ["fork_tree_id", "fork_parent_id"];
 const DISK_MB: u64 = 8 * 1024;
 
 /// Answer of create, connect and fork.
-pub(super) fn sandbox(native: &Native, sandbox: &Sandbox, domain: &str) -> Value {
+pub(super) fn sandbox(sandbox: &Sandbox, token: Option<String>, domain: &str) -> Value {
     json!({
         "sandboxID": sandbox.id,
         "templateID": sandbox.template,
         "alias": sandbox.template,
         "clientID": CLIENT_ID,
         "envdVersion": ENVD_VERSION,
-        "envdAccessToken": native.tokens.token(&sandbox.id),
+        "envdAccessToken": token,
         "domain": domain,
     })
 }
@@ -54,9 +53,9 @@ pub(super) fn listed(sandbox: &Sandbox) -> Value {
 }
 
 /// One sandbox in detail.
-pub(super) fn detail(native: &Native, sandbox: &Sandbox, on_timeout: OnTimeout, domain: &str) -> Value {
+pub(super) fn detail(sandbox: &Sandbox, token: Option<String>, on_timeout: OnTimeout, domain: &str) -> Value {
     let mut detail = listed(sandbox);
-    detail["envdAccessToken"] = native.tokens.token(&sandbox.id).into();
+    detail["envdAccessToken"] = token.into();
     detail["domain"] = domain.into();
     let on_timeout = match on_timeout {
         OnTimeout::Kill => "kill",

@@ -1,25 +1,25 @@
 //! `/files`: bytes out and in, for holders of the token or of a URL signed with it.
 //!
-//! A signed URL that a client made with one address for all sandboxes names none. The sandbox is then the one whose token
-//! the signature was made with: the newest ones are tried.
+//! A signed URL that a client made with one address for all sandboxes names none, and a signature alone does
+//! not tell which one is meant. Such a URL needs `sandbox_id` in its query, or the request `E2b-Sandbox-Id`.
+
+use std::net::IpAddr;
 
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{Query, Request, State};
 use axum::response::{IntoResponse, Response};
-use http::{HeaderMap, HeaderName, Method, StatusCode, header};
-use jiff::Timestamp;
+use http::{Extensions, HeaderMap, HeaderName, Method, StatusCode, header};
 use pandastack_types::SandboxId;
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::upload;
 use crate::error::{RestError, RestResult};
-use crate::gate::{TOKEN_REQUIRED, has_token, session_of};
-use crate::limits::SIGNED_CANDIDATES_MAX;
+use crate::gate::{address_of, check_credential, session_of};
 use crate::native::{Native, encode};
 use crate::session::Session;
-use crate::token::{Operation, SignatureRefused, Signed};
+use crate::token::{Operation, Signed};
 use crate::user;
 
 /// Headers of a read that are forwarded to the native API.
@@ -32,6 +32,8 @@ pub(super) struct Args {
     username: Option<String>,
     signature: Option<String>,
     signature_expiration: Option<i64>,
+    /// Which sandbox, where neither the host name nor a header says so.
+    sandbox_id: Option<String>,
 }
 
 impl Args {
@@ -44,22 +46,15 @@ impl Args {
         })
     }
 
-    fn check(
+    async fn check(
         &self,
         native: &Native,
         sandbox: &SandboxId,
         operation: Operation,
-        headers: &HeaderMap,
+        (headers, from): (&HeaderMap, Option<IpAddr>),
     ) -> RestResult<()> {
-        if has_token(native, sandbox, headers) {
-            return Ok(());
-        }
-        let refused = |what: String| RestError::new(StatusCode::UNAUTHORIZED, what);
-        let signed = self.signed().ok_or_else(|| refused(TOKEN_REQUIRED.to_owned()))?;
-        let now = Timestamp::now().as_second();
-        signed
-            .check(operation, &native.tokens.token(sandbox), now)
-            .map_err(|error| refused(error.to_string()))
+        let signed = self.signed().map(|signed| (signed, operation));
+        Ok(check_credential(native, sandbox, headers, signed, from).await?)
     }
 }
 
@@ -76,10 +71,12 @@ pub(super) async fn read(
     State(native): State<Native>,
     session: Session,
     query: ArgsResult,
+    extensions: Extensions,
     headers: HeaderMap,
 ) -> RestResult<Response> {
     let args = args(query)?;
-    args.check(&native, &session.sandbox, Operation::Read, &headers)?;
+    let asked = (&headers, address_of(&extensions));
+    args.check(&native, &session.sandbox, Operation::Read, asked).await?;
     download(&session, &args, &headers).await
 }
 
@@ -91,7 +88,8 @@ pub(super) async fn write(
     request: Request,
 ) -> RestResult<Json<Vec<Value>>> {
     let args = args(query)?;
-    args.check(&native, &session.sandbox, Operation::Write, request.headers())?;
+    let asked = (request.headers(), address_of(request.extensions()));
+    args.check(&native, &session.sandbox, Operation::Write, asked).await?;
     store(&session, &args, request).await
 }
 
@@ -99,10 +97,12 @@ pub(super) async fn write(
 pub(super) async fn read_signed(
     State(native): State<Native>,
     query: ArgsResult,
+    extensions: Extensions,
     headers: HeaderMap,
 ) -> Result<Response, Response> {
     let args = args(query).map_err(IntoResponse::into_response)?;
-    let session = signer(&native, &args, Operation::Read).await?;
+    let asked = (&headers, address_of(&extensions));
+    let session = signer(&native, &args, Operation::Read, asked).await?;
     download(&session, &args, &headers).await.map_err(IntoResponse::into_response)
 }
 
@@ -113,27 +113,25 @@ pub(super) async fn write_signed(
     request: Request,
 ) -> Result<Json<Vec<Value>>, Response> {
     let args = args(query).map_err(IntoResponse::into_response)?;
-    let session = signer(&native, &args, Operation::Write).await?;
+    let asked = (request.headers(), address_of(request.extensions()));
+    let session = signer(&native, &args, Operation::Write, asked).await?;
     store(&session, &args, request).await.map_err(IntoResponse::into_response)
 }
 
-/// The sandbox whose token a URL was signed with.
-async fn signer(native: &Native, args: &Args, operation: Operation) -> Result<Session, Response> {
-    let refused = |what: &str| RestError::new(StatusCode::UNAUTHORIZED, what).into_response();
-    let signed = args
-        .signed()
-        .ok_or_else(|| refused("no sandbox given; send the E2b-Sandbox-Id header or use a signed URL"))?;
-    let candidates = native.directory.newest(SIGNED_CANDIDATES_MAX).await;
-    let candidates = candidates.map_err(|error| RestError::from(error).into_response())?;
-    let now = Timestamp::now().as_second();
-    for sandbox in candidates {
-        match signed.check(operation, &native.tokens.token(&sandbox), now) {
-            Ok(()) => return session_of(native, sandbox).await,
-            Err(SignatureRefused::Mismatch) => {}
-            Err(expired) => return Err(refused(&expired.to_string())),
-        }
-    }
-    Err(refused("the signature matches no sandbox; create another signed URL"))
+/// The sandbox that a URL names, if the URL was signed with a token of it.
+async fn signer(
+    native: &Native,
+    args: &Args,
+    operation: Operation,
+    asked: (&HeaderMap, Option<IpAddr>),
+) -> Result<Session, Response> {
+    let named = args.sandbox_id.as_deref().or_else(|| asked.0.get("e2b-sandbox-id")?.to_str().ok());
+    let Some(sandbox) = named.and_then(|id| id.parse::<SandboxId>().ok()) else {
+        let what = "no sandbox given; add `sandbox_id` to the query or send the E2b-Sandbox-Id header";
+        return Err(RestError::new(StatusCode::UNAUTHORIZED, what).into_response());
+    };
+    args.check(native, &sandbox, operation, asked).await.map_err(IntoResponse::into_response)?;
+    session_of(native, sandbox).await
 }
 
 async fn download(session: &Session, args: &Args, headers: &HeaderMap) -> RestResult<Response> {

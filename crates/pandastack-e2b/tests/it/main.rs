@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
@@ -10,7 +11,9 @@ use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::{Json, Router};
 use http::StatusCode;
-use pandastack_e2b::{Directory, DirectoryUnavailable, ENVD_PORT, Facade, INTERPRETER_PORT, OnBehalf};
+use pandastack_e2b::{
+    Access, Directory, DirectoryUnavailable, ENVD_PORT, Facade, INTERPRETER_PORT, OnBehalf,
+};
 use pandastack_edge::Target;
 use pandastack_types::SandboxId;
 use pandastack_types::api::Sandbox;
@@ -21,16 +24,33 @@ use tower::ServiceExt;
 /// Calls that reached the native API: method and path, key, and on whose behalf.
 type Calls = Arc<Mutex<Vec<(String, Option<String>, Option<OnBehalf>)>>>;
 
-struct One(Sandbox);
+/// Wrong credentials after which the directory admits nobody.
+const WRONG_MAX: u32 = 20;
+
+struct One {
+    sandbox: Sandbox,
+    /// Live keys of its workspace.
+    keys: Arc<Mutex<Vec<String>>>,
+    wrong: Mutex<u32>,
+}
 
 #[async_trait]
 impl Directory for One {
     async fn find(&self, id: &SandboxId) -> Result<Option<Sandbox>, DirectoryUnavailable> {
-        Ok((self.0.id == *id).then(|| self.0.clone()))
+        Ok((self.sandbox.id == *id).then(|| self.sandbox.clone()))
     }
 
-    async fn newest(&self, _: usize) -> Result<Vec<SandboxId>, DirectoryUnavailable> {
-        Ok(vec![SandboxId::random(), self.0.id.clone()])
+    async fn access(&self, id: &SandboxId) -> Result<Option<Access>, DirectoryUnavailable> {
+        let keys = self.keys.lock().unwrap().clone();
+        Ok((self.sandbox.id == *id).then_some(Access { revision: 0, keys }))
+    }
+
+    fn admits(&self, _: Option<IpAddr>) -> bool {
+        *self.wrong.lock().unwrap() < WRONG_MAX
+    }
+
+    fn note_wrong(&self, _: Option<IpAddr>) {
+        *self.wrong.lock().unwrap() += 1;
     }
 }
 
@@ -47,6 +67,7 @@ struct Fixture {
     facade: Facade,
     calls: Calls,
     id: SandboxId,
+    keys: Arc<Mutex<Vec<String>>>,
 }
 
 async fn record(State((calls, shown)): State<(Calls, Value)>, request: Request) -> Response {
@@ -74,8 +95,10 @@ fn fixture(status: &str, metadata: Value) -> Fixture {
     let shown = serde_json::to_value(&sandbox).unwrap();
     let native = Router::new().fallback(record).with_state((Arc::clone(&calls), shown));
     let id = sandbox.id.clone();
-    let facade = Facade::new(native, Arc::new(One(sandbox)), &LinkKey::new(&[7; 32]).unwrap());
-    Fixture { facade, calls, id }
+    let keys = Arc::new(Mutex::new(vec!["pds_k".to_owned()]));
+    let directory = One { sandbox, keys: Arc::clone(&keys), wrong: Mutex::default() };
+    let facade = Facade::new(native, Arc::new(directory), &LinkKey::new(&[7; 32]).unwrap());
+    Fixture { facade, calls, id, keys }
 }
 
 impl Fixture {
@@ -87,7 +110,12 @@ impl Fixture {
 
     async fn port(&self, port: u16, sandbox: &SandboxId, request: http::request::Builder) -> (u16, Value) {
         let mut request = request.body(Body::from("{}")).unwrap();
-        request.extensions_mut().insert(Target { sandbox: sandbox.clone(), port, by_header: true });
+        request.extensions_mut().insert(Target {
+            sandbox: sandbox.clone(),
+            port,
+            by_header: true,
+            own_domain: false,
+        });
         read(self.facade.sandbox_ports().oneshot(request).await.unwrap()).await
     }
 
@@ -168,7 +196,7 @@ async fn a_sandbox_that_is_gone_or_paused_is_told_as_such() {
 }
 
 #[tokio::test]
-async fn a_signed_url_finds_its_sandbox_by_the_signature() {
+async fn a_signed_url_names_its_sandbox() {
     use base64::Engine as _;
     use sha2::Digest as _;
     let made = fixture("running", json!({}));
@@ -179,16 +207,40 @@ async fn a_signed_url_finds_its_sandbox_by_the_signature() {
         format!("v1_{signature}").replace('+', "%2B").replace('/', "%2F")
     };
     let good = sign(format!("/a:read::{token}"));
-    assert_eq!(
-        made.control(&format!("/files?path=/a&signature={good}"), None).await,
-        (200, json!("content"))
-    );
+    let id = &made.id;
+    let (status, body) = made.control(&format!("/files?path=/a&signature={good}"), None).await;
+    assert_eq!(status, 401, "no sandbox is searched for: {body}");
+    assert!(body["message"].as_str().unwrap().contains("sandbox_id"), "{body}");
+    let url = format!("/files?path=/a&signature={good}&sandbox_id={id}");
+    assert_eq!(made.control(&url, None).await, (200, json!("content")));
     assert_eq!(made.last().2, Some(OnBehalf(made.id.clone())));
     let late = sign(format!("/a:read::{token}:1"));
     assert_eq!(
-        made.control(&format!("/files?path=/a&signature={late}&signature_expiration=1"), None).await.0,
+        made.control(
+            &format!("/files?path=/a&signature={late}&signature_expiration=1&sandbox_id={id}"),
+            None
+        )
+        .await
+        .0,
         401
     );
-    assert_eq!(made.control(&format!("/files?path=/b&signature={good}"), None).await.0, 401);
-    assert_eq!(made.control("/files?path=/a", None).await.0, 401);
+    assert_eq!(made.control(&format!("/files?path=/b&signature={good}&sandbox_id={id}"), None).await.0, 401);
+    assert_eq!(made.control(&format!("/files?path=/a&sandbox_id={id}"), None).await.0, 401);
+    assert_eq!(made.control(&url, None).await.0, 200);
+    for _ in 0..WRONG_MAX {
+        made.control(&format!("/files?path=/b&signature=x&sandbox_id={id}"), None).await;
+    }
+    assert_eq!(made.control(&url, None).await.0, 429, "who guesses is slowed down");
+}
+
+#[tokio::test]
+async fn a_token_ends_with_the_key_that_asked_for_it() {
+    let made = fixture("running", json!({}));
+    let token = made.token().await;
+    let ask = || made.port(ENVD_PORT, &made.id, list().header("x-access-token", &token));
+    assert_eq!(ask().await.0, 200);
+    made.keys.lock().unwrap().clear();
+    assert_eq!(ask().await.0, 401);
+    let (_, detail) = made.control(&format!("/sandboxes/{}", made.id), Some("pds_key")).await;
+    assert_eq!(detail["envdAccessToken"], Value::Null, "a key that may not use sandboxes gets none");
 }

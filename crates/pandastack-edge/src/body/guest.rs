@@ -1,4 +1,4 @@
-//! The body of a guest's response: passed on as it comes, and cut when the guest's door is.
+//! The body of a guest's response: passed on as it comes, and cut when the guest's grant is.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use super::error::BodyError;
 use crate::access_log::Entry;
-use crate::door::Ticket;
+use crate::grant::Permit;
 use crate::pool::Upstream;
 
 /// The sandbox stopped before its answer was complete.
@@ -32,7 +32,7 @@ pub(crate) enum Source {
 pub struct GuestBody {
     source: Source,
     port: u16,
-    ticket: Ticket,
+    permit: Permit,
     /// An event stream: nothing but the guest knows when more of it comes.
     is_events: bool,
     /// Made only when the body has to wait: most come in one piece.
@@ -41,8 +41,8 @@ pub struct GuestBody {
 }
 
 impl GuestBody {
-    pub(crate) fn new(source: Source, port: u16, ticket: Ticket, is_events: bool) -> Self {
-        Self { source, port, ticket, is_events, cut: None, log: None }
+    pub(crate) fn new(source: Source, port: u16, permit: Permit, is_events: bool) -> Self {
+        Self { source, port, permit, is_events, cut: None, log: None }
     }
 
     /// Writes this line of the access log when the body ended.
@@ -52,7 +52,7 @@ impl GuestBody {
 
     fn end(&mut self) {
         if let Source::Upstream(upstream) = std::mem::replace(&mut self.source, Source::Nothing) {
-            self.ticket.door().pools.put(self.port, upstream);
+            self.permit.grant().pools.put(self.port, upstream);
         }
     }
 
@@ -85,8 +85,8 @@ impl Body for GuestBody {
         let this = self.get_mut();
         match this.poll_source(context) {
             Poll::Ready(Some(Ok(frame))) => {
-                this.ticket.stir();
-                this.ticket.set_resting(false);
+                this.permit.note_activity();
+                this.permit.set_resting(false);
                 if let Some(log) = &mut this.log {
                     log.bytes += frame.data_ref().map_or(0, |data| data.len() as u64);
                 }
@@ -102,8 +102,8 @@ impl Body for GuestBody {
             }
             Poll::Pending => {
                 let may_last_for_ever = this.may_last_for_ever();
-                this.ticket.set_resting(may_last_for_ever);
-                let token = Arc::clone(this.ticket.door());
+                this.permit.set_resting(may_last_for_ever);
+                let token = Arc::clone(this.permit.grant());
                 let cut = this.cut.get_or_insert_with(|| Box::pin(token.cut.clone().cancelled_owned()));
                 ready!(cut.as_mut().poll(context));
                 Poll::Ready(Some(Err(Cut.into())))

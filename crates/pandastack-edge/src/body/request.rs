@@ -24,12 +24,12 @@ pub enum RequestBody {
         /// Bytes that may still come.
         left: u64,
         /// How long to wait for the next of them.
-        patience: Patience,
+        patience: PieceTimeout,
     },
 }
 
 /// A limit on the wait for the next piece of a body.
-pub struct Patience {
+pub struct PieceTimeout {
     /// `None` for as long as it takes.
     wait: Option<Duration>,
     /// Made when a piece is first waited for, and used again: most bodies come in one.
@@ -37,7 +37,7 @@ pub struct Patience {
     is_waiting: bool,
 }
 
-impl Patience {
+impl PieceTimeout {
     fn new(wait: Duration) -> Self {
         Self { wait: Some(wait), timer: None, is_waiting: false }
     }
@@ -70,7 +70,7 @@ impl RequestBody {
         if incoming.is_end_stream() {
             return Self::Empty;
         }
-        Self::Client { incoming, left: BODY_BYTES_MAX, patience: Patience::new(wait) }
+        Self::Client { incoming, left: BODY_BYTES_MAX, patience: PieceTimeout::new(wait) }
     }
 
     /// From now on the client may take its time.

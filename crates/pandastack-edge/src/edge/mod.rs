@@ -8,6 +8,7 @@ mod streams;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
+use pandastack_metrics::Page;
 use pandastack_types::SandboxId;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -49,9 +50,9 @@ impl Edge {
         edge
     }
 
-    /// Counters in the Prometheus text format.
-    pub fn metrics(&self) -> String {
-        self.log.render()
+    /// Adds what is counted to a page of metrics.
+    pub fn add_metrics(&self, page: &mut Page) {
+        self.log.add_metrics(page);
     }
 
     /// The route of one sandbox, or of all, may have changed: it is read again before its next use.
@@ -70,7 +71,7 @@ impl Edge {
         found.map_err(|error| EdgeError::Unavailable(error.to_string()))
     }
 
-    /// Ends doors, tunnels and the log. Requests under way were waited for by the server.
+    /// Ends grants, tunnels and the log. Requests under way were waited for by the server.
     pub async fn shut_down(&self) {
         self.stop.cancel();
         self.tasks.close();

@@ -9,9 +9,10 @@ use super::Edge;
 use super::logged_request::LoggedRequest;
 use crate::access::{self, Verdict};
 use crate::body::{GuestBody, RequestBody, ResponseBody};
+use crate::cookies;
 use crate::destination::Target;
 use crate::error::EdgeError;
-use crate::exchange::{Exchange, ExchangeError, Rest, Setback, stopped};
+use crate::exchange::{Exchange, ExchangeError, FailedExchange, Rest, stopped};
 use crate::headers::{Client, is_ambiguous, to_guest, upgrade_of};
 use crate::limits::BODY_BYTES_MAX;
 use crate::route::Route;
@@ -28,7 +29,7 @@ impl Edge {
     ) -> Response<ResponseBody> {
         let request = LoggedRequest::of(parts, client);
         let (mut site, mut outcome) = self.attempt(target, parts, body, client).await;
-        if let Err(Setback { error: ExchangeError::Cut, rest: Rest::Repeatable }) = outcome
+        if let Err(FailedExchange { error: ExchangeError::Cut, rest: Rest::Repeatable }) = outcome
             && !self.stop.is_cancelled()
         {
             // Boxed: rare, and large beside what a usual request needs.
@@ -47,13 +48,13 @@ impl Edge {
         parts: &mut Parts,
         body: RequestBody,
         client: &Client,
-    ) -> (Option<Arc<Site>>, Result<Response<ResponseBody>, Setback>) {
+    ) -> (Option<Arc<Site>>, Result<Response<ResponseBody>, FailedExchange>) {
         match self.sites.find(&target.sandbox, self.source.as_ref()).await {
             Ok((site, route)) => {
                 let outcome = self.pass(&site, &route, target, parts, body, client).await;
                 (Some(site), outcome)
             }
-            Err(error) => (None, Err(Setback::unsent(error, body))),
+            Err(error) => (None, Err(FailedExchange::unsent(error, body))),
         }
     }
 
@@ -64,7 +65,7 @@ impl Edge {
         headers: &HeaderMap,
         target: &Target,
         site: Option<Arc<Site>>,
-        setback: Setback,
+        setback: FailedExchange,
     ) -> Response<ResponseBody> {
         let error = match setback.error {
             ExchangeError::Other(error) => error,
@@ -101,7 +102,7 @@ impl Edge {
         parts: &mut Parts,
         body: RequestBody,
         client: &Client,
-    ) -> Result<Response<ResponseBody>, Setback> {
+    ) -> Result<Response<ResponseBody>, FailedExchange> {
         check_head(parts)?;
         let now = || jiff::Timestamp::now().as_second();
         match access::check(parts, route, target.port, client.secure, now)? {
@@ -110,11 +111,11 @@ impl Edge {
         }
         let upgrade = upgrade_of(parts);
         to_guest(parts);
-        let ticket = match site.enter(route, &self.tasks, &self.stop).await {
-            Ok(ticket) => ticket,
-            Err(error) => return Err(Setback::unsent(error, body)),
+        let permit = match site.enter(route, &self.tasks, &self.stop).await {
+            Ok(permit) => permit,
+            Err(error) => return Err(FailedExchange::unsent(error, body)),
         };
-        let exchange = Exchange { ticket, port: target.port, client };
+        let exchange = Exchange { permit, port: target.port, client };
         let answer = match upgrade {
             Some(protocol) => {
                 let on_upgrade = hyper::upgrade::on(Request::from_parts(parts.clone(), ()));
@@ -123,7 +124,7 @@ impl Edge {
             }
             None => exchange.send(parts, body).await,
         };
-        answer.map(of_guest)
+        answer.map(|answer| of_guest(answer, target))
     }
 
     /// Sends a request again that a stop of its sandbox cut off, once that is awake: no transition
@@ -134,22 +135,23 @@ impl Edge {
         target: &Target,
         parts: &mut Parts,
         client: &Client,
-    ) -> (Option<Arc<Site>>, Result<Response<ResponseBody>, Setback>) {
+    ) -> (Option<Arc<Site>>, Result<Response<ResponseBody>, FailedExchange>) {
         let (site, route) = match self.sites.find(&target.sandbox, self.source.as_ref()).await {
             Ok(found) => found,
             Err(error) => return (None, Err(error.into())),
         };
         let answer = match site.enter(&route, &self.tasks, &self.stop).await {
-            Ok(ticket) => {
-                Exchange { ticket, port: target.port, client }.send(parts, RequestBody::Empty).await
+            Ok(permit) => {
+                Exchange { permit, port: target.port, client }.send(parts, RequestBody::Empty).await
             }
             Err(error) => Err(error.into()),
         };
-        (Some(site), answer.map(of_guest))
+        (Some(site), answer.map(|answer| of_guest(answer, target)))
     }
 }
 
-fn of_guest(response: Response<GuestBody>) -> Response<ResponseBody> {
+fn of_guest(mut response: Response<GuestBody>, target: &Target) -> Response<ResponseBody> {
+    cookies::confine(response.headers_mut(), target.own_domain);
     response.map(|body| ResponseBody::Guest(Box::new(body)))
 }
 

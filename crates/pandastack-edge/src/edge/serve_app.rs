@@ -13,7 +13,7 @@ use crate::app_route::Instances;
 use crate::body::{RequestBody, ResponseBody};
 use crate::destination::Target;
 use crate::error::EdgeError;
-use crate::exchange::{ExchangeError, Rest, Setback};
+use crate::exchange::{ExchangeError, FailedExchange, Rest};
 use crate::headers::Client;
 use crate::limits::HELD_WAIT;
 use crate::site::Site;
@@ -28,8 +28,12 @@ impl Edge {
         mut body: RequestBody,
         client: &Client,
     ) -> Response<ResponseBody> {
-        let target =
-            |at: usize| Target { sandbox: app.sandboxes[at].clone(), port: app.port, by_header: false };
+        let target = |at: usize| Target {
+            sandbox: app.sandboxes[at].clone(),
+            port: app.port,
+            by_header: false,
+            own_domain: app.own_domain,
+        };
         if app.sandboxes.len() == 1 {
             return self.serve(&target(0), parts, body, client).await;
         }
@@ -44,7 +48,7 @@ impl Edge {
             let (target, mut head) = (target(at), parts.clone());
             let (site, outcome) = self.attempt(&target, &mut head, body, client).await;
             let (error, rest) = match outcome {
-                Err(Setback { error, rest }) => (error, rest),
+                Err(FailedExchange { error, rest }) => (error, rest),
                 Ok(response) => return self.conclude(request, &target, site, response),
             };
             if let (Some(site), Rest::Unsent(_) | Rest::Repeatable) = (&site, &rest) {
@@ -66,7 +70,7 @@ impl Edge {
                     (next, RequestBody::Empty)
                 }
                 (_, rest) => {
-                    let failed = (target, site, Setback { error, rest });
+                    let failed = (target, site, FailedExchange { error, rest });
                     return self.settle(request, app, parts, client, failed, cut_off).await;
                 }
             };
@@ -81,7 +85,7 @@ impl Edge {
         app: &Instances,
         parts: &Parts,
         client: &Client,
-        failed: (Target, Option<Arc<Site>>, Setback),
+        failed: (Target, Option<Arc<Site>>, FailedExchange),
         cut_off: Option<(usize, Parts)>,
     ) -> Response<ResponseBody> {
         let (target, site, setback) = failed;

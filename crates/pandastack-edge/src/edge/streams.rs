@@ -9,28 +9,32 @@ use pandastack_types::agent_api::endpoints::ListPorts;
 use super::Edge;
 use crate::connector::DialError;
 use crate::destination::Target;
-use crate::door::Ticket;
 use crate::error::EdgeError;
+use crate::grant::Permit;
 use crate::guest_stream::GuestStream;
 use crate::route::Location;
 use crate::site::Site;
-use crate::tunnel::Stirring;
+use crate::tunnel::GuestTunnel;
 
 /// How long the question what a sandbox listens on may take; without an answer the page says less.
 const PORTS_WAIT: Duration = Duration::from_secs(2);
 
 impl Edge {
     /// Opens a stream to a port of a sandbox, waking it if it sleeps.
-    pub async fn tunnel(&self, sandbox: &SandboxId, port: u16) -> Result<Stirring<GuestStream>, EdgeError> {
-        let (stream, ticket) = self.connect(sandbox, port).await?;
-        Ok(Stirring::new(stream, ticket))
+    pub async fn tunnel(
+        &self,
+        sandbox: &SandboxId,
+        port: u16,
+    ) -> Result<GuestTunnel<GuestStream>, EdgeError> {
+        let (stream, permit) = self.connect(sandbox, port).await?;
+        Ok(GuestTunnel::new(stream, permit))
     }
 
-    /// The same for protocols that know when work is under way: see [`Ticket::set_busy`].
-    pub async fn connect(&self, sandbox: &SandboxId, port: u16) -> Result<(GuestStream, Ticket), EdgeError> {
+    /// The same for protocols that know when work is under way: see [`Permit::set_busy`].
+    pub async fn connect(&self, sandbox: &SandboxId, port: u16) -> Result<(GuestStream, Permit), EdgeError> {
         let (site, route) = self.sites.find(sandbox, self.source.as_ref()).await?;
-        let ticket = site.enter(&route, &self.tasks, &self.stop).await?;
-        self.dial(&site, ticket, port).await
+        let permit = site.enter(&route, &self.tasks, &self.stop).await?;
+        self.dial(&site, permit, port).await
     }
 
     /// A connection to a port of a sandbox that is awake; `None` if it sleeps, or is about to.
@@ -38,19 +42,20 @@ impl Edge {
         &self,
         sandbox: &SandboxId,
         port: u16,
-    ) -> Result<Option<(GuestStream, Ticket)>, EdgeError> {
+    ) -> Result<Option<(GuestStream, Permit)>, EdgeError> {
         let (site, route) = self.sites.find(sandbox, self.source.as_ref()).await?;
         match site.enter_awake(&route, &self.tasks, &self.stop).await? {
-            Some(ticket) => self.dial(&site, ticket, port).await.map(Some),
+            Some(permit) => self.dial(&site, permit, port).await.map(Some),
             None => Ok(None),
         }
     }
 
-    async fn dial(&self, site: &Site, ticket: Ticket, port: u16) -> Result<(GuestStream, Ticket), EdgeError> {
-        match ticket.door().connector.dial(port).await {
-            Ok(stream) => Ok((stream, ticket)),
+    async fn dial(&self, site: &Site, permit: Permit, port: u16) -> Result<(GuestStream, Permit), EdgeError> {
+        match permit.grant().connector.dial(port).await {
+            Ok(stream) => Ok((stream, permit)),
             Err(error) => {
-                let target = Target { sandbox: SandboxId::clone(&site.id), port, by_header: false };
+                let sandbox = SandboxId::clone(&site.id);
+                let target = Target { sandbox, port, by_header: false, own_domain: false };
                 Err(self.explain(error, Some(site), &target).await)
             }
         }

@@ -14,7 +14,7 @@ use crate::access_log::AccessLog;
 use crate::app_route::Instances;
 use crate::body::{RequestBody, ResponseBody};
 use crate::destination::Target;
-use crate::door::Door;
+use crate::grant::TrafficGrant;
 use crate::headers::Client;
 use crate::limits::REQUESTS_PER_SANDBOX_MAX;
 use crate::route::{Location, Route, RouteSource, RouteUnavailable};
@@ -43,7 +43,7 @@ impl World {
     async fn start() -> Self {
         let program = TcpListener::bind((LOOPBACK, 0)).await.unwrap();
         let port = program.local_addr().unwrap().port();
-        let target = Target { sandbox: SandboxId::random(), port, by_header: false };
+        let target = Target { sandbox: SandboxId::random(), port, by_header: false, own_domain: false };
         Self { edge: Edge::new(Arc::new(Loopback), AccessLog::open(None).unwrap()), target, program }
     }
 
@@ -77,18 +77,18 @@ impl World {
         stream
     }
 
-    async fn door(&self) -> Arc<Door> {
+    async fn grant(&self) -> Arc<TrafficGrant> {
         let found = self.edge.sites.find(&self.target.sandbox, &Loopback).await;
         let (site, _) = found.unwrap_or_else(|error| panic!("{error:?}"));
-        site.door().expect("an open door")
+        site.grant().expect("an open grant")
     }
 
     /// Has a request, and the sandbox is stopped without waiting for its answer.
     async fn accept_and_stop(&self) -> TcpStream {
         let stream = self.accept().await;
-        let door = self.door().await;
-        door.hold();
-        door.drain(Duration::from_millis(1)).await;
+        let grant = self.grant().await;
+        grant.hold();
+        grant.drain(Duration::from_millis(1)).await;
         stream
     }
 }
@@ -109,7 +109,7 @@ async fn what_a_stop_cut_off_is_sent_again_if_that_does_no_harm() {
 /// An app with so many machines, all of which are the program.
 fn app_of(world: &World, machines: usize) -> Instances {
     let sandboxes = (0..machines).map(|_| SandboxId::random()).collect();
-    Instances { sandboxes, always: machines, port: world.target.port }
+    Instances { sandboxes, always: machines, port: world.target.port, own_domain: false }
 }
 
 /// Has a request to one of an app's machines, and that one is stopped without waiting for its
@@ -119,9 +119,9 @@ async fn accept_and_stop_one(world: &World, app: &Instances) -> usize {
     for (at, sandbox) in app.sandboxes.iter().enumerate() {
         let found = world.edge.sites.find(sandbox, &Loopback).await;
         let (site, _) = found.unwrap_or_else(|error| panic!("{error:?}"));
-        if let Some(door) = site.door().filter(|door| door.count_under_way() > 0) {
-            door.hold();
-            door.drain(Duration::from_millis(1)).await;
+        if let Some(grant) = site.grant().filter(|grant| grant.count_in_flight() > 0) {
+            grant.hold();
+            grant.drain(Duration::from_millis(1)).await;
             return at;
         }
     }
@@ -177,7 +177,7 @@ async fn an_upgrade_succeeds_though_its_sandbox_is_about_to_stop() {
     let world = World::start().await;
     let program = async {
         let mut stream = world.accept().await;
-        world.door().await.hold();
+        world.grant().await.hold();
         let head = "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n";
         stream.write_all(head.as_bytes()).await.unwrap();
         stream
@@ -187,17 +187,17 @@ async fn an_upgrade_succeeds_though_its_sandbox_is_about_to_stop() {
 }
 
 #[tokio::test]
-async fn a_sandbox_has_so_many_requests_under_way_and_no_more() {
+async fn requests_in_flight_per_sandbox_are_limited() {
     let world = World::start().await;
     let closing = || world.answer("200 OK\r\nContent-Length: 0\r\nConnection: close");
     assert_eq!(world.ask(Request::get("/"), closing()).await.status(), 200);
-    let door = world.door().await;
-    let mut tickets: Vec<_> = (0..REQUESTS_PER_SANDBOX_MAX).map(|_| door.enter().expect("room")).collect();
+    let grant = world.grant().await;
+    let mut permits: Vec<_> = (0..REQUESTS_PER_SANDBOX_MAX).map(|_| grant.enter().expect("room")).collect();
     let nothing = || async { TcpStream::connect(world.program.local_addr().unwrap()).await.unwrap() };
     let refused = world.ask(Request::get("/"), nothing()).await;
     assert_eq!(refused.status(), 503);
     assert!(refused.headers().contains_key(header::RETRY_AFTER));
     drop(world.program.accept().await.unwrap());
-    tickets.pop();
+    permits.pop();
     assert_eq!(world.ask(Request::get("/"), closing()).await.status(), 200);
 }

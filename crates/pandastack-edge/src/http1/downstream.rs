@@ -33,7 +33,7 @@ const READ_BYTES: usize = 8 * 1024;
 const ROOM_BYTES_MIN: usize = 1024;
 
 /// A plain request.
-pub(crate) struct Asked {
+pub(crate) struct PlainRequest {
     pub(crate) parts: Parts,
     pub(crate) body: Bytes,
     /// The client wants no more after the answer.
@@ -42,16 +42,16 @@ pub(crate) struct Asked {
     head: Bytes,
 }
 
-impl Asked {
+impl PlainRequest {
     /// What its answer has to follow.
-    pub(crate) fn form(&self) -> Form {
-        Form { asked_for_head: self.parts.method == Method::HEAD, is_last: self.is_last }
+    pub(crate) fn form(&self) -> ResponseForm {
+        ResponseForm { asked_for_head: self.parts.method == Method::HEAD, is_last: self.is_last }
     }
 }
 
 /// What the form of an answer depends on.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Form {
+pub(crate) struct ResponseForm {
     pub(super) asked_for_head: bool,
     /// No request is taken after the answer.
     pub(crate) is_last: bool,
@@ -64,7 +64,7 @@ pub(crate) struct Form {
 )]
 pub(crate) enum Next {
     /// A plain request.
-    Plain(Asked),
+    Plain(PlainRequest),
     /// Something else, which is still to be read.
     Other,
     /// The end.
@@ -120,7 +120,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Downstream<S> {
         match PlainHead::parse(&head) {
             Some(PlainHead { parts, length, is_last }) if length <= self.input.len() => {
                 let body = if length == 0 { Bytes::new() } else { self.input.split_to(length).freeze() };
-                Next::Plain(Asked { parts, body, is_last, head })
+                Next::Plain(PlainRequest { parts, body, is_last, head })
             }
             _ => {
                 self.put_back(&[&head]);
@@ -169,7 +169,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Downstream<S> {
     }
 
     /// Takes an answer, which [`Self::poll_sent`] sends.
-    pub(crate) fn begin(&mut self, response: Response<ResponseBody>, form: Form) {
+    pub(crate) fn begin(&mut self, response: Response<ResponseBody>, form: ResponseForm) {
         let (head, body) = response.into_parts();
         let (body, length) = body_of(&head, body, form);
         write_answer(&head, length, form, &mut self.date, self.sending.head());
@@ -194,8 +194,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Downstream<S> {
     }
 
     /// The connection, to go on with elsewhere, with what was asked and not answered.
-    pub(crate) fn give_up(mut self, asked: Option<Asked>) -> Rewound<S> {
-        if let Some(Asked { head, body, .. }) = asked {
+    pub(crate) fn give_up(mut self, asked: Option<PlainRequest>) -> Rewound<S> {
+        if let Some(PlainRequest { head, body, .. }) = asked {
             self.put_back(&[&head, &body]);
         }
         Rewound::new(self.input.freeze(), self.stream)

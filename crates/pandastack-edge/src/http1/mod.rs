@@ -18,6 +18,6 @@ mod send;
 mod upstream;
 mod write_answer;
 
-pub(crate) use downstream::{Asked, Downstream, Next};
+pub(crate) use downstream::{Downstream, Next, PlainRequest};
 pub(crate) use rewound::Rewound;
 pub(crate) use upstream::{Upstream, UpstreamError};

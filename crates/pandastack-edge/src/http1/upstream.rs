@@ -55,7 +55,7 @@ impl From<Malformed> for UpstreamError {
 }
 
 /// What a read brought.
-enum Filled {
+enum ReadOutcome {
     More,
     Closed,
     Broken,
@@ -126,7 +126,7 @@ where
                 return Poll::Ready(Ok(head.response));
             }
             match ready!(self.poll_fill(context)) {
-                Filled::More => self.is_begun = true,
+                ReadOutcome::More => self.is_begun = true,
                 _ if self.is_begun => return Poll::Ready(Err(UpstreamError::Incomplete)),
                 _ => return Poll::Ready(Err(UpstreamError::Closed)),
             }
@@ -167,8 +167,8 @@ where
                 return Poll::Ready(None);
             }
             match (ready!(self.poll_fill(context)), self.left) {
-                (Filled::More, _) => {}
-                (Filled::Closed, Framing::UntilClose) => {
+                (ReadOutcome::More, _) => {}
+                (ReadOutcome::Closed, Framing::UntilClose) => {
                     self.is_kept = false;
                     self.left = Framing::NOTHING;
                 }
@@ -190,20 +190,20 @@ where
         Ok((taken > 0).then(|| Frame::data(self.input.split_to(taken).freeze())))
     }
 
-    fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<Filled> {
+    fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<ReadOutcome> {
         self.input.reserve(self.read_bytes);
         let room = self.input.capacity() - self.input.len();
         match ready!(poll_read_buf(Pin::new(&mut self.stream), context, &mut self.input)) {
-            Ok(0) => Poll::Ready(Filled::Closed),
+            Ok(0) => Poll::Ready(ReadOutcome::Closed),
             Ok(read) => {
                 if read == room {
                     self.read_bytes = HEAD_BYTES_MAX.min(2 * self.read_bytes);
                 }
-                Poll::Ready(Filled::More)
+                Poll::Ready(ReadOutcome::More)
             }
             Err(error) => {
                 tracing::debug!(%error, "a guest broke off");
-                Poll::Ready(Filled::Broken)
+                Poll::Ready(ReadOutcome::Broken)
             }
         }
     }

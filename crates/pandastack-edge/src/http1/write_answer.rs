@@ -6,7 +6,7 @@ use http::response::Parts;
 use hyper::body::Body;
 use jiff::Timestamp;
 
-use super::downstream::Form;
+use super::downstream::ResponseForm;
 use super::lines::write_line;
 use super::send::Length;
 use crate::body::ResponseBody;
@@ -32,7 +32,7 @@ impl Date {
 pub(super) fn body_of(
     head: &Parts,
     body: ResponseBody,
-    form: Form,
+    form: ResponseForm,
 ) -> (Option<ResponseBody>, Option<Length>) {
     let length = body.size_hint().exact().map_or(Length::Chunked, Length::Known);
     match head.status {
@@ -56,7 +56,7 @@ fn told_length(head: &Parts) -> Option<Length> {
 pub(super) fn write_answer(
     head: &Parts,
     length: Option<Length>,
-    form: Form,
+    form: ResponseForm,
     date: &mut Date,
     out: &mut Vec<u8>,
 ) {
@@ -94,11 +94,18 @@ mod tests {
 
     use super::*;
 
-    const PLAIN: Form = Form { asked_for_head: false, is_last: false };
-    const HEAD: Form = Form { asked_for_head: true, is_last: false };
+    const PLAIN: ResponseForm = ResponseForm { asked_for_head: false, is_last: false };
+    const HEAD: ResponseForm = ResponseForm { asked_for_head: true, is_last: false };
 
     #[track_caller]
-    fn check(status: u16, lines: &[(&str, &str)], body: &'static str, form: Form, expect: &str, sent: bool) {
+    fn check(
+        status: u16,
+        lines: &[(&str, &str)],
+        body: &'static str,
+        form: ResponseForm,
+        expect: &str,
+        sent: bool,
+    ) {
         let mut response = Response::builder().status(status).header("date", "now");
         for (name, value) in lines {
             response = response.header(*name, *value);
@@ -118,7 +125,7 @@ mod tests {
         check(200, &[], "five!", PLAIN, "200 OK\r\ndate: now\r\ncontent-length: 5", true);
         check(200, &wrong, "five!", PLAIN, "200 OK\r\ndate: now\r\ncontent-length: 5", true);
         check(200, &[], "", PLAIN, "200 OK\r\ndate: now\r\ncontent-length: 0", true);
-        let last = Form { is_last: true, ..PLAIN };
+        let last = ResponseForm { is_last: true, ..PLAIN };
         check(
             404,
             &[],

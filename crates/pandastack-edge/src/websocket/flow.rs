@@ -31,7 +31,7 @@ enum Stage {
 
 /// What can be said to the side that a flow leads to, when it is to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Parting {
+pub(super) enum CloseNotice {
     /// A close frame.
     Close,
     /// Nothing more: the last thing that passed was a close frame, and its answer is to be waited for.
@@ -57,11 +57,11 @@ impl Flow {
         self.frames.pass(bytes);
     }
 
-    pub(super) fn parting(&self) -> Parting {
+    pub(super) fn parting(&self) -> CloseNotice {
         match self.stage {
-            Stage::Passing if self.frames.has_closed() => Parting::Wait,
-            Stage::Passing if self.frames.is_between() => Parting::Close,
-            _ => Parting::Nothing,
+            Stage::Passing if self.frames.has_closed() => CloseNotice::Wait,
+            Stage::Passing if self.frames.is_between() => CloseNotice::Close,
+            _ => CloseNotice::Nothing,
         }
     }
 

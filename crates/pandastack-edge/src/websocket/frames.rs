@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_frame_under_way_is_counted() {
+    fn only_the_frame_in_flight_is_counted() {
         let mut frames = Frames::default();
         let two = [frame(TEXT, 10, false), frame(TEXT, 10, false)].concat();
         assert_eq!(frames.rest_within(&two), 0, "none is under way");

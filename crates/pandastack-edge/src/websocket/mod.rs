@@ -1,4 +1,4 @@
-//! WebSockets over upgraded connections: bytes both ways, and a close frame to either side when a door is cut.
+//! WebSockets over upgraded connections: bytes both ways, and a close frame to either side when a grant is cut.
 //!
 //! ```text
 //!   passing --cut--> the guest's frame under way ends --> close frames --> the answers to them --> closed
@@ -22,7 +22,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::limits::{CLOSE_WAIT, FRAME_WAIT, GOODBYE_WAIT};
-use flow::{Flow, Parting};
+use flow::{CloseNotice, Flow};
 
 /// "Going away" (RFC 6455, 7.4.1), with a reason that browsers show to their page: 25 bytes.
 const CLOSE_TO_CLIENT: &[u8] = b"\x88\x1b\x03\xe9going away; connect again";
@@ -86,16 +86,16 @@ where
 /// because a connection that is closed with unread bytes is reset, and a reset overtakes what was said.
 async fn leave(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
-    parting: Parting,
+    parting: CloseNotice,
     close: &[u8],
     from: &mut Flow,
     wait: Duration,
 ) {
     let said = async {
         match parting {
-            Parting::Nothing => return Ok(()),
-            Parting::Close => stream.write_all(close).await?,
-            Parting::Wait => {}
+            CloseNotice::Nothing => return Ok(()),
+            CloseNotice::Close => stream.write_all(close).await?,
+            CloseNotice::Wait => {}
         }
         stream.flush().await?;
         from.drop_until_close(&mut stream).await?;
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn both_sides_are_told_when_a_door_is_cut() {
+    async fn both_sides_get_a_close_frame_when_a_grant_is_cut() {
         let mut world = World::start();
         world.say(HELLO).await;
         world.ask(ASKED).await;
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_frame_that_is_under_way_ends_before_the_close_frame() {
+    async fn a_frame_in_flight_ends_before_the_close_frame() {
         let mut world = World::start();
         world.say(&HELLO[..3]).await;
         world.ask(&ASKED[..7]).await;

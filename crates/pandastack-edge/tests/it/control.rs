@@ -134,7 +134,11 @@ async fn a_name_leads_to_all_machines_of_an_app() {
     let check = async |name: &str, machines: &[&str], always: usize| {
         let found = routes.find_name(name).await.unwrap();
         let sandboxes = machines.iter().map(|id| id.parse().unwrap()).collect();
-        assert_eq!(found, Some(AppRoute::Serving(Instances { sandboxes, always, port: 8080 })), "{name}");
+        assert_eq!(
+            found,
+            Some(AppRoute::Serving(Instances { sandboxes, always, port: 8080, own_domain: false })),
+            "{name}"
+        );
     };
     check("shop.localhost", &["m1", "m2", "m3"], 2).await;
     check("old.localhost", &["m1"], 0).await;

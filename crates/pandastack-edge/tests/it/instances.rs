@@ -90,7 +90,7 @@ impl World {
         });
         let machines = machines.collect();
         let sandboxes = (1..=MACHINES).map(|number| format!("m{number}").parse().unwrap()).collect();
-        let source = ThreeMachines(Instances { sandboxes, always, port });
+        let source = ThreeMachines(Instances { sandboxes, always, port, own_domain: false });
         Self { edge: TestEdge::start_with(Arc::new(source), PATIENCE).await, machines, permits }
     }
 
@@ -182,7 +182,7 @@ async fn a_machine_that_accepts_nothing_is_passed_over() {
 }
 
 #[tokio::test]
-async fn what_a_machine_may_have_seen_is_repeated_once_and_only_if_it_may_be() {
+async fn a_request_that_may_have_been_received_is_repeated_once_if_repeatable() {
     let world = World::start(3, |number| if number == 3 { Manner::Answers } else { Manner::BreaksOff }).await;
     let answer = world.ask("POST", "/", "a body").await;
     assert!(answer.starts_with("HTTP/1.1 502"), "{answer}");

@@ -227,5 +227,7 @@ async fn every_request_is_logged_and_counted() {
     let log = std::fs::read_to_string(edge.log.path()).unwrap();
     assert!(log.contains(&format!("{port}-{ID} GET /page 200 7 ")), "{log}");
     assert!(!log.contains("secret"), "{log}");
-    assert!(edge.edge.metrics().contains("pandastack_edge_requests_total{status=\"2xx\"} 1"));
+    let mut page = pandastack_metrics::Page::default();
+    edge.edge.add_metrics(&mut page);
+    assert!(page.into_text().contains("pandastack_edge_requests_total{status=\"2xx\"} 1"));
 }

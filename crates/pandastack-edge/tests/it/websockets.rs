@@ -14,7 +14,7 @@ use pandastack_agent_client::AgentClient;
 use pandastack_edge::{Location, Route, RouteSource, RouteUnavailable};
 use pandastack_types::link::LinkKey;
 use pandastack_types::preview::Visibility;
-use pandastack_types::{SandboxId, door};
+use pandastack_types::{SandboxId, grant};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixListener};
@@ -23,7 +23,7 @@ use tokio::task::JoinSet;
 
 use crate::harness::{PATIENCE, TestEdge, host, read_until};
 
-/// A host's agent that opens doors to loopback, and closes one when it is told to.
+/// A host's agent that opens grants to loopback, and closes one when it is told to.
 struct Agent {
     client: AgentClient,
     hold: Arc<Notify>,
@@ -40,7 +40,7 @@ impl Agent {
         let listener = UnixListener::bind(&path).unwrap();
         let (hold, drained) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
         let (held, ended) = (Arc::clone(&hold), Arc::clone(&drained));
-        let open = move |request: Request| open_door(request, held, ended);
+        let open = move |request: Request| open_grant(request, held, ended);
         let router = Router::new().route("/agent/v1/sandboxes/{id}/door", post(open));
         let mut tasks = JoinSet::new();
         tasks.spawn(async move { axum::serve(listener, router).await.unwrap() });
@@ -50,16 +50,16 @@ impl Agent {
     }
 }
 
-async fn open_door(mut request: Request, hold: Arc<Notify>, drained: Arc<Notify>) -> Response {
+async fn open_grant(mut request: Request, hold: Arc<Notify>, drained: Arc<Notify>) -> Response {
     let opened = hyper::upgrade::on(&mut request);
-    // The door is open for as long as this is held, and it ends with the edge's side.
+    // The grant is open for as long as this is held, and it ends with the edge's side.
     tokio::spawn(async move {
         let mut stream = hyper_util::rt::TokioIo::new(opened.await.unwrap());
         loop {
             tokio::select! {
-                () = hold.notified() => stream.write_all(&[door::HOLD]).await.unwrap(),
+                () = hold.notified() => stream.write_all(&[grant::HOLD]).await.unwrap(),
                 byte = stream.read_u8() => match byte {
-                    Ok(door::DRAINED) => drained.notify_one(),
+                    Ok(grant::DRAINED) => drained.notify_one(),
                     Ok(_) => {}
                     Err(_) => return,
                 },
@@ -67,8 +67,8 @@ async fn open_door(mut request: Request, hold: Arc<Notify>, drained: Arc<Notify>
         }
     });
     let answer = Response::builder().status(StatusCode::SWITCHING_PROTOCOLS);
-    let answer = answer.header(header::CONNECTION, "upgrade").header(header::UPGRADE, door::UPGRADE);
-    answer.header(door::ADDRESS_HEADER, "127.0.0.1").body(Body::empty()).unwrap()
+    let answer = answer.header(header::CONNECTION, "upgrade").header(header::UPGRADE, grant::UPGRADE);
+    answer.header(grant::ADDRESS_HEADER, "127.0.0.1").body(Body::empty()).unwrap()
 }
 
 #[async_trait]
@@ -156,7 +156,7 @@ async fn a_sandbox_does_not_wait_for_a_websocket_on_which_nothing_happens() {
     let mut edge = TestEdge::start_with(agent, PATIENCE).await;
     let (mut client, mut guest) = open(&mut edge, "WebSocket", b"\x81\x05hello").await;
     hold.notify_one();
-    let stopped = Duration::from_secs(door::DRAIN_SECONDS) / 2;
+    let stopped = Duration::from_secs(grant::DRAIN_SECONDS) / 2;
     tokio::time::timeout(stopped, drained.notified()).await.expect("sooner than requests may take");
     let head = read(&mut client, 4).await;
     assert_eq!((head[0], &head[2..]), (0x88, &1001_u16.to_be_bytes()[..]));

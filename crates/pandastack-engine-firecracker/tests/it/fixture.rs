@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use pandastack_engine::conformance::{Fixture, Question};
-use pandastack_engine::{Boot, Confinement, Engine, EngineError, Machine, Place, Restore, SaveTarget, Shape};
+use pandastack_engine::{
+    Boot, Confinement, Engine, EngineError, Machine, MachineFiles, Restore, SaveTarget, Shape,
+};
 use pandastack_engine_firecracker::{FirecrackerConfig, FirecrackerEngine, Launcher};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
@@ -92,7 +94,7 @@ impl FirecrackerFixture {
     }
 
     /// The same in a place of the test's own.
-    pub async fn restored_in(&self, snapshot: &Snapshot, place: Place) -> Arc<dyn Machine> {
+    pub async fn restored_in(&self, snapshot: &Snapshot, place: MachineFiles) -> Arc<dyn Machine> {
         let (state, memory) = (snapshot.state.clone(), snapshot.memory.clone());
         let restore = Restore { shape: self.shape(), place, state, memory };
         self.engine.restore(restore).await.unwrap()
@@ -122,11 +124,11 @@ impl FirecrackerFixture {
         path
     }
 
-    fn new_place(&self, disk: PathBuf) -> Place {
+    fn new_place(&self, disk: PathBuf) -> MachineFiles {
         let runtime_dir = self.fresh_path("run");
         fs::create_dir(&runtime_dir).unwrap();
         let id = USER + self.number() as u32;
-        Place {
+        MachineFiles {
             console: runtime_dir.join("console"),
             runtime_dir,
             disk,
@@ -174,11 +176,11 @@ impl Fixture for FirecrackerFixture {
         }
     }
 
-    async fn place(&self, disk: &Path) -> Place {
+    async fn place(&self, disk: &Path) -> MachineFiles {
         self.new_place(self.copy(disk, "disk"))
     }
 
-    async fn place_beside(&self, parent: &dyn Machine) -> Place {
+    async fn place_beside(&self, parent: &dyn Machine) -> MachineFiles {
         self.place(&parent.record().disk).await
     }
 

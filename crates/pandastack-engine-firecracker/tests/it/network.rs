@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 
 use nix::sched::{CloneFlags, unshare};
 use pandastack_engine::conformance::Fixture;
-use pandastack_engine::{Boot, EngineError, Machine, Place, tap};
+use pandastack_engine::{Boot, EngineError, Machine, MachineFiles, tap};
 use pandastack_engine_firecracker::Launcher;
 
 use crate::fixture::FirecrackerFixture;
@@ -34,7 +34,7 @@ async fn a_snapshot_restores_onto_another_tap_in_another_namespace() {
     let fixture = fixture!(Launcher::Jailer);
     let (first, first_namespace) = tap("first0");
     let boot = fixture.boot().await;
-    let boot = Boot { place: Place { tap: Some(first), ..boot.place }, ..boot };
+    let boot = Boot { place: MachineFiles { tap: Some(first), ..boot.place }, ..boot };
     let booted = fixture.engine().boot(boot).await.unwrap();
     assert!(runs_in(&*booted, &first_namespace));
     booted.resume().await.unwrap();
@@ -43,7 +43,7 @@ async fn a_snapshot_restores_onto_another_tap_in_another_namespace() {
     let template = fixture.save_over(&*booted, &booted.record().base_memory.clone()).await;
 
     let (second, second_namespace) = tap("second0");
-    let place = Place { tap: Some(second), ..fixture.place(&template.disk).await };
+    let place = MachineFiles { tap: Some(second), ..fixture.place(&template.disk).await };
     let restored = fixture.restored_in(&template, place).await;
     assert!(runs_in(&*restored, &second_namespace));
     restored.resume().await.unwrap();

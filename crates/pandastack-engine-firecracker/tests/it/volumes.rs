@@ -4,7 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::path::Path;
 
 use pandastack_engine::conformance::Fixture;
-use pandastack_engine::{Boot, EngineError, Place, Volume};
+use pandastack_engine::{Boot, EngineError, MachineFiles, Volume};
 use pandastack_engine_firecracker::Launcher;
 use rustix::fs::FlockOperation;
 
@@ -17,12 +17,12 @@ fn open(image: &Path) -> File {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).open(image).unwrap()
 }
 
-fn with_volume(place: Place, image: &Path) -> Place {
+fn with_volume(place: MachineFiles, image: &Path) -> MachineFiles {
     let file = open(image);
     let bytes = file.metadata().unwrap().len().max(BYTES);
     file.set_len(bytes).unwrap();
     rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).unwrap();
-    Place { volumes: vec![Volume { image: file, bytes }], ..place }
+    MachineFiles { volumes: vec![Volume { image: file, bytes }], ..place }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use pandastack_engine::conformance::{Fixture, Question};
-use pandastack_engine::{Boot, Confinement, Engine, Machine, Place, Shape};
+use pandastack_engine::{Boot, Confinement, Engine, Machine, MachineFiles, Shape};
 use pandastack_engine_qemu::{QemuConfig, QemuEngine};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
@@ -115,10 +115,10 @@ impl QemuFixture {
         path
     }
 
-    fn new_place(&self, disk: PathBuf, confinement: Confinement) -> Place {
+    fn new_place(&self, disk: PathBuf, confinement: Confinement) -> MachineFiles {
         let runtime_dir = self.fresh_path("run");
         fs::create_dir(&runtime_dir).unwrap();
-        Place {
+        MachineFiles {
             console: runtime_dir.join("console"),
             runtime_dir,
             disk,
@@ -155,12 +155,12 @@ impl Fixture for QemuFixture {
         }
     }
 
-    async fn place(&self, disk: &Path) -> Place {
+    async fn place(&self, disk: &Path) -> MachineFiles {
         let confinement = self.confinement.unwrap_or_else(|| self.own_user());
         self.new_place(self.copy(disk, "disk"), confinement)
     }
 
-    async fn place_beside(&self, parent: &dyn Machine) -> Place {
+    async fn place_beside(&self, parent: &dyn Machine) -> MachineFiles {
         let confinement = match parent.record().confinement {
             Confinement::Zygote => self.own_user(),
             locked_in => locked_in,

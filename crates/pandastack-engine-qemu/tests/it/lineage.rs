@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
 use pandastack_engine::conformance::{Fixture, Question};
-use pandastack_engine::{Confinement, MachineRecord, Place, SaveTarget};
+use pandastack_engine::{Confinement, MachineFiles, MachineRecord, SaveTarget};
 
 use tokio::time::timeout;
 
@@ -189,7 +189,7 @@ async fn the_tap_of_a_fork_is_set_up_like_its_parents() {
     let mut places = Vec::new();
     for tap in &taps {
         let tap = Some(tap.try_clone().unwrap());
-        places.push(Place { tap, ..fixture.place_beside(&*parent).await });
+        places.push(MachineFiles { tap, ..fixture.place_beside(&*parent).await });
     }
     let children: Vec<_> = parent.fork(places).await.unwrap().into_iter().map(Result::unwrap).collect();
     for (child, tap) in children.iter().zip(&taps) {

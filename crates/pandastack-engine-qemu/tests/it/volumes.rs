@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use pandastack_engine::conformance::Fixture;
-use pandastack_engine::{Boot, Machine, Place, Restore, SaveTarget, Volume};
+use pandastack_engine::{Boot, Machine, MachineFiles, Restore, SaveTarget, Volume};
 
 use crate::fixture::QemuFixture;
 
@@ -18,8 +18,8 @@ fn volume(image: &Path) -> Volume {
     Volume { image: file, bytes }
 }
 
-fn with_volume(place: Place, image: &Path) -> Place {
-    Place { volumes: vec![volume(image)], ..place }
+fn with_volume(place: MachineFiles, image: &Path) -> MachineFiles {
+    MachineFiles { volumes: vec![volume(image)], ..place }
 }
 
 /// Boots a machine with a volume and writes a number to it; the machine is paused.

@@ -18,11 +18,11 @@ use super::walk::{STEP_ENTRIES, Walker};
 pub(crate) struct AttributesSource {
     request: FileAttributes,
     root: PathBuf,
-    open: Option<(Wanted, Option<Walker>)>,
+    open: Option<(RequestedAttributes, Option<Walker>)>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Wanted {
+struct RequestedAttributes {
     mode: Option<u32>,
     uid: Option<u32>,
     gid: Option<u32>,
@@ -33,11 +33,11 @@ impl AttributesSource {
         Self { request, root, open: None }
     }
 
-    fn open(&self) -> Result<(Wanted, Option<Walker>), ErrorBody> {
+    fn open(&self) -> Result<(RequestedAttributes, Option<Walker>), ErrorBody> {
         let FileAttributes { path, mode, user, group, recursive } = &self.request;
         let path = absolute(path)?;
         let names = Names::read(&self.root);
-        let wanted = Wanted {
+        let wanted = RequestedAttributes {
             mode: mode.map(|mode| mode & 0o7777),
             uid: user.as_deref().map(|user| names.uid(user)).transpose()?,
             gid: group.as_deref().map(|group| names.gid(group)).transpose()?,
@@ -48,7 +48,7 @@ impl AttributesSource {
     }
 }
 
-impl Wanted {
+impl RequestedAttributes {
     fn apply(self, path: &Path, is_link: bool) -> io::Result<()> {
         if self.uid.is_some() || self.gid.is_some() {
             if is_link { lchown(path, self.uid, self.gid)? } else { chown(path, self.uid, self.gid)? }

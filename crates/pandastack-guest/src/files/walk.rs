@@ -25,7 +25,7 @@ pub(super) const STEP_ENTRIES: usize = 1024;
 
 /// Something that a walk came by.
 #[derive(Debug)]
-pub(super) struct Visited {
+pub(super) struct WalkItem {
     pub(super) path: PathBuf,
     pub(super) relative: PathBuf,
     /// Of the entry itself, not of what a link points to.
@@ -57,7 +57,7 @@ impl Walker {
         Ok(Self { device, depth, open: vec![top], visited: 0, truncated: false })
     }
 
-    fn descend(&mut self, visited: &Visited) {
+    fn descend(&mut self, visited: &WalkItem) {
         if !visited.meta.is_dir() || visited.meta.dev() != self.device || self.open.len() >= self.depth {
             return;
         }
@@ -73,9 +73,9 @@ impl Walker {
 }
 
 impl Iterator for Walker {
-    type Item = Visited;
+    type Item = WalkItem;
 
-    fn next(&mut self) -> Option<Visited> {
+    fn next(&mut self) -> Option<WalkItem> {
         loop {
             let level = self.open.last_mut()?;
             let Some(entry) = level.entries.next() else {
@@ -86,7 +86,7 @@ impl Iterator for Walker {
             let Ok(entry) = entry else { continue };
             let Ok(meta) = entry.metadata() else { continue };
             let visited =
-                Visited { path: entry.path(), relative: level.relative.join(entry.file_name()), meta };
+                WalkItem { path: entry.path(), relative: level.relative.join(entry.file_name()), meta };
             self.visited += 1;
             self.descend(&visited);
             return Some(visited);

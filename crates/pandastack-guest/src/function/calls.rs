@@ -25,7 +25,7 @@ pub(super) enum Part {
 #[derive(Debug, Clone)]
 pub(super) struct Done {
     /// What was answered, unless it was streamed before.
-    pub(super) answer: Option<Answered>,
+    pub(super) answer: Option<HandlerResponse>,
     pub(super) outcome: Outcome,
     pub(super) message: Option<String>,
     pub(super) exit_code: Option<i32>,
@@ -34,7 +34,7 @@ pub(super) struct Done {
 
 /// What a handler answered.
 #[derive(Debug, Clone)]
-pub(super) struct Answered {
+pub(super) struct HandlerResponse {
     pub(super) head: Head,
     pub(super) body: Vec<u8>,
     /// Most memory that it had so far, in KiB, if it said so.
@@ -55,7 +55,7 @@ enum Phase {
 
 /// A call that the handler takes.
 #[derive(Debug)]
-pub(super) struct Taken {
+pub(super) struct HandlerCall {
     pub(super) call: Call,
     pub(super) event: Vec<u8>,
     pub(super) deadline: Instant,
@@ -63,12 +63,12 @@ pub(super) struct Taken {
 
 #[derive(Debug)]
 struct Waiting {
-    taken: Taken,
+    taken: HandlerCall,
     to: SyncSender<Part>,
 }
 
 #[derive(Debug)]
-struct UnderWay {
+struct InFlightCall {
     id: String,
     to: SyncSender<Part>,
     log_left: usize,
@@ -79,7 +79,7 @@ struct UnderWay {
 struct State {
     phase: Phase,
     waiting: VecDeque<Waiting>,
-    under_way: Vec<UnderWay>,
+    in_flight: Vec<InFlightCall>,
     /// Printed while no call is under way.
     between: Vec<(Stream, Vec<u8>)>,
     between_bytes: usize,
@@ -97,7 +97,7 @@ impl Default for Calls {
         let state = State {
             phase: Phase::Starting,
             waiting: VecDeque::new(),
-            under_way: Vec::new(),
+            in_flight: Vec::new(),
             between: Vec::new(),
             between_bytes: 0,
         };
@@ -137,13 +137,13 @@ impl Calls {
             let _ = to.try_send(Part::Done(done));
             return parts;
         }
-        state.waiting.push_back(Waiting { taken: Taken { call, event, deadline }, to });
+        state.waiting.push_back(Waiting { taken: HandlerCall { call, event, deadline }, to });
         self.changed.notify_all();
         parts
     }
 
     /// The next call, for the handler, which is ready from now on. `None` when there will be none.
-    pub(super) fn next(&self) -> Option<Taken> {
+    pub(super) fn next(&self) -> Option<HandlerCall> {
         let mut state = self.lock();
         if matches!(state.phase, Phase::Starting) {
             state.phase = Phase::Ready;
@@ -163,7 +163,7 @@ impl Calls {
             }
             state.between_bytes = 0;
             let id = taken.call.id.clone();
-            state.under_way.push(UnderWay { id, to, log_left: LOG_BYTES_MAX, log_dropped: 0 });
+            state.in_flight.push(InFlightCall { id, to, log_left: LOG_BYTES_MAX, log_dropped: 0 });
             return Some(taken);
         }
     }
@@ -171,20 +171,20 @@ impl Calls {
     /// The way back of a call that is under way.
     pub(super) fn answer(&self, id: &str) -> Option<Answer> {
         let state = self.lock();
-        state.under_way.iter().find(|call| call.id == id).map(|call| Answer(call.to.clone()))
+        state.in_flight.iter().find(|call| call.id == id).map(|call| Answer(call.to.clone()))
     }
 
     /// Ends a call. Whatever was printed for it was noted before.
     pub(super) fn finish(
         &self,
         id: &str,
-        answer: Option<Answered>,
+        answer: Option<HandlerResponse>,
         outcome: Outcome,
         message: Option<String>,
     ) {
         let mut state = self.lock();
-        let Some(at) = state.under_way.iter().position(|call| call.id == id) else { return };
-        let call = state.under_way.swap_remove(at);
+        let Some(at) = state.in_flight.iter().position(|call| call.id == id) else { return };
+        let call = state.in_flight.swap_remove(at);
         drop(state);
         let done = Done { answer, outcome, message, exit_code: None, log_dropped_bytes: call.log_dropped };
         let _ = call.to.send(Part::Done(done));
@@ -193,7 +193,7 @@ impl Calls {
     /// Notes what was printed: for the oldest call under way, or for the next one.
     pub(super) fn printed(&self, stream: Stream, bytes: &[u8]) {
         let mut state = self.lock();
-        let Some(call) = state.under_way.first_mut() else {
+        let Some(call) = state.in_flight.first_mut() else {
             let room = BETWEEN_BYTES_MAX.saturating_sub(state.between_bytes).min(bytes.len());
             if let Some(kept) = bytes.get(..room).filter(|kept| !kept.is_empty()) {
                 state.between_bytes += room;
@@ -217,11 +217,11 @@ impl Calls {
         if !matches!(state.phase, Phase::Over { .. }) {
             state.phase = Phase::Over { message: message.to_owned(), exit_code };
         }
-        let under_way = std::mem::take(&mut state.under_way);
+        let in_flight = std::mem::take(&mut state.in_flight);
         let waiting = std::mem::take(&mut state.waiting);
         self.changed.notify_all();
         drop(state);
-        let dropped = under_way.into_iter().map(|call| (call.to, call.log_dropped));
+        let dropped = in_flight.into_iter().map(|call| (call.to, call.log_dropped));
         for (to, log_dropped_bytes) in dropped.chain(waiting.into_iter().map(|waiting| (waiting.to, 0))) {
             let message = Some(message.to_owned());
             let done =

@@ -16,7 +16,7 @@ use std::time::{Instant, SystemTime};
 use pandastack_function_proto::{ANSWER_BYTES_MAX, Head, Outcome, PART_BYTES_MAX};
 use serde_json::json;
 
-use super::calls::{Answer, Answered, Calls, Part, Taken};
+use super::calls::{Answer, Calls, HandlerCall, HandlerResponse, Part};
 use super::handler::Handler;
 use super::http::{Body, RequestHead, answer, read_head};
 use super::output::Output;
@@ -111,7 +111,7 @@ impl Api<'_> {
             // With the end of the call, in one step: whoever waits for it wakes once.
             let (bytes, is_cut) = self.read_all(body)?;
             let memory_peak_kb = memory_peak_kb(head);
-            (Some(Answered { head: answer_head, body: bytes, memory_peak_kb }), is_cut)
+            (Some(HandlerResponse { head: answer_head, body: bytes, memory_peak_kb }), is_cut)
         };
         let broken = body.trailer("lambda-runtime-function-error-type").map(str::to_owned);
         self.output.drain();
@@ -150,7 +150,7 @@ impl Api<'_> {
         let memory_peak_kb = memory_peak_kb(head);
         let head = Head { streaming: false, content_type: "application/json".to_owned() };
         self.output.drain();
-        let answer = Answered { head, body: error, memory_peak_kb };
+        let answer = HandlerResponse { head, body: error, memory_peak_kb };
         self.calls.finish(id, Some(answer), Outcome::Error, None);
         self.accept()
     }
@@ -189,8 +189,8 @@ fn memory_peak_kb(head: &RequestHead) -> Option<u64> {
 }
 
 /// Header lines of a call.
-fn heads_of(taken: &Taken) -> String {
-    let Taken { call, deadline, .. } = taken;
+fn heads_of(taken: &HandlerCall) -> String {
+    let HandlerCall { call, deadline, .. } = taken;
     let left = deadline.saturating_duration_since(Instant::now());
     let epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let deadline_ms = (epoch + left).as_millis();

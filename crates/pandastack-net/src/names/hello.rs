@@ -32,10 +32,10 @@ pub(super) async fn read(stream: &mut TcpStream, port: u16) -> io::Result<Hello>
         loop {
             let name = if port == HTTPS_PORT { name_in_tls(&bytes) } else { name_in_http(&bytes) };
             match name {
-                Found::Name(name) => return io::Result::Ok(Some(name)),
-                Found::None => return Ok(None),
-                Found::Unfinished if bytes.len() >= HELLO_BYTES_MAX => return Ok(None),
-                Found::Unfinished => {}
+                HelloName::Name(name) => return io::Result::Ok(Some(name)),
+                HelloName::None => return Ok(None),
+                HelloName::Unfinished if bytes.len() >= HELLO_BYTES_MAX => return Ok(None),
+                HelloName::Unfinished => {}
             }
             if stream.read_buf(&mut bytes).await? == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
@@ -47,53 +47,54 @@ pub(super) async fn read(stream: &mut TcpStream, port: u16) -> io::Result<Hello>
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Found {
+enum HelloName {
     Name(String),
     None,
     Unfinished,
 }
 
-fn name_in_tls(bytes: &[u8]) -> Found {
+fn name_in_tls(bytes: &[u8]) -> HelloName {
     let mut acceptor = Acceptor::default();
     let mut rest = bytes;
     while !rest.is_empty() {
         if acceptor.read_tls(&mut rest).is_err() {
-            return Found::None;
+            return HelloName::None;
         }
         match acceptor.accept() {
             Ok(Some(hello)) => {
                 let name = hello.client_hello().server_name().map(str::to_ascii_lowercase);
-                return name.map_or(Found::None, |name| Found::Name(name.trim_end_matches('.').to_owned()));
+                return name
+                    .map_or(HelloName::None, |name| HelloName::Name(name.trim_end_matches('.').to_owned()));
             }
             Ok(None) => {}
-            Err(_) => return Found::None,
+            Err(_) => return HelloName::None,
         }
     }
-    Found::Unfinished
+    HelloName::Unfinished
 }
 
-fn name_in_http(bytes: &[u8]) -> Found {
+fn name_in_http(bytes: &[u8]) -> HelloName {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut request = httparse::Request::new(&mut headers);
     match request.parse(bytes) {
-        Ok(httparse::Status::Partial) => return Found::Unfinished,
-        Err(_) => return Found::None,
+        Ok(httparse::Status::Partial) => return HelloName::Unfinished,
+        Err(_) => return HelloName::None,
         Ok(httparse::Status::Complete(_)) => {}
     }
     let mut hosts = request.headers.iter().filter(|header| header.name.eq_ignore_ascii_case("host"));
     let host = match (hosts.next(), hosts.next()) {
         (Some(only), None) => std::str::from_utf8(only.value).unwrap_or_default(),
         // Two of them can be read in two ways.
-        _ => return Found::None,
+        _ => return HelloName::None,
     };
     // An absolute target overrides the header, so the two must agree.
     let target = request.path.unwrap_or_default();
     let authority = target.split_once("://").map(|(_, rest)| rest.split('/').next().unwrap_or_default());
     let (name, agreed) = (bare(host), authority.is_none_or(|authority| bare(authority) == bare(host)));
     if name.is_empty() || !agreed || name.parse::<IpAddr>().is_ok() {
-        return Found::None;
+        return HelloName::None;
     }
-    Found::Name(name)
+    HelloName::Name(name)
 }
 
 fn bare(host: &str) -> String {
@@ -107,7 +108,7 @@ mod tests {
 
     #[track_caller]
     fn http(head: &str, expect: Option<&str>) {
-        let expect = expect.map_or(Found::None, |name| Found::Name(name.to_owned()));
+        let expect = expect.map_or(HelloName::None, |name| HelloName::Name(name.to_owned()));
         assert_eq!(name_in_http(head.as_bytes()), expect, "{head:?}");
     }
 
@@ -121,7 +122,7 @@ mod tests {
         http("GET / HTTP/1.1\r\nHost: 93.184.216.34\r\n\r\n", None);
         http("GET / HTTP/1.0\r\n\r\n", None);
         http("SSH-2.0-OpenSSH\r\n\r\n", None);
-        assert_eq!(name_in_http(b"GET / HTTP/1.1\r\nHos"), Found::Unfinished);
+        assert_eq!(name_in_http(b"GET / HTTP/1.1\r\nHos"), HelloName::Unfinished);
     }
 
     #[test]
@@ -141,11 +142,11 @@ mod tests {
             bytes
         };
         let bytes = hello("www.example.com");
-        assert_eq!(name_in_tls(&bytes), Found::Name("www.example.com".to_owned()));
+        assert_eq!(name_in_tls(&bytes), HelloName::Name("www.example.com".to_owned()));
         for length in 0..bytes.len() {
-            assert_eq!(name_in_tls(&bytes[..length]), Found::Unfinished, "{length}");
+            assert_eq!(name_in_tls(&bytes[..length]), HelloName::Unfinished, "{length}");
         }
-        assert_eq!(name_in_tls(&hello("93.184.216.34")), Found::None);
-        assert_eq!(name_in_tls(b"GET / HTTP/1.1\r\n\r\n"), Found::None);
+        assert_eq!(name_in_tls(&hello("93.184.216.34")), HelloName::None);
+        assert_eq!(name_in_tls(b"GET / HTTP/1.1\r\n\r\n"), HelloName::None);
     }
 }

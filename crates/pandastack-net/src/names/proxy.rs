@@ -81,7 +81,7 @@ async fn pass(registry: &Arc<Registry>, slot: &Arc<SlotNames>, mut guest: TcpStr
     let to = original_destination(&guest)?;
     let mut policy = slot.policy.subscribe();
     let Hello { bytes, name } = hello::read(&mut guest, to.port()).await?;
-    let permitted = |name: Option<&str>| slot.policy().permits(name, to);
+    let permitted = |name: Option<&str>| slot.policy().permits(name, to, &registry.plan.ceiling);
     if !permitted(name.as_deref()) {
         let (address, port) = (Some(*to.ip()), Some(to.port()));
         registry.report(Denial { slot: slot.index, protocol: "tcp".to_owned(), address, port, name });

@@ -25,7 +25,7 @@ use super::slot_names::SlotNames;
 use super::upstream::{DATAGRAM_BYTES_MAX, read_framed, write_framed};
 
 use crate::blocking::blocking;
-use crate::ruleset::Learned;
+use crate::ruleset::ResolvedName;
 use crate::{ruleset, slot};
 
 /// Queries of all guests in flight. Beyond it they are dropped, and asked again by the guests.
@@ -206,7 +206,7 @@ async fn follow(
 }
 
 /// What the rules are to know of an answer. `None` when they cannot know all that must be closed.
-fn learn(policy: &NetworkPolicy, name: &str, answer: &[u8]) -> Option<Learned> {
+fn learn(policy: &NetworkPolicy, name: &str, answer: &[u8]) -> Option<ResolvedName> {
     let (open_classes, shut_classes) = (policy.opened_by(name), policy.shut_by(name));
     let message = Message::from_vec(answer);
     if message.is_err() && !shut_classes.is_empty() {
@@ -221,7 +221,7 @@ fn learn(policy: &NetworkPolicy, name: &str, answer: &[u8]) -> Option<Learned> {
         true => Vec::new(),
         false => distinct(records.iter().filter_map(address_of).map(|(address, _)| address)),
     };
-    (shut.len() <= ADDRESSES_PER_ANSWER_MAX).then_some(Learned {
+    (shut.len() <= ADDRESSES_PER_ANSWER_MAX).then_some(ResolvedName {
         open,
         open_classes,
         open_for,

@@ -54,10 +54,12 @@ pub(super) const EGRESS: &str = "egress";
 /// Gives a fresh slot its policy. Removing rules costs the kernel milliseconds, which have no place in a
 /// take, and those of a policy without names are the default's.
 pub(crate) fn first_policy(policy: &NetworkPolicy, plan: &Plan) -> Batch {
-    if policy.opens_names() || policy.denies_names() {
+    let closed_mail = |policy: &NetworkPolicy| plan.ceiling.closed_mail_ports(policy);
+    let opens_mail = closed_mail(policy) != closed_mail(&NetworkPolicy::all());
+    if policy.opens_names() || policy.denies_names() || opens_mail {
         return slot_policy(policy, plan, true);
     }
-    let (mut batch, openings) = (Batch::new(SLOT_TABLE), policy.openings(Some(plan.subnet)));
+    let (mut batch, openings) = (Batch::new(SLOT_TABLE), policy.openings(&plan.ceiling));
     if openings.is_empty() {
         batch.switch_on(CLOSED);
         return batch;
@@ -96,7 +98,7 @@ pub(crate) fn slot_policy(policy: &NetworkPolicy, plan: &Plan, names_stay: bool)
 
 /// What is known of a name's addresses once it was resolved.
 #[derive(Debug, Default)]
-pub(crate) struct Learned {
+pub(crate) struct ResolvedName {
     /// Opened to the ports of these classes, for so long.
     pub(crate) open: Vec<Ipv4Addr>,
     pub(crate) open_classes: Vec<usize>,
@@ -108,7 +110,7 @@ pub(crate) struct Learned {
 }
 
 /// Writes down what was learned of a name, and the name with it: see [`resolved`].
-pub(crate) fn learned(of: &Learned, name: &str) -> Batch {
+pub(crate) fn learned(of: &ResolvedName, name: &str) -> Batch {
     let elements = |addresses: &[Ipv4Addr], classes: &[usize], lifetime| -> Vec<Element<'_>> {
         let each = addresses.iter().flat_map(|address| classes.iter().map(move |class| (*address, *class)));
         each.map(|(address, class)| element(address, class, lifetime, name)).collect()
@@ -144,10 +146,10 @@ pub(crate) fn resolved(socket: &Netlink) -> Result<ListedNames> {
 }
 
 pub(super) fn fill_policy(batch: &mut Batch, policy: &NetworkPolicy, plan: &Plan) {
-    batch.fill_box_set(OPEN, &policy.openings(Some(plan.subnet)));
+    batch.fill_box_set(OPEN, &policy.openings(&plan.ceiling));
     batch.fill_box_set(DENIED, &policy.closings());
     fill_inspect(batch, policy);
-    fill_egress(batch, policy);
+    fill_egress(batch, policy, plan);
 }
 
 /// Which new TCP connections go to the proxy.
@@ -176,8 +178,11 @@ fn fill_inspect(batch: &mut Batch, policy: &NetworkPolicy) {
 }
 
 /// What passes on the way out, packet by packet.
-fn fill_egress(batch: &mut Batch, policy: &NetworkPolicy) {
+fn fill_egress(batch: &mut Batch, policy: &NetworkPolicy, plan: &Plan) {
     batch.add_rule(EGRESS, Rule::new().switched_on(CLOSED).jump(DENY));
+    for port in plan.ceiling.closed_mail_ports(policy) {
+        batch.add_rule(EGRESS, Rule::new().destination_port(IPPROTO_TCP, port).jump(DENY));
+    }
     refuse_denied(batch, policy);
     if policy.denies_names() {
         refuse_uninspected(batch);

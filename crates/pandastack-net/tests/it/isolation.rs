@@ -8,8 +8,11 @@ use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
-use pandastack_net::{GATEWAY_MAC, GUEST_GATEWAY, GUEST_IP, GUEST_MAC, NetworkPolicy, SlotIndex, SlotPool};
+use pandastack_net::{
+    GATEWAY_MAC, GUEST_GATEWAY, GUEST_IP, GUEST_MAC, NetConfig, NetworkPolicy, SlotIndex, SlotPool,
+};
 
 use rustix::net::{AddressFamily, Protocol, RecvFlags, SocketFlags, SocketType};
 
@@ -18,6 +21,9 @@ use crate::lab::{
     HOST_UPLINK, Internet, METADATA, PATIENCE, PORT, PRIVATE_SERVER, SERVER, config, in_lab, in_namespace,
     policy, sh, until,
 };
+
+/// How long an answer that does not come is waited for.
+const SOON: Duration = Duration::from_millis(200);
 
 struct Leased {
     guest: Guest,
@@ -125,6 +131,54 @@ fn the_host_reaches_every_port_and_nobody_else_does() {
         let (length, sender) = host.recv_from(&mut buffer).unwrap();
         assert_eq!((&buffer[..length], sender), (&b"answer"[..], (slot.address, GUEST_PORT).into()));
         assert_eq!(slot.guest.received(), None);
+        pool.shutdown().await.unwrap();
+    });
+}
+
+#[test]
+fn no_policy_reaches_beyond_the_operators_limit() {
+    in_lab("no_policy_reaches_beyond_the_operators_limit", |directory| async move {
+        let internet = Internet::connect();
+        let pool = SlotPool::open(NetConfig { reachable_private: Vec::new(), ..config(&directory) }).unwrap();
+        let greedy = policy(r#"{"egress":"all","allow":["0.0.0.0/0","192.168.77.0/24","169.254.169.254"]}"#);
+        let mut slot = lease(&pool, &greedy).await;
+        let mut send = |what: &str| {
+            slot.guest.send(what, (PRIVATE_SERVER, PORT));
+            slot.guest.send(what, (METADATA, PORT));
+            pass_control(&mut slot.guest);
+        };
+        send("from the start");
+        pool.set_policy(slot.index, &NetworkPolicy::none()).await.unwrap();
+        pool.set_policy(slot.index, &greedy).await.unwrap();
+        send("by a change");
+        assert_eq!(payloads(&internet), ["control", "control"]);
+        pool.shutdown().await.unwrap();
+    });
+}
+
+#[test]
+fn mail_is_closed_unless_a_policy_names_its_port() {
+    in_lab("mail_is_closed_unless_a_policy_names_its_port", |directory| async move {
+        let _internet = Internet::connect();
+        let pool = SlotPool::open(config(&directory)).unwrap();
+        let mut slot = lease(&pool, &NetworkPolicy::all()).await;
+        // A packet that passes is answered by the server's kernel; one that is refused, by ours, and not with
+        // TCP.
+        let connects = |guest: &mut Guest, from, is_open| {
+            guest.connect(from, (SERVER, 25), if is_open { PATIENCE } else { SOON }).is_some()
+        };
+        assert!(!connects(&mut slot.guest, 4000, false), "open by default");
+        for (from, text, is_open) in [
+            (4001, r#"{"egress":"all","allow":["93.184.216.34:25"]}"#, true),
+            (4002, r#"{"egress":"all","allow":["93.184.216.34:587"]}"#, false),
+            (4003, r#"{"allow":["93.184.216.34"]}"#, false),
+            (4004, r#"{"allow":["93.184.216.0/24:20-30"]}"#, true),
+        ] {
+            pool.set_policy(slot.index, &policy(text)).await.unwrap();
+            assert_eq!(connects(&mut slot.guest, from, is_open), is_open, "{text}");
+        }
+        let mut first = lease(&pool, &policy(r#"{"allow":["93.184.216.34:25"]}"#)).await;
+        assert!(connects(&mut first.guest, 4005, true), "from the start");
         pool.shutdown().await.unwrap();
     });
 }

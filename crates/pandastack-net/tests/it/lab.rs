@@ -77,6 +77,7 @@ pub fn config(directory: &Path) -> NetConfig {
     config.name_prefix = "lab".to_owned();
     config.subnet = Cidr::literal([10, 201, 0, 0], 16);
     config.ready_target = 4;
+    config.reachable_private = vec![Cidr::literal([192, 168, 77, 0], 24)];
     config.resolver = Some((PRIVATE_SERVER, 53).into());
     config
 }

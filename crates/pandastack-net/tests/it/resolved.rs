@@ -56,8 +56,8 @@ fn a_guest_goes_on_with_what_it_resolved_in_another_slot() {
 }
 
 #[test]
-fn what_is_closed_by_a_name_stays_closed_in_another_slot() {
-    in_lab("what_is_closed_by_a_name_stays_closed_in_another_slot", |directory| async move {
+fn a_name_denied_in_one_slot_stays_denied_in_another() {
+    in_lab("a_name_denied_in_one_slot_stays_denied_in_another", |directory| async move {
         let internet = Internet::connect();
         let pool = SlotPool::open(config(&directory)).unwrap();
         for json in [r#"{"allow":["a.com"],"deny":["a.com:7000"]}"#, r#"{"deny":["a.com:7000"]}"#] {

@@ -15,10 +15,10 @@ use tokio::time::Instant;
 
 use super::{MAKE_WAIT, on, remove_machine};
 use crate::Sandboxes;
-use crate::hosts::Promise;
-use crate::in_flight::Mark;
-use crate::machines::Patience;
-use crate::volumes::attach::{Derived, OfTemplate, Wanted};
+use crate::hosts::MemoryReservation;
+use crate::in_flight::OperationKey;
+use crate::machines::WaitPolicy;
+use crate::volumes::attach::{Derived, TemplateVolumeUse, VolumePlan};
 
 /// Template of a request that names neither one nor a snapshot.
 const TEMPLATE_DEFAULT: &str = "base";
@@ -33,7 +33,7 @@ struct Plan {
     /// Where it is not the source's own.
     size: Option<MachineSize>,
     client: AgentClient,
-    promise: Option<Promise>,
+    promise: Option<MemoryReservation>,
     /// Volumes that it gets as copies.
     derived: Derived,
 }
@@ -69,7 +69,7 @@ pub async fn create_patiently(
     request: CreateSandbox,
     owner: Owner,
 ) -> Result<SandboxRecord> {
-    let deadline = Instant::now() + Patience::MAX;
+    let deadline = Instant::now() + WaitPolicy::MAX;
     loop {
         match create_owned(sandboxes, workspace.clone(), request.clone(), owner.clone()).await {
             Err(error) if error.retry_after.is_some() && Instant::now() < deadline => {
@@ -104,7 +104,7 @@ async fn run(
     };
     plan.record.owner = owner;
     let record = &plan.record;
-    let _marked = sandboxes.in_flight.mark(&Mark::Sandbox(record.id.clone()));
+    let _marked = sandboxes.in_flight.mark(&OperationKey::Sandbox(record.id.clone()));
     plan.derived.insert(sandboxes).await?;
     sandboxes.publish(sandboxes.store.insert_sandboxes(std::slice::from_ref(record), key.as_ref()).await?);
     fault::point("control.create.inserted").await;
@@ -203,7 +203,7 @@ async fn plan_from_template(
     let template = request.template.as_deref().unwrap_or(TEMPLATE_DEFAULT);
     let wanted = request.volumes.as_deref().unwrap_or_default();
     let own_volume = sandboxes.hosts.template_volume(template);
-    let Wanted { volumes, host, of_template } =
+    let VolumePlan { volumes, host, of_template } =
         crate::volumes::attach::resolve(sandboxes, &workspace, wanted, own_volume.as_ref(), owner).await?;
     let placed = sandboxes.hosts.place(template, request.memory_mb, host.as_ref())?;
     let info = &placed.template.template;
@@ -219,12 +219,12 @@ async fn plan_from_template(
     record.spec.isolation = placed.isolation;
     let mut derived = Derived::default();
     let source = match of_template {
-        OfTemplate::None => Source::Template(info.name.clone()),
-        OfTemplate::Fresh(template, name) => {
+        TemplateVolumeUse::None => Source::Template(info.name.clone()),
+        TemplateVolumeUse::Fresh(template, name) => {
             derived.add_named(sandboxes, &mut record, &template, name).await?;
             Source::Template(info.name.clone())
         }
-        OfTemplate::Known => Source::TemplateDisk(info.name.clone()),
+        TemplateVolumeUse::Known => Source::TemplateDisk(info.name.clone()),
     };
     record.spec.volumes.extend(volumes);
     let size = (size != own).then_some(size);

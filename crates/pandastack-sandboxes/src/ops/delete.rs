@@ -14,7 +14,7 @@ use pandastack_types::{Result, Transition};
 
 use super::{describe, remove_machine};
 use crate::Sandboxes;
-use crate::in_flight::Mark;
+use crate::in_flight::OperationKey;
 
 /// Deletes a sandbox, or sees to it that it will be. Runs to its end even if the caller is dropped.
 pub async fn delete(sandboxes: &Arc<Sandboxes>, record: SandboxRecord, why: Option<&str>) -> Result<()> {
@@ -42,7 +42,9 @@ pub(super) async fn carry_out(sandboxes: &Sandboxes, record: &SandboxRecord) -> 
 
 /// Removes the machine and then the row of a sandbox that is `stopping`. Safe to repeat.
 pub async fn finish(sandboxes: &Sandboxes, record: &SandboxRecord) -> Result<()> {
-    let Some(_marked) = sandboxes.in_flight.mark(&Mark::Delete(record.id.clone())) else { return Ok(()) };
+    let Some(_marked) = sandboxes.in_flight.mark(&OperationKey::Delete(record.id.clone())) else {
+        return Ok(());
+    };
     let removed = match sandboxes.hosts.client(&record.host) {
         Ok(client) => {
             // Asked first, because a host does not tell the totals of what it removed, and short

@@ -18,7 +18,7 @@ use pandastack_types::{Error, Owner, Result, SandboxId, SandboxState, Transition
 use super::create::{agent_spec, undo};
 use super::{MAKE_WAIT, delete, on};
 use crate::Sandboxes;
-use crate::in_flight::Mark;
+use crate::in_flight::OperationKey;
 use crate::volumes::attach::Derived;
 
 /// Labels that a child carries about its fork, and those that make it a candidate.
@@ -95,7 +95,7 @@ async fn run(
         derived.add(sandboxes, child, &parent.spec.volumes).await?;
     }
     derived.insert(sandboxes).await?;
-    let marks = children.iter().map(|child| Mark::Sandbox(child.id.clone()));
+    let marks = children.iter().map(|child| OperationKey::Sandbox(child.id.clone()));
     let _marks: Vec<_> = marks.filter_map(|mark| sandboxes.in_flight.mark(&mark)).collect();
     sandboxes.publish(sandboxes.store.insert_sandboxes(&children, key.as_ref()).await?);
     fault::point("control.fork.inserted").await;

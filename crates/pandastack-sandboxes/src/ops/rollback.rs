@@ -17,7 +17,7 @@ use pandastack_types::{Error, Result, SnapshotId, WorkspaceId};
 use super::lifecycle::settle;
 use super::{MAKE_WAIT, on};
 use crate::Sandboxes;
-use crate::in_flight::Mark;
+use crate::in_flight::OperationKey;
 
 /// Rolls a sandbox back, to its newest snapshot if none is named. Runs to its end even if the
 /// caller is dropped.
@@ -31,7 +31,7 @@ pub async fn rollback(
     let own = Arc::clone(sandboxes);
     sandboxes
         .owned(async move {
-            let Some(_marked) = own.in_flight.mark(&Mark::Sandbox(record.id.clone())) else {
+            let Some(_marked) = own.in_flight.mark(&OperationKey::Sandbox(record.id.clone())) else {
                 let message =
                     format!("another operation on sandbox `{}` is in progress; try again", record.id);
                 return Err(Error::conflict(message));

@@ -18,7 +18,7 @@ use pandastack_types::{Error, ErrorCode, Result, SnapshotId, WorkspaceId};
 
 use super::{MOVE_WAIT, SNAPSHOT_WAIT, on};
 use crate::Sandboxes;
-use crate::in_flight::Mark;
+use crate::in_flight::OperationKey;
 
 /// A snapshot of the workspace, by its id.
 pub async fn find(sandboxes: &Sandboxes, workspace: &WorkspaceId, id: &SnapshotId) -> Result<SnapshotRecord> {
@@ -84,7 +84,7 @@ async fn run(
     kind: SnapshotKind,
 ) -> Result<SnapshotRecord> {
     let id = SnapshotId::random();
-    let _marked = sandboxes.in_flight.mark(&Mark::Snapshot(id.clone()));
+    let _marked = sandboxes.in_flight.mark(&OperationKey::Snapshot(id.clone()));
     let body = AgentSnapshot { snapshot_id: id.clone() };
     let call = TakeSnapshot::new(record.id.clone());
     let done = match client.call(call, on(&record, SNAPSHOT_WAIT), &body).await {

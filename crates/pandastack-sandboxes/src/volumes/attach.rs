@@ -11,7 +11,7 @@ use pandastack_types::{Error, HostId, Owner, Result, SandboxId, VolumeId, Worksp
 
 use super::{MIB, ops, owned};
 use crate::Sandboxes;
-use crate::in_flight::{InFlightMark, Mark};
+use crate::in_flight::{InFlightMark, OperationKey};
 
 /// Where volumes are mounted unless said.
 const MOUNT_ROOT: &str = "/volumes";
@@ -36,22 +36,22 @@ const FORBIDDEN: [&str; 14] = [
 const KERNELS: [&str; 3] = ["/dev", "/proc", "/sys"];
 
 /// What a sandbox that asks for volumes gets.
-pub struct Wanted {
+pub struct VolumePlan {
     /// Volumes that exist, by their places; those of the template come first.
     pub volumes: Vec<AttachedVolume>,
     /// The host that has them.
     pub host: Option<HostId>,
     /// What is at the place of the template's own volume.
-    pub of_template: OfTemplate,
+    pub of_template: TemplateVolumeUse,
 }
 
 /// What is at the place of the volume that a template comes with.
-pub enum OfTemplate {
+pub enum TemplateVolumeUse {
     /// The template has none.
     None,
     /// A copy of the template's, which is to get that name if one was asked for.
     Fresh(TemplateVolume, Option<String>),
-    /// A volume that exists: the first of [`Wanted::volumes`]. The template's memory does not fit it.
+    /// A volume that exists: the first of [`VolumePlan::volumes`]. The template's memory does not fit it.
     Known,
 }
 
@@ -64,27 +64,29 @@ pub async fn resolve(
     wanted: &[AttachVolume],
     template: Option<&TemplateVolume>,
     owner: Option<&Owner>,
-) -> Result<Wanted> {
+) -> Result<VolumePlan> {
     let room = VOLUMES_PER_SANDBOX_MAX - usize::from(template.is_some());
     let is_own = |volume: &AttachVolume| template.is_some_and(|own| mount_path(volume) == own.path);
     let (own, others): (Vec<_>, Vec<_>) = wanted.iter().cloned().partition(is_own);
     check(wanted, room + own.len())?;
     let mut volumes = Vec::new();
     let of_template = match (template, own.first()) {
-        (None, _) => OfTemplate::None,
-        (Some(template), None) => OfTemplate::Fresh(template.clone(), None),
+        (None, _) => TemplateVolumeUse::None,
+        (Some(template), None) => TemplateVolumeUse::Fresh(template.clone(), None),
         (Some(template), Some(own)) => match sandboxes.store.volume(workspace, &own.name).await {
             Ok(_) => {
                 volumes.push(own.clone());
-                OfTemplate::Known
+                TemplateVolumeUse::Known
             }
-            Err(StoreError::NotFound { .. }) => OfTemplate::Fresh(template.clone(), Some(own.name.clone())),
+            Err(StoreError::NotFound { .. }) => {
+                TemplateVolumeUse::Fresh(template.clone(), Some(own.name.clone()))
+            }
             Err(error) => return Err(error.into()),
         },
     };
     volumes.extend(others);
     let (volumes, host) = existing(sandboxes, workspace, &volumes, owner).await?;
-    Ok(Wanted { volumes, host, of_template })
+    Ok(VolumePlan { volumes, host, of_template })
 }
 
 fn original(template: &TemplateVolume) -> AttachedVolume {
@@ -186,7 +188,7 @@ impl Derived {
             }
             let size_bytes = known.iter().find(|volume| volume.id == original.id).map(|v| v.spec.size_bytes);
             let record = copy_of(original, size_bytes.unwrap_or(0), child);
-            self._marks.extend(sandboxes.in_flight.mark(&Mark::Volume(record.id.clone())));
+            self._marks.extend(sandboxes.in_flight.mark(&OperationKey::Volume(record.id.clone())));
             own.push(AttachedVolume {
                 id: record.id.clone(),
                 name: record.name.clone(),

@@ -15,7 +15,7 @@ use pandastack_types::{Error, HostId, Result, SandboxId, VolumeId, WorkspaceId};
 
 use super::{MIB, owned};
 use crate::Sandboxes;
-use crate::in_flight::Mark;
+use crate::in_flight::OperationKey;
 use crate::ops::{MAKE_WAIT, MOVE_WAIT};
 
 /// Makes an empty volume. Runs to its end even if the caller is dropped.
@@ -68,7 +68,7 @@ async fn make(
     let own = Arc::clone(sandboxes);
     sandboxes
         .owned(async move {
-            let _marked = own.in_flight.mark(&Mark::Volume(record.id.clone()));
+            let _marked = own.in_flight.mark(&OperationKey::Volume(record.id.clone()));
             own.store.insert_volumes(std::slice::from_ref(&record)).await?;
             let size_bytes = record.spec.size_bytes;
             let body = AgentVolumeCreate { id: record.id.clone(), size_bytes, from, writer };

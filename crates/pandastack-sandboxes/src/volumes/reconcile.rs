@@ -15,7 +15,7 @@ use pandastack_types::{Result, VolumeId};
 
 use super::ops;
 use crate::Sandboxes;
-use crate::in_flight::Mark;
+use crate::in_flight::OperationKey;
 
 /// Brings the rows of a host's volumes to where they hold. Safe to repeat.
 pub async fn take(sandboxes: &Arc<Sandboxes>, report: &HostReport) -> Result<()> {
@@ -31,7 +31,7 @@ pub async fn take(sandboxes: &Arc<Sandboxes>, report: &HostReport) -> Result<()>
     }
     // Servers beside this one make volumes too.
     let marks = sandboxes.marks_of_all().await?;
-    for row in rows.iter().filter(|row| !marks.contains(&Mark::Volume(row.id.clone()))) {
+    for row in rows.iter().filter(|row| !marks.contains(&OperationKey::Volume(row.id.clone()))) {
         settle(sandboxes, row, seen.contains(&row.id)).await?;
     }
     Ok(())

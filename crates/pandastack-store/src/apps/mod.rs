@@ -19,7 +19,7 @@ use crate::Result;
 
 /// A deployment whose repository's host does not know yet how it goes, or how it ended.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Untold {
+pub struct UnreportedDeployment {
     /// The deployment.
     pub deployment: DeploymentRecord,
     /// Whether the host knows that it began.
@@ -57,14 +57,14 @@ pub trait AppStore: Send + Sync {
     /// Deployments of an app, newest first.
     async fn deployments(&self, app: &AppId) -> Result<Vec<DeploymentRecord>>;
     /// Deployments of all apps that have work to do, oldest first.
-    async fn deployments_under_way(&self) -> Result<Vec<DeploymentRecord>>;
+    async fn deployments_in_progress(&self) -> Result<Vec<DeploymentRecord>>;
     /// Writes a deployment if it still has the status that it was read with. `false` if it has another.
     async fn put_deployment(&self, deployment: &DeploymentRecord, was: DeploymentStatus) -> Result<bool>;
     /// Makes a deployment the version that serves and gives the one before it `replaced`.
     async fn go_live(&self, deployment: &DeploymentRecord, replaced: DeploymentStatus) -> Result<()>;
 
     /// Deployments of which something is to be told, oldest first.
-    async fn untold_deployments(&self, limit: u32) -> Result<Vec<Untold>>;
+    async fn untold_deployments(&self, limit: u32) -> Result<Vec<UnreportedDeployment>>;
     /// Notes that a deployment's begin was told, or its end, after which there is nothing more to tell.
     async fn put_told(&self, id: &DeploymentId, end: bool) -> Result<()>;
 
@@ -75,8 +75,9 @@ pub trait AppStore: Send + Sync {
     /// How many lines it has.
     async fn count_log(&self, id: &DeploymentId) -> Result<u64>;
 
-    /// Adds a name. One that is taken is refused. Quota: `DOMAINS_PER_APP_MAX`.
-    async fn insert_domain(&self, domain: &DomainRecord) -> Result<()>;
+    /// Adds a name, or replaces whoever's claim of it that was not proven. A proven one is refused.
+    /// Quota: `DOMAINS_PER_APP_MAX`.
+    async fn claim_domain(&self, domain: &DomainRecord) -> Result<()>;
     /// Names of an app.
     async fn domains(&self, app: &AppId) -> Result<Vec<DomainRecord>>;
     /// The app that a name leads to.

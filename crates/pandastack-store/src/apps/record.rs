@@ -310,4 +310,6 @@ pub struct DomainRecord {
     pub app: AppId,
     /// When it was added.
     pub created_at: Timestamp,
+    /// When its owner proved it; until then it leads nowhere.
+    pub verified_at: Option<Timestamp>,
 }

@@ -11,7 +11,7 @@ use pandastack_types::{AppId, DeploymentId, WorkspaceId};
 use super::SqlStore;
 use super::rows::{from_json, id, records, signed, time, times, to_json, unsigned};
 use crate::apps::record::{AppRecord, DeploymentRecord, DomainRecord};
-use crate::apps::{AppStore, Untold};
+use crate::apps::{AppStore, UnreportedDeployment};
 use crate::{Durability, Result, StoreError};
 
 const UNDER_WAY: &str = "SELECT * FROM deployments WHERE status IN ('queued', 'building', 'deploying') \
@@ -82,15 +82,15 @@ impl TryFrom<DeploymentRow> for DeploymentRecord {
 }
 
 #[derive(sqlx::FromRow)]
-struct UntoldRow {
+struct UnreportedRow {
     #[sqlx(flatten)]
     deployment: DeploymentRow,
     told: Option<String>,
 }
 
-impl TryFrom<UntoldRow> for Untold {
+impl TryFrom<UnreportedRow> for UnreportedDeployment {
     type Error = StoreError;
-    fn try_from(row: UntoldRow) -> Result<Self> {
+    fn try_from(row: UnreportedRow) -> Result<Self> {
         Ok(Self { deployment: row.deployment.try_into()?, is_begin_told: row.told.is_some() })
     }
 }
@@ -100,12 +100,18 @@ struct DomainRow {
     domain: String,
     app_id: String,
     created_at_us: i64,
+    verified_at_us: Option<i64>,
 }
 
 impl TryFrom<DomainRow> for DomainRecord {
     type Error = StoreError;
     fn try_from(row: DomainRow) -> Result<Self> {
-        Ok(Self { domain: row.domain, app: id(row.app_id)?, created_at: time(row.created_at_us)? })
+        Ok(Self {
+            domain: row.domain,
+            app: id(row.app_id)?,
+            created_at: time(row.created_at_us)?,
+            verified_at: row.verified_at_us.map(time).transpose()?,
+        })
     }
 }
 
@@ -240,7 +246,7 @@ impl AppStore for SqlStore {
         records(rows)
     }
 
-    async fn deployments_under_way(&self) -> Result<Vec<DeploymentRecord>> {
+    async fn deployments_in_progress(&self) -> Result<Vec<DeploymentRecord>> {
         let rows: Vec<DeploymentRow> = sqlx::query_as(UNDER_WAY).fetch_all(&self.readers).await?;
         records(rows)
     }
@@ -276,8 +282,8 @@ impl AppStore for SqlStore {
         write.commit().await
     }
 
-    async fn untold_deployments(&self, limit: u32) -> Result<Vec<Untold>> {
-        let rows: Vec<UntoldRow> = sqlx::query_as(
+    async fn untold_deployments(&self, limit: u32) -> Result<Vec<UnreportedDeployment>> {
+        let rows: Vec<UnreportedRow> = sqlx::query_as(
             "SELECT * FROM deployments WHERE (told IS NULL OR told <> 'end') ORDER BY created_at_us, id LIMIT $1",
         )
         .bind(i64::from(limit))
@@ -331,21 +337,27 @@ impl AppStore for SqlStore {
         Ok(unsigned(count))
     }
 
-    async fn insert_domain(&self, domain: &DomainRecord) -> Result<()> {
+    async fn claim_domain(&self, domain: &DomainRecord) -> Result<()> {
         let mut write = self.write(Durability::Power).await?;
-        let count: i64 = sqlx::query_scalar("SELECT COUNT(*) FROM app_domains WHERE app_id = $1")
+        let others = "SELECT COUNT(*) FROM app_domains WHERE app_id = $1 AND domain <> $2";
+        let count: i64 = sqlx::query_scalar(others)
             .bind(domain.app.as_str())
+            .bind(&domain.domain)
             .fetch_one(write.conn())
             .await?;
         if unsigned(count) >= DOMAINS_PER_APP_MAX {
             return Err(StoreError::Quota { what: "domains per app", limit: DOMAINS_PER_APP_MAX });
         }
         let added = sqlx::query(
-            "INSERT INTO app_domains (domain, app_id, created_at_us) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING",
+            "INSERT INTO app_domains (domain, app_id, created_at_us, verified_at_us) VALUES ($1, $2, $3, $4)
+             ON CONFLICT (domain) DO UPDATE SET app_id = excluded.app_id,
+             created_at_us = excluded.created_at_us, verified_at_us = excluded.verified_at_us
+             WHERE app_domains.verified_at_us IS NULL",
         )
         .bind(&domain.domain)
         .bind(domain.app.as_str())
         .bind(domain.created_at.as_microsecond())
+        .bind(domain.verified_at.map(Timestamp::as_microsecond))
         .execute(write.conn())
         .await?;
         if added.rows_affected() == 0 {
@@ -364,10 +376,9 @@ impl AppStore for SqlStore {
     }
 
     async fn app_of_domain(&self, domain: &str) -> Result<Option<AppId>> {
-        let found: Option<String> = sqlx::query_scalar("SELECT app_id FROM app_domains WHERE domain = $1")
-            .bind(domain)
-            .fetch_optional(&self.readers)
-            .await?;
+        let proven = "SELECT app_id FROM app_domains WHERE domain = $1 AND verified_at_us IS NOT NULL";
+        let found: Option<String> =
+            sqlx::query_scalar(proven).bind(domain).fetch_optional(&self.readers).await?;
         found.map(id).transpose()
     }
 

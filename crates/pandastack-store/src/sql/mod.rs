@@ -15,6 +15,7 @@ mod databases;
 mod functions;
 mod history;
 mod hosts;
+mod installation;
 mod ledger;
 mod postgres;
 mod preview_repos;
@@ -67,7 +68,7 @@ struct Write {
 }
 
 enum End {
-    Sqlite(sqlite::Turn),
+    Sqlite(sqlite::WriteTurn),
     Postgres,
 }
 

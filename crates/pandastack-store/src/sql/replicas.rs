@@ -19,7 +19,7 @@ use sqlx::{AnyConnection, AnyPool};
 use super::rows::{EventRow, records};
 use super::{Backend, SqlStore, corrupt};
 use crate::Result;
-use crate::replicas::{News, Replica, ReplicaStore, Session};
+use crate::replicas::{Replica, ReplicaChange, ReplicaStore, Session};
 
 /// The lock of the leader among the database's advisory locks: "pandasta" in ASCII. Servers from
 /// before there were replicas held it for as long as they ran, so one of those and a leader exclude
@@ -104,7 +104,7 @@ impl Session for Alone {
         Ok(true)
     }
 
-    async fn news(&mut self) -> Result<Vec<News>> {
+    async fn news(&mut self) -> Result<Vec<ReplicaChange>> {
         std::future::pending().await
     }
 
@@ -191,7 +191,7 @@ impl Session for PostgresSession {
         Ok(self.leads)
     }
 
-    async fn news(&mut self) -> Result<Vec<News>> {
+    async fn news(&mut self) -> Result<Vec<ReplicaChange>> {
         // What was heard stays here until it is handed on, because the caller may stop waiting at any await.
         if self.heard.is_empty() {
             let first = self.listener.try_recv().await?;
@@ -218,17 +218,17 @@ impl Session for PostgresSession {
 
 impl PostgresSession {
     /// What was heard, each thing once.
-    async fn read(&self) -> Result<Vec<News>> {
+    async fn read(&self) -> Result<Vec<ReplicaChange>> {
         let mut numbers = Vec::new();
-        let mut others: Vec<News> = Vec::new();
+        let mut others: Vec<ReplicaChange> = Vec::new();
         for payload in &self.heard {
             let news = match payload.split_once(' ') {
                 Some(("event", number)) => {
                     numbers.push(number.parse().map_err(corrupt("notification"))?);
                     continue;
                 }
-                Some(("host", id)) => News::Host(id.parse().map_err(corrupt("notification"))?),
-                _ if payload == "names" => News::Names,
+                Some(("host", id)) => ReplicaChange::Host(id.parse().map_err(corrupt("notification"))?),
+                _ if payload == "names" => ReplicaChange::Names,
                 // Of a newer version; this one does not know what to do about it.
                 _ => continue,
             };
@@ -237,6 +237,6 @@ impl PostgresSession {
             }
         }
         let events = self.events(&numbers).await?;
-        Ok(events.into_iter().map(News::Event).chain(others).collect())
+        Ok(events.into_iter().map(ReplicaChange::Event).chain(others).collect())
     }
 }

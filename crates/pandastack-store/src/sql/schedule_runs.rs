@@ -126,7 +126,7 @@ async fn write_run(conn: &mut AnyConnection, run: &RunRecord, instance: Option<&
 
 /// Runs of a schedule but one: those that have begun and not ended, and how many wait.
 async fn beside(conn: &mut AnyConnection, run: &RunRecord) -> Result<(Vec<RunRecord>, u64)> {
-    let under_way: Vec<RunRow> = sqlx::query_as(select!(
+    let in_progress: Vec<RunRow> = sqlx::query_as(select!(
         "WHERE schedule_id = $1 AND id <> $2 AND ended_at_us IS NULL AND (state = 'running' OR (state = 'queued' AND attempt > 0))"
     ))
     .bind(run.schedule.as_str())
@@ -139,7 +139,7 @@ async fn beside(conn: &mut AnyConnection, run: &RunRecord) -> Result<(Vec<RunRec
     .bind(run.schedule.as_str())
     .fetch_one(conn)
     .await?;
-    Ok((records(under_way)?, unsigned(waiting)))
+    Ok((records(in_progress)?, unsigned(waiting)))
 }
 
 /// Lets the run of a schedule that has waited longest be looked at again.
@@ -169,9 +169,9 @@ async fn claim(
     at: Timestamp,
     claimed: &mut Claimed,
 ) -> Result<()> {
-    let (under_way, waiting) = beside(write.conn(), &run).await?;
+    let (in_progress, waiting) = beside(write.conn(), &run).await?;
     // A run that has begun before holds its place.
-    let count = if run.attempt > 0 { 0 } else { under_way.len() as u64 };
+    let count = if run.attempt > 0 { 0 } else { in_progress.len() as u64 };
     let overlap = schedule.spec.options.overlap.unwrap_or(Overlap::Skip);
     match admit(overlap, count, waiting, run.is_catch_up) {
         Admission::Wait => {
@@ -181,7 +181,7 @@ async fn claim(
         Admission::Skip => end_unrun(&mut run, RunState::Skipped, at, "an earlier run was still in progress"),
         Admission::Full => end_unrun(&mut run, RunState::Skipped, at, "too many earlier runs were waiting"),
         Admission::Replace => {
-            for mut earlier in under_way {
+            for mut earlier in in_progress {
                 end_unrun(&mut earlier, RunState::Cancelled, at, "replaced by a later run");
                 write_run(write.conn(), &earlier, None).await?;
                 claimed.ended.push(earlier.id);

@@ -9,7 +9,7 @@ use sqlx::AnyConnection;
 use super::SqlStore;
 use super::rows::{from_json, id, records, time, times, to_json, unsigned};
 use super::schedule_runs::{insert_run, run_by_id};
-use crate::schedules::{Firing, PendingAlert, RunRecord, RunState, ScheduleRecord, ScheduleStore};
+use crate::schedules::{DueRuns, PendingAlert, RunRecord, RunState, ScheduleRecord, ScheduleStore};
 use crate::{Durability, Result, StoreError};
 
 macro_rules! select {
@@ -210,7 +210,7 @@ impl ScheduleStore for SqlStore {
         if record.is_none_or(|record| record.workspace != *workspace) {
             return Err(absent(id));
         }
-        let under_way: Vec<String> =
+        let in_progress: Vec<String> =
             sqlx::query_scalar("SELECT id FROM schedule_runs WHERE schedule_id = $1 AND ended_at_us IS NULL")
                 .bind(id.as_str())
                 .fetch_all(write.conn())
@@ -221,7 +221,7 @@ impl ScheduleStore for SqlStore {
             sqlx::query(statement).bind(id.as_str()).execute(write.conn()).await?;
         }
         write.commit().await?;
-        under_way.into_iter().map(super::rows::id).collect()
+        in_progress.into_iter().map(super::rows::id).collect()
     }
 
     async fn schedules_due(&self, at: Timestamp, limit: u32) -> Result<Vec<ScheduleRecord>> {
@@ -234,7 +234,7 @@ impl ScheduleStore for SqlStore {
         records(rows)
     }
 
-    async fn fire(&self, firings: &[Firing]) -> Result<u64> {
+    async fn fire(&self, firings: &[DueRuns]) -> Result<u64> {
         // On disk before anything runs: what ran once is not decided again after a loss of power.
         let mut write = self.write(Durability::Power).await?;
         let mut accepted = 0;

@@ -36,13 +36,13 @@ pub(super) struct Sqlite {
 }
 
 /// The turn to write.
-pub(super) struct Turn {
+pub(super) struct WriteTurn {
     held: OwnedMutexGuard<()>,
     /// To be synced after the commit.
     log: Option<Arc<File>>,
 }
 
-impl Turn {
+impl WriteTurn {
     /// Ends the turn after a commit.
     pub(super) async fn end(self) -> Result<()> {
         drop(self.held);
@@ -63,12 +63,15 @@ impl Sqlite {
         Ok((readers, Self { writer, log: Arc::new(log), turn: Arc::new(Mutex::new(())) }))
     }
 
-    pub(super) async fn begin(&self, durability: Durability) -> Result<(Transaction<'static, Any>, Turn)> {
+    pub(super) async fn begin(
+        &self,
+        durability: Durability,
+    ) -> Result<(Transaction<'static, Any>, WriteTurn)> {
         // SQLite has one writer anyway; taking turns here is fair, and never waits on its busy timer.
         let held = Arc::clone(&self.turn).lock_owned().await;
         let tx = self.writer.begin_with("BEGIN IMMEDIATE").await?;
         let log = (durability == Durability::Power).then(|| Arc::clone(&self.log));
-        Ok((tx, Turn { held, log }))
+        Ok((tx, WriteTurn { held, log }))
     }
 
     pub(super) async fn sync(&self) -> Result<()> {

@@ -6,7 +6,7 @@ use pandastack_types::limits::{
     DEPLOYMENTS_PER_APP_MAX, DOMAINS_PER_APP_MAX, PREVIEW_REPOS_PER_WORKSPACE_MAX, PREVIEWS_PER_APP_MAX,
 };
 
-use pandastack_store::apps::Untold;
+use pandastack_store::apps::UnreportedDeployment;
 use pandastack_store::apps::record::{
     AppRecord, AppSpec, DeploymentRecord, DomainRecord, EnvEntry, PreviewRepoRecord,
 };
@@ -78,7 +78,7 @@ pub(super) async fn a_deployment_goes_live_in_one_step(store: &dyn Store) {
     let third = DeploymentRecord::queued(&app, "poll", now());
     let is_newest = |all: &[DeploymentRecord]| all.first().is_some_and(|newest| newest.id == second.id);
     assert!(!store.insert_deployment_unless(&third, &is_newest).await.unwrap(), "the newest comes first");
-    assert_eq!(store.deployments_under_way().await.unwrap(), [first.clone(), second.clone()]);
+    assert_eq!(store.deployments_in_progress().await.unwrap(), [first.clone(), second.clone()]);
     for one in [&mut first, &mut second] {
         one.status = S::Deploying;
         assert!(store.put_deployment(one, S::Queued).await.unwrap());
@@ -90,7 +90,7 @@ pub(super) async fn a_deployment_goes_live_in_one_step(store: &dyn Store) {
     let statuses: Vec<_> = store.deployments(&app.id).await.unwrap().iter().map(|one| one.status).collect();
     assert_eq!(statuses, [S::Live, S::Superseded]);
     assert!(store.go_live(&second, S::Superseded).await.is_err(), "it is not being deployed");
-    assert!(store.deployments_under_way().await.unwrap().is_empty());
+    assert!(store.deployments_in_progress().await.unwrap().is_empty());
 }
 
 pub(super) async fn deployments_are_untold_until_their_end_is_told(store: &dyn Store) {
@@ -98,7 +98,9 @@ pub(super) async fn deployments_are_untold_until_their_end_is_told(store: &dyn S
     store.insert_app(&app).await.unwrap();
     let mut one = DeploymentRecord::queued(&app, "push", now());
     store.insert_deployment(&one).await.unwrap();
-    let untold = |one: &DeploymentRecord, is_begin_told| [Untold { deployment: one.clone(), is_begin_told }];
+    let untold = |one: &DeploymentRecord, is_begin_told| {
+        [UnreportedDeployment { deployment: one.clone(), is_begin_told }]
+    };
     assert_eq!(store.untold_deployments(9).await.unwrap(), untold(&one, false));
     store.put_told(&one.id, false).await.unwrap();
     assert_eq!(store.untold_deployments(9).await.unwrap(), untold(&one, true));
@@ -158,20 +160,30 @@ pub(super) async fn domains_and_deliveries_are_unique(store: &dyn Store) {
         domain: domain.into(),
         app: app.id.clone(),
         created_at: now(),
+        verified_at: Some(now()),
     };
-    store.insert_domain(&domain(&app, "a.example")).await.unwrap();
-    assert!(matches!(
-        store.insert_domain(&domain(&other, "a.example")).await,
-        Err(StoreError::Exists { .. })
-    ));
+    let unproven = |app: &AppRecord, domain: &str| DomainRecord {
+        domain: domain.into(),
+        app: app.id.clone(),
+        created_at: now(),
+        verified_at: None,
+    };
+    // A claim without proof leads nowhere and keeps nobody away.
+    store.claim_domain(&unproven(&other, "a.example")).await.unwrap();
+    assert_eq!(store.app_of_domain("a.example").await.unwrap(), None);
+    store.claim_domain(&domain(&app, "a.example")).await.unwrap();
+    assert!(matches!(store.claim_domain(&domain(&other, "a.example")).await, Err(StoreError::Exists { .. })));
     assert_eq!(store.app_of_domain("a.example").await.unwrap(), Some(app.id.clone()));
+    assert!(store.domains(&other.id).await.unwrap().is_empty(), "the claim is over");
+    let again = store.claim_domain(&unproven(&app, "a.example")).await;
+    assert!(matches!(again, Err(StoreError::Exists { .. })), "a proven one stays proven");
     assert!(store.delete_domain(&other.id, "a.example").await.is_err());
     store.delete_domain(&app.id, "a.example").await.unwrap();
     assert_eq!(store.app_of_domain("a.example").await.unwrap(), None);
     for n in 0..DOMAINS_PER_APP_MAX {
-        store.insert_domain(&domain(&app, &format!("{n}.example"))).await.unwrap();
+        store.claim_domain(&domain(&app, &format!("{n}.example"))).await.unwrap();
     }
-    assert!(matches!(store.insert_domain(&domain(&app, "b.example")).await, Err(StoreError::Quota { .. })));
+    assert!(matches!(store.claim_domain(&domain(&app, "b.example")).await, Err(StoreError::Quota { .. })));
     assert!(!store.has_delivery(&app.id, "1").await.unwrap());
     for app in [&app, &app, &other] {
         store.note_delivery(&app.id, "1", now()).await.unwrap();

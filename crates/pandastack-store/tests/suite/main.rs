@@ -80,6 +80,7 @@ async fn run_all<S: Store, F: Future<Output = S>>(open: impl Fn() -> F) {
         workspaces::usage_is_recorded_as_differences,
         workspaces::databases_are_kept_by_workspace_and_state,
         workspaces::hosts_are_replaced,
+        workspaces::the_first_secret_is_the_one_of_the_installation,
         workspaces::tokens_have_a_quota_and_a_last_one,
         workspaces::quotas_are_kept_and_count_what_is_there,
         workspaces::settings_of_a_workspace_are_its_own,

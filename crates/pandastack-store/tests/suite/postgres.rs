@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use pandastack_store::TokenStore;
 use pandastack_store::clock::now;
-use pandastack_store::replicas::{News, Replica, ReplicaStore, Session};
+use pandastack_store::replicas::{Replica, ReplicaChange, ReplicaStore, Session};
 use pandastack_store::sql::SqlStore;
 
 use super::postgres_server::Server;
@@ -17,7 +17,7 @@ async fn the_suite() {
 }
 
 /// The news of a session until something of a kind is among them.
-async fn heard(session: &mut dyn Session, wanted: impl Fn(&News) -> bool) -> News {
+async fn heard(session: &mut dyn Session, wanted: impl Fn(&ReplicaChange) -> bool) -> ReplicaChange {
     loop {
         let news = tokio::time::timeout(Duration::from_secs(10), session.news()).await.unwrap().unwrap();
         if let Some(found) = news.into_iter().find(&wanted) {
@@ -27,7 +27,7 @@ async fn heard(session: &mut dyn Session, wanted: impl Fn(&News) -> bool) -> New
 }
 
 #[tokio::test]
-async fn one_of_several_servers_leads_and_all_hear_what_each_commits() {
+async fn one_server_leads_and_all_are_notified_of_commits() {
     let Some(server) = Server::start("replicas on one PostgreSQL database") else { return };
     let url = server.database().await;
     let (one, two) = (SqlStore::postgres(&url).await.unwrap(), SqlStore::postgres(&url).await.unwrap());
@@ -44,11 +44,12 @@ async fn one_of_several_servers_leads_and_all_hear_what_each_commits() {
     let record = running(&one).await;
     for session in [&mut first, &mut second] {
         let created =
-            heard(session.as_mut(), |news| matches!(news, News::Event(e) if e.kind == "created")).await;
-        assert!(matches!(created, News::Event(event) if event.sandbox_id == record.id));
+            heard(session.as_mut(), |news| matches!(news, ReplicaChange::Event(e) if e.kind == "created"))
+                .await;
+        assert!(matches!(created, ReplicaChange::Event(event) if event.sandbox_id == record.id));
     }
     two.tell_names_changed().await.unwrap();
-    assert_eq!(heard(first.as_mut(), |news| *news == News::Names).await, News::Names);
+    assert_eq!(heard(first.as_mut(), |news| *news == ReplicaChange::Names).await, ReplicaChange::Names);
     // The end of a session, orderly or not, frees what it held.
     first.leave().await;
     drop(first);

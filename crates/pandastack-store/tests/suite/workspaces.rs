@@ -10,6 +10,13 @@ use pandastack_types::{SandboxId, WorkspaceId};
 
 use super::{new_sandbox, now, running, ws};
 
+pub(super) async fn the_first_secret_is_the_one_of_the_installation(store: &dyn Store) {
+    assert_eq!(store.secret_fingerprint("one").await.unwrap(), "one");
+    assert_eq!(store.secret_fingerprint("two").await.unwrap(), "one");
+    store.replace_secret_fingerprint("two").await.unwrap();
+    assert_eq!(store.secret_fingerprint("one").await.unwrap(), "two");
+}
+
 pub(super) async fn quotas_are_kept_and_count_what_is_there(store: &dyn Store) {
     use pandastack_types::api::{Quota, QuotaUse};
     assert_eq!(store.quota(&ws()).await.unwrap(), Quota::default());

@@ -36,6 +36,9 @@ pub enum EdgeName {
         /// those before it are busy.
         #[serde(default)]
         always: usize,
+        /// The name is a domain of the app's owner, not one below the platform's.
+        #[serde(default)]
+        own_domain: bool,
     },
     /// It serves nobody yet.
     NotServing {

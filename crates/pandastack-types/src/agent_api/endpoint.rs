@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::query::encode_query;
-use crate::{SandboxId, door};
+use crate::{SandboxId, grant};
 
 /// All endpoints are below this path.
 pub const PREFIX: &str = "/agent/v1";
@@ -227,19 +227,19 @@ pub trait Protocol {
     const NAME: &'static str;
 }
 
-/// See [`crate::door`].
-pub struct DoorProtocol;
+/// See [`crate::grant`].
+pub struct GrantProtocol;
 /// The bytes of a TCP connection to a port of the guest.
 pub struct TunnelProtocol;
 /// RFC 6455.
 pub struct WebSocketProtocol;
 
-impl Protocol for DoorProtocol {
-    const NAME: &'static str = door::UPGRADE;
+impl Protocol for GrantProtocol {
+    const NAME: &'static str = grant::UPGRADE;
 }
 
 impl Protocol for TunnelProtocol {
-    const NAME: &'static str = door::TUNNEL_UPGRADE;
+    const NAME: &'static str = grant::TUNNEL_UPGRADE;
 }
 
 impl Protocol for WebSocketProtocol {

@@ -2,14 +2,14 @@
 
 use super::endpoint::Segment;
 use super::query::{
-    BuildQuery, DoorQuery, ExecQuery, FindFilesQuery, GrepFilesQuery, ListDirectoryQuery, LogQuery,
+    BuildQuery, ExecQuery, FindFilesQuery, GrantQuery, GrepFilesQuery, ListDirectoryQuery, LogQuery,
     MakeDirectoryQuery, NoQuery, OutputQuery, PathQuery, RemoveFileQuery, StartProcessQuery, StdinQuery,
     StreamQuery, TerminalQuery, TunnelQuery, UnpackQuery, WaitProcessQuery, WatchFilesQuery, WriteFileQuery,
 };
 use super::{
     AgentCreate, AgentFork, AgentForked, AgentKeepAwake, AgentPatch, AgentRollback, AgentSandbox,
     AgentSnapshot, AgentSnapshotDone, AgentVolume, AgentVolumeCreate, AgentVolumeGrow, BadParameter, Bytes,
-    Created, Description, DoorProtocol, Empty, Endpoint, Events, HostReport, Json, Method, OctetStream,
+    Created, Description, Empty, Endpoint, Events, GrantProtocol, HostReport, Json, Method, OctetStream,
     OnSandbox, OrEvents, PassThrough, PlainText, Tar, TunnelProtocol, Upgrade, WebSocketProtocol,
 };
 use crate::api;
@@ -252,10 +252,10 @@ endpoints! {
     /// Reads the end of the console's log, or follows it. Does not wake the sandbox.
     ReadLogs: Get "/sandboxes/{sandbox}/logs" [sandbox: SandboxId] ? LogQuery,
         Empty => OrEvents<Bytes<PlainText>>;
-    /// Opens a door for an edge: see [`crate::door`].
-    OpenDoor: Post "/sandboxes/{sandbox}/door" [sandbox: SandboxId] ? DoorQuery,
-        Empty => Upgrade<DoorProtocol>;
-    /// Opens a connection to a port of the guest, for an edge that holds a door.
+    /// Opens a grant for an edge: see [`crate::grant`].
+    OpenGrant: Post "/sandboxes/{sandbox}/door" [sandbox: SandboxId] ? GrantQuery,
+        Empty => Upgrade<GrantProtocol>;
+    /// Opens a connection to a port of the guest, for an edge that holds a grant.
     OpenTunnel: Post "/sandboxes/{sandbox}/tunnel" [sandbox: SandboxId] ? TunnelQuery,
         Empty => Upgrade<TunnelProtocol>;
 }
@@ -270,7 +270,7 @@ mod tests {
     fn targets_are_what_agents_have_always_served() {
         let sandbox: SandboxId = "s1".parse().unwrap();
         let wait = WaitProcessQuery { timeout_seconds: Some(10) };
-        let door = DoorQuery { wake: Some(false) };
+        let grant = GrantQuery { wake: Some(false) };
         let file = WriteFileQuery { path: "/srv/a b".to_owned(), ..WriteFileQuery::default() };
         for (target, expect) in [
             (PauseSandbox::new(sandbox.clone()).target(), "/agent/v1/sandboxes/s1/pause"),
@@ -278,7 +278,7 @@ mod tests {
                 WaitProcess::new(sandbox.clone(), 7, wait).target(),
                 "/agent/v1/sandboxes/s1/processes/7/wait?timeout_seconds=10",
             ),
-            (OpenDoor::new(sandbox.clone(), door).target(), "/agent/v1/sandboxes/s1/door?wake=false"),
+            (OpenGrant::new(sandbox.clone(), grant).target(), "/agent/v1/sandboxes/s1/door?wake=false"),
             (WriteFile::new(sandbox.clone(), file).target(), "/agent/v1/sandboxes/s1/fs?path=/srv/a+b"),
             (
                 ReadFile::pass_through(&sandbox, Some("path=/a%20b".to_owned())).target(),

@@ -29,13 +29,13 @@ mod volume;
 
 pub use edge::{EdgeName, EdgeRoute, NAMES_CHANGED};
 pub use endpoint::{
-    BadParameter, Bytes, Created, Description, DoorProtocol, Empty, Endpoint, Events, Json, JsonResponse,
+    BadParameter, Bytes, Created, Description, Empty, Endpoint, Events, GrantProtocol, Json, JsonResponse,
     MediaType, Method, OctetStream, OnSandbox, OrEvents, PREFIX, PassThrough, PlainText, Protocol,
     StreamResponse, Tar, TunnelProtocol, Upgrade, WebSocketProtocol,
 };
 pub use host::{AgentDenial, AgentTemplate, HostReport, ReportAnswer, TemplateInfo};
 pub use query::{
-    BuildQuery, DoorQuery, ExecQuery, FindFilesQuery, Flag, GrepFilesQuery, ListDirectoryQuery, LogQuery,
+    BuildQuery, ExecQuery, FindFilesQuery, Flag, GrantQuery, GrepFilesQuery, ListDirectoryQuery, LogQuery,
     MakeDirectoryQuery, NoQuery, OutputEncoding, OutputQuery, PathQuery, RemoveFileQuery, StartProcessQuery,
     StdinQuery, StreamQuery, TerminalQuery, TunnelQuery, UnpackQuery, WaitProcessQuery, WatchFilesQuery,
     WriteFileQuery, parse_query,

@@ -276,8 +276,8 @@ queries! {
         pub follow: Flag,
     }
 
-    /// Query of [`OpenDoor`](super::endpoints::OpenDoor).
-    DoorQuery {
+    /// Query of [`OpenGrant`](super::endpoints::OpenGrant).
+    GrantQuery {
         /// Whether a sleeping sandbox is woken; true if absent.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub wake: Option<bool>,

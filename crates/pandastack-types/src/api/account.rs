@@ -7,15 +7,15 @@ use utoipa::ToSchema;
 use crate::preview::Visibility;
 use crate::{HostId, WorkspaceId};
 
-/// What a key may do; each includes those before it.
+/// Permissions of an API key. Each scope includes those before it.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize, ToSchema,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
-    /// Look at everything of its workspace, files included, and change nothing.
+    /// Read everything in its workspace, files included.
     Read,
-    /// Make, use and delete sandboxes, snapshots and templates.
+    /// Create, use and delete sandboxes, snapshots and templates.
     #[default]
     Sandboxes,
     /// Manage keys, and see the installation.

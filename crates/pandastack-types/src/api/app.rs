@@ -343,7 +343,7 @@ impl DeploymentStatus {
     }
 
     /// Whether the deployment still has work to do.
-    pub fn is_under_way(self) -> bool {
+    pub fn is_in_progress(self) -> bool {
         matches!(self, Self::Queued | Self::Building | Self::Deploying)
     }
 }
@@ -412,7 +412,7 @@ pub struct AppDomain {
     pub domain: String,
     /// The app.
     pub app_id: AppId,
-    /// `active`: requests with this name reach the app as soon as its DNS leads here.
+    /// `pending` until the TXT record proves it, then `active`: requests reach the app once DNS leads here.
     pub status: String,
     /// What to know about DNS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -422,7 +422,7 @@ pub struct AppDomain {
     /// When it was added.
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
-    /// The same.
+    /// When it was proven, or else added.
     #[schema(value_type = String, format = DateTime)]
     pub updated_at: Timestamp,
 }
@@ -430,14 +430,14 @@ pub struct AppDomain {
 /// An entry to make in DNS.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DnsRecord {
-    /// `CNAME`.
+    /// `CNAME` or `TXT`.
     #[serde(rename = "type")]
     pub kind: String,
     /// Of which name.
     pub name: String,
     /// What it says.
     pub value: String,
-    /// `routing`.
+    /// `routing` or `ownership`.
     pub purpose: String,
 }
 

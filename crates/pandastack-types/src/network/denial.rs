@@ -3,12 +3,12 @@
 //! Boxes of [`NetworkPolicy::openings`] have nothing of it; a name's addresses are known only once it is resolved, so these
 //! are kept apart, to be asked for before what names open.
 
-use super::{NetworkPolicy, Place, PortRange, names};
+use super::{Destination, NetworkPolicy, PortRange, names};
 
 impl NetworkPolicy {
     /// Whether addresses are denied that a name could open.
     pub fn closes_networks(&self) -> bool {
-        self.opens_names() && self.deny.iter().any(|target| matches!(target.place, Place::Network(_)))
+        self.opens_names() && self.deny.iter().any(|target| matches!(target.place, Destination::Network(_)))
     }
 
     /// The different sets of ports on which names are denied, in an order that stays. Names that are denied on all ports are

@@ -11,6 +11,7 @@
 //!
 //! Left to others: enforcing it (`pandastack-net`), keeping it with a sandbox (control and agent).
 
+mod ceiling;
 mod cidr;
 mod denial;
 mod ranges;
@@ -21,10 +22,11 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+pub use ceiling::{Ceiling, MAIL_PORTS, Mail};
 pub use cidr::{Cidr, CidrError};
-pub use ranges::{Opening, Range, is_public};
+pub use ranges::{Opening, Range, is_metadata, is_public};
 use target::has_port;
-pub use target::{NamePattern, Place, PortRange, Target, TargetError};
+pub use target::{Destination, NamePattern, PortRange, Target, TargetError};
 
 use crate::limits::{NETWORK_OPENINGS_MAX, NETWORK_PORT_CLASSES_MAX, NETWORK_TARGETS_MAX};
 
@@ -171,7 +173,7 @@ impl TryFrom<Draft> for NetworkPolicy {
         if classes > NETWORK_PORT_CLASSES_MAX {
             return Err(PolicyError::PortClasses(classes));
         }
-        match policy.openings(None).len().max(policy.closings().len()) {
+        match policy.openings(&Ceiling::widest()).len().max(policy.closings().len()) {
             count if count > NETWORK_OPENINGS_MAX => Err(PolicyError::Openings(count)),
             _ => Ok(policy),
         }
@@ -200,8 +202,11 @@ impl NetworkPolicy {
     }
 
     /// Whether a web connection may go there that asks for this name, or for none.
-    pub fn permits(&self, name: Option<&str>, to: SocketAddrV4) -> bool {
+    pub fn permits(&self, name: Option<&str>, to: SocketAddrV4, ceiling: &Ceiling) -> bool {
         let (address, port) = (*to.ip(), to.port());
+        if !ceiling.admits(address) {
+            return false;
+        }
         let denied = |name: &str| {
             names(&self.deny).any(|(pattern, ports)| pattern.matches(name) && has_port(ports, port))
         };
@@ -265,8 +270,8 @@ impl NetworkPolicy {
 
 fn names(targets: &[Target]) -> impl Iterator<Item = (&NamePattern, &[PortRange])> {
     targets.iter().filter_map(|target| match &target.place {
-        Place::Name(pattern) => Some((pattern, &target.ports[..])),
-        Place::Network(_) => None,
+        Destination::Name(pattern) => Some((pattern, &target.ports[..])),
+        Destination::Network(_) => None,
     })
 }
 
@@ -317,7 +322,7 @@ mod tests {
 
     /// Whether a web connection to a public address passes.
     fn permits(policy: &NetworkPolicy, name: &str, port: u16) -> bool {
-        policy.permits(Some(name), SocketAddrV4::new([93, 184, 216, 34].into(), port))
+        policy.permits(Some(name), SocketAddrV4::new([93, 184, 216, 34].into(), port), &Ceiling::default())
     }
 
     #[test]

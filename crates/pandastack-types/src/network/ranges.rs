@@ -1,22 +1,26 @@
 //! From lists to what a kernel can look up: disjoint boxes of addresses and ports.
 
-use super::{Cidr, Egress, NetworkPolicy, Place, PortRange, Target};
+use super::{Ceiling, Cidr, Destination, Egress, NetworkPolicy, PortRange, Target};
 
-/// Never reachable, whatever a policy says: this host, link-local and metadata, loopback, multicast, reserved.
-const NEVER: [Cidr; 5] = [
+/// Never reachable, whatever a policy or the operator says: this host, link-local, loopback, multicast,
+/// reserved, and where clouds serve metadata and credentials of their machines.
+pub(super) const NEVER: [Cidr; 8] = [
     Cidr::literal([0, 0, 0, 0], 8),
     Cidr::literal([127, 0, 0, 0], 8),
     Cidr::literal([169, 254, 0, 0], 16),
     Cidr::literal([224, 0, 0, 0], 4),
     Cidr::literal([240, 0, 0, 0], 4),
+    // Metadata beside 169.254.169.254: Azure's, Alibaba Cloud's, and Oracle Cloud's old address.
+    Cidr::literal([168, 63, 129, 16], 32),
+    Cidr::literal([100, 100, 100, 200], 32),
+    Cidr::literal([192, 0, 0, 192], 32),
 ];
 
-/// Not the internet: private, carrier and special ranges. A policy may open parts of these, by address only.
-const NOT_INTERNET: [Cidr; 10] = [
+/// Not the internet: private, carrier and special ranges. A policy may open parts of these that the operator
+/// allows, by address only.
+pub(super) const NOT_INTERNET: [Cidr; 9] = [
     Cidr::literal([10, 0, 0, 0], 8),
     Cidr::literal([100, 64, 0, 0], 10),
-    // Azure serves instance metadata and credentials from this public address.
-    Cidr::literal([168, 63, 129, 16], 32),
     Cidr::literal([172, 16, 0, 0], 12),
     Cidr::literal([192, 0, 0, 0], 24),
     Cidr::literal([192, 0, 2, 0], 24),
@@ -51,17 +55,22 @@ pub struct Opening {
     pub ports: PortRange,
 }
 
+/// Whether clouds serve metadata and credentials of their machines at an address.
+pub fn is_metadata(address: std::net::Ipv4Addr) -> bool {
+    address.is_link_local() || NEVER.iter().any(|network| network.prefix() == 32 && network.contains(address))
+}
+
 /// Whether the address is publicly routed: what names may open.
 pub fn is_public(address: std::net::Ipv4Addr) -> bool {
     !NEVER.iter().chain(&NOT_INTERNET).any(|network| network.contains(address))
 }
 
 impl NetworkPolicy {
-    /// What may be reached by address, as disjoint boxes; `closed` (a host's own slots) and what nobody may reach are
-    /// left out whatever the lists say.
-    pub fn openings(&self, closed: Option<Cidr>) -> Vec<Opening> {
-        let never: Vec<Range> = NEVER.iter().copied().chain(closed).map(|network| network.range()).collect();
-        boxes(self.allow.iter().chain(&self.deny), |port| self.addresses_on(port, &never))
+    /// What may be reached by address, as disjoint boxes; what is above the ceiling is left out whatever the
+    /// lists say.
+    pub fn openings(&self, ceiling: &Ceiling) -> Vec<Opening> {
+        let closed = ceiling.closed();
+        boxes(self.allow.iter().chain(&self.deny), |port| self.addresses_on(port, &closed))
     }
 
     /// What names must not open, as disjoint boxes: the denied networks. None unless names open anything.
@@ -72,13 +81,13 @@ impl NetworkPolicy {
         boxes(self.deny.iter(), |port| union(networks_on(&self.deny, port)))
     }
 
-    fn addresses_on(&self, port: u16, never: &[Range]) -> Vec<Range> {
+    fn addresses_on(&self, port: u16, closed: &[Range]) -> Vec<Range> {
         let mut open = match self.egress {
             Egress::All => subtract(vec![Range::ALL], NOT_INTERNET.iter().map(Cidr::range)),
             Egress::None => Vec::new(),
         };
         open.extend(networks_on(&self.allow, port));
-        subtract(union(open), networks_on(&self.deny, port).into_iter().chain(never.iter().copied()))
+        subtract(union(open), networks_on(&self.deny, port).into_iter().chain(closed.iter().copied()))
     }
 }
 
@@ -86,8 +95,8 @@ impl NetworkPolicy {
 fn networks_on(targets: &[Target], port: u16) -> Vec<Range> {
     let here = targets.iter().filter(|target| target.ports.is_empty() || target.has_port(port));
     here.filter_map(|target| match &target.place {
-        Place::Network(network) => Some(network.range()),
-        Place::Name(_) => None,
+        Destination::Network(network) => Some(network.range()),
+        Destination::Name(_) => None,
     })
     .collect()
 }
@@ -137,7 +146,7 @@ fn union(mut ranges: Vec<Range>) -> Vec<Range> {
     merged
 }
 
-fn subtract(from: Vec<Range>, what: impl IntoIterator<Item = Range>) -> Vec<Range> {
+pub(super) fn subtract(from: Vec<Range>, what: impl IntoIterator<Item = Range>) -> Vec<Range> {
     what.into_iter().fold(from, |ranges, cut| {
         let mut rest = Vec::with_capacity(ranges.len() + 1);
         for range in ranges {
@@ -168,7 +177,8 @@ mod tests {
 
     #[track_caller]
     fn check(policy: &NetworkPolicy, open: &[(&str, u16)], closed: &[(&str, u16)]) {
-        check_boxes(&policy.openings(Some(SLOTS)), open, closed);
+        let ceiling = Ceiling { slots: Some(SLOTS), ..Ceiling::widest() };
+        check_boxes(&policy.openings(&ceiling), open, closed);
     }
 
     #[track_caller]
@@ -224,7 +234,7 @@ mod tests {
             &closed.map(|address| (address, 443)),
         );
         check(&NetworkPolicy::all(), &open.map(|address| (address, 0)), &closed.map(|address| (address, 0)));
-        assert_eq!(NetworkPolicy::none().openings(None), []);
+        assert_eq!(NetworkPolicy::none().openings(&Ceiling::widest()), []);
     }
 
     #[test]
@@ -233,6 +243,28 @@ mod tests {
         let open = ["192.168.1.1", "10.200.255.255", "10.202.0.0", "1.1.1.1"];
         let closed = ["10.201.0.0", "10.201.255.255", "169.254.169.254", "127.0.0.1", "239.1.1.1", "0.0.0.0"];
         check(&widest, &open.map(|address| (address, 80)), &closed.map(|address| (address, 80)));
+    }
+
+    #[test]
+    fn no_policy_opens_more_than_the_operator_allows() {
+        let greedy = policy(r#"{"egress":"all","allow":["0.0.0.0/0","10.0.0.0/8","169.254.169.254"]}"#);
+        let none = greedy.openings(&Ceiling::default());
+        let private = ["10.0.0.1", "172.16.0.1", "192.168.1.1", "100.64.0.1", "198.18.0.1"];
+        let metadata = ["169.254.169.254", "168.63.129.16", "100.100.100.200", "192.0.0.192"];
+        for closed in private.into_iter().chain(metadata) {
+            check_boxes(&none, &[("1.1.1.1", 80)], &[(closed, 80), (closed, 0)]);
+        }
+        let reachable_private = vec![Cidr::literal([10, 9, 0, 0], 16), Cidr::literal([0, 0, 0, 0], 0)];
+        let some = Ceiling { reachable_private: reachable_private[..1].to_vec(), ..Ceiling::default() };
+        check_boxes(&greedy.openings(&some), &[("10.9.1.1", 80)], &[("10.8.1.1", 80), ("192.168.1.1", 80)]);
+        let all = Ceiling { reachable_private, ..Ceiling::default() };
+        check_boxes(
+            &greedy.openings(&all),
+            &private.map(|address| (address, 80)),
+            &metadata.map(|one| (one, 80)),
+        );
+        // What is allowed is not opened by itself.
+        check_boxes(&NetworkPolicy::all().openings(&all), &[], &private.map(|address| (address, 80)));
     }
 
     #[test]
@@ -275,7 +307,7 @@ mod tests {
     #[test]
     fn ranges_of_one_band_never_touch() {
         let merged = policy(r#"{"egress":"all","allow":["10.0.0.0/9","10.128.0.0/9","10.5.0.0/16"]}"#);
-        let openings = merged.openings(Some(SLOTS));
+        let openings = merged.openings(&Ceiling { slots: Some(SLOTS), ..Ceiling::widest() });
         assert!(openings.windows(2).all(|pair| pair[0].addresses.last + 1 < pair[1].addresses.first));
         assert!(openings.iter().all(|opening| opening.ports == PortRange { first: 0, last: u16::MAX }));
     }

@@ -33,14 +33,14 @@ pub struct PortRange {
 #[serde(try_from = "String", into = "String")]
 pub struct Target {
     /// Where.
-    pub place: Place,
+    pub place: Destination,
     /// Which ports, TCP and UDP; empty means all of them, and protocols without ports.
     pub ports: Vec<PortRange>,
 }
 
 /// Where an entry points.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Place {
+pub enum Destination {
     /// Addresses.
     Network(Cidr),
     /// Names.
@@ -65,14 +65,14 @@ pub struct TargetError {
 
 impl Target {
     pub(super) fn is_network(&self) -> bool {
-        matches!(self.place, Place::Network(_))
+        matches!(self.place, Destination::Network(_))
     }
 
     /// Whether it names the address on this port, by address.
     pub(super) fn is_about(&self, address: Ipv4Addr, port: u16) -> bool {
         match &self.place {
-            Place::Network(network) => network.contains(address) && has_port(&self.ports, port),
-            Place::Name(_) => false,
+            Destination::Network(network) => network.contains(address) && has_port(&self.ports, port),
+            Destination::Name(_) => false,
         }
     }
 
@@ -110,9 +110,9 @@ impl FromStr for Target {
         };
         if place.contains('/') || is_like_an_address(place) {
             let network = place.parse().map_err(|_| refuse(NOT_A_NETWORK.to_owned()))?;
-            return Ok(Target { place: Place::Network(network), ports });
+            return Ok(Target { place: Destination::Network(network), ports });
         }
-        Ok(Target { place: Place::Name(parse_name(place).map_err(refuse)?), ports })
+        Ok(Target { place: Destination::Name(parse_name(place).map_err(refuse)?), ports })
     }
 }
 
@@ -177,8 +177,8 @@ impl fmt::Display for NamePattern {
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.place {
-            Place::Network(network) => network.fmt(f)?,
-            Place::Name(name) => name.fmt(f)?,
+            Destination::Network(network) => network.fmt(f)?,
+            Destination::Name(name) => name.fmt(f)?,
         }
         for (at, ports) in self.ports.iter().enumerate() {
             f.write_str(if at == 0 { ":" } else { "," })?;
@@ -238,8 +238,8 @@ mod tests {
     #[test]
     fn a_wildcard_means_what_is_below_and_nothing_beside() {
         let matches = |pattern: &str, name: &str| match pattern.parse::<Target>().unwrap().place {
-            Place::Name(pattern) => pattern.matches(name),
-            Place::Network(_) => panic!("{pattern} is a name"),
+            Destination::Name(pattern) => pattern.matches(name),
+            Destination::Network(_) => panic!("{pattern} is a name"),
         };
         assert!(matches("example.com", "example.com"));
         assert!(!matches("example.com", "www.example.com"));

@@ -67,6 +67,8 @@ fn config(args: &Args, settings: &Settings) -> Result<AgentConfig> {
         subnet: settings.subnet.clone(),
         net_prefix: settings.net_prefix.clone(),
         resolver: settings.resolver,
+        reachable_private: settings.reachable_private.clone(),
+        mail: settings.mail.into(),
         connections_max: settings.connections_max,
         bandwidth_mbit: settings.bandwidth_mbit,
         cpu_percent: settings.cpu_percent,

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use pandastack_control::{BackupConfig, ControlConfig, PostgresConfig};
 use pandastack_edge::tls::Tls;
+use pandastack_types::domains::Domains;
 
 use crate::settings::{AgentArgs, Backups, CommonArgs, ControlArgs, Settings};
 use crate::supervise::{secret, stop_requested};
@@ -81,6 +82,9 @@ pub fn run(args: Args) -> Result<ExitCode> {
         replica_address: args.replica_address.clone(),
         database_url: settings.database_url.clone(),
         requests_per_second: settings.requests_per_second,
+        domains: Domains::new(&settings.domains, &settings.api_names)?,
+        accept_new_link_secret: settings.accept_new_link_secret,
+        challenge_resolver: settings.challenge_resolver,
         schedules_private_targets: settings.schedules_private_targets,
         access_log: args.control.access_log.clone(),
         tls: args.control.tls.open(&settings.data_dir)?,

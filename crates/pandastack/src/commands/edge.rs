@@ -12,8 +12,11 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use axum::Router;
 use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::IntoResponse;
 use axum::routing::get;
 use pandastack_edge::{AccessLog, ControlRoutes, Edge, Server};
+use pandastack_metrics::Page;
 use pandastack_types::HostId;
 use tokio::net::TcpListener;
 
@@ -81,6 +84,12 @@ fn own_routes(edge: Arc<Edge>) -> Router {
     };
     Router::new()
         .route("/healthz", get(|| async { r#"{"status":"ok"}"# }))
-        .route("/metrics", get(move || async move { edge.metrics() }))
+        .route("/metrics", get(move || async move { metrics(&edge) }))
         .fallback(unknown)
+}
+
+fn metrics(edge: &Edge) -> impl IntoResponse + use<> {
+    let mut page = Page::default();
+    edge.add_metrics(&mut page);
+    ([(CONTENT_TYPE, pandastack_metrics::CONTENT_TYPE)], page.into_text())
 }

@@ -27,11 +27,22 @@ pub fn path_in(data_dir: &Path) -> PathBuf {
     data_dir.join(FILE)
 }
 
-/// Creates the secret of a data directory unless it exists.
-pub fn ensure(data_dir: &Path) -> Result<PathBuf> {
+/// Creates the secret of a new data directory. One that was in use and has lost its secret is refused: with
+/// another secret no derived password is right and no backup can be read.
+pub fn ensure(data_dir: &Path, accept_new: bool) -> Result<PathBuf> {
     let path = path_in(data_dir);
     if path.exists() {
         return Ok(path);
+    }
+    if data_dir.join("control").exists() && !accept_new {
+        let failure = Failure::new(format!("the join secret {} is missing", path.display()));
+        return Err(failure
+            .hint(
+                "restore the file from a backup; if it is lost, start once with --accept-new-link-secret: \
+                 database backups then stay unreadable, and database passwords, deploy keys and access \
+                 tokens change",
+            )
+            .into());
     }
     // Written to a temporary file and renamed: a crash must not leave a partial secret.
     let fresh = path.with_extension("new");
@@ -64,13 +75,26 @@ mod tests {
     #[test]
     fn a_secret_is_created_once_for_root_only() {
         let dir = tempfile::tempdir().unwrap();
-        let path = ensure(dir.path()).unwrap();
+        let path = ensure(dir.path(), false).unwrap();
         let first = std::fs::read_to_string(&path).unwrap();
         assert_eq!(first.len(), 2 * SECRET_BYTES);
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        ensure(dir.path()).unwrap();
+        ensure(dir.path(), false).unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), first);
         read(&path).unwrap();
+    }
+
+    #[test]
+    fn a_lost_secret_is_not_made_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = ensure(dir.path(), false).unwrap();
+        std::fs::create_dir(dir.path().join("control")).unwrap();
+        ensure(dir.path(), false).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert!(ensure(dir.path(), false).unwrap_err().to_string().contains("is missing"));
+        assert!(!path.exists());
+        ensure(dir.path(), true).unwrap();
+        assert!(path.exists());
     }
 
     #[test]

@@ -105,7 +105,7 @@ fn wait_for(what: &str, condition: impl Fn() -> bool) {
 }
 
 #[test]
-fn what_dies_comes_back_and_what_stops_leaves_nothing() {
+fn a_killed_process_is_restarted_and_a_stopped_one_leaves_nothing() {
     let Some(platform) = Installation::new() else { return };
     platform.up();
     for role in ["agent", "control"] {

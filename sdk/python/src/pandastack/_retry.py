@@ -27,7 +27,7 @@ JITTER_SECONDS_MAX = (1.0, 2.0, 4.0, 8.0, 15.0)
 
 @dataclass(frozen=True)
 class CreateRetryEvent:
-    """Told to ``on_create_retry`` before each wait."""
+    """Passed to ``on_create_retry`` before each wait."""
 
     method: str
     path: str

@@ -14,7 +14,7 @@ class AppInstance(TypedDict, total=False):
 
 
 class AppInstanceMetrics(TypedDict, total=False):
-    """What one machine of an app uses; ``host`` and ``guest`` as of a sandbox, absent where nobody can say."""
+    """Resource use of one machine of an app; ``host`` and ``guest`` as for a sandbox, absent where unknown."""
 
     sandbox_id: str
     status: str
@@ -23,7 +23,7 @@ class AppInstanceMetrics(TypedDict, total=False):
 
 
 class AppMetrics(TypedDict, total=False):
-    """What an app uses; fields a server adds are kept."""
+    """Resource use of an app. Unknown fields are kept."""
 
     at: str
     #: The version that serves; absent before the first one does.
@@ -35,7 +35,7 @@ class AppMetrics(TypedDict, total=False):
 
 
 class App(TypedDict, total=False):
-    """An app; fields a server adds are kept."""
+    """An app. Unknown fields are kept."""
 
     id: str
     workspace: str

@@ -11,7 +11,7 @@ from ._fields import integer, text
 
 @dataclass(frozen=True)
 class Result:
-    """Something that code showed, in one or several representations."""
+    """A value that the code displayed, in one or more formats."""
 
     #: Every representation by media type; pictures are in base64.
     data: Dict[str, str] = field(default_factory=dict)

@@ -41,7 +41,7 @@ class Database(DatabaseConnection, total=False):
 
 
 class DatabaseRows(TypedDict):
-    """Rows of a result. ``int8`` and ``numeric`` are text, because JSON's numbers could not hold them."""
+    """Rows of a result. ``int8`` and ``numeric`` are text, because JSON numbers lose digits."""
 
     #: Each has ``name`` and ``type``.
     columns: List[Dict[str, str]]
@@ -53,7 +53,7 @@ class DatabaseRows(TypedDict):
 
 
 class DatabaseStats(TypedDict):
-    """What a database does."""
+    """Statistics of a database."""
 
     size_bytes: int
     connections: int
@@ -74,7 +74,7 @@ RestorablePeriod = TypedDict("RestorablePeriod", {"from": str, "to": str})
 
 
 class DatabaseBaseBackup(TypedDict):
-    """All files of a database, from which its log leads to later instants."""
+    """A base backup: all files of a database. Its log restores later times."""
 
     name: str
     started_at: str
@@ -84,7 +84,7 @@ class DatabaseBaseBackup(TypedDict):
 
 
 class DatabaseDrill(TypedDict, total=False):
-    """A restore that was only tried. ``error`` says why one that is not ``ok`` failed."""
+    """The result of a backup test. If ``ok`` is false, ``error`` says why."""
 
     at: str
     ok: bool
@@ -93,7 +93,7 @@ class DatabaseDrill(TypedDict, total=False):
 
 
 class DatabaseBackups(TypedDict, total=False):
-    """What of a database can be restored, and how its backup goes."""
+    """The restorable period and the state of a database's backups."""
 
     healthy: bool
     following: bool

@@ -48,7 +48,7 @@ class PandaStackError(Exception):
 
     @property
     def status_code(self) -> Optional[int]:
-        """The same as ``status``."""
+        """Alias of ``status``."""
         return self.status
 
     def __str__(self) -> str:

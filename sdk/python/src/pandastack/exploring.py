@@ -25,7 +25,7 @@ class ExploreError(PandaStackError):
 
 @dataclass
 class Candidate:
-    """One thing to try: a shell command, or a function that is given the copy."""
+    """A candidate to try: a shell command, or a function that receives the copy."""
 
     label: str
     cmd: Optional[str] = None
@@ -48,7 +48,7 @@ class Candidate:
 
 @dataclass
 class BranchOutcome:
-    """What one candidate did in its copy."""
+    """The result of one candidate."""
 
     label: str
     sandbox_id: str
@@ -67,7 +67,7 @@ class BranchOutcome:
 
 @dataclass
 class ExploreResult:
-    """An exploration that is over."""
+    """The result of ``explore``."""
 
     #: The sandbox of the best branch, a sandbox like any other from now on.
     winner: Any

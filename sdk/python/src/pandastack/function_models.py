@@ -6,7 +6,7 @@ from typing import Any, Dict, List, TypedDict
 
 
 class FunctionInfo(TypedDict, total=False):
-    """A function; fields a server adds are kept."""
+    """A function. Unknown fields are kept."""
 
     id: str
     name: str
@@ -90,7 +90,7 @@ class FunctionRun(TypedDict, total=False):
 
 
 class FunctionMetrics(TypedDict, total=False):
-    """How long calls took, and how many failed."""
+    """Durations and failures of calls."""
 
     period: int
     total: int

@@ -15,7 +15,7 @@ from .errors import ServerError
 
 
 class FileContent(bytes):
-    """The bytes of a file, which print as text.
+    """The bytes of a file. Prints as text.
 
     A ``bytes`` in every way (length, slices, comparison with ``bytes``, writing to a binary file),
     except that ``str()``, ``print()`` and f-strings show the text.
@@ -32,7 +32,7 @@ class FileContent(bytes):
 
 @dataclass(frozen=True)
 class ExecResult:
-    """What a finished command left behind. A non-zero ``exit_code`` is a result, not an error."""
+    """The result of a command. A non-zero ``exit_code`` is a result, not an error."""
 
     stdout: str
     stderr: str
@@ -111,7 +111,7 @@ class ExecChunk:
 
 @dataclass(frozen=True)
 class OutputGap:
-    """Output that nobody read in time: bytes ``first`` up to, not including, ``end``."""
+    """Output that was dropped before it was read: bytes ``first`` up to, not including, ``end``."""
 
     stream: OutputStream
     first: int
@@ -229,7 +229,7 @@ class GrepMatch:
 
 @dataclass(frozen=True)
 class FileChange:
-    """Something that happened to a watched file."""
+    """A change of a watched file."""
 
     #: Give it to ``watch(resume=...)`` to go on after this change.
     id: str
@@ -256,7 +256,7 @@ class FileChange:
 
 
 class WriteResult(TypedDict, total=False):
-    """Answer of a file write."""
+    """The response to a file write."""
 
     path: str
     bytes: int
@@ -285,7 +285,7 @@ Visibility = Literal["unlisted", "private", "off"]
 
 
 class NetworkPolicy(TypedDict, total=False):
-    """What a sandbox may reach; ``deny`` wins over ``allow``.
+    """A sandbox's network policy. ``deny`` wins over ``allow``.
 
     Entries are addresses, networks, names and ``*.`` names, each with ports if wanted: ``"10.0.0.0/8:5432"``,
     ``"api.example.com"``, ``"*.example.com:443"``.
@@ -305,7 +305,7 @@ def network_body(network: Union[NetworkPolicy, Egress]) -> Dict[str, Any]:
 
 
 class Lifecycle(TypedDict, total=False):
-    """How long a sandbox lives; fields a server adds are kept."""
+    """Lifetime settings of a sandbox. Unknown fields are kept."""
 
     ttl_seconds: int
     persistent: bool
@@ -338,7 +338,7 @@ class SnapshotInfo(TypedDict, total=False):
 
 
 class Lineage(TypedDict, total=False):
-    """A sandbox among its relatives."""
+    """A sandbox's ancestors, siblings and children."""
 
     id: str
     parent_id: str
@@ -351,7 +351,7 @@ class Lineage(TypedDict, total=False):
 
 
 class PromoteResult(TypedDict, total=False):
-    """Answer of a promotion: who won, which siblings went, which could not."""
+    """The result of a promotion: the kept fork, deleted siblings, and siblings that could not be deleted."""
 
     winner: str
     tree_id: str
@@ -360,7 +360,7 @@ class PromoteResult(TypedDict, total=False):
 
 
 class SandboxEvent(TypedDict, total=False):
-    """One transition in a sandbox's life; fields a server adds are kept."""
+    """One transition in a sandbox's life. Unknown fields are kept."""
 
     id: int
     at: str
@@ -370,7 +370,7 @@ class SandboxEvent(TypedDict, total=False):
 
 
 class SandboxMetrics(TypedDict, total=False):
-    """What a sandbox uses; ``guest`` is absent while it does not run. Fields a server adds are kept."""
+    """Resource use of a sandbox. ``guest`` is absent while it does not run. Unknown fields are kept."""
 
     at: str
     status: str
@@ -383,7 +383,7 @@ _Period = TypedDict("_Period", {"from": str, "to": str}, total=False)
 
 
 class Usage(_Period, total=False):
-    """What a workspace used from ``from`` up to ``to``; ``sandboxes`` and ``functions`` have the sums of each."""
+    """Usage of a workspace from ``from`` to ``to``, with totals per sandbox and function."""
 
     total: Dict[str, int]
     sandboxes: List[Dict[str, Any]]
@@ -497,7 +497,7 @@ class Template:
 
 @dataclass(frozen=True)
 class TemplateBuild:
-    """A template build and how far it is."""
+    """A template build and its progress."""
 
     id: str
     name: str
@@ -552,7 +552,7 @@ class TemplateBuild:
 
 @dataclass(frozen=True)
 class Token:
-    """An API key. ``token`` is there only in the answer that made it; it is never shown again."""
+    """An API key. ``token`` is present only in the response that created it."""
 
     prefix: str
     name: str = ""
@@ -563,7 +563,7 @@ class Token:
 
     @property
     def label(self) -> str:
-        """The same as ``name``."""
+        """Alias of ``name``."""
         return self.name
 
     @classmethod

@@ -9,7 +9,7 @@ Missed = Literal["skip", "run_once", "run_all"]
 
 
 class Schedule(TypedDict, total=False):
-    """What runs when."""
+    """A schedule."""
 
     id: str
     workspace: str

@@ -16,7 +16,7 @@ pub enum Command {
         /// App name or ID
         app: String,
     },
-    /// Add a custom domain
+    /// Add a custom domain, or check its proof of ownership again
     Add {
         /// App name or ID
         app: String,
@@ -45,6 +45,9 @@ impl Command {
                 let added = client.add_app_domain(&app, &domain).await?;
                 for record in &added.records {
                     eprintln!("create this DNS record: {} {} {}", record.name, record.kind, record.value);
+                }
+                if let Some(note) = &added.dns_note {
+                    eprintln!("{}: {note}", added.status);
                 }
                 output.value(&added, |added| added.domain.clone())?;
             }

@@ -29,7 +29,7 @@ pub(super) async fn run(client: &Client, args: Args, output: Output) -> Result<E
     let update = UpdateApp { settings, ..UpdateApp::default() };
     let app = client.update_app(&args.app, &update).await?;
     let newest = client.list_deployments(&args.app).await?.into_iter().next();
-    match newest.filter(|one| one.status.is_under_way()) {
+    match newest.filter(|one| one.status.is_in_progress()) {
         Some(deployment) => follow(client, &args.app, deployment, output).await,
         None => {
             output.value(&app, describe::app)?;

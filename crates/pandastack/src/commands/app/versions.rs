@@ -53,7 +53,7 @@ pub(super) async fn cancel(
         None => {
             let all = client.list_deployments(app).await?;
             let none = || Failure::new(format!("app `{app}` has no deployment in progress"));
-            all.into_iter().find(|one| one.status.is_under_way()).ok_or_else(none)?.id
+            all.into_iter().find(|one| one.status.is_in_progress()).ok_or_else(none)?.id
         }
     };
     let cancelled = client.cancel_deployment(app, &id).await?;

@@ -126,7 +126,7 @@ async fn serve(settings: Settings, client_config: bool, output: Output) -> Resul
     };
     require_free_address(&settings)?;
     remove_stale_sockets(&settings);
-    let secret = secret::ensure(&settings.data_dir)?;
+    let secret = secret::ensure(&settings.data_dir, settings.accept_new_link_secret)?;
     let stop = stop_requested(false)?;
     let (control, control_events) = Supervisor::start(roles::control(&settings, &secret));
     let (agent, agent_events) = Supervisor::start(roles::agent(&settings, &secret));

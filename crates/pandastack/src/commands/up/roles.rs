@@ -21,10 +21,19 @@ pub fn control(settings: &Settings, secret: &Path) -> Role {
     if let Some(domain) = &settings.postgres_domain {
         args.extend(["--postgres-domain".into(), domain.into()]);
     }
+    for (flag, names) in [("--domain", &settings.domains), ("--api-name", &settings.api_names)] {
+        args.extend(names.iter().flat_map(|name| [flag.into(), name.into()]));
+    }
+    if let Some(address) = settings.challenge_resolver {
+        args.extend(["--challenge-resolver".into(), address.to_string().into()]);
+    }
     let days = settings.backup_retention_days.to_string();
     args.extend(["--backup-retention-days".into(), days.into()]);
     let per_second = settings.requests_per_second.map_or(0, std::num::NonZeroU32::get);
     args.extend(["--requests-per-second".into(), per_second.to_string().into()]);
+    if settings.accept_new_link_secret {
+        args.push("--accept-new-link-secret".into());
+    }
     if settings.schedules_private_targets {
         args.push("--schedules-private-targets".into());
     }
@@ -63,6 +72,12 @@ pub fn agent(settings: &Settings, secret: &Path) -> Role {
     }
     if let Some(engine) = settings.engine.to_possible_value() {
         set("--engine", engine.get_name().into());
+    }
+    for network in &settings.reachable_private {
+        set("--reachable-private", network.to_string().into());
+    }
+    if let Some(mode) = settings.mail.to_possible_value() {
+        set("--mail", mode.get_name().into());
     }
     for template in &settings.warm_templates {
         set("--warm", template.into());

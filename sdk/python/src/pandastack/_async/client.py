@@ -92,11 +92,11 @@ class AsyncPandaStack:
 
     @property
     def api_url(self) -> str:
-        """The same as ``base_url``."""
+        """Alias of ``base_url``."""
         return self.base_url
 
     async def me(self) -> Dict[str, Any]:
-        """Who the key belongs to."""
+        """Get the workspace and scopes of the API key."""
         return (await self._transport.send(_wire.get("/me"))).record()
 
     async def run(
@@ -124,25 +124,25 @@ class AsyncPandaStack:
         return RunResult.from_dict((await self._transport.send(call)).record())
 
     async def usage(self, *, since: Optional[str] = None, until: Optional[str] = None) -> Usage:
-        """What the workspace used, in sum and by sandbox; times are RFC 3339, 30 days back by default."""
+        """Get usage in total and by sandbox. Times are RFC 3339; the default is the last 30 days."""
         query = _wire.given(**{"from": since, "to": until})
         return cast("Usage", (await self._transport.send(_wire.get("/usage", query))).record())
 
     async def audit(
         self, *, sandbox_id: Optional[str] = None, before: Optional[int] = None, limit: Optional[int] = None
     ) -> List[AuditEntry]:
-        """Calls that could change something, newest first. Needs an admin key."""
+        """List calls that could change something, newest first. Requires an admin key."""
         numbers = {"before": before, "limit": limit}
         query = _wire.given(sandbox_id=sandbox_id, **{k: None if v is None else str(v) for k, v in numbers.items()})
         answer = await self._transport.send(_wire.get("/audit", query))
         return cast("List[AuditEntry]", answer.records("entries"))
 
     async def quota(self) -> Dict[str, Any]:
-        """What the workspace may have (``quota``) and has (``used``)."""
+        """Get workspace quotas (``quota``) and current use (``used``)."""
         return (await self._transport.send(_wire.get("/me/quota"))).record()
 
     async def set_quota(self, **limits: Optional[int]) -> Dict[str, Any]:
-        """Set what the workspace may have: ``sandboxes``, ``cpu``, ``memory_mb``, ``snapshot_mb``, ``requests_per_second``.
+        """Set workspace quotas: ``sandboxes``, ``cpu``, ``memory_mb``, ``snapshot_mb``, ``requests_per_second``.
 
         What is left out has the platform's own limit. Needs an admin key.
         """
@@ -150,16 +150,16 @@ class AsyncPandaStack:
         return (await self._transport.send(_wire.post("/me/quota", body, method="PUT"))).record()
 
     async def workspace(self) -> Dict[str, Any]:
-        """The workspace's ``id``, and what it gives to new sandboxes: ``default_visibility``."""
+        """Get the workspace's ``id`` and its defaults for new sandboxes: ``default_visibility``."""
         return (await self._transport.send(_wire.get("/me/workspace"))).record()
 
     async def set_workspace(self, *, default_visibility: Optional[Visibility] = None) -> Dict[str, Any]:
-        """Set what new sandboxes get unless their create says otherwise. Needs an admin key."""
+        """Set the defaults for new sandboxes. Requires an admin key."""
         body = _wire.given(default_visibility=default_visibility)
         return (await self._transport.send(_wire.post("/me/workspace", body, method="PATCH"))).record()
 
     async def close(self) -> None:
-        """Close the connections. Sandboxes live on."""
+        """Close the connections. Sandboxes keep running."""
         await self._transport.close()
 
     async def __aenter__(self) -> AsyncPandaStack:
@@ -193,7 +193,7 @@ class AsyncSandboxesAPI:
         network: Union[NetworkPolicy, Egress, None] = None,
         visibility: Optional[Visibility] = None,
     ) -> AsyncSandbox:
-        """A new sandbox, ready to use: forked from its template, or from ``from_snapshot``.
+        """Create a sandbox from a template, or from ``from_snapshot``. It is ready when this returns.
 
         Use it in a ``with`` block to have it deleted at the end. ``env`` is the environment of every
         command. At the end of ``ttl_seconds`` the sandbox is deleted, or put to sleep with
@@ -226,27 +226,27 @@ class AsyncSandboxesAPI:
         return AsyncSandbox.from_dict(record, self._client, persistent)
 
     async def list(self) -> List[AsyncSandbox]:
-        """Every sandbox of the workspace."""
+        """List sandboxes."""
         answer = await self._client._transport.send(_wire.get("/sandboxes"))
         return [AsyncSandbox.from_dict(record, self._client) for record in answer.records("sandboxes")]
 
     async def get(self, sandbox_id: str) -> AsyncSandbox:
-        """One sandbox. Does not wake it."""
+        """Get a sandbox. Does not wake it."""
         answer = await self._client._transport.send(_wire.get(_wire.sandbox_path(sandbox_id)))
         return AsyncSandbox.from_dict(answer.record(), self._client)
 
     async def delete(self, sandbox_id: str) -> None:
-        """End a sandbox and forget it."""
+        """Delete a sandbox."""
         await self._client._transport.send(_wire.delete(_wire.sandbox_path(sandbox_id)))
 
     async def fork(self, sandbox_id: str, metadata: Optional[Mapping[str, str]] = None) -> AsyncSandbox:
-        """A copy of a running sandbox, memory and disk."""
+        """Fork a running sandbox: copy its memory and disk."""
         return (await self._fork(_wire.sandbox_path(sandbox_id, "/fork"), {}, metadata))[0]
 
     async def fork_tree(
         self, sandbox_id: str, count: int, metadata: Optional[Mapping[str, str]] = None
     ) -> List[AsyncSandbox]:
-        """``count`` copies of the same instant; the server may grant fewer."""
+        """Create ``count`` copies of the same instant. The server may create fewer."""
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise BadRequestError(f"count must be at least 1, got {count!r}")
         return await self._fork(_wire.sandbox_path(sandbox_id, "/fork-tree"), {"count": count}, metadata)
@@ -254,7 +254,7 @@ class AsyncSandboxesAPI:
     async def promote(
         self, sandbox_id: str, *, cleanup_siblings: bool = False, tree_id: Optional[str] = None
     ) -> PromoteResult:
-        """Declare a fork the winner of its tree, and delete the others if asked."""
+        """Keep a fork and, on request, delete its siblings."""
         body: Dict[str, Any] = {"cleanup_siblings": cleanup_siblings}
         if tree_id is not None:
             body["tree_id"] = tree_id

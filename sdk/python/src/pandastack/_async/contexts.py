@@ -52,11 +52,11 @@ class AsyncCodeContext:
         return Execution.from_dict((await self._transport.send(call)).record())
 
     async def restart(self) -> None:
-        """Begin anew, without what it knew."""
+        """Restart the interpreter. Its variables are lost."""
         await self._transport.send(_wire.post(self._path("/restart")))
 
     async def close(self) -> None:
-        """End it. One that is gone already is fine."""
+        """Delete the context. Has no effect if it does not exist."""
         try:
             await self._transport.send(_wire.delete(self._path("")))
         except NotFoundError:

@@ -49,7 +49,7 @@ class AsyncExecStream:
 
     @classmethod
     async def attach(cls, transport: AsyncTransport, path: str, offsets: Tuple[int, int]) -> AsyncExecStream:
-        """Follow a process from two offsets on."""
+        """Stream a process's output from two byte offsets."""
         progress = ExecProgress(path, offsets)
         stream = await transport.open_stream(progress.output_call(None), idle_seconds_max=STREAM_IDLE_SECONDS_MAX)
         return cls(_Source(transport, stream, progress))
@@ -61,12 +61,12 @@ class AsyncExecStream:
 
     @property
     def offsets(self) -> Tuple[int, int]:
-        """Bytes of standard output and of standard error seen so far: where to go on."""
+        """Bytes of standard output and standard error received so far: where to resume."""
         return self._progress.offsets
 
     @property
     def gaps(self) -> List[OutputGap]:
-        """Output that was written before anybody read it, and is gone."""
+        """Output that was dropped before it was read."""
         return self._progress.gaps
 
     @property
@@ -79,7 +79,7 @@ class AsyncExecStream:
         on_stdout: Optional[Callable[[str], Any]] = None,
         on_stderr: Optional[Callable[[str], Any]] = None,
     ) -> int:
-        """Read to the end, handing output to the callbacks; returns the exit code."""
+        """Read to the end and pass output to the callbacks; returns the exit code."""
         async for chunk in self._chunks:
             callback = on_stdout if chunk.stream == "stdout" else on_stderr
             if callback is not None:
@@ -89,7 +89,7 @@ class AsyncExecStream:
         return self._progress.exit_code
 
     async def close(self) -> None:
-        """Stop reading. The command goes on; ``process_id`` finds it again."""
+        """Stop reading. The command keeps running; ``process_id`` finds it again."""
         await self._source.stream.close()
 
     def __aiter__(self) -> AsyncIterator[ExecChunk]:

@@ -36,12 +36,12 @@ class AsyncFunctionsAPI:
         self._transport = transport
 
     async def list(self) -> List[FunctionInfo]:
-        """Every function, by name."""
+        """List functions by name."""
         answer = await self._transport.send(_wire.get("/functions"))
         return cast("List[FunctionInfo]", answer.records("items"))
 
     async def get(self, function: str) -> FunctionInfo:
-        """One function."""
+        """Get a function."""
         return cast("FunctionInfo", (await self._transport.send(_wire.get(_path(function)))).record())
 
     async def create(
@@ -57,7 +57,7 @@ class AsyncFunctionsAPI:
         public: bool = False,
         **settings: Any,
     ) -> FunctionInfo:
-        """Make a function; with ``file_path``, deploy that file and wait until it can be called.
+        """Create a function. With ``file_path``, deploy that file and wait until it can be called.
 
         ``settings``: ``timeout_seconds``, ``concurrency``, ``max_instances``, ``queue_max``, ``idle_seconds``,
         ``isolation``, ``retries``, ``max_age_seconds``, ``cpu``, ``memory_mb``, ``dead_letter_url``.
@@ -87,7 +87,7 @@ class AsyncFunctionsAPI:
         entrypoint: Optional[str] = None,
         **options: Any,
     ) -> FunctionInfo:
-        """Deploy a file, a directory or a bundle (``.zip``, ``.tar.gz``), making the function if there is none.
+        """Deploy a file, a directory or a bundle (``.zip``, ``.tar.gz``), creating the function if needed.
 
         Waits until it can be called. ``options`` are those of :meth:`create`, for a function that is made.
         """
@@ -115,7 +115,7 @@ class AsyncFunctionsAPI:
         return await self.wait_until_ready(function)
 
     async def wait_until_ready(self, function: str, *, timeout_seconds: float = 1200.0) -> FunctionInfo:
-        """Wait until the newest deploy is over; :class:`~pandastack.FunctionDeployError` if it failed."""
+        """Wait until the newest deploy ends; :class:`~pandastack.FunctionDeployError` if it failed."""
         deadline = time.monotonic() + timeout_seconds
         while True:
             found = await self.get(function)
@@ -129,7 +129,7 @@ class AsyncFunctionsAPI:
             await sleep(LOOK_EVERY_SECONDS)
 
     async def update(self, function: str, **changes: Any) -> FunctionInfo:
-        """Change a function: ``name``, ``env``, ``secrets``, ``public``, ``entrypoint``, ``template``, settings."""
+        """Update a function: ``name``, ``env``, ``secrets``, ``public``, ``entrypoint``, ``template``, settings."""
         call = _wire.post(_path(function), _wire.given(**changes), seconds_max=DEPLOY_SECONDS_MAX, method="PATCH")
         return cast("FunctionInfo", (await self._transport.send(call)).record())
 
@@ -151,29 +151,29 @@ class AsyncFunctionsAPI:
         return cast("FunctionRun", (await self._transport.send(call)).record())
 
     async def runs(self, function: str, *, limit: int = 100) -> List[FunctionRun]:
-        """Calls, newest first."""
+        """List runs, newest first."""
         answer = await self._transport.send(_wire.get(_path(function, "/runs"), {"limit": str(limit)}))
         return cast("List[FunctionRun]", answer.records("items"))
 
     async def dead_letters(self, function: str, *, limit: int = 100) -> List[FunctionRun]:
-        """Queued calls that were given up, newest first."""
+        """List dead-lettered calls, newest first."""
         query = {"limit": str(limit), "dead_letter": "true"}
         answer = await self._transport.send(_wire.get(_path(function, "/runs"), query))
         return cast("List[FunctionRun]", answer.records("items"))
 
     async def redrive(self, function: str, run_id: Optional[str] = None) -> int:
-        """Queue a call that was given up again, or up to 1,000 of them; how many."""
+        """Queue a dead-lettered call again, or up to 1,000 of them. Returns how many."""
         one = "" if run_id is None else f"/runs/{segment(run_id, 'run id')}"
         answer = await self._transport.send(_wire.post(_path(function, f"{one}/redrive"), {}))
         return int(answer.record().get("redriven", 1))
 
     async def get_run(self, function: str, run_id: str) -> FunctionRun:
-        """One call."""
+        """Get a run."""
         path = _path(function, f"/runs/{segment(run_id, 'run id')}")
         return cast("FunctionRun", (await self._transport.send(_wire.get(path))).record())
 
     async def wait_for_run(self, function: str, run_id: str, *, timeout_seconds: float = 3600.0) -> FunctionRun:
-        """Wait until a queued call ended, well or not."""
+        """Wait until a queued call has ended."""
         deadline = time.monotonic() + timeout_seconds
         while True:
             run = await self.get_run(function, run_id)
@@ -184,30 +184,30 @@ class AsyncFunctionsAPI:
             await sleep(LOOK_EVERY_SECONDS)
 
     async def versions(self, function: str) -> List[FunctionVersion]:
-        """Versions, newest first."""
+        """List versions, newest first."""
         answer = await self._transport.send(_wire.get(_path(function, "/versions")))
         return cast("List[FunctionVersion]", answer.records("items"))
 
     async def rollback(self, function: str, version: Optional[int] = None) -> FunctionInfo:
-        """Call an earlier version from now on; the one before the present unless said."""
+        """Roll back to an earlier version: the previous one by default."""
         call = _wire.post(_path(function, "/rollback"), _wire.given(version=version))
         return cast("FunctionInfo", (await self._transport.send(call)).record())
 
     async def set_alias(
         self, function: str, alias: str, version: int, *, canary_version: Optional[int] = None, canary_percent: int = 0
     ) -> FunctionInfo:
-        """Make a name stand for a version, or for two by weight."""
+        """Point an alias to a version, or to two versions by weight."""
         body = _wire.given(version=version, canary_version=canary_version, canary_percent=canary_percent)
         call = _wire.post(_path(function, f"/aliases/{segment(alias, 'alias')}"), body, method="PUT")
         return cast("FunctionInfo", (await self._transport.send(call)).record())
 
     async def metrics(self, function: str, period_hours: int = 24) -> FunctionMetrics:
-        """How long calls took, and how many failed."""
+        """Durations and failures of calls."""
         answer = await self._transport.send(_wire.get(_path(function, "/metrics"), {"period": str(period_hours)}))
         return cast("FunctionMetrics", answer.record())
 
     async def follow_logs(self, function: str) -> AsyncIterator[Tuple[str, str]]:
-        """What is printed from now on: the stream and the text."""
+        """Stream new output, as stream name and text."""
         call = _wire.as_event_stream(_wire.get(_path(function, "/logs"), {"follow": "1"}), has_limit=False)
         idle = _wire.STREAM_IDLE_SECONDS_MAX
         async with await self._transport.open_stream(call, idle_seconds_max=idle) as stream:

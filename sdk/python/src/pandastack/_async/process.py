@@ -39,15 +39,15 @@ class AsyncProcess:
         return self.info.pid
 
     async def refresh(self) -> AsyncProcess:
-        """Ask the server for the current state; changes this object and returns it."""
+        """Refresh this object with the server's current state and returns it."""
         answer = await self._transport.send(_wire.get(self._path()))
         self.info = ProcessInfo.from_dict(answer.record())
         return self
 
     async def output(self, stdout_offset: int = 0, stderr_offset: int = 0) -> AsyncExecStream:
-        """Follow its output from two byte offsets on; the stream finds back by itself after a lost connection.
+        """Stream its output from two byte offsets. The stream reconnects after a lost connection.
 
-        Output is kept up to a limit; what is gone by then is told in ``stream.gaps``.
+        Output is kept up to a limit; ``stream.gaps`` lists what was dropped.
         """
         offsets = (stdout_offset, stderr_offset)
         return await AsyncExecStream.attach(self._transport, self._path(), offsets)
@@ -57,7 +57,7 @@ class AsyncProcess:
         on_stdout: Optional[Callable[[str], Any]] = None,
         on_stderr: Optional[Callable[[str], Any]] = None,
     ) -> int:
-        """Wait for its end and return the exit code; with a callback, hand it the output, all that is kept."""
+        """Wait for it to end and return the exit code. A callback receives the output that was kept."""
         if on_stdout is not None or on_stderr is not None:
             async with await self.output() as stream:
                 return await stream.wait(on_stdout, on_stderr)
@@ -72,11 +72,11 @@ class AsyncProcess:
         return self.info.exit_code
 
     async def write(self, data: Union[str, bytes]) -> None:
-        """Write to its standard input; returns once the process's pipe took it all."""
+        """Write to its standard input. Returns when all bytes are in the pipe."""
         await self._send_input(data.encode("utf-8") if isinstance(data, str) else data, close=False)
 
     async def close_stdin(self) -> None:
-        """End its standard input; on a terminal, as Ctrl-D does."""
+        """Close its standard input. On a terminal, sends Ctrl-D."""
         await self._send_input(b"", close=True)
 
     async def signal(self, signal: Union[str, int]) -> None:
@@ -84,11 +84,11 @@ class AsyncProcess:
         await self._transport.send(_wire.post(self._path("/signal"), {"signal": signal}))
 
     async def kill(self) -> None:
-        """End it and everything it started, at once."""
+        """Kill it and every process it started."""
         await self.signal("KILL")
 
     async def resize(self, rows: int, cols: int) -> None:
-        """Change the size of its terminal."""
+        """Resize its terminal."""
         await self._transport.send(_wire.post(self._path("/resize"), {"rows": rows, "cols": cols}))
 
     async def _send_input(self, data: bytes, close: bool) -> None:

@@ -24,18 +24,18 @@ class AsyncSnapshotsAPI:
         self._transport = transport
 
     async def list(self, *, sandbox_id: Optional[str] = None) -> List[SnapshotInfo]:
-        """Snapshots, newest first; of one sandbox if asked."""
+        """List snapshots, newest first, optionally of one sandbox."""
         query = {} if sandbox_id is None else {"sandbox_id": sandbox_id}
         answer = await self._transport.send(_wire.get("/snapshots", query))
         return cast("List[SnapshotInfo]", answer.records("snapshots"))
 
     async def get(self, snapshot_id: str) -> SnapshotInfo:
-        """One snapshot."""
+        """Get a snapshot."""
         answer = await self._transport.send(_wire.get(f"/snapshots/{segment(snapshot_id, 'snapshot id')}"))
         return cast("SnapshotInfo", answer.record())
 
     async def delete(self, snapshot_id: str) -> None:
-        """Delete a snapshot. Sandboxes made from it live on."""
+        """Delete a snapshot. Sandboxes created from it stay."""
         await self._transport.send(_wire.delete(f"/snapshots/{segment(snapshot_id, 'snapshot id')}"))
 
 
@@ -46,17 +46,17 @@ class AsyncTemplatesAPI:
         self._transport = transport
 
     async def list(self) -> List[Template]:
-        """Templates that sandboxes can start from."""
+        """List templates."""
         answer = await self._transport.send(_wire.get("/templates"))
         return [Template.from_dict(record) for record in answer.records("templates")]
 
     async def get(self, name: str) -> Template:
-        """One template."""
+        """Get a template."""
         answer = await self._transport.send(_wire.get(f"/templates/{segment(name, 'template name')}"))
         return Template.from_dict(answer.record())
 
     async def delete(self, name: str) -> None:
-        """Delete a template of the workspace; the catalog's own cannot be deleted."""
+        """Delete a template of the workspace. Built-in templates cannot be deleted."""
         await self._transport.send(_wire.delete(f"/templates/{segment(name, 'template name')}"))
 
     async def build(
@@ -129,17 +129,17 @@ class AsyncTemplatesAPI:
         await self._transport.send(_wire.delete(path))
 
     async def builds(self) -> List[TemplateBuild]:
-        """Builds, running and past."""
+        """List running and finished builds."""
         answer = await self._transport.send(_wire.get("/templates/builds"))
         return [TemplateBuild.from_dict(record) for record in answer.records("builds")]
 
     async def get_build(self, build_id: str) -> TemplateBuild:
-        """One build."""
+        """Get a template build."""
         answer = await self._transport.send(_wire.get(f"/templates/builds/{segment(build_id, 'build id')}"))
         return TemplateBuild.from_dict(answer.record())
 
     async def build_logs(self, build_id: str, *, follow: bool = True) -> AsyncIterator[str]:
-        """The lines of a build's log; with ``follow``, until the build is over."""
+        """Get the lines of a build's log. With ``follow``, stream until the build ends."""
         query: Dict[str, str] = {"follow": "1"} if follow else {}
         call = _wire.get(f"/templates/builds/{segment(build_id, 'build id')}/logs", query)
         call = _wire.as_event_stream(call, has_limit=False)
@@ -153,7 +153,7 @@ class AsyncTemplatesAPI:
     async def wait_for_build(
         self, build_id: str, *, poll_interval: float = 2.0, timeout_seconds: float = 1200.0
     ) -> TemplateBuild:
-        """Wait until a build is over; :class:`~pandastack.TemplateBuildError` if it failed."""
+        """Wait until a build ends; :class:`~pandastack.TemplateBuildError` if it failed."""
         deadline = time.monotonic() + timeout_seconds
         while True:
             build = await self.get_build(build_id)
@@ -173,14 +173,16 @@ class AsyncTokensAPI:
         self._transport = transport
 
     async def list(self) -> List[Token]:
-        """API keys, without their secret part."""
+        """List API keys, without their secrets."""
         answer = await self._transport.send(_wire.get("/me/tokens"))
         return [Token.from_dict(record) for record in answer.records("tokens")]
 
     async def create(
         self, name: str, expires_in_days: Optional[int] = None, scope: Optional[str] = None
     ) -> Token:
-        """A new key; ``token`` of the result is shown this once. ``scope`` is ``read``, ``sandboxes`` or ``admin``."""
+        """Create an API key. ``token`` of the result is not shown again. ``scope`` is ``read``, ``sandboxes``
+        or ``admin``.
+        """
         body: Dict[str, object] = {"label": name}
         if scope is not None:
             body["scope"] = scope
@@ -189,5 +191,5 @@ class AsyncTokensAPI:
         return Token.from_dict((await self._transport.send(_wire.post("/me/tokens", body))).record())
 
     async def revoke(self, prefix: str) -> None:
-        """End a key, named by its public prefix."""
+        """Revoke a key, named by its public prefix."""
         await self._transport.send(_wire.delete(f"/me/tokens/{segment(prefix, 'token prefix')}"))

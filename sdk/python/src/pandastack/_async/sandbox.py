@@ -162,7 +162,7 @@ class AsyncSandbox:
         stdin: Optional[str] = None,
         limits: Optional[Mapping[str, float]] = None,
     ) -> ExecResult:
-        """Run a command to its end.
+        """Run a command and wait for it to end.
 
         ``cmd`` is a line for ``sh -c``, or a list whose items are passed on as they are. A non-zero
         exit is a result, unless ``check`` asks for :class:`~pandastack.CommandFailed`. Running past
@@ -219,7 +219,7 @@ class AsyncSandbox:
         stdin: Optional[str] = None,
         limits: Optional[Mapping[str, float]] = None,
     ) -> Union[AsyncExecStream, int]:
-        """Run a command and get its output while it runs.
+        """Run a command and stream its output.
 
         With a callback: reads to the end and returns the exit code. Without: returns an
         :class:`AsyncExecStream` to iterate over.
@@ -247,7 +247,7 @@ class AsyncSandbox:
         limits: Optional[Mapping[str, float]] = None,
         tag: Optional[str] = None,
     ) -> AsyncProcess:
-        """Start a process and return at once; it goes on until it ends, is killed or runs out of time.
+        """Start a background process and return at once. It runs until it ends, is killed or times out.
 
         ``stdin_open`` leaves its input open for :meth:`AsyncProcess.write`. ``pty`` gives it a terminal of
         (rows, columns); without ``cmd`` that runs the user's shell.
@@ -269,35 +269,35 @@ class AsyncSandbox:
         return self._process((await self._client._transport.send(call)).record())
 
     async def processes(self) -> List[AsyncProcess]:
-        """Processes that run, and those that ended a short while ago."""
+        """List running and recently ended processes."""
         answer = await self._client._transport.send(_wire.get(self._path("/processes")))
         return [self._process(record) for record in answer.records("processes")]
 
     async def process(self, process_id: int) -> AsyncProcess:
-        """A handle on a process that was started before, by anybody."""
+        """Get a handle for a process that was started earlier, by any client."""
         path = self._path(f"/processes/{int(process_id)}")
         return self._process((await self._client._transport.send(_wire.get(path))).record())
 
     async def run_code(
         self, code: str, language: str = "python", timeout_seconds: Optional[float] = None
     ) -> ExecResult:
-        """Run a program text: ``python`` or ``shell``. State does not carry over between calls."""
+        """Run source code: ``python`` or ``shell``. State is not kept between calls."""
         return await self.exec(_wire.code_command(code, language), timeout_seconds)
 
     async def create_code_context(self, language: str = "python", *, cwd: Optional[str] = None) -> AsyncCodeContext:
-        """Make an interpreter that keeps its state between runs, in a template that has Python."""
+        """Create a code context, an interpreter that keeps its state between runs. The template needs Python."""
         known = "python" if language.lower() in ("py", "python3") else language.lower()
         body = {"language": known, **_wire.given(cwd=cwd)}
         call = _wire.post(self._path("/repl/sessions"), body, seconds_max=_wire.MACHINE_SECONDS_MAX)
         return AsyncCodeContext(self._client._transport, self.id, (await self._client._transport.send(call)).record())
 
     async def code_contexts(self) -> List[AsyncCodeContext]:
-        """Code contexts that there are, whoever made them."""
+        """List all code contexts of the sandbox."""
         answer = await self._client._transport.send(_wire.get(self._path("/repl/sessions")))
         return [AsyncCodeContext(self._client._transport, self.id, record) for record in answer.records("items")]
 
     async def logs(self, stream: str = "both", follow: bool = False) -> AsyncIterator[str]:
-        """Lines the sandbox has written; with ``follow``, also those to come."""
+        """Get the console log. With ``follow``, stream new lines too."""
         query = {"stream": stream, "follow": "true" if follow else "false"}
         call = _wire.get(self._path("/logs"), query)
         if not follow:
@@ -311,13 +311,13 @@ class AsyncSandbox:
             yield (said if isinstance(said, str) else event.data).rstrip("\n")
 
     async def events(self, tail: Optional[int] = None) -> List[SandboxEvent]:
-        """What happened to the sandbox, oldest first; with ``tail`` only the last so many."""
+        """List events of the sandbox, oldest first. With ``tail``, only the last ones."""
         query = {} if tail is None else {"tail": str(tail)}
         answer = await self._client._transport.send(_wire.get(self._path("/events"), query))
         return cast("List[SandboxEvent]", answer.records("events"))
 
     async def follow_events(self, after: Optional[int] = None) -> AsyncIterator[SandboxEvent]:
-        """Events as they happen, until the caller stops or the sandbox is gone; with ``after``, from that id on."""
+        """Stream events until the caller stops or the sandbox is deleted. With ``after``, start after that id."""
         call = _wire.get(self._path("/events"), {"follow": "1"})
         async for event in self._follow(_wire.resumed(call, None if after is None else str(after))):
             payload = event.payload()
@@ -325,16 +325,16 @@ class AsyncSandbox:
                 yield cast("SandboxEvent", payload)
 
     async def metrics(self) -> SandboxMetrics:
-        """What it uses now, as its host and as the machine itself see it. Never wakes it."""
+        """Get its current resource use, as measured by the host and the guest. Does not wake it."""
         answer = await self._client._transport.send(_wire.get(self._path("/metrics")))
         return cast("SandboxMetrics", answer.record())
 
     async def fork(self, metadata: Optional[Mapping[str, str]] = None) -> AsyncSandbox:
-        """A copy of the running machine, memory and disk, that goes its own way."""
+        """Fork this sandbox: create a copy with the same memory, disk and processes."""
         return await self._client.sandboxes.fork(self.id, metadata)
 
     async def fork_tree(self, count: int, metadata: Optional[Mapping[str, str]] = None) -> List[AsyncSandbox]:
-        """So many copies of the same instant, as one tree; see :meth:`promote`."""
+        """Create several copies of the same instant, as one tree. See :meth:`promote`."""
         return await self._client.sandboxes.fork_tree(self.id, count, metadata)
 
     async def explore(
@@ -351,7 +351,7 @@ class AsyncSandbox:
         ttl_seconds: int = 600,
         on_outcome: Optional[Callable[[BranchOutcome], Any]] = None,
     ) -> ExploreResult:
-        """Try each candidate in a copy of this sandbox of its own, keep the best copy and delete the others.
+        """Try each candidate in a separate copy of this sandbox, keep the best copy and delete the others.
 
         A candidate is a shell command or a :class:`~pandastack.Candidate`. ``score_fn(sandbox, outcome)`` rates a
         branch; without one a branch that succeeds has 1. Without ``require_success`` a branch that failed may win.
@@ -373,7 +373,7 @@ class AsyncSandbox:
         )
 
     async def promote(self, *, cleanup_siblings: bool = False, tree_id: Optional[str] = None) -> PromoteResult:
-        """Declare this fork the winner of its tree, and delete the others if asked."""
+        """Keep this fork and, on request, delete its siblings."""
         return await self._client.sandboxes.promote(
             self.id, cleanup_siblings=cleanup_siblings, tree_id=tree_id
         )
@@ -386,7 +386,7 @@ class AsyncSandbox:
         ttl_seconds: Optional[int] = None,
         keep_last: Optional[int] = None,
     ) -> Snapshot:
-        """Save the machine as it is. The result is the id to give to ``create(from_snapshot=...)``.
+        """Take a snapshot. The result is the id for ``create(from_snapshot=...)``.
 
         It is deleted after ``ttl_seconds``; with ``keep_last`` the oldest unnamed snapshots of this sandbox
         past that number are deleted now.
@@ -398,7 +398,7 @@ class AsyncSandbox:
         return Snapshot.from_dict((await self._client._transport.send(call)).record())
 
     async def rollback(self, snapshot: Optional[str] = None) -> AsyncSandbox:
-        """Return to one of this sandbox's snapshots, the newest if none is given; id and URL stay the same."""
+        """Roll back to one of this sandbox's snapshots, the newest by default. Its id and URL stay."""
         body = _wire.given(snapshot_id=None if snapshot is None else str(snapshot))
         call = _wire.post(self._path("/rollback"), body, seconds_max=_wire.MACHINE_SECONDS_MAX)
         record = (await self._client._transport.send(call)).record()
@@ -408,12 +408,12 @@ class AsyncSandbox:
         return self
 
     async def lineage(self) -> Lineage:
-        """Its ancestors, siblings and children."""
+        """Get its ancestors, siblings and children."""
         answer = await self._client._transport.send(_wire.get(self._path("/lineage")))
         return cast("Lineage", answer.record())
 
     async def keep_awake(self, seconds: int) -> Lifecycle:
-        """Do not let it count as idle for so long, because of work in the background; 0 ends that."""
+        """Keep it awake for this many seconds, for background work. 0 ends it."""
         call = _wire.post(
             self._path("/keep-awake"), {"seconds": seconds}, seconds_max=_wire.MACHINE_SECONDS_MAX
         )
@@ -422,35 +422,35 @@ class AsyncSandbox:
         return lifecycle
 
     async def hibernate(self, *, keep: Optional[Keep] = None) -> None:
-        """Put the machine to sleep on disk; it costs nothing but space until the next call wakes it.
+        """Put the sandbox to sleep on disk. It uses only disk space until the next call wakes it.
 
         With ``keep="disk"`` memory is dropped too, and waking means booting.
         """
         await self._move("/hibernate", "hibernated", _wire.given(keep=keep) or None)
 
     async def wake(self) -> None:
-        """Wake it now rather than with the next call. A running sandbox is left as it is."""
+        """Wake the sandbox. Has no effect if it runs."""
         await self._move("/wake", "running")
 
     async def pause(self) -> None:
-        """Stop its processors; memory stays."""
+        """Pause the sandbox. Its memory stays on the host."""
         await self._move("/pause", "paused")
 
     async def resume(self) -> None:
-        """Let a paused machine go on."""
+        """Resume a paused sandbox."""
         await self._move("/resume", "running")
 
     async def lifecycle(self) -> Lifecycle:
-        """How long it will live."""
+        """Get its lifetime settings."""
         answer = await self._client._transport.send(_wire.get(self._path("/lifecycle")))
         return cast("Lifecycle", answer.record())
 
     async def set_ttl(self, seconds: int) -> Lifecycle:
-        """Give it so many more seconds from now."""
+        """Set its time to live, in seconds from now."""
         return await self.set_lifecycle(ttl_seconds=seconds)
 
     async def set_persistent(self, persistent: bool) -> Lifecycle:
-        """Free it from its time limit (it hibernates when idle), or put it back under one."""
+        """Remove its time limit (it hibernates when idle), or set one again."""
         return await self.set_lifecycle(persistent=persistent)
 
     async def set_lifecycle(
@@ -462,7 +462,7 @@ class AsyncSandbox:
         on_timeout: Optional[OnTimeout] = None,
         checkpoints: Optional[Checkpoints] = None,
     ) -> Lifecycle:
-        """Change how long it lives and when it sleeps; what is not given stays as it is."""
+        """Update its lifetime and sleep settings. Settings that are left out stay unchanged."""
         change = _wire.given(
             ttl_seconds=ttl_seconds,
             persistent=persistent,
@@ -476,12 +476,12 @@ class AsyncSandbox:
         return lifecycle
 
     async def network(self) -> NetworkPolicy:
-        """What it may reach."""
+        """Get its network policy."""
         answer = await self._client._transport.send(_wire.get(self._path("/network")))
         return cast("NetworkPolicy", answer.record())
 
     async def set_network(self, network: Union[NetworkPolicy, Egress]) -> NetworkPolicy:
-        """Change what it may reach, at once and as a whole: ``"none"``, ``"all"``, or lists.
+        """Replace its network policy at once: ``"none"``, ``"all"``, or lists.
 
         It holds for open connections too, and does not wake a sleeping sandbox.
         """
@@ -489,13 +489,13 @@ class AsyncSandbox:
         return cast("NetworkPolicy", (await self._client._transport.send(call)).record())
 
     async def ports(self) -> List[Port]:
-        """Ports that something listens on, and those with a label."""
+        """List listening ports and labelled ports."""
         answer = await self._client._transport.send(_wire.get(self._path("/ports")))
         ports = [Port.from_wire(entry) for entry in answer.entries("ports")]
         return [port for port in ports if port is not None]
 
     def preview_url(self, port: int, scheme: Optional[str] = None) -> str:
-        """The public address of a port. Whoever knows it can reach the port: the id is the secret."""
+        """Get the public URL of a port. Anyone who knows it can reach the port: the id is the secret."""
         return preview_url(
             self._client.base_url, self.id, port, host=self._client.preview_host, scheme=scheme
         )
@@ -505,18 +505,18 @@ class AsyncSandbox:
         return self.preview_url(port).split("://", 1)[1]
 
     async def preview_urls(self) -> Dict[int, str]:
-        """The public address of every port that there is."""
+        """Get the public URL of every port."""
         return {port.port: self.preview_url(port.port) for port in await self.ports()}
 
     async def refresh(self) -> AsyncSandbox:
-        """Ask the server for the current state; changes this object and returns it."""
+        """Refresh this object with the server's current state and returns it."""
         fresh = await self._client.sandboxes.get(self.id)
         for item in fields(fresh):
             setattr(self, item.name, getattr(fresh, item.name))
         return self
 
     async def delete(self) -> None:
-        """End the machine and forget it. Its snapshots and forks stay."""
+        """Delete the sandbox. Its snapshots and forks stay."""
         await self._client.sandboxes.delete(self.id)
         self.status = "deleted"
 
@@ -564,7 +564,7 @@ class AsyncSandboxCommands:
         self._sandbox = sandbox
 
     async def run(self, cmd: Command, timeout: Optional[float] = None) -> ExecResult:
-        """Run a command to its end."""
+        """Run a command and wait for it to end."""
         return await self._sandbox.exec(cmd, timeout)
 
 

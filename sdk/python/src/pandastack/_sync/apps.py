@@ -27,7 +27,7 @@ class AppsAPI:
         self._transport = transport
 
     def create(self, name: str, git_url: Optional[str] = None, **settings: Any) -> App:
-        """Make an app. ``settings`` are ``git_branch``, ``framework``, ``install_command``, ``build_command``,
+        """Create an app. ``settings`` are ``git_branch``, ``framework``, ``install_command``, ``build_command``,
         ``start_command``, ``root_directory``, ``port``, ``health_path``, ``min_instances``, ``max_instances``, ``env``,
         ``template`` and so on."""
         body = {"name": name, **_wire.given(git_url=git_url), **settings}
@@ -35,25 +35,27 @@ class AppsAPI:
         return cast("App", (self._transport.send(call)).record())
 
     def list(self) -> List[App]:
-        """Apps of the workspace."""
+        """List apps."""
         return cast("List[App]", (self._transport.send(_wire.get("/apps"))).records("items"))
 
     def get(self, app: str) -> App:
-        """One app."""
+        """Get an app."""
         return cast("App", (self._transport.send(_wire.get(_path(app)))).record())
 
     def update(self, app: str, **settings: Any) -> App:
-        """Change settings; they hold from the next deployment or restart on, template and size from the next build on. An empty text takes one back."""
+        """Update settings. They take effect with the next deployment or restart; template and size with the
+        next build. An empty string clears a setting.
+        """
         return cast("App", (self._transport.send(_wire.post(_path(app), settings, method="PATCH"))).record())
 
     def scale(
         self, app: str, *, min_instances: Optional[int] = None, max_instances: Optional[int] = None
     ) -> App:
-        """Say how many machines serve an app, and how many of them never sleep; the live version follows at once."""
+        """Set how many machines serve an app, and how many of them never sleep. Takes effect at once."""
         return self.update(app, **_wire.given(min_instances=min_instances, max_instances=max_instances))
 
     def delete(self, app: str) -> None:
-        """Delete an app with all its versions."""
+        """Delete an app and its versions."""
         self._transport.send(_wire.delete(_path(app)))
 
     def deploy(
@@ -66,8 +68,10 @@ class AppsAPI:
         path: Optional[str] = None,
         clear_cache: bool = False,
     ) -> Deployment:
-        """Deploy the repository's branch, a ``git_ref`` of it, a local ``directory`` (without what builds make anew, such as
-        ``node_modules``), or a ``path`` in a sandbox. With ``clear_cache`` everything is installed anew."""
+        """Deploy the repository's branch, a ``git_ref`` of it, a local ``directory`` (without build output such
+        as ``node_modules``), or a ``path`` in a sandbox. With ``clear_cache``, dependencies are installed
+        again.
+        """
         if directory is None:
             body = _wire.given(git_ref=git_ref, from_sandbox=from_sandbox, path=path, clear_cache=clear_cache or None)
             call = _wire.post(_path(app, "/deploys"), body, seconds_max=_wire.MACHINE_SECONDS_MAX)
@@ -82,20 +86,20 @@ class AppsAPI:
         return answer.record()
 
     def deployments(self, app: str) -> List[Deployment]:
-        """Deployments of an app, newest first."""
+        """List deployments of an app, newest first."""
         return (self._transport.send(_wire.get(_path(app, "/deploys")))).records("items")
 
     def deployment(self, app: str, deployment_id: str) -> Deployment:
-        """One deployment, with its log."""
+        """Get a deployment with its log."""
         return (self._transport.send(_wire.get(_deploy_path(app, deployment_id)))).record()
 
     def deploy_logs(self, app: str, deployment_id: str) -> Iterator[str]:
-        """The lines of a deployment's log, until it is over."""
+        """Stream the lines of a deployment's log until it ends."""
         for line in self._lines(_wire.get(_deploy_path(app, deployment_id, "/logs"))):
             yield line
 
     def wait_for_deployment(self, app: str, deployment_id: str) -> Deployment:
-        """Wait until a deployment is live; :class:`~pandastack.PandaStackError` if it is over otherwise."""
+        """Wait until a deployment is live; :class:`~pandastack.PandaStackError` if it fails."""
         for _ in self.deploy_logs(app, deployment_id):
             pass
         ended = self.deployment(app, deployment_id)
@@ -104,50 +108,53 @@ class AppsAPI:
         return ended
 
     def cancel(self, app: str, deployment_id: str) -> Deployment:
-        """Stop a deployment that is not live yet."""
+        """Cancel a deployment that is not live yet."""
         return (self._transport.send(_wire.post(_deploy_path(app, deployment_id, "/cancel")))).record()
 
     def rollback(self, app: str, deployment_id: Optional[str] = None) -> Deployment:
-        """Return to an earlier version: the one before the live one unless named."""
+        """Roll back to an earlier version: the previous one by default."""
         body = _wire.given(deployment_id=deployment_id)
         return (self._transport.send(_wire.post(_path(app, "/rollback"), body))).record()
 
     def restart(self, app: str) -> Deployment:
-        """Start the live version in new machines, with the settings and variables of now."""
+        """Start the live version in new machines, with the current settings and variables."""
         return (self._transport.send(_wire.post(_path(app, "/restart")))).record()
 
     def logs(
         self, app: str, *, follow: bool = False, search: Optional[str] = None, instance: Optional[str] = None
     ) -> Iterator[str]:
-        """What the live version prints, a line each; with ``follow``, also from now on. Of several machines the first,
-        or the ``instance`` that is named by its ``sandbox_id``."""
+        """Get the live version's output, line by line. With ``follow``, stream new output too. Reads the first
+        machine, or the ``instance`` with that ``sandbox_id``.
+        """
         query = {"follow": "1" if follow else "0", **_wire.given(search=search, instance=instance)}
         for line in self._lines(_wire.get(_path(app, "/runtime-logs"), query)):
             yield line
 
     def metrics(self, app: str) -> AppMetrics:
-        """What the machines of the live version use now, together and each. Never wakes one."""
+        """Get the live version's resource use, in total and per machine. Does not wake it."""
         return cast("AppMetrics", (self._transport.send(_wire.get(_path(app, "/metrics")))).record())
 
     def keep_awake(self, app: str, seconds: int) -> Lifecycle:
-        """Keep the live version awake for so long, because of work in the background; 0 ends that. Its first machine wakes."""
+        """Keep the live version awake for this many seconds, for background work. Wakes its first machine. 0
+        ends it.
+        """
         call = _wire.post(_path(app, "/keep-awake"), {"seconds": seconds}, seconds_max=_wire.MACHINE_SECONDS_MAX)
         return cast("Lifecycle", (self._transport.send(call)).record())
 
     def previews(self, app: str) -> List[Dict[str, Any]]:
-        """Previews of pull requests; each is an app too, by its ``name``."""
+        """List previews of pull requests. Each is also an app, by its ``name``."""
         return (self._transport.send(_wire.get(_path(app, "/previews")))).records("items")
 
     def get_preview(self, app: str, number: int) -> Dict[str, Any]:
-        """The preview of one pull request."""
+        """Get the preview of a pull request."""
         return (self._transport.send(_wire.get(_path(app, f"/previews/{int(number)}")))).record()
 
     def remove_preview(self, app: str, number: int) -> None:
-        """Remove a preview; the next commit of its pull request makes it anew."""
+        """Remove a preview. The next commit to its pull request creates it again."""
         self._transport.send(_wire.delete(_path(app, f"/previews/{int(number)}")))
 
     def list_env(self, app: str) -> List[Dict[str, Any]]:
-        """Variables; secrets are masked."""
+        """List variables. Secret values are masked."""
         return (self._transport.send(_wire.get(_path(app, "/env")))).records("env")
 
     def set_env(
@@ -160,7 +167,9 @@ class AppsAPI:
         scope: Optional[str] = None,
         stage: Optional[str] = None,
     ) -> Dict[str, Any]:
-        """Set a variable; what is not said of one that is there stays, and a secret stays one until it is removed. ``stage`` ``"build"`` or ``"run"`` makes it one of builds, or of the machines that serve, alone."""
+        """Set a variable. Options that are left out stay unchanged; a secret stays secret until it is removed.
+        ``stage`` ``"build"`` or ``"run"`` makes it one of builds, or of the machines that serve, alone.
+        """
         body = {"value": value, **_wire.given(secret=secret, scope=scope, stage=stage)}
         path = _path(app, f"/env/{segment(key, 'variable')}")
         return (self._transport.send(_wire.post(path, body, method="PUT"))).record()
@@ -183,29 +192,30 @@ class AppsAPI:
         return (self._transport.send(_wire.post(_path(app, "/env/import"), body))).record()
 
     def preview_repos(self) -> List[Dict[str, Any]]:
-        """Repositories of GitHub whose previews were turned on."""
+        """List GitHub repositories with previews enabled."""
         return (self._transport.send(_wire.get("/preview-repos"))).records("repos")
 
     def enable_preview_repo(
         self, github_repo_id: int, *, repo_full_name: Optional[str] = None
     ) -> Dict[str, Any]:
-        """Turn previews on for all apps of a repository: by the number that GitHub gives it, and ``owner/name`` for apps that no delivery
-        came for yet."""
+        """Enable previews for all apps of a repository, by its GitHub id, and ``owner/name`` for apps without a
+        webhook delivery yet.
+        """
         body = {"github_repo_id": int(github_repo_id), **_wire.given(repo_full_name=repo_full_name)}
         return (self._transport.send(_wire.post("/preview-repos", body))).record()
 
     def disable_preview_repo(self, github_repo_id: int) -> None:
-        """Turn previews off for all apps of a repository; open ones stay until their pull request is closed."""
+        """Disable previews for all apps of a repository. Open previews stay until their pull request is closed."""
         self._transport.send(_wire.delete(f"/preview-repos/{int(github_repo_id)}"))
 
     def list_preview_env(self, github_repo_id: int) -> List[Dict[str, Any]]:
-        """Variables that previews of a repository's apps see; secrets are masked."""
+        """List variables of a repository's previews. Secret values are masked."""
         return (self._transport.send(_wire.get(_repo_path(github_repo_id)))).records("env")
 
     def set_preview_env(
         self, github_repo_id: int, key: str, value: str, *, secret: Optional[bool] = None
     ) -> Dict[str, Any]:
-        """Set one of them. The app's own of that name wins, and previews of forks see no secret."""
+        """Set a variable of previews. A variable of the app with that name wins. Previews of forks see no secrets."""
         path = _repo_path(github_repo_id, f"/{segment(key, 'variable')}")
         call = _wire.post(path, {"value": value, **_wire.given(secret=secret)}, method="PUT")
         return (self._transport.send(call)).record()
@@ -217,7 +227,7 @@ class AppsAPI:
     def import_preview_env(
         self, github_repo_id: int, dotenv: str, *, secret: Optional[bool] = None
     ) -> Dict[str, Any]:
-        """Set what the text of a ``.env`` file says."""
+        """Set variables from the text of a ``.env`` file."""
         body = {"dotenv": dotenv, **_wire.given(secret=secret)}
         return (self._transport.send(_wire.post(_repo_path(github_repo_id, "/import"), body))).record()
 
@@ -230,22 +240,21 @@ class AppsAPI:
         scope: Optional[str] = None,
         build: bool = False,
     ) -> Dict[str, Any]:
-        """Attach a database: the variable ``env`` (``DATABASE_URL``) holds its connection string from the next deployment
-        or restart on."""
+        """Attach a database. The variable ``env`` (``DATABASE_URL``) is set with the next deployment or restart."""
         body = {"build": build, **_wire.given(env=env, scope=scope)}
         path = _path(app, f"/databases/{segment(database_id, 'database id')}")
         return (self._transport.send(_wire.post(path, body, method="PUT"))).record()
 
     def detach_database(self, app: str, database_id: str) -> None:
-        """Detach a database; it is out of reach at once."""
+        """Detach a database. The app loses access at once."""
         self._transport.send(_wire.delete(_path(app, f"/databases/{segment(database_id, 'database id')}")))
 
     def add_domain(self, app: str, domain: str) -> Dict[str, Any]:
-        """Give an app another name."""
+        """Add a custom domain to an app."""
         return (self._transport.send(_wire.post(_path(app, "/domains"), {"domain": domain}))).record()
 
     def domains(self, app: str) -> List[Dict[str, Any]]:
-        """Names of an app beside its own."""
+        """List an app's custom domains."""
         return (self._transport.send(_wire.get(_path(app, "/domains")))).records("domains")
 
     def get_domain(self, app: str, domain: str) -> Dict[str, Any]:
@@ -253,7 +262,7 @@ class AppsAPI:
         return (self._transport.send(_wire.get(_path(app, f"/domains/{segment(domain, 'domain')}")))).record()
 
     def remove_domain(self, app: str, domain: str) -> None:
-        """Take a name away."""
+        """Remove a custom domain."""
         self._transport.send(_wire.delete(_path(app, f"/domains/{segment(domain, 'domain')}")))
 
     def _lines(self, call: _wire.Call) -> Iterator[str]:

@@ -53,11 +53,11 @@ class CodeContext:
         return Execution.from_dict((self._transport.send(call)).record())
 
     def restart(self) -> None:
-        """Begin anew, without what it knew."""
+        """Restart the interpreter. Its variables are lost."""
         self._transport.send(_wire.post(self._path("/restart")))
 
     def close(self) -> None:
-        """End it. One that is gone already is fine."""
+        """Delete the context. Has no effect if it does not exist."""
         try:
             self._transport.send(_wire.delete(self._path("")))
         except NotFoundError:

@@ -49,19 +49,20 @@ class DatabasesAPI:
         always_on: Optional[bool] = None,
         protected: Optional[bool] = None,
     ) -> Database:
-        """Make a database. It takes queries when this returns; ``connection_url`` says where. ``size`` is its memory,
-        such as ``4g``."""
+        """Create a database. It accepts queries when this returns; ``connection_url`` says where. ``size`` is
+        its memory, such as ``4g``.
+        """
         body = _wire.given(label=label, size=size, cpu=cpu, always_on=always_on, protected=protected)
         call = _wire.create("/databases", body, seconds_max=_wire.MACHINE_SECONDS_MAX)
         return cast("Database", (self._transport.send(call)).record())
 
     def list(self) -> List[Database]:
-        """All databases, oldest first, without credentials."""
+        """List databases, oldest first, without credentials."""
         answer = self._transport.send(_wire.get("/databases"))
         return cast("List[Database]", answer.records("items"))
 
     def get(self, database_id: str) -> Database:
-        """One database, with how to connect. Never wakes it."""
+        """Get a database with its connection details. Does not wake it."""
         return cast("Database", (self._transport.send(_wire.get(_path(database_id)))).record())
 
     def connection(self, database_id: str) -> DatabaseConnection:
@@ -79,7 +80,7 @@ class DatabasesAPI:
         timeout_ms: Optional[int] = None,
         max_rows: Optional[int] = None,
     ) -> DatabaseRows:
-        """Run one statement, ``$1``, ``$2``, ... standing for ``params``. Wakes the database."""
+        """Run one statement with ``params`` for ``$1``, ``$2``, ... Wakes the database."""
         body: Dict[str, Any] = {"sql": sql, "params": list(params)}
         body.update(_wire.given(database=database, timeout_ms=timeout_ms, max_rows=max_rows))
         call = _wire.post(_path(database_id, "/query"), body, seconds_max=QUERY_SECONDS_MAX)
@@ -95,8 +96,9 @@ class DatabasesAPI:
         storage_mb: Optional[int] = None,
         size: Optional[str] = None,
     ) -> Database:
-        """Change a database; what is not given stays. Room for data only grows. For another ``size`` the server goes on in another
-        machine: sessions end, new ones wait."""
+        """Update a database. Arguments that are left out stay unchanged. Storage can only grow. A new ``size``
+        moves the server to another machine: sessions end and new ones wait.
+        """
         body = _wire.given(
             label=label, always_on=always_on, protected=protected, storage_mb=storage_mb, size=size
         )
@@ -104,7 +106,7 @@ class DatabasesAPI:
         return cast("Database", (self._transport.send(call)).record())
 
     def branch(self, database_id: str, *, label: Optional[str] = None) -> Database:
-        """Copy a database as it is now, while it runs. The copy has credentials of its own."""
+        """Copy a running database. The copy has its own credentials."""
         call = _wire.create(
             _path(database_id, "/clone"), _wire.given(label=label), seconds_max=_wire.MACHINE_SECONDS_MAX
         )
@@ -134,27 +136,27 @@ class DatabasesAPI:
         return database
 
     def backups(self, database_id: str) -> DatabaseBackups:
-        """What of a database can be restored, and how its backup goes. Never wakes it."""
+        """Get the restorable period and the state of a database's backups. Does not wake it."""
         answer = self._transport.send(_wire.get(_path(database_id, "/backups")))
         return cast("DatabaseBackups", answer.record())
 
     def back_up(self, database_id: str) -> DatabaseBaseBackup:
-        """Take a base backup now; daily ones come by themselves."""
+        """Take a base backup now. Daily ones are automatic."""
         call = _wire.post(_path(database_id, "/backups"), seconds_max=RESTORE_SECONDS)
         return cast("DatabaseBaseBackup", (self._transport.send(call)).record())
 
     def drill(self, database_id: str) -> DatabaseDrill:
-        """Prove the backups: restore the latest state, check every table and index, and delete it."""
+        """Test the backups: restore the latest state, check every table and index, and delete it."""
         call = _wire.post(_path(database_id, "/backups/drill"), seconds_max=RESTORE_SECONDS)
         return cast("DatabaseDrill", (self._transport.send(call)).record())
 
     def failover(self, database_id: str) -> Database:
-        """Let a copy restored from the backups take over from a database whose host does not answer."""
+        """Replace a database whose host does not respond by a copy restored from its backups."""
         call = _wire.post(_path(database_id, "/failover"), seconds_max=RESTORE_SECONDS)
         return cast("Database", (self._transport.send(call)).record())
 
     def reset_credentials(self, database_id: str) -> Database:
-        """Give a database a new password; the old one works no more."""
+        """Set a new password. The old one stops working."""
         return self._act(database_id, "/reset-credentials")
 
     def pause(self, database_id: str) -> Database:
@@ -166,18 +168,18 @@ class DatabasesAPI:
         return self._act(database_id, "/wake")
 
     def stats(self, database_id: str) -> DatabaseStats:
-        """What a database does. Wakes it."""
+        """Get a database's statistics. Wakes it."""
         answer = self._transport.send(_wire.get(_path(database_id, "/stats")))
         return cast("DatabaseStats", answer.record())
 
     def logs(self, database_id: str) -> str:
-        """The end of the server's log. Wakes the database."""
+        """Get the end of the server's log. Wakes the database."""
         seconds_max = _wire.MACHINE_SECONDS_MAX
         call = _wire.Call("GET", _path(database_id, "/logs"), accept="text/plain", seconds_max=seconds_max)
         return (self._transport.send(call)).body.decode("utf-8", "replace")
 
     def delete(self, database_id: str) -> None:
-        """Delete a database and everything in it, unless it is protected."""
+        """Delete a database and its data. Fails if it is protected."""
         self._transport.send(_wire.delete(_path(database_id)))
 
     def _act(self, database_id: str, action: str) -> Database:

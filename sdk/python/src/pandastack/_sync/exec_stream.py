@@ -50,7 +50,7 @@ class ExecStream:
 
     @classmethod
     def attach(cls, transport: Transport, path: str, offsets: Tuple[int, int]) -> ExecStream:
-        """Follow a process from two offsets on."""
+        """Stream a process's output from two byte offsets."""
         progress = ExecProgress(path, offsets)
         stream = transport.open_stream(progress.output_call(None), idle_seconds_max=STREAM_IDLE_SECONDS_MAX)
         return cls(_Source(transport, stream, progress))
@@ -62,12 +62,12 @@ class ExecStream:
 
     @property
     def offsets(self) -> Tuple[int, int]:
-        """Bytes of standard output and of standard error seen so far: where to go on."""
+        """Bytes of standard output and standard error received so far: where to resume."""
         return self._progress.offsets
 
     @property
     def gaps(self) -> List[OutputGap]:
-        """Output that was written before anybody read it, and is gone."""
+        """Output that was dropped before it was read."""
         return self._progress.gaps
 
     @property
@@ -80,7 +80,7 @@ class ExecStream:
         on_stdout: Optional[Callable[[str], Any]] = None,
         on_stderr: Optional[Callable[[str], Any]] = None,
     ) -> int:
-        """Read to the end, handing output to the callbacks; returns the exit code."""
+        """Read to the end and pass output to the callbacks; returns the exit code."""
         for chunk in self._chunks:
             callback = on_stdout if chunk.stream == "stdout" else on_stderr
             if callback is not None:
@@ -90,7 +90,7 @@ class ExecStream:
         return self._progress.exit_code
 
     def close(self) -> None:
-        """Stop reading. The command goes on; ``process_id`` finds it again."""
+        """Stop reading. The command keeps running; ``process_id`` finds it again."""
         self._source.stream.close()
 
     def __iter__(self) -> Iterator[ExecChunk]:

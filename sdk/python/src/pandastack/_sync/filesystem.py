@@ -29,7 +29,7 @@ class SandboxFilesystem:
         self._sandbox_id = sandbox_id
 
     def read(self, path: str, *, offset: int = 0, length: Optional[int] = None) -> FileContent:
-        """A file, or a part of it: bytes that print as text. Use :meth:`download` for what exceeds memory."""
+        """Read a file or a part of it, as bytes that print as text. Use :meth:`download` for large files."""
         call = _wire.Call(
             "GET",
             self._path("/fs"),
@@ -54,7 +54,7 @@ class SandboxFilesystem:
         mode: Optional[int] = None,
         user: Optional[str] = None,
     ) -> WriteResult:
-        """Replace a file's content, making it and its parent directories if need be.
+        """Write a file. Creates it and its parent directories if needed.
 
         Readers see the old file until the new one is complete, which keeps the old one's permissions and owner.
         ``append`` adds to it instead. ``mode`` sets the permissions; ``user`` owns a file that is new.
@@ -75,7 +75,7 @@ class SandboxFilesystem:
     def upload(
         self, local_path: Union[str, Path], remote_path: str, *, on_progress: Optional[Progress] = None
     ) -> WriteResult:
-        """Copy a local file into the sandbox, piece by piece."""
+        """Upload a local file in chunks."""
         call = _wire.Call(
             "PUT", self._path("/fs"), query=_query(remote_path), content_type="application/octet-stream"
         )
@@ -84,7 +84,7 @@ class SandboxFilesystem:
     def download(
         self, remote_path: str, local_path: Union[str, Path], *, on_progress: Optional[Progress] = None
     ) -> None:
-        """Copy a file of the sandbox to a local path, which appears only once it is complete."""
+        """Download a file. The local path appears when the download is complete."""
         call = _wire.Call(
             "GET", self._path("/fs"), query=_query(remote_path), accept="application/octet-stream"
         )
@@ -93,7 +93,7 @@ class SandboxFilesystem:
     def list(
         self, path: str = "/", *, recursive: bool = False, depth: Optional[int] = None, limit: Optional[int] = None
     ) -> List[FileInfo]:
-        """The entries of a directory; with ``recursive`` or ``depth``, also those below it."""
+        """List a directory. With ``recursive`` or ``depth``, include subdirectories."""
         options = _wire.given(recursive="1" if recursive else None, depth=_number(depth), limit=_number(limit))
         answer = self._transport.send(_wire.get(self._path("/fs/dir"), {**_query(path), **options}))
         return [FileInfo.from_dict(entry, parent=path) for entry in answer.records("entries")]
@@ -108,7 +108,7 @@ class SandboxFilesystem:
         return FileInfo.from_dict({"path": path, **answer.record()})
 
     def exists(self, path: str) -> bool:
-        """Whether there is something at ``path``. A sandbox that is gone raises instead."""
+        """Whether ``path`` exists. A sandbox that does not exist raises instead."""
         try:
             self.stat(path)
         except NotFoundError as error:
@@ -118,11 +118,11 @@ class SandboxFilesystem:
         return True
 
     def mkdir(self, path: str) -> None:
-        """Make a directory and its parents; one that exists already is fine."""
+        """Create a directory and its parents. Has no effect if it exists."""
         self._transport.send(_wire.Call("POST", self._path("/fs/mkdir"), query=_query(path)))
 
     def remove(self, path: str) -> None:
-        """Delete a file, or a directory with all that is in it."""
+        """Delete a file, or a directory with its content."""
         self._transport.send(_wire.delete(self._path("/fs"), _query(path)))
 
     def rename(self, old_path: str, new_path: str, *, make_parents: bool = False) -> None:
@@ -155,7 +155,7 @@ class SandboxFilesystem:
         depth: Optional[int] = None,
         limit: Optional[int] = None,
     ) -> List[FileInfo]:
-        """Files below a directory: ``*.py`` matches names, ``src/**/*.py`` paths relative to it."""
+        """Find files below a directory: ``*.py`` matches names, ``src/**/*.py`` paths relative to it."""
         options = _wire.given(glob=glob, depth=_number(depth), limit=_number(limit))
         answer = self._transport.send(_wire.get(self._path("/fs/find"), {**_query(path), **options}))
         return [FileInfo.from_dict(entry, parent=path) for entry in answer.records("entries")]
@@ -170,14 +170,14 @@ class SandboxFilesystem:
         fixed: bool = False,
         limit: Optional[int] = None,
     ) -> List[GrepMatch]:
-        """Lines of text files that match a regular expression, or contain a text with ``fixed``."""
+        """Search text files by regular expression, or by plain text with ``fixed``."""
         flags = _wire.given(ignore_case="1" if ignore_case else None, fixed="1" if fixed else None)
         options = {"pattern": pattern, **_wire.given(glob=glob, limit=_number(limit)), **flags}
         answer = self._transport.send(_wire.get(self._path("/fs/grep"), {**_query(path), **options}))
         return [GrepMatch.from_dict(match) for match in answer.records("matches")]
 
     def upload_dir(self, local_path: Union[str, Path], remote_path: str) -> WriteResult:
-        """Copy what is in a local directory into one of the sandbox, in one call."""
+        """Upload the content of a local directory in one call."""
         with run_blocking(_archive.packed, local_path) as archive:
             size = (run_blocking(os.fstat, archive.fileno())).st_size
             call = _wire.Call(
@@ -189,7 +189,7 @@ class SandboxFilesystem:
         return _written(answer, remote_path, size)
 
     def download_dir(self, remote_path: str, local_path: Union[str, Path]) -> None:
-        """Copy what is in a directory of the sandbox into a local one. Nothing lands outside of it."""
+        """Download the content of a directory into a local one. Nothing is written outside of it."""
         call = _wire.Call("GET", self._path("/fs/tar"), query=_query(remote_path), accept="application/x-tar")
         idle = _wire.TRANSFER_IDLE_SECONDS_MAX
         with run_blocking(_archive.spool) as archive:
@@ -204,14 +204,14 @@ class SandboxFilesystem:
         return self._send_file(call, local_path, remote_path, None)
 
     def download_archive(self, remote_path: str, local_path: Union[str, Path]) -> None:
-        """Save a directory of the sandbox as a local tar archive, which appears only once it is complete."""
+        """Download a directory as a tar archive. The local file appears when the download is complete."""
         call = _wire.Call("GET", self._path("/fs/tar"), query=_query(remote_path), accept="application/x-tar")
         self._save(call, local_path, None)
 
     def watch(
         self, path: str, *, recursive: bool = True, resume: Optional[str] = None
     ) -> Iterator[FileChange]:
-        """Changes of a file or directory, until the caller stops or it is gone.
+        """Watch a file or directory for changes, until the caller stops or it is deleted.
 
         ``resume`` is the ``id`` of the last change that was seen: what happened since comes first. If that is no
         longer known, the first change is an ``overflow``. A watched sandbox does not go to sleep.
@@ -233,9 +233,9 @@ class SandboxFilesystem:
     def signed_url(
         self, path: str, *, method: str = "GET", expires_in_seconds: Optional[int] = None
     ) -> str:
-        """A URL that reads (``GET``) or writes (``PUT``) this one file without a key, for a while.
+        """Create a temporary URL that reads (``GET``) or writes (``PUT``) one file without a key.
 
-        It stops with its time, or when the key of this client is revoked.
+        It expires at its time, or when this client's key is revoked.
         """
         body = {**_query(path), "method": method, **_wire.given(expires_in_seconds=expires_in_seconds)}
         record = (self._transport.send(_wire.post(self._path("/fs/sign"), body))).record()

@@ -40,15 +40,15 @@ class Process:
         return self.info.pid
 
     def refresh(self) -> Process:
-        """Ask the server for the current state; changes this object and returns it."""
+        """Refresh this object with the server's current state and returns it."""
         answer = self._transport.send(_wire.get(self._path()))
         self.info = ProcessInfo.from_dict(answer.record())
         return self
 
     def output(self, stdout_offset: int = 0, stderr_offset: int = 0) -> ExecStream:
-        """Follow its output from two byte offsets on; the stream finds back by itself after a lost connection.
+        """Stream its output from two byte offsets. The stream reconnects after a lost connection.
 
-        Output is kept up to a limit; what is gone by then is told in ``stream.gaps``.
+        Output is kept up to a limit; ``stream.gaps`` lists what was dropped.
         """
         offsets = (stdout_offset, stderr_offset)
         return ExecStream.attach(self._transport, self._path(), offsets)
@@ -58,7 +58,7 @@ class Process:
         on_stdout: Optional[Callable[[str], Any]] = None,
         on_stderr: Optional[Callable[[str], Any]] = None,
     ) -> int:
-        """Wait for its end and return the exit code; with a callback, hand it the output, all that is kept."""
+        """Wait for it to end and return the exit code. A callback receives the output that was kept."""
         if on_stdout is not None or on_stderr is not None:
             with self.output() as stream:
                 return stream.wait(on_stdout, on_stderr)
@@ -73,11 +73,11 @@ class Process:
         return self.info.exit_code
 
     def write(self, data: Union[str, bytes]) -> None:
-        """Write to its standard input; returns once the process's pipe took it all."""
+        """Write to its standard input. Returns when all bytes are in the pipe."""
         self._send_input(data.encode("utf-8") if isinstance(data, str) else data, close=False)
 
     def close_stdin(self) -> None:
-        """End its standard input; on a terminal, as Ctrl-D does."""
+        """Close its standard input. On a terminal, sends Ctrl-D."""
         self._send_input(b"", close=True)
 
     def signal(self, signal: Union[str, int]) -> None:
@@ -85,11 +85,11 @@ class Process:
         self._transport.send(_wire.post(self._path("/signal"), {"signal": signal}))
 
     def kill(self) -> None:
-        """End it and everything it started, at once."""
+        """Kill it and every process it started."""
         self.signal("KILL")
 
     def resize(self, rows: int, cols: int) -> None:
-        """Change the size of its terminal."""
+        """Resize its terminal."""
         self._transport.send(_wire.post(self._path("/resize"), {"rows": rows, "cols": cols}))
 
     def _send_input(self, data: bytes, close: bool) -> None:

@@ -25,18 +25,18 @@ class SnapshotsAPI:
         self._transport = transport
 
     def list(self, *, sandbox_id: Optional[str] = None) -> List[SnapshotInfo]:
-        """Snapshots, newest first; of one sandbox if asked."""
+        """List snapshots, newest first, optionally of one sandbox."""
         query = {} if sandbox_id is None else {"sandbox_id": sandbox_id}
         answer = self._transport.send(_wire.get("/snapshots", query))
         return cast("List[SnapshotInfo]", answer.records("snapshots"))
 
     def get(self, snapshot_id: str) -> SnapshotInfo:
-        """One snapshot."""
+        """Get a snapshot."""
         answer = self._transport.send(_wire.get(f"/snapshots/{segment(snapshot_id, 'snapshot id')}"))
         return cast("SnapshotInfo", answer.record())
 
     def delete(self, snapshot_id: str) -> None:
-        """Delete a snapshot. Sandboxes made from it live on."""
+        """Delete a snapshot. Sandboxes created from it stay."""
         self._transport.send(_wire.delete(f"/snapshots/{segment(snapshot_id, 'snapshot id')}"))
 
 
@@ -47,17 +47,17 @@ class TemplatesAPI:
         self._transport = transport
 
     def list(self) -> List[Template]:
-        """Templates that sandboxes can start from."""
+        """List templates."""
         answer = self._transport.send(_wire.get("/templates"))
         return [Template.from_dict(record) for record in answer.records("templates")]
 
     def get(self, name: str) -> Template:
-        """One template."""
+        """Get a template."""
         answer = self._transport.send(_wire.get(f"/templates/{segment(name, 'template name')}"))
         return Template.from_dict(answer.record())
 
     def delete(self, name: str) -> None:
-        """Delete a template of the workspace; the catalog's own cannot be deleted."""
+        """Delete a template of the workspace. Built-in templates cannot be deleted."""
         self._transport.send(_wire.delete(f"/templates/{segment(name, 'template name')}"))
 
     def build(
@@ -130,17 +130,17 @@ class TemplatesAPI:
         self._transport.send(_wire.delete(path))
 
     def builds(self) -> List[TemplateBuild]:
-        """Builds, running and past."""
+        """List running and finished builds."""
         answer = self._transport.send(_wire.get("/templates/builds"))
         return [TemplateBuild.from_dict(record) for record in answer.records("builds")]
 
     def get_build(self, build_id: str) -> TemplateBuild:
-        """One build."""
+        """Get a template build."""
         answer = self._transport.send(_wire.get(f"/templates/builds/{segment(build_id, 'build id')}"))
         return TemplateBuild.from_dict(answer.record())
 
     def build_logs(self, build_id: str, *, follow: bool = True) -> Iterator[str]:
-        """The lines of a build's log; with ``follow``, until the build is over."""
+        """Get the lines of a build's log. With ``follow``, stream until the build ends."""
         query: Dict[str, str] = {"follow": "1"} if follow else {}
         call = _wire.get(f"/templates/builds/{segment(build_id, 'build id')}/logs", query)
         call = _wire.as_event_stream(call, has_limit=False)
@@ -154,7 +154,7 @@ class TemplatesAPI:
     def wait_for_build(
         self, build_id: str, *, poll_interval: float = 2.0, timeout_seconds: float = 1200.0
     ) -> TemplateBuild:
-        """Wait until a build is over; :class:`~pandastack.TemplateBuildError` if it failed."""
+        """Wait until a build ends; :class:`~pandastack.TemplateBuildError` if it failed."""
         deadline = time.monotonic() + timeout_seconds
         while True:
             build = self.get_build(build_id)
@@ -174,14 +174,16 @@ class TokensAPI:
         self._transport = transport
 
     def list(self) -> List[Token]:
-        """API keys, without their secret part."""
+        """List API keys, without their secrets."""
         answer = self._transport.send(_wire.get("/me/tokens"))
         return [Token.from_dict(record) for record in answer.records("tokens")]
 
     def create(
         self, name: str, expires_in_days: Optional[int] = None, scope: Optional[str] = None
     ) -> Token:
-        """A new key; ``token`` of the result is shown this once. ``scope`` is ``read``, ``sandboxes`` or ``admin``."""
+        """Create an API key. ``token`` of the result is not shown again. ``scope`` is ``read``, ``sandboxes``
+        or ``admin``.
+        """
         body: Dict[str, object] = {"label": name}
         if scope is not None:
             body["scope"] = scope
@@ -190,5 +192,5 @@ class TokensAPI:
         return Token.from_dict((self._transport.send(_wire.post("/me/tokens", body))).record())
 
     def revoke(self, prefix: str) -> None:
-        """End a key, named by its public prefix."""
+        """Revoke a key, named by its public prefix."""
         self._transport.send(_wire.delete(f"/me/tokens/{segment(prefix, 'token prefix')}"))

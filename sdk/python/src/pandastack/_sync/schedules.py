@@ -32,7 +32,7 @@ class SchedulesAPI:
         missed: Optional[Missed] = None,
         **options: Any,
     ) -> Schedule:
-        """Make a schedule: one of ``cron``, ``every_seconds`` and ``at``; ``target`` or ``function_id``.
+        """Create a schedule: one of ``cron``, ``every_seconds`` and ``at``; ``target`` or ``function_id``.
 
         Further options: ``missed_max``, ``starting_deadline_seconds``, ``jitter_seconds``, ``timeout_seconds``,
         ``retries``, ``retry_delay_seconds``, ``alert``, ``pause_after_failures``.
@@ -53,54 +53,54 @@ class SchedulesAPI:
         return cast("Schedule", (self._transport.send(_wire.post("/schedules", body))).record())
 
     def list(self) -> List[Schedule]:
-        """Every schedule, oldest first."""
+        """List schedules, oldest first."""
         return cast("List[Schedule]", (self._transport.send(_wire.get("/schedules"))).records("schedules"))
 
     def get(self, schedule_id: str) -> Schedule:
-        """One schedule."""
+        """Get a schedule."""
         return cast("Schedule", (self._transport.send(_wire.get(_path(schedule_id)))).record())
 
     def update(self, schedule_id: str, **changes: Any) -> Schedule:
-        """Change a schedule: the arguments of :meth:`create`. What is not given stays."""
+        """Change a schedule: the arguments of :meth:`create`. Arguments that are left out stay unchanged."""
         call = _wire.post(_path(schedule_id), given(**changes), method="PATCH")
         return cast("Schedule", (self._transport.send(call)).record())
 
     def pause(self, schedule_id: str) -> Schedule:
-        """Let a schedule rest."""
+        """Pause a schedule."""
         return self.update(schedule_id, paused=True)
 
     def resume(self, schedule_id: str) -> Schedule:
-        """Let a schedule go on. Times that passed meanwhile are not made good."""
+        """Resume a schedule. Missed times are not made up."""
         return self.update(schedule_id, paused=False)
 
     def delete(self, schedule_id: str) -> None:
-        """Delete a schedule with its history, ending what is under way."""
+        """Delete a schedule and its history, and cancel runs in progress."""
         self._transport.send(_wire.delete(_path(schedule_id)))
 
     def trigger(self, schedule_id: str, *, wait: bool = True) -> ScheduleRun:
-        """Run it now; with ``wait``, return when that run has ended. Its times stay as they are."""
+        """Run it now. With ``wait``, return when the run has ended. Its next times do not change."""
         body: Dict[str, Any] = {} if wait else {"wait": False}
         call = _wire.post(_path(schedule_id, "/trigger"), body, seconds_max=_wire.EXEC_SECONDS_MAX)
         return cast("ScheduleRun", (self._transport.send(call)).record())
 
     def runs(self, schedule_id: str, *, limit: Optional[int] = None) -> List[ScheduleRun]:
-        """Runs, newest first."""
+        """List runs, newest first."""
         query = {} if limit is None else {"limit": str(limit)}
         answer = self._transport.send(_wire.get(_path(schedule_id, "/runs"), query))
         return cast("List[ScheduleRun]", answer.records("runs"))
 
     def get_run(self, schedule_id: str, run_id: str) -> ScheduleRun:
-        """One run."""
+        """Get a run."""
         path = _path(schedule_id, f"/runs/{segment(run_id, 'run id')}")
         return cast("ScheduleRun", (self._transport.send(_wire.get(path))).record())
 
     def cancel_run(self, schedule_id: str, run_id: str) -> ScheduleRun:
-        """End a run before its end."""
+        """Cancel a run."""
         path = _path(schedule_id, f"/runs/{segment(run_id, 'run id')}/cancel")
         return cast("ScheduleRun", (self._transport.send(_wire.post(path))).record())
 
     def next(self, schedule_id: str, count: int = 5) -> NextRuns:
-        """When it runs next."""
+        """Get its next times."""
         answer = self._transport.send(_wire.get(_path(schedule_id, "/next"), {"count": str(count)}))
         return cast("NextRuns", answer.record())
 
@@ -114,7 +114,7 @@ class SchedulesAPI:
         after: Optional[str] = None,
         count: int = 5,
     ) -> NextRuns:
-        """When a schedule would run, without making one."""
+        """Preview the times of a schedule without creating it."""
         body = given(cron=cron, timezone=timezone, every_seconds=every_seconds, at=at, after=after, count=count)
         return cast("NextRuns", (self._transport.send(_wire.post("/schedules/preview", body))).record())
 

@@ -18,42 +18,42 @@ class VolumesAPI:
         self._transport = transport
 
     def create(self, name: str, size_mb: int, *, protected: bool = False) -> VolumeInfo:
-        """A new, empty volume. Space is taken as it is written."""
+        """Create an empty volume. Space is allocated as data is written."""
         body = _wire.given(name=name, size_mb=size_mb, protected=protected or None)
         return self._make("/volumes", body)
 
     def list(self) -> List[VolumeInfo]:
-        """Volumes of the workspace, by name."""
+        """List volumes by name."""
         answer = self._transport.send(_wire.get("/volumes"))
         return cast("List[VolumeInfo]", answer.records("volumes"))
 
     def get(self, name: str) -> VolumeInfo:
-        """One volume, and who has it."""
+        """Get a volume and the sandbox that uses it."""
         return cast("VolumeInfo", (self._transport.send(_wire.get(_path(name)))).record())
 
     def grow(self, name: str, size_mb: int) -> VolumeInfo:
-        """Make a volume larger; a running sandbox that has it has the room at once."""
+        """Grow a volume. A running sandbox that uses it sees the new size at once."""
         body = {"size_mb": size_mb}
         call = _wire.post(_path(name, "/grow"), body, seconds_max=_wire.MACHINE_SECONDS_MAX)
         return cast("VolumeInfo", (self._transport.send(call)).record())
 
     def clone(self, name: str, copy: str) -> VolumeInfo:
-        """Copy a volume as it is at one instant, also while a sandbox writes it."""
+        """Copy a volume as of one instant, also while a sandbox writes to it."""
         return self._make(_path(name, "/clone"), {"name": copy})
 
     def snapshot(self, name: str, snapshot: Optional[str] = None) -> VolumeInfo:
-        """Keep a volume as it is now: a copy that can be read and cloned, and never written."""
+        """Take a snapshot of a volume: a copy that can be read and cloned, but not written."""
         return self._make(_path(name, "/snapshot"), _wire.given(name=snapshot))
 
     def update(
         self, name: str, *, protected: Optional[bool] = None, delete_with_sandbox: Optional[bool] = None
     ) -> VolumeInfo:
-        """Change what protects a volume, or whether it is deleted with its sandbox."""
+        """Change a volume's deletion protection, or whether it is deleted with its sandbox."""
         body = _wire.given(protected=protected, delete_with_sandbox=delete_with_sandbox)
         return cast("VolumeInfo", (self._transport.send(_wire.post(_path(name), body, method="PATCH"))).record())
 
     def delete(self, name: str) -> None:
-        """Delete a volume and what is in it. Refused while a sandbox has it."""
+        """Delete a volume and its data. Fails while a sandbox uses it."""
         self._transport.send(_wire.delete(_path(name)))
 
     def _make(self, path: str, body: Dict[str, object]) -> VolumeInfo:

@@ -1,6 +1,6 @@
-//! The door of a sandbox: how an edge and an agent agree on when requests may go to a guest.
+//! Traffic grants: the protocol by which an agent permits an edge to send requests to a guest.
 //!
-//! An edge that wants to send requests to a sandbox asks its agent for a door (`POST /agent/v1/sandboxes/{id}/door`,
+//! An edge that wants to send requests to a sandbox asks its agent for a grant (`POST /agent/v1/sandboxes/{id}/door`,
 //! upgraded to [`UPGRADE`]). The agent wakes a sleeper, or with `?wake=false` refuses with `conflict`, then answers with the guest's address in
 //! [`ADDRESS_HEADER`].
 //! While the stream is open the edge may use that address without asking. Each message is one byte:
@@ -10,13 +10,13 @@
 //!    |  BUSY, IDLE: whether requests run    |   an idle sandbox may go to sleep
 //!    |<------------------------------ HOLD  |   before it sleeps, stops or goes: no new requests
 //!    |  DRAINED ---------------------------->   none is under way any more (or DRAIN_SECONDS passed)
-//!    |<----------------------------- close  |   the next request asks for a new door
+//!    |<----------------------------- close  |   the next request asks for a new grant
 //! ```
 //!
-//! Must hold: an edge that lost the stream asks for a new door before it sends another request; an agent that sent HOLD
+//! Must hold: an edge that lost the stream asks for a new grant before it sends another request; an agent that sent HOLD
 //! stops the guest only after DRAINED, the end of the stream, or [`HOLD_SECONDS`].
 
-/// Protocol of a door's stream.
+/// Protocol of a grant's stream. The name is older than the term, and stays so that versions can be mixed.
 pub const UPGRADE: &str = "pandastack-door";
 /// Protocol of a stream to a port of a guest: `POST /agent/v1/sandboxes/{id}/tunnel?port=N`, bytes both ways.
 pub const TUNNEL_UPGRADE: &str = "pandastack-tunnel";
@@ -36,5 +36,5 @@ pub const DRAINED: u8 = b'D';
 pub const DRAIN_SECONDS: u64 = 10;
 /// How long an agent waits for DRAINED before it goes on without.
 pub const HOLD_SECONDS: u64 = DRAIN_SECONDS + 2;
-/// Doors of one sandbox at a time, one per edge. Beyond it: 503 `no_capacity`.
-pub const DOORS_MAX: usize = 64;
+/// Grants of one sandbox at a time, one per edge. Beyond it: 503 `no_capacity`.
+pub const GRANTS_MAX: usize = 64;

@@ -1,4 +1,4 @@
-//! The conversation with the agent about a door: when the guest is in use, and when it must stop.
+//! The conversation with the agent about a grant: when the guest is in use, and when it must stop.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -6,24 +6,28 @@ use std::time::Duration;
 
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
-use pandastack_types::door;
+use pandastack_types::grant;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_util::sync::CancellationToken;
 
-use super::Door;
+use super::TrafficGrant;
 use crate::limits::IDLE_AFTER;
 
-/// Reports to the agent whether the door is in use, and drains the door when the agent asks for it.
-pub(super) async fn follow(opened: Arc<Door>, mut stream: TokioIo<Upgraded>, shutdown: CancellationToken) {
+/// Reports to the agent whether the grant is in use, and drains the grant when the agent asks for it.
+pub(super) async fn follow(
+    opened: Arc<TrafficGrant>,
+    mut stream: TokioIo<Upgraded>,
+    shutdown: CancellationToken,
+) {
     let mut busy = true;
     loop {
         let report = tokio::select! {
             byte = stream.read_u8() => {
                 opened.hold();
-                if byte.is_ok_and(|byte| byte == door::HOLD) {
-                    opened.drain(Duration::from_secs(door::DRAIN_SECONDS)).await;
+                if byte.is_ok_and(|byte| byte == grant::HOLD) {
+                    opened.drain(Duration::from_secs(grant::DRAIN_SECONDS)).await;
                     // If the agent is gone by now, it needs no answer.
-                    let _ = stream.write_all(&[door::DRAINED]).await;
+                    let _ = stream.write_all(&[grant::DRAINED]).await;
                 }
                 return;
             }
@@ -33,11 +37,11 @@ pub(super) async fn follow(opened: Arc<Door>, mut stream: TokioIo<Upgraded>, shu
                 }
                 opened.idle.store(true, Ordering::SeqCst);
                 busy = false;
-                door::IDLE
+                grant::IDLE
             }
-            () = opened.stirred.notified(), if !busy => {
+            () = opened.activity.notified(), if !busy => {
                 busy = true;
-                door::BUSY
+                grant::BUSY
             }
             // Requests were waited for by the server; what is left are tunnels.
             () = shutdown.cancelled() => {

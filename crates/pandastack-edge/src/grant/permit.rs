@@ -1,24 +1,24 @@
-//! Permission to have one request, stream or tunnel in flight through a door.
+//! Permission to have one request, stream or tunnel in flight through a grant.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use tokio_util::sync::CancellationToken;
 
-use super::Door;
+use super::TrafficGrant;
 
-/// Why no ticket was given.
+/// Why no permit was given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NoTicket {
-    /// The door closed; the next one may be opened.
+pub enum NoPermit {
+    /// The grant closed; the next one may be opened.
     Closed,
     /// [`REQUESTS_PER_SANDBOX_MAX`] are under way.
     Full,
 }
 
 /// Permission to have one request, stream or tunnel in flight.
-pub struct Ticket {
-    door: Arc<Door>,
+pub struct Permit {
+    grant: Arc<TrafficGrant>,
     unanswered: bool,
     is_resting: bool,
     /// Of a stream: its guest has nothing to say.
@@ -27,35 +27,35 @@ pub struct Ticket {
     is_stuck: bool,
 }
 
-impl Ticket {
+impl Permit {
     /// Counted by who makes it.
-    pub(super) fn new(door: Arc<Door>, unanswered: bool) -> Self {
-        Self { door, unanswered, is_resting: false, is_waiting: false, is_stuck: false }
+    pub(super) fn new(grant: Arc<TrafficGrant>, unanswered: bool) -> Self {
+        Self { grant, unanswered, is_resting: false, is_waiting: false, is_stuck: false }
     }
 
-    /// The door it is for.
-    pub fn door(&self) -> &Arc<Door> {
-        &self.door
+    /// The grant it is for.
+    pub fn grant(&self) -> &Arc<TrafficGrant> {
+        &self.grant
     }
 
     /// The answer has begun: from now on only moving bytes keep the sandbox awake.
     pub fn answered(&mut self) {
         if std::mem::take(&mut self.unanswered) {
-            self.door.unanswered.fetch_sub(1, Ordering::SeqCst);
+            self.grant.unanswered.fetch_sub(1, Ordering::SeqCst);
         }
     }
 
-    /// One more, for what goes on after the answer. Also given while the door is held: what began
+    /// One more, for what goes on after the answer. Also given while the grant is held: what began
     /// may go on until it is cut.
-    pub(crate) fn another(&self) -> Ticket {
-        self.door.under_way.fetch_add(1, Ordering::SeqCst);
-        self.door.stir();
-        Ticket::new(Arc::clone(&self.door), false)
+    pub(crate) fn another(&self) -> Permit {
+        self.grant.in_flight.fetch_add(1, Ordering::SeqCst);
+        self.grant.note_activity();
+        Permit::new(Arc::clone(&self.grant), false)
     }
 
     /// Notes that bytes move.
-    pub fn stir(&self) {
-        self.door.stir();
+    pub fn note_activity(&self) {
+        self.grant.note_activity();
     }
 
     /// Whether this is a stream that waits for its guest and has nothing else to do. Such a one is
@@ -66,11 +66,11 @@ impl Ticket {
         }
         if is_resting {
             // Before it is counted: what moved until now must not be taken for stillness.
-            self.door.note_moved();
-            self.door.resting.fetch_add(1, Ordering::SeqCst);
-            self.door.tell_drain();
+            self.grant.note_moved();
+            self.grant.resting.fetch_add(1, Ordering::SeqCst);
+            self.grant.tell_drain();
         } else {
-            self.door.resting.fetch_sub(1, Ordering::SeqCst);
+            self.grant.resting.fetch_sub(1, Ordering::SeqCst);
         }
     }
 
@@ -79,7 +79,7 @@ impl Ticket {
         self.is_waiting = is_pending;
         self.set_resting(self.is_waiting && !self.is_stuck);
         if !is_pending {
-            self.door.stir();
+            self.grant.note_activity();
         }
     }
 
@@ -88,39 +88,39 @@ impl Ticket {
         self.is_stuck = is_pending;
         self.set_resting(self.is_waiting && !self.is_stuck);
         if !is_pending {
-            self.door.note_moved();
-            self.door.stir();
+            self.grant.note_moved();
+            self.grant.note_activity();
         }
     }
 
     /// For streams whose protocol tells when work is under way: while it is, the sandbox stays
     /// awake though no byte moves.
     pub fn set_busy(&mut self, busy: bool) {
-        self.door.stir();
+        self.grant.note_activity();
         if !busy {
             return self.answered();
         }
         if !std::mem::replace(&mut self.unanswered, true) {
-            self.door.unanswered.fetch_add(1, Ordering::SeqCst);
+            self.grant.unanswered.fetch_add(1, Ordering::SeqCst);
         }
     }
 
     /// Cancelled when the sandbox is about to stop: a stream without work under way should end.
     pub fn closing(&self) -> CancellationToken {
-        self.door.closing.clone()
+        self.grant.closing.clone()
     }
 
     /// Cancelled when whatever is still under way ends now.
     pub fn cut(&self) -> CancellationToken {
-        self.door.cut.clone()
+        self.grant.cut.clone()
     }
 }
 
-impl Drop for Ticket {
+impl Drop for Permit {
     fn drop(&mut self) {
         self.answered();
         self.set_resting(false);
-        self.door.under_way.fetch_sub(1, Ordering::SeqCst);
-        self.door.tell_drain();
+        self.grant.in_flight.fetch_sub(1, Ordering::SeqCst);
+        self.grant.tell_drain();
     }
 }

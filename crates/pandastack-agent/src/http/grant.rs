@@ -1,4 +1,4 @@
-//! Streams for edges: the door of a sandbox, and tunnels to its ports for edges that cannot reach
+//! Streams for edges: the grant of a sandbox, and tunnels to its ports for edges that cannot reach
 //! its address.
 
 use std::time::Duration;
@@ -6,16 +6,16 @@ use std::time::Duration;
 use axum::http::HeaderValue;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
-use pandastack_types::agent_api::endpoints::{OpenDoor, OpenTunnel};
-use pandastack_types::agent_api::{DoorProtocol, TunnelProtocol};
-use pandastack_types::door;
+use pandastack_types::agent_api::endpoints::{OpenGrant, OpenTunnel};
+use pandastack_types::agent_api::{GrantProtocol, TunnelProtocol};
+use pandastack_types::grant;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
 use super::endpoint::{SandboxCall, Switching};
 use crate::error::{AgentError, Result};
-use crate::sandbox::{ActivityGuard, DoorEnd};
+use crate::sandbox::{ActivityGuard, EdgeGrant};
 
 /// How long a guest may take to accept a connection. It is on this machine; only an overloaded one
 /// takes longer.
@@ -24,17 +24,17 @@ const DIAL_WAIT: Duration = Duration::from_secs(5);
 const LOOK_AFTER: Duration = Duration::from_secs(10);
 
 /// Wakes the sandbox, unless that is not wanted, and keeps the edge informed of it.
-pub(super) async fn door(mut call: SandboxCall<OpenDoor>) -> Result<Switching<DoorProtocol>> {
+pub(super) async fn grant(mut call: SandboxCall<OpenGrant>) -> Result<Switching<GrantProtocol>> {
     let (upgrade, mut switching) = call.upgrade()?;
-    let end = call.sandbox.door(call.endpoint.query.wake.unwrap_or(true)).await?;
+    let end = call.sandbox.grant(call.endpoint.query.wake.unwrap_or(true)).await?;
     let address = HeaderValue::from_str(&end.address.to_string());
     let address = address.map_err(|error| AgentError::Launch(error.to_string()))?;
-    switching.response.headers_mut().insert(door::ADDRESS_HEADER, address);
-    call.host.tasks.spawn(serve_door(upgrade, end, call.host.shutdown.clone()));
+    switching.response.headers_mut().insert(grant::ADDRESS_HEADER, address);
+    call.host.tasks.spawn(serve_grant(upgrade, end, call.host.shutdown.clone()));
     Ok(switching)
 }
 
-/// Bytes to and from a port of the guest. The caller holds a door, which keeps the guest awake, and
+/// Bytes to and from a port of the guest. The caller holds a grant, which keeps the guest awake, and
 /// ends its side of this with it.
 pub(super) async fn tunnel(mut call: SandboxCall<OpenTunnel>) -> Result<Switching<TunnelProtocol>> {
     let (upgrade, switching) = call.upgrade()?;
@@ -106,11 +106,11 @@ async fn dial(handle: &crate::sandbox::handle::SandboxHandle, port: u16) -> Resu
     Ok(stream)
 }
 
-/// Follows an edge until it drained, went away, or this agent stops. Dropping `end` closes the door.
-async fn serve_door(upgrade: OnUpgrade, end: DoorEnd, shutdown: CancellationToken) {
+/// Follows an edge until it drained, went away, or this agent stops. Dropping `end` closes the grant.
+async fn serve_grant(upgrade: OnUpgrade, end: EdgeGrant, shutdown: CancellationToken) {
     let stream = match upgrade.await {
         Ok(stream) => stream,
-        Err(error) => return tracing::debug!(%error, "an edge went away before its door opened"),
+        Err(error) => return tracing::debug!(%error, "an edge went away before its grant opened"),
     };
     let mut stream = TokioIo::new(stream);
     // Whoever asked has a request to send.
@@ -121,7 +121,7 @@ async fn serve_door(upgrade: OnUpgrade, end: DoorEnd, shutdown: CancellationToke
             byte = stream.read_u8() => byte,
             () = end.hold.cancelled(), if !told => {
                 told = true;
-                match stream.write_all(&[door::HOLD]).await {
+                match stream.write_all(&[grant::HOLD]).await {
                     Ok(()) => continue,
                     Err(_) => return,
                 }
@@ -129,9 +129,9 @@ async fn serve_door(upgrade: OnUpgrade, end: DoorEnd, shutdown: CancellationToke
             () = shutdown.cancelled() => return,
         };
         match byte {
-            Ok(door::BUSY) => drop(busy.replace(end.activity.begin())),
-            Ok(door::IDLE) => drop(busy.take()),
-            // Drained, gone, or an edge of another mind: in each case the door is closed.
+            Ok(grant::BUSY) => drop(busy.replace(end.activity.begin())),
+            Ok(grant::IDLE) => drop(busy.take()),
+            // Drained, gone, or an edge of another mind: in each case the grant is closed.
             Ok(_) | Err(_) => return,
         }
     }

@@ -1,13 +1,13 @@
-//! A door: the edge's use of one running sandbox, as agreed with its agent.
+//! A traffic grant: permission from an agent to send requests to one running sandbox.
 //!
-//! Must hold: a [`Ticket`] exists only while the guest runs, because the agent stops a guest only
-//! after the edge reported that no ticket is left ([`pandastack_types::door`]). Taking a ticket
+//! Must hold: a [`Permit`] exists only while the guest runs, because the agent stops a guest only
+//! after the edge reported that no permit is left ([`pandastack_types::grant`]). Taking a permit
 //! costs two atomic additions, so a request to a sandbox that is awake needs no call to the agent.
 //! Before a stop, requests and responses in progress have the drain's time to end. Idle streams are
 //! not waited for.
 
 mod follow;
-mod ticket;
+mod permit;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -15,9 +15,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use pandastack_agent_client::{AgentClient, AgentError, CallOptions};
-use pandastack_types::agent_api::DoorQuery;
-use pandastack_types::agent_api::endpoints::OpenDoor;
-use pandastack_types::{SandboxId, door};
+use pandastack_types::agent_api::GrantQuery;
+use pandastack_types::agent_api::endpoints::OpenGrant;
+use pandastack_types::{SandboxId, grant};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -28,18 +28,18 @@ use crate::gate::Opened;
 use crate::limits::{HELD_WAIT, PARTING_WAIT, REQUESTS_PER_SANDBOX_MAX, STILL_AFTER};
 use crate::pool::Pools;
 use follow::follow;
-pub(crate) use ticket::NoTicket;
-pub use ticket::Ticket;
+pub(crate) use permit::NoPermit;
+pub use permit::Permit;
 
-/// The use of a sandbox while its guest runs.
-pub struct Door {
+/// Permission to send requests to a sandbox while its guest runs.
+pub struct TrafficGrant {
     pub(crate) connector: Connector,
     pub(crate) pools: Pools,
-    /// Tickets out.
-    under_way: AtomicUsize,
-    /// Tickets whose answer has not begun.
+    /// Permits out.
+    in_flight: AtomicUsize,
+    /// Permits whose answer has not begun.
     unanswered: AtomicUsize,
-    /// Tickets of streams that wait for their guest, which may never say more.
+    /// Permits of streams that wait for their guest, which may never say more.
     resting: AtomicUsize,
     born: Instant,
     /// When bytes last moved on one of those, in milliseconds since `born`.
@@ -48,9 +48,9 @@ pub struct Door {
     moved: AtomicBool,
     /// The agent was told that nothing happens.
     idle: AtomicBool,
-    stirred: Notify,
+    activity: Notify,
     held: AtomicBool,
-    /// A ticket ended or began to rest, while the door is held.
+    /// A permit ended or began to rest, while the grant is held.
     drained: Notify,
     /// Tells streams that have nothing under way to end.
     closing: CancellationToken,
@@ -58,14 +58,14 @@ pub struct Door {
     pub(crate) cut: CancellationToken,
 }
 
-impl Opened for Door {
+impl Opened for TrafficGrant {
     fn is_open(&self) -> bool {
         !self.held.load(Ordering::SeqCst)
     }
 }
 
-impl Door {
-    /// A door that no agent watches over, for upstreams that never sleep.
+impl TrafficGrant {
+    /// A grant that no agent watches over, for upstreams that never sleep.
     pub fn fixed(address: IpAddr) -> Arc<Self> {
         Arc::new(Self::new(Connector::Direct(address)))
     }
@@ -74,14 +74,14 @@ impl Door {
         Self {
             connector,
             pools: Pools::default(),
-            under_way: AtomicUsize::new(0),
+            in_flight: AtomicUsize::new(0),
             unanswered: AtomicUsize::new(0),
             resting: AtomicUsize::new(0),
             born: Instant::now(),
             moved_ms: AtomicU64::new(0),
             moved: AtomicBool::new(true),
             idle: AtomicBool::new(false),
-            stirred: Notify::new(),
+            activity: Notify::new(),
             held: AtomicBool::new(false),
             drained: Notify::new(),
             closing: CancellationToken::new(),
@@ -89,7 +89,7 @@ impl Door {
         }
     }
 
-    /// Asks the agent for a door, which wakes a sleeper. The agent is listened to until either side closes.
+    /// Asks the agent for a grant, which wakes a sleeper. The agent is listened to until either side closes.
     pub async fn open(
         client: AgentClient,
         sandbox: SandboxId,
@@ -98,10 +98,10 @@ impl Door {
         tasks: &TaskTracker,
         shutdown: &CancellationToken,
     ) -> Result<Arc<Self>, AgentError> {
-        let call = OpenDoor::new(sandbox.clone(), DoorQuery { wake: Some(wake) });
+        let call = OpenGrant::new(sandbox.clone(), GrantQuery { wake: Some(wake) });
         let options = CallOptions::on_sandbox(incarnation, HELD_WAIT);
         let (headers, stream) = client.upgrade(call, options).await?;
-        let address = headers.get(door::ADDRESS_HEADER).and_then(|value| value.to_str().ok()?.parse().ok());
+        let address = headers.get(grant::ADDRESS_HEADER).and_then(|value| value.to_str().ok()?.parse().ok());
         let connector = match address {
             Some(address) if client.is_local() => Connector::Direct(address),
             _ => Connector::Agent { client, sandbox, incarnation },
@@ -111,34 +111,34 @@ impl Door {
         Ok(opened)
     }
 
-    /// A ticket for one request, stream or tunnel.
-    pub fn enter(self: &Arc<Self>) -> Result<Ticket, NoTicket> {
+    /// A permit for one request, stream or tunnel.
+    pub fn enter(self: &Arc<Self>) -> Result<Permit, NoPermit> {
         // Counted before the look, so that a drain that begins in between waits for this one.
-        let before = self.under_way.fetch_add(1, Ordering::SeqCst);
+        let before = self.in_flight.fetch_add(1, Ordering::SeqCst);
         self.unanswered.fetch_add(1, Ordering::SeqCst);
-        let ticket = Ticket::new(Arc::clone(self), true);
+        let permit = Permit::new(Arc::clone(self), true);
         if self.held.load(Ordering::SeqCst) {
-            return Err(NoTicket::Closed);
+            return Err(NoPermit::Closed);
         }
         if before >= REQUESTS_PER_SANDBOX_MAX {
-            return Err(NoTicket::Full);
+            return Err(NoPermit::Full);
         }
-        self.stir();
-        Ok(ticket)
+        self.note_activity();
+        Ok(permit)
     }
 
-    /// Tickets out.
-    pub(crate) fn count_under_way(&self) -> usize {
-        self.under_way.load(Ordering::Relaxed)
+    /// Permits out.
+    pub(crate) fn count_in_flight(&self) -> usize {
+        self.in_flight.load(Ordering::Relaxed)
     }
 
     /// Notes that bytes move.
-    fn stir(&self) {
+    fn note_activity(&self) {
         if !self.moved.load(Ordering::Relaxed) {
             self.moved.store(true, Ordering::Relaxed);
         }
         if self.idle.load(Ordering::SeqCst) && self.idle.swap(false, Ordering::SeqCst) {
-            self.stirred.notify_one();
+            self.activity.notify_one();
         }
     }
 
@@ -146,7 +146,7 @@ impl Door {
     pub fn hold(&self) {
         self.held.store(true, Ordering::SeqCst);
         self.closing.cancel();
-        if self.under_way.load(Ordering::SeqCst) == 0 {
+        if self.in_flight.load(Ordering::SeqCst) == 0 {
             self.drained.notify_one();
         }
     }
@@ -158,19 +158,19 @@ impl Door {
             tracing::info!("requests did not end before their sandbox stopped; they are cut");
         }
         self.cut.cancel();
-        // Long enough for a word to the guest. What holds its ticket longer waits for its client,
+        // Long enough for a word to the guest. What holds its permit longer waits for its client,
         // or streams without a pause.
         let _ = tokio::time::timeout(PARTING_WAIT, self.emptied()).await;
         self.pools.clear();
     }
 
     async fn emptied(&self) {
-        while self.under_way.load(Ordering::SeqCst) > 0 {
+        while self.in_flight.load(Ordering::SeqCst) > 0 {
             self.drained.notified().await;
         }
     }
 
-    /// Waits until no ticket is left, or only those of streams on which nothing happens.
+    /// Waits until no permit is left, or only those of streams on which nothing happens.
     async fn settled(&self) {
         while !self.has_settled() {
             tokio::select! {
@@ -181,15 +181,15 @@ impl Door {
     }
 
     fn has_settled(&self) -> bool {
-        self.under_way.load(Ordering::SeqCst) == 0
+        self.in_flight.load(Ordering::SeqCst) == 0
             || (self.are_all_resting() && self.still_at() <= Instant::now())
     }
 
-    /// Whether every ticket is of a stream that waits for its guest. All are counted before those
+    /// Whether every permit is of a stream that waits for its guest. All are counted before those
     /// that rest, so that one which goes on in between makes a difference.
     pub(crate) fn are_all_resting(&self) -> bool {
-        let under_way = self.under_way.load(Ordering::SeqCst);
-        under_way <= self.resting.load(Ordering::SeqCst)
+        let in_flight = self.in_flight.load(Ordering::SeqCst);
+        in_flight <= self.resting.load(Ordering::SeqCst)
     }
 
     /// When nothing happens on streams that rest, unless something does until then.

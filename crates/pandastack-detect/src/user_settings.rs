@@ -1,8 +1,8 @@
-//! Settings that a person gave.
+//! Settings of the user, which take precedence over detection.
 
-/// Settings that a person gave. They take precedence over what is detected.
+/// Settings of the user. They take precedence over detection.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Wishes {
+pub struct UserSettings {
     /// Kind of app.
     pub framework: Option<String>,
     /// The command that installs dependencies.

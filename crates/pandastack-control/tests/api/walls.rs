@@ -1,0 +1,140 @@
+//! Walls between tenants and around the platform, tried through the API by whoever would want to get through.
+
+use pandastack_control::{Control, ServeError};
+use pandastack_types::domains::Domains;
+use pandastack_types::link::LinkKey;
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::fake_agent::SECRET;
+use crate::harness::{Answer, World};
+
+async fn at_example() -> World {
+    let domains = Domains::new(&["example.com".to_owned()], &["panda.example.com".to_owned()]).unwrap();
+    World::start_with(|config| config.domains = domains).await
+}
+
+/// A request with a host of one's choice.
+async fn at_host(world: &World, host: &str, method: Method, path: &str, body: Option<Value>) -> Answer {
+    let request = world.request(method, path).header("host", host);
+    world.send(body.iter().fold(request, |request, body| request.json(body))).await
+}
+
+#[tokio::test]
+async fn no_app_takes_a_name_of_the_api() {
+    let world = at_example().await;
+    // Whatever the caller says about where it is.
+    for host in ["x.example.com", "panda.example.com", "localhost", "elsewhere.test"] {
+        for name in ["panda", "api", "sandbox"] {
+            let made = at_host(&world, host, Method::POST, "/v1/apps", Some(json!({"name": name}))).await;
+            made.refused(400, "bad_request");
+        }
+    }
+    world.post("/v1/apps", json!({"name": "shop"})).await.expect(201);
+    let shown = at_host(&world, "x.example.com", Method::GET, "/v1/apps/shop", None).await.expect(200);
+    assert_eq!(shown["url"], "http://shop.example.com");
+    let healthz = async |host: &str| at_host(&world, host, Method::GET, "/healthz", None).await.status;
+    // An app without a deployment answers 409 at its own names, and at no others.
+    for (host, status) in [
+        ("shop.example.com", 409),
+        ("shop.localhost", 409),
+        ("panda.example.com", 200),
+        ("example.com", 200),
+        ("shop.evil.test", 200),
+        ("shop.panda.example.com", 200),
+        ("a.shop.example.com", 200),
+    ] {
+        assert_eq!(healthz(host).await, status, "{host}");
+    }
+}
+
+#[tokio::test]
+async fn a_domain_from_before_needs_no_proof_and_a_new_one_does() {
+    let mut world = at_example().await;
+    world.post("/v1/apps", json!({"name": "shop"})).await.expect(201);
+    // Nothing answers there: proofs cannot be looked up.
+    let added = world.post("/v1/apps/shop/domains", json!({"domain": "www.new.test"})).await.expect(201);
+    assert_eq!(added["status"], "pending", "{added}");
+    for inside in ["panda.example.com", "example.com", "other.example.com", "a.b.example.com", "x.localhost"]
+    {
+        world.post("/v1/apps/shop/domains", json!({"domain": inside})).await.refused(400, "bad_request");
+    }
+    world.stop().await;
+    world
+        .execute(
+            "INSERT INTO app_domains (domain, app_id, created_at_us, verified_at_us)
+             SELECT $1, id, created_at_us, created_at_us FROM apps WHERE name = 'shop'",
+            &["www.old.test"],
+        )
+        .await;
+    world.start_again().await;
+    let healthz = async |host: &str| at_host(&world, host, Method::GET, "/healthz", None).await.status;
+    assert_eq!((healthz("www.old.test").await, healthz("www.new.test").await), (409, 200));
+    let listed = world.get("/v1/apps/shop/domains").await.expect(200);
+    let states: Vec<_> = listed["domains"].as_array().unwrap().iter().map(|one| &one["status"]).collect();
+    assert_eq!(states, ["pending", "active"], "{listed}");
+}
+
+#[tokio::test]
+async fn another_join_secret_stops_the_start() {
+    let mut world = World::start().await;
+    let mut config = world.config().clone();
+    world.stop().await;
+    config.link_key = LinkKey::new(&[9; SECRET.len()]).unwrap();
+    let refused = Control::bind(config.clone()).await.err().unwrap();
+    assert!(matches!(refused, ServeError::SecretChanged { .. }), "{refused}");
+    assert!(refused.to_string().contains("--accept-new-link-secret"), "{refused}");
+    world.start_again().await;
+    world.stop().await;
+    config.accept_new_link_secret = true;
+    drop(Control::bind(config.clone()).await.unwrap());
+    config.accept_new_link_secret = false;
+    drop(Control::bind(config).await.unwrap());
+}
+
+#[tokio::test]
+async fn an_access_token_ends_with_its_key_and_with_a_revocation() {
+    let world = World::start().await;
+    let _agent = world.agent("a", 8192).await;
+    let id = world.create().await;
+    let key = world.post("/v1/me/tokens", json!({"label": "e2b"})).await.expect(201);
+    let (key, prefix) = (key["token"].as_str().unwrap(), key["prefix"].as_str().unwrap());
+    let reader = world.post("/v1/me/tokens", json!({"label": "r", "scope": "read"})).await.expect(201);
+    let token_of = async |key: &str| {
+        let request = world.http.get(format!("{}/sandboxes/{id}", world.base)).header("x-api-key", key);
+        world.send(request).await.expect(200)["envdAccessToken"].clone()
+    };
+    assert_eq!(token_of(reader["token"].as_str().unwrap()).await, Value::Null, "a reader uses no sandboxes");
+    let (first, second) = (token_of(key).await, token_of(&world.token).await);
+    let opens = async |token: &Value| {
+        let request = world.http.get(format!("{}/files?path=/f", world.base));
+        let named = request.header("e2b-sandbox-id", &id).header("e2b-sandbox-port", "49983");
+        let answer = world.send(named.header("x-access-token", token.as_str().unwrap())).await;
+        answer.status != 401
+    };
+    assert!(opens(&first).await && opens(&second).await);
+    world.delete(&format!("/v1/me/tokens/{prefix}")).await.expect(204);
+    assert!(!opens(&first).await, "its key is gone");
+    assert!(opens(&second).await, "another key's is not");
+    world.post(&format!("/v1/sandboxes/{id}/preview/revoke"), json!({})).await.expect(200);
+    assert!(!opens(&second).await, "revoked");
+}
+
+#[tokio::test]
+async fn wrong_signatures_are_slowed_down_and_search_nothing() {
+    let world = World::start().await;
+    let _agent = world.agent("a", 8192).await;
+    let id = world.create().await;
+    let ask = async |path: String| world.send(world.http.get(format!("{}{path}", world.base))).await.status;
+    assert_eq!(ask("/files?path=/f&signature=v1_x".to_owned()).await, 401);
+    let wrong = format!("/files?path=/f&signature=v1_x&sandbox_id={id}");
+    let mut tries = 0;
+    while ask(wrong.clone()).await == 401 {
+        tries += 1;
+        assert!(tries < 10_000, "nobody slows this down");
+    }
+    assert_eq!(ask(wrong).await, 429);
+    let signed = format!("/v1/sandboxes/{id}/fs?path=/f&key=pds_00000000&expires=9999999999&signature=x");
+    assert_eq!(ask(signed).await, 429, "signatures of ours, too");
+    world.get("/v1/me").await.expect(200);
+}
