@@ -36,7 +36,8 @@ impl Client {
 
     /// Builds, newest first.
     pub async fn list_builds(&self) -> Result<Vec<Build>> {
-        let list: List<Build> = self.call(Method::GET, &["templates", "builds"], READ_SECONDS).receive().await?;
+        let list: List<Build> =
+            self.call(Method::GET, &["templates", "builds"], READ_SECONDS).receive().await?;
         Ok(list.into_vec())
     }
 

@@ -1,7 +1,8 @@
 //! `.dockerignore`: which files of a build context are left out.
 //!
-//! Patterns are matched one by one and the last match counts; `!` brings a file back. `*` and `?` match within a name,
-//! `[a-z]` one of several characters, `**` any number of directories. A pattern also matches what is below it.
+//! Patterns are matched one by one and the last match counts; `!` brings a file back. `*` and `?` match
+//! within a name, `[a-z]` one of several characters, `**` any number of directories. A pattern also
+//! matches what is below it.
 
 /// The patterns of a `.dockerignore` file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -112,7 +113,8 @@ fn one(pattern: &[char], p: usize, char: char) -> Step {
         Some('?') => Step::Match(p + 1),
         Some('\\') if p + 1 < pattern.len() => matched(pattern[p + 1] == char, p + 2),
         Some('[') => {
-            let Some(length) = pattern[p + 1..].iter().position(|c| *c == ']').filter(|length| *length > 0) else {
+            let Some(length) = pattern[p + 1..].iter().position(|c| *c == ']').filter(|length| *length > 0)
+            else {
                 return matched(char == '[', p + 1);
             };
             let set = &pattern[p + 1..p + 1 + length];
@@ -144,7 +146,8 @@ mod tests {
     #[test]
     fn patterns_as_docker_reads_them() {
         let ignore = Ignore::parse(
-            "# comment\n*.log\n/node_modules\n**/*.pyc\ndocs/**\n!docs/keep.md\n*/temp*\nfile?.[ch]\n!keep.log\n",
+            "# comment\n*.log\n/node_modules\n**/*.pyc\ndocs/**\n!docs/keep.md\n*/temp*\nfile?.[ch]\n\
+             !keep.log\n",
         );
         for (path, expect) in [
             ("a.log", true),

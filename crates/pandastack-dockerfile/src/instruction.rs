@@ -155,15 +155,33 @@ pub(crate) fn parse_line(line: LogicalLine, escape: char) -> Result<Parsed, Pars
         "STOPSIGNAL" => Ok(Instruction::StopSignal(rest)),
         "HEALTHCHECK" => healthcheck(flags, &rest).map(Instruction::Healthcheck),
         "MAINTAINER" => Ok(Instruction::Maintainer(rest)),
-        "ONBUILD" => Err("ONBUILD is not supported; write the instruction in the Dockerfile that needs it".to_owned()),
+        "ONBUILD" => {
+            Err("ONBUILD is not supported; write the instruction in the Dockerfile that needs it".to_owned())
+        }
         _ => Err(unknown(&keyword)),
     };
     step.map(Parsed::Step).map_err(fail)
 }
 
 const KEYWORDS: [&str; 18] = [
-    "FROM", "RUN", "COPY", "ADD", "ENV", "LABEL", "ARG", "WORKDIR", "USER", "CMD", "ENTRYPOINT", "EXPOSE", "VOLUME",
-    "SHELL", "STOPSIGNAL", "HEALTHCHECK", "MAINTAINER", "ONBUILD",
+    "FROM",
+    "RUN",
+    "COPY",
+    "ADD",
+    "ENV",
+    "LABEL",
+    "ARG",
+    "WORKDIR",
+    "USER",
+    "CMD",
+    "ENTRYPOINT",
+    "EXPOSE",
+    "VOLUME",
+    "SHELL",
+    "STOPSIGNAL",
+    "HEALTHCHECK",
+    "MAINTAINER",
+    "ONBUILD",
 ];
 
 fn unknown(keyword: &str) -> String {
@@ -205,7 +223,9 @@ fn from(flags: &[String], rest: &str) -> Result<Parsed, String> {
     let words: Vec<&str> = rest.split_whitespace().collect();
     let (from, name) = match words[..] {
         [from] => (from, None),
-        [from, as_word, name] if as_word.eq_ignore_ascii_case("as") => (from, Some(name.to_ascii_lowercase())),
+        [from, as_word, name] if as_word.eq_ignore_ascii_case("as") => {
+            (from, Some(name.to_ascii_lowercase()))
+        }
         _ => return Err("FROM takes one image and, after AS, a name".to_owned()),
     };
     let is_valid = |name: &String| {
@@ -261,7 +281,8 @@ fn script_file(body: &str) -> String {
         end.push('_');
     }
     format!(
-        "f=$(mktemp) && cat > \"$f\" <<'{end}'\n{body}{end}\nchmod 700 \"$f\" && \"$f\"; c=$?; rm -f \"$f\"; exit $c\n"
+        "f=$(mktemp) && cat > \"$f\" <<'{end}'\n{body}{end}\nchmod 700 \"$f\" && \"$f\"; c=$?; \
+         rm -f \"$f\"; exit $c\n"
     )
 }
 
@@ -290,7 +311,8 @@ fn copy(
         return Err(format!("{keyword} needs a source and a destination"));
     };
     let is_heredoc = |word: &String| {
-        word.starts_with("<<") && heredocs.iter().any(|heredoc| word.trim_matches(['<', '-', '"', '\'']) == heredoc.name)
+        word.starts_with("<<")
+            && heredocs.iter().any(|heredoc| word.trim_matches(['<', '-', '"', '\'']) == heredoc.name)
     };
     words.retain(|word| !is_heredoc(word));
     step.sources = words;

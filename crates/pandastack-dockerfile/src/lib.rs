@@ -7,12 +7,13 @@
 //! | `words` | quoting and `$variable` expansion |
 //! | `ignore` | `.dockerignore` |
 //!
-//! The published parsers that we looked at keep neither line numbers nor the order of variables, nor do they tell the
-//! shell form of a command from its exec form. A build needs all three: errors name the line, `ENV` is evaluated from left
-//! to right, and an image without a shell can only run the exec form. So the parser is our own.
+//! The published parsers that we looked at keep neither line numbers nor the order of variables, nor do
+//! they tell the shell form of a command from its exec form. A build needs all three: errors name the
+//! line, `ENV` is evaluated from left to right, and an image without a shell can only run the exec form.
+//! So the parser is our own.
 //!
-//! Left to others: what the instructions do. Variables are expanded by whoever runs them, because only then their values
-//! are known.
+//! Left to others: what the instructions do. Variables are expanded by whoever runs them, because only
+//! then their values are known.
 
 #![forbid(unsafe_code)]
 

@@ -112,7 +112,9 @@ fn announced(text: &str, line: usize) -> Result<(Option<Heredoc>, usize), ParseE
     let (name, expand, used) = match rest.chars().next() {
         Some(quote @ ('\'' | '"')) => {
             let inner = &rest[1..];
-            let end = inner.find(quote).ok_or_else(|| ParseError::new(line, "a heredoc name has no closing quote"))?;
+            let end = inner
+                .find(quote)
+                .ok_or_else(|| ParseError::new(line, "a heredoc name has no closing quote"))?;
             (&inner[..end], false, end + 2)
         }
         _ => {

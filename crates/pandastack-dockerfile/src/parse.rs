@@ -17,14 +17,17 @@ pub fn parse(text: &str) -> Result<Dockerfile, ParseError> {
         let (line, text) = (logical.line, logical.text.clone());
         match (parse_line(logical, escape)?, stages.last_mut()) {
             (Parsed::From { from, platform, name }, _) => {
-                if let Some(name) = name.as_ref().filter(|name| stages.iter().any(|s| s.name.as_ref() == Some(name)))
+                if let Some(name) =
+                    name.as_ref().filter(|name| stages.iter().any(|s| s.name.as_ref() == Some(name)))
                 {
                     return Err(ParseError::new(line, format!("a stage is already called `{name}`")));
                 }
                 stages.push(Stage { line, from, platform, name, steps: Vec::new() });
             }
             (Parsed::Step(instruction), Some(stage)) => stage.steps.push(Step { line, text, instruction }),
-            (Parsed::Step(instruction @ Instruction::Arg(_)), None) => args.push(Step { line, text, instruction }),
+            (Parsed::Step(instruction @ Instruction::Arg(_)), None) => {
+                args.push(Step { line, text, instruction })
+            }
             (Parsed::Step(_), None) => {
                 return Err(ParseError::new(line, "only ARG may come before the first FROM"));
             }

@@ -49,7 +49,10 @@ CMD [\"python\", \"-m\", \"app\"]
 #[test]
 fn a_python_app() {
     let file = parse(PYTHON).unwrap();
-    assert_eq!((file.stages.len(), file.stages[0].line, file.stages[0].from.as_str()), (1, 2, "python:3.12-slim"));
+    assert_eq!(
+        (file.stages.len(), file.stages[0].line, file.stages[0].from.as_str()),
+        (1, 2, "python:3.12-slim")
+    );
     let steps = &file.stages[0].steps;
     let lines: Vec<usize> = steps.iter().map(|step| step.line).collect();
     assert_eq!(lines, [5, 6, 7, 8, 9, 10, 11, 12]);
@@ -88,7 +91,8 @@ fn a_static_go_program_from_scratch() {
 #[test]
 fn apt_with_continuation_comments_and_cleanup() {
     let text = run_text(
-        "RUN apt-get update && \\\n    # why not\n\n    apt-get install -y curl \\\n  && rm -rf /var/lib/apt/lists/*",
+        "RUN apt-get update && \\\n    # why not\n\n    apt-get install -y curl \\\n  \
+         && rm -rf /var/lib/apt/lists/*",
     );
     assert_eq!(text, "apt-get update &&     apt-get install -y curl   && rm -rf /var/lib/apt/lists/*");
 }
@@ -104,7 +108,9 @@ fn heredocs() {
     assert_eq!(run_text("RUN <<EOF\nset -e\necho a\nEOF"), "set -e\necho a\n");
     assert_eq!(run_text("RUN <<-EOF\n\techo a\n\tEOF"), "echo a\n");
     assert_eq!(run_text("RUN python3 <<'PY' > /out\nprint(1)\nPY"), "python3 <<'PY' > /out\nprint(1)\nPY\n");
-    assert!(run_text("RUN <<EOF\n#!/usr/bin/env python3\nprint(1)\nEOF").contains("<<'PANDASTACK_SCRIPT'\n#!"));
+    assert!(
+        run_text("RUN <<EOF\n#!/usr/bin/env python3\nprint(1)\nEOF").contains("<<'PANDASTACK_SCRIPT'\n#!")
+    );
     assert_eq!(run_text("RUN echo $((1 << 2)) '<<A'"), "echo $((1 << 2)) '<<A'");
     assert_eq!(run_text("RUN cat <<< text"), "cat <<< text");
     let two = copied("COPY <<a.txt <<\"b.txt\" /dir/\n$X\na.txt\n$Y\nb.txt");
@@ -149,11 +155,14 @@ fn commands() {
     assert_eq!(one("CMD [not json"), Instruction::Cmd(Command::Shell("[not json".to_owned())));
     assert_eq!(one("ENTRYPOINT --version"), Instruction::Entrypoint(Command::Shell("--version".to_owned())));
     assert_eq!(one("SHELL [\"/bin/bash\", \"-c\"]"), Instruction::Shell(words(&["/bin/bash", "-c"])));
-    assert_eq!(one("run echo a"), Instruction::Run(RunStep {
-        command: Command::Shell("echo a".to_owned()),
-        mounts: vec![],
-        network: None,
-    }));
+    assert_eq!(
+        one("run echo a"),
+        Instruction::Run(RunStep {
+            command: Command::Shell("echo a".to_owned()),
+            mounts: vec![],
+            network: None,
+        })
+    );
     let Instruction::Run(run) = one("RUN --mount=type=secret,id=k --network=none make") else { panic!() };
     assert_eq!((run.mounts, run.network.as_deref()), (words(&["type=secret,id=k"]), Some("none")));
     assert_eq!(
@@ -211,7 +220,8 @@ fn errors_name_the_line() {
 /// Every prefix of every file, and files with bytes changed, are parsed or refused, and never more.
 #[test]
 fn nothing_makes_it_panic() {
-    let seeds = [PYTHON, "FROM base\nRUN <<-'E' cat\n\tä\n\tE\nENV A=\"ü\\\" $B\" C='\nCOPY [\"a\"] <<x ${y:-\n"];
+    let seeds =
+        [PYTHON, "FROM base\nRUN <<-'E' cat\n\tä\n\tE\nENV A=\"ü\\\" $B\" C='\nCOPY [\"a\"] <<x ${y:-\n"];
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
     let mut dice = move |sides: usize| {
         state ^= state << 13;
@@ -219,7 +229,8 @@ fn nothing_makes_it_panic() {
         state ^= state << 17;
         usize::try_from(state % sides as u64).unwrap()
     };
-    let parts = ["<<", "\"", "'", "\\", "\n", "$", "${", "}", "[", "]", "ß", "--", "FROM", " ", "=", "#", "EOF"];
+    let parts =
+        ["<<", "\"", "'", "\\", "\n", "$", "${", "}", "[", "]", "ß", "--", "FROM", " ", "=", "#", "EOF"];
     for _ in 0..20_000 {
         let mut text: Vec<char> = seeds[dice(seeds.len())].chars().collect();
         for _ in 0..=dice(4) {

@@ -115,7 +115,8 @@ impl<'a> Build<'a> {
                 }
             };
         };
-        let ready = serde_json::to_string(&self.start.ready).map_err(|error| BuildError::new(error.to_string()))?;
+        let ready =
+            serde_json::to_string(&self.start.ready).map_err(|error| BuildError::new(error.to_string()))?;
         let key = key::step(&head.key, &["start", command, &ready]);
         let log = self.log.step(number, self.total, &format!("start command: {command}")).await;
         if head.restore(self, &key).await?
@@ -140,9 +141,10 @@ impl<'a> Build<'a> {
     /// The stage that is asked for.
     fn target(&self) -> Result<usize, BuildError> {
         match &self.start.target {
-            Some(name) => {
-                self.file.stage(name).ok_or_else(|| BuildError::new(format!("the Dockerfile has no stage `{name}`")))
-            }
+            Some(name) => self
+                .file
+                .stage(name)
+                .ok_or_else(|| BuildError::new(format!("the Dockerfile has no stage `{name}`"))),
             None => Ok(self.file.stages.len() - 1),
         }
     }
@@ -193,7 +195,9 @@ impl<'a> Build<'a> {
         if let Some(platform) = stage.platform.as_ref().map(|text| self.globals.expand(text)).transpose()?
             && !["linux/amd64", "linux/x86_64", "linux"].contains(&platform.as_str())
         {
-            return Err(BuildError::new(format!("platform `{platform}` is not supported; machines are linux/amd64")));
+            return Err(BuildError::new(format!(
+                "platform `{platform}` is not supported; machines are linux/amd64"
+            )));
         }
         if let Some(other) = self.earlier(&from, index) {
             return Ok(self.head(other)?.branch());
@@ -203,7 +207,12 @@ impl<'a> Build<'a> {
         let (name, tag) = from.split_once(':').unwrap_or((&from, LATEST));
         if tag == LATEST && self.templates.sandboxes.hosts.has_template(name) {
             let key = key::base(&["platform", env!("CARGO_PKG_VERSION"), name, &size]);
-            return Ok(Head::new(key, ImageConfig::default(), Origin::Template(name.to_owned()), self.file.escape));
+            return Ok(Head::new(
+                key,
+                ImageConfig::default(),
+                Origin::Template(name.to_owned()),
+                self.file.escape,
+            ));
         }
         let found = match self.templates.store.template(&self.record.workspace, name).await? {
             Some(template) => self.templates.store.tagged_build(&template.id, tag).await?,
@@ -223,8 +232,8 @@ impl<'a> Build<'a> {
             return Ok(Head::new(key, version.spec.config, Origin::Snapshot(snapshot), self.file.escape));
         }
         Err(BuildError::new(format!(
-            "template `{from}` not found; start from one that `pandastack template list` shows. Images of registries are \
-             not supported yet"
+            "template `{from}` not found; start from one that `pandastack template list` shows. Images of \
+             registries are not supported yet"
         )))
     }
 
@@ -257,7 +266,8 @@ impl<'a> Build<'a> {
         let (store, workspace) = (&self.templates.store, &self.record.workspace);
         let Some(layer) = store.layer(workspace, key).await? else { return Ok(None) };
         let snapshot = self.templates.sandboxes.store.snapshot(workspace, &layer.snapshot).await;
-        let usable = snapshot.is_ok_and(|snapshot| self.templates.sandboxes.hosts.client(&snapshot.host).is_ok());
+        let usable =
+            snapshot.is_ok_and(|snapshot| self.templates.sandboxes.hosts.client(&snapshot.host).is_ok());
         if !usable {
             return Ok(None);
         }

@@ -38,7 +38,7 @@ async fn find(templates: &Templates, caller: &Caller, id: &BuildId) -> Result<Bu
     Ok(templates.store.build(&caller.workspace, id).await?)
 }
 
-/// Begin a build. Without `start` it waits for files, and for `.../start`.
+/// Create a template build. Without `start` it waits for files, and for `.../start`.
 #[utoipa::path(post, path = "/v1/templates/builds", tag = "templates", request_body = CreateBuild, responses(
     (status = 202, body = Build), (status = 400, body = ErrorBody), (status = 429, body = ErrorBody)))]
 pub async fn create(
@@ -51,7 +51,8 @@ pub async fn create(
 }
 
 /// Add files to a build: a tar archive, compressed or not. Can be repeated.
-#[utoipa::path(put, path = "/v1/templates/builds/{id}/files", tag = "templates", params(("id" = BuildId, Path)),
+#[utoipa::path(put, path = "/v1/templates/builds/{id}/files", tag = "templates",
+    params(("id" = BuildId, Path)),
     request_body(content = Vec<u8>, content_type = "application/x-tar"), responses(
     (status = 204), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
     (status = 409, description = "It was started", body = ErrorBody), (status = 413, body = ErrorBody)))]
@@ -65,8 +66,9 @@ pub async fn add_files(
     let announced = request.headers().get(header::CONTENT_LENGTH);
     let announced = announced.and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     if announced.is_some_and(|bytes| bytes > BUILD_CONTEXT_BYTES_MAX) {
-        let message =
-            format!("build files must be at most {BUILD_CONTEXT_BYTES_MAX} bytes; leave some out with .dockerignore");
+        let message = format!(
+            "build files must be at most {BUILD_CONTEXT_BYTES_MAX} bytes; leave some out with .dockerignore"
+        );
         return Err(Error::new(ErrorCode::BodyTooLarge, message).into());
     }
     let limit = usize::try_from(BUILD_CONTEXT_BYTES_MAX).unwrap_or(usize::MAX);
@@ -76,7 +78,8 @@ pub async fn add_files(
 }
 
 /// Start a build that has its files.
-#[utoipa::path(post, path = "/v1/templates/builds/{id}/start", tag = "templates", params(("id" = BuildId, Path)),
+#[utoipa::path(post, path = "/v1/templates/builds/{id}/start", tag = "templates",
+    params(("id" = BuildId, Path)),
     request_body = StartBuild, responses((status = 202, body = Build), (status = 400, body = ErrorBody),
     (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub async fn start(
@@ -91,7 +94,8 @@ pub async fn start(
 }
 
 /// Cancel a build. Its command is killed at once.
-#[utoipa::path(post, path = "/v1/templates/builds/{id}/cancel", tag = "templates", params(("id" = BuildId, Path)),
+#[utoipa::path(post, path = "/v1/templates/builds/{id}/cancel", tag = "templates",
+    params(("id" = BuildId, Path)),
     responses((status = 202), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub async fn cancel(
     State(templates): State<Arc<Templates>>,
@@ -103,7 +107,7 @@ pub async fn cancel(
     Ok(StatusCode::ACCEPTED)
 }
 
-/// Builds of the workspace and bakes of all hosts that answer, newest first.
+/// List template builds of the workspace, and those of all hosts that respond, newest first.
 #[utoipa::path(get, path = "/v1/templates/builds", tag = "templates", operation_id = "builds",
     responses((status = 200, body = Vec<Build>)))]
 pub async fn list(State(templates): State<Arc<Templates>>, caller: Caller) -> ApiResult<Json<Vec<Build>>> {
@@ -113,9 +117,10 @@ pub async fn list(State(templates): State<Arc<Templates>>, caller: Caller) -> Ap
     Ok(Json(builds))
 }
 
-/// One build.
+/// Get a template build.
 #[utoipa::path(get, path = "/v1/templates/builds/{id}", tag = "templates", operation_id = "build",
-    params(("id" = BuildId, Path)), responses((status = 200, body = Build), (status = 404, body = ErrorBody)))]
+    params(("id" = BuildId, Path)), responses((status = 200, body = Build),
+    (status = 404, body = ErrorBody)))]
 pub async fn describe(
     State(templates): State<Arc<Templates>>,
     caller: Caller,
@@ -127,10 +132,12 @@ pub async fn describe(
     }
 }
 
-/// A build's log as server-sent events, one line each, ended by `event: done`. With `follow=1`, until the build ends.
+/// Stream a build's log as server-sent events, one line each, ended by `event: done`. With `follow=1`,
+/// continue until the build ends.
 #[utoipa::path(get, path = "/v1/templates/builds/{id}/logs", tag = "templates", operation_id = "build_logs",
     params(("id" = BuildId, Path), ("follow" = Option<String>, Query)),
-    responses((status = 200, content_type = "text/event-stream", body = String), (status = 404, body = ErrorBody)))]
+    responses((status = 200, content_type = "text/event-stream", body = String),
+    (status = 404, body = ErrorBody)))]
 pub async fn logs(
     State(templates): State<Arc<Templates>>,
     caller: Caller,

@@ -1,4 +1,5 @@
-//! Templates that come with the platform, and their bakes. Both live on the hosts, and what they say is merged.
+//! Templates that come with the platform, and their bakes. Both live on the hosts, and what they say is
+//! merged.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +28,8 @@ const HOLD_SECONDS: u64 = 10;
 const ASK_EVERY_MIN: Duration = Duration::from_millis(500);
 
 /// Build a template before its first use. Joins a build that is in progress.
-#[utoipa::path(post, path = "/v1/templates/{name}/bake", tag = "templates", params(("name" = String, Path)), responses(
+#[utoipa::path(post, path = "/v1/templates/{name}/bake", tag = "templates",
+    params(("name" = String, Path)), responses(
     (status = 202, body = Build), (status = 404, body = ErrorBody), (status = 503, body = ErrorBody)))]
 pub async fn bake(
     State(templates): State<Arc<Templates>>,
@@ -108,7 +110,8 @@ impl BuildLog {
             () = shutdown.cancelled() => return None,
             news = news => news,
         };
-        // A host that stops answering ends the stream without its marker, so the client knows it is not complete.
+        // A host that stops answering ends the stream without its marker, so the client knows it is not
+        // complete.
         self.build = news.ok()?;
         self.shown = self.shown.min(self.build.log.len());
         Some((sse::COMMENT.to_owned(), self))

@@ -27,8 +27,10 @@ const TEMPLATE: &str = "base";
 /// How long unpacking, summing or packing files may take.
 const FILES_WAIT: Duration = Duration::from_secs(900);
 
-/// Unpacks an upload, whatever its compression. Owners do not matter: copies belong to root, or to whom they say.
-const UNPACK: &str = r#"mkdir -p "$DIR" && tar -x -f "$FILE" -C "$DIR" $OWNER 2>&1; code=$?; rm -f "$FILE"; exit $code"#;
+/// Unpacks an upload, whatever its compression. Owners do not matter: copies belong to root, or to whom
+/// they say.
+const UNPACK: &str =
+    r#"mkdir -p "$DIR" && tar -x -f "$FILE" -C "$DIR" $OWNER 2>&1; code=$?; rm -f "$FILE"; exit $code"#;
 
 /// What `copy.py` is asked.
 #[derive(Debug, Clone, Serialize)]
@@ -103,14 +105,20 @@ pub(crate) async fn add(machine: &Machine, archive: Body) -> Result<()> {
     match done.exit_code {
         0 => Ok(()),
         _ => Err(Error::bad_request(format!(
-            "the build files cannot be unpacked: {}; send a tar archive, compressed or not, with relative paths",
+            "the build files cannot be unpacked: {}; send a tar archive, compressed or not, with relative \
+             paths",
             last_line(&done.stdout)
         ))),
     }
 }
 
 /// Copies a path of another stage's machine here, with its owners; returns the directory it is below.
-pub(crate) async fn bring(machine: &Machine, stage: &Machine, index: usize, path: &str) -> Result<String, BuildError> {
+pub(crate) async fn bring(
+    machine: &Machine,
+    stage: &Machine,
+    index: usize,
+    path: &str,
+) -> Result<String, BuildError> {
     let Some(entry) = machines::stat(stage, path).await? else {
         return Err(BuildError::new(format!("`{path}` is not in the stage that is copied from")));
     };
@@ -123,7 +131,10 @@ pub(crate) async fn bring(machine: &Machine, stage: &Machine, index: usize, path
     let done = machine.exec_within(&shell(UNPACK, &env), FILES_WAIT).await?;
     match done.exit_code {
         0 => Ok(root),
-        _ => Err(BuildError::new(format!("`{path}` cannot be copied from its stage: {}", last_line(&done.stdout)))),
+        _ => Err(BuildError::new(format!(
+            "`{path}` cannot be copied from its stage: {}",
+            last_line(&done.stdout)
+        ))),
     }
 }
 
@@ -157,5 +168,11 @@ fn shell(script: &str, env: &[(&str, &str)]) -> ExecRequest {
 }
 
 fn last_line(text: &str) -> String {
-    text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("no reason given").chars().take(300).collect()
+    text.lines()
+        .rev()
+        .find(|line| !line.trim().is_empty())
+        .unwrap_or("no reason given")
+        .chars()
+        .take(300)
+        .collect()
 }

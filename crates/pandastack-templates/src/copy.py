@@ -198,7 +198,8 @@ def entries(wanted):
             name = posixpath.join(prefix, posixpath.basename(source))
             add(name if into_directory or wanted["parents"] else wanted["file_name"], full)
     for name, text in wanted["heredocs"]:
-        listed.append((name if into_directory or len(wanted["heredocs"]) > 1 else wanted["file_name"], text, None))
+        as_named = into_directory or len(wanted["heredocs"]) > 1
+        listed.append((name if as_named else wanted["file_name"], text, None))
     trees = any(os.path.isdir(resolved(root, source)) for source in sources)
     return listed, trees
 
@@ -216,7 +217,7 @@ def sum_of(listed, preserve):
         elif stat.S_ISREG(info.st_mode):
             size += info.st_size
             if size > BYTES_MAX:
-                raise Refused("more than %d bytes are to be copied; the limit was reached at `%s`" % (BYTES_MAX, relative))
+                raise Refused("more than %d bytes are to be copied, reached at `%s`" % (BYTES_MAX, relative))
             with open(full, "rb") as file:
                 while chunk := file.read(1 << 20):
                     total.update(chunk)

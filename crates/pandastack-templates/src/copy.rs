@@ -16,7 +16,11 @@ use crate::step::Outcome;
 const OUT_DIR: &str = "/srv/out";
 
 /// Copies, unless an earlier build did.
-pub(crate) async fn run(build: &mut Build<'_>, head: &mut Head, step: &CopyStep) -> Result<Outcome, BuildError> {
+pub(crate) async fn run(
+    build: &mut Build<'_>,
+    head: &mut Head,
+    step: &CopyStep,
+) -> Result<Outcome, BuildError> {
     let wanted = Wanted::of(&head.scope, step)?;
     let from = match &wanted.from {
         Some(name) => Some(build.stage_of(name)?),
@@ -30,7 +34,8 @@ pub(crate) async fn run(build: &mut Build<'_>, head: &mut Head, step: &CopyStep)
             context::select(&context, &wanted.selection(CONTEXT_DIR, true, "")).await?.sum
         }
     };
-    let text = serde_json::to_string(&wanted.described()).map_err(|error| BuildError::new(error.to_string()))?;
+    let text =
+        serde_json::to_string(&wanted.described()).map_err(|error| BuildError::new(error.to_string()))?;
     let key = key::step(&head.key, &["COPY", &text, &sum]);
     if head.restore(build, &key).await? {
         head.key = key;
@@ -47,7 +52,8 @@ pub(crate) async fn run(build: &mut Build<'_>, head: &mut Head, step: &CopyStep)
         None => CONTEXT_DIR.to_owned(),
     };
     let machine = head.machine(build).await?;
-    let is_dir = wanted.dest_is_dir() || machines::stat(machine, &wanted.dest).await?.is_some_and(|entry| entry.is_dir);
+    let is_dir = wanted.dest_is_dir()
+        || machines::stat(machine, &wanted.dest).await?.is_some_and(|entry| entry.is_dir);
     let selected = context::select(&context, &wanted.selection(&root, is_dir, OUT_DIR)).await?;
     let directory = match is_dir || selected.is_tree {
         true => wanted.dest.clone(),
@@ -84,7 +90,8 @@ async fn bring(
     for source in sources {
         // What comes before the first pattern is a directory.
         let parts: Vec<&str> = source.split('/').filter(|part| !part.is_empty()).collect();
-        let fixed = parts.iter().take_while(|part| !part.contains(['*', '?', '['])).copied().collect::<Vec<_>>();
+        let fixed =
+            parts.iter().take_while(|part| !part.contains(['*', '?', '['])).copied().collect::<Vec<_>>();
         root = context::bring(context, machine, stage, &format!("/{}", fixed.join("/"))).await?;
     }
     Ok(root)
@@ -107,11 +114,16 @@ struct Wanted {
 impl Wanted {
     fn of(scope: &Scope, step: &CopyStep) -> Result<Self, BuildError> {
         let sources = scope.expand_all(&step.sources)?;
-        if let Some(url) = sources.iter().find(|source| source.contains("://") || source.starts_with("git@")) {
-            return Err(BuildError::new(format!("ADD from `{url}` is not supported; fetch it with RUN curl")));
+        if let Some(url) = sources.iter().find(|source| source.contains("://") || source.starts_with("git@"))
+        {
+            return Err(BuildError::new(format!(
+                "ADD from `{url}` is not supported; fetch it with RUN curl"
+            )));
         }
         let is_archive = |source: &&String| {
-            [".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2", ".tar.zst"].iter().any(|end| source.ends_with(end))
+            [".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2", ".tar.zst"]
+                .iter()
+                .any(|end| source.ends_with(end))
         };
         if let Some(archive) = sources.iter().find(is_archive).filter(|_| step.add) {
             return Err(BuildError::new(format!(

@@ -1,17 +1,17 @@
-//! Templates that workspaces make: Dockerfiles built step by step in machines, snapshots that are published, versions
-//! and tags.
+//! Templates that workspaces make: Dockerfiles built step by step in machines, snapshots that are
+//! published, versions and tags.
 //!
 //! ```text
 //!   create (waiting) --> files into a context machine --> start (queued) --> runner: a few at once
 //!                                                                             |
 //!      stage: FROM --> step --> step ...   each step a command in a builder machine, its result a snapshot
-//!                        |                 under a key of all that it depends on: the same key is the same machine
+//!                        |                 under a key of all that it depends on
 //!                        +--> start command, ready check --> the version: a snapshot with its configuration
 //! ```
 //!
 //! | module | owns |
 //! |---|---|
-//! | `routes`, `build_routes`, `catalogue`, `view` | the API; templates that come with the platform are the hosts' |
+//! | `routes`, `build_routes`, `catalogue`, `view` | the API; the platform's own templates are the hosts' |
 //! | `service` | what the service holds, and what this process does right now |
 //! | `ops` | creating, starting, cancelling, publishing, tagging and deleting |
 //! | `runner` | whose turn it is; what is left after a crash |
@@ -22,8 +22,9 @@
 //! | `log`, `build_error` | what a build says, and why it failed |
 //! | `prune` | which layers, versions and snapshots are needed; the rest is deleted |
 //!
-//! Must hold: nothing of a build runs on a host or on a server, only in machines; files of a build stream through and are
-//! never kept here; a build that fails, is cancelled or loses its server leaves no machine; layers belong to one workspace.
+//! Must hold: nothing of a build runs on a host or on a server, only in machines; files of a build stream
+//! through and are never kept here; a build that fails, is cancelled or loses its server leaves no
+//! machine; layers belong to one workspace.
 
 #![forbid(unsafe_code)]
 

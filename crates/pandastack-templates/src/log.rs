@@ -1,8 +1,8 @@
 //! The log of a build: bounded, written in batches, followed by whoever wants to.
 //!
-//! Lines have the form that people know from image builds: `#3 [3/7] RUN make` begins a step, `#3 0.512 text` is a line that
-//! its command printed after so many seconds, `#3 DONE 2.1s`, `#3 CACHED` or `#3 ERROR: ...` ends it. Past
-//! [`BUILD_LOG_LINES_MAX`] lines the output of commands is dropped.
+//! Lines have the form that people know from image builds: `#3 [3/7] RUN make` begins a step, `#3 0.512
+//! text` is a line that its command printed after so many seconds, `#3 DONE 2.1s`, `#3 CACHED` or `#3
+//! ERROR: ...` ends it. Past [`BUILD_LOG_LINES_MAX`] lines the output of commands is dropped.
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::body::Body;
 use pandastack_agent_client::{CallOptions, StreamOptions};
 use pandastack_sandboxes::machine::Machine;
-use pandastack_sandboxes::machines::{MachineSpec, Machines, Patience};
+use pandastack_sandboxes::machines::{MachineSpec, Machines, WaitPolicy};
 use pandastack_store::SnapshotRecord;
 use pandastack_store::templates::BuildRecord;
 use pandastack_types::agent_api::endpoints::{PackArchive, ReadFile, StatFile, UnpackArchive};
@@ -64,7 +64,7 @@ pub(crate) async fn create(
         Origin::Snapshot(id) => request.from_snapshot = Some(id.clone()),
     }
     let spec = MachineSpec { workspace: build.workspace.clone(), request };
-    templates.sandboxes.create(owner(&build.id), spec, Patience::Long).await
+    templates.sandboxes.create(owner(&build.id), spec, WaitPolicy::Long).await
 }
 
 /// Deletes all machines of a build.
@@ -75,7 +75,8 @@ pub(crate) async fn delete_all(templates: &Templates, id: &BuildId) -> Result<()
     Ok(())
 }
 
-/// Keeps a machine as it is now. What its steps left running is ended before: a layer is files, not processes.
+/// Keeps a machine as it is now. What its steps left running is ended before: a layer is files, not
+/// processes.
 pub(crate) async fn snapshot(machine: &Machine, name: &str) -> Result<SnapshotRecord> {
     for process in machine.processes().await? {
         let runs = process.exit_code.is_none() || process.lingering;

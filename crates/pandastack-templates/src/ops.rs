@@ -59,15 +59,17 @@ fn record(template: &TemplateRecord, state: BuildState, spec: BuildSpec) -> Buil
 fn check_name(templates: &Templates, name: &str) -> Result<()> {
     validate::template_name(name)?;
     match templates.sandboxes.hosts.has_template(name) {
-        true => Err(Error::bad_request(format!(
-            "template `{name}` comes with the platform; choose another name"
-        ))),
+        true => {
+            Err(Error::bad_request(format!("template `{name}` comes with the platform; choose another name")))
+        }
         false => Ok(()),
     }
 }
 
 fn check_start(start: &StartBuild) -> Result<()> {
-    pandastack_dockerfile::parse(&start.dockerfile).map(drop).map_err(|error| Error::bad_request(error.to_string()))
+    pandastack_dockerfile::parse(&start.dockerfile)
+        .map(drop)
+        .map_err(|error| Error::bad_request(error.to_string()))
 }
 
 /// The template of that name, made if there is none.
@@ -92,8 +94,8 @@ async fn ensure(
     Ok(template)
 }
 
-/// Adds files to a build that was not started. They go straight into a machine. A client that goes away leaves a build
-/// that nobody starts, which ends by itself.
+/// Adds files to a build that was not started. They go straight into a machine. A client that goes away
+/// leaves a build that nobody starts, which ends by itself.
 pub(crate) async fn add_files(templates: &Templates, build: &BuildRecord, archive: Body) -> Result<()> {
     let turn = templates.uploads.of(build.id.clone());
     let _turn = turn.lock().await;
@@ -106,7 +108,11 @@ pub(crate) async fn add_files(templates: &Templates, build: &BuildRecord, archiv
 }
 
 /// Starts a build that has its files.
-pub(crate) async fn start(templates: &Templates, mut build: BuildRecord, start: StartBuild) -> Result<BuildRecord> {
+pub(crate) async fn start(
+    templates: &Templates,
+    mut build: BuildRecord,
+    start: StartBuild,
+) -> Result<BuildRecord> {
     check_start(&start)?;
     let turn = templates.uploads.of(build.id.clone());
     let _turn = turn.lock().await;
@@ -158,7 +164,8 @@ pub(crate) async fn publish(
         workdir: snapshot.spec.cwd.clone(),
         ..ImageConfig::default()
     };
-    let asked = CreateBuild { name: request.name.clone(), tags: request.tags.clone(), ..CreateBuild::default() };
+    let asked =
+        CreateBuild { name: request.name.clone(), tags: request.tags.clone(), ..CreateBuild::default() };
     let spec = BuildSpec {
         name: request.name,
         request: asked,
@@ -182,7 +189,11 @@ pub(crate) async fn publish(
 }
 
 /// The template of that name.
-pub(crate) async fn find(templates: &Templates, workspace: &WorkspaceId, name: &str) -> Result<TemplateRecord> {
+pub(crate) async fn find(
+    templates: &Templates,
+    workspace: &WorkspaceId,
+    name: &str,
+) -> Result<TemplateRecord> {
     let found = templates.store.template(workspace, name).await?;
     found.ok_or_else(|| Error::not_found("template", name))
 }
@@ -231,7 +242,9 @@ pub(crate) async fn set_tags(
 /// Removes a tag.
 pub(crate) async fn delete_tag(templates: &Templates, template: &TemplateRecord, tag: &str) -> Result<()> {
     if tag == LATEST {
-        return Err(Error::bad_request("the tag `latest` cannot be deleted; set it to another build, or delete the template"));
+        return Err(Error::bad_request(
+            "the tag `latest` cannot be deleted; set it to another build, or delete the template",
+        ));
     }
     match templates.store.delete_tag(&template.id, tag).await? {
         true => Ok(()),

@@ -1,6 +1,7 @@
 //! Which layers, versions and snapshots a workspace needs. The rest is deleted.
 //!
-//! Looks at nothing but the record, so it is safe to repeat. Snapshots of builds that are under way are left alone.
+//! Looks at nothing but the record, so it is safe to repeat. Snapshots of builds that are under way are
+//! left alone.
 
 use std::collections::{HashMap, HashSet};
 
@@ -31,7 +32,7 @@ pub(crate) async fn all(templates: &Templates) {
 /// Tidies up one workspace.
 pub(crate) async fn workspace(templates: &Templates, id: &WorkspaceId) {
     if let Err(error) = tidy(templates, id).await {
-        tracing::warn!(workspace = %id, %error, "layers of template builds were not tidied up; trying again later");
+        tracing::warn!(workspace = %id, %error, "layers were not tidied up; trying again later");
     }
 }
 
@@ -57,7 +58,8 @@ async fn tidy(templates: &Templates, workspace: &WorkspaceId) -> Result<()> {
     needed.extend(kept.into_iter().filter_map(|build| build.spec.snapshot));
     for snapshot in templates.sandboxes.store.snapshots(workspace, None).await? {
         let owner = snapshot.spec.metadata.get(OWNER_LABEL);
-        let is_ours = snapshot.spec.kind == SnapshotKind::Service && owner.is_some_and(|owner| owner.starts_with("build:"));
+        let is_ours = snapshot.spec.kind == SnapshotKind::Service
+            && owner.is_some_and(|owner| owner.starts_with("build:"));
         if is_ours && !needed.contains(&snapshot.id) {
             ops::snapshot::remove(&templates.sandboxes, &snapshot).await?;
         }
@@ -118,7 +120,8 @@ mod tests {
         let (kept, forgotten) = choose(all.clone(), &tagged);
         assert_eq!((kept.len(), forgotten.len()), (TEMPLATE_VERSIONS_KEPT + 1, 4));
         assert!(kept.iter().any(|one| one.id == all[9].id));
-        let failed: Vec<_> = (0..TEMPLATE_BUILDS_KEPT + 1).map(|_| build(BuildState::Failed, &template)).collect();
+        let failed: Vec<_> =
+            (0..TEMPLATE_BUILDS_KEPT + 1).map(|_| build(BuildState::Failed, &template)).collect();
         assert_eq!(choose(failed, &HashSet::new()).1.len(), 1);
     }
 

@@ -22,7 +22,9 @@ const CHECK_SECONDS: u64 = 30;
 /// Lines shown of a command that ended.
 const LINES_SHOWN: usize = 10;
 /// Fetches a URL with whatever the machine has.
-const FETCH: &str = r#"if command -v curl >/dev/null; then curl -fsS -o /dev/null "$URL"; elif command -v wget >/dev/null; then wget -q -O /dev/null "$URL"; else python3 -c 'import os, urllib.request; urllib.request.urlopen(os.environ["URL"])'; fi"#;
+const FETCH: &str = r#"if command -v curl >/dev/null; then curl -fsS -o /dev/null "$URL"
+elif command -v wget >/dev/null; then wget -q -O /dev/null "$URL"
+else python3 -c 'import os, urllib.request; urllib.request.urlopen(os.environ["URL"])'; fi"#;
 
 /// Starts a command and waits until it is ready.
 pub(crate) async fn start(
@@ -62,7 +64,8 @@ async fn is_ready(machine: &Machine, scope: &Scope, ready: &ReadyCheck) -> Resul
         ReadyCheck::Port(port) => Ok(machine.ports().await?.iter().any(|one| one.port == *port)),
         ReadyCheck::File(path) => Ok(machines::stat(machine, &scope.absolute(path)).await?.is_some()),
         ReadyCheck::Process(text) => {
-            let runs = |one: &pandastack_types::api::Process| one.exit_code.is_none() && one.command.contains(text);
+            let runs =
+                |one: &pandastack_types::api::Process| one.exit_code.is_none() && one.command.contains(text);
             Ok(machine.processes().await?.iter().any(runs))
         }
         ReadyCheck::Command(command) => {

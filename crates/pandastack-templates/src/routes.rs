@@ -40,8 +40,9 @@ pub fn repeatable<S>(templates: &Arc<Templates>) -> Router<S> {
         .with_state(Arc::clone(templates))
 }
 
-/// All templates: first those of the platform.
-#[utoipa::path(get, path = "/v1/templates", tag = "templates", responses((status = 200, body = Vec<Template>)))]
+/// List templates: first those of the platform.
+#[utoipa::path(get, path = "/v1/templates", tag = "templates",
+    responses((status = 200, body = Vec<Template>)))]
 pub async fn list(State(templates): State<Arc<Templates>>, caller: Caller) -> ApiResult<Json<Vec<Template>>> {
     let mut all = templates.sandboxes.hosts.templates();
     for record in templates.store.templates(&caller.workspace).await? {
@@ -50,8 +51,9 @@ pub async fn list(State(templates): State<Arc<Templates>>, caller: Caller) -> Ap
     Ok(Json(all))
 }
 
-/// One template, by name or alias.
-#[utoipa::path(get, path = "/v1/templates/{name}", tag = "templates", params(("name" = String, Path)), responses(
+/// Get a template by name or alias.
+#[utoipa::path(get, path = "/v1/templates/{name}", tag = "templates",
+    params(("name" = String, Path)), responses(
     (status = 200, body = Template), (status = 404, body = ErrorBody)))]
 pub async fn describe(
     State(templates): State<Arc<Templates>>,
@@ -67,7 +69,8 @@ pub async fn describe(
 }
 
 /// Delete a template with all its versions. Sandboxes made from it stay.
-#[utoipa::path(delete, path = "/v1/templates/{name}", tag = "templates", params(("name" = String, Path)), responses(
+#[utoipa::path(delete, path = "/v1/templates/{name}", tag = "templates",
+    params(("name" = String, Path)), responses(
     (status = 204), (status = 403, description = "It comes with the platform", body = ErrorBody),
     (status = 404, body = ErrorBody), (status = 409, description = "It is being built", body = ErrorBody)))]
 pub async fn remove(
@@ -83,8 +86,9 @@ pub async fn remove(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Make a snapshot a version of a template.
-#[utoipa::path(post, path = "/v1/templates/publish", tag = "templates", request_body = PublishTemplate, responses(
+/// Publish a snapshot as a version of a template.
+#[utoipa::path(post, path = "/v1/templates/publish", tag = "templates",
+    request_body = PublishTemplate, responses(
     (status = 201, body = Build), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub async fn publish(
     State(templates): State<Arc<Templates>>,
@@ -95,8 +99,9 @@ pub async fn publish(
     Ok((StatusCode::CREATED, Json(view::build(record))))
 }
 
-/// The tags of a template.
-#[utoipa::path(get, path = "/v1/templates/{name}/tags", tag = "templates", params(("name" = String, Path)), responses(
+/// List the tags of a template.
+#[utoipa::path(get, path = "/v1/templates/{name}/tags", tag = "templates",
+    params(("name" = String, Path)), responses(
     (status = 200, body = Vec<TemplateTag>), (status = 404, body = ErrorBody)))]
 pub async fn tags(
     State(templates): State<Arc<Templates>>,
@@ -108,7 +113,7 @@ pub async fn tags(
     Ok(Json(tags.into_iter().map(view::tag).collect()))
 }
 
-/// Make a tag mean a finished build; `latest` rolls a template back.
+/// Point a tag to a finished build. Set `latest` to roll a template back.
 #[utoipa::path(put, path = "/v1/templates/{name}/tags/{tag}", tag = "templates",
     params(("name" = String, Path), ("tag" = String, Path)), request_body = SetTemplateTag, responses(
     (status = 204), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
@@ -139,6 +144,7 @@ pub async fn delete_tag(
 
 /// The form that published clients send, which this server does not read.
 async fn absent() -> ApiError {
-    let message = "build templates with POST /v1/templates/builds, or with `pandastack template build --name NAME DIR`";
+    let message =
+        "build templates with POST /v1/templates/builds, or with `pandastack template build --name NAME DIR`";
     Error::new(ErrorCode::NotImplemented, message).into()
 }

@@ -1,7 +1,7 @@
 //! Whose turn it is, and what is left after a crash.
 //!
-//! Builds run on the leader, oldest first, a few at once. A build that was under way when its server ended is not taken up
-//! again: it fails, its machines go, and the next build finds the layers that it made.
+//! Builds run on the leader, oldest first, a few at once. A build that was under way when its server ended
+//! is not taken up again: it fails, its machines go, and the next build finds the layers that it made.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,7 +51,9 @@ pub async fn run(templates: Arc<Templates>) {
 async fn recover(templates: &Arc<Templates>) -> Result<()> {
     for build in templates.store.builds_under_way().await? {
         if build.state == BuildState::Running {
-            let error = BuildError::new("the server restarted during the build; build again, finished steps are cached");
+            let error = BuildError::new(
+                "the server restarted during the build; build again, finished steps are cached",
+            );
             fail(templates, build, &error, "failed").await?;
         }
     }
@@ -138,7 +140,8 @@ async fn publish(templates: &Arc<Templates>, mut build: BuildRecord, built: Buil
     (spec.ended_at, spec.phase) = (Some(now()), "done".to_owned());
     let took = now().duration_since(build.created_at).as_millis();
     let (steps, cached) = (built.steps, built.cached_steps);
-    log.say(&format!("template {} is ready: {steps} steps, {cached} cached, {took} ms", build.spec.name)).await;
+    log.say(&format!("template {} is ready: {steps} steps, {cached} cached, {took} ms", build.spec.name))
+        .await;
     build.state = BuildState::Done;
     let tags = build.spec.request.tags.clone();
     templates.store.publish_build(&build, BuildState::Running, &tags).await?;

@@ -10,7 +10,14 @@ pub(crate) const PATH_DEFAULT: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:
 const SHELL_DEFAULT: [&str; 2] = ["/bin/sh", "-c"];
 /// `ARG`s that have a value, or may be given one, without being declared.
 const PREDEFINED: [&str; 8] = [
-    "HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy", "ALL_PROXY", "FTP_PROXY",
+    "HTTP_PROXY",
+    "http_proxy",
+    "HTTPS_PROXY",
+    "https_proxy",
+    "NO_PROXY",
+    "no_proxy",
+    "ALL_PROXY",
+    "FTP_PROXY",
 ];
 
 /// What instructions of a stage see and change.
@@ -220,7 +227,11 @@ mod tests {
         );
         let env = scope.environment();
         assert_eq!((env["V"].as_str(), env["W"].as_str()), ("1", "given"));
-        assert_eq!((env["A"].as_str(), env["B"].as_str()), ("new", "given"), "B sees A as it was before its line");
+        assert_eq!(
+            (env["A"].as_str(), env["B"].as_str()),
+            ("new", "given"),
+            "B sees A as it was before its line"
+        );
         assert_eq!(env["PATH"], format!("/x:{PATH_DEFAULT}"));
     }
 
@@ -233,7 +244,8 @@ mod tests {
     #[test]
     fn directories_and_commands() {
         let scope = scope_after(
-            "FROM base\nWORKDIR /a\nWORKDIR b/../c\nCMD echo hi\nSHELL [\"/bin/bash\", \"-c\"]\nENTRYPOINT run\n\
+            "FROM base\nWORKDIR /a\nWORKDIR b/../c\nCMD echo hi\nSHELL [\"/bin/bash\", \"-c\"]\n\
+             ENTRYPOINT run\n\
              EXPOSE 80 80 443\nUSER app:app\nMAINTAINER me\n",
             &[],
         );
@@ -241,7 +253,10 @@ mod tests {
         assert_eq!(config.workdir.as_deref(), Some("/a/c"));
         assert_eq!(config.cmd, None, "an entrypoint drops the command");
         assert_eq!(config.entrypoint.clone().unwrap(), ["/bin/bash", "-c", "run"]);
-        assert_eq!((config.ports.clone(), config.user.as_deref()), (vec!["80".into(), "443".into()], Some("app:app")));
+        assert_eq!(
+            (config.ports.clone(), config.user.as_deref()),
+            (vec!["80".into(), "443".into()], Some("app:app"))
+        );
         assert_eq!(config.labels["maintainer"], "me");
         assert_eq!((scope.absolute("../x"), scope.absolute("/../y/")), ("/a/x".to_owned(), "/y".to_owned()));
     }

@@ -44,7 +44,8 @@ impl Head {
         self.machine.as_ref().ok_or_else(|| BuildError::new("the builder machine was lost"))
     }
 
-    /// Goes on from the result of an earlier build, if there is one. Its machine, which has older files, ends.
+    /// Goes on from the result of an earlier build, if there is one. Its machine, which has older files,
+    /// ends.
     pub(crate) async fn restore(&mut self, build: &Build<'_>, key: &str) -> Result<bool, BuildError> {
         let Some(layer) = build.cached(key).await? else { return Ok(false) };
         self.origin = Origin::Snapshot(layer.snapshot);
@@ -53,7 +54,12 @@ impl Head {
     }
 
     /// Keeps the machine as the result of a step.
-    pub(crate) async fn save(&mut self, build: &Build<'_>, key: &str, name: &str) -> Result<SnapshotId, BuildError> {
+    pub(crate) async fn save(
+        &mut self,
+        build: &Build<'_>,
+        key: &str,
+        name: &str,
+    ) -> Result<SnapshotId, BuildError> {
         let machine = self.machine(build).await?;
         let snapshot = machines::snapshot(machine, name).await?.id;
         let layer = LayerRecord {

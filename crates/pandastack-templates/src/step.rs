@@ -115,7 +115,9 @@ fn check_flags(run: &RunStep) -> Result<(), BuildError> {
     // A cache directory is an ordinary directory here: a layer that has run is not run again.
     let other = run.mounts.iter().find(|mount| !mount.split(',').any(|part| part == "type=cache"));
     match other {
-        Some(mount) => Err(BuildError::new(format!("RUN --mount={mount} is not supported; only type=cache is"))),
+        Some(mount) => {
+            Err(BuildError::new(format!("RUN --mount={mount} is not supported; only type=cache is")))
+        }
         None => Ok(()),
     }
 }

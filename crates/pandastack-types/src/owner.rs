@@ -122,9 +122,15 @@ mod tests {
 
     #[test]
     fn an_owner_reads_as_it_was_written() {
-        for text in
-            ["app:a1", "function:f", "database:d", "database:d:next", "database:d:replaced", "drill:d", "build:b"]
-        {
+        for text in [
+            "app:a1",
+            "function:f",
+            "database:d",
+            "database:d:next",
+            "database:d:replaced",
+            "drill:d",
+            "build:b",
+        ] {
             let owner: Owner = text.parse().unwrap();
             assert_eq!(owner.to_string(), text);
             assert_eq!(serde_json::to_string(&owner).unwrap(), format!("\"{text}\""));

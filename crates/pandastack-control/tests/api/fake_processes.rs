@@ -15,7 +15,8 @@ use crate::fake_agent::FakeAgent;
 pub async fn start(State(agent): State<FakeAgent>, Path(id): Path<SandboxId>, request: Request) -> Response {
     let bytes = request.into_body().collect().await.unwrap().to_bytes();
     let body: Value = serde_json::from_slice(&bytes).unwrap();
-    let command = body["argv"].as_array().and_then(|argv| argv.last()?.as_str()).unwrap_or_default().to_owned();
+    let command =
+        body["argv"].as_array().and_then(|argv| argv.last()?.as_str()).unwrap_or_default().to_owned();
     agent.lock().commands.push((id, body));
     let text = |text: &str| format!("event: stdout\ndata: {}\n\n", json!({"chunk": format!("{text}\n")}));
     let end = |code: i32| format!("event: exit\ndata: {}\n\n", json!({"exit_code": code}));

@@ -31,7 +31,11 @@ async fn log(world: &World, id: &str) -> String {
 
 fn commands(agent: &FakeAgent) -> Vec<String> {
     let inner = agent.lock();
-    inner.commands.iter().map(|(_, body)| body["argv"].as_array().unwrap().last().unwrap().to_string()).collect()
+    inner
+        .commands
+        .iter()
+        .map(|(_, body)| body["argv"].as_array().unwrap().last().unwrap().to_string())
+        .collect()
 }
 
 async fn no_machines(agent: &FakeAgent) {
@@ -45,13 +49,19 @@ async fn a_dockerfile_is_built_once_and_sandboxes_have_its_configuration() {
     let text = "FROM base\nENV A=1\nRUN one\nWORKDIR /srv\nUSER app\nRUN two\n";
     let id = begin(&world, "mine", text).await;
     let build = ended(&world, &id).await;
-    assert_eq!((&build["status"], &build["cached_steps"], &build["steps"]), (&json!("done"), &json!(0), &json!(6)));
+    assert_eq!(
+        (&build["status"], &build["cached_steps"], &build["steps"]),
+        (&json!("done"), &json!(0), &json!(6))
+    );
     assert_eq!(commands(&agent), ["\"one\"", "\"two\""]);
     let (first, second) = {
         let inner = agent.lock();
         (inner.commands[0].1.clone(), inner.commands[1].1.clone())
     };
-    assert_eq!((&first["env"]["A"], &first["user"], &first["cwd"]), (&json!("1"), &json!("root"), &json!("/")));
+    assert_eq!(
+        (&first["env"]["A"], &first["user"], &first["cwd"]),
+        (&json!("1"), &json!("root"), &json!("/"))
+    );
     assert_eq!((&second["user"], &second["cwd"]), (&json!("app"), &json!("/srv")));
     let lines = log(&world, &id).await;
     assert!(lines.contains("data: #3 [3/6] RUN one\n") && lines.contains("#3 DONE "), "{lines}");
@@ -68,7 +78,8 @@ async fn a_dockerfile_is_built_once_and_sandboxes_have_its_configuration() {
     world.send(put).await.expect(204);
     let template = world.get("/v1/templates/mine").await.expect(200);
     assert_eq!((&template["is_global"], &template["version"]["build_id"]), (&json!(false), &json!(changed)));
-    let made = world.post("/v1/sandboxes", json!({"template": "mine:v1", "env": {"B": "2"}})).await.expect(201);
+    let made =
+        world.post("/v1/sandboxes", json!({"template": "mine:v1", "env": {"B": "2"}})).await.expect(201);
     assert_eq!((&made["template"], &made["boot_mode"]), (&json!("mine"), &json!("fork")));
     let listed = world.get("/v1/templates").await.expect(200);
     assert!(listed.as_array().unwrap().iter().any(|one| one["name"] == "mine"));
@@ -87,7 +98,8 @@ async fn a_failing_step_is_named_and_leaves_nothing() {
     let agent = world.agent("host-a", 8192).await;
     let id = begin(&world, "mine", "FROM base\n\n# why\nRUN fail\n").await;
     let build = ended(&world, &id).await;
-    let expect = json!({"step": 2, "line": 4, "instruction": "RUN fail", "exit_code": 3, "output": ["first", "the reason"]});
+    let output = ["first", "the reason"];
+    let expect = json!({"step": 2, "line": 4, "instruction": "RUN fail", "exit_code": 3, "output": output});
     assert_eq!((&build["status"], &build["failure"]), (&json!("failed"), &expect));
     assert!(build["error"].as_str().unwrap().contains("line 4 (`RUN fail`)"), "{build}");
     no_machines(&agent).await;
@@ -120,7 +132,11 @@ async fn bad_requests_are_refused_before_anything_is_made() {
     ] {
         world.post("/v1/templates/builds", body.clone()).await.refused(400, "bad_request");
     }
-    assert_eq!(world.get("/v1/templates/builds").await.expect(200).as_array().unwrap().len(), 1, "the host's bake");
+    assert_eq!(
+        world.get("/v1/templates/builds").await.expect(200).as_array().unwrap().len(),
+        1,
+        "the host's bake"
+    );
     assert_eq!(agent.lock().creates, 0);
 }
 

@@ -200,11 +200,7 @@ fn find_program(name: &str, path: &str) -> Result<PathBuf, ErrorBody> {
         })
 }
 
-fn working_directory(
-    context: &SpawnContext,
-    spec: &ProcessSpec,
-    user: &User,
-) -> Result<CString, ErrorBody> {
+fn working_directory(context: &SpawnContext, spec: &ProcessSpec, user: &User) -> Result<CString, ErrorBody> {
     // A default directory that is gone must not keep every command from starting.
     let default = context.cwd.as_ref().filter(|cwd| Path::new(cwd).is_dir());
     match &spec.cwd {

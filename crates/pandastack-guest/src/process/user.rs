@@ -17,10 +17,11 @@ pub(crate) struct User {
 }
 
 impl User {
-    /// Finds a user by name or number, with a group after a colon or without. Root is always there, and so is every number:
-    /// an image need not list the users that it runs as.
+    /// Finds a user by name or number, with a group after a colon or without. Root is always there, and so
+    /// is every number: an image need not list the users that it runs as.
     pub(crate) fn find(root: &Path, wanted: &str) -> Result<Self, ErrorBody> {
-        let (name, group) = wanted.split_once(':').map_or((wanted, None), |(name, group)| (name, Some(group)));
+        let (name, group) =
+            wanted.split_once(':').map_or((wanted, None), |(name, group)| (name, Some(group)));
         let mut user = Self::find_name(root, name)?;
         if let Some(group) = group {
             let file = std::fs::read_to_string(root.join("etc/group")).unwrap_or_default();

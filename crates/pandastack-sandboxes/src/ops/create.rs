@@ -287,7 +287,8 @@ async fn plan_from_version(
 ) -> Result<Plan> {
     let super::template::Version { name, snapshot, config } = version;
     (request.template, request.from_snapshot) = (None, Some(snapshot));
-    let mut plan = plan_from_snapshot(sandboxes, workspace, &request).await?;
+    // The template service took the snapshot, so nothing of it is sealed to its users.
+    let mut plan = plan_from_snapshot(sandboxes, workspace, &request, false).await?;
     let spec = &mut plan.record.spec;
     for (key, value) in config.env {
         spec.env.entry(key).or_insert(value);

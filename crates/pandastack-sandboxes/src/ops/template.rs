@@ -16,7 +16,8 @@ pub(super) struct Version {
     pub(super) config: ImageConfig,
 }
 
-/// The version that a create names; `None` if it names one of the platform's own templates, or none that is known.
+/// The version that a create names; `None` if it names one of the platform's own templates, or none that
+/// is known.
 pub(super) async fn find(
     sandboxes: &Sandboxes,
     workspace: &WorkspaceId,
@@ -40,7 +41,9 @@ pub(super) async fn find(
     let Some(build) = build else {
         let message = match tag == LATEST {
             true => format!("template `{name}` has no finished build; run `pandastack template build`"),
-            false => format!("template `{name}` has no tag `{tag}`; `pandastack template get {name}` lists its tags"),
+            false => format!(
+                "template `{name}` has no tag `{tag}`; `pandastack template get {name}` lists its tags"
+            ),
         };
         return Err(Error::new(ErrorCode::NotFound, message));
     };
@@ -56,8 +59,8 @@ fn check_request(request: &CreateSandbox, name: &str, spec: &BuildSpec) -> Resul
     let differs = |wanted: Option<u32>, own: u32| wanted.is_some_and(|wanted| wanted != own);
     if differs(request.cpu, spec.cpu) || differs(request.memory_mb, spec.memory_mb) {
         return Err(Error::bad_request(format!(
-            "sandboxes of template `{name}` have {} vCPU and {} MiB; leave out `cpu` and `memory_mb`, or build it \
-             with another size",
+            "sandboxes of template `{name}` have {} vCPU and {} MiB; leave out `cpu` and `memory_mb`, or \
+             build it with another size",
             spec.cpu, spec.memory_mb
         )));
     }

@@ -144,7 +144,8 @@ impl TemplateStore for SqlStore {
     async fn delete_template(&self, id: &TemplateId) -> Result<()> {
         let mut write = self.write(Durability::Power).await?;
         for statement in [
-            "DELETE FROM template_build_log WHERE build_id IN (SELECT id FROM template_builds WHERE template_id = $1)",
+            "DELETE FROM template_build_log \
+             WHERE build_id IN (SELECT id FROM template_builds WHERE template_id = $1)",
             "DELETE FROM template_builds WHERE template_id = $1",
             "DELETE FROM template_tags WHERE template_id = $1",
             "DELETE FROM templates WHERE id = $1",

@@ -45,14 +45,22 @@ pub(super) async fn a_build_becomes_what_its_tags_mean(store: &dyn Store) {
     assert!(store.publish_build(&done, BuildState::Running, &[]).await.unwrap());
     assert_eq!(store.tagged_build(&mine.id, LATEST).await.unwrap(), Some(done.clone()));
     assert_eq!(store.tagged_build(&mine.id, "v1").await.unwrap(), Some(first.clone()));
-    let back =
-        TagRecord { template: mine.id.clone(), tag: LATEST.into(), build: first.id.clone(), created_at: now() };
+    let back = TagRecord {
+        template: mine.id.clone(),
+        tag: LATEST.into(),
+        build: first.id.clone(),
+        created_at: now(),
+    };
     store.set_tags(&[back]).await.unwrap();
     assert_eq!(store.tagged_build(&mine.id, LATEST).await.unwrap(), Some(first.clone()));
-    assert!(store.delete_tag(&mine.id, "v1").await.unwrap() && !store.delete_tag(&mine.id, "v1").await.unwrap());
+    assert!(
+        store.delete_tag(&mine.id, "v1").await.unwrap() && !store.delete_tag(&mine.id, "v1").await.unwrap()
+    );
     assert!(store.builds_under_way().await.unwrap().is_empty());
     store.delete_template(&mine.id).await.unwrap();
-    assert!(store.templates(&ws()).await.unwrap().is_empty() && store.builds(&ws()).await.unwrap().is_empty());
+    assert!(
+        store.templates(&ws()).await.unwrap().is_empty() && store.builds(&ws()).await.unwrap().is_empty()
+    );
     assert!(store.tags(&mine.id).await.unwrap().is_empty());
 }
 
@@ -79,7 +87,8 @@ pub(super) async fn layers_belong_to_a_workspace(store: &dyn Store) {
     store.ensure_workspace(&other, now()).await.unwrap();
     let config = ImageConfig { user: Some("app".into()), ..ImageConfig::default() };
     let used_at = jiff::Timestamp::from_second(1_000).unwrap();
-    let layer = LayerRecord { workspace: ws(), key: "k".into(), snapshot: SnapshotId::random(), used_at, config };
+    let layer =
+        LayerRecord { workspace: ws(), key: "k".into(), snapshot: SnapshotId::random(), used_at, config };
     store.put_layer(&layer).await.unwrap();
     assert_eq!(store.layer(&ws(), "k").await.unwrap(), Some(layer.clone()));
     assert_eq!(store.layer(&other, "k").await.unwrap(), None, "never another workspace's");

@@ -1,4 +1,4 @@
-//! `pandastack template build`: builds a Dockerfile, or one of the platform's templates ahead of its first use.
+//! `pandastack template build`: builds a Dockerfile, or a template of the platform before its first use.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -7,9 +7,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use pandastack_client::Client;
 use pandastack_types::BuildId;
-use pandastack_types::api::{
-    BuildStatus, CreateBuild, ReadyCheck, StartBuild, Template, TemplateStatus,
-};
+use pandastack_types::api::{BuildStatus, CreateBuild, ReadyCheck, StartBuild, Template, TemplateStatus};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::io::ReaderStream;
 

@@ -50,13 +50,18 @@ mod tests {
     #[test]
     fn what_is_ignored_is_not_packed() {
         let directory = tempfile::tempdir().unwrap();
-        for path in ["Dockerfile", "src/a.py", "src/a.pyc", "node_modules/x/index.js", "docs/b.md", "docs/keep.md"] {
+        for path in
+            ["Dockerfile", "src/a.py", "src/a.pyc", "node_modules/x/index.js", "docs/b.md", "docs/keep.md"]
+        {
             let full = directory.path().join(path);
             std::fs::create_dir_all(full.parent().unwrap()).unwrap();
             std::fs::write(full, "").unwrap();
         }
-        std::fs::write(directory.path().join(".dockerignore"), "node_modules\n**/*.pyc\ndocs/*\n!docs/keep.md\n")
-            .unwrap();
+        std::fs::write(
+            directory.path().join(".dockerignore"),
+            "node_modules\n**/*.pyc\ndocs/*\n!docs/keep.md\n",
+        )
+        .unwrap();
         let packed = tempfile::NamedTempFile::new().unwrap();
         pack(packed.reopen().unwrap(), directory.path()).unwrap();
         let mut archive = tar::Archive::new(packed.reopen().unwrap());

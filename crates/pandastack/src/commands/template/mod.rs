@@ -82,7 +82,8 @@ impl Command {
                 Command::Get { name } => get(&client, &name, output).await?,
                 Command::Build(args) => return build::run(&client, args, output).await,
                 Command::Publish { snapshot, name, tag } => {
-                    let request = PublishTemplate { snapshot_id: snapshot, name, tags: tag, description: None };
+                    let request =
+                        PublishTemplate { snapshot_id: snapshot, name, tags: tag, description: None };
                     let build = client.publish_template(&request).await?;
                     output.value(&build, |build| format!("template {} is ready", build.name))?;
                 }
