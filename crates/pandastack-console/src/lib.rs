@@ -1,6 +1,7 @@
 //! The web console as files: embedded, compressed, with the headers that keep a browser strict.
 //!
-//! - `/` leads to `/console/`. Every path below that is a file, or the page itself, which routes in the browser.
+//! - `/` leads to `/console/`. Every path below that is a file, or the page itself, which routes in the
+//!   browser.
 //! - The sources are in `web/`; `npm run build` there writes `pages/built`, and the build script embeds it.
 //! - A program that was compiled without it serves a page that says how to build it.
 //!
@@ -21,8 +22,8 @@ use http::{HeaderMap, StatusCode, header};
 /// Where the console is.
 pub const BASE: &str = "/console/";
 
-/// What the page may load: its own files, and nothing from elsewhere. Styles may be inline, because the terminal
-/// and the editor make style sheets for their themes; scripts may not.
+/// What the page may load: its own files, and nothing from elsewhere. Styles may be inline, because the
+/// terminal and the editor make style sheets for their themes; scripts may not.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; \
     img-src 'self' data: blob:; font-src 'self'; connect-src 'self'; manifest-src 'self'; \
     base-uri 'none'; form-action 'self'; frame-ancestors 'none'";

@@ -1,8 +1,9 @@
 //! Which requests may use a session's cookie: those that the console's own pages make.
 //!
 //! `SameSite=Strict` is not enough: apps and previews can be on the same site. A request must say that it
-//! comes from this very origin, in `Sec-Fetch-Site` or `Origin`, whichever the browser sends; both if it sends
-//! both. It must be a call of a script, never a navigation: a file of a sandbox must not become a page of this origin.
+//! comes from this very origin, in `Sec-Fetch-Site` or `Origin`, whichever the browser sends; both if it
+//! sends both. It must be a call of a script, never a navigation: a file of a sandbox must not become a page
+//! of this origin.
 
 use axum::response::Response;
 use http::uri::Authority;

@@ -1,11 +1,11 @@
 //! Signing in to the web console.
 //!
-//! A session is a random cookie that stands for an API key. The server stores its SHA-256 and the key's public
-//! part.
+//! A session is a random cookie that stands for an API key. The server stores its SHA-256 and the key's
+//! public part.
 //!
 //! - The key itself is sent once, to sign in, and is kept by neither browser nor server.
-//! - The cookie is `__Host-`, `HttpOnly`, `Secure` and `SameSite=Strict`: no script reads it, and no other host
-//!   sets it.
+//! - The cookie is `__Host-`, `HttpOnly`, `Secure` and `SameSite=Strict`: no script reads it, and no other
+//!   host sets it.
 //! - [`guard`] checks each request that has it: only the console's own pages may use it.
 //! - A session ends when it is signed out or revoked, when its key is deleted or expires, after
 //!   [`UNUSED_HOURS`] without use, and after [`SESSION_DAYS`].

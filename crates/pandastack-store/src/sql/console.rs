@@ -59,8 +59,8 @@ impl ConsoleStore for SqlStore {
         .await?;
         sqlx::query(
             "DELETE FROM console_sessions WHERE id IN (SELECT id FROM (SELECT id, ROW_NUMBER() OVER \
-             (ORDER BY last_used_at_us DESC) AS place FROM console_sessions WHERE workspace_id = $1) AS placed \
-             WHERE place > $2)",
+             (ORDER BY last_used_at_us DESC) AS place FROM console_sessions WHERE workspace_id = $1) \
+             AS placed WHERE place > $2)",
         )
         .bind(session.workspace.as_str())
         .bind(i64::from(CONSOLE_SESSIONS_MAX))
