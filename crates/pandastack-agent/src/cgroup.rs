@@ -253,8 +253,8 @@ fn end_process(pid: u32) -> io::Result<()> {
     }
 }
 
-/// Whether a process is a kernel thread. KVM puts the thread of a machine's timer into the machine's group; it cannot be
-/// killed, and ends with the machine.
+/// Whether a process is a kernel thread. KVM puts the thread of a machine's timer into the machine's group;
+/// it cannot be killed, and ends with the machine.
 fn is_kernel_thread(pid: u32) -> bool {
     fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| has_kernel_flag(&stat))
 }

@@ -306,8 +306,8 @@ impl Driver {
         Ok(Children { pause_ms: 0.0, records, start: Start::Copies { snapshot, dir } })
     }
 
-    /// A forked process keeps its parent's user, because an unprivileged process cannot give its copy another. A
-    /// restored child runs in a new process, under a user of its own.
+    /// A forked process keeps its parent's user, because an unprivileged process cannot give its copy
+    /// another. A restored child runs in a new process, under a user of its own.
     fn child_records(&self, children: Vec<SandboxSpec>, mode: BootMode) -> Vec<SandboxRecord> {
         let SandboxRecord { template, shape, uid, kernel, .. } = &self.record;
         let record = |spec| {
