@@ -45,7 +45,7 @@ pub enum Suite {
     E2e,
     /// Templates and engine with today's newest packages and kernel; runs with `--full` or by name
     Drift,
-    /// Firecracker on emulated KVM, after everything else; with `--full` also QEMU
+    /// Firecracker on emulated KVM, after everything else; runs with `--full`, then also QEMU, or by name
     Kvm,
 }
 
@@ -77,7 +77,7 @@ impl Args {
     fn has(&self, suite: Suite) -> bool {
         match suite {
             _ if !self.only.is_empty() => self.only.contains(&suite),
-            Suite::Drift => self.full,
+            Suite::Drift | Suite::Kvm => self.full,
             _ => true,
         }
     }
