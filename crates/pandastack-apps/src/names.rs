@@ -34,11 +34,7 @@ pub async fn find(
     Ok(Some(route).filter(|_| live.spec.machines().next().is_some()))
 }
 
-async fn app_of(
-    store: &dyn Store,
-    domains: &Domains,
-    name: &str,
-) -> Result<Option<AppRecord>, StoreError> {
+async fn app_of(store: &dyn Store, domains: &Domains, name: &str) -> Result<Option<AppRecord>, StoreError> {
     let id = match domains.app_label(name) {
         Some(label) => label.to_owned(),
         None if domains.covers(name) => return Ok(None),

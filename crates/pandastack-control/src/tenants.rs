@@ -110,7 +110,7 @@ fn forget(services: &Services, id: &WorkspaceId) {
 async fn empty(services: &Arc<Services>, id: &WorkspaceId) -> Result<()> {
     let sandboxes = &services.sandboxes;
     let store = &sandboxes.store;
-    services.scheduler.delete_all(id).await?;
+    pandastack_scheduler::delete_all(&services.scheduler, id).await?;
     services.apps.delete_all(id).await?;
     services.functions.delete_all(id).await?;
     services.databases.delete_all(id).await?;

@@ -36,5 +36,6 @@ mod tests;
 
 pub use attempt::Attempt;
 pub use background::run;
+pub use ops::delete_all;
 pub use scheduler::Scheduler;
 pub use services::Services;

@@ -9,7 +9,7 @@ use pandastack_types::api::{
     CreateSchedule, FunctionTarget, NextRuns, PatchSchedule, PreviewSchedule, ScheduleTarget, ScheduleTiming,
 };
 use pandastack_types::limits::SCHEDULE_PREVIEW_MAX;
-use pandastack_types::{Error, Result, ScheduleId, ScheduleRunId, WorkspaceId};
+use pandastack_types::{Error, ErrorCode, Result, ScheduleId, ScheduleRunId, WorkspaceId};
 
 use crate::scheduler::Scheduler;
 use crate::{dispatcher, spec};
@@ -127,6 +127,17 @@ fn merged(asked: ScheduleTiming, before: &ScheduleTiming) -> ScheduleTiming {
         true => ScheduleTiming { timezone, ..asked },
         false => ScheduleTiming { timezone, ..before.clone() },
     }
+}
+
+/// Deletes every schedule of a workspace, ending what is in progress.
+pub async fn delete_all(scheduler: &Scheduler, workspace: &WorkspaceId) -> Result<()> {
+    for schedule in scheduler.store.schedules(workspace).await? {
+        match delete(scheduler, workspace, &schedule.id).await {
+            Err(error) if error.code != ErrorCode::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// Deletes a schedule, its runs and what is under way.

@@ -6,11 +6,9 @@ use pandastack_metrics::Page;
 use pandastack_sandboxes::Sandboxes;
 use pandastack_store::apps::AppStore;
 use pandastack_store::schedules::{RunStore, ScheduleStore};
-use pandastack_types::{ErrorCode, Result, WorkspaceId};
 use pandastack_webhooks::Webhooks;
 
 use crate::activity::Activity;
-use crate::ops;
 use crate::services::Services;
 
 /// The schedules of this server.
@@ -52,17 +50,6 @@ impl Scheduler {
     /// Looks at what is due again soon.
     pub fn wake(&self) {
         self.activity.wake();
-    }
-
-    /// Deletes every schedule of a workspace, ending what is in progress.
-    pub async fn delete_all(&self, workspace: &WorkspaceId) -> Result<()> {
-        for schedule in self.store.schedules(workspace).await? {
-            match ops::delete(self, workspace, &schedule.id).await {
-                Err(error) if error.code != ErrorCode::NotFound => return Err(error),
-                _ => {}
-            }
-        }
-        Ok(())
     }
 
     /// Adds what is counted to the page of metrics.

@@ -2,6 +2,7 @@
 
 use pandastack_dockerfile::CopyStep;
 use pandastack_sandboxes::machine::Machine;
+use serde::Serialize;
 
 use crate::build::Build;
 use crate::build_error::BuildError;
@@ -158,7 +159,7 @@ impl Wanted {
         self.slash || self.dest == "/" || self.sources.len() + self.heredocs.len() > 1 || self.parents
     }
 
-    fn described(&self) -> (Vec<&str>, &[(String, String)], Option<u32>, bool, bool) {
+    fn described(&self) -> impl Serialize + use<'_> {
         let mut words: Vec<&str> = self.sources.iter().map(String::as_str).collect();
         words.extend(self.exclude.iter().map(String::as_str));
         words.extend([self.dest.as_str(), self.owner.as_deref().unwrap_or_default()]);

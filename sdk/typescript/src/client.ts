@@ -254,7 +254,7 @@ export class PandaStack {
     return (await this.#transport.send(get("/me/quota"))).record();
   }
 
-  /** Set what the workspace may have; what is left out has the platform's own limit. Needs an operator's key. */
+  /** Set workspace quotas; a limit left out is the platform's own. Requires an operator key. */
   async setQuota(limits: QuotaLimits): Promise<JsonObject> {
     return (await this.#transport.send({ ...post("/me/quota", quotaBody(limits)), method: "PUT" })).record();
   }

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use pandastack_engine::Place;
+use pandastack_engine::MachineFiles;
 use pandastack_engine::conformance::Fixture;
 use pandastack_engine_firecracker::Launcher;
 
@@ -121,7 +121,7 @@ async fn timing_of_creates_beside_the_same_by_hand() {
         hand.end().unwrap();
 
         let (device, _namespace) = tap("engine0");
-        let place = Place { tap: Some(device), ..fixture.place(&template.disk).await };
+        let place = MachineFiles { tap: Some(device), ..fixture.place(&template.disk).await };
         let began = Instant::now();
         let machine = fixture.restored_in(&template, place).await;
         machine.resume().await.unwrap();

@@ -70,6 +70,7 @@ from .errors import (
 )
 from .exploring import BranchOutcome, Candidate, ExploreError, ExploreResult
 from .function_models import FunctionInfo, FunctionMetrics, FunctionRun, FunctionVersion
+from .account_models import Token, WorkspaceInfo
 from .models import (
     AuditEntry,
     Checkpoints,
@@ -93,9 +94,7 @@ from .models import (
     SnapshotInfo,
     Template,
     TemplateBuild,
-    Token,
     Usage,
-    WorkspaceInfo,
     WriteResult,
 )
 from .schedule_models import NextRuns, Schedule, ScheduleRun, command_target, http_target

@@ -10,7 +10,8 @@ from typing import Any, AsyncIterator, Dict, List, Mapping, Optional, Sequence, 
 from .. import _archive, _wire
 from .._wire import segment
 from ..errors import RequestTimeout, TemplateBuildError
-from ..models import SnapshotInfo, Template, TemplateBuild, Token, WorkspaceInfo
+from ..account_models import Token, WorkspaceInfo
+from ..models import SnapshotInfo, Template, TemplateBuild
 from ._io import run_blocking, sleep
 from .exec_stream import server_events
 from .filesystem import _pieces

@@ -1,0 +1,65 @@
+"""Workspaces and API keys, and how they are read from the server's JSON."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Mapping, Optional, TypedDict
+
+from ._fields import optional_text, text
+
+
+class WorkspaceInfo(TypedDict, total=False):
+    """A workspace, as operators see it."""
+
+    id: str
+    #: ``active``, ``suspended`` or ``deleting``.
+    state: str
+    created_at: str
+    suspended_at: str
+    suspend_reason: str
+    #: Quotas; a limit that is absent is the platform's own.
+    quota: Dict[str, int]
+    #: Current use.
+    used: Dict[str, int]
+    default_visibility: str
+
+
+@dataclass(frozen=True)
+class Token:
+    """An API key. ``token`` is present only in the response that created it."""
+
+    prefix: str
+    name: str = ""
+    token: Optional[str] = field(default=None, repr=False)
+    scope: str = ""
+    created_at: Optional[str] = None
+    expires_at: Optional[str] = None
+    role: str = ""
+    operator: bool = False
+    last_used_at: Optional[str] = None
+    allow_from: List[str] = field(default_factory=list)
+    replaces: Optional[str] = None
+    replaced_until: Optional[str] = None
+
+    @property
+    def label(self) -> str:
+        """Alias of ``name``."""
+        return self.name
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Token:
+        """Read the server's JSON."""
+        return cls(
+            prefix=text(data, "prefix"),
+            name=text(data, "name") or text(data, "label"),
+            token=optional_text(data, "token"),
+            scope=text(data, "scope"),
+            created_at=optional_text(data, "created_at"),
+            expires_at=optional_text(data, "expires_at"),
+            role=text(data, "role"),
+            operator=bool(data.get("operator")),
+            last_used_at=optional_text(data, "last_used_at"),
+            allow_from=[str(network) for network in data.get("allow_from") or []],
+            replaces=optional_text(data, "replaces"),
+            replaced_until=optional_text(data, "replaced_until"),
+        )
