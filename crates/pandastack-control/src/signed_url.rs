@@ -158,7 +158,7 @@ mod tests {
     #[test]
     fn the_stored_hash_of_a_key_alone_signs_nothing() {
         let workspace = pandastack_types::WorkspaceId::default_workspace();
-        let key = crate::auth::new_key(workspace, "a".into(), Default::default(), None).unwrap().record;
+        let key = crate::auth::new_key(workspace, "a".into()).unwrap().record;
         let other = TokenRecord { hash: vec![1; 32], ..key.clone() };
         let link = |byte| LinkKey::new(&[byte; 32]).unwrap();
         let sandbox = SandboxId::random();

@@ -15,6 +15,7 @@ import pytest
 
 from pandastack import (
     Sandbox,
+    account_models,
     app_models,
     context_models,
     database_models,
@@ -25,7 +26,7 @@ from pandastack import (
 )
 
 OPENAPI = Path(__file__).resolve().parents[3] / "openapi" / "pandastack-v1.json"
-MODULES = (models, app_models, context_models, database_models, function_models, schedule_models, volume_models)
+MODULES = (models, account_models, app_models, context_models, database_models, function_models, schedule_models, volume_models)
 
 #: Models whose schema has another name.
 RENAMED: Dict[str, str] = {

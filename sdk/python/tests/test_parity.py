@@ -22,7 +22,16 @@ ONLY_PYTHON: Dict[str, str] = {
     "SandboxFilesystem.readText": "read answers bytes in Python",
 }
 ONLY_TYPESCRIPT: Dict[str, str] = {
+    "ConsoleAPI.revoke": "sessions of the web console are for browsers",
+    "ConsoleAPI.sessions": "sessions of the web console are for browsers",
+    "ConsoleAPI.signIn": "sessions of the web console are for browsers",
+    "ConsoleAPI.signOut": "sessions of the web console are for browsers",
+    "PandaStack.followEvents": "the web console follows a whole workspace",
+    "Sandbox.terminal": "terminals of the web console, which reconnect by themselves",
     "SandboxFilesystem.readBytes": "read answers text in TypeScript",
+    "Terminal.close": "see `Sandbox.terminal`",
+    "Terminal.resize": "see `Sandbox.terminal`",
+    "Terminal.write": "see `Sandbox.terminal`",
     "TemplatesAPI.buildStatus": "a name of the published TypeScript client",
 }
 

@@ -285,17 +285,17 @@ def test_workspaces_and_their_keys(server, client):
     server.on("POST", "/v1/workspaces/shop/tokens", 201, {"token": "pds_s", "prefix": "pds_a", "role": "owner"})
     server.on("POST", "/v1/me/tokens/pds_a/rotate", 201, {"token": "pds_t", "prefix": "pds_b", "replaces": "pds_a"})
     assert client.workspaces.create("shop", cpu=4)["quota"] == {"cpu": 4}
-    assert server.last.json == {"id": "shop", "quota": {"cpu": 4}}
+    assert server.requests[-1].json == {"id": "shop", "quota": {"cpu": 4}}
     assert client.workspaces.list()[0]["id"] == "shop"
     assert client.workspaces.suspend("shop", "unpaid")["state"] == "suspended"
-    assert server.last.json == {"reason": "unpaid"}
+    assert server.requests[-1].json == {"reason": "unpaid"}
     assert client.workspaces.resume("shop")["state"] == "active"
     assert client.workspaces.set_quota("shop", cpu=8)["quota"] == {"cpu": 8}
     made = client.tokens.create("ci", role="owner", allow_from=["10.0.0.0/8"], workspace="shop")
     assert (made.role, made.token) == ("owner", "pds_s")
-    assert server.last.json == {"label": "ci", "role": "owner", "allow_from": ["10.0.0.0/8"]}
+    assert server.requests[-1].json == {"label": "ci", "role": "owner", "allow_from": ["10.0.0.0/8"]}
     assert client.tokens.rotate("pds_a", overlap_seconds=0).replaces == "pds_a"
-    assert server.last.json == {"overlap_seconds": 0}
+    assert server.requests[-1].json == {"overlap_seconds": 0}
     client.workspaces.delete("shop")
 
 
