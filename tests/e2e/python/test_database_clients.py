@@ -11,6 +11,7 @@ from typing import Iterator
 
 import pytest
 from conftest import wait_for
+from full_only import times
 from test_databases import make
 
 from pandastack import Database, PandaStack
@@ -24,7 +25,7 @@ newer_libpq = pytest.mark.skipif(psycopg.pq.version() < LIBPQ_TLS, reason=f"psyc
 SLEEP = "SELECT pg_sleep(60)"
 #: Everything of a run, emulated on a busy machine.
 RUN_SECONDS_MAX = 180
-CLIENTS, TRANSACTIONS_EACH = 4, 15
+CLIENTS, TRANSACTIONS_EACH = 4, times(full=15, always=4)
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@
 //! What could not run on this host is named with its reason, what failed by its name: the whole
 //! output is in the cache's `logs`. The slowest suites and tests are listed, and how busy the
 //! processors were: a suite that leaves them idle could run beside another. The last line is
-//! exactly `N passed, N failed, N skipped`.
+//! exactly `N passed, N failed, N skipped`. The summary is kept beside the logs.
 //!
 //! `--full` adds what takes many minutes. Its end-to-end tests are listed with their reasons in
 //! `tests/e2e/python/full_only.py`; of the Rust tests it adds `every_slot_of_a_host_is_made_for_real`.
@@ -84,6 +84,9 @@ impl Args {
     }
 }
 
+/// Where the logs are: the summary of the last run.
+const SUMMARY: &str = "summary.log";
+
 /// One line of the summary.
 struct Line {
     name: &'static str,
@@ -110,7 +113,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
             lines.push(Line { name, counts, took: began.elapsed(), busy_percent });
         }
     }
-    Ok(summary(&lines))
+    summary(&lines)
 }
 
 type Part = (&'static str, fn(&mut Session) -> Result<Counts>);
@@ -136,30 +139,35 @@ fn parts(suite: Suite) -> Vec<Part> {
     }
 }
 
-fn summary(lines: &[Line]) -> ExitCode {
-    println!();
+fn summary(lines: &[Line]) -> Result<ExitCode> {
     let mut total = Counts::default();
+    lines.iter().for_each(|line| total.add(&line.counts));
+    let text = summary_text(lines, &total);
+    print!("\n{text}");
+    let logs = suites::logs_dir();
+    std::fs::create_dir_all(&logs).and_then(|()| std::fs::write(logs.join(SUMMARY), &text))?;
+    Ok(if total.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn summary_text(lines: &[Line], total: &Counts) -> String {
+    let mut text = String::new();
     for Line { name, counts, took, busy_percent } in lines {
-        println!("{name:<18} {counts} ({:.1} s, processors {busy_percent} % busy)", took.as_secs_f64());
-        total.add(counts);
+        let seconds = took.as_secs_f64();
+        text += &format!("{name:<18} {counts} ({seconds:.1} s, processors {busy_percent} % busy)\n");
     }
     let took: Duration = lines.iter().map(|line| line.took).sum();
-    println!("{:<18} {:.1} min", "all of it", took.as_secs_f64() / 60.0);
-    print!("{}", total.timings.tables());
-    if !total.notes.is_empty() {
-        println!("\nchanged since it was locked:");
-        total.notes.iter().for_each(|note| println!("  {note}"));
-    }
-    if !total.reasons.is_empty() {
-        println!("\nskipped:");
-        total.reasons.iter().for_each(|reason| println!("  {reason}"));
-    }
-    if !total.failures.is_empty() {
-        println!("\nfailed (all that was printed is in {}):", suites::logs_dir().display());
-        total.failures.iter().for_each(|failure| println!("  {failure}"));
-    }
-    println!("\n{total}");
-    if total.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    text += &format!("{:<18} {:.1} min\n", "all of it", took.as_secs_f64() / 60.0);
+    text += &total.timings.tables();
+    let mut list = |title: &str, items: &[String]| {
+        if !items.is_empty() {
+            text += &format!("\n{title}:\n");
+            items.iter().for_each(|item| text += &format!("  {item}\n"));
+        }
+    };
+    list("changed since it was locked", &total.notes);
+    list("skipped", &total.reasons);
+    list(&format!("failed (all that was printed is in {})", suites::logs_dir().display()), &total.failures);
+    text + &format!("\n{total}\n")
 }
 
 #[cfg(test)]

@@ -253,7 +253,7 @@ fn engine_tests() -> Result<PathBuf> {
 /// Runs tests of a file or a directory.
 pub fn pytest(python: Command, log: &str, tests: &str, chosen: &[&str]) -> Result<Counts> {
     let mut pytest = pytest_of(python, tests, chosen);
-    pytest.args(["-rsfE", "--durations=20"]);
+    pytest.args(["-rsfE", "--durations=40"]);
     let output = tee(pytest, log, Errors::Shown)?;
     let text = output.text();
     let tests = timings::of_pytest(&text);
