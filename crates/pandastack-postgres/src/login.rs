@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use fallible_iterator::FallibleIterator;
@@ -17,6 +18,9 @@ use crate::limits::{LOGIN_MESSAGE_BYTES_MAX, LOGIN_WAIT};
 use crate::query::SqlError;
 use crate::startup::Startup;
 use crate::wire::{Fatal, take};
+
+/// Tests do not wait that long.
+const WAIT: Duration = if cfg!(test) { Duration::from_millis(500) } else { LOGIN_WAIT };
 
 /// Who logs in where.
 #[derive(Clone)]
@@ -67,7 +71,8 @@ impl From<SqlError> for LoginError {
 }
 
 impl LoginError {
-    /// Whether the server takes no sessions for the moment, or went away before it said a word about this one.
+    /// Whether the server takes no sessions for the moment, went away before it said a word about this one, or
+    /// left its connection hanging: another one may be answered at once.
     fn is_not_yet(&self) -> bool {
         match self {
             LoginError::Sql(error) => is_not_yet(&error.code),
@@ -75,7 +80,8 @@ impl LoginError {
                 error.kind(),
                 ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe
             ),
-            LoginError::Connect(_) | LoginError::Late => false,
+            LoginError::Late => true,
+            LoginError::Connect(_) => false,
         }
     }
 }
@@ -100,9 +106,12 @@ impl Session {
         let patience = Patience::new();
         loop {
             match Self::over(databases.connect(endpoint).await?, credentials).await {
-                Err(error) if error.is_not_yet() && patience.is_left().await => {
-                    tracing::debug!(%error, "a login is tried again");
-                }
+                Err(error) if error.is_not_yet() && patience.is_left().await => match error {
+                    LoginError::Late => {
+                        tracing::warn!(database = %endpoint.database, "a login hangs and is tried again")
+                    }
+                    error => tracing::debug!(%error, "a login is tried again"),
+                },
                 opened => return opened,
             }
         }
@@ -113,7 +122,7 @@ impl Session {
         let mut session = Self::resumed(backend);
         let cut = session.backend.cut.clone();
         tokio::select! {
-            logged_in = tokio::time::timeout(LOGIN_WAIT, session.log_in(credentials)) => {
+            logged_in = tokio::time::timeout(WAIT, session.log_in(credentials)) => {
                 logged_in.map_err(|_| LoginError::Late)??;
             }
             () = cut.cancelled() => return Err(SqlError::from(Fatal::asleep()).into()),

@@ -230,6 +230,17 @@ async fn a_login_waits_for_a_server_that_takes_no_sessions_yet() {
     assert_eq!(code(ran(&full, "SELECT 1", None).await).code, "53300");
 }
 
+#[tokio::test]
+async fn a_login_that_hangs_is_tried_again_and_not_for_ever() {
+    let fake = Fake::new([Plays::Silent, Plays::Answers(DONE)]);
+    assert_eq!(ran(&fake, "SELECT 1", None).await.unwrap().len(), 1);
+    assert_eq!(fake.connects(), 2);
+
+    let silent = Fake::new([Plays::Silent]);
+    let outcome = ran(&silent, "SELECT 1", None).await;
+    assert!(matches!(outcome, Err(RunError::Session(LoginError::Late))), "{outcome:?}");
+}
+
 /// A client of `run_session`, and its task.
 fn client_of(fake: &Arc<Fake>) -> (DuplexStream, tokio::task::JoinHandle<()>) {
     let (client, server) = duplex(64 * 1024);
