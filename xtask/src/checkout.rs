@@ -4,7 +4,8 @@
 //! would compile every crate of ours again. CI therefore builds from this checkout, which each run updates in place:
 //! only files whose content differs are written, and cargo compiles what changed by its own rules.
 //!
-//! - The checkout has exactly the files that git lists in the clone. What git ignores, such as `node_modules`, stays.
+//! - The checkout has exactly the files that git lists in the clone. What git ignores, such as
+//!   `node_modules`, stays as long as git lists something in its directory.
 //! - One run at a time uses it: a lock is held until the process ends, however it ends.
 //! - A run that was cut off in the middle of an update leaves a list of every file that may be there.
 
@@ -68,7 +69,7 @@ fn update(clone: &Path, base: &Path, files: &[PathBuf]) -> Result<PathBuf> {
     };
     write_list(&list, wanted.union(&known))?;
     for path in known.difference(&wanted) {
-        remove(&dir, path)?;
+        remove(&dir, path, &wanted)?;
     }
     for path in &wanted {
         copy_if_different(&clone.join(path), &dir.join(path))?;
@@ -84,23 +85,23 @@ fn write_list<'a>(list: &Path, paths: impl Iterator<Item = &'a PathBuf>) -> Resu
     written.with_context(|| format!("write {}", list.display()))
 }
 
-/// Removes a file, and the directories that it leaves empty.
-fn remove(dir: &Path, path: &Path) -> Result<()> {
-    let file = dir.join(path);
-    match fs::remove_file(&file) {
+/// Removes a file. Where the clone has nothing else in its directory, that goes with all that builds left
+/// there: cargo takes every directory below `crates` for a crate.
+fn remove(dir: &Path, path: &Path, wanted: &BTreeSet<PathBuf>) -> Result<()> {
+    let has_files = |parent: &&Path| {
+        let mut from_there = wanted.range(parent.to_path_buf()..).skip_while(|next| next == parent);
+        from_there.next().is_some_and(|next| next.starts_with(parent))
+    };
+    let parents = path.ancestors().skip(1).take_while(|parent| !parent.as_os_str().is_empty());
+    let gone = parents.take_while(|parent| !has_files(parent)).last();
+    let target = dir.join(gone.unwrap_or(path));
+    let removed = if gone.is_some() { fs::remove_dir_all(&target) } else { fs::remove_file(&target) };
+    match removed {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            return Err(error).with_context(|| format!("remove {}", file.display()));
+            Err(error).with_context(|| format!("remove {}", target.display()))
         }
-        _ => {}
+        _ => Ok(()),
     }
-    let parents = path.ancestors().skip(1).filter(|parent| !parent.as_os_str().is_empty());
-    for parent in parents {
-        // Fails for a directory that still holds something, which is the point.
-        if fs::remove_dir(dir.join(parent)).is_err() {
-            break;
-        }
-    }
-    Ok(())
 }
 
 fn copy_if_different(from: &Path, to: &Path) -> Result<()> {
@@ -186,6 +187,18 @@ mod tests {
         scratch.update(&["src/a"]);
         assert!(dir.join("src/a").exists() && !dir.join("src/b").exists());
         assert!(dir.join("node_modules").exists());
+    }
+
+    #[test]
+    fn a_directory_that_the_clone_lost_goes_with_what_was_built_there() {
+        let scratch = Scratch::new("directory");
+        fs::create_dir_all(scratch.0.join("clone/crates/a/src")).unwrap();
+        let files = ["crates/a/Cargo.toml", "crates/a/src/lib.rs", "crates/b"];
+        files.iter().for_each(|path| scratch.write(path, ""));
+        let dir = scratch.update(&files);
+        fs::create_dir(dir.join("crates/a/built")).unwrap();
+        scratch.update(&["crates/b"]);
+        assert!(!dir.join("crates/a").exists() && dir.join("crates/b").exists());
     }
 
     #[test]
