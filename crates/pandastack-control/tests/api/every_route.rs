@@ -93,7 +93,7 @@ fn smallest(api: &Value, schema: &Value, depth: u32) -> Value {
     if let Some(first) = schema["enum"].get(0) {
         return first.clone();
     }
-    for all in schema["allOf"].as_array().into_iter() {
+    if let Some(all) = schema["allOf"].as_array() {
         let parts = all.iter().map(|part| smallest(api, part, depth + 1));
         let fields = parts.filter_map(|part| part.as_object().cloned()).flatten();
         return Value::from(Map::from_iter(fields));
@@ -257,7 +257,7 @@ async fn a_viewer_reads_no_contents_and_changes_nothing() {
         let shows =
             |part: &&str| operation.path.contains(&format!("{part}/")) || operation.path.ends_with(*part);
         let contents =
-            CONTENTS.iter().any(|part| shows(&part)) && !operation.path.starts_with("/v1/templates");
+            CONTENTS.iter().any(shows) && !operation.path.starts_with("/v1/templates");
         let changes = operation.method != Method::GET && !VIEWER_POSTS.contains(&operation.path.as_str());
         let manages = ["/v1/me/tokens", "/v1/audit", "/v1/hosts", "/v1/workspaces"];
         let manages = manages.iter().any(|start| operation.path.starts_with(start));
