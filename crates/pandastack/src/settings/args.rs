@@ -9,7 +9,6 @@ use serde::Deserialize;
 
 use super::{BACKUPS_VARIABLE, DATABASE_URL_VARIABLE};
 use crate::network_settings::MailMode;
-use crate::otlp::Export;
 use crate::tls::TlsArgs;
 
 const BACKUP_SCHEMES: [&str; 4] = ["file", "s3", "gs", "az"];
