@@ -71,8 +71,8 @@ impl From<SqlError> for LoginError {
 }
 
 impl LoginError {
-    /// Whether the server takes no sessions for the moment, went away before it said a word about this one, or
-    /// left its connection hanging: another one may be answered at once.
+    /// Whether another attempt may succeed: the server takes no sessions for the moment, closed the
+    /// connection before it answered, or never answered.
     fn is_not_yet(&self) -> bool {
         match self {
             LoginError::Sql(error) => is_not_yet(&error.code),
@@ -108,7 +108,7 @@ impl Session {
             match Self::over(databases.connect(endpoint).await?, credentials).await {
                 Err(error) if error.is_not_yet() && patience.is_left().await => match error {
                     LoginError::Late => {
-                        tracing::warn!(database = %endpoint.database, "a login hangs and is tried again")
+                        tracing::warn!(database = %endpoint.database, "a login timed out and is tried again")
                     }
                     error => tracing::debug!(%error, "a login is tried again"),
                 },

@@ -14,7 +14,7 @@ from typing import Dict, Optional
 FULL = bool(os.environ.get("PANDASTACK_TEST_FULL"))
 
 _STEPS = "every step of a deployment takes minutes; two of control's and one of the agent's always run"
-_APP = "installs and builds for minutes; `node` always runs, and pandastack-detect's tests plan every framework"
+_APP = "installs and builds for minutes; `node` always runs, pandastack-detect plans every framework"
 _STORE = "a platform for one more store; pandastack-backup's tests use it, test_database_servers.py has S3's"
 _PAGE = "a page of the documentation; the quickstart and every quick page always run"
 _PAGES = (
@@ -48,11 +48,9 @@ FULL_ONLY: Dict[str, str] = {
     "test_apps_git.py::test_a_branch_that_disappears_leaves_what_serves":
         "three fetches by machines; the test that looks at a repository always runs",
     "test_apps_git.py::test_a_push_is_not_lost_while_its_host_lags_behind":
-        "waits for a host that lags; source.rs of pandastack-apps tells a push that is late from one that is not",
+        "waits for a host that lags; source.rs of pandastack-apps tells a late push from one that is not",
     "test_apps_git.py::test_other_hosts_tell_of_pushes_too":
         "eight deployments; GitHub's pushes always run, and hooks.rs reads deliveries of every host",
-    "test_apps_git.py::test_submodules_come_along_and_get_no_other_host_s_secrets":
-        "three builds; the test of a repository by SSH has a key that only git sees",
     "test_apps_instances.py::test_a_deployment_and_a_rollback_under_load_fail_no_request":
         "builds twice for three machines; test_apps.py does the same with one",
     "test_apps_builds.py::test_a_package_of_the_source_is_never_an_old_one":
@@ -73,10 +71,8 @@ FULL_ONLY: Dict[str, str] = {
     **{f"test_docs.py::test_a_page[{page}]": _PAGE for page in _PAGES},
     "test_function_calls.py::test_a_function_has_the_memory_it_asks_for":
         "bakes a size for functions; test_sizes.py has one for sandboxes",
-    "test_network.py::test_programs_go_on_with_addresses_that_they_resolved_before":
-        "four sandboxes through sleep and fork; the test of names at use always runs",
     "test_sizes.py::test_a_large_machine_under_load_forks_sleeps_and_comes_back":
-        "holds much memory through six copies; test_time_travel.py and test_copies.py have small machines",
+        "holds much memory through four copies; test_time_travel.py and test_copies.py have small machines",
     "test_sizes.py::test_forks_of_forks_ten_deep": "large machines; test_copies.py has small ones, ten deep",
     "test_sizes.py::test_memory_above_3_gib_is_forked_too": "fills 3.3 GiB; machines of 2 GiB always run",
     "test_stream_recovery.py::test_every_byte_once[pause]":
@@ -86,7 +82,7 @@ FULL_ONLY: Dict[str, str] = {
     "test_time_travel.py::test_light_sleepers_make_room":
         "starts the platform twice more; placement.rs proves who gives up room, the test of dozing the rest",
     "test_two_hosts.py::test_a_database_goes_on_elsewhere_when_its_host_is_lost":
-        "boots and replays twice; databases.rs of control's tests fails over, test_database_durability.py replays",
+        "boots and replays twice; control's tests fail over, test_database_durability.py replays",
     "test_volume_faults.py::test_a_power_failure_loses_nothing_acknowledged":
         "starts the platform anew; test_crash_matrix.py has power failures, a killed machine the writer",
 }
