@@ -256,8 +256,7 @@ async fn a_viewer_reads_no_contents_and_changes_nothing() {
         let (status, body) = call(&world, Some(&viewer), &operation, &path).await;
         let shows =
             |part: &&str| operation.path.contains(&format!("{part}/")) || operation.path.ends_with(*part);
-        let contents =
-            CONTENTS.iter().any(shows) && !operation.path.starts_with("/v1/templates");
+        let contents = CONTENTS.iter().any(shows) && !operation.path.starts_with("/v1/templates");
         let changes = operation.method != Method::GET && !VIEWER_POSTS.contains(&operation.path.as_str());
         let manages = ["/v1/me/tokens", "/v1/audit", "/v1/hosts", "/v1/workspaces"];
         let manages = manages.iter().any(|start| operation.path.starts_with(start));
