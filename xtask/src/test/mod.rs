@@ -1,6 +1,7 @@
 //! `cargo xtask test`: everything, real machines included.
 //!
-//! Suites run one after the other, a failing one does not stop the rest, and each ends in counts.
+//! Suites that wait a lot run beside others, all else one after the other ([`STEPS`]); a failing one
+//! does not stop the rest, and each ends in counts.
 //! What could not run on this host is named with its reason, what failed by its name: the whole
 //! output is in the cache's `logs`. The slowest suites and tests are listed, and how busy the
 //! processors were: a suite that leaves them idle could run beside another. The last line is
@@ -49,16 +50,14 @@ pub enum Suite {
     Kvm,
 }
 
-const ALL: [Suite; 9] = [
-    Suite::Tidy,
-    Suite::Clippy,
-    Suite::Rust,
-    Suite::Qemu,
-    Suite::Python,
-    Suite::Typescript,
-    Suite::E2e,
-    Suite::Drift,
-    Suite::Kvm,
+/// What is run one after the other: each step is some lanes of suites beside each other.
+const STEPS: [&[&[Suite]]; 6] = [
+    &[&[Suite::Tidy]],
+    &[&[Suite::Clippy]],
+    &[&[Suite::Rust], &[Suite::Python, Suite::Typescript, Suite::Qemu]],
+    &[&[Suite::E2e]],
+    &[&[Suite::Drift]],
+    &[&[Suite::Kvm]],
 ];
 
 /// Arguments.
@@ -71,6 +70,13 @@ pub struct Args {
     /// killed, an app of every framework
     #[arg(long)]
     full: bool,
+}
+
+impl Suite {
+    /// Its tests are compiled, and they share what is compiled.
+    fn is_compiled(self) -> bool {
+        matches!(self, Self::Rust | Self::Qemu)
+    }
 }
 
 impl Args {
@@ -95,27 +101,54 @@ struct Line {
     busy_percent: u64,
 }
 
-/// Carries it out.
-pub fn run(args: Args) -> Result<ExitCode> {
-    let chosen = ALL.into_iter().filter(|suite| args.has(*suite));
-    let mut session = Session::new(args.full)?;
-    let mut lines = Vec::new();
-    for suite in chosen {
-        for (name, part) in parts(suite) {
-            eprintln!("\n== {name}");
-            let (began, processors) = (Instant::now(), Processors::now());
-            let counts = part(&mut session).unwrap_or_else(|error| {
-                eprintln!("error: {error:#}");
-                Counts::one(false)
-            });
-            let busy_percent = processors.busy_percent(&Processors::now());
-            lines.push(Line { name, counts, took: began.elapsed(), busy_percent });
-        }
+impl Line {
+    /// Of a lane whose suites cannot be told apart any more.
+    fn panicked() -> Self {
+        Self { name: "a lane", counts: Counts::one(false), took: Duration::ZERO, busy_percent: 0 }
     }
-    Ok(summary(&lines))
 }
 
-type Part = (&'static str, fn(&mut Session) -> Result<Counts>);
+/// Carries it out.
+pub fn run(args: Args) -> Result<ExitCode> {
+    let session = Session::new(args.full)?;
+    let (began, mut lines) = (Instant::now(), Vec::new());
+    for step in STEPS {
+        let lanes: Vec<Vec<Suite>> = step.iter().map(|lane| chosen(&args, lane)).collect();
+        if lanes.iter().flatten().any(|suite| suite.is_compiled()) {
+            lines.push(line(("build", Session::build), &session));
+        }
+        lines.extend(beside(&session, &lanes));
+    }
+    Ok(summary(&lines, began.elapsed()))
+}
+
+fn chosen(args: &Args, lane: &[Suite]) -> Vec<Suite> {
+    lane.iter().copied().filter(|suite| args.has(*suite)).collect()
+}
+
+/// Runs lanes beside each other, and the suites of each one after the other.
+fn beside(session: &Session, lanes: &[Vec<Suite>]) -> Vec<Line> {
+    let run = |lane: &Vec<Suite>| -> Vec<Line> {
+        lane.iter().flat_map(|suite| parts(*suite)).map(|part| line(part, session)).collect()
+    };
+    std::thread::scope(|scope| {
+        let running: Vec<_> = lanes.iter().map(|lane| scope.spawn(move || run(lane))).collect();
+        running.into_iter().flat_map(|lane| lane.join().unwrap_or_else(|_| vec![Line::panicked()])).collect()
+    })
+}
+
+fn line((name, part): Part, session: &Session) -> Line {
+    eprintln!("\n== {name}");
+    let (began, processors) = (Instant::now(), Processors::now());
+    let counts = part(session).unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        Counts::one(false)
+    });
+    let busy_percent = processors.busy_percent(&Processors::now());
+    Line { name, counts, took: began.elapsed(), busy_percent }
+}
+
+type Part = (&'static str, fn(&Session) -> Result<Counts>);
 
 fn parts(suite: Suite) -> Vec<Part> {
     match suite {
@@ -138,10 +171,10 @@ fn parts(suite: Suite) -> Vec<Part> {
     }
 }
 
-fn summary(lines: &[Line]) -> ExitCode {
+fn summary(lines: &[Line], took: Duration) -> ExitCode {
     let mut total = Counts::default();
     lines.iter().for_each(|line| total.add(&line.counts));
-    let text = summary_text(lines, &total);
+    let text = summary_text(lines, took, &total);
     print!("\n{text}");
     let logs = suites::logs_dir();
     let kept = std::fs::create_dir_all(&logs).and_then(|()| std::fs::write(logs.join(SUMMARY), &text));
@@ -150,13 +183,12 @@ fn summary(lines: &[Line]) -> ExitCode {
     if total.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn summary_text(lines: &[Line], total: &Counts) -> String {
+fn summary_text(lines: &[Line], took: Duration, total: &Counts) -> String {
     let mut text = String::new();
-    for Line { name, counts, took, busy_percent } in lines {
-        let seconds = took.as_secs_f64();
+    for Line { name, counts, took: own, busy_percent } in lines {
+        let seconds = own.as_secs_f64();
         text += &format!("{name:<18} {counts} ({seconds:.1} s, processors {busy_percent} % busy)\n");
     }
-    let took: Duration = lines.iter().map(|line| line.took).sum();
     text += &format!("{:<18} {:.1} min\n", "all of it", took.as_secs_f64() / 60.0);
     text += &total.timings.tables();
     let mut list = |title: &str, items: &[String]| {
@@ -174,6 +206,20 @@ fn summary_text(lines: &[Line], total: &Counts) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_suite_is_run_once() {
+        let run = |suite: &Suite| {
+            STEPS
+                .iter()
+                .flat_map(|lanes| lanes.iter())
+                .flat_map(|lane| lane.iter())
+                .filter(|one| *one == suite)
+                .count()
+        };
+        let suites = <Suite as clap::ValueEnum>::value_variants();
+        assert!(suites.iter().all(|suite| run(suite) == 1));
+    }
 
     #[test]
     fn drift_runs_in_full_or_by_name() {

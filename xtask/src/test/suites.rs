@@ -4,10 +4,11 @@ use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::{Mutex, MutexGuard};
 use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow};
 
 use super::counts::{Counts, of_cargo, of_node, of_pytest};
 use super::kvm_lab::Lab;
@@ -22,16 +23,23 @@ const AZURITE: &str = "PANDASTACK_TEST_AZURITE";
 /// Where tests find Firecracker.
 const FIRECRACKER: &str = "PANDASTACK_FIRECRACKER";
 
+const NOT_STARTED: &str = "no platform was started";
+
 /// How long one test may take with everything in it.
 const FULL_TEST_SECONDS_MAX: &str = "7200";
 
 /// What suites share.
 pub struct Session {
-    scratch: Option<Scratch>,
-    /// The store that other platforms begin with.
-    seed: Option<PathBuf>,
+    shared: Mutex<Option<SharedPlatform>>,
     /// Tests that take many minutes run, too.
     full: bool,
+}
+
+/// The platform that most end-to-end tests use.
+struct SharedPlatform {
+    scratch: Scratch,
+    /// The store that other platforms begin with.
+    seed: Option<PathBuf>,
 }
 
 impl Session {
@@ -40,10 +48,10 @@ impl Session {
         if tree::in_ci() {
             checkout::enter()?;
         }
-        Ok(Self { scratch: None, seed: None, full })
+        Ok(Self { shared: Mutex::default(), full })
     }
 
-    pub fn tidy(&mut self) -> Result<Counts> {
+    pub fn tidy(&self) -> Result<Counts> {
         let formatted = cargo(&["fmt", "--all", "--check"]).status().context("start cargo fmt")?.success();
         let mut counts = Counts::one(formatted);
         let problems = tidy::problems()?;
@@ -52,33 +60,35 @@ impl Session {
         Ok(counts)
     }
 
-    pub fn clippy(&mut self) -> Result<Counts> {
+    pub fn clippy(&self) -> Result<Counts> {
         let mut clippy =
             cargo(&["clippy", "--release", "--workspace", "--all-targets", "--", "-D", "warnings"]);
         let passed = clippy.status().context("start cargo clippy")?.success();
         Ok(Counts::one(passed))
     }
 
-    pub fn rust(&mut self) -> Result<Counts> {
+    /// Makes what suites share that run beside each other.
+    pub fn build(&self) -> Result<Counts> {
         // The host's programs are the product's to name, so it is built first.
-        let began = Instant::now();
         build_tests()?;
-        let built = Timings::suite("compile the tests", began.elapsed());
         host::install_for_product()?;
         host::install_for_tests()?;
+        python::ensure()?;
+        Ok(Counts::one(true))
+    }
+
+    pub fn rust(&self) -> Result<Counts> {
         let mut tests = cargo(&["test", "--release", "--workspace", "--no-fail-fast", "--", "--show-output"]);
         tests.env("PANDASTACK_TEST_POSTGRES_BIN", postgres::ensure()?);
         tests.env("PANDASTACK_TEST_PYTHON", python::ensure()?);
         tests.envs(azurite::ensure()?.map(|program| (AZURITE, program)));
         tests.envs(firecracker().map(|program| (FIRECRACKER, program)));
         tests.envs(self.full.then_some(("PANDASTACK_TEST_FULL", "1")));
-        let mut counts = cargo_test(tests, "rust")?;
-        counts.timings.add(&built);
-        Ok(counts)
+        cargo_test(tests, "rust")
     }
 
     /// The engine once more, with a newer emulator than the host's.
-    pub fn newer_qemu(&mut self) -> Result<Counts> {
+    pub fn newer_qemu(&self) -> Result<Counts> {
         let dir = match qemu::ensure() {
             Ok(dir) => dir,
             Err(error) => {
@@ -97,14 +107,14 @@ impl Session {
     }
 
     /// The templates with what the registries have now.
-    pub fn newest_packages(&mut self) -> Result<Counts> {
+    pub fn newest_packages(&self) -> Result<Counts> {
         build_tests()?;
         host::install_for_product()?;
         drift::templates()
     }
 
     /// The engine with the kernel that Debian has now.
-    pub fn newest_kernel(&mut self) -> Result<Counts> {
+    pub fn newest_kernel(&self) -> Result<Counts> {
         let mut tests = host::as_root(engine_tests()?);
         tests.env("PANDASTACK_TEST_NEWEST_KERNEL", "1").args(["--show-output", "--skip", "timing"]);
         let outcome = cargo_test(tests, "newest-kernel");
@@ -113,7 +123,7 @@ impl Session {
     }
 
     /// The platform with Firecracker and with QEMU, in a machine whose KVM is emulated.
-    pub fn firecracker_on_kvm(&mut self) -> Result<Counts> {
+    pub fn firecracker_on_kvm(&self) -> Result<Counts> {
         let named = std::env::var_os(FIRECRACKER).map(PathBuf::from);
         let Some(firecracker) = named.or_else(firecracker) else {
             let reason = format!("Firecracker on KVM: name the program in {FIRECRACKER}");
@@ -121,10 +131,7 @@ impl Session {
             return Ok(Counts::skipped(reason));
         };
         // Fills the caches with image and kernel, which the machine reads and cannot fetch.
-        if self.seed.is_none() {
-            let scratch = Self::start_scratch(&["base"])?;
-            scratch.stop()?;
-        }
+        Self::start_scratch(&["base"])?.stop()?;
         let lab = match Lab::prepare(&firecracker, self.full) {
             Ok(lab) => lab,
             Err(error) => {
@@ -140,22 +147,22 @@ impl Session {
         Ok(counts.with_status(output.success && ended))
     }
 
-    pub fn python(&mut self) -> Result<Counts> {
+    pub fn python(&self) -> Result<Counts> {
         pytest(program(python::ensure()?), "sdk/python/tests", "sdk/python/tests", &[])
     }
 
-    pub fn typescript(&mut self) -> Result<Counts> {
+    pub fn typescript(&self) -> Result<Counts> {
         build_typescript()?;
         node_test("sdk/typescript", |npm| npm)
     }
 
-    pub fn start_platform(&mut self) -> Result<Counts> {
+    pub fn start_platform(&self) -> Result<Counts> {
         let scratch = Self::start_scratch(&["base", "postgres-16"])?;
         let platform = scratch.platform()?;
         // Before the others, which only tests on the shared platform use: every platform copies all of it.
-        self.seed = seed::make(&platform.ready.data_dir)?;
+        let seed = seed::make(&platform.ready.data_dir)?;
         platform.build_template("code-interpreter")?;
-        self.scratch = Some(scratch);
+        *self.shared()? = Some(SharedPlatform { scratch, seed });
         Ok(Counts::one(true))
     }
 
@@ -171,17 +178,19 @@ impl Session {
         Ok(scratch)
     }
 
-    pub fn e2e_python(&mut self) -> Result<Counts> {
+    pub fn e2e_python(&self) -> Result<Counts> {
         host::install_for_tests()?;
         host::install_browser()?;
         let (interpreter, postgres, azurite) = (python::ensure()?, postgres::ensure()?, azurite::ensure()?);
-        let (platform, seed, full) = (self.platform()?, self.seed.as_ref(), self.full);
+        let shared = self.shared()?;
+        let SharedPlatform { scratch, seed } = shared.as_ref().context(NOT_STARTED)?;
+        let (platform, full) = (scratch.platform()?, self.full);
         lanes::run(|| {
             // Platforms of one's own take root.
             let mut python = platform.point(host::as_root(&interpreter));
             python.env("PANDASTACK_TEST_POSTGRES_BIN", &postgres);
             python.envs(azurite.as_ref().map(|program| (AZURITE, program)));
-            python.envs(seed.map(|image| (seed::SEED, image)));
+            python.envs(seed.as_ref().map(|image| (seed::SEED, image)));
             python.envs(full.then_some(("PANDASTACK_TEST_FULL", "1")));
             python.envs(full.then_some(("PANDASTACK_TEST_SLEEPS", "100")));
             python.envs(full.then_some(("PYTEST_TIMEOUT", FULL_TEST_SECONDS_MAX)));
@@ -189,25 +198,23 @@ impl Session {
         })
     }
 
-    pub fn e2e_typescript(&mut self) -> Result<Counts> {
+    pub fn e2e_typescript(&self) -> Result<Counts> {
         build_typescript()?;
         program::run(npm("tests/e2e/typescript", &["ci"]))?;
-        let platform = self.platform()?;
+        let shared = self.shared()?;
+        let platform = shared.as_ref().context(NOT_STARTED)?.scratch.platform()?;
         node_test("tests/e2e/typescript", |npm| platform.point(npm))
     }
 
-    pub fn stop_platform(&mut self) -> Result<Counts> {
-        let scratch = self.scratch.take().context("no platform was started")?;
-        let left = scratch.stop()?;
+    pub fn stop_platform(&self) -> Result<Counts> {
+        let shared = self.shared()?.take().context(NOT_STARTED)?;
+        let left = shared.scratch.stop()?;
         left.iter().for_each(|thing| eprintln!("left behind: {thing}"));
         Ok(Counts::one(left.is_empty()))
     }
 
-    fn platform(&self) -> Result<&crate::platform::Platform> {
-        match &self.scratch {
-            Some(scratch) => scratch.platform(),
-            None => bail!("no platform is running"),
-        }
+    fn shared(&self) -> Result<MutexGuard<'_, Option<SharedPlatform>>> {
+        self.shared.lock().map_err(|_| anyhow!("a suite with the shared platform panicked"))
     }
 }
 
