@@ -11,11 +11,11 @@ import pytest
 from conftest import RUN, wait_for
 from pandastack import NotFoundError, PandaStack, TemplateBuildError
 
-#: Every kind of step, in an order that has something before and after each.
+#: Every kind of step, in an order that has something before and after each. The name makes its steps new to the cache.
 DOCKERFILE = """\
 ARG WHO=nobody
 FROM base AS made
-RUN mkdir /out && echo made > /out/file && chown 1000:1000 /out/file
+RUN mkdir /out && echo made > /out/file && chown 1000:1000 /out/file && : unlike {name}
 FROM base
 ARG WHO
 WORKDIR /app
@@ -42,13 +42,13 @@ def template(client: PandaStack) -> Iterator[str]:
 
 
 @pytest.fixture
-def directory(tmp_path: Path) -> Path:
+def directory(tmp_path: Path, template: str) -> Path:
     (tmp_path / "run.sh").write_text("#!/bin/sh\necho ran\n")
     (tmp_path / "greeting1.txt").write_text("one")
     (tmp_path / "greeting2.txt").write_text("two")
     (tmp_path / "secret.txt").write_text("not for machines")
     (tmp_path / ".dockerignore").write_text("secret*\n")
-    (tmp_path / "Dockerfile").write_text(DOCKERFILE)
+    (tmp_path / "Dockerfile").write_text(DOCKERFILE.format(name=template))
     return tmp_path
 
 
@@ -81,7 +81,7 @@ def test_a_dockerfile_becomes_a_template(client: PandaStack, template: str, dire
     assert done.cached_steps is not None and done.cached_steps >= 5, done
 
     # A failing step is named, and the template stays as it is.
-    (directory / "Dockerfile").write_text(DOCKERFILE + "RUN echo last words; exit 7\n")
+    (directory / "Dockerfile").write_text(DOCKERFILE.format(name=template) + "RUN echo last words; exit 7\n")
     broken = client.templates.build(template, directory, args={"WHO": "you"})
     with pytest.raises(TemplateBuildError) as caught:
         client.templates.wait_for_build(broken.id, poll_interval=0.2)
