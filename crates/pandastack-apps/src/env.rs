@@ -17,8 +17,8 @@ use pandastack_types::{Error, ErrorBody, Result};
 use crate::change::change;
 use crate::path::AppPath;
 use crate::state::Apps;
-use crate::view::MASK;
 use crate::{check, dotenv};
+use pandastack_types::api::MASK;
 
 /// Beginnings of variables that builds write into their output.
 const BUILD_ONLY: [&str; 4] = ["VITE_", "NEXT_PUBLIC_", "REACT_APP_", "PUBLIC_"];

@@ -93,7 +93,7 @@ pub async fn list(
     let mut items = Vec::new();
     for record in apps.store.apps(Some(&caller.workspace)).await? {
         if !record.spec.deleting && record.preview_of.is_none() {
-            items.push(view::app(&apps, &headers, record).await?);
+            items.push(caller.shown(view::app(&apps, &headers, record).await?));
         }
     }
     Ok(Json(Items { items }))
@@ -109,7 +109,7 @@ pub async fn show(
     headers: HeaderMap,
 ) -> ApiResult<Json<api::App>> {
     let record = path.find(&apps, &caller).await?;
-    Ok(Json(view::app(&apps, &headers, record).await?))
+    Ok(Json(caller.shown(view::app(&apps, &headers, record).await?)))
 }
 
 /// Delete an app with its versions, previews, logs and domains.

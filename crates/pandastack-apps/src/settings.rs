@@ -16,8 +16,8 @@ use crate::env::Kind;
 use crate::path::AppPath;
 use crate::reconcile::Initiator;
 use crate::state::Apps;
-use crate::view::MASK;
 use crate::{check, reconcile, serve, view};
+use pandastack_types::api::MASK;
 
 /// Update an app's settings. Instance limits take effect at once; `template`, `cpu` and `memory_mb` with
 /// the next build; other settings with the next deployment or restart.

@@ -2,15 +2,12 @@
 
 use http::HeaderMap;
 use pandastack_store::apps::record::{AppRecord, AppSpec, DeploymentRecord};
-use pandastack_types::api::{self, AppInstance, AppStatus, DeploymentStatus};
+use pandastack_types::api::{self, AppInstance, AppStatus, DeploymentStatus, MASK};
 use pandastack_types::{Result, SandboxId, SandboxState};
 
 use crate::git::{self, shown_url};
 use crate::state::Apps;
 use crate::{commit_status, databases, tidy};
-
-/// Stands for a value that is never shown.
-pub(crate) const MASK: &str = "********";
 
 /// An app as the caller sees it.
 pub(crate) async fn app(apps: &Apps, headers: &HeaderMap, record: AppRecord) -> Result<api::App> {

@@ -66,8 +66,8 @@ const VIEWER: &[&str] = &[
     "GET /v1/templates",
     "GET /v1/templates/builds",
     "GET /v1/templates/builds/{id}",
-    "GET /v1/templates/builds/{id}/logs",
     "GET /v1/templates/{name}",
+    "GET /v1/templates/{name}/tags",
     "GET /v1/usage",
     "GET /v1/volumes",
     "GET /v1/volumes/{name}",
@@ -99,6 +99,7 @@ const DEVELOPER: &[&str] = &[
     "DELETE /v1/databases/{id}",
     "PATCH /v1/databases/{id}",
     "POST /v1/databases/{id}/backups",
+    "POST /v1/databases/{id}/branch",
     "POST /v1/databases/{id}/backups/drill",
     "POST /v1/databases/{id}/clone",
     "GET /v1/databases/{id}/connection",
@@ -194,7 +195,16 @@ const DEVELOPER: &[&str] = &[
     "POST /v1/schedules/{id}/trigger",
     "DELETE /v1/snapshots/{id}",
     "POST /v1/templates/build",
+    "POST /v1/templates/builds",
+    "POST /v1/templates/builds/{id}/cancel",
+    "PUT /v1/templates/builds/{id}/files",
+    "GET /v1/templates/builds/{id}/logs",
+    "POST /v1/templates/builds/{id}/start",
+    "POST /v1/templates/publish",
+    "DELETE /v1/templates/{name}",
     "POST /v1/templates/{name}/bake",
+    "PUT /v1/templates/{name}/tags/{tag}",
+    "DELETE /v1/templates/{name}/tags/{tag}",
     "POST /v1/volumes",
     "DELETE /v1/volumes/{name}",
     "PATCH /v1/volumes/{name}",
@@ -300,8 +310,10 @@ mod tests {
 
     /// Routes that clients without a key of ours call, with credentials of their own.
     const WITHOUT_KEY: [&str; 1] = ["POST /v1/hooks/apps/{id}"];
-    /// Routes that are not described: one only refuses, and the others are the console's.
-    const NOT_DESCRIBED: [&str; 4] = [
+    /// Routes that are not described: one only refuses, one is another's older name, and the others are
+    /// the console's.
+    const NOT_DESCRIBED: [&str; 5] = [
+        "POST /v1/databases/{id}/branch",
         "POST /v1/templates/build",
         "GET /v1/events",
         "GET /v1/console/sessions",

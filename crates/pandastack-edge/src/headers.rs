@@ -193,12 +193,7 @@ fn strip_claims(headers: &mut HeaderMap) {
     let trailers = headers.get(TE).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"trailers"));
     strip_hop_by_hop(headers);
     headers.remove(EXPECT);
-    // Clients of the API may send their key along; the program in the sandbox must never see it.
-    for name in [AUTHORIZATION, API_KEY] {
-        if headers.get_all(&name).iter().any(|value| has_key(value.as_bytes())) {
-            headers.remove(name);
-        }
-    }
+    strip_header_keys(headers);
     if !trailers {
         headers.remove(TE);
     }
@@ -207,6 +202,21 @@ fn strip_claims(headers: &mut HeaderMap) {
         headers.remove(name);
     }
     headers.remove(PROXY);
+}
+
+/// Removes API keys of ours from a head. Clients of the API may send theirs along; programs of users must
+/// never see it.
+pub fn strip_keys(parts: &mut Parts) {
+    strip_header_keys(&mut parts.headers);
+    strip_query_key(&mut parts.uri);
+}
+
+fn strip_header_keys(headers: &mut HeaderMap) {
+    for name in [AUTHORIZATION, API_KEY] {
+        if headers.get_all(&name).iter().any(|value| has_key(value.as_bytes())) {
+            headers.remove(name);
+        }
+    }
 }
 
 fn has_key(bytes: &[u8]) -> bool {

@@ -86,7 +86,7 @@ pub async fn list(
     let mut items = Vec::new();
     for record in functions.store.functions(Some(&caller.workspace)).await? {
         let versions = functions.store.versions(&record.id).await?;
-        items.push(view::function(record, &versions, &headers));
+        items.push(caller.shown(view::function(record, &versions, &headers)));
     }
     Ok(Json(Items { items }))
 }
@@ -102,7 +102,8 @@ pub async fn describe(
     headers: HeaderMap,
 ) -> ApiResult<Json<Function>> {
     let record = find(&functions, &caller, &name).await?;
-    Ok(view_now(&functions, record, &headers).await?)
+    let Json(function) = view_now(&functions, record, &headers).await?;
+    Ok(Json(caller.shown(function)))
 }
 
 /// Update a function. A change of environment, secrets, entrypoint, template, size or concurrency deploys a

@@ -97,9 +97,7 @@ async fn serve(
     if !function.spec.public {
         functions.admission.check_key(key.as_deref(), &function.workspace).await?;
     }
-    if key.is_some() {
-        parts.headers.remove(header::AUTHORIZATION);
-    }
+    pandastack_edge::strip_keys(&mut parts);
     functions.admission.check_open(&function.workspace).await?;
     functions.admission.check_rate(&function.workspace)?;
     let qualifier = parts.headers.get("x-function-qualifier").and_then(|value| value.to_str().ok());
@@ -327,6 +325,8 @@ fn begun(answer: &Answer, body: Body) -> Result<Response, String> {
     if !headers.contains_key(header::CONTENT_TYPE) {
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     }
+    // Other functions and apps have names beside this one.
+    pandastack_edge::confine_cookies(headers, false);
     Ok(response)
 }
 
@@ -437,6 +437,18 @@ mod tests {
         assert_eq!(event["requestContext"]["domainName"], "fn-x.localhost");
         assert_eq!(event["requestContext"]["requestId"], "r1");
         assert_eq!((&event["body"], &event["isBase64Encoded"]), (&json!("{}"), &json!(false)));
+    }
+
+    #[test]
+    fn a_function_sets_no_cookie_for_its_neighbours() {
+        let answer = json!({
+            "statusCode": 200,
+            "headers": {"set-cookie": "a=1; domain=example.com"},
+            "cookies": ["session=x; Domain=example.com; Path=/", "own=1; Secure"],
+        });
+        let response = begun(&serde_json::from_value(answer).unwrap(), Body::empty()).unwrap();
+        let cookies: Vec<_> = response.headers().get_all(header::SET_COOKIE).iter().collect();
+        assert_eq!(cookies, ["a=1", "session=x; Path=/", "own=1; Secure"]);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use axum::Extension;
 use axum::extract::FromRequestParts;
 use http::request::Parts;
-use pandastack_types::api::Role;
+use pandastack_types::api::{Contents, Role};
 use pandastack_types::{Error, ErrorCode, Result, WorkspaceId};
 
 use crate::{ApiError, ApiResult};
@@ -36,6 +36,14 @@ impl Caller {
              create a key with `pandastack token create --role {needed}`, using an owner's key"
         );
         Err(Error::new(ErrorCode::Forbidden, message))
+    }
+
+    /// What the caller is shown of something: a viewer sees no contents.
+    pub fn shown<T: Contents>(&self, mut value: T) -> T {
+        if self.role < Role::Developer {
+            value.mask();
+        }
+        value
     }
 
     /// Refuses every key but those of operators.

@@ -9,6 +9,7 @@ use http::{HeaderValue, header};
 pub use pandastack_agent_client::request_id::REQUEST_ID;
 use pandastack_agent_client::request_id::scope;
 use pandastack_types::SandboxId;
+use percent_encoding::percent_decode_str;
 use tracing::Instrument;
 
 use crate::error::Failure;
@@ -22,9 +23,10 @@ fn accepted(value: &HeaderValue) -> Option<&str> {
     good.then_some(text)
 }
 
-/// The sandbox that a path names.
+/// The sandbox that a path names, however it is encoded: handlers read it decoded.
 pub fn sandbox_of(path: &str) -> Option<SandboxId> {
-    path.strip_prefix("/v1/sandboxes/")?.split('/').next()?.parse().ok()
+    let segment = path.strip_prefix("/v1/sandboxes/")?.split('/').next()?;
+    percent_decode_str(segment).decode_utf8().ok()?.parse().ok()
 }
 
 /// The outermost layer.

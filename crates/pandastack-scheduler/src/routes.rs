@@ -77,7 +77,8 @@ pub async fn list(
     caller: Caller,
 ) -> ApiResult<Json<Items<Schedule>>> {
     let records = scheduler.store.schedules(&caller.workspace).await?;
-    Ok(Json(Items { items: records.into_iter().map(spec::schedule_view).collect() }))
+    let items = records.into_iter().map(spec::schedule_view).collect();
+    Ok(Json(Items { items: caller.shown::<Vec<_>>(items) }))
 }
 
 /// Get a schedule.
@@ -88,7 +89,8 @@ pub async fn get_one(
     caller: Caller,
     Id(id): Id<ScheduleId>,
 ) -> ApiResult<Json<Schedule>> {
-    Ok(Json(spec::schedule_view(scheduler.store.schedule(&caller.workspace, &id).await?)))
+    let record = scheduler.store.schedule(&caller.workspace, &id).await?;
+    Ok(Json(caller.shown(spec::schedule_view(record))))
 }
 
 /// Update a schedule. Fields that are left out stay as they are.

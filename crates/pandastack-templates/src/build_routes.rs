@@ -114,7 +114,7 @@ pub async fn list(State(templates): State<Arc<Templates>>, caller: Caller) -> Ap
     let mut builds = catalogue::bakes(&templates.sandboxes).await;
     builds.extend(templates.store.builds(&caller.workspace).await?.into_iter().map(view::build));
     builds.sort_by_key(|build| std::cmp::Reverse(build.started_at));
-    Ok(Json(builds))
+    Ok(Json(caller.shown(builds)))
 }
 
 /// Get a template build.
@@ -127,7 +127,7 @@ pub async fn describe(
     Id(id): Id<BuildId>,
 ) -> ApiResult<Json<Build>> {
     match own(&templates, &caller, &id).await? {
-        Some(record) => Ok(Json(view::build(record))),
+        Some(record) => Ok(Json(caller.shown(view::build(record)))),
         None => Ok(Json(catalogue::find(&templates.sandboxes, &id).await?.1)),
     }
 }

@@ -46,7 +46,7 @@ pub fn repeatable<S>(templates: &Arc<Templates>) -> Router<S> {
 pub async fn list(State(templates): State<Arc<Templates>>, caller: Caller) -> ApiResult<Json<Vec<Template>>> {
     let mut all = templates.sandboxes.hosts.templates();
     for record in templates.store.templates(&caller.workspace).await? {
-        all.push(view::template(&templates, record).await?);
+        all.push(caller.shown(view::template(&templates, record).await?));
     }
     Ok(Json(all))
 }
@@ -65,7 +65,7 @@ pub async fn describe(
         return Ok(Json(found));
     }
     let record = ops::find(&templates, &caller.workspace, &name).await?;
-    Ok(Json(view::template(&templates, record).await?))
+    Ok(Json(caller.shown(view::template(&templates, record).await?)))
 }
 
 /// Delete a template with all its versions. Sandboxes made from it stay.

@@ -89,7 +89,7 @@ pub(crate) async fn delete(
     caller: Caller,
     prefix: KeyPrefix,
 ) -> ApiResult<StatusCode> {
-    delete_in(&services, &caller.workspace, &prefix.0).await?;
+    delete_in(&services, &caller, &caller.workspace, &prefix.0).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -170,7 +170,15 @@ pub(super) async fn rotate_in(
     })
 }
 
-pub(super) async fn delete_in(services: &Services, workspace: &WorkspaceId, prefix: &str) -> Result<()> {
+pub(super) async fn delete_in(
+    services: &Services,
+    caller: &Caller,
+    workspace: &WorkspaceId,
+    prefix: &str,
+) -> Result<()> {
+    if services.sandboxes.store.token(prefix).await?.is_some_and(|token| token.operator) {
+        caller.require_operator()?;
+    }
     services.sandboxes.store.delete_token(workspace, prefix).await?;
     services.keys.forget(prefix);
     Ok(())

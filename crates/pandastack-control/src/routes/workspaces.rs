@@ -224,9 +224,10 @@ pub(crate) async fn rotate_token(
     (status = 409, description = "The last key stays", body = ErrorBody)))]
 pub(crate) async fn delete_token(
     State(services): State<Arc<Services>>,
+    caller: Caller,
     path: WorkspacePath,
 ) -> ApiResult<StatusCode> {
-    tokens::delete_in(&services, &path.id, &path.prefix).await?;
+    tokens::delete_in(&services, &caller, &path.id, &path.prefix).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

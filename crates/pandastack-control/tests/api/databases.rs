@@ -148,6 +148,10 @@ async fn nobody_gets_into_machines_that_have_the_data_of_a_database() {
         let checkpoints = json!({"checkpoints": {"every_seconds": 10, "keep_last": 1}});
         let patch = world.request(Method::PATCH, &format!("/v1/sandboxes/{machine}/lifecycle"));
         world.send(patch.json(&checkpoints)).await.refused(409, "conflict");
+        // The same machine, written in another way.
+        let encoded = format!("%{:02x}{}", machine.as_bytes()[0], &machine[1..]);
+        let ends = world.request(Method::PATCH, &format!("/v1/sandboxes/{encoded}/lifecycle"));
+        world.send(ends.json(&json!({"ttl_seconds": 60}))).await.refused(409, "conflict");
         world.get(&format!("/v1/sandboxes/{machine}")).await.expect(200);
         for (way, body) in [("network", json!({})), ("preview", json!({"visibility": "unlisted"}))] {
             let put = world.request(Method::PUT, &format!("/v1/sandboxes/{machine}/{way}")).json(&body);

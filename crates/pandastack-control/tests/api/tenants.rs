@@ -80,6 +80,19 @@ async fn quotas_are_the_operators() {
 }
 
 #[tokio::test]
+async fn only_an_operator_deletes_keys_of_operators_and_never_the_last_that_works() {
+    let (world, _agent, _) = world_with("shop").await;
+    let own = &world.token[..12];
+    let owner = key(&world, "default", json!({"role": "owner"})).await;
+    let path = format!("/v1/me/tokens/{own}");
+    send(&world, &owner, Method::DELETE, &path, json!({})).await.refused(403, "forbidden");
+    let expired = key(&world, "default", json!({"role": "owner", "operator": true})).await;
+    world.execute("UPDATE tokens SET expires_at_us = 1 WHERE prefix = $1", &[&expired[..12]]).await;
+    world.delete(&path).await.refused(409, "conflict");
+    world.delete(&format!("/v1/me/tokens/{}", &expired[..12])).await.expect(204);
+}
+
+#[tokio::test]
 async fn a_rotated_key_overlaps_as_long_as_said() {
     let (world, _agent, owner) = world_with("shop").await;
     let works = async |key: &str| send(&world, key, Method::GET, "/v1/me", json!({})).await.status == 200;

@@ -9,6 +9,7 @@ use sqlx::{AnyConnection, AssertSqlSafe};
 
 use super::SqlStore;
 use super::rows::{TokenRow, records, to_json, unsigned};
+use crate::clock::now;
 use crate::{Durability, Result, StoreError, TokenRecord, TokenStore};
 
 /// Appended to what selects keys.
@@ -53,22 +54,25 @@ impl TokenStore for SqlStore {
     async fn delete_token(&self, workspace: &WorkspaceId, prefix: &str) -> Result<()> {
         let mut write = self.write(Durability::Power).await?;
         write.lock_workspace(workspace).await?;
-        let keys: Vec<(String, String, i64)> =
-            sqlx::query_as("SELECT prefix, role, operator FROM tokens WHERE workspace_id = $1")
-                .bind(workspace.as_str())
-                .fetch_all(write.conn())
-                .await?;
+        let keys: Vec<(String, String, i64, Option<i64>)> = sqlx::query_as(
+            "SELECT prefix, role, operator, expires_at_us FROM tokens WHERE workspace_id = $1",
+        )
+        .bind(workspace.as_str())
+        .fetch_all(write.conn())
+        .await?;
         let known = |prefix: &str| keys.iter().find(|(known, ..)| known == prefix);
-        let Some((_, role, operator)) = known(prefix) else {
+        let Some((_, role, operator, _)) = known(prefix) else {
             return Err(StoreError::NotFound { what: "key", id: prefix.to_owned() });
         };
-        let others = || keys.iter().filter(|(known, ..)| known != prefix);
+        let now = now().as_microsecond();
+        let is_good = |expires: &Option<i64>| expires.is_none_or(|end| end > now);
+        let others = || keys.iter().filter(|(known, .., expires)| known != prefix && is_good(expires));
         let owner = Role::Owner.as_str();
         // Operators' keys are all of one workspace, so the last one here is the last of all.
-        if *operator == 1 && !others().any(|(.., operator)| *operator == 1) {
+        if *operator == 1 && !others().any(|(.., operator, _)| *operator == 1) {
             return Err(StoreError::LastToken { prefix: prefix.to_owned(), kind: "operator" });
         }
-        if role == owner && !others().any(|(_, role, _)| role == owner) {
+        if role == owner && !others().any(|(_, role, ..)| role == owner) {
             return Err(StoreError::LastToken { prefix: prefix.to_owned(), kind: "owner" });
         }
         sqlx::query("DELETE FROM tokens WHERE prefix = $1").bind(prefix).execute(write.conn()).await?;

@@ -11,6 +11,7 @@ mod app_env;
 mod app_metrics;
 mod app_preview;
 mod command;
+mod contents;
 mod context;
 mod database;
 mod file;
@@ -41,6 +42,7 @@ pub use app_env::{
 pub use app_metrics::{AppInstanceMetrics, AppMetrics};
 pub use app_preview::{AppPreview, AppPreviews};
 pub use command::{ExecRequest, ExecResult, RunRequest, RunResult};
+pub use contents::{Contents, MASK};
 pub use context::{CONTEXT_DEFAULT, CONTEXT_TAG, CodeContext, CreateContext, Execution, RunCode};
 pub use database::{
     CloneDatabase, CreateDatabase, Database, DatabaseBackups, DatabaseBaseBackup, DatabaseColumn,

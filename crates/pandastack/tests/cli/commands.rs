@@ -162,7 +162,7 @@ fn errors_say_what_to_do_next() {
 fn whoami_names_server_and_key() {
     let program = Program::new();
     let expected = format!(
-        "server:     {}\nworkspace:  default\nkey:        pds_01234567 (admin)\n",
+        "server:     {}\nworkspace:  default\nkey:        pds_01234567 (admin)\nrole:       owner\n",
         program.server.url()
     );
     program.check(&["whoami"], 0, &expected, "");

@@ -288,6 +288,7 @@ fn run_result() -> Value {
 }
 
 async fn me() -> axum::Json<Value> {
-    let me = json!({"workspace": "default", "token_prefix": "pds_01234567", "token_label": "admin", "auth_method": "api_key"});
+    let me = json!({"workspace": "default", "token_prefix": "pds_01234567", "token_label": "admin",
+        "token_role": "owner", "auth_method": "api_key"});
     axum::Json(me)
 }
