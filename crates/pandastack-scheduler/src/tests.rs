@@ -329,12 +329,6 @@ async fn an_alert_is_due_once_when_enough_runs_failed_in_a_row() {
     assert_eq!(due, [false, false, false, true, false]);
 }
 
-/// A schedule with a target, of which nothing else matters.
-pub(crate) fn record_of(target: ScheduleTarget) -> ScheduleRecord {
-    let timing = ScheduleTiming { every_seconds: Some(60), ..ScheduleTiming::default() };
-    record_at(Timestamp::UNIX_EPOCH, timing, target, ScheduleOptions::default())
-}
-
 fn record_at(
     now: Timestamp,
     timing: ScheduleTiming,

@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use bytes::{BufMut, Bytes, BytesMut};
+use data_encoding::BASE64;
+use ring::hmac;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, duplex};
 use tokio::sync::mpsc;
 use url::Url;
@@ -15,6 +17,7 @@ use crate::seal::Key;
 
 /// Where the log of the server begins.
 const START: Lsn = Lsn(5 * SEGMENT_BYTES);
+const PASSWORD: &str = "p";
 const CHUNK_BYTES: u64 = 128 * 1024;
 const WAIT: Duration = Duration::from_secs(60);
 
@@ -72,6 +75,7 @@ impl FakeServer {
     async fn serve(&self, mut stream: DuplexStream) -> std::io::Result<()> {
         let length = stream.read_u32().await?;
         stream.read_exact(&mut vec![0; length as usize - 4]).await?;
+        prove(&mut stream).await?;
         stream.write_all(&message(b'R', &[0; 4])).await?;
         stream.write_all(&message(b'Z', b"I")).await?;
         loop {
@@ -124,6 +128,29 @@ impl FakeServer {
             }
         }
     }
+}
+
+/// The server's half of SCRAM, for [`PASSWORD`].
+async fn prove(stream: &mut DuplexStream) -> std::io::Result<()> {
+    let authentication =
+        |kind: i32, text: &str| message(b'R', &[&kind.to_be_bytes(), text.as_bytes()].concat());
+    stream.write_all(&authentication(10, "SCRAM-SHA-256\0\0")).await?;
+    let (_, first) = receive(stream).await?;
+    let first = String::from_utf8_lossy(&first).into_owned();
+    // The mechanism's name and a length come before it, and `n,,` is not signed.
+    let bare = first.split_once("n,,").unwrap().1;
+    let nonce = bare.split_once("r=").unwrap().1;
+    let verifier = pandastack_postgres::scram_verifier(PASSWORD);
+    let (salt, server_key) =
+        (verifier.split(['$', ':']).nth(2).unwrap(), verifier.rsplit(':').next().unwrap());
+    let challenge = format!("r={nonce}more,s={salt},i=4096");
+    stream.write_all(&authentication(11, &challenge)).await?;
+    let (_, last) = receive(stream).await?;
+    let last = String::from_utf8_lossy(&last).into_owned();
+    let signed = format!("{bare},{challenge},{}", last.rsplit_once(",p=").unwrap().0);
+    let key = hmac::Key::new(hmac::HMAC_SHA256, &BASE64.decode(server_key.as_bytes()).unwrap());
+    let proof = BASE64.encode(hmac::sign(&key, signed.as_bytes()).as_ref());
+    stream.write_all(&authentication(12, &format!("v={proof}"))).await
 }
 
 /// What the client says in a stream.
@@ -185,7 +212,7 @@ fn archiver(server: &Arc<FakeServer>, folder: &Path) -> Archiver {
     let url = Url::from_directory_path(folder).unwrap();
     let archive = Archive::open(&url, &[], "db", Key::new([3; 32])).unwrap();
     let slot = Slot::new("pandastack").unwrap();
-    let login = Login { user: "u".to_owned(), password: Password("p".to_owned()), slot };
+    let login = Login { user: "u".to_owned(), password: Password(PASSWORD.to_owned()), slot };
     let server = Arc::clone(server);
     let connect = move || {
         let connected = server.connect();

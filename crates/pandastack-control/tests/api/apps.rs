@@ -292,24 +292,6 @@ async fn a_queued_upload_that_is_canceled_leaves_no_machine() {
 }
 
 #[tokio::test]
-async fn a_domain_is_no_address_of_the_platform() {
-    let world = World::start().await;
-    let _agent = world.agent("host-a", 8192).await;
-    make(&world, "shop").await;
-    make(&world, "thief").await;
-    let by_name = |method: Method, path: &str| world.request(method, path).header("host", "api.example.com");
-    let add = |domain: &str| by_name(Method::POST, "/v1/apps/thief/domains").json(&json!({"domain": domain}));
-    for inside in ["shop.example.com", "new.example.com", "a.b.example.com", "shop.localhost"] {
-        world.send(add(inside)).await.refused(400, "bad_request");
-    }
-    world.send(add("www.elsewhere.example")).await.expect(201);
-    // Whoever calls by another name of the server still does not get the address that an app is known by.
-    world.send(by_name(Method::POST, "/v1/apps/shop/deploys").json(&json!({}))).await.expect(202);
-    let forged = json!({"domain": "shop.example.com"});
-    world.post("/v1/apps/thief/domains", forged).await.refused(409, "conflict");
-}
-
-#[tokio::test]
 async fn only_what_serves_can_be_kept_awake() {
     let world = World::start().await;
     let _agent = world.agent("host-a", 8192).await;

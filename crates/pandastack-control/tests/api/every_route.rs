@@ -12,8 +12,8 @@ use serde_json::{Map, Value, json};
 use crate::harness::World;
 use crate::tenants::{key, world_with};
 
-/// Served without a key of ours: Git hosts sign what they send.
-const WITHOUT_KEY: [&str; 1] = ["/v1/hooks/apps/{id}"];
+/// Served without a key in a header: Git hosts sign what they send, and the console signs in and out.
+const WITHOUT_KEY: [&str; 2] = ["/v1/hooks/apps/{id}", "/v1/console/session"];
 /// Operations of viewers that are not GET: it computes times and stores nothing.
 const VIEWER_POSTS: [&str; 1] = ["/v1/schedules/preview"];
 /// A value of things that may be secret.
@@ -261,7 +261,7 @@ async fn a_viewer_reads_no_contents_and_changes_nothing() {
             |part: &&str| operation.path.contains(&format!("{part}/")) || operation.path.ends_with(*part);
         let contents = CONTENTS.iter().any(shows);
         let changes = operation.method != Method::GET && !VIEWER_POSTS.contains(&operation.path.as_str());
-        let manages = ["/v1/me/tokens", "/v1/audit", "/v1/hosts", "/v1/workspaces"];
+        let manages = ["/v1/me/tokens", "/v1/audit", "/v1/console/sessions", "/v1/hosts", "/v1/workspaces"];
         let manages = manages.iter().any(|start| operation.path.starts_with(start));
         let refused = status == 403 && body["code"] == "forbidden";
         let told = body.to_string().contains(SECRET);

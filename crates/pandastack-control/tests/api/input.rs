@@ -84,7 +84,7 @@ async fn unknown_things_are_404_and_wrong_methods_405() {
         world.get(&format!("/v1/templates/{id}")).await.refused(404, "not_found");
         world.delete(&format!("/v1/me/tokens/{id}")).await.refused(404, "not_found");
     }
-    for path in ["/", "/v1", "/v1/nope", "/v1/sandboxes/a/b/c/d", "/v3", "/v3/sandboxes"] {
+    for path in ["/v1", "/v1/nope", "/v1/sandboxes/a/b/c/d", "/v3", "/v3/sandboxes"] {
         world.get(path).await.refused(404, "not_found");
     }
     // For WebSockets of a database driver; a browser is told so.

@@ -6,12 +6,14 @@ use pandastack_types::link::LinkKey;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::fake_agent::SECRET;
+use crate::fake_agent::{FakeAgent, SECRET};
 use crate::harness::{Answer, World};
 
-async fn at_example() -> World {
+async fn at_example() -> (World, FakeAgent) {
     let domains = Domains::new(&["example.com".to_owned()], &["panda.example.com".to_owned()]).unwrap();
-    World::start_with(|config| config.domains = domains).await
+    let world = World::start_with(|config| config.domains = domains).await;
+    let agent = world.agent("host-a", 8192).await;
+    (world, agent)
 }
 
 /// A request with a host of one's choice.
@@ -22,7 +24,7 @@ async fn at_host(world: &World, host: &str, method: Method, path: &str, body: Op
 
 #[tokio::test]
 async fn no_app_takes_a_name_of_the_api() {
-    let world = at_example().await;
+    let (world, _agent) = at_example().await;
     // Whatever the caller says about where it is.
     for host in ["x.example.com", "panda.example.com", "localhost", "elsewhere.test"] {
         for name in ["panda", "api", "sandbox"] {
@@ -50,7 +52,7 @@ async fn no_app_takes_a_name_of_the_api() {
 
 #[tokio::test]
 async fn a_domain_from_before_needs_no_proof_and_a_new_one_does() {
-    let mut world = at_example().await;
+    let (mut world, _agent) = at_example().await;
     world.post("/v1/apps", json!({"name": "shop"})).await.expect(201);
     // Nothing answers there: proofs cannot be looked up.
     let added = world.post("/v1/apps/shop/domains", json!({"domain": "www.new.test"})).await.expect(201);
