@@ -98,7 +98,9 @@ fn why_left(templates: &Templates, build: &BuildRecord) -> Option<(BuildError, &
 async fn take_turns(templates: &Arc<Templates>) -> Result<()> {
     let mut queued = templates.store.builds_under_way().await?;
     queued.retain(|build| build.state == BuildState::Queued);
-    while let Some(index) = next_turn(&queued, &templates.count_running(), &templates.turns()) {
+    loop {
+        let next = next_turn(&queued, &templates.count_running(), &templates.turns());
+        let Some(index) = next else { return Ok(()) };
         let mut build = queued.remove(index);
         let Some(running) = templates.begin(&build) else { continue };
         {
@@ -112,7 +114,6 @@ async fn take_turns(templates: &Arc<Templates>) -> Result<()> {
             templates.sandboxes.tasks.spawn(task);
         }
     }
-    Ok(())
 }
 
 /// Which of the queued builds, oldest first, is next: workspaces take turns, and none has too many at once.

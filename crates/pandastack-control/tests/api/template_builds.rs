@@ -63,7 +63,7 @@ async fn a_dockerfile_is_built_once_and_sandboxes_have_its_configuration() {
         (&json!("1"), &json!("root"), &json!("/"))
     );
     assert_eq!((&second["user"], &second["cwd"]), (&json!("app"), &json!("/srv")));
-    let owned = |seen: &String| seen.contains("/fs/mkdir?path=%2Fhome%2Fapp&user=app");
+    let owned = |seen: &String| seen.contains("/fs/mkdir?path=/home/app&user=app");
     assert!(agent.lock().seen.iter().any(owned), "{:?}", agent.lock().seen);
     let lines = log(&world, &id).await;
     assert!(lines.contains("data: #3 [3/7] RUN one\n") && lines.contains("#3 DONE "), "{lines}");

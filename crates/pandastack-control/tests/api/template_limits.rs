@@ -83,6 +83,9 @@ async fn a_build_whose_files_are_gone_fails() {
     let put = world.request(Method::PUT, &format!("/v1/templates/builds/{id}/files")).body("an archive");
     world.send(put).await.expect(204);
     let machine = agent.ids().first().unwrap().to_string();
+    world.delete(&format!("/v1/sandboxes/{machine}")).await.refused(409, "conflict");
+    // As if it had expired.
+    world.execute("UPDATE sandboxes SET owner = NULL WHERE id = $1", &[&machine]).await;
     world.delete(&format!("/v1/sandboxes/{machine}")).await.expect(204);
     let again = world.request(Method::PUT, &format!("/v1/templates/builds/{id}/files")).body("an archive");
     world.send(again).await.refused(409, "conflict");
