@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use pandastack_image::Recipe;
+use pandastack_image::{ImageBuilder, Recipe};
 use pandastack_types::agent_api::{AgentTemplate, MachineSize, TemplateInfo};
 use pandastack_types::api::{Build, BuildStatus, TemplateStatus, TemplateVolume};
 use pandastack_types::{BuildId, limits};
@@ -46,12 +46,17 @@ pub(crate) struct Templates {
     host: Arc<HostResources>,
     zygotes: Arc<Zygotes>,
     entries: Mutex<HashMap<String, Entry>>,
+    /// What the catalogue says, which does not change.
+    catalogue: Vec<(&'static Recipe, TemplateInfo)>,
     pub builds: Arc<Builds>,
 }
 
 impl Templates {
     pub(crate) fn new(host: Arc<HostResources>, zygotes: Arc<Zygotes>) -> Arc<Self> {
-        Arc::new(Self { host, zygotes, entries: Mutex::default(), builds: Arc::default() })
+        let images = ImageBuilder::new(&host.config.cache_dir);
+        let catalogue = pandastack_image::catalog().iter().map(|recipe| (recipe, info(recipe, &images)));
+        let catalogue = catalogue.collect();
+        Arc::new(Self { host, zygotes, entries: Mutex::default(), catalogue, builds: Arc::default() })
     }
 
     fn entries(&self) -> MutexGuard<'_, HashMap<String, Entry>> {
@@ -158,7 +163,7 @@ impl Templates {
     /// Every template of the catalogue, for control.
     pub(crate) fn list(&self) -> Vec<AgentTemplate> {
         let entries = self.entries();
-        let describe = |recipe: &Recipe| {
+        let describe = |(recipe, info): &(&Recipe, TemplateInfo)| {
             let outcome = entries.get(&recipe.name).map(|entry| entry.outcome.borrow().clone());
             let (status, size_bytes, error) = match outcome {
                 None => (TemplateStatus::Unbaked, 0, None),
@@ -166,9 +171,9 @@ impl Templates {
                 Some(Some(Ok(baked))) => (TemplateStatus::Ready, baked.snapshot.size_bytes(), None),
                 Some(Some(Err(reason))) => (TemplateStatus::Failed, 0, Some(reason)),
             };
-            AgentTemplate { template: info(recipe), status, size_bytes, error }
+            AgentTemplate { template: info.clone(), status, size_bytes, error }
         };
-        pandastack_image::catalog().iter().map(describe).collect()
+        self.catalogue.iter().map(describe).collect()
     }
 }
 
@@ -187,7 +192,7 @@ fn beyond(mut sizes: Vec<Size>, max: usize) -> Vec<String> {
     sizes.into_iter().skip(max).filter(|size| size.settled).map(|size| size.name).collect()
 }
 
-fn info(recipe: &Recipe) -> TemplateInfo {
+fn info(recipe: &Recipe, images: &ImageBuilder) -> TemplateInfo {
     TemplateInfo {
         name: recipe.name.clone(),
         aliases: recipe.aliases.clone(),
@@ -205,6 +210,8 @@ fn info(recipe: &Recipe) -> TemplateInfo {
             .volume
             .as_ref()
             .map(|volume| TemplateVolume { path: volume.path.clone(), size_mb: volume.size_mb }),
+        // A recipe whose parent is missing cannot be baked, so nothing is built from it.
+        image_key: images.key(recipe).unwrap_or_default(),
     }
 }
 

@@ -1,5 +1,7 @@
 //! One logical line as an instruction.
 
+use std::collections::HashSet;
+
 use crate::ParseError;
 use crate::lines::LogicalLine;
 use crate::words::split;
@@ -266,6 +268,9 @@ fn run(flags: &[String], rest: &str, heredocs: Vec<Heredoc>) -> Result<RunStep, 
             Command::Shell(format!("{text}\n"))
         }
     };
+    if command == Command::Exec(Vec::new()) {
+        return Err("RUN has no command".to_owned());
+    }
     Ok(RunStep { command, mounts, network })
 }
 
@@ -310,10 +315,9 @@ fn copy(
     let Some(dest) = words.pop().filter(|_| !words.is_empty()) else {
         return Err(format!("{keyword} needs a source and a destination"));
     };
-    let is_heredoc = |word: &String| {
-        word.starts_with("<<")
-            && heredocs.iter().any(|heredoc| word.trim_matches(['<', '-', '"', '\'']) == heredoc.name)
-    };
+    let names: HashSet<&str> = heredocs.iter().map(|heredoc| heredoc.name.as_str()).collect();
+    let is_heredoc =
+        |word: &String| word.starts_with("<<") && names.contains(word.trim_matches(['<', '-', '"', '\'']));
     words.retain(|word| !is_heredoc(word));
     step.sources = words;
     step.heredocs = heredocs;
@@ -361,18 +365,19 @@ fn healthcheck(flags: Vec<String>, rest: &str) -> Result<Healthcheck, String> {
     let (word, command_text) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
     match word.to_ascii_uppercase().as_str() {
         "NONE" => Ok(Healthcheck::None),
-        "CMD" if !command_text.is_empty() => {
+        "CMD" if !["", "[]"].contains(&command_text.trim()) => {
             Ok(Healthcheck::Command { command: command(command_text.trim()), flags })
         }
         _ => Err("HEALTHCHECK takes NONE, or CMD and a command".to_owned()),
     }
 }
 
-/// The exec form if the text is a JSON array of strings, else the shell form.
+/// The exec form if the text is a JSON array of strings, else the shell form. `[]` is an exec form, too: it
+/// removes the command of an image.
 fn command(text: &str) -> Command {
     match json_words(text) {
-        Some(words) if !words.is_empty() => Command::Exec(words),
-        _ => Command::Shell(text.to_owned()),
+        Some(words) => Command::Exec(words),
+        None => Command::Shell(text.to_owned()),
     }
 }
 

@@ -26,10 +26,14 @@ mod words;
 pub use ignore::Ignore;
 pub use instruction::{Command, CopyStep, Healthcheck, Heredoc, Instruction, RunStep};
 pub use parse::parse;
-pub use words::{ExpandError, expand};
+pub use words::{EXPAND_DEPTH_MAX, EXPANDED_BYTES_MAX, ExpandError, expand, expand_text};
 
 /// Largest Dockerfile. Beyond it: an error.
-pub const DOCKERFILE_BYTES_MAX: usize = 1024 * 1024;
+pub const DOCKERFILE_BYTES_MAX: usize = 128 * 1024;
+/// Stages of a Dockerfile. Beyond it: an error.
+pub const STAGES_MAX: usize = 50;
+/// Instructions of a Dockerfile, without `FROM`. Beyond it: an error.
+pub const STEPS_MAX: usize = 500;
 
 /// A parsed Dockerfile. It has at least one stage.
 #[derive(Debug, Clone, PartialEq, Eq)]

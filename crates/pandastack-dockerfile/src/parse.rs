@@ -1,8 +1,10 @@
 //! The file as a whole.
 
+use std::collections::HashSet;
+
 use crate::instruction::{Instruction, Parsed, parse_line};
 use crate::lines::{escape_directive, logical_lines};
-use crate::{DOCKERFILE_BYTES_MAX, Dockerfile, ParseError, Stage, Step};
+use crate::{DOCKERFILE_BYTES_MAX, Dockerfile, ParseError, STAGES_MAX, STEPS_MAX, Stage, Step};
 
 /// Parses a Dockerfile.
 pub fn parse(text: &str) -> Result<Dockerfile, ParseError> {
@@ -13,13 +15,20 @@ pub fn parse(text: &str) -> Result<Dockerfile, ParseError> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let escape = escape_directive(text)?;
     let (mut args, mut stages): (Vec<Step>, Vec<Stage>) = (Vec::new(), Vec::new());
+    let (mut names, mut steps) = (HashSet::new(), 0);
     for logical in logical_lines(text, escape)? {
         let (line, text) = (logical.line, logical.text.clone());
-        match (parse_line(logical, escape)?, stages.last_mut()) {
+        let parsed = parse_line(logical, escape)?;
+        steps += usize::from(matches!(parsed, Parsed::Step(_)));
+        if steps > STEPS_MAX {
+            return Err(ParseError::new(line, format!("the file has more than {STEPS_MAX} instructions")));
+        }
+        match (parsed, stages.last_mut()) {
             (Parsed::From { from, platform, name }, _) => {
-                if let Some(name) =
-                    name.as_ref().filter(|name| stages.iter().any(|s| s.name.as_ref() == Some(name)))
-                {
+                if stages.len() == STAGES_MAX {
+                    return Err(ParseError::new(line, format!("the file has more than {STAGES_MAX} stages")));
+                }
+                if let Some(name) = name.as_ref().filter(|name| !names.insert((*name).clone())) {
                     return Err(ParseError::new(line, format!("a stage is already called `{name}`")));
                 }
                 stages.push(Stage { line, from, platform, name, steps: Vec::new() });

@@ -17,7 +17,20 @@ pub enum ExpandError {
         /// What its author says.
         message: String,
     },
+    /// `${a:-${b:-...` is nested too deeply.
+    #[error(
+        "variables are nested more than {EXPAND_DEPTH_MAX} levels deep; use fewer `${{...}}` in `${{...}}`"
+    )]
+    TooDeep,
+    /// Values are too long together.
+    #[error("expanded variables have more than {0} bytes; use shorter values")]
+    TooLong(usize),
 }
+
+/// Bytes of variables' values in one expansion. Beyond it: an error.
+pub const EXPANDED_BYTES_MAX: usize = 64 * 1024;
+/// Levels of `${a:-${b:-...}}`. Beyond it: an error.
+pub const EXPAND_DEPTH_MAX: usize = 16;
 
 /// Splits at white space outside quotes; quotes and escapes stay.
 pub(crate) fn split(text: &str, escape: char) -> Vec<String> {
@@ -53,13 +66,23 @@ pub fn expand(
     escape: char,
     lookup: &dyn Fn(&str) -> Option<String>,
 ) -> Result<String, ExpandError> {
-    let mut reader = Reader { rest: word, escape, lookup };
-    reader.run(None)
+    Reader { rest: word, escape, quotes: true, depth: 0, left: EXPANDED_BYTES_MAX, lookup }.run(None)
+}
+
+/// Replaces variables in a heredoc. Quotes are ordinary characters, and `\` always is the escape character.
+pub fn expand_text(text: &str, lookup: &dyn Fn(&str) -> Option<String>) -> Result<String, ExpandError> {
+    Reader { rest: text, escape: '\\', quotes: false, depth: 0, left: EXPANDED_BYTES_MAX, lookup }.run(None)
 }
 
 struct Reader<'a> {
     rest: &'a str,
     escape: char,
+    /// Whether quotes quote.
+    quotes: bool,
+    /// How many `${` are open.
+    depth: usize,
+    /// Bytes that variables may still have.
+    left: usize,
     lookup: &'a dyn Fn(&str) -> Option<String>,
 }
 
@@ -70,6 +93,13 @@ impl Reader<'_> {
         Some(char)
     }
 
+    fn value(&mut self, name: &str) -> Result<Option<String>, ExpandError> {
+        let value = (self.lookup)(name);
+        let bytes = value.as_ref().map_or(0, String::len);
+        self.left = self.left.checked_sub(bytes).ok_or(ExpandError::TooLong(EXPANDED_BYTES_MAX))?;
+        Ok(value)
+    }
+
     /// Reads up to `end`, or to the end of the text.
     fn run(&mut self, end: Option<char>) -> Result<String, ExpandError> {
         let mut out = String::new();
@@ -77,8 +107,8 @@ impl Reader<'_> {
         while let Some(char) = self.next() {
             match char {
                 '}' if end == Some('}') && !in_quotes => return Ok(out),
-                '"' => in_quotes = !in_quotes,
-                '\'' if !in_quotes => {
+                '"' if self.quotes => in_quotes = !in_quotes,
+                '\'' if self.quotes && !in_quotes => {
                     let until = self.rest.find('\'').unwrap_or(self.rest.len());
                     out.push_str(&self.rest[..until]);
                     self.rest = self.rest.get(until + 1..).unwrap_or_default();
@@ -110,7 +140,7 @@ impl Reader<'_> {
         let starts_as_name = name.starts_with(|char: char| char.is_ascii_alphabetic() || char == '_');
         if braced.is_none() {
             if starts_as_name {
-                out.push_str(&(self.lookup)(name).unwrap_or_default());
+                out.push_str(&self.value(name)?.unwrap_or_default());
                 self.rest = rest;
             } else {
                 out.push('$');
@@ -122,7 +152,7 @@ impl Reader<'_> {
         if !starts_as_name {
             return Err(ExpandError::Modifier(shown(&format!("{name}{rest}"))));
         }
-        let value = (self.lookup)(&name);
+        let value = self.value(&name)?;
         if let Some(rest) = self.rest.strip_prefix('}') {
             self.rest = rest;
             out.push_str(&value.unwrap_or_default());
@@ -137,7 +167,12 @@ impl Reader<'_> {
             });
         };
         self.rest = &self.rest[usize::from(colon) + 1..];
+        self.depth += 1;
+        if self.depth > EXPAND_DEPTH_MAX {
+            return Err(ExpandError::TooDeep);
+        }
         let alternative = self.run(Some('}'))?;
+        self.depth -= 1;
         let value = value.filter(|value| !colon || !value.is_empty());
         match (modifier, value) {
             ('-', None) => out.push_str(&alternative),
@@ -198,6 +233,26 @@ mod tests {
         assert_eq!(expanded("${A:-x"), Err(ExpandError::Unclosed("${".to_owned())));
         assert_eq!(expanded("${A%x}"), Err(ExpandError::Modifier("A%x".to_owned())));
         assert!(expanded("${B:?set B}").unwrap_err().to_string().contains("set B"));
+    }
+
+    #[test]
+    fn a_heredoc_keeps_its_quotes() {
+        let text = "{\"a\": \"$A\", 'b': '${A}', \"c\": \"it's \\$A\"}\n";
+        let expanded = expand_text(text, &|_| Some("one".to_owned()));
+        assert_eq!(expanded.as_deref(), Ok("{\"a\": \"one\", 'b': 'one', \"c\": \"it's $A\"}\n"));
+    }
+
+    #[test]
+    fn expansion_is_bounded() {
+        let deep = |levels: usize| format!("{}{}", "${B:-".repeat(levels), "}".repeat(levels));
+        assert_eq!(expanded(&deep(EXPAND_DEPTH_MAX)).as_deref(), Ok(""));
+        assert_eq!(expanded(&deep(EXPAND_DEPTH_MAX + 1)), Err(ExpandError::TooDeep));
+        assert_eq!(expanded(&deep(200_000)), Err(ExpandError::TooDeep));
+        let long = "x".repeat(EXPANDED_BYTES_MAX);
+        let with = |word| expand(word, '\\', &|_| Some(long.clone())).map(|text| text.len());
+        assert_eq!(with("a$A"), Ok(EXPANDED_BYTES_MAX + 1), "text of the file itself is not counted");
+        assert_eq!(with("$A$A"), Err(ExpandError::TooLong(EXPANDED_BYTES_MAX)));
+        assert_eq!(with("${A:+a}${A:+b}"), Err(ExpandError::TooLong(EXPANDED_BYTES_MAX)));
     }
 
     #[test]

@@ -152,6 +152,8 @@ fn variables() {
 #[test]
 fn commands() {
     assert_eq!(one("CMD python app.py"), Instruction::Cmd(Command::Shell("python app.py".to_owned())));
+    assert_eq!(one("CMD []"), Instruction::Cmd(Command::Exec(vec![])));
+    assert_eq!(one("ENTRYPOINT [ ]"), Instruction::Entrypoint(Command::Exec(vec![])));
     assert_eq!(one("CMD [not json"), Instruction::Cmd(Command::Shell("[not json".to_owned())));
     assert_eq!(one("ENTRYPOINT --version"), Instruction::Entrypoint(Command::Shell("--version".to_owned())));
     assert_eq!(one("SHELL [\"/bin/bash\", \"-c\"]"), Instruction::Shell(words(&["/bin/bash", "-c"])));
@@ -195,6 +197,7 @@ fn errors_name_the_line() {
         ("FROM base\n\nFOO bar\n", 3, "unknown instruction `FOO`"),
         ("FROM base\nFOO\n", 2, "unknown instruction `FOO`"),
         ("FROM base\nRUN\n", 2, "RUN has no argument"),
+        ("FROM base\nRUN []\n", 2, "RUN has no command"),
         ("FROM base\nONBUILD RUN a\n", 2, "ONBUILD is not supported"),
         ("FROM base\nCOPY a\n", 2, "needs a source and a destination"),
         ("FROM base\nCOPY --nope=1 a b\n", 2, "flag `--nope=1` is not supported"),
@@ -215,6 +218,20 @@ fn errors_name_the_line() {
         assert!(error.message.contains(part), "{text:?}: {error}");
     }
     assert!(parse(&"#".repeat(2 << 20)).is_err());
+}
+
+#[test]
+fn files_that_would_take_long_are_refused_soon() {
+    let began = std::time::Instant::now();
+    let stages: String = (0..70_000).map(|number| format!("FROM a AS s{number}\n")).collect();
+    assert!(parse(&stages).is_err());
+    let stages: String = (0..51).map(|number| format!("FROM a AS s{number}\n")).collect();
+    assert!(parse(&stages).unwrap_err().message.contains("more than 50 stages"));
+    let steps = format!("FROM a\n{}", "ENV A=1\n".repeat(501));
+    assert!(parse(&steps).unwrap_err().message.contains("more than 500 instructions"));
+    assert!(parse(&"ENV A=1\n".repeat(500).replacen("ENV A=1", "FROM a", 1)).is_ok());
+    assert!(parse(&format!("FROM a\nRUN {}", "a".repeat(128 << 10))).is_err());
+    assert!(began.elapsed() < std::time::Duration::from_millis(100), "{:?}", began.elapsed());
 }
 
 /// Every prefix of every file, and files with bytes changed, are parsed or refused, and never more.

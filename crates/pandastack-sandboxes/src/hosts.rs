@@ -4,7 +4,7 @@
 //! subtracted from what the last report said, so that two creates at once do not both count on the
 //! same megabytes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -233,6 +233,15 @@ impl Hosts {
     /// Whether the platform comes with a template of that name or alias.
     pub fn has_template(&self, name: &str) -> bool {
         self.lock().values().any(|entry| entry.template(name).is_some())
+    }
+
+    /// What the hosts make a template's image of: one key, or several while hosts are being upgraded.
+    pub fn image_keys(&self, template: &str) -> BTreeSet<String> {
+        let entries = self.lock();
+        entries
+            .values()
+            .filter_map(|entry| Some(entry.template(template)?.template.image_key.clone()))
+            .collect()
     }
 
     /// The volume that sandboxes of a template come with.

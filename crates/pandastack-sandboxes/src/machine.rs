@@ -135,7 +135,12 @@ impl Machine {
 
     /// Makes a directory and those above it.
     pub async fn make_dir(&self, directory: &str, wait: Duration) -> Result<()> {
-        let query = MakeDirectoryQuery { path: directory.to_owned(), ..MakeDirectoryQuery::default() };
+        self.make_dir_of(directory, None, wait).await
+    }
+
+    /// The same; what is made belongs to `user`.
+    pub async fn make_dir_of(&self, directory: &str, user: Option<&str>, wait: Duration) -> Result<()> {
+        let query = MakeDirectoryQuery { path: directory.to_owned(), user: user.map(str::to_owned) };
         let call = endpoints::MakeDirectory::new(self.id().clone(), query);
         Ok(self.client.call(call, on(&self.record, wait), ()).await?)
     }

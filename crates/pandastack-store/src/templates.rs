@@ -97,6 +97,19 @@ pub struct BuildRecord {
     pub spec: BuildSpec,
 }
 
+/// What decides whether a build is kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BuildHead {
+    /// Its id.
+    pub id: BuildId,
+    /// Its template.
+    pub template: TemplateId,
+    /// Where it stands.
+    pub state: BuildState,
+    /// The machine of a finished build.
+    pub snapshot: Option<SnapshotId>,
+}
+
 /// What no query selects on. New fields need a default.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -105,8 +118,10 @@ pub struct BuildSpec {
     pub name: String,
     /// What was asked for.
     pub request: CreateBuild,
-    /// What to build, once that is known.
+    /// What to build, once that is known and until the build ends.
     pub start: Option<StartBuild>,
+    /// When files were last added. They are in the build's context machine.
+    pub files_at: Option<Timestamp>,
     /// When it ended.
     pub ended_at: Option<Timestamp>,
     /// What it does now.
@@ -176,13 +191,23 @@ pub trait TemplateStore: Send + Sync {
     async fn update_template(&self, record: &TemplateRecord) -> Result<()>;
     /// Removes a template with its tags, builds and logs; one that is gone already is removed.
     async fn delete_template(&self, id: &TemplateId) -> Result<()>;
+    /// Removes the templates of a workspace with their tags, builds and logs, and its layers.
+    async fn delete_templates(&self, workspace: &WorkspaceId) -> Result<()>;
 
     /// Adds a build. Quota: `TEMPLATE_BUILDS_UNDER_WAY_MAX`.
     async fn insert_build(&self, record: &BuildRecord) -> Result<()>;
     /// One build of a workspace.
     async fn build(&self, workspace: &WorkspaceId, id: &BuildId) -> Result<BuildRecord>;
-    /// Those of a workspace, newest first.
+    /// The newest `TEMPLATE_BUILDS_LISTED_MAX` of a workspace, newest first.
     async fn builds(&self, workspace: &WorkspaceId) -> Result<Vec<BuildRecord>>;
+    /// All of a workspace, newest first, without what they are to do.
+    async fn build_heads(&self, workspace: &WorkspaceId) -> Result<Vec<BuildHead>>;
+    /// The name of a template of which a snapshot is a version.
+    async fn template_of_snapshot(
+        &self,
+        workspace: &WorkspaceId,
+        snapshot: &SnapshotId,
+    ) -> Result<Option<String>>;
     /// Those of all workspaces that have not ended, oldest first.
     async fn builds_under_way(&self) -> Result<Vec<BuildRecord>>;
     /// Writes a build that was in `from`; false, and nothing is written, if it is not any more.

@@ -55,8 +55,7 @@ impl<'a> Build<'a> {
         deadline: Instant,
     ) -> Result<Self, BuildError> {
         let file = parse(&start.dockerfile)?;
-        let mut globals =
-            Globals { given: start.args.clone(), escape: Some(file.escape), ..Globals::default() };
+        let mut globals = Globals::new(start.args.clone(), file.escape);
         for step in &file.args {
             if let Instruction::Arg(args) = &step.instruction {
                 globals.declare(args).map_err(|error| BuildError::from(error).at_step(0, step))?;
@@ -80,6 +79,8 @@ impl<'a> Build<'a> {
             head.scope.predefine(&self.globals);
             for one in &stage.steps {
                 number += 1;
+                // Instructions that only configure wait for nothing, so nothing else ends them.
+                self.left()?;
                 match step::run(&mut self, &mut head, number, one).await? {
                     Outcome::Cached => self.cached += 1,
                     Outcome::Configured | Outcome::Ran => {}
@@ -206,7 +207,9 @@ impl<'a> Build<'a> {
         let size = format!("{:?} {:?}", asked.cpu, asked.memory_mb);
         let (name, tag) = from.split_once(':').unwrap_or((&from, LATEST));
         if tag == LATEST && self.templates.sandboxes.hosts.has_template(name) {
-            let key = key::base(&["platform", env!("CARGO_PKG_VERSION"), name, &size]);
+            let images = self.templates.sandboxes.hosts.image_keys(name);
+            let images = images.into_iter().collect::<Vec<_>>().join(" ");
+            let key = key::base(&["platform", env!("CARGO_PKG_VERSION"), name, &images, &size]);
             return Ok(Head::new(
                 key,
                 ImageConfig::default(),

@@ -6,6 +6,11 @@ use pandastack_store::StoreError;
 use pandastack_types::Error;
 use pandastack_types::api::BuildFailure;
 
+/// The message of a build that was cancelled.
+pub(crate) const CANCELLED: &str = "the build was cancelled";
+/// The message of a build that reached its deadline.
+pub(crate) const TOO_LONG: &str = "the build took too long";
+
 /// Why a build, or one of its steps, failed.
 #[derive(Debug)]
 pub(crate) struct BuildError {

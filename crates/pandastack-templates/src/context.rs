@@ -5,8 +5,10 @@ use std::time::Duration;
 use axum::body::Body;
 use pandastack_sandboxes::machine::Machine;
 use pandastack_sandboxes::machines::Machines;
+use pandastack_sandboxes::ops;
+use pandastack_store::SandboxRecord;
 use pandastack_store::templates::BuildRecord;
-use pandastack_types::api::ExecRequest;
+use pandastack_types::api::{ExecRequest, PatchLifecycle};
 use pandastack_types::{Error, Result};
 use serde::{Deserialize, Serialize};
 
@@ -66,8 +68,10 @@ pub(crate) struct Selected {
     error: Option<String>,
     /// Sum of everything that is copied.
     pub(crate) sum: String,
-    /// Archives, one for each owner.
+    /// Archives of one owner each, in the order to unpack.
     pub(crate) archives: Vec<Archive>,
+    /// What has set-id bits, which unpacking drops: paths in the archives, and modes.
+    pub(crate) special: Vec<(String, u32)>,
     /// A directory is copied, so the destination becomes one.
     pub(crate) is_tree: bool,
 }
@@ -81,12 +85,28 @@ pub(crate) struct Archive {
     pub(crate) path: String,
 }
 
-/// The context machine of a build, which is made on first use.
-pub(crate) async fn open(templates: &Templates, build: &BuildRecord) -> Result<Machine> {
+/// The record of a build's context machine.
+async fn find(templates: &Templates, build: &BuildRecord) -> Result<Option<SandboxRecord>> {
     let all = templates.sandboxes.owned_by(&machines::owner(&build.id)).await?;
     let has_role = |role: Option<&String>| role.is_some_and(|role| role == ROLE);
-    if let Some(record) = all.into_iter().find(|record| has_role(record.metadata.get(ROLE_LABEL))) {
+    Ok(all.into_iter().find(|record| has_role(record.metadata.get(ROLE_LABEL))))
+}
+
+/// Lets the context machine of a build live as long as the build may take from now on.
+pub(crate) async fn prolong(templates: &Templates, build: &BuildRecord) -> Result<()> {
+    let Some(record) = find(templates, build).await? else { return Ok(()) };
+    let ttl_seconds = Some(machines::TTL_SECONDS);
+    let request = PatchLifecycle { ttl_seconds, ..PatchLifecycle::default() };
+    ops::lifecycle::patch(&templates.sandboxes, record, request).await.map(drop)
+}
+
+/// The context machine of a build, which is made on first use.
+pub(crate) async fn open(templates: &Templates, build: &BuildRecord) -> Result<Machine> {
+    if let Some(record) = find(templates, build).await? {
         return templates.sandboxes.open(&build.workspace, &record.id).await;
+    }
+    if build.spec.files_at.is_some() {
+        return Err(Error::conflict("the machine with the build files expired; build again"));
     }
     let mut unsized_build = build.clone();
     (unsized_build.spec.request.cpu, unsized_build.spec.request.memory_mb) = (None, None);
@@ -175,4 +195,65 @@ fn last_line(text: &str) -> String {
         .chars()
         .take(300)
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::os::unix::fs::{PermissionsExt, chown};
+    use std::path::Path;
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    /// Runs the script on a source below `root`.
+    fn run(root: &Path, from_stage: bool, source: &str) -> Selected {
+        let selection = Selection {
+            root: root.join("in").display().to_string(),
+            is_context: !from_stage,
+            sources: vec![source.to_owned()],
+            heredocs: vec![],
+            exclude: vec![],
+            parents: false,
+            preserve: true,
+            mode: None,
+            dest_is_dir: true,
+            file_name: String::new(),
+            out: root.join("out").display().to_string(),
+        };
+        let mut script = Command::new("python3")
+            .args(["-I", "-S", "-c", SCRIPT_TEXT])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let input = serde_json::to_vec(&selection).unwrap();
+        script.stdin.take().unwrap().write_all(&input).unwrap();
+        serde_json::from_slice(&script.wait_with_output().unwrap().stdout).unwrap()
+    }
+
+    #[test]
+    fn owners_and_modes_of_a_copied_tree() {
+        let root = std::env::temp_dir().join(format!("pandastack-copy-{}", std::process::id()));
+        let tree = root.join("in/tree");
+        std::fs::create_dir_all(tree.join("app/data")).unwrap();
+        for (path, mode) in [("app/data/file", 0o644), ("tool", 0o4755)] {
+            std::fs::write(tree.join(path), "text").unwrap();
+            std::fs::set_permissions(tree.join(path), std::fs::Permissions::from_mode(mode)).unwrap();
+        }
+        let message = |selected: Selected| selected.error.unwrap_or_default();
+        assert!(message(run(&root, false, "nothing")).contains(".dockerignore"));
+        assert!(message(run(&root, true, "nothing")).ends_with("in the stage that is copied from"));
+        let owned = chown(tree.join("app/data"), Some(7), Some(8)).is_ok();
+        let selected = run(&root, true, "tree");
+        std::fs::remove_dir_all(&root).unwrap();
+        assert_eq!(selected.special, [("tool".to_owned(), 0o4755)]);
+        match owned {
+            true => {
+                let owners: Vec<&str> = selected.archives.iter().map(|one| one.owner.as_str()).collect();
+                assert_eq!(owners, ["0:0", "7:8", "0:0"], "directories in order, then files");
+            }
+            false => println!("skipped: only root can give files away"),
+        }
+    }
 }

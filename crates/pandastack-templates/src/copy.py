@@ -9,7 +9,7 @@ class Refused(Exception):
     pass
 
 
-def glob_names(root, pattern):
+def glob_names(root, pattern, is_context):
     """Paths below root that a pattern means, relative to it. A path without wildcards means itself."""
     parts = [part for part in pattern.split("/") if part not in ("", ".")]
     clean = []
@@ -42,7 +42,8 @@ def glob_names(root, pattern):
     existing = [path for path in dict.fromkeys(found) if os.path.lexists(inside(root, path))]
     if not existing:
         kind = "matches nothing" if wild else "is not there"
-        raise Refused("`%s` %s; check the path, and .dockerignore" % (pattern, kind))
+        where = "; check the path, and .dockerignore" if is_context else " in the stage that is copied from"
+        raise Refused("`%s` %s%s" % (pattern, kind, where))
     return existing
 
 
@@ -164,7 +165,7 @@ def entries(wanted):
 
     sources = []
     for pattern in wanted["sources"]:
-        named = [path for path in glob_names(root, pattern) if is_wanted(path)]
+        named = [path for path in glob_names(root, pattern, wanted["is_context"]) if is_wanted(path)]
         if not named:
             raise Refused("`%s` is excluded by .dockerignore" % pattern)
         sources += named
@@ -224,16 +225,40 @@ def sum_of(listed, preserve):
     return total.hexdigest(), size
 
 
-def pack(wanted, listed):
-    """One archive for each owner; returns their owners and paths."""
-    owners = {}
-    preserve, mode = wanted["preserve"], wanted["mode"]
-    for relative, full, info in listed:
+def by_owner(listed, preserve):
+    """(owner, entries) in the order to unpack: an archive belongs to one owner, and so do the directories that
+    unpacking makes on the way. So directories come first, parents before what is in them."""
+    groups, files = [], {}
+    for entry in listed:
+        info = entry[2]
         owner = "%d:%d" % (info.st_uid, info.st_gid) if preserve and info else ""
-        owners.setdefault(owner, []).append((relative, full, info))
+        if not (info and stat.S_ISDIR(info.st_mode)):
+            files.setdefault(owner, []).append(entry)
+        elif groups and groups[-1][0] == owner:
+            groups[-1][1].append(entry)
+        else:
+            groups.append((owner, [entry]))
+    return groups + list(files.items())
+
+
+def special_modes(listed, mode):
+    """[path, mode] of what has a set-id bit, which unpacking drops."""
+    special = []
+    for relative, _, info in listed:
+        if info and stat.S_ISLNK(info.st_mode):
+            continue
+        bits = mode if mode is not None else stat.S_IMODE(info.st_mode) if info else 0
+        if bits & 0o6000:
+            special.append([relative, bits])
+    return special
+
+
+def pack(wanted, listed):
+    """Archives of one owner each; returns their owners and paths."""
+    preserve, mode = wanted["preserve"], wanted["mode"]
     os.makedirs(wanted["out"], exist_ok=True)
     archives = []
-    for number, (owner, members) in enumerate(owners.items()):
+    for number, (owner, members) in enumerate(by_owner(listed, preserve)):
         path = os.path.join(wanted["out"], "%d.tar" % number)
         with tarfile.open(path, "w", format=tarfile.GNU_FORMAT) as archive:
             for relative, full, info in members:
@@ -269,6 +294,7 @@ def main():
         answer = {"is_tree": trees}
         if wanted["out"]:
             answer["archives"] = pack(wanted, listed)
+            answer["special"] = special_modes(listed, wanted["mode"])
         else:
             answer["sum"], answer["bytes"] = sum_of(listed, wanted["preserve"])
         answer["entries"] = len(listed)

@@ -70,8 +70,12 @@ pub(crate) async fn run(
         let content = machines::read(&context, &archive.path).await?;
         machines::unpack(machine, &directory, owner, content).await?;
     }
+    for (path, mode) in &selected.special {
+        let path = format!("{}/{path}", directory.trim_end_matches('/'));
+        machines::set_mode(machine, &path, *mode).await?;
+    }
     if selected.archives.is_empty() {
-        machine.make_dir(&wanted.dest, build.left()?).await?;
+        machine.make_dir_of(&wanted.dest, wanted.owner.as_deref(), build.left()?).await?;
     }
     head.save(build, &key, &format!("COPY {}", wanted.dest)).await?;
     head.key = key;
@@ -133,7 +137,7 @@ impl Wanted {
         }
         let mut heredocs = Vec::new();
         for heredoc in &step.heredocs {
-            let body = if heredoc.expand { scope.expand(&heredoc.body)? } else { heredoc.body.clone() };
+            let body = if heredoc.expand { scope.expand_text(&heredoc.body)? } else { heredoc.body.clone() };
             heredocs.push((heredoc.name.clone(), body));
         }
         let mode = step.chmod.as_ref().map(|mode| scope.expand(mode)).transpose()?;
@@ -148,7 +152,7 @@ impl Wanted {
             heredocs,
             exclude: scope.expand_all(&step.exclude)?,
             parents: step.parents,
-            owner: step.chown.as_ref().map(|owner| scope.expand(owner)).transpose()?,
+            owner: step.chown.as_ref().map(|owner| scope.expand(owner)).transpose()?.map(machines::owner_of),
             mode: mode.transpose()?,
             slash: dest.ends_with('/') || dest == "." || dest.ends_with("/."),
             dest: scope.absolute(&dest),
@@ -159,12 +163,10 @@ impl Wanted {
         self.slash || self.dest == "/" || self.sources.len() + self.heredocs.len() > 1 || self.parents
     }
 
+    /// Everything that the result depends on, besides the files.
     fn described(&self) -> impl Serialize + use<'_> {
-        let mut words: Vec<&str> = self.sources.iter().map(String::as_str).collect();
-        words.extend(self.exclude.iter().map(String::as_str));
-        words.extend([self.dest.as_str(), self.owner.as_deref().unwrap_or_default()]);
-        words.extend(self.from.as_deref());
-        (words, &self.heredocs, self.mode, self.slash, self.parents)
+        let (files, from) = ((&self.sources, &self.exclude, &self.heredocs), &self.from);
+        (files, from, &self.dest, &self.owner, self.mode, self.slash, self.parents)
     }
 
     fn selection(&self, root: &str, dest_is_dir: bool, out: &str) -> Selection {
@@ -180,6 +182,44 @@ impl Wanted {
             dest_is_dir,
             file_name: self.dest.rsplit('/').next().unwrap_or_default().to_owned(),
             out: out.to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pandastack_dockerfile::Instruction;
+    use pandastack_types::api::ImageConfig;
+
+    use super::*;
+
+    fn wanted(line: &str) -> Wanted {
+        let file = pandastack_dockerfile::parse(&format!("FROM base\n{line}\n")).unwrap();
+        let Instruction::Copy(step) = &file.stages[0].steps[0].instruction else { panic!("{line}") };
+        let mut config = ImageConfig::default();
+        config.env.insert("NAME".to_owned(), "panda".to_owned());
+        Wanted::of(&Scope::new(config, file.escape), step).unwrap()
+    }
+
+    #[test]
+    fn sources_and_exclusions_are_told_apart() {
+        let text = |line| serde_json::to_string(&wanted(line).described()).unwrap();
+        assert_ne!(text("COPY --exclude=b a /x"), text("COPY a b /x"));
+        assert_ne!(text("COPY --chown=a x /y"), text("COPY --from=a x /y"));
+        assert_eq!(text("COPY a /x"), text("COPY a /x"));
+    }
+
+    #[test]
+    fn a_heredoc_keeps_its_quotes() {
+        let step = wanted("COPY <<config.json /etc/\n{\"name\": \"$NAME\", \"it's\": true}\nconfig.json");
+        assert_eq!(step.heredocs[0].1, "{\"name\": \"panda\", \"it's\": true}\n");
+    }
+
+    #[test]
+    fn a_numeric_owner_has_the_group_of_its_number() {
+        for (given, expect) in [("65532", "65532:65532"), ("1:2", "1:2"), ("app", "app"), ("app:1", "app:1")]
+        {
+            assert_eq!(wanted(&format!("COPY --chown={given} a /x")).owner.as_deref(), Some(expect));
         }
     }
 }

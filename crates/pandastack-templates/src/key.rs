@@ -3,7 +3,7 @@
 use sha2::{Digest, Sha256};
 
 /// Grows when steps come to do something else for the same Dockerfile.
-const FORMAT: &str = "layers 1";
+const FORMAT: &str = "layers 2";
 
 /// The key of what a build starts from.
 pub(crate) fn base(parts: &[&str]) -> String {

@@ -110,11 +110,15 @@ async fn write(templates: Arc<Templates>, id: BuildId, mut next: u64, mut lines:
     let mut batch = Vec::with_capacity(BATCH_MAX);
     while lines.recv_many(&mut batch, BATCH_MAX).await > 0 {
         let kept = fitting(next, &batch);
+        batch.clear();
+        if kept.is_empty() {
+            // A full log does not take the store's only writer.
+            continue;
+        }
         match templates.store.append_build_log(&id, next, &kept).await {
             Ok(()) => next += kept.len() as u64,
             Err(error) => tracing::warn!(build = %id, %error, "lines of a template build's log were lost"),
         }
-        batch.clear();
         templates.tell();
     }
 }

@@ -8,9 +8,9 @@ use pandastack_sandboxes::machine::Machine;
 use pandastack_sandboxes::machines::{MachineSpec, Machines, WaitPolicy};
 use pandastack_store::SnapshotRecord;
 use pandastack_store::templates::BuildRecord;
-use pandastack_types::agent_api::endpoints::{PackArchive, ReadFile, StatFile, UnpackArchive};
+use pandastack_types::agent_api::endpoints::{PackArchive, ReadFile, SetAttributes, StatFile, UnpackArchive};
 use pandastack_types::agent_api::{PathQuery, UnpackQuery};
-use pandastack_types::api::{CreateSandbox, CreateSnapshot, FileEntry, OnTimeout};
+use pandastack_types::api::{self, CreateSandbox, CreateSnapshot, FileEntry, OnTimeout};
 use pandastack_types::limits::{TEMPLATE_BUILD_SECONDS_MAX, TEMPLATE_BUILD_WAIT_SECONDS_MAX};
 use pandastack_types::{BuildId, Error, ErrorCode, Owner, Result, SnapshotId};
 
@@ -27,6 +27,9 @@ const LOOK_WAIT: Duration = Duration::from_secs(60);
 /// How long unpacking a copied tree may take.
 const UNPACK_WAIT: Duration = Duration::from_secs(900);
 
+/// How long a machine lives at most.
+pub(crate) const TTL_SECONDS: u64 = TEMPLATE_BUILD_SECONDS_MAX + TEMPLATE_BUILD_WAIT_SECONDS_MAX;
+
 /// What a machine is made from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Origin {
@@ -41,6 +44,12 @@ pub(crate) fn owner(id: &BuildId) -> Owner {
     Owner::Build(id.clone())
 }
 
+/// A user as the owner of files. A number without a group means the group of the same number.
+pub(crate) fn owner_of(user: String) -> String {
+    let is_number = !user.is_empty() && user.chars().all(|char| char.is_ascii_digit());
+    if is_number { format!("{user}:{user}") } else { user }
+}
+
 /// Makes a machine for a build. It ends by itself if everything else forgets it.
 pub(crate) async fn create(
     templates: &Templates,
@@ -50,7 +59,7 @@ pub(crate) async fn create(
 ) -> Result<Machine> {
     let mut request = CreateSandbox {
         metadata: Some([(ROLE_LABEL.to_owned(), role.to_owned())].into()),
-        ttl_seconds: Some(TEMPLATE_BUILD_SECONDS_MAX + TEMPLATE_BUILD_WAIT_SECONDS_MAX),
+        ttl_seconds: Some(TTL_SECONDS),
         on_timeout: Some(OnTimeout::Kill),
         ..CreateSandbox::default()
     };
@@ -106,6 +115,15 @@ pub(crate) async fn stat(machine: &Machine, path: &str) -> Result<Option<FileEnt
         Err(error) if matches!(error.code, ErrorCode::NotFound | ErrorCode::FileNotFound) => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// Sets the mode of a file or directory.
+pub(crate) async fn set_mode(machine: &Machine, path: &str, mode: u32) -> Result<()> {
+    let call = SetAttributes::new(machine.id().clone(), PathQuery { path: path.to_owned() });
+    let options = CallOptions::on_sandbox(machine.record.incarnation, LOOK_WAIT);
+    let wanted = api::SetAttributes { mode: Some(format!("{mode:04o}")), ..api::SetAttributes::default() };
+    machine.client().call(call, options, &wanted).await.map(drop)?;
+    Ok(())
 }
 
 /// A file of a machine, as it is read.

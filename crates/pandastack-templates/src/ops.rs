@@ -8,12 +8,13 @@ use pandastack_store::clock::now;
 use pandastack_store::templates::{
     BuildRecord, BuildSpec, BuildState, LATEST, TagRecord, TemplateRecord, TemplateSpec,
 };
-use pandastack_types::api::{CreateBuild, ImageConfig, PublishTemplate, StartBuild};
-use pandastack_types::{BuildId, Error, Result, TemplateId, WorkspaceId};
+use pandastack_types::api::{CreateBuild, ImageConfig, PublishTemplate, SnapshotKind, StartBuild};
+use pandastack_types::limits::TAGS_PER_TEMPLATE_MAX;
+use pandastack_types::{BuildId, Error, ErrorCode, Result, TemplateId, WorkspaceId};
 
-use crate::build_error::BuildError;
+use crate::build_error::{BuildError, CANCELLED};
 use crate::service::Templates;
-use crate::{context, prune, runner};
+use crate::{context, machines, prune, runner};
 
 /// Begins a build, and its template on first use.
 pub(crate) async fn create(
@@ -22,7 +23,7 @@ pub(crate) async fn create(
     request: CreateBuild,
 ) -> Result<BuildRecord> {
     check_name(templates, &request.name)?;
-    request.tags.iter().try_for_each(|tag| validate::template_tag(tag))?;
+    check_tags(&request.tags)?;
     validate::size(request.cpu, request.memory_mb)?;
     if let Some(start) = &request.start {
         check_start(start)?;
@@ -66,6 +67,14 @@ fn check_name(templates: &Templates, name: &str) -> Result<()> {
     }
 }
 
+fn check_tags(tags: &[String]) -> Result<()> {
+    let max = usize::try_from(TAGS_PER_TEMPLATE_MAX).unwrap_or(usize::MAX);
+    if tags.len() > max {
+        return Err(Error::bad_request(format!("`tags` must be at most {max}, not {}", tags.len())));
+    }
+    tags.iter().try_for_each(|tag| validate::template_tag(tag))
+}
+
 fn check_start(start: &StartBuild) -> Result<()> {
     pandastack_dockerfile::parse(&start.dockerfile)
         .map(drop)
@@ -99,12 +108,24 @@ async fn ensure(
 pub(crate) async fn add_files(templates: &Templates, build: &BuildRecord, archive: Body) -> Result<()> {
     let turn = templates.uploads.of(build.id.clone());
     let _turn = turn.lock().await;
-    let now = templates.store.build(&build.workspace, &build.id).await?;
-    if now.state != BuildState::Waiting {
-        return Err(Error::conflict(format!("build `{}` takes no more files; it was started", build.id)));
+    let refused = || Error::conflict(format!("build `{}` takes no more files; it was started", build.id));
+    let mut build = templates.store.build(&build.workspace, &build.id).await?;
+    if build.state != BuildState::Waiting {
+        return Err(refused());
     }
-    let machine = context::open(templates, build).await?;
-    context::add(&machine, archive).await
+    let machine = context::open(templates, &build).await?;
+    build.spec.files_at = Some(now());
+    if !templates.store.put_build(&build, BuildState::Waiting).await? {
+        // It ended while the machine was made, which its end did not know of.
+        machines::delete_all(templates, &build.id).await?;
+        return Err(refused());
+    }
+    context::add(&machine, archive).await?;
+    build.spec.files_at = Some(now());
+    match templates.store.put_build(&build, BuildState::Waiting).await? {
+        true => Ok(()),
+        false => Err(refused()),
+    }
 }
 
 /// Starts a build that has its files.
@@ -127,30 +148,60 @@ pub(crate) async fn start(
     Ok(build)
 }
 
-/// Cancels a build; one that ended is left as it is. Returns at once: its machines go meanwhile.
+/// Cancels a build; one that ended is left as it is. One that runs is told to stop, and ends soon after.
 pub(crate) async fn cancel(templates: &Arc<Templates>, build: BuildRecord) -> Result<()> {
-    if !build.state.is_under_way() {
-        let how = build.state.as_str();
-        return Err(Error::conflict(format!("build `{}` has ended ({how})", build.id)));
-    }
-    if build.state == BuildState::Running {
+    check_under_way(&build)?;
+    let Some(running) = templates.begin(&build) else {
         templates.stop(&build.id);
         return Ok(());
+    };
+    let own = Arc::clone(templates);
+    let end = async move {
+        // Its state was read before it could not change any more.
+        let mut build = own.store.build(&build.workspace, &build.id).await?;
+        check_under_way(&build)?;
+        let error = BuildError::new(CANCELLED);
+        if !runner::fail(&own, build.clone(), &error, "cancelled").await? {
+            // Only a start can come between: then it is queued.
+            build = own.store.build(&build.workspace, &build.id).await?;
+            check_under_way(&build)?;
+            runner::fail(&own, build, &error, "cancelled").await?;
+        }
+        drop(running);
+        Ok(())
+    };
+    templates.sandboxes.owned(end).await
+}
+
+fn check_under_way(build: &BuildRecord) -> Result<()> {
+    match build.state.is_under_way() {
+        true => Ok(()),
+        false => Err(Error::conflict(format!("build `{}` has ended ({})", build.id, build.state.as_str()))),
     }
-    let (own, build) = (Arc::clone(templates), build);
-    let error = BuildError::new("the build was cancelled");
-    templates.sandboxes.owned(async move { runner::fail(&own, build, &error, "cancelled").await }).await
 }
 
 /// Makes a snapshot a version of a template.
 pub(crate) async fn publish(
-    templates: &Templates,
+    templates: &Arc<Templates>,
     workspace: WorkspaceId,
     request: PublishTemplate,
 ) -> Result<BuildRecord> {
     check_name(templates, &request.name)?;
-    request.tags.iter().try_for_each(|tag| validate::template_tag(tag))?;
+    check_tags(&request.tags)?;
     let snapshot = ops::snapshot::find(&templates.sandboxes, &workspace, &request.snapshot_id).await?;
+    ops::snapshot::check_unsealed(&templates.sandboxes, &snapshot).await?;
+    if snapshot.spec.kind == SnapshotKind::Checkpoint {
+        return Err(Error::bad_request(format!(
+            "snapshot `{}` is a checkpoint, which is deleted with its sandbox; take a snapshot to publish",
+            snapshot.id
+        )));
+    }
+    if snapshot.expires_at.is_some() {
+        return Err(Error::bad_request(format!(
+            "snapshot `{}` expires; take one without `ttl_seconds` to publish it",
+            snapshot.id
+        )));
+    }
     if !snapshot.spec.volumes.is_empty() {
         return Err(Error::bad_request(format!(
             "snapshot `{}` has volumes, which a template cannot have; take one of a sandbox without",
@@ -182,10 +233,13 @@ pub(crate) async fn publish(
     };
     // Not queued: nobody else may take it up.
     let mut build = record(&template, BuildState::Running, spec);
+    let _running = templates.begin(&build);
     templates.store.insert_build(&build).await?;
     build.state = BuildState::Done;
-    templates.store.publish_build(&build, BuildState::Running, &request.tags).await?;
-    Ok(build)
+    match templates.store.publish_build(&build, BuildState::Running, &request.tags).await? {
+        true => Ok(build),
+        false => Err(Error::conflict(format!("template `{}` was deleted meanwhile", build.spec.name))),
+    }
 }
 
 /// The template of that name.
@@ -201,7 +255,7 @@ pub(crate) async fn find(
 /// Deletes a template with its versions. Sandboxes made from it stay.
 pub(crate) async fn delete(templates: &Templates, workspace: &WorkspaceId, name: &str) -> Result<()> {
     let template = find(templates, workspace, name).await?;
-    let builds = templates.store.builds(workspace).await?;
+    let builds = templates.store.build_heads(workspace).await?;
     let under_way = builds.iter().find(|build| build.template == template.id && build.state.is_under_way());
     if let Some(build) = under_way {
         return Err(Error::conflict(format!(
@@ -212,6 +266,22 @@ pub(crate) async fn delete(templates: &Templates, workspace: &WorkspaceId, name:
     templates.store.delete_template(&template.id).await?;
     prune::workspace(templates, workspace).await;
     Ok(())
+}
+
+/// Deletes all templates of a workspace that is being deleted, after its builds. Its machines and snapshots
+/// are left to others.
+pub(crate) async fn delete_all(templates: &Arc<Templates>, workspace: &WorkspaceId) -> Result<()> {
+    let under_way = templates.store.builds_under_way().await?;
+    for build in under_way.into_iter().filter(|build| build.workspace == *workspace) {
+        let id = build.id.clone();
+        match cancel(templates, build).await {
+            // It ended by itself.
+            Err(error) if error.code == ErrorCode::Conflict => {}
+            cancelled => cancelled?,
+        }
+        templates.wait_until_ended(&id).await?;
+    }
+    Ok(templates.store.delete_templates(workspace).await?)
 }
 
 /// Makes tags mean a version.

@@ -5,9 +5,10 @@
 
 use std::collections::{HashMap, HashSet};
 
+use jiff::Timestamp;
 use pandastack_sandboxes::ops;
 use pandastack_store::clock::now;
-use pandastack_store::templates::{BuildRecord, BuildState, LayerRecord};
+use pandastack_store::templates::{BuildHead, BuildState, LayerRecord};
 use pandastack_types::api::SnapshotKind;
 use pandastack_types::limits::{
     BUILD_LAYER_SECONDS_MAX, BUILD_LAYERS_MAX, TEMPLATE_BUILDS_KEPT, TEMPLATE_VERSIONS_KEPT,
@@ -38,7 +39,7 @@ pub(crate) async fn workspace(templates: &Templates, id: &WorkspaceId) {
 
 async fn tidy(templates: &Templates, workspace: &WorkspaceId) -> Result<()> {
     let store = &templates.store;
-    let builds = store.builds(workspace).await?;
+    let builds = store.build_heads(workspace).await?;
     if builds.iter().any(|build| build.state == BuildState::Running) {
         return Ok(());
     }
@@ -55,7 +56,7 @@ async fn tidy(templates: &Templates, workspace: &WorkspaceId) -> Result<()> {
         store.delete_layer(workspace, &layer.key).await?;
     }
     let mut needed: HashSet<SnapshotId> = layers.into_iter().map(|layer| layer.snapshot).collect();
-    needed.extend(kept.into_iter().filter_map(|build| build.spec.snapshot));
+    needed.extend(kept.into_iter().filter_map(|build| build.snapshot));
     for snapshot in templates.sandboxes.store.snapshots(workspace, None).await? {
         let owner = snapshot.spec.metadata.get(OWNER_LABEL);
         let is_ours = snapshot.spec.kind == SnapshotKind::Service
@@ -67,8 +68,54 @@ async fn tidy(templates: &Templates, workspace: &WorkspaceId) -> Result<()> {
     Ok(())
 }
 
+/// Deletes cached layers of a workspace whose quota is full, the least recently used first, until there is
+/// room for the largest of them. Returns how many were deleted. Kept are layers that a version is made of,
+/// and those that a running build may have used.
+pub(crate) async fn make_room(templates: &Templates, workspace: &WorkspaceId) -> Result<usize> {
+    let store = &templates.store;
+    let running = store
+        .builds_under_way()
+        .await?
+        .into_iter()
+        .filter(|build| build.workspace == *workspace && build.state == BuildState::Running);
+    let began = running.map(|build| build.created_at).min().unwrap_or_else(now);
+    let versions =
+        store.build_heads(workspace).await?.into_iter().filter_map(|build| build.snapshot).collect();
+    let snapshots = templates.sandboxes.store.snapshots(workspace, None).await?;
+    let sizes = snapshots.iter().map(|snapshot| (snapshot.id.clone(), snapshot.spec.size_bytes)).collect();
+    let given_up = surplus(store.layers(workspace).await?, began, &versions, &sizes);
+    for layer in &given_up {
+        store.delete_layer(workspace, &layer.key).await?;
+        if let Some(snapshot) = snapshots.iter().find(|snapshot| snapshot.id == layer.snapshot) {
+            ops::snapshot::remove(&templates.sandboxes, snapshot).await?;
+        }
+    }
+    Ok(given_up.len())
+}
+
+/// The layers to give up for another one, of a list with the most recently used first.
+fn surplus(
+    layers: Vec<LayerRecord>,
+    began: Timestamp,
+    versions: &HashSet<SnapshotId>,
+    sizes: &HashMap<SnapshotId, u64>,
+) -> Vec<LayerRecord> {
+    let size = |layer: &LayerRecord| sizes.get(&layer.snapshot).copied().unwrap_or_default();
+    let wanted = layers.iter().map(size).max().unwrap_or_default();
+    let mut freed = 0;
+    let unused = |layer: &LayerRecord| layer.used_at < began && !versions.contains(&layer.snapshot);
+    let oldest = layers.into_iter().rev().filter(unused);
+    oldest
+        .take_while(|layer| {
+            let enough = freed >= wanted;
+            freed += size(layer);
+            !enough
+        })
+        .collect()
+}
+
 /// Builds that are kept and those that are forgotten, of a list with the newest first.
-fn choose(builds: Vec<BuildRecord>, tagged: &HashSet<BuildId>) -> (Vec<BuildRecord>, Vec<BuildRecord>) {
+fn choose(builds: Vec<BuildHead>, tagged: &HashSet<BuildId>) -> (Vec<BuildHead>, Vec<BuildHead>) {
     let mut versions: HashMap<TemplateId, usize> = HashMap::new();
     let mut others = 0;
     builds.into_iter().partition(|build| {
@@ -101,15 +148,8 @@ mod tests {
 
     use super::*;
 
-    fn build(state: BuildState, template: &TemplateId) -> BuildRecord {
-        BuildRecord {
-            id: BuildId::random(),
-            workspace: WorkspaceId::default_workspace(),
-            template: template.clone(),
-            state,
-            created_at: now(),
-            spec: Default::default(),
-        }
+    fn build(state: BuildState, template: &TemplateId) -> BuildHead {
+        BuildHead { id: BuildId::random(), template: template.clone(), state, snapshot: None }
     }
 
     #[test]
@@ -123,6 +163,29 @@ mod tests {
         let failed: Vec<_> =
             (0..TEMPLATE_BUILDS_KEPT + 1).map(|_| build(BuildState::Failed, &template)).collect();
         assert_eq!(choose(failed, &HashSet::new()).1.len(), 1);
+    }
+
+    #[test]
+    fn the_least_recently_used_layers_make_room() {
+        let at = |second: i64| Timestamp::from_second(second).unwrap();
+        let layer = |used: i64| LayerRecord {
+            workspace: WorkspaceId::default_workspace(),
+            key: used.to_string(),
+            snapshot: SnapshotId::random(),
+            used_at: at(used),
+            config: ImageConfig::default(),
+        };
+        let layers: Vec<_> = [90, 50, 40, 30, 20].map(layer).into();
+        let sizes = layers.iter().map(|layer| (layer.snapshot.clone(), 10)).collect();
+        let versions = HashSet::from([layers[4].snapshot.clone()]);
+        let keys = |gone: Vec<LayerRecord>| gone.into_iter().map(|layer| layer.key).collect::<Vec<_>>();
+        assert_eq!(keys(surplus(layers.clone(), at(60), &versions, &sizes)), ["30"], "20 is a version");
+        assert_eq!(keys(surplus(layers.clone(), at(60), &HashSet::new(), &sizes)), ["20"]);
+        assert_eq!(keys(surplus(layers.clone(), at(20), &HashSet::new(), &sizes)), [""; 0], "all are in use");
+        let small = [(layers[0].snapshot.clone(), 15), (layers[3].snapshot.clone(), 10)];
+        let mut sizes: HashMap<_, _> = small.into();
+        sizes.insert(layers[2].snapshot.clone(), 10);
+        assert_eq!(keys(surplus(layers, at(60), &versions, &sizes)), ["30", "40"], "as many as it takes");
     }
 
     #[test]

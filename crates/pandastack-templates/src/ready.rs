@@ -26,6 +26,13 @@ const FETCH: &str = r#"if command -v curl >/dev/null; then curl -fsS -o /dev/nul
 elif command -v wget >/dev/null; then wget -q -O /dev/null "$URL"
 else python3 -c 'import os, urllib.request; urllib.request.urlopen(os.environ["URL"])'; fi"#;
 
+/// Succeeds if there is a process of that name other than this one.
+const FIND_PROCESS: &str = r#"for file in /proc/[0-9]*/comm; do
+  read -r name 2>/dev/null < "$file" && [ "$name" = "$NAME" ] && [ "$file" != "/proc/$$/comm" ] && exit 0
+done; exit 1"#;
+/// Bytes that Linux keeps of a process's name.
+const PROCESS_NAME_BYTES: usize = 15;
+
 /// Starts a command and waits until it is ready.
 pub(crate) async fn start(
     machine: &Machine,
@@ -63,11 +70,7 @@ async fn is_ready(machine: &Machine, scope: &Scope, ready: &ReadyCheck) -> Resul
     match ready {
         ReadyCheck::Port(port) => Ok(machine.ports().await?.iter().any(|one| one.port == *port)),
         ReadyCheck::File(path) => Ok(machines::stat(machine, &scope.absolute(path)).await?.is_some()),
-        ReadyCheck::Process(text) => {
-            let runs =
-                |one: &pandastack_types::api::Process| one.exit_code.is_none() && one.command.contains(text);
-            Ok(machine.processes().await?.iter().any(runs))
-        }
+        ReadyCheck::Process(name) => succeeds(machine, &look_for(name)).await,
         ReadyCheck::Command(command) => {
             let argv = scope.argv(&Command::Shell(command.clone()));
             succeeds(machine, &step::command(scope, argv, CHECK_SECONDS).exec).await
@@ -80,6 +83,18 @@ async fn is_ready(machine: &Machine, scope: &Scope, ready: &ReadyCheck) -> Resul
     }
 }
 
+/// Looks for a process by its name.
+fn look_for(name: &str) -> ExecRequest {
+    let end = (0..=PROCESS_NAME_BYTES).rev().find(|end| name.is_char_boundary(*end)).unwrap_or_default();
+    let name = name.get(..end).unwrap_or(name);
+    ExecRequest {
+        argv: Some(["/bin/sh", "-c", FIND_PROCESS].map(str::to_owned).to_vec()),
+        env: Some([("NAME".to_owned(), name.to_owned())].into()),
+        timeout_seconds: Some(CHECK_SECONDS),
+        ..ExecRequest::default()
+    }
+}
+
 async fn succeeds(machine: &Machine, request: &ExecRequest) -> Result<bool, BuildError> {
     let wait = Duration::from_secs(CHECK_SECONDS * 2);
     match machine.exec_within(request, wait).await {
@@ -87,5 +102,35 @@ async fn succeeds(machine: &Machine, request: &ExecRequest) -> Result<bool, Buil
         // A check that hangs is one that failed.
         Err(error) if error.code == pandastack_types::ErrorCode::ExecTimeout => Ok(false),
         Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn processes_are_found_by_their_names() {
+        let directory = std::env::temp_dir().join(format!("ready-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let program = directory.join("a-rather-long-name");
+        std::fs::copy("/bin/sleep", &program).unwrap();
+        let finds = |name: &str| {
+            let request = look_for(name);
+            let argv = request.argv.unwrap();
+            Command::new(&argv[0]).args(&argv[1..]).envs(request.env.unwrap()).status().unwrap().success()
+        };
+        assert!(!finds("a-rather-long-name"), "it was not started");
+        let mut sleeper = Command::new(&program).arg("30").spawn().unwrap();
+        let deadline = std::time::Instant::now() + Duration::from_secs(5);
+        while !finds("a-rather-long-name") && std::time::Instant::now() < deadline {}
+        let found = (finds("a-rather-long-name"), finds("a-rather"));
+        sleeper.kill().unwrap();
+        sleeper.wait().unwrap();
+        std::fs::remove_dir_all(&directory).unwrap();
+        assert_eq!(found, (true, false), "the name, and not a part of it");
+        assert_eq!(look_for("ää").env.unwrap()["NAME"], "ää");
     }
 }

@@ -1,43 +1,44 @@
 //! Whose turn it is, and what is left after a crash.
 //!
-//! Builds run on the leader, oldest first, a few at once. A build that was under way when its server ended
-//! is not taken up again: it fails, its machines go, and the next build finds the layers that it made.
+//! Builds run on the leader, a few at once. Workspaces take turns; of one workspace, the oldest build is
+//! first. A build that was under way when its server ended is not taken up again: it fails, its machines go,
+//! and the next build finds the layers that it made.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use pandastack_fault as fault;
 use pandastack_store::clock::now;
 use pandastack_store::templates::{BuildRecord, BuildState};
-use pandastack_types::Result;
 use pandastack_types::limits::{
     TEMPLATE_BUILD_SECONDS_MAX, TEMPLATE_BUILD_WAIT_SECONDS_MAX, TEMPLATE_BUILDS_AT_ONCE_MAX,
+    TEMPLATE_BUILDS_PER_WORKSPACE_AT_ONCE_MAX,
 };
+use pandastack_types::{Error, Result, WorkspaceId};
 use tokio::time::Instant;
 
 use crate::build::{Build, Built};
-use crate::build_error::BuildError;
+use crate::build_error::{BuildError, CANCELLED, TOO_LONG};
 use crate::log::Log;
 use crate::service::{Running, Templates};
-use crate::{machines, prune};
+use crate::{context, machines, prune};
 
 /// How often layers, and builds that nobody starts, are looked at.
 const TIDY_EVERY: Duration = Duration::from_secs(60);
 
+/// How long a build may go on past its deadline, so that its step fails by itself and says what it did.
+const GRACE: Duration = Duration::from_secs(30);
+
 /// Runs builds until shutdown.
 pub async fn run(templates: Arc<Templates>) {
-    if let Err(error) = recover(&templates).await {
-        tracing::warn!(%error, "template builds of an earlier server were not ended");
-    }
     let mut tidy = tokio::time::interval(TIDY_EVERY);
     loop {
         tokio::select! {
             () = templates.sandboxes.shutdown.cancelled() => return,
             () = templates.work.notified() => {}
             _ = tidy.tick() => {
-                if let Err(error) = end_abandoned(&templates).await {
-                    tracing::warn!(%error, "template builds that nobody started were not ended");
-                }
+                end_left(&templates).await;
                 prune::all(&templates).await;
             }
         }
@@ -47,64 +48,112 @@ pub async fn run(templates: Arc<Templates>) {
     }
 }
 
-/// Ends what an earlier server left.
-async fn recover(templates: &Arc<Templates>) -> Result<()> {
-    for build in templates.store.builds_under_way().await? {
-        if build.state == BuildState::Running {
-            let error = BuildError::new(
-                "the server restarted during the build; build again, finished steps are cached",
-            );
-            fail(templates, build, &error, "failed").await?;
+/// Ends builds that nobody runs any more, and those whose files or start did not come in time.
+async fn end_left(templates: &Arc<Templates>) {
+    let builds = match templates.store.builds_under_way().await {
+        Ok(builds) => builds,
+        Err(error) => {
+            tracing::warn!(%error, "template builds that are left were not ended; trying again");
+            return;
+        }
+    };
+    for build in builds {
+        let id = build.id.clone();
+        if let Some((error, phase)) = why_left(templates, &build)
+            && let Some(_running) = templates.begin(&build)
+            && let Err(error) = fail(templates, build, &error, phase).await
+        {
+            tracing::warn!(build = %id, %error, "a template build that is left was not ended; trying again");
         }
     }
-    Ok(())
 }
 
-/// Ends builds whose files or start did not come in time.
-async fn end_abandoned(templates: &Arc<Templates>) -> Result<()> {
-    let waited_max = i64::try_from(TEMPLATE_BUILD_WAIT_SECONDS_MAX).unwrap_or(i64::MAX);
-    for build in templates.store.builds_under_way().await? {
-        let waited = now().as_second() - build.created_at.as_second();
-        if build.state == BuildState::Waiting && waited > waited_max {
-            let error = BuildError::new(format!("the build was not started within {waited_max} seconds"));
-            fail(templates, build, &error, "failed").await?;
+/// Why a build that has not ended must end, and in which phase.
+fn why_left(templates: &Templates, build: &BuildRecord) -> Option<(BuildError, &'static str)> {
+    let spec = &build.spec;
+    match (build.state, &spec.error) {
+        // It was ending, but its machines could not be deleted.
+        (BuildState::Running, Some(message)) => {
+            let failure = spec.failure.clone().unwrap_or_default();
+            let phase = if spec.phase == "cancelled" { "cancelled" } else { "failed" };
+            Some((BuildError { message: message.clone(), failure }, phase))
         }
+        (BuildState::Running, None) => {
+            let message = "the server restarted or lost the build; build again, finished steps are cached";
+            Some((BuildError::new(message), "failed"))
+        }
+        (BuildState::Waiting, _) => {
+            let waited_max = i64::try_from(TEMPLATE_BUILD_WAIT_SECONDS_MAX).unwrap_or(i64::MAX);
+            let since = spec.files_at.unwrap_or(build.created_at);
+            let is_late = now().as_second() - since.as_second() > waited_max;
+            let uploads = templates.uploads.of(build.id.clone());
+            let message = format!("the build was not started within {waited_max} seconds");
+            (is_late && uploads.try_lock().is_ok()).then(|| (BuildError::new(message), "failed"))
+        }
+        _ => None,
     }
-    Ok(())
 }
 
 /// Starts as many builds as may run.
 async fn take_turns(templates: &Arc<Templates>) -> Result<()> {
-    let queued = templates.store.builds_under_way().await?;
-    for mut build in queued.into_iter().filter(|build| build.state == BuildState::Queued) {
-        if templates.count_running() >= TEMPLATE_BUILDS_AT_ONCE_MAX {
-            break;
+    let mut queued = templates.store.builds_under_way().await?;
+    queued.retain(|build| build.state == BuildState::Queued);
+    loop {
+        let next = next_turn(&queued, &templates.count_running(), &templates.turns());
+        let Some(index) = next else { return Ok(()) };
+        let mut build = queued.remove(index);
+        let Some(running) = templates.begin(&build) else { continue };
+        {
+            let mut turns = templates.turns();
+            let turn = turns.values().max().map_or(1, |last| last + 1);
+            turns.insert(build.workspace.clone(), turn);
         }
-        let running = templates.begin(&build.id);
         (build.state, build.spec.phase) = (BuildState::Running, "building".to_owned());
         if templates.store.put_build(&build, BuildState::Queued).await? {
             let task = carry_out(Arc::clone(templates), build, running);
             templates.sandboxes.tasks.spawn(task);
         }
     }
-    Ok(())
+}
+
+/// Which of the queued builds, oldest first, is next: workspaces take turns, and none has too many at once.
+fn next_turn(
+    queued: &[BuildRecord],
+    running: &HashMap<WorkspaceId, usize>,
+    turns: &HashMap<WorkspaceId, u64>,
+) -> Option<usize> {
+    if running.values().sum::<usize>() >= TEMPLATE_BUILDS_AT_ONCE_MAX {
+        return None;
+    }
+    let count = |build: &BuildRecord| running.get(&build.workspace).copied().unwrap_or_default();
+    let may_run = |build: &BuildRecord| count(build) < TEMPLATE_BUILDS_PER_WORKSPACE_AT_ONCE_MAX;
+    let candidates = queued.iter().enumerate().filter(|(_, build)| may_run(build));
+    let next = candidates.min_by_key(|(_, build)| turns.get(&build.workspace).copied().unwrap_or_default());
+    next.map(|(index, _)| index)
 }
 
 async fn carry_out(templates: Arc<Templates>, build: BuildRecord, running: Running) {
     let id = build.id.clone();
     let ended = run_one(&templates, build, &running).await;
     if let Err(error) = ended {
-        tracing::error!(build = %id, %error, "a template build's end was not recorded");
+        tracing::error!(build = %id, %error, "a template build's end was not recorded; trying again");
     }
     drop(running);
 }
 
 async fn run_one(templates: &Arc<Templates>, build: BuildRecord, running: &Running) -> Result<()> {
+    if let Err(error) = context::prolong(templates, &build).await {
+        // If its files are gone when they are needed, the build says so.
+        tracing::warn!(build = %build.id, %error, "the machine with the build files was not prolonged");
+    }
     let (log, writer) = Log::open(templates, &build.id).await?;
     let deadline = Instant::now() + Duration::from_secs(TEMPLATE_BUILD_SECONDS_MAX);
     let start = build.spec.start.clone().unwrap_or_default();
+    let work = async { Build::new(templates, &build, &start, &log, deadline)?.run().await };
     let built = tokio::select! {
-        built = async { Build::new(templates, &build, &start, &log, deadline)?.run().await } => Some(built),
+        built = tokio::time::timeout_at(deadline + GRACE, work) => {
+            Some(built.unwrap_or_else(|_| Err(BuildError::new(TOO_LONG))))
+        }
         () = running.stop.cancelled() => None,
     };
     if built.is_none() && templates.sandboxes.shutdown.is_cancelled() {
@@ -112,15 +161,19 @@ async fn run_one(templates: &Arc<Templates>, build: BuildRecord, running: &Runni
         return Ok(());
     }
     fault::point("control.template.built").await;
-    let ended = match built {
-        Some(Ok(built)) => publish(templates, build.clone(), built, &log).await,
-        Some(Err(error)) => {
-            log.say(&format!("failed: {}", error.message)).await;
-            fail(templates, build.clone(), &error, "failed").await
-        }
-        None => {
-            log.say("cancelled").await;
-            fail(templates, build.clone(), &BuildError::new("the build was cancelled"), "cancelled").await
+    let published = match built {
+        Some(Ok(built)) => publish(templates, build.clone(), built, &log).await.map_err(BuildError::from),
+        Some(Err(error)) => Err(error),
+        None => Err(BuildError::new(CANCELLED)),
+    };
+    let ended = match published {
+        Ok(()) => Ok(()),
+        Err(error) => {
+            let phase = if error.message == CANCELLED { "cancelled" } else { "failed" };
+            let line =
+                if phase == "failed" { format!("failed: {}", error.message) } else { phase.to_owned() };
+            log.say(&line).await;
+            fail(templates, build.clone(), &error, phase).await.map(drop)
         }
     };
     drop(log);
@@ -143,23 +196,73 @@ async fn publish(templates: &Arc<Templates>, mut build: BuildRecord, built: Buil
     log.say(&format!("template {} is ready: {steps} steps, {cached} cached, {took} ms", build.spec.name))
         .await;
     build.state = BuildState::Done;
+    build.spec.start = None;
     let tags = build.spec.request.tags.clone();
-    templates.store.publish_build(&build, BuildState::Running, &tags).await?;
-    machines::delete_all(templates, &build.id).await
+    machines::delete_all(templates, &build.id).await?;
+    match templates.store.publish_build(&build, BuildState::Running, &tags).await? {
+        true => Ok(()),
+        false => Err(Error::conflict(format!("build `{}` was ended by somebody else", build.id))),
+    }
 }
 
-/// Records why a build ended, and deletes its machines.
+/// Records why a build ended, and deletes its machines. False, and nothing is deleted, if it is not in its
+/// state any more. The caller has [`Templates::begin`] of it.
 pub(crate) async fn fail(
     templates: &Templates,
     mut build: BuildRecord,
     error: &BuildError,
     phase: &str,
-) -> Result<()> {
-    let before = build.state;
-    build.state = BuildState::Failed;
-    (build.spec.ended_at, build.spec.phase) = (Some(now()), phase.to_owned());
+) -> Result<bool> {
+    let before = std::mem::replace(&mut build.state, BuildState::Running);
+    build.spec.phase = phase.to_owned();
     (build.spec.error, build.spec.failure) = (Some(error.message.clone()), Some(error.failure.clone()));
-    templates.store.put_build(&build, before).await?;
+    // Until its machines are deleted, the build has not ended: if that fails, it is tried again.
+    if !templates.store.put_build(&build, before).await? {
+        return Ok(false);
+    }
+    machines::delete_all(templates, &build.id).await?;
+    build.state = BuildState::Failed;
+    (build.spec.ended_at, build.spec.start) = (Some(now()), None);
+    templates.store.put_build(&build, BuildState::Running).await?;
     templates.tell();
-    machines::delete_all(templates, &build.id).await
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use pandastack_types::{BuildId, TemplateId};
+
+    use super::*;
+
+    fn queued(workspace: &WorkspaceId) -> BuildRecord {
+        BuildRecord {
+            id: BuildId::random(),
+            workspace: workspace.clone(),
+            template: TemplateId::random(),
+            state: BuildState::Queued,
+            created_at: now(),
+            spec: Default::default(),
+        }
+    }
+
+    #[test]
+    fn workspaces_take_turns() {
+        let [greedy, other]: [WorkspaceId; 2] = ["greedy", "other"].map(|name| name.parse().unwrap());
+        let mut builds: Vec<_> = (0..5).map(|_| queued(&greedy)).collect();
+        let none = HashMap::new();
+        let one = HashMap::from([(greedy.clone(), 1)]);
+        let two = HashMap::from([(greedy.clone(), 2)]);
+        assert_eq!(next_turn(&builds, &none, &HashMap::new()), Some(0), "the oldest");
+        assert_eq!(next_turn(&builds, &one, &one_turn(&greedy)), Some(0));
+        assert_eq!(next_turn(&builds, &two, &one_turn(&greedy)), None, "the rest waits for its own");
+        builds.push(queued(&other));
+        assert_eq!(next_turn(&builds, &one, &one_turn(&greedy)), Some(5), "it had its turn");
+        assert_eq!(next_turn(&builds, &two, &HashMap::new()), Some(5));
+        let full = HashMap::from([("a".parse().unwrap(), 2), ("b".parse().unwrap(), 2)]);
+        assert_eq!(next_turn(&builds, &full, &HashMap::new()), None);
+    }
+
+    fn one_turn(workspace: &WorkspaceId) -> HashMap<WorkspaceId, u64> {
+        HashMap::from([(workspace.clone(), 1)])
+    }
 }

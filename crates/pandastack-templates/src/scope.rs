@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use pandastack_dockerfile::{Command, ExpandError, Healthcheck, Instruction, expand};
+use pandastack_dockerfile::{Command, ExpandError, Healthcheck, Instruction, expand, expand_text};
 use pandastack_types::api::ImageConfig;
 
 /// Where programs are looked for when nothing else is said.
@@ -20,6 +20,21 @@ const PREDEFINED: [&str; 8] = [
     "FTP_PROXY",
 ];
 
+/// `ARG`s that describe the machines; a stage sees them once it declares them.
+const PLATFORM: [(&str, &str); 8] = [
+    ("BUILDPLATFORM", "linux/amd64"),
+    ("BUILDOS", "linux"),
+    ("BUILDARCH", "amd64"),
+    ("BUILDVARIANT", ""),
+    ("TARGETPLATFORM", "linux/amd64"),
+    ("TARGETOS", "linux"),
+    ("TARGETARCH", "amd64"),
+    ("TARGETVARIANT", ""),
+];
+/// Bytes of all variables, labels, ports and volumes of a stage, and of the words of one instruction.
+/// Beyond it: the build fails.
+const SCOPE_BYTES_MAX: usize = 256 * 1024;
+
 /// What instructions of a stage see and change.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Scope {
@@ -28,6 +43,10 @@ pub(crate) struct Scope {
     /// `ARG`s that are declared here, with their values.
     args: BTreeMap<String, String>,
     escape: Option<char>,
+    /// Bytes of variables, labels, ports and volumes.
+    bytes: usize,
+    /// `CMD` was set in this stage, so that its `ENTRYPOINT` keeps it.
+    cmd_is_set: bool,
 }
 
 /// `ARG`s before the first `FROM`, and what the caller gave.
@@ -36,9 +55,43 @@ pub(crate) struct Globals {
     pub(crate) declared: BTreeMap<String, String>,
     pub(crate) given: BTreeMap<String, String>,
     pub(crate) escape: Option<char>,
+    bytes: usize,
+}
+
+/// Adds to the bytes of a scope, up to their limit.
+fn charge(bytes: &mut usize, more: usize) -> Result<(), ExpandError> {
+    *bytes += more;
+    match *bytes > SCOPE_BYTES_MAX {
+        true => Err(ExpandError::TooLong(SCOPE_BYTES_MAX)),
+        false => Ok(()),
+    }
+}
+
+/// Sets a variable or label and counts its bytes.
+fn put(
+    map: &mut BTreeMap<String, String>,
+    bytes: &mut usize,
+    name: String,
+    value: String,
+) -> Result<(), ExpandError> {
+    let (name_bytes, value_bytes) = (name.len(), value.len());
+    if let Some(before) = map.insert(name, value) {
+        *bytes = bytes.saturating_sub(name_bytes + before.len());
+    }
+    charge(bytes, name_bytes + value_bytes)
 }
 
 impl Globals {
+    /// What stages see of the caller's `ARG`s and of the machines.
+    pub(crate) fn new(given: BTreeMap<String, String>, escape: char) -> Self {
+        let value = |(name, own): (&str, &str)| {
+            let value = given.get(name).cloned().unwrap_or_else(|| own.to_owned());
+            (name.to_owned(), value)
+        };
+        let declared = PLATFORM.map(value).into();
+        Self { declared, given, escape: Some(escape), bytes: 0 }
+    }
+
     /// Evaluates the `ARG`s before the first `FROM`.
     pub(crate) fn declare(&mut self, args: &[(String, Option<String>)]) -> Result<(), ExpandError> {
         for (name, default) in args {
@@ -47,7 +100,7 @@ impl Globals {
                 None => default.as_ref().map(|text| self.expand(text)).transpose()?,
             };
             if let Some(value) = value {
-                self.declared.insert(name.clone(), value);
+                put(&mut self.declared, &mut self.bytes, name.clone(), value)?;
             }
         }
         Ok(())
@@ -55,18 +108,21 @@ impl Globals {
 
     /// Expands what a `FROM` says.
     pub(crate) fn expand(&self, text: &str) -> Result<String, ExpandError> {
-        expand(text, self.escape.unwrap_or('\\'), &|name| match name {
-            "TARGETPLATFORM" | "BUILDPLATFORM" => Some("linux/amd64".to_owned()),
-            "TARGETARCH" | "BUILDARCH" => Some("amd64".to_owned()),
-            "TARGETOS" | "BUILDOS" => Some("linux".to_owned()),
-            name => self.declared.get(name).cloned(),
-        })
+        expand(text, self.escape.unwrap_or('\\'), &|name| self.declared.get(name).cloned())
     }
 }
 
 impl Scope {
     pub(crate) fn new(config: ImageConfig, escape: char) -> Self {
-        Self { config, args: BTreeMap::new(), escape: Some(escape) }
+        let pairs = config.env.iter().chain(&config.labels).map(|(name, value)| name.len() + value.len());
+        let words = config.ports.iter().chain(&config.volumes).map(String::len);
+        let bytes = pairs.chain(words).sum();
+        Self { config, args: BTreeMap::new(), escape: Some(escape), bytes, cmd_is_set: false }
+    }
+
+    /// The same for another stage that starts from this one.
+    pub(crate) fn branch(&self) -> Self {
+        Self { cmd_is_set: false, ..self.clone() }
     }
 
     /// The value of a variable: `ENV` before `ARG`.
@@ -80,9 +136,19 @@ impl Scope {
         expand(text, self.escape.unwrap_or('\\'), &|name| self.lookup(name))
     }
 
+    /// Expands the text of a heredoc.
+    pub(crate) fn expand_text(&self, text: &str) -> Result<String, ExpandError> {
+        expand_text(text, &|name| self.lookup(name))
+    }
+
     /// Expands several.
     pub(crate) fn expand_all(&self, texts: &[String]) -> Result<Vec<String>, ExpandError> {
-        texts.iter().map(|text| self.expand(text)).collect()
+        let mut bytes = 0;
+        let expanded = |text: &String| {
+            let word = self.expand(text)?;
+            charge(&mut bytes, word.len()).map(|()| word)
+        };
+        texts.iter().map(expanded).collect()
     }
 
     /// The environment of a command: `ARG`s below `ENV`.
@@ -107,6 +173,11 @@ impl Scope {
         }
     }
 
+    /// What `CMD` or `ENTRYPOINT` sets; `[]` sets nothing.
+    fn command(&self, command: &Command) -> Option<Vec<String>> {
+        Some(self.argv(command)).filter(|argv| !argv.is_empty())
+    }
+
     /// An absolute path: relative ones start at the working directory.
     pub(crate) fn absolute(&self, path: &str) -> String {
         let workdir = self.config.workdir.as_deref().unwrap_or("/");
@@ -129,31 +200,39 @@ impl Scope {
                 // All values of one instruction see what was before it.
                 let before = self.clone();
                 for (name, value) in pairs {
-                    self.config.env.insert(before.expand(name)?, before.expand(value)?);
+                    let (name, value) = (before.expand(name)?, before.expand(value)?);
+                    put(&mut self.config.env, &mut self.bytes, name, value)?;
                 }
             }
             Instruction::Arg(args) => self.declare(args, globals)?,
             Instruction::Label(pairs) => {
                 for (name, value) in pairs {
                     let (name, value) = (self.expand(name)?, self.expand(value)?);
-                    self.config.labels.insert(name, value);
+                    put(&mut self.config.labels, &mut self.bytes, name, value)?;
                 }
             }
             Instruction::User(user) => self.config.user = Some(self.expand(user)?),
-            Instruction::Cmd(command) => self.config.cmd = Some(self.argv(command)),
+            Instruction::Cmd(command) => {
+                (self.config.cmd, self.cmd_is_set) = (self.command(command), true);
+            }
             Instruction::Entrypoint(command) => {
-                // The arguments that an image had belong to its own entrypoint.
-                (self.config.entrypoint, self.config.cmd) = (Some(self.argv(command)), None);
+                self.config.entrypoint = self.command(command);
+                // The arguments that an image had belong to its own entrypoint; those of this stage stay.
+                if !self.cmd_is_set {
+                    self.config.cmd = None;
+                }
             }
             Instruction::Expose(ports) => {
                 for port in self.expand_all(ports)? {
                     if !self.config.ports.contains(&port) {
+                        charge(&mut self.bytes, port.len())?;
                         self.config.ports.push(port);
                     }
                 }
             }
             Instruction::Volume(paths) => {
                 let paths = self.expand_all(paths)?;
+                charge(&mut self.bytes, paths.iter().map(String::len).sum())?;
                 self.config.volumes.extend(paths);
             }
             Instruction::Shell(words) => self.config.shell.clone_from(words),
@@ -187,7 +266,7 @@ impl Scope {
                 (None, None) => None,
             };
             if let Some(value) = value {
-                self.args.insert(name.clone(), value);
+                put(&mut self.args, &mut self.bytes, name.clone(), value)?;
             }
         }
         Ok(())
@@ -204,19 +283,76 @@ impl Scope {
 mod tests {
     use super::*;
 
-    fn scope_after(text: &str, given: &[(&str, &str)]) -> Scope {
+    fn try_scope(text: &str, given: &[(&str, &str)]) -> Result<Scope, ExpandError> {
         let file = pandastack_dockerfile::parse(text).unwrap();
         let given = given.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
-        let mut globals = Globals { given, ..Globals::default() };
+        let mut globals = Globals::new(given, file.escape);
         for step in &file.args {
             let Instruction::Arg(args) = &step.instruction else { panic!() };
-            globals.declare(args).unwrap();
+            globals.declare(args)?;
         }
         let mut scope = Scope::new(ImageConfig::default(), file.escape);
         for step in &file.stages[0].steps {
-            scope.configure(&step.instruction, &globals).unwrap();
+            scope.configure(&step.instruction, &globals)?;
         }
-        scope
+        Ok(scope)
+    }
+
+    fn scope_after(text: &str, given: &[(&str, &str)]) -> Scope {
+        try_scope(text, given).unwrap()
+    }
+
+    #[test]
+    fn a_stage_is_bounded() {
+        let doubling = "ARG A=$A$A\n".repeat(36);
+        let arg = format!("ARG A={}", "x".repeat(60_000));
+        let wide = |word: &str, with: &str| {
+            let words: String =
+                (0..200).map(|number| format!(" {}", with.replace('#', &number.to_string()))).collect();
+            format!("FROM base\n{arg}\n{word}{words}\n")
+        };
+        for text in [
+            format!("ARG A=xxxxxxxxxxxxxxxx\n{doubling}FROM base\n"),
+            format!("FROM base\nARG A=xxxxxxxxxxxxxxxx\n{doubling}"),
+            format!("{arg}\nARG B=$A\nARG C=$A\nARG D=$A\nARG E=$A\nFROM base\n"),
+            format!("FROM base\n{arg}\nENV B=$A\nENV C=$A\nENV D=$A\nENV E=$A\n"),
+            wide("ENV", "K#=$A"),
+            wide("LABEL", "K#=$A"),
+            wide("VOLUME", "/#$A"),
+            wide("EXPOSE", "#$A"),
+        ] {
+            let began = std::time::Instant::now();
+            let refused = try_scope(&text, &[]);
+            assert!(matches!(refused, Err(ExpandError::TooLong(_))), "{:.40}", text);
+            assert!(began.elapsed() < std::time::Duration::from_millis(100), "{:.40}", text);
+        }
+        let many = format!("FROM base\n{arg}\n{}", "ENV B=$A\n".repeat(400));
+        assert!(try_scope(&many, &[]).is_ok(), "a variable that is set again is counted once");
+    }
+
+    #[test]
+    fn the_platform_is_known_where_it_is_declared() {
+        let scope =
+            scope_after("FROM base\nARG TARGETARCH\nARG TARGETVARIANT\nENV A=$TARGETARCH-$TARGETOS\n", &[]);
+        assert_eq!(scope.config.env["A"], "amd64-");
+        assert_eq!(scope.environment()["TARGETVARIANT"], "");
+        let globals = Globals::new(BTreeMap::new(), '\\');
+        assert_eq!(globals.expand("$BUILDPLATFORM").as_deref(), Ok("linux/amd64"));
+        let given = scope_after("FROM base\nARG TARGETARCH\n", &[("TARGETARCH", "arm64")]);
+        assert_eq!(given.environment()["TARGETARCH"], "arm64");
+    }
+
+    #[test]
+    fn an_entrypoint_drops_the_command_of_its_image_only() {
+        let mut scope = scope_after("FROM base\nCMD [\"a\"]\nENTRYPOINT [\"b\"]\n", &[]);
+        assert_eq!(scope.config.cmd.as_deref(), Some(&["a".to_owned()][..]));
+        let entrypoint = Instruction::Entrypoint(Command::Exec(vec!["c".to_owned()]));
+        let globals = Globals::new(BTreeMap::new(), '\\');
+        scope = scope.branch();
+        scope.configure(&entrypoint, &globals).unwrap();
+        assert_eq!(scope.config.cmd, None);
+        let reset = scope_after("FROM base\nCMD a\nENTRYPOINT b\nCMD []\nENTRYPOINT []\n", &[]);
+        assert_eq!((reset.config.cmd, reset.config.entrypoint), (None, None));
     }
 
     #[test]
@@ -251,7 +387,7 @@ mod tests {
         );
         let config = &scope.config;
         assert_eq!(config.workdir.as_deref(), Some("/a/c"));
-        assert_eq!(config.cmd, None, "an entrypoint drops the command");
+        assert_eq!(config.cmd.clone().unwrap(), ["/bin/sh", "-c", "echo hi"]);
         assert_eq!(config.entrypoint.clone().unwrap(), ["/bin/bash", "-c", "run"]);
         assert_eq!(
             (config.ports.clone(), config.user.as_deref()),

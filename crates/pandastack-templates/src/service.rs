@@ -2,13 +2,17 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use pandastack_sandboxes::Sandboxes;
 use pandastack_sandboxes::keyed_mutex::KeyedMutex;
-use pandastack_store::templates::TemplateStore;
-use pandastack_types::BuildId;
+use pandastack_store::templates::{BuildRecord, TemplateStore};
+use pandastack_types::{BuildId, Error, Result, WorkspaceId};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
+
+/// How long a build may take to end after it was told to stop.
+const STOP_WAIT: Duration = Duration::from_secs(60);
 
 /// The templates of a server.
 pub struct Templates {
@@ -22,11 +26,19 @@ pub struct Templates {
     pub(crate) uploads: KeyedMutex<BuildId>,
     /// Grows with every change of a build or its log.
     news: watch::Sender<u64>,
-    /// Builds that this process runs, each with what stops it.
-    running: Mutex<HashMap<BuildId, CancellationToken>>,
+    /// Builds that this process runs or ends, each with what stops it.
+    running: Mutex<HashMap<BuildId, RunningBuild>>,
+    /// When each workspace last had its turn, as the number of the turn.
+    turns: Mutex<HashMap<WorkspaceId, u64>>,
 }
 
-/// Takes a build off the list of those that run.
+struct RunningBuild {
+    workspace: WorkspaceId,
+    stop: CancellationToken,
+}
+
+/// The right to run or end a build: one at a time has it. Dropping it takes the build off the list of those
+/// that run.
 pub(crate) struct Running {
     templates: Arc<Templates>,
     id: BuildId,
@@ -52,24 +64,39 @@ impl Templates {
             uploads: KeyedMutex::default(),
             news: watch::Sender::new(0),
             running: Mutex::default(),
+            turns: Mutex::default(),
         }
     }
 
-    fn running(&self) -> MutexGuard<'_, HashMap<BuildId, CancellationToken>> {
+    fn running(&self) -> MutexGuard<'_, HashMap<BuildId, RunningBuild>> {
         // Every critical section leaves the map whole, so a panic elsewhere does not make it wrong.
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that a build runs here.
-    pub(crate) fn begin(self: &Arc<Self>, id: &BuildId) -> Running {
+    /// Notes that a build runs here, or is ended here; `None` if it is already.
+    pub(crate) fn begin(self: &Arc<Self>, build: &BuildRecord) -> Option<Running> {
+        let mut running = self.running();
+        if running.contains_key(&build.id) {
+            return None;
+        }
         let stop = self.sandboxes.shutdown.child_token();
-        self.running().insert(id.clone(), stop.clone());
-        Running { templates: Arc::clone(self), id: id.clone(), stop }
+        let one = RunningBuild { workspace: build.workspace.clone(), stop: stop.clone() };
+        running.insert(build.id.clone(), one);
+        Some(Running { templates: Arc::clone(self), id: build.id.clone(), stop })
     }
 
-    /// How many builds run here.
-    pub(crate) fn count_running(&self) -> usize {
-        self.running().len()
+    /// How many builds of each workspace run here.
+    pub(crate) fn count_running(&self) -> HashMap<WorkspaceId, usize> {
+        let mut counts = HashMap::new();
+        for one in self.running().values() {
+            *counts.entry(one.workspace.clone()).or_default() += 1;
+        }
+        counts
+    }
+
+    /// When workspaces last had their turns.
+    pub(crate) fn turns(&self) -> MutexGuard<'_, HashMap<WorkspaceId, u64>> {
+        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether a build runs here.
@@ -79,9 +106,23 @@ impl Templates {
 
     /// Stops a build that runs here.
     pub(crate) fn stop(&self, id: &BuildId) {
-        if let Some(stop) = self.running().get(id) {
-            stop.cancel();
+        if let Some(one) = self.running().get(id) {
+            one.stop.cancel();
         }
+    }
+
+    /// Waits until a build that was stopped has ended here.
+    pub(crate) async fn wait_until_ended(&self, id: &BuildId) -> Result<()> {
+        let mut news = self.follow();
+        let ended = async { while self.is_running(id) && news.changed().await.is_ok() {} };
+        tokio::time::timeout(STOP_WAIT, ended)
+            .await
+            .map_err(|_| Error::conflict(format!("template build `{id}` has not ended yet")))
+    }
+
+    /// Deletes all templates of a workspace that is being deleted. Safe to repeat.
+    pub async fn delete_all(self: &Arc<Self>, workspace: &WorkspaceId) -> Result<()> {
+        crate::ops::delete_all(self, workspace).await
     }
 
     /// Tells followers that something changed.

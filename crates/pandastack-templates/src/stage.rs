@@ -4,12 +4,13 @@ use pandastack_sandboxes::machine::Machine;
 use pandastack_sandboxes::machines::Machines;
 use pandastack_store::clock::now;
 use pandastack_store::templates::LayerRecord;
-use pandastack_types::SnapshotId;
 use pandastack_types::api::ImageConfig;
+use pandastack_types::{ErrorCode, SnapshotId};
 
 use crate::build::Build;
 use crate::build_error::BuildError;
 use crate::machines::{self, Origin};
+use crate::prune;
 use crate::scope::Scope;
 
 /// A stage after some of its steps.
@@ -32,7 +33,7 @@ impl Head {
 
     /// The same files for another stage, which gets a machine of its own.
     pub(crate) fn branch(&self) -> Self {
-        Self { machine: None, ..self.clone() }
+        Self { machine: None, scope: self.scope.branch(), ..self.clone() }
     }
 
     /// A machine with its files.
@@ -61,7 +62,15 @@ impl Head {
         name: &str,
     ) -> Result<SnapshotId, BuildError> {
         let machine = self.machine(build).await?;
-        let snapshot = machines::snapshot(machine, name).await?.id;
+        let snapshot = match machines::snapshot(machine, name).await {
+            Err(error) if error.code == ErrorCode::QuotaExceeded => {
+                if prune::make_room(build.templates, &build.record.workspace).await? == 0 {
+                    return Err(error.into());
+                }
+                machines::snapshot(machine, name).await?.id
+            }
+            taken => taken?.id,
+        };
         let layer = LayerRecord {
             workspace: build.record.workspace.clone(),
             key: key.to_owned(),

@@ -8,11 +8,11 @@ use pandastack_types::api::{ExecRequest, StartProcess};
 use tokio::time::Instant as Deadline;
 
 use crate::build::Build;
-use crate::build_error::BuildError;
+use crate::build_error::{BuildError, TOO_LONG};
 use crate::copy;
 use crate::key;
 use crate::log::StepLog;
-use crate::machines::STEP_TAG;
+use crate::machines::{self, STEP_TAG};
 use crate::scope::Scope;
 use crate::stage::Head;
 
@@ -76,7 +76,8 @@ async fn make_workdir(build: &Build<'_>, head: &mut Head) -> Result<Outcome, Bui
         head.key = key;
         return Ok(Outcome::Cached);
     }
-    head.machine(build).await?.make_dir(&path, build.left()?).await?;
+    let user = head.scope.config.user.clone().map(machines::owner_of);
+    head.machine(build).await?.make_dir_of(&path, user.as_deref(), build.left()?).await?;
     head.save(build, &key, &format!("WORKDIR {path}")).await?;
     head.key = key;
     Ok(Outcome::Ran)
@@ -142,7 +143,7 @@ pub(crate) fn command(scope: &Scope, argv: Vec<String>, seconds: u64) -> StartPr
 pub(crate) fn left(deadline: Deadline) -> Result<std::time::Duration, BuildError> {
     let left = deadline.saturating_duration_since(Deadline::now());
     match left.is_zero() {
-        true => Err(BuildError::new("the build took too long")),
+        true => Err(BuildError::new(TOO_LONG)),
         false => Ok(left),
     }
 }

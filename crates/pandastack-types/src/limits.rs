@@ -281,10 +281,14 @@ pub const TAGS_PER_TEMPLATE_MAX: u64 = 100;
 pub const TEMPLATE_VERSIONS_KEPT: usize = 5;
 /// Template builds of one workspace that are remembered; the oldest that no template needs are forgotten.
 pub const TEMPLATE_BUILDS_KEPT: usize = 100;
+/// Template builds in a list of a workspace's; older ones are left out.
+pub const TEMPLATE_BUILDS_LISTED_MAX: u64 = 200;
 /// Template builds of one workspace that may be queued or running. Beyond it: 429 `quota_exceeded`.
 pub const TEMPLATE_BUILDS_UNDER_WAY_MAX: u64 = 20;
 /// Template builds that run at once on one server; others wait for their turn.
 pub const TEMPLATE_BUILDS_AT_ONCE_MAX: usize = 4;
+/// Template builds of one workspace that run at once; others wait, while other workspaces' builds run.
+pub const TEMPLATE_BUILDS_PER_WORKSPACE_AT_ONCE_MAX: usize = 2;
 /// How long a build waits for its files and its start. Then it fails.
 pub const TEMPLATE_BUILD_WAIT_SECONDS_MAX: u64 = 900;
 /// How long a build may run. Then its step is killed and it fails.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import tarfile
+
 import pytest
 
 import pandastack
@@ -297,6 +300,24 @@ def test_workspaces_and_their_keys(server, client):
     assert client.tokens.rotate("pds_a", overlap_seconds=0).replaces == "pds_a"
     assert server.requests[-1].json == {"overlap_seconds": 0}
     client.workspaces.delete("shop")
+
+
+def test_a_build_sends_what_dockerignore_leaves(server, client, tmp_path):
+    for name in ["Dockerfile", "src/a.py", "src/a.pyc", "node_modules/x/index.js", "docs/b.md", "docs/keep.md"]:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("FROM base\n")
+    (tmp_path / ".dockerignore").write_text("# big\nnode_modules\n**/*.pyc\ndocs/*\n!docs/keep.md\n")
+    server.on("POST", "/v1/templates/builds", 202, {"id": "b1", "name": "t", "status": "queued"})
+    server.on("PUT", "/v1/templates/builds/b1/files", 204)
+    server.on("POST", "/v1/templates/builds/b1/start", 400, {"error": {"code": "bad_request", "message": "line 1"}})
+    server.on("POST", "/v1/templates/builds/b1/cancel", 202)
+    with pytest.raises(pandastack.BadRequestError):
+        client.templates.build("t", tmp_path)
+    sent = server.sent("PUT", "/v1/templates/builds/b1/files")[0].body
+    with tarfile.open(fileobj=io.BytesIO(sent)) as archive:
+        names = archive.getnames()
+    assert names == [".dockerignore", "Dockerfile", "docs", "docs/keep.md", "src", "src/a.py"]
+    assert len(server.sent("POST", "/v1/templates/builds/b1/cancel")) == 1, "nobody starts it"
 
 
 def test_templates_tokens_me(server, client):

@@ -6,6 +6,7 @@
  */
 
 import { BadRequestError } from "./errors.js";
+import { Ignore } from "./ignore.js";
 import { type Builtins, importBuiltin } from "./runtime.js";
 import { entries, type Entry, type EntryKind, header, padding, trailer } from "./tar.js";
 
@@ -13,10 +14,26 @@ import { entries, type Entry, type EntryKind, header, padding, trailer } from ".
 export async function packTree(localPath: string, leftOut: ReadonlySet<string> = new Set()): Promise<AsyncGenerator<Uint8Array>> {
   const fs = await importBuiltin("fs");
   const path = await importBuiltin("path");
+  await checkDirectory(fs, localPath);
+  return pack(fs, path, localPath, leftOut, new Ignore());
+}
+
+/** An archive of a build directory, without what its `.dockerignore` excludes. */
+export async function packContext(localPath: string): Promise<AsyncGenerator<Uint8Array>> {
+  const fs = await importBuiltin("fs");
+  const path = await importBuiltin("path");
+  await checkDirectory(fs, localPath);
+  const text = await fs.promises.readFile(path.join(localPath, ".dockerignore"), "utf8").catch((error: { code?: string }) => {
+    if (error.code === "ENOENT") return "";
+    throw error;
+  });
+  return pack(fs, path, localPath, new Set(), new Ignore(text));
+}
+
+async function checkDirectory(fs: Builtins["fs"], localPath: string): Promise<void> {
   if (!(await fs.promises.lstat(await fs.promises.realpath(localPath))).isDirectory()) {
     throw new BadRequestError(`${JSON.stringify(localPath)} is not a directory`);
   }
-  return pack(fs, path, localPath, leftOut);
 }
 
 async function* pack(
@@ -24,6 +41,7 @@ async function* pack(
   path: Builtins["path"],
   localPath: string,
   leftOut: ReadonlySet<string>,
+  ignore: Ignore,
 ): AsyncGenerator<Uint8Array> {
   const pending = [""];
   for (let below = pending.pop(); below !== undefined; below = pending.pop()) {
@@ -32,7 +50,9 @@ async function* pack(
       const name = below ? `${below}/${child}` : child;
       const entry = await entryOf(fs.promises, path.join(localPath, name), name);
       if (!entry) continue;
-      if (entry.kind === "directory") pending.push(name);
+      const excluded = ignore.excludes(name);
+      if (entry.kind === "directory" && (!excluded || ignore.mayKeepBelow)) pending.push(name);
+      if (excluded) continue;
       yield header(entry);
       if (entry.kind === "file") yield* content(fs, path.join(localPath, name), entry.size);
     }

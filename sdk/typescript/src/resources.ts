@@ -2,7 +2,7 @@
 
 import { RequestTimeout, TemplateBuildError } from "./errors.js";
 import { serverEvents } from "./exec-stream.js";
-import { packTree, streamOf, watched } from "./local-tree.js";
+import { packContext, streamOf, watched } from "./local-tree.js";
 import {
   type CreatedToken,
   type JsonObject,
@@ -57,7 +57,7 @@ export class SnapshotsAPI {
 
 /** What to build. */
 export interface BuildTemplateOptions {
-  /** A local directory whose files the Dockerfile can copy. */
+  /** A local directory whose files the Dockerfile can copy, but for those that its `.dockerignore` excludes. */
   directory?: string;
   /** Text of the Dockerfile; that in `directory` when absent. */
   dockerfile?: string;
@@ -126,14 +126,15 @@ export class TemplatesAPI {
     const build = buildOf((await this.#transport.send(post("/templates/builds", begin))).record());
     const path = `/templates/builds/${segment(build.id, "build id")}`;
     try {
-      const packed = watched(await packTree(directory, new Set()));
+      const packed = watched(await packContext(directory));
       const call: Call = { method: "PUT", path: `${path}/files`, contentType: "application/x-tar", msMax: UPLOAD_MS_MAX };
       await packed.orElse(async () => await this.#transport.send({ ...call, body: streamOf(packed.pieces()) }));
+      return buildOf((await this.#transport.send(post(`${path}/start`, start))).record());
     } catch (error) {
-      await this.cancelBuild(build.id);
+      // Otherwise it would wait for its files or its start until it expires.
+      await this.cancelBuild(build.id).catch(() => undefined);
       throw error;
     }
-    return buildOf((await this.#transport.send(post(`${path}/start`, start))).record());
   }
 
   /** Cancel a build that is queued or running. */

@@ -107,3 +107,22 @@ test("what is no directory, no archive or not there is said", async (t) => {
   other.server.on("GET", "/v1/sandboxes/s1/fs/tar", 200, Buffer.alloc(600, "x"));
   await assert.rejects((await other.sandbox()).filesystem.downloadDir("/srv", join(dir, "b")), BadRequestError);
 });
+
+test("a template build sends what .dockerignore leaves, and is cancelled when it cannot start", async (t) => {
+  const { server, client } = await setup(t);
+  const dir = await scratch(t);
+  for (const name of ["Dockerfile", "src/a.py", "src/a.pyc", "node_modules/x/index.js", "docs/b.md", "docs/keep.md"]) {
+    await mkdir(join(dir, "in", name, ".."), { recursive: true });
+    await writeFile(join(dir, "in", name), "FROM base\n");
+  }
+  await writeFile(join(dir, "in/.dockerignore"), "# big\nnode_modules\n**/*.pyc\ndocs/*\n!docs/keep.md\n");
+  server.on("POST", "/v1/templates/builds", 202, { id: "b1", name: "t", status: "queued" });
+  server.on("PUT", "/v1/templates/builds/b1/files", 204);
+  server.on("POST", "/v1/templates/builds/b1/start", 400, { error: { code: "bad_request", message: "line 1" } });
+  server.on("POST", "/v1/templates/builds/b1/cancel", 202);
+  await assert.rejects(client.templates.build("t", { directory: join(dir, "in") }), BadRequestError);
+  await writeFile(join(dir, "archive.tar"), server.sent("PUT", "/v1/templates/builds/b1/files")[0].body);
+  const names = execFileSync("tar", ["-tf", join(dir, "archive.tar")]).toString().trim().split("\n").sort();
+  assert.deepEqual(names, [".dockerignore", "Dockerfile", "docs/", "docs/keep.md", "src/", "src/a.py"]);
+  assert.equal(server.sent("POST", "/v1/templates/builds/b1/cancel").length, 1);
+});

@@ -77,7 +77,8 @@ pub(crate) async fn get(
 
 /// Delete a snapshot.
 #[utoipa::path(delete, path = "/v1/snapshots/{id}", tag = "snapshots", params(("id" = SnapshotId, Path)), responses(
-    (status = 204), (status = 404, body = ErrorBody)))]
+    (status = 204), (status = 404, body = ErrorBody),
+    (status = 409, description = "It is a version of a template", body = ErrorBody)))]
 pub(crate) async fn delete(
     State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,

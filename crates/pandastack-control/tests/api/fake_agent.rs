@@ -53,6 +53,8 @@ pub struct Inner {
     /// Percent of a sandbox's memory that is promised to it.
     pub memory_promised_percent: u32,
     pub unbaked: bool,
+    /// What its templates' images are made of.
+    pub image_key: &'static str,
     /// What data calls arrived as: method, path with query.
     pub seen: Vec<String>,
     pub build_lines: Vec<String>,
@@ -163,9 +165,9 @@ impl FakeAgent {
             disk_free_bytes: 1 << 40,
             slots_free: 100,
             templates: vec![
-                template("base", &["ubuntu-24.04"], 512, status),
-                template("postgres-16", &[], 1024, status),
-                template("code-interpreter", &[], 1024, status),
+                template("base", &["ubuntu-24.04"], 512, status, inner.image_key),
+                template("postgres-16", &[], 1024, status, inner.image_key),
+                template("code-interpreter", &[], 1024, status, inner.image_key),
             ],
             sandboxes: inner.sandboxes.values().cloned().collect(),
             denials: Vec::new(),
@@ -274,7 +276,13 @@ impl FakeAgent {
     }
 }
 
-fn template(name: &str, aliases: &[&str], memory_mb: u32, status: TemplateStatus) -> AgentTemplate {
+fn template(
+    name: &str,
+    aliases: &[&str],
+    memory_mb: u32,
+    status: TemplateStatus,
+    key: &str,
+) -> AgentTemplate {
     AgentTemplate {
         template: TemplateInfo {
             name: name.into(),
@@ -287,6 +295,7 @@ fn template(name: &str, aliases: &[&str], memory_mb: u32, status: TemplateStatus
             cpu: 1,
             memory_mb,
             volume: None,
+            image_key: key.into(),
         },
         status,
         size_bytes: 1,

@@ -27,6 +27,7 @@ mod replicas;
 mod sandboxes;
 mod simulation;
 mod template_builds;
+mod template_limits;
 mod templates;
 mod tenants;
 mod time_travel;

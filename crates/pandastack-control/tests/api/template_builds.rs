@@ -5,18 +5,18 @@ use crate::fake_agent::FakeAgent;
 use crate::harness::{World, eventually};
 
 /// Begins a build of a Dockerfile without files.
-async fn begin(world: &World, name: &str, dockerfile: &str) -> String {
+pub async fn begin(world: &World, name: &str, dockerfile: &str) -> String {
     let body = json!({"name": name, "start": {"dockerfile": dockerfile}});
     let build = world.post("/v1/templates/builds", body).await.expect(202);
     build["id"].as_str().unwrap().to_owned()
 }
 
-async fn look(world: &World, id: &str) -> Value {
+pub async fn look(world: &World, id: &str) -> Value {
     world.get(&format!("/v1/templates/builds/{id}")).await.expect(200)
 }
 
 /// Waits for the end of a build.
-async fn ended(world: &World, id: &str) -> Value {
+pub async fn ended(world: &World, id: &str) -> Value {
     eventually("the build ends", || async {
         ["done", "failed"].contains(&look(world, id).await["status"].as_str().unwrap())
     })
@@ -38,7 +38,7 @@ fn commands(agent: &FakeAgent) -> Vec<String> {
         .collect()
 }
 
-async fn no_machines(agent: &FakeAgent) {
+pub async fn no_machines(agent: &FakeAgent) {
     eventually("no machine is left", || async { agent.ids().is_empty() }).await;
 }
 
@@ -46,12 +46,12 @@ async fn no_machines(agent: &FakeAgent) {
 async fn a_dockerfile_is_built_once_and_sandboxes_have_its_configuration() {
     let world = World::start().await;
     let agent = world.agent("host-a", 8192).await;
-    let text = "FROM base\nENV A=1\nRUN one\nWORKDIR /srv\nUSER app\nRUN two\n";
+    let text = "FROM base\nENV A=1\nRUN one\nWORKDIR /srv\nUSER app\nRUN two\nWORKDIR /home/app\n";
     let id = begin(&world, "mine", text).await;
     let build = ended(&world, &id).await;
     assert_eq!(
         (&build["status"], &build["cached_steps"], &build["steps"]),
-        (&json!("done"), &json!(0), &json!(6))
+        (&json!("done"), &json!(0), &json!(7))
     );
     assert_eq!(commands(&agent), ["\"one\"", "\"two\""]);
     let (first, second) = {
@@ -63,15 +63,25 @@ async fn a_dockerfile_is_built_once_and_sandboxes_have_its_configuration() {
         (&json!("1"), &json!("root"), &json!("/"))
     );
     assert_eq!((&second["user"], &second["cwd"]), (&json!("app"), &json!("/srv")));
+    let owned = |seen: &String| seen.contains("/fs/mkdir?path=/home/app&user=app");
+    assert!(agent.lock().seen.iter().any(owned), "{:?}", agent.lock().seen);
     let lines = log(&world, &id).await;
-    assert!(lines.contains("data: #3 [3/6] RUN one\n") && lines.contains("#3 DONE "), "{lines}");
+    assert!(lines.contains("data: #3 [3/7] RUN one\n") && lines.contains("#3 DONE "), "{lines}");
     no_machines(&agent).await;
 
     let again = begin(&world, "mine", text).await;
-    assert_eq!(ended(&world, &again).await["cached_steps"], 3, "both commands and the directory");
+    assert_eq!(ended(&world, &again).await["cached_steps"], 4, "both commands and directories");
     let changed = begin(&world, "mine", "FROM base\nENV A=1\nRUN one\nRUN other\n").await;
     assert_eq!(ended(&world, &changed).await["cached_steps"], 1);
     assert_eq!(commands(&agent), ["\"one\"", "\"two\"", "\"other\""]);
+    let spec = world.text(&format!("SELECT spec FROM template_builds WHERE id = '{id}'")).await;
+    assert!(!spec.contains("RUN one"), "what was built is not kept: {spec}");
+
+    // Another recipe of `base`, as after an upgrade of the host.
+    agent.lock().image_key = "other";
+    agent.report().await;
+    let upgraded = begin(&world, "upgraded", text).await;
+    assert_eq!(ended(&world, &upgraded).await["cached_steps"], 0);
 
     let tags = json!({"build_id": id});
     let put = world.request(Method::PUT, "/v1/templates/mine/tags/v1").json(&tags);
@@ -185,11 +195,23 @@ async fn a_snapshot_is_published() {
     assert_eq!(build["status"], "done");
     let made = world.post("/v1/sandboxes", json!({"template": "mine:v1"})).await.expect(201);
     assert_eq!(made["template"], "mine");
+    let path = format!("/v1/snapshots/{}", taken["id"].as_str().unwrap());
+    world.delete(&path).await.refused(409, "conflict");
     let tags = world.get("/v1/templates/mine/tags").await.expect(200);
     assert_eq!(tags.as_array().unwrap().iter().map(|one| &one["tag"]).collect::<Vec<_>>(), ["latest", "v1"]);
     world.delete("/v1/templates/mine/tags/v1").await.expect(204);
     world.delete("/v1/templates/mine/tags/v1").await.refused(404, "not_found");
     world.delete("/v1/templates/mine/tags/latest").await.refused(400, "bad_request");
     world.delete("/v1/templates/mine").await.expect(204);
-    world.get(&format!("/v1/snapshots/{}", taken["id"].as_str().unwrap())).await.expect(200);
+    world.get(&path).await.expect(200);
+    world.delete(&path).await.expect(204);
+    let path = format!("/v1/sandboxes/{sandbox}/snapshots");
+    let passing = world.post(&path, json!({"ttl_seconds": 3600})).await.expect(201);
+    let body = json!({"snapshot_id": passing["id"], "name": "mine"});
+    world.post("/v1/templates/publish", body).await.refused(400, "bad_request");
+    let build = begin(&world, "other", "FROM base\nRUN one\n").await;
+    ended(&world, &build).await;
+    let layer = world.text("SELECT snapshot_id FROM template_layers").await;
+    let body = json!({"snapshot_id": layer, "name": "mine"});
+    world.post("/v1/templates/publish", body).await.refused(409, "conflict");
 }

@@ -3,6 +3,7 @@
 //! Names longer than a header's field use GNU's extension. Devices, pipes and sockets are left out. A file
 //! that shrinks while it is read is filled with zeros, one that grows is cut: the archive stays readable.
 
+use std::ffi::OsString;
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::ffi::OsStrExt;
@@ -45,7 +46,11 @@ struct Body {
 enum Stage {
     Begin,
     Tree(Walker),
-    File(PathBuf),
+    /// One file, under the name that was asked for; a link is followed.
+    File {
+        path: PathBuf,
+        name: OsString,
+    },
     Trailer,
     End,
 }
@@ -65,7 +70,9 @@ impl PackSource {
         if !meta.is_file() {
             return Err(fail(&ErrorKind::InvalidInput.into()));
         }
-        Ok(Stage::File(path))
+        let name = path.file_name().unwrap_or_default().to_owned();
+        let path = std::fs::canonicalize(&path).map_err(|error| fail(&error))?;
+        Ok(Stage::File { path, name })
     }
 
     /// Puts the next entry in line; false when there is none.
@@ -76,10 +83,9 @@ impl PackSource {
                 Some(visited) => self.add(&visited.path, &visited.relative, &visited.meta),
                 None => self.stage = Stage::Trailer,
             },
-            Stage::File(path) => {
-                let path = path.clone();
+            Stage::File { path, name } => {
+                let (path, name) = (std::mem::take(path), std::mem::take(name));
                 let meta = std::fs::metadata(&path).map_err(|error| refusal("read", &path, &error))?;
-                let name = path.file_name().unwrap_or_default().to_owned();
                 self.add(&path, Path::new(&name), &meta);
                 self.stage = Stage::Trailer;
             }
@@ -186,5 +192,31 @@ impl Source for PackSource {
             (true, Stage::End) if self.pending.is_empty() => Step::End,
             (true, _) => Step::Idle,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_to_a_file_is_packed_as_that_file() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("program-1.2"), "content").unwrap();
+        let link = directory.path().join("program");
+        std::os::unix::fs::symlink("program-1.2", &link).unwrap();
+        let mut source = PackSource::new(RawPath::from(link.to_str().unwrap()));
+        let mut packed = Vec::new();
+        while let Step::Data(bytes) = source.next(1 << 16).unwrap() {
+            packed.extend(bytes);
+        }
+        let mut archive = tar::Archive::new(packed.as_slice());
+        let mut entries = archive.entries().unwrap();
+        let mut entry = entries.next().expect("the file").unwrap();
+        assert_eq!(entry.path().unwrap(), Path::new("program"));
+        let mut text = String::new();
+        entry.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "content");
+        assert!(entries.next().is_none());
     }
 }

@@ -285,10 +285,10 @@ async fn plan_from_version(
     mut request: CreateSandbox,
     version: super::template::Version,
 ) -> Result<Plan> {
-    let super::template::Version { name, snapshot, config } = version;
+    let super::template::Version { name, snapshot, config, published } = version;
     (request.template, request.from_snapshot) = (None, Some(snapshot));
-    // The template service took the snapshot, so nothing of it is sealed to its users.
-    let mut plan = plan_from_snapshot(sandboxes, workspace, &request, false).await?;
+    // What the template service took itself is not sealed to its users.
+    let mut plan = plan_from_snapshot(sandboxes, workspace, &request, published).await?;
     let spec = &mut plan.record.spec;
     for (key, value) in config.env {
         spec.env.entry(key).or_insert(value);

@@ -78,8 +78,14 @@ pub fn check_live(record: &SandboxRecord) -> Result<()> {
 }
 
 /// Refuses to let anybody into a machine with a database's data: whoever is root there is superuser
-/// of the server.
+/// of the server. Machines of template builds are closed, too: they run for their build only.
 fn check_unsealed(record: &SandboxRecord) -> Result<()> {
+    if let Some(Owner::Build(build)) = &record.owner {
+        return Err(Error::conflict(format!(
+            "sandbox `{}` runs template build `{build}`; create a sandbox of your own instead",
+            record.id
+        )));
+    }
     match record.owner.as_ref().and_then(Owner::sealed_for) {
         None => Ok(()),
         Some(database) => Err(Error::conflict(format!(

@@ -71,12 +71,15 @@ pub async fn take(
 }
 
 /// Deletes the oldest snapshots of the same sandbox and kind past `keep_last`. Named ones are
-/// neither counted nor deleted.
+/// neither counted nor deleted, and versions of a template are not deleted.
 async fn prune(sandboxes: &Sandboxes, newest: &SnapshotRecord, keep_last: u32) -> Result<()> {
     let mut old = sandboxes.store.snapshots(&newest.workspace, Some(&newest.sandbox)).await?;
     old.retain(|snapshot| snapshot.spec.kind == newest.spec.kind && snapshot.spec.name.is_none());
     let keep = usize::try_from(keep_last).unwrap_or(usize::MAX);
     for snapshot in old.into_iter().skip(keep) {
+        if sandboxes.store.template_of_snapshot(&snapshot.workspace, &snapshot.id).await?.is_some() {
+            continue;
+        }
         remove(sandboxes, &snapshot).await?;
     }
     Ok(())
@@ -146,12 +149,17 @@ async fn run(
     Ok(snapshot)
 }
 
-/// Deletes a snapshot. Runs to its end even if the caller is dropped.
+/// Deletes a snapshot, unless it is a version of a template. Runs to its end even if the caller is dropped.
 pub async fn delete(sandboxes: &Arc<Sandboxes>, workspace: WorkspaceId, id: SnapshotId) -> Result<()> {
     let own = Arc::clone(sandboxes);
     sandboxes
         .owned(async move {
             let snapshot = own.store.snapshot(&workspace, &id).await?;
+            if let Some(template) = own.store.template_of_snapshot(&workspace, &id).await? {
+                return Err(Error::conflict(format!(
+                    "snapshot `{id}` is a version of template `{template}`; delete the template first"
+                )));
+            }
             remove(&own, &snapshot).await
         })
         .await

@@ -14,6 +14,8 @@ pub(super) struct Version {
     pub(super) snapshot: SnapshotId,
     /// What its image says about processes.
     pub(super) config: ImageConfig,
+    /// The snapshot is a user's own.
+    pub(super) published: bool,
 }
 
 /// The version that a create names; `None` if it names one of the platform's own templates, or none that
@@ -48,10 +50,11 @@ pub(super) async fn find(
         return Err(Error::new(ErrorCode::NotFound, message));
     };
     check_request(request, name, &build.spec)?;
+    let published = build.spec.published;
     let Some(snapshot) = build.spec.snapshot else {
         return Err(Error::internal(format!("build `{}` of template `{name}` has no snapshot", build.id)));
     };
-    Ok(Some(Version { name: name.to_owned(), snapshot, config: build.spec.config }))
+    Ok(Some(Version { name: name.to_owned(), snapshot, config: build.spec.config, published }))
 }
 
 /// A snapshot has the size and the volumes of its machine, so a create cannot change them.

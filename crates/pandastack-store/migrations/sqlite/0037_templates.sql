@@ -13,9 +13,11 @@ CREATE TABLE template_builds (
     template_id   TEXT NOT NULL,
     state         TEXT NOT NULL,                -- `waiting`, `queued`, `running`, `done`, `failed`
     created_at_us INTEGER NOT NULL,
+    snapshot_id   TEXT,                         -- of one that is done
     spec          TEXT NOT NULL                 -- JSON
 ) STRICT;
 CREATE INDEX template_builds_by_workspace ON template_builds (workspace_id, created_at_us);
+CREATE INDEX template_builds_by_snapshot ON template_builds (snapshot_id);
 CREATE INDEX template_builds_by_state ON template_builds (state);
 CREATE TABLE template_tags (
     template_id   TEXT NOT NULL,

@@ -37,6 +37,7 @@ mod schedule_runs;
 mod schedules;
 mod snapshots;
 mod sqlite;
+mod template_builds;
 mod template_layers;
 mod templates;
 mod tokens;

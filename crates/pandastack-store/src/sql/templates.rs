@@ -3,15 +3,18 @@
 use async_trait::async_trait;
 use jiff::Timestamp;
 use pandastack_types::limits::{
-    TAGS_PER_TEMPLATE_MAX, TEMPLATE_BUILDS_UNDER_WAY_MAX, TEMPLATES_PER_WORKSPACE_MAX,
+    TAGS_PER_TEMPLATE_MAX, TEMPLATE_BUILDS_LISTED_MAX, TEMPLATE_BUILDS_UNDER_WAY_MAX,
+    TEMPLATES_PER_WORKSPACE_MAX,
 };
-use pandastack_types::{BuildId, TemplateId, WorkspaceId};
+use pandastack_types::{BuildId, SnapshotId, TemplateId, WorkspaceId};
 use sqlx::AnyConnection;
 
+use super::quotas::admit_any;
 use super::rows::{from_json, id, records, signed, time, to_json, unsigned};
+use super::template_builds::{delete_all, state, version_snapshot};
 use super::{SqlStore, Write};
 use crate::templates::{
-    BuildRecord, BuildState, LATEST, LayerRecord, TagRecord, TemplateRecord, TemplateStore,
+    BuildHead, BuildRecord, BuildState, LATEST, LayerRecord, TagRecord, TemplateRecord, TemplateStore,
 };
 use crate::{Durability, Result, StoreError};
 
@@ -53,15 +56,11 @@ struct BuildRow {
 impl TryFrom<BuildRow> for BuildRecord {
     type Error = StoreError;
     fn try_from(row: BuildRow) -> Result<Self> {
-        let state = BuildState::parse(&row.state).ok_or_else(|| StoreError::Corrupt {
-            what: "build state",
-            source: format!("`{}` is not a state", row.state).into(),
-        })?;
         Ok(Self {
             id: id(row.id)?,
             workspace: id(row.workspace_id)?,
             template: id(row.template_id)?,
-            state,
+            state: state(&row.state)?,
             created_at: time(row.created_at_us)?,
             spec: from_json("build spec", &row.spec)?,
         })
@@ -93,6 +92,7 @@ impl TemplateStore for SqlStore {
     async fn ensure_template(&self, record: &TemplateRecord) -> Result<TemplateRecord> {
         let mut write = self.write(Durability::Power).await?;
         write.lock_workspace(&record.workspace).await?;
+        admit_any(write.conn(), &record.workspace).await?;
         if let Some(found) = template_named(write.conn(), &record.workspace, &record.name).await? {
             return Ok(found);
         }
@@ -155,9 +155,16 @@ impl TemplateStore for SqlStore {
         write.commit().await
     }
 
+    async fn delete_templates(&self, workspace: &WorkspaceId) -> Result<()> {
+        let mut write = self.write(Durability::Power).await?;
+        delete_all(write.conn(), workspace).await?;
+        write.commit().await
+    }
+
     async fn insert_build(&self, record: &BuildRecord) -> Result<()> {
         let mut write = self.write(Durability::Power).await?;
         write.lock_workspace(&record.workspace).await?;
+        admit_any(write.conn(), &record.workspace).await?;
         let counted = "SELECT COUNT(*) FROM template_builds WHERE workspace_id = $1 AND ";
         let count: i64 = sqlx::query_scalar(sqlx::AssertSqlSafe(format!("{counted}{UNDER_WAY}")))
             .bind(record.workspace.as_str())
@@ -168,8 +175,9 @@ impl TemplateStore for SqlStore {
             return Err(StoreError::Quota { what, limit: TEMPLATE_BUILDS_UNDER_WAY_MAX });
         }
         sqlx::query(
-            "INSERT INTO template_builds (id, workspace_id, template_id, state, created_at_us, spec) \
-             VALUES ($1, $2, $3, $4, $5, $6)",
+            "INSERT INTO template_builds \
+             (id, workspace_id, template_id, state, created_at_us, spec, snapshot_id) \
+             VALUES ($1, $2, $3, $4, $5, $6, $7)",
         )
         .bind(record.id.as_str())
         .bind(record.workspace.as_str())
@@ -177,6 +185,7 @@ impl TemplateStore for SqlStore {
         .bind(record.state.as_str())
         .bind(record.created_at.as_microsecond())
         .bind(to_json("build spec", &record.spec)?)
+        .bind(version_snapshot(record))
         .execute(write.conn())
         .await?;
         write.commit().await
@@ -195,12 +204,25 @@ impl TemplateStore for SqlStore {
 
     async fn builds(&self, workspace: &WorkspaceId) -> Result<Vec<BuildRecord>> {
         let rows: Vec<BuildRow> = sqlx::query_as(
-            "SELECT * FROM template_builds WHERE workspace_id = $1 ORDER BY created_at_us DESC, id",
+            "SELECT * FROM template_builds WHERE workspace_id = $1 ORDER BY created_at_us DESC, id LIMIT $2",
         )
         .bind(workspace.as_str())
+        .bind(signed(TEMPLATE_BUILDS_LISTED_MAX))
         .fetch_all(&self.readers)
         .await?;
         records(rows)
+    }
+
+    async fn build_heads(&self, workspace: &WorkspaceId) -> Result<Vec<BuildHead>> {
+        self.list_build_heads(workspace).await
+    }
+
+    async fn template_of_snapshot(
+        &self,
+        workspace: &WorkspaceId,
+        snapshot: &SnapshotId,
+    ) -> Result<Option<String>> {
+        self.find_template_of_snapshot(workspace, snapshot).await
     }
 
     async fn builds_under_way(&self) -> Result<Vec<BuildRecord>> {
@@ -293,40 +315,15 @@ impl TemplateStore for SqlStore {
     }
 
     async fn build_log(&self, id: &BuildId, first: u64, limit: u32) -> Result<Vec<String>> {
-        let lines = sqlx::query_scalar(
-            "SELECT line FROM template_build_log WHERE build_id = $1 AND line_number >= $2 \
-             ORDER BY line_number LIMIT $3",
-        );
-        Ok(lines
-            .bind(id.as_str())
-            .bind(signed(first))
-            .bind(i64::from(limit))
-            .fetch_all(&self.readers)
-            .await?)
+        self.read_build_log(id, first, limit).await
     }
 
     async fn count_build_log(&self, id: &BuildId) -> Result<u64> {
-        let count: i64 = sqlx::query_scalar("SELECT COUNT(*) FROM template_build_log WHERE build_id = $1")
-            .bind(id.as_str())
-            .fetch_one(&self.readers)
-            .await?;
-        Ok(unsigned(count))
+        self.count_log_lines(id).await
     }
 
     async fn append_build_log(&self, id: &BuildId, first: u64, lines: &[String]) -> Result<()> {
-        let mut write = self.write(Durability::Process).await?;
-        for (number, line) in (first..).zip(lines) {
-            sqlx::query(
-                "INSERT INTO template_build_log (build_id, line_number, line) VALUES ($1, $2, $3) \
-                 ON CONFLICT DO NOTHING",
-            )
-            .bind(id.as_str())
-            .bind(signed(number))
-            .bind(line)
-            .execute(write.conn())
-            .await?;
-        }
-        write.commit().await
+        self.write_build_log(id, first, lines).await
     }
 
     async fn layer(&self, workspace: &WorkspaceId, key: &str) -> Result<Option<LayerRecord>> {
@@ -370,13 +367,16 @@ async fn template_named(
 }
 
 async fn put(write: &mut Write, record: &BuildRecord, from: BuildState) -> Result<bool> {
-    let done = sqlx::query("UPDATE template_builds SET state = $1, spec = $2 WHERE id = $3 AND state = $4")
-        .bind(record.state.as_str())
-        .bind(to_json("build spec", &record.spec)?)
-        .bind(record.id.as_str())
-        .bind(from.as_str())
-        .execute(write.conn())
-        .await?;
+    let done = sqlx::query(
+        "UPDATE template_builds SET state = $1, spec = $2, snapshot_id = $3 WHERE id = $4 AND state = $5",
+    )
+    .bind(record.state.as_str())
+    .bind(to_json("build spec", &record.spec)?)
+    .bind(version_snapshot(record))
+    .bind(record.id.as_str())
+    .bind(from.as_str())
+    .execute(write.conn())
+    .await?;
     Ok(done.rows_affected() > 0)
 }
 

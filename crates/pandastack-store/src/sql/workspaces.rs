@@ -130,9 +130,11 @@ impl WorkspaceStore for SqlStore {
                     "DELETE FROM preview_repos WHERE workspace_id = $1",
                     "DELETE FROM idempotency WHERE workspace_id = $1",
                     "DELETE FROM events WHERE workspace_id = $1",
+                    "DELETE FROM console_sessions WHERE workspace_id = $1",
                 ] {
                     sqlx::query(leftover).bind(id.as_str()).execute(write.conn()).await?;
                 }
+                super::template_builds::delete_all(write.conn(), id).await?;
             }
             WorkspaceMove::Suspend(_) => {}
         }

@@ -3,6 +3,7 @@
 use pandastack_store::templates::{
     BuildRecord, BuildSpec, BuildState, LATEST, LayerRecord, TagRecord, TemplateRecord, TemplateSpec,
 };
+use pandastack_store::workspaces::WorkspaceMove;
 use pandastack_store::*;
 use pandastack_types::api::ImageConfig;
 use pandastack_types::limits::TEMPLATE_BUILDS_UNDER_WAY_MAX;
@@ -39,6 +40,9 @@ pub(super) async fn a_build_becomes_what_its_tags_mean(store: &dyn Store) {
     assert!(!store.publish_build(&first, BuildState::Queued, &tags).await.unwrap());
     assert_eq!(store.tagged_build(&mine.id, LATEST).await.unwrap(), None, "nothing was published");
     assert!(store.publish_build(&first, BuildState::Running, &tags).await.unwrap());
+    let taken = first.spec.snapshot.clone().unwrap();
+    assert_eq!(store.template_of_snapshot(&ws(), &taken).await.unwrap().as_deref(), Some("mine"));
+    assert_eq!(store.template_of_snapshot(&other, &taken).await.unwrap(), None);
     let second = build(&mine, BuildState::Running);
     store.insert_build(&second).await.unwrap();
     let done = BuildRecord { state: BuildState::Done, ..second };
@@ -80,6 +84,38 @@ pub(super) async fn builds_have_a_quota_and_a_log(store: &dyn Store) {
     store.delete_build(&logged.id).await.unwrap();
     assert_eq!(store.count_build_log(&logged.id).await.unwrap(), 0);
     store.insert_build(&build(&mine, BuildState::Queued)).await.unwrap();
+}
+
+/// A workspace that is deleted leaves nothing behind, and takes nothing new.
+pub(super) async fn templates_go_with_their_workspace(store: &dyn Store) {
+    let gone: WorkspaceId = "gone".parse().unwrap();
+    store.ensure_workspace(&gone, now()).await.unwrap();
+    let mine =
+        store.ensure_template(&TemplateRecord { workspace: gone.clone(), ..template("mine") }).await.unwrap();
+    let mut done = build(&mine, BuildState::Running);
+    store.insert_build(&done).await.unwrap();
+    (done.state, done.spec.snapshot) = (BuildState::Done, Some(SnapshotId::random()));
+    store.publish_build(&done, BuildState::Running, &[]).await.unwrap();
+    store.append_build_log(&done.id, 0, &["a".into()]).await.unwrap();
+    let (config, snapshot) = (ImageConfig::default(), SnapshotId::random());
+    let layer = LayerRecord { workspace: gone.clone(), key: "k".into(), snapshot, used_at: now(), config };
+    store.put_layer(&layer).await.unwrap();
+    let heads = store.build_heads(&gone).await.unwrap();
+    assert_eq!((heads.len(), heads[0].snapshot.clone()), (1, done.spec.snapshot.clone()));
+    store.move_workspace(&gone, &WorkspaceMove::Delete, now()).await.unwrap();
+    let refused = store.insert_build(&build(&mine, BuildState::Queued)).await;
+    assert!(matches!(refused, Err(StoreError::Closed { .. })), "{refused:?}");
+    assert!(
+        store.ensure_template(&TemplateRecord { workspace: gone.clone(), ..template("new") }).await.is_err()
+    );
+    store.move_workspace(&gone, &WorkspaceMove::Deleted, now()).await.unwrap();
+    assert!(
+        store.templates(&gone).await.unwrap().is_empty() && store.layers(&gone).await.unwrap().is_empty()
+    );
+    assert!(
+        store.build_heads(&gone).await.unwrap().is_empty() && store.tags(&mine.id).await.unwrap().is_empty()
+    );
+    assert_eq!(store.count_build_log(&done.id).await.unwrap(), 0);
 }
 
 pub(super) async fn layers_belong_to_a_workspace(store: &dyn Store) {

@@ -44,6 +44,9 @@ pub struct TemplateInfo {
     /// Volume that each sandbox of it comes with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volume: Option<crate::api::TemplateVolume>,
+    /// Hash of everything that its image is made of. Empty from agents that do not report it.
+    #[serde(default)]
+    pub image_key: String,
 }
 
 /// Everything an agent has to say.

@@ -167,7 +167,7 @@ pub enum ReadyCheck {
     Url(String),
     /// This file exists.
     File(String),
-    /// A process whose command contains this text runs.
+    /// A process of this name runs. Linux keeps 15 bytes of a name, so the rest does not count.
     Process(String),
     /// This command exits with 0.
     Command(String),

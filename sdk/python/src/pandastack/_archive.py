@@ -8,6 +8,8 @@ import tempfile
 from pathlib import Path
 from typing import AbstractSet, BinaryIO, Optional, Union, cast
 
+from ._ignore import Ignore
+
 #: What a build of an app makes anew, and its history.
 MADE_ANEW = frozenset({".git", "node_modules", ".venv", "venv", "__pycache__", ".next"})
 
@@ -35,6 +37,33 @@ def packed(local_path: Union[str, Path], left_out: AbstractSet[str] = frozenset(
         file.close()
         raise
     return file
+
+
+def packed_context(local_path: Union[str, Path]) -> BinaryIO:
+    """An archive of a build directory without what its ``.dockerignore`` excludes, ready to be read from its beginning."""
+    if not os.path.isdir(local_path):
+        raise NotADirectoryError(f"{os.fspath(local_path)!r} is not a directory")
+    ignore = Ignore.of(local_path)
+    file = spool()
+    try:
+        with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as archive:
+            _add(archive, local_path, "", ignore)
+        file.seek(0)
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def _add(archive: tarfile.TarFile, root: Union[str, Path], below: str, ignore: Ignore) -> None:
+    for name in sorted(os.listdir(os.path.join(root, below))):
+        path = f"{below}/{name}" if below else name
+        full = os.path.join(root, path)
+        excluded = ignore.excludes(path)
+        if not excluded:
+            archive.add(full, arcname=path, recursive=False)
+        if os.path.isdir(full) and not os.path.islink(full) and (not excluded or ignore.may_keep_below):
+            _add(archive, root, path, ignore)
 
 
 def unpack(file: BinaryIO, local_path: Union[str, Path]) -> None:

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use pandastack_client::Client;
 use pandastack_types::BuildId;
 use pandastack_types::api::{BuildStatus, CreateBuild, ReadyCheck, StartBuild, Template, TemplateStatus};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::io::ReaderStream;
 
 use super::context;
@@ -45,7 +45,7 @@ pub struct Args {
     /// Command that runs in every sandbox from the start
     #[arg(long, value_name = "COMMAND", requires = "name")]
     start: Option<String>,
-    /// Wait for the start command: port:N, url:URL, file:PATH, process:TEXT or command:COMMAND
+    /// Wait for the start command: port:N, url:URL, file:PATH, process:NAME or command:COMMAND
     #[arg(long, value_name = "CHECK", requires = "start", value_parser = ready_check)]
     ready: Option<ReadyCheck>,
     /// vCPUs of its sandboxes
@@ -63,7 +63,7 @@ pub struct Args {
 }
 
 fn ready_check(text: &str) -> Result<ReadyCheck, String> {
-    let expected = "expected port:N, url:URL, file:PATH, process:TEXT or command:COMMAND";
+    let expected = "expected port:N, url:URL, file:PATH, process:NAME or command:COMMAND";
     let (kind, value) = text.split_once(':').ok_or(expected)?;
     match kind {
         "port" => value.parse().map(ReadyCheck::Port).map_err(|_| "expected a port number".to_owned()),
@@ -121,21 +121,28 @@ async fn build(client: &Client, args: Args, name: String, output: Output) -> Res
         memory_mb: args.memory,
         ..CreateBuild::default()
     };
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot watch for Ctrl-C")?;
     let id = client.create_build(&request).await?.id;
-    if let Err(error) = upload(client, &id, directory).await {
-        // Otherwise it would wait for its files until it expires.
+    let begin = async {
+        upload(client, &id, directory).await?;
+        Ok(client.start_build(&id, &start).await?)
+    };
+    let started = tokio::select! {
+        started = begin => started.map(Some),
+        _ = interrupt.recv() => Ok(None),
+    };
+    if !matches!(started, Ok(Some(_))) {
+        // Otherwise it would wait for its files or its start until it expires.
         let _ = client.cancel_build(&id).await;
-        return Err(error);
     }
-    let started = client.start_build(&id, &start).await?;
+    let Some(started) = started? else { return Ok(cancelled()) };
     if args.detach {
         output.value(&started, |build| build.id.to_string())?;
         return Ok(ExitCode::SUCCESS);
     }
-    if !follow(client, &id).await? {
+    if !follow(client, &id, &mut interrupt).await? {
         client.cancel_build(&id).await?;
-        eprintln!("the build was cancelled");
-        return Ok(ExitCode::from(INTERRUPTED));
+        return Ok(cancelled());
     }
     let ended = client.get_build(&id).await?;
     if ended.status != BuildStatus::Done {
@@ -149,6 +156,11 @@ async fn build(client: &Client, args: Args, name: String, output: Output) -> Res
     show(&client.get_template(&name).await?, began, output)
 }
 
+fn cancelled() -> ExitCode {
+    eprintln!("the build was cancelled");
+    ExitCode::from(INTERRUPTED)
+}
+
 async fn upload(client: &Client, id: &BuildId, directory: &Path) -> Result<()> {
     let archive = tempfile::NamedTempFile::new().context("cannot create a temporary archive")?;
     let (file, from) = (archive.reopen()?, directory.to_owned());
@@ -160,8 +172,7 @@ async fn upload(client: &Client, id: &BuildId, directory: &Path) -> Result<()> {
 }
 
 /// Prints the log to standard error until the build ends (true) or the user presses Ctrl-C (false).
-async fn follow(client: &Client, id: &BuildId) -> Result<bool> {
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot watch for Ctrl-C")?;
+async fn follow(client: &Client, id: &BuildId, interrupt: &mut Signal) -> Result<bool> {
     let mut logs = client.follow_build(id).await?;
     loop {
         tokio::select! {

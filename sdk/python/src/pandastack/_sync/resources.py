@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Iterator, Dict, List, Mapping, Optional, Sequence, Union, cast
 
 from .. import _archive, _wire
 from .._wire import segment
-from ..errors import RequestTimeout, TemplateBuildError
+from ..errors import PandaStackError, RequestTimeout, TemplateBuildError
 from ..account_models import Token, WorkspaceInfo
 from ..models import SnapshotInfo, Template, TemplateBuild
 from ._io import run_blocking, sleep
@@ -77,7 +78,7 @@ class TemplatesAPI:
         no_cache: bool = False,
     ) -> TemplateBuild:
         """Start building a template from the text of a ``dockerfile``, by default that of the ``Dockerfile`` in ``directory``,
-        whose files it can copy. ``ready`` tells when ``start_command`` is ready, such as ``{"port": 8080}``. Wait for the
+        whose files it can copy, but for those that its ``.dockerignore`` excludes. ``ready`` tells when ``start_command`` is ready, such as ``{"port": 8080}``. Wait for the
         end with :meth:`wait_for_build`."""
         if dockerfile is None:
             if directory is None:
@@ -98,16 +99,18 @@ class TemplatesAPI:
         build = TemplateBuild.from_dict((self._transport.send(_wire.post("/templates/builds", begin))).record())
         path = f"/templates/builds/{segment(build.id, 'build id')}"
         try:
-            with run_blocking(_archive.packed, directory) as archive:
+            with run_blocking(_archive.packed_context, directory) as archive:
                 size = (run_blocking(os.fstat, archive.fileno())).st_size
                 call = _wire.Call("PUT", f"{path}/files", content_type="application/x-tar")
                 self._transport.send_stream(
                     call, _pieces(archive, size, None), size, idle_seconds_max=_wire.MACHINE_SECONDS_MAX
                 )
+            return TemplateBuild.from_dict((self._transport.send(_wire.post(f"{path}/start", start))).record())
         except BaseException:
-            self.cancel_build(build.id)
+            # Otherwise it would wait for its files or its start until it expires.
+            with suppress(PandaStackError):
+                self.cancel_build(build.id)
             raise
-        return TemplateBuild.from_dict((self._transport.send(_wire.post(f"{path}/start", start))).record())
 
     def cancel_build(self, build_id: str) -> None:
         """Cancel a build that is queued or running."""

@@ -1,0 +1,121 @@
+//! Builds without their specifications, their logs, and the end of everything that a workspace built.
+
+use pandastack_types::{BuildId, SnapshotId, WorkspaceId};
+use sqlx::AnyConnection;
+
+use super::SqlStore;
+use super::rows::{id, records, signed, unsigned};
+use crate::templates::{BuildHead, BuildRecord, BuildState};
+use crate::{Durability, Result, StoreError};
+
+#[derive(sqlx::FromRow)]
+struct HeadRow {
+    id: String,
+    template_id: String,
+    state: String,
+    snapshot_id: Option<String>,
+}
+
+impl TryFrom<HeadRow> for BuildHead {
+    type Error = StoreError;
+    fn try_from(row: HeadRow) -> Result<Self> {
+        Ok(Self {
+            id: id(row.id)?,
+            template: id(row.template_id)?,
+            state: state(&row.state)?,
+            snapshot: row.snapshot_id.map(id).transpose()?,
+        })
+    }
+}
+
+/// The state of that name.
+pub(super) fn state(text: &str) -> Result<BuildState> {
+    BuildState::parse(text).ok_or_else(|| StoreError::Corrupt {
+        what: "build state",
+        source: format!("`{text}` is not a state").into(),
+    })
+}
+
+/// The snapshot of a build that is a version of its template.
+pub(super) fn version_snapshot(record: &BuildRecord) -> Option<&str> {
+    let snapshot = record.spec.snapshot.as_ref().filter(|_| record.state == BuildState::Done);
+    snapshot.map(SnapshotId::as_str)
+}
+
+/// Deletes templates, builds, logs, tags and layers of a workspace.
+pub(super) async fn delete_all(conn: &mut AnyConnection, workspace: &WorkspaceId) -> Result<()> {
+    for statement in [
+        "DELETE FROM template_build_log \
+         WHERE build_id IN (SELECT id FROM template_builds WHERE workspace_id = $1)",
+        "DELETE FROM template_tags WHERE template_id IN (SELECT id FROM templates WHERE workspace_id = $1)",
+        "DELETE FROM template_builds WHERE workspace_id = $1",
+        "DELETE FROM template_layers WHERE workspace_id = $1",
+        "DELETE FROM templates WHERE workspace_id = $1",
+    ] {
+        sqlx::query(statement).bind(workspace.as_str()).execute(&mut *conn).await?;
+    }
+    Ok(())
+}
+
+impl SqlStore {
+    pub(super) async fn list_build_heads(&self, workspace: &WorkspaceId) -> Result<Vec<BuildHead>> {
+        let rows: Vec<HeadRow> = sqlx::query_as(
+            "SELECT id, template_id, state, snapshot_id FROM template_builds \
+             WHERE workspace_id = $1 ORDER BY created_at_us DESC, id",
+        )
+        .bind(workspace.as_str())
+        .fetch_all(&self.readers)
+        .await?;
+        records(rows)
+    }
+
+    pub(super) async fn find_template_of_snapshot(
+        &self,
+        workspace: &WorkspaceId,
+        snapshot: &SnapshotId,
+    ) -> Result<Option<String>> {
+        let name = sqlx::query_scalar(
+            "SELECT templates.name FROM templates \
+             JOIN template_builds ON template_builds.template_id = templates.id \
+             WHERE template_builds.snapshot_id = $1 AND templates.workspace_id = $2 LIMIT 1",
+        );
+        Ok(name.bind(snapshot.as_str()).bind(workspace.as_str()).fetch_optional(&self.readers).await?)
+    }
+
+    pub(super) async fn read_build_log(&self, id: &BuildId, first: u64, limit: u32) -> Result<Vec<String>> {
+        let lines = sqlx::query_scalar(
+            "SELECT line FROM template_build_log WHERE build_id = $1 AND line_number >= $2 \
+             ORDER BY line_number LIMIT $3",
+        );
+        Ok(lines
+            .bind(id.as_str())
+            .bind(signed(first))
+            .bind(i64::from(limit))
+            .fetch_all(&self.readers)
+            .await?)
+    }
+
+    pub(super) async fn count_log_lines(&self, id: &BuildId) -> Result<u64> {
+        let count: i64 = sqlx::query_scalar("SELECT COUNT(*) FROM template_build_log WHERE build_id = $1")
+            .bind(id.as_str())
+            .fetch_one(&self.readers)
+            .await?;
+        Ok(unsigned(count))
+    }
+
+    pub(super) async fn write_build_log(&self, id: &BuildId, first: u64, lines: &[String]) -> Result<()> {
+        let mut write = self.write(Durability::Process).await?;
+        for (number, line) in (first..).zip(lines) {
+            sqlx::query(
+                "INSERT INTO template_build_log (build_id, line_number, line) VALUES ($1, $2, $3) \
+                 ON CONFLICT DO NOTHING",
+            )
+            .bind(id.as_str())
+            .bind(signed(number))
+            .bind(line)
+            .execute(write.conn())
+            .await?;
+        }
+        write.commit().await
+    }
+}
