@@ -34,6 +34,11 @@ impl RestError {
         Self::new(StatusCode::BAD_REQUEST, message)
     }
 
+    /// The request's body did not arrive within [`BODY_WAIT`](crate::limits::BODY_WAIT).
+    pub(crate) fn body_timeout() -> Self {
+        Self::new(StatusCode::REQUEST_TIMEOUT, "the request body did not arrive in time; send it again")
+    }
+
     /// Asks for something that this server does not have.
     pub(crate) fn unsupported(what: &str) -> Self {
         Self::new(

@@ -26,6 +26,7 @@ mod recovery;
 mod replicas;
 mod sandboxes;
 mod simulation;
+mod slow_body;
 mod template_builds;
 mod templates;
 mod tenants;

@@ -57,7 +57,7 @@ pub(super) async fn admit_sandbox(conn: &mut AnyConnection, record: &SandboxReco
 }
 
 /// Refuses whatever is created in a workspace that is suspended or being deleted.
-async fn admit_any(conn: &mut AnyConnection, workspace: &WorkspaceId) -> Result<()> {
+pub(super) async fn admit_any(conn: &mut AnyConnection, workspace: &WorkspaceId) -> Result<()> {
     let row: Option<(String, Option<String>)> =
         sqlx::query_as("SELECT state, suspend_reason FROM workspaces WHERE id = $1")
             .bind(workspace.as_str())
@@ -73,6 +73,7 @@ async fn admit_any(conn: &mut AnyConnection, workspace: &WorkspaceId) -> Result<
 
 /// Refuses a snapshot that the workspace may not have.
 pub(super) async fn admit_snapshot(conn: &mut AnyConnection, record: &SnapshotRecord) -> Result<()> {
+    admit_any(conn, &record.workspace).await?;
     let quota = read(conn, &record.workspace).await?;
     if quota.snapshot_mb.is_none() {
         return Ok(());

@@ -8,6 +8,7 @@ use pandastack_types::limits::{
 use pandastack_types::{BuildId, TemplateId, WorkspaceId};
 use sqlx::AnyConnection;
 
+use super::quotas::admit_any;
 use super::rows::{from_json, id, records, signed, time, to_json, unsigned};
 use super::{SqlStore, Write};
 use crate::templates::{
@@ -96,6 +97,7 @@ impl TemplateStore for SqlStore {
         if let Some(found) = template_named(write.conn(), &record.workspace, &record.name).await? {
             return Ok(found);
         }
+        admit_any(write.conn(), &record.workspace).await?;
         let count: i64 = sqlx::query_scalar("SELECT COUNT(*) FROM templates WHERE workspace_id = $1")
             .bind(record.workspace.as_str())
             .fetch_one(write.conn())
@@ -158,6 +160,7 @@ impl TemplateStore for SqlStore {
     async fn insert_build(&self, record: &BuildRecord) -> Result<()> {
         let mut write = self.write(Durability::Power).await?;
         write.lock_workspace(&record.workspace).await?;
+        admit_any(write.conn(), &record.workspace).await?;
         let counted = "SELECT COUNT(*) FROM template_builds WHERE workspace_id = $1 AND ";
         let count: i64 = sqlx::query_scalar(sqlx::AssertSqlSafe(format!("{counted}{UNDER_WAY}")))
             .bind(record.workspace.as_str())

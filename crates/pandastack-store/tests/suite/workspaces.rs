@@ -66,15 +66,15 @@ pub(super) async fn tokens_have_a_quota_and_a_last_one(store: &dyn Store) {
         last_used_at: None,
     };
     let first = key();
-    store.insert_token(&first).await.unwrap();
+    store.insert_token(&first, None).await.unwrap();
     assert_eq!(store.token(&first.prefix).await.unwrap(), Some(first.clone()));
     assert_eq!(store.token("pds_00000000").await.unwrap(), None);
     let last = store.delete_token(&ws(), &first.prefix).await;
     assert!(matches!(last, Err(StoreError::LastToken { kind: "owner", .. })), "{last:?}");
     for _ in 1..TOKENS_PER_WORKSPACE_MAX {
-        store.insert_token(&key()).await.unwrap();
+        store.insert_token(&key(), None).await.unwrap();
     }
-    assert!(matches!(store.insert_token(&key()).await, Err(StoreError::Quota { .. })));
+    assert!(matches!(store.insert_token(&key(), None).await, Err(StoreError::Quota { .. })));
     assert_eq!(store.count_tokens().await.unwrap(), TOKENS_PER_WORKSPACE_MAX);
     let used = now();
     store.touch_tokens(&[(first.prefix.clone(), used)]).await.unwrap();
@@ -85,7 +85,7 @@ pub(super) async fn tokens_have_a_quota_and_a_last_one(store: &dyn Store) {
     store.delete_token(&ws(), &first.prefix).await.unwrap();
     assert!(store.token(&first.prefix).await.unwrap().is_none());
     let operator = TokenRecord { operator: true, ..key() };
-    store.insert_token(&operator).await.unwrap();
+    store.insert_token(&operator, None).await.unwrap();
     let last = store.delete_token(&ws(), &operator.prefix).await;
     assert!(matches!(last, Err(StoreError::LastToken { kind: "operator", .. })), "{last:?}");
 }
@@ -107,15 +107,15 @@ pub(super) async fn a_rotated_key_ends_and_keeps_an_earlier_end(store: &dyn Stor
     for (before, until, expect) in [(None, soon, soon), (Some(soon), later, soon), (Some(later), soon, soon)]
     {
         let (old, new) = (key(before), key(None));
-        store.insert_token(&old).await.unwrap();
-        let ended = store.rotate_token(&old.prefix, until, &new).await.unwrap();
+        store.insert_token(&old, None).await.unwrap();
+        let ended = store.rotate_token(&old.prefix, until, &new, None).await.unwrap();
         assert_eq!(ended.expires_at, Some(expect), "{before:?} {until}");
         assert_eq!(store.token(&old.prefix).await.unwrap(), Some(ended));
         assert_eq!(store.token(&new.prefix).await.unwrap(), Some(new));
     }
     let (old, foreign) = (key(None), TokenRecord { workspace: "other".parse().unwrap(), ..key(None) });
-    store.insert_token(&old).await.unwrap();
-    let refused = store.rotate_token(&old.prefix, soon, &foreign).await;
+    store.insert_token(&old, None).await.unwrap();
+    let refused = store.rotate_token(&old.prefix, soon, &foreign, None).await;
     assert!(matches!(refused, Err(StoreError::NotFound { .. })), "{refused:?}");
     assert_eq!(store.token(&old.prefix).await.unwrap(), Some(old), "a stranger ends nothing");
 }
