@@ -34,6 +34,7 @@ mod console;
 mod e2b_directory;
 mod housekeeping;
 mod idempotency;
+mod key_cache;
 mod metrics;
 mod openapi;
 mod postgres_listener;

@@ -54,6 +54,16 @@ impl From<NativeError> for RestError {
     }
 }
 
+impl From<pandastack_types::Error> for RestError {
+    fn from(error: pandastack_types::Error) -> Self {
+        if error.code == ErrorCode::Internal {
+            tracing::error!(%error, causes = error.causes(), "a key could not be checked");
+        }
+        let status = StatusCode::from_u16(error.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        Self { status, message: error.message, retry_after: error.retry_after.map(HeaderValue::from) }
+    }
+}
+
 impl From<DirectoryUnavailable> for RestError {
     fn from(error: DirectoryUnavailable) -> Self {
         tracing::warn!(cause = %error.0, "a sandbox could not be looked up");

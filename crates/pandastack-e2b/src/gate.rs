@@ -30,7 +30,7 @@ pub(crate) async fn open_session(State(native): State<Native>, mut request: Requ
     let Some(Target { sandbox, .. }) = request.extensions().get::<Target>().cloned() else {
         return no_sandbox_named().into_response();
     };
-    match session_of(&native, sandbox).await {
+    match session_of(&native, sandbox, request.extensions()).await {
         Ok(session) => {
             request.extensions_mut().insert(session);
             next.run(request).await
@@ -40,13 +40,18 @@ pub(crate) async fn open_session(State(native): State<Native>, mut request: Requ
 }
 
 /// The session of a sandbox, if the sandbox accepts requests.
-pub(crate) async fn session_of(native: &Native, sandbox: SandboxId) -> Result<Session, Response> {
+pub(crate) async fn session_of(
+    native: &Native,
+    sandbox: SandboxId,
+    extensions: &Extensions,
+) -> Result<Session, Response> {
     let found = native.directory.find(&sandbox).await;
     let found = found.map_err(|error| RestError::from(error).into_response())?;
     if let Err(reason) = check_state(found.as_ref()) {
         return Err(SandboxGone { sandbox, reason }.into_response());
     }
-    Ok(Session { native: native.caller(Identity::Sandbox(sandbox.clone())), sandbox })
+    let identity = Identity::Sandbox(sandbox.clone());
+    Ok(Session { native: native.caller(identity, extensions), sandbox })
 }
 
 fn check_state(sandbox: Option<&Sandbox>) -> Result<(), &'static str> {
@@ -112,7 +117,8 @@ pub(crate) async fn check_credential(
     if !native.directory.admits(from) {
         return Err(Refused::TooMany);
     }
-    let access = native.directory.access(sandbox).await.map_err(Refused::Unavailable)?.unwrap_or_default();
+    let access = native.directory.access(sandbox, from).await.map_err(Refused::Unavailable)?;
+    let access = access.unwrap_or_default();
     let token = headers.get("x-access-token").and_then(|value| value.to_str().ok());
     if token.is_some_and(|given| native.tokens.accepts(sandbox, &access, given)) {
         return Ok(());

@@ -12,8 +12,9 @@ use axum::Router;
 use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
-use http::{HeaderValue, Method, Request, StatusCode, header};
+use http::{Extensions, HeaderValue, Method, Request, StatusCode, header};
 use http_body_util::{BodyExt, Limited};
+use pandastack_edge::Client;
 use pandastack_types::api::Sandbox;
 use pandastack_types::link::LinkKey;
 use pandastack_types::{ErrorBody, ErrorCode, SandboxId};
@@ -38,8 +39,14 @@ pub struct OnBehalf(pub SandboxId);
 pub trait Directory: Send + Sync {
     /// A sandbox of any workspace that is not being deleted.
     async fn find(&self, id: &SandboxId) -> Result<Option<Sandbox>, DirectoryUnavailable>;
-    /// What opens that sandbox beside its id.
-    async fn access(&self, id: &SandboxId) -> Result<Option<Access>, DirectoryUnavailable>;
+    /// What opens that sandbox beside its id, from that address.
+    async fn access(
+        &self,
+        id: &SandboxId,
+        from: Option<IpAddr>,
+    ) -> Result<Option<Access>, DirectoryUnavailable>;
+    /// Refuses an API key that is not good, or not at that address. Counts wrong ones.
+    async fn check_key(&self, key: &str, from: Option<IpAddr>) -> pandastack_types::Result<()>;
     /// Whether somebody at an address may try a credential, after those that were wrong.
     fn admits(&self, from: Option<IpAddr>) -> bool;
     /// Counts a wrong credential.
@@ -52,8 +59,8 @@ pub trait Directory: Send + Sync {
 pub struct Access {
     /// Counts revocations.
     pub revision: u64,
-    /// Public beginnings of the API keys of the sandbox's workspace that may use sandboxes and have not
-    /// expired.
+    /// Public beginnings of the API keys of the sandbox's workspace that may use sandboxes, have not expired,
+    /// and may be used from where the request comes from.
     pub keys: Vec<String>,
 }
 
@@ -112,6 +119,8 @@ pub(crate) struct Native {
 pub(crate) struct Caller {
     api: Router,
     identity: Identity,
+    /// Where the request comes from: networks of keys and the limit of failed attempts depend on it.
+    client: Option<Client>,
 }
 
 impl Native {
@@ -126,13 +135,15 @@ impl Native {
         sandbox: &SandboxId,
     ) -> Result<Option<String>, DirectoryUnavailable> {
         let Identity::Key(key) = &caller.identity else { return Ok(None) };
-        let access = self.directory.access(sandbox).await?.unwrap_or_default();
+        let from = caller.client.as_ref().map(|client| client.address);
+        let access = self.directory.access(sandbox, from).await?.unwrap_or_default();
         let prefix = access.keys.iter().find(|prefix| key.starts_with(prefix.as_str()));
         Ok(prefix.map(|prefix| self.tokens.token(sandbox, prefix, access.revision)))
     }
 
-    pub(crate) fn caller(&self, identity: Identity) -> Caller {
-        Caller { api: self.api.clone(), identity }
+    /// Calls with an identity, made for the client of a request.
+    pub(crate) fn caller(&self, identity: Identity, extensions: &Extensions) -> Caller {
+        Caller { api: self.api.clone(), identity, client: extensions.get::<Client>().cloned() }
     }
 }
 
@@ -153,6 +164,9 @@ impl Caller {
             Identity::Sandbox(id) => {
                 request.extensions_mut().insert(OnBehalf(id.clone()));
             }
+        }
+        if let Some(client) = &self.client {
+            request.extensions_mut().insert(client.clone());
         }
         let response = self.api.clone().oneshot(request).await.unwrap_or_else(|never| match never {});
         if response.status().is_client_error() || response.status().is_server_error() {

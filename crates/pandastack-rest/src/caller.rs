@@ -3,6 +3,7 @@
 use async_trait::async_trait;
 use axum::Extension;
 use axum::extract::FromRequestParts;
+use http::Extensions;
 use http::request::Parts;
 use pandastack_types::api::Role;
 use pandastack_types::{Error, ErrorCode, Result, WorkspaceId};
@@ -55,8 +56,10 @@ impl Caller {
 /// Checks callers of what is served outside the API, such as functions by their own URLs.
 #[async_trait]
 pub trait Admission: Send + Sync {
-    /// Admits an `Authorization` header with a key of that workspace which may do more than read.
-    async fn check_key(&self, bearer: Option<&str>, workspace: &WorkspaceId) -> Result<()>;
+    /// Admits an `Authorization` header with a key of that workspace which may do more than read. The request's
+    /// extensions say where it comes from.
+    async fn check_key(&self, bearer: Option<&str>, workspace: &WorkspaceId, from: &Extensions)
+    -> Result<()>;
 
     /// Refuses requests to a workspace that is suspended.
     async fn check_open(&self, workspace: &WorkspaceId) -> Result<()>;

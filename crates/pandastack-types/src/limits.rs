@@ -2,6 +2,10 @@
 
 /// Largest JSON request body. Beyond it: 413 `body_too_large`.
 pub const JSON_BODY_BYTES_MAX: usize = 1024 * 1024;
+/// Largest body of a sign-in to the console, which is read before a key is known. Beyond it: 413 `body_too_large`.
+pub const SIGN_IN_BYTES_MAX: usize = 1024;
+/// Longest time for that body to arrive. Beyond it: 408 `request_timeout`.
+pub const SIGN_IN_SECONDS_MAX: u64 = 10;
 /// Longest time for a JSON request body to arrive. Beyond it: 408 `request_timeout`.
 pub const JSON_BODY_SECONDS_MAX: u64 = 30;
 /// Largest file accepted by one `PUT /fs`. Beyond it: 413 `body_too_large`. Bodies stream; memory does not grow with it.
@@ -264,6 +268,8 @@ pub const DOMAINS_PER_APP_MAX: u64 = 50;
 pub const SOURCE_BYTES_MAX: u64 = 512 * 1024 * 1024;
 /// Bytes of a webhook's body. Beyond it: 413 `body_too_large`.
 pub const HOOK_BODY_BYTES_MAX: usize = 25 * 1024 * 1024;
+/// Longest time for the body of a request to a function's URL to arrive. Beyond it: 408 `request_timeout`.
+pub const EVENT_SECONDS_MAX: u64 = 60;
 /// Longest time for a webhook's body to arrive. Beyond it: 408 `request_timeout`.
 pub const HOOK_BODY_SECONDS_MAX: u64 = 60;
 /// Lines kept of a deployment's log; the rest is left out, which the log says, apart from how it ended.

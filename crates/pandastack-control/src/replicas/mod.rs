@@ -21,7 +21,7 @@
 mod forward;
 mod peers;
 
-pub(crate) use forward::{PASSED_ON_FOR, to_leader};
+pub(crate) use forward::{PassedOnFor, from_replica, to_leader};
 pub(crate) use peers::{PATH as MARKS_PATH, ReplicaPeers};
 
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -3,6 +3,7 @@
 // A test that cannot go on fails; that is what these are for.
 #![allow(clippy::unwrap_used)]
 
+mod addresses;
 mod apps;
 mod console;
 mod data_path;

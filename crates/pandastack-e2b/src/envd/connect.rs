@@ -40,7 +40,10 @@ pub(super) async fn read_unary<T: DeserializeOwned>(body: Body) -> RpcResult<T> 
 /// Reads the one message of a request whose answer is a stream.
 pub(super) async fn read_first<T: DeserializeOwned>(body: Body) -> RpcResult<T> {
     let mut messages = Messages::new(body);
-    let first = timeout(BODY_WAIT, messages.next()).await.map_err(|_| cut_off())??.ok_or_else(|| RpcError::invalid("the request has no message"))?;
+    let first = timeout(BODY_WAIT, messages.next())
+        .await
+        .map_err(|_| cut_off())??
+        .ok_or_else(|| RpcError::invalid("the request has no message"))?;
     parse(&first)
 }
 

@@ -3,8 +3,6 @@
 //! A signed URL that a client made with one address for all sandboxes names none, and a signature alone does
 //! not tell which one is meant. Such a URL needs `sandbox_id` in its query, or the request `E2b-Sandbox-Id`.
 
-use std::net::IpAddr;
-
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{Query, Request, State};
@@ -51,10 +49,10 @@ impl Args {
         native: &Native,
         sandbox: &SandboxId,
         operation: Operation,
-        (headers, from): (&HeaderMap, Option<IpAddr>),
+        (headers, extensions): (&HeaderMap, &Extensions),
     ) -> RestResult<()> {
         let signed = self.signed().map(|signed| (signed, operation));
-        Ok(check_credential(native, sandbox, headers, signed, from).await?)
+        Ok(check_credential(native, sandbox, headers, signed, address_of(extensions)).await?)
     }
 }
 
@@ -75,7 +73,7 @@ pub(super) async fn read(
     headers: HeaderMap,
 ) -> RestResult<Response> {
     let args = args(query)?;
-    let asked = (&headers, address_of(&extensions));
+    let asked = (&headers, &extensions);
     args.check(&native, &session.sandbox, Operation::Read, asked).await?;
     download(&session, &args, &headers).await
 }
@@ -88,7 +86,7 @@ pub(super) async fn write(
     request: Request,
 ) -> RestResult<Json<Vec<Value>>> {
     let args = args(query)?;
-    let asked = (request.headers(), address_of(request.extensions()));
+    let asked = (request.headers(), request.extensions());
     args.check(&native, &session.sandbox, Operation::Write, asked).await?;
     store(&session, &args, request).await
 }
@@ -101,7 +99,7 @@ pub(super) async fn read_signed(
     headers: HeaderMap,
 ) -> Result<Response, Response> {
     let args = args(query).map_err(IntoResponse::into_response)?;
-    let asked = (&headers, address_of(&extensions));
+    let asked = (&headers, &extensions);
     let session = signer(&native, &args, Operation::Read, asked).await?;
     download(&session, &args, &headers).await.map_err(IntoResponse::into_response)
 }
@@ -113,7 +111,7 @@ pub(super) async fn write_signed(
     request: Request,
 ) -> Result<Json<Vec<Value>>, Response> {
     let args = args(query).map_err(IntoResponse::into_response)?;
-    let asked = (request.headers(), address_of(request.extensions()));
+    let asked = (request.headers(), request.extensions());
     let session = signer(&native, &args, Operation::Write, asked).await?;
     store(&session, &args, request).await.map_err(IntoResponse::into_response)
 }
@@ -123,7 +121,7 @@ async fn signer(
     native: &Native,
     args: &Args,
     operation: Operation,
-    asked: (&HeaderMap, Option<IpAddr>),
+    asked: (&HeaderMap, &Extensions),
 ) -> Result<Session, Response> {
     let named = args.sandbox_id.as_deref().or_else(|| asked.0.get("e2b-sandbox-id")?.to_str().ok());
     let Some(sandbox) = named.and_then(|id| id.parse::<SandboxId>().ok()) else {
@@ -131,7 +129,7 @@ async fn signer(
         return Err(RestError::new(StatusCode::UNAUTHORIZED, what).into_response());
     };
     args.check(native, &sandbox, operation, asked).await.map_err(IntoResponse::into_response)?;
-    session_of(native, sandbox).await
+    session_of(native, sandbox, asked.1).await
 }
 
 async fn download(session: &Session, args: &Args, headers: &HeaderMap) -> RestResult<Response> {

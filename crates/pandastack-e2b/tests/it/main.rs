@@ -15,9 +15,9 @@ use pandastack_e2b::{
     Access, Directory, DirectoryUnavailable, ENVD_PORT, Facade, INTERPRETER_PORT, OnBehalf,
 };
 use pandastack_edge::Target;
-use pandastack_types::SandboxId;
 use pandastack_types::api::Sandbox;
 use pandastack_types::link::LinkKey;
+use pandastack_types::{Error, ErrorCode, SandboxId};
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
@@ -40,9 +40,20 @@ impl Directory for One {
         Ok((self.sandbox.id == *id).then(|| self.sandbox.clone()))
     }
 
-    async fn access(&self, id: &SandboxId) -> Result<Option<Access>, DirectoryUnavailable> {
+    async fn access(
+        &self,
+        id: &SandboxId,
+        _: Option<IpAddr>,
+    ) -> Result<Option<Access>, DirectoryUnavailable> {
         let keys = self.keys.lock().unwrap().clone();
         Ok((self.sandbox.id == *id).then_some(Access { revision: 0, keys }))
+    }
+
+    async fn check_key(&self, key: &str, _: Option<IpAddr>) -> pandastack_types::Result<()> {
+        match key {
+            "pds_wrong" => Err(Error::new(ErrorCode::Unauthorized, "the API key is invalid")),
+            _ => Ok(()),
+        }
     }
 
     fn admits(&self, _: Option<IpAddr>) -> bool {
@@ -147,6 +158,8 @@ fn list() -> http::request::Builder {
 async fn the_control_plane_passes_the_key_on_and_translates_refusals() {
     let made = fixture("running", json!({}));
     assert_eq!(made.control("/sandboxes/gone", None).await.0, 401);
+    assert_eq!(made.control("/sandboxes/gone", Some("pds_wrong")).await.0, 401);
+    assert!(made.calls.lock().unwrap().is_empty(), "refused before anything is called");
     assert!(made.calls.lock().unwrap().is_empty());
     let (status, body) = made.control("/sandboxes/gone", Some("pds_key")).await;
     assert_eq!(

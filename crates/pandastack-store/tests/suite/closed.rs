@@ -74,8 +74,14 @@ pub(super) async fn nothing_is_added_to_a_closed_workspace(store: &dyn Store) {
             ("app", store.insert_app(&app).await),
             ("function", store.insert_function(&function).await),
             ("run", store.enqueue_run(&run).await),
-            ("schedule", store.insert_schedule(&ScheduleRecord { workspace: shop.clone(), ..schedule() }).await),
-            ("database", store.insert_database(&DatabaseRecord { workspace: shop.clone(), ..database() }).await),
+            (
+                "schedule",
+                store.insert_schedule(&ScheduleRecord { workspace: shop.clone(), ..schedule() }).await,
+            ),
+            (
+                "database",
+                store.insert_database(&DatabaseRecord { workspace: shop.clone(), ..database() }).await,
+            ),
             ("template", store.ensure_template(&template).await.map(drop)),
             ("build", store.insert_build(&build).await),
             ("volume", store.insert_volumes(&[volume]).await),

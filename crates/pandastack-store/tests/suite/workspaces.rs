@@ -281,7 +281,7 @@ pub(super) async fn databases_are_kept_by_workspace_and_state(store: &dyn Store)
 }
 
 pub(super) async fn console_sessions_are_found_by_hash_and_end(store: &dyn Store) {
-    use pandastack_store::console::{CONSOLE_SESSIONS_MAX, ConsoleSession};
+    use pandastack_store::console::{CONSOLE_SESSIONS_PER_KEY_MAX, ConsoleSession};
     let at = now();
     let session = |number: u32, used: u64| ConsoleSession {
         hash: number.to_be_bytes().to_vec(),
@@ -293,12 +293,16 @@ pub(super) async fn console_sessions_are_found_by_hash_and_end(store: &dyn Store
         last_used_at: after_seconds(at, used).unwrap(),
         expires_at: after_seconds(at, 900).unwrap(),
     };
-    for number in 0..=CONSOLE_SESSIONS_MAX {
+    let of_other = ConsoleSession { token_prefix: "pds_y".into(), ..session(99, 0) };
+    store.insert_console_session(&of_other).await.unwrap();
+    for number in 0..=CONSOLE_SESSIONS_PER_KEY_MAX {
         store.insert_console_session(&session(number, u64::from(number))).await.unwrap();
     }
-    // One more than there may be: the least recently used one is gone.
+    // One more than a key may have: its least recently used one is gone, and nobody else's.
+    assert_eq!(store.console_session(&of_other.hash).await.unwrap(), Some(of_other));
+    store.delete_console_session(&ws(), "s99").await.unwrap();
     assert_eq!(store.console_session(&0_u32.to_be_bytes()).await.unwrap(), None);
-    assert_eq!(store.console_sessions(&ws()).await.unwrap().len(), CONSOLE_SESSIONS_MAX as usize);
+    assert_eq!(store.console_sessions(&ws()).await.unwrap().len(), CONSOLE_SESSIONS_PER_KEY_MAX as usize);
     let one = store.console_session(&1_u32.to_be_bytes()).await.unwrap().unwrap();
     assert_eq!(one, session(1, 1));
     let later = after_seconds(at, 500).unwrap();
