@@ -27,6 +27,7 @@ use pandastack_types::{Error, ErrorCode, Result, SandboxId, WorkspaceId};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
+use crate::followers::Followers;
 use crate::key_cache::{GoodKey, KeyCache, check_networks, networks};
 use crate::rate::{KeyFailures, Rates};
 use crate::replicas::PassedOnFor;
@@ -128,6 +129,8 @@ pub(crate) struct Keys {
     cache: KeyCache,
     /// Requests of workspaces.
     pub(crate) rates: Rates,
+    /// Open streams of events.
+    pub(crate) followers: Followers,
     failures: KeyFailures,
     /// The server's part of what signs URLs.
     link: LinkKey,
@@ -135,7 +138,14 @@ pub(crate) struct Keys {
 
 impl Keys {
     pub(crate) fn new(store: Arc<dyn Store>, rates: Rates, link: LinkKey) -> Self {
-        Self { store, cache: KeyCache::default(), rates, failures: KeyFailures::default(), link }
+        Self {
+            store,
+            cache: KeyCache::default(),
+            rates,
+            followers: Followers::default(),
+            failures: KeyFailures::default(),
+            link,
+        }
     }
 
     /// Refuses an address from which too many credentials came that were wrong.

@@ -32,6 +32,7 @@ mod bootstrap;
 mod config;
 mod console;
 mod e2b_directory;
+mod followers;
 mod housekeeping;
 mod idempotency;
 mod key_cache;

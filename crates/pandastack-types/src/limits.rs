@@ -115,6 +115,10 @@ pub const KEY_FAILURES_BURST: f64 = 30.0;
 pub const KEY_FAILURES_PER_SECOND: f64 = 0.5;
 /// Keys of one workspace. Beyond it: 429 `quota_exceeded`.
 pub const TOKENS_PER_WORKSPACE_MAX: u64 = 100;
+/// Streams of events that one key follows at once. Beyond it: 429 `quota_exceeded`.
+pub const EVENT_FOLLOWERS_PER_KEY_MAX: u32 = 32;
+/// Streams of events that the keys of one workspace follow at once. Beyond it: 429 `quota_exceeded`.
+pub const EVENT_FOLLOWERS_PER_WORKSPACE_MAX: u32 = 256;
 /// Events kept for one sandbox and returned by one call.
 pub const EVENTS_PAGE_MAX: u32 = 1_000;
 /// Bytes of console log returned by one call.
