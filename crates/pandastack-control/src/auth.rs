@@ -31,7 +31,8 @@ use crate::followers::Followers;
 use crate::key_cache::{GoodKey, KeyCache, check_networks, networks};
 use crate::rate::{KeyFailures, Rates};
 use crate::replicas::PassedOnFor;
-use crate::{access, console, signed_url};
+use crate::revocation::{Holder, Revocations};
+use crate::{access, console, revocation, signed_url};
 
 const KEY_START: &str = "pds_";
 const KEY_RANDOM_BYTES: usize = 16;
@@ -76,10 +77,13 @@ pub(crate) async fn authenticate(
     mut request: Request,
     next: Next,
 ) -> ApiResult<Response> {
-    let mut by_session = false;
+    let (mut by_session, mut token_of) = (false, None);
     let from = address_of(request.extensions());
     let caller = match (request.extensions().get::<OnBehalf>(), signed_url::presented(&request)) {
-        (Some(OnBehalf(sandbox)), _) => keys.holder(sandbox).await?,
+        (Some(OnBehalf { sandbox, key }), _) => {
+            token_of.clone_from(key);
+            keys.holder(sandbox).await?
+        }
         (None, Some(signed)) => {
             keys.admit_stranger(from)?;
             let checked = signed.check(keys.store.as_ref(), &keys.link, from).await;
@@ -102,8 +106,11 @@ pub(crate) async fn authenticate(
     };
     keys.rates.admit(&caller.workspace, Instant::now())?;
     access::check(&caller, &request)?;
-    request.extensions_mut().insert(caller);
-    let response = next.run(request).await;
+    // An access token ends with the key that it was made for.
+    let prefix = token_of.unwrap_or_else(|| caller.prefix.clone());
+    let open = keys.revocations.token(Holder { workspace: caller.workspace.clone(), prefix });
+    request.extensions_mut().insert(Caller { revoked: Arc::clone(&open), ..caller });
+    let response = revocation::guard(open, next.run(request)).await?;
     Ok(if by_session { console::protect(response) } else { response })
 }
 
@@ -129,6 +136,8 @@ pub(crate) struct Keys {
     cache: KeyCache,
     /// Requests of workspaces.
     pub(crate) rates: Rates,
+    /// What callers have open.
+    revocations: Revocations,
     /// Open streams of events.
     pub(crate) followers: Followers,
     failures: KeyFailures,
@@ -142,6 +151,7 @@ impl Keys {
             store,
             cache: KeyCache::default(),
             rates,
+            revocations: Revocations::default(),
             followers: Followers::default(),
             failures: KeyFailures::default(),
             link,
@@ -181,14 +191,46 @@ impl Keys {
         checked
     }
 
-    /// Forgets a key that was changed or deleted.
+    /// Forgets a key that was changed.
     pub(crate) fn forget(&self, prefix: &str) {
         self.cache.forget(|caller| caller.prefix == prefix);
     }
 
-    /// Forgets the keys of a workspace that was suspended or deleted.
-    pub(crate) fn forget_workspace(&self, workspace: &WorkspaceId) {
+    /// Forgets a key that was deleted, and ends what it has open.
+    pub(crate) fn revoke(&self, prefix: &str) {
+        self.forget(prefix);
+        self.revocations.revoke(|holder| holder.prefix == prefix);
+    }
+
+    /// The same for all keys of a workspace that was suspended or deleted.
+    pub(crate) fn revoke_workspace(&self, workspace: &WorkspaceId) {
         self.cache.forget(|caller| caller.workspace == *workspace);
+        self.revocations.revoke(|holder| holder.workspace == *workspace);
+    }
+
+    /// Ends what is open of keys that have expired, or that another replica revoked or closed the workspace of.
+    pub(crate) async fn end_revoked(&self) -> Result<()> {
+        for holder in self.revocations.holders() {
+            if !self.is_good(&holder).await? {
+                self.forget(&holder.prefix);
+                self.revocations.revoke(|open| *open == holder);
+            }
+        }
+        Ok(())
+    }
+
+    async fn is_good(&self, holder: &Holder) -> Result<bool> {
+        match self.open_workspace(&holder.workspace).await {
+            Err(error) if matches!(error.code, ErrorCode::WorkspaceSuspended | ErrorCode::NotFound) => {
+                return Ok(false);
+            }
+            opened => opened?,
+        };
+        if holder.prefix == TOKEN_HOLDER {
+            return Ok(true);
+        }
+        let (token, at) = (self.store.token(&holder.prefix).await?, now());
+        Ok(token.is_some_and(|token| token.expires_at.is_none_or(|end| at < end)))
     }
 
     /// A workspace that may be used, with its quota.
@@ -215,7 +257,14 @@ impl Keys {
         self.open_workspace(&workspace).await?;
         let label = format!("access token of {sandbox}");
         let prefix = TOKEN_HOLDER.to_owned();
-        Ok(Caller { workspace, prefix, label, role: Role::Developer, operator: false })
+        Ok(Caller {
+            workspace,
+            prefix,
+            label,
+            role: Role::Developer,
+            operator: false,
+            revoked: Arc::default(),
+        })
     }
 
     /// Checks a key, unless too many that were not good came from that address. A key that was good lately is always looked
@@ -269,7 +318,7 @@ impl Keys {
         let quota = self.open_workspace(&workspace).await?.quota;
         self.rates.learn(&workspace, quota.requests_per_second);
         self.cache.touch(&prefix, at);
-        Ok(Caller { workspace, prefix, label, role, operator })
+        Ok(Caller { workspace, prefix, label, role, operator, revoked: Arc::default() })
     }
 }
 

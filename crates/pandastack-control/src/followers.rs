@@ -13,7 +13,8 @@ use pandastack_types::{Error, ErrorCode, Result, WorkspaceId};
 
 #[derive(Default)]
 struct Open {
-    by_key: HashMap<String, u32>,
+    /// Access tokens of sandboxes have no key of their own: those of a workspace count together.
+    by_key: HashMap<(WorkspaceId, String), u32>,
     by_workspace: HashMap<WorkspaceId, u32>,
 }
 
@@ -24,8 +25,7 @@ pub(crate) struct Followers(Arc<Mutex<Open>>);
 /// A place among the followers, until it is dropped.
 pub(crate) struct FollowerPlace {
     followers: Followers,
-    prefix: String,
-    workspace: WorkspaceId,
+    key: (WorkspaceId, String),
 }
 
 impl Followers {
@@ -37,24 +37,24 @@ impl Followers {
                 format!("the limit of {limit} open event streams of a {what} is reached; close one first");
             Err(Error::new(ErrorCode::QuotaExceeded, message))
         };
-        if count(&open.by_key, &caller.prefix) >= EVENT_FOLLOWERS_PER_KEY_MAX {
+        let key = (caller.workspace.clone(), caller.prefix.clone());
+        if count(&open.by_key, &key) >= EVENT_FOLLOWERS_PER_KEY_MAX {
             return refused("key", EVENT_FOLLOWERS_PER_KEY_MAX);
         }
         if count(&open.by_workspace, &caller.workspace) >= EVENT_FOLLOWERS_PER_WORKSPACE_MAX {
             return refused("workspace", EVENT_FOLLOWERS_PER_WORKSPACE_MAX);
         }
-        let (prefix, workspace) = (caller.prefix.clone(), caller.workspace.clone());
-        *open.by_key.entry(prefix.clone()).or_default() += 1;
-        *open.by_workspace.entry(workspace.clone()).or_default() += 1;
-        Ok(FollowerPlace { followers: self.clone(), prefix, workspace })
+        *open.by_key.entry(key.clone()).or_default() += 1;
+        *open.by_workspace.entry(caller.workspace.clone()).or_default() += 1;
+        Ok(FollowerPlace { followers: self.clone(), key })
     }
 }
 
 impl Drop for FollowerPlace {
     fn drop(&mut self) {
         let mut open = self.followers.0.lock().unwrap_or_else(PoisonError::into_inner);
-        leave(&mut open.by_key, &self.prefix);
-        leave(&mut open.by_workspace, &self.workspace);
+        leave(&mut open.by_key, &self.key);
+        leave(&mut open.by_workspace, &self.key.0);
     }
 }
 
@@ -85,6 +85,7 @@ mod tests {
             label: String::new(),
             role: Role::Viewer,
             operator: false,
+            revoked: Default::default(),
         };
         let followers = Followers::default();
         let one = caller("shop", "pds_1".into());

@@ -42,6 +42,7 @@ mod postgres_listener;
 mod preview_routes;
 mod rate;
 mod replicas;
+mod revocation;
 mod routes;
 mod schedule_targets;
 mod serve;

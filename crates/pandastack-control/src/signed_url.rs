@@ -10,6 +10,7 @@
 //! alone signs nothing. The check takes constant time and happens before anything about the URL is believed.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use axum::extract::Request;
 use data_encoding::HEXLOWER;
@@ -93,7 +94,7 @@ impl Signed {
         // What the key may not do, its URLs may not either; also not elsewhere.
         check_networks(&token.prefix, &networks(&token.allow_from)?, from)?;
         let TokenRecord { workspace, prefix, label, role, operator, .. } = token;
-        Ok(Caller { workspace, prefix, label, role, operator })
+        Ok(Caller { workspace, prefix, label, role, operator, revoked: Arc::default() })
     }
 }
 

@@ -32,7 +32,12 @@ const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b
 /// Marks a request that is made for the holder of a sandbox's access token: it may do in that sandbox what a key of
 /// its workspace with scope `sandboxes` may.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OnBehalf(pub SandboxId);
+pub struct OnBehalf {
+    /// The sandbox.
+    pub sandbox: SandboxId,
+    /// The public part of the API key that the token was made for, once it was checked: what is open ends with it.
+    pub key: Option<String>,
+}
 
 /// What must be known of sandboxes before anybody is authenticated.
 #[async_trait]
@@ -103,7 +108,7 @@ pub(crate) enum Identity {
     /// An API key, as it was presented.
     Key(String),
     /// The holder of a sandbox's access token.
-    Sandbox(SandboxId),
+    Sandbox(OnBehalf),
 }
 
 /// The native API.
@@ -148,6 +153,14 @@ impl Native {
 }
 
 impl Caller {
+    /// The same for a token that was made for the key with this prefix.
+    pub(crate) fn with_token_of(mut self, prefix: String) -> Self {
+        if let Identity::Sandbox(behalf) = &mut self.identity {
+            behalf.key = Some(prefix);
+        }
+        self
+    }
+
     /// Sends a request whose path is below `/v1`; an error status becomes an error.
     pub(crate) async fn send(&self, mut request: Request<Body>) -> NativeResult<Response> {
         match &self.identity {
@@ -161,8 +174,8 @@ impl Caller {
                 };
                 request.headers_mut().insert(header::AUTHORIZATION, value.map_err(unreadable)?);
             }
-            Identity::Sandbox(id) => {
-                request.extensions_mut().insert(OnBehalf(id.clone()));
+            Identity::Sandbox(behalf) => {
+                request.extensions_mut().insert(behalf.clone());
             }
         }
         if let Some(client) = &self.client {

@@ -1,5 +1,7 @@
 //! Who makes a request.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use axum::Extension;
 use axum::extract::FromRequestParts;
@@ -7,6 +9,7 @@ use http::Extensions;
 use http::request::Parts;
 use pandastack_types::api::Role;
 use pandastack_types::{Error, ErrorCode, Result, WorkspaceId};
+use tokio_util::sync::CancellationToken;
 
 use crate::{ApiError, ApiResult};
 
@@ -23,6 +26,9 @@ pub struct Caller {
     pub role: Role,
     /// Whether it may also manage the installation.
     pub operator: bool,
+    /// Cancelled when the key is revoked or expires, and when its workspace is suspended or deleted. Whatever outlives
+    /// the answer, such as an upgraded connection, ends with it.
+    pub revoked: Arc<CancellationToken>,
 }
 
 impl Caller {

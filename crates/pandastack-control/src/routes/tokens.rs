@@ -172,7 +172,7 @@ pub(super) async fn rotate_in(
 
 pub(super) async fn delete_in(services: &Services, workspace: &WorkspaceId, prefix: &str) -> Result<()> {
     services.sandboxes.store.delete_token(workspace, prefix).await?;
-    services.keys.forget(prefix);
+    services.keys.revoke(prefix);
     Ok(())
 }
 

@@ -25,6 +25,7 @@ mod postgres_server;
 mod preview_repos;
 mod recovery;
 mod replicas;
+mod revoked;
 mod sandboxes;
 mod simulation;
 mod slow_body;

@@ -50,7 +50,7 @@ impl Args {
         sandbox: &SandboxId,
         operation: Operation,
         (headers, extensions): (&HeaderMap, &Extensions),
-    ) -> RestResult<()> {
+    ) -> RestResult<String> {
         let signed = self.signed().map(|signed| (signed, operation));
         Ok(check_credential(native, sandbox, headers, signed, address_of(extensions)).await?)
     }
@@ -74,7 +74,8 @@ pub(super) async fn read(
 ) -> RestResult<Response> {
     let args = args(query)?;
     let asked = (&headers, &extensions);
-    args.check(&native, &session.sandbox, Operation::Read, asked).await?;
+    let prefix = args.check(&native, &session.sandbox, Operation::Read, asked).await?;
+    let session = session.with_token_of(prefix);
     download(&session, &args, &headers).await
 }
 
@@ -87,7 +88,8 @@ pub(super) async fn write(
 ) -> RestResult<Json<Vec<Value>>> {
     let args = args(query)?;
     let asked = (request.headers(), request.extensions());
-    args.check(&native, &session.sandbox, Operation::Write, asked).await?;
+    let prefix = args.check(&native, &session.sandbox, Operation::Write, asked).await?;
+    let session = session.with_token_of(prefix);
     store(&session, &args, request).await
 }
 
@@ -128,8 +130,9 @@ async fn signer(
         let what = "no sandbox given; add `sandbox_id` to the query or send the E2b-Sandbox-Id header";
         return Err(RestError::new(StatusCode::UNAUTHORIZED, what).into_response());
     };
-    args.check(native, &sandbox, operation, asked).await.map_err(IntoResponse::into_response)?;
-    session_of(native, sandbox, asked.1).await
+    let checked = args.check(native, &sandbox, operation, asked).await;
+    let prefix = checked.map_err(IntoResponse::into_response)?;
+    Ok(session_of(native, sandbox, asked.1).await?.with_token_of(prefix))
 }
 
 async fn download(session: &Session, args: &Args, headers: &HeaderMap) -> RestResult<Response> {

@@ -188,7 +188,10 @@ async fn a_sandboxs_port_needs_its_token_and_acts_on_its_behalf() {
     assert_eq!((status, body), (200, json!({ "processes": [] })));
     let (call, key, behalf) = made.last();
     assert_eq!(call, format!("GET /v1/sandboxes/{}/processes", made.id));
-    assert_eq!((key, behalf), (None, Some(OnBehalf(made.id.clone()))));
+    assert_eq!(
+        (key, behalf),
+        (None, Some(OnBehalf { sandbox: made.id.clone(), key: Some("pds_k".to_owned()) }))
+    );
     let execute = http::Request::post("/execute").header("x-access-token", "wrong");
     assert_eq!(made.port(INTERPRETER_PORT, &made.id, execute).await.0, 401);
 }
@@ -226,7 +229,7 @@ async fn a_signed_url_names_its_sandbox() {
     assert!(body["message"].as_str().unwrap().contains("sandbox_id"), "{body}");
     let url = format!("/files?path=/a&signature={good}&sandbox_id={id}");
     assert_eq!(made.control(&url, None).await, (200, json!("content")));
-    assert_eq!(made.last().2, Some(OnBehalf(made.id.clone())));
+    assert_eq!(made.last().2, Some(OnBehalf { sandbox: made.id.clone(), key: Some("pds_k".to_owned()) }));
     let late = sign(format!("/a:read::{token}:1"));
     assert_eq!(
         made.control(
