@@ -2,8 +2,9 @@
 //!
 //! A key is `pds_` and 32 hex digits (128 random bits); its first 12 characters are public and find the row. Only its
 //! SHA-256 is stored: with 128 random bits there is nothing to guess, so no slow hash is needed. Comparison takes
-//! constant time. A key that was good is remembered for a few seconds ([`KeyCache`]), so that the data path does not
-//! ask the store; one deleted or suspended here stops at once, one deleted by another replica within that time.
+//! constant time. A key that was good is remembered for a few seconds ([`KeyCache`]), so that the data path
+//! does not ask the store; one deleted or suspended here stops at once, one deleted by another replica within
+//! that time.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -77,7 +78,7 @@ pub(crate) async fn authenticate(
     mut request: Request,
     next: Next,
 ) -> ApiResult<Response> {
-    let (mut by_session, mut token_of) = (false, None);
+    let (mut session, mut token_of) = (None, None);
     let from = address_of(request.extensions());
     let caller = match (request.extensions().get::<OnBehalf>(), signed_url::presented(&request)) {
         (Some(OnBehalf { sandbox, key }), _) => {
@@ -94,9 +95,10 @@ pub(crate) async fn authenticate(
         (None, None) => match (presented(&request), console::presented(request.headers())) {
             (Some(secret), _) => keys.check_from(from, &secret).await?,
             (None, Some(secret)) => {
-                by_session = true;
                 let asked = (request.uri(), request.headers());
-                console::caller(keys.store.as_ref(), &keys, asked, secret, from).await?
+                let (caller, id) = console::caller(keys.store.as_ref(), &keys, asked, secret, from).await?;
+                session = Some(id);
+                caller
             }
             (None, None) => {
                 let missing = "the request has no API key; send `Authorization: Bearer pds_...`";
@@ -108,7 +110,8 @@ pub(crate) async fn authenticate(
     access::check(&caller, &request)?;
     // An access token ends with the key that it was made for.
     let prefix = token_of.unwrap_or_else(|| caller.prefix.clone());
-    let open = keys.revocations.token(Holder { workspace: caller.workspace.clone(), prefix });
+    let by_session = session.is_some();
+    let open = keys.revocations.token(Holder { workspace: caller.workspace.clone(), prefix, session });
     request.extensions_mut().insert(Caller { revoked: Arc::clone(&open), ..caller });
     let response = revocation::guard(open, next.run(request)).await?;
     Ok(if by_session { console::protect(response) } else { response })
@@ -124,7 +127,8 @@ fn presented(request: &Request) -> Option<String> {
     pairs.filter_map(|pair| pair.strip_prefix("access_token=")).next().map(str::to_owned)
 }
 
-/// Where a request comes from. One without a client's connection was passed on by another replica, which proved it.
+/// Where a request comes from. One without a client's connection was passed on by another replica, which
+/// proved it.
 pub(crate) fn address_of(extensions: &Extensions) -> Option<IpAddr> {
     let client = extensions.get::<pandastack_edge::Client>().map(|client| client.address);
     client.or_else(|| extensions.get::<PassedOnFor>().map(|passed| passed.0))
@@ -175,8 +179,9 @@ impl Keys {
         }
     }
 
-    /// Checks a key that comes in a body, which is read by `read`. The address is charged for a wrong key before
-    /// that, and gets it back if the key is good: whoever sends bodies slowly has no more tries than whoever guesses.
+    /// Checks a key that comes in a body, which is read by `read`. The address is charged for a wrong key
+    /// before that, and gets it back if the key is good: whoever sends bodies slowly has no more tries than
+    /// whoever guesses.
     pub(crate) async fn check_in_body(
         &self,
         address: Option<IpAddr>,
@@ -202,13 +207,19 @@ impl Keys {
         self.revocations.revoke(|holder| holder.prefix == prefix);
     }
 
+    /// Ends what a console session has open that was signed out or revoked.
+    pub(crate) fn revoke_session(&self, id: &str) {
+        self.revocations.revoke(|holder| holder.session.as_deref() == Some(id));
+    }
+
     /// The same for all keys of a workspace that was suspended or deleted.
     pub(crate) fn revoke_workspace(&self, workspace: &WorkspaceId) {
         self.cache.forget(|caller| caller.workspace == *workspace);
         self.revocations.revoke(|holder| holder.workspace == *workspace);
     }
 
-    /// Ends what is open of keys that have expired, or that another replica revoked or closed the workspace of.
+    /// Ends what is open of keys that have expired, or that another replica revoked or closed the workspace
+    /// of.
     pub(crate) async fn end_revoked(&self) -> Result<()> {
         for holder in self.revocations.holders() {
             if !self.is_good(&holder).await? {
@@ -230,7 +241,12 @@ impl Keys {
             return Ok(true);
         }
         let (token, at) = (self.store.token(&holder.prefix).await?, now());
-        Ok(token.is_some_and(|token| token.expires_at.is_none_or(|end| at < end)))
+        if !token.is_some_and(|token| token.expires_at.is_none_or(|end| at < end)) {
+            return Ok(false);
+        }
+        let Some(id) = &holder.session else { return Ok(true) };
+        let sessions = self.store.console_sessions(&holder.workspace).await?;
+        Ok(sessions.iter().any(|session| session.id == *id && at < session.expires_at))
     }
 
     /// A workspace that may be used, with its quota.
@@ -299,8 +315,8 @@ impl Keys {
         caller
     }
 
-    /// Who uses a key that was checked before, by its public part, from that address. `None` if it was deleted
-    /// or has expired.
+    /// Who uses a key that was checked before, by its public part, from that address. `None` if it was
+    /// deleted or has expired.
     pub(crate) async fn caller_of(&self, prefix: &str, from: Option<IpAddr>) -> Result<Option<Caller>> {
         let at = now();
         match self.store.token(prefix).await? {

@@ -1,7 +1,7 @@
 //! How many streams of events are open at once, by key and by workspace.
 //!
-//! Each follower costs a read of the store per change of its workspace, so their number is bounded. Counted in memory:
-//! with several replicas each admits its share.
+//! Each follower costs a read of the store per change of its workspace, so their number is bounded. Counted
+//! in memory: with several replicas each admits its share.
 
 use std::collections::HashMap;
 use std::hash::Hash;

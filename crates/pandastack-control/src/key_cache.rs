@@ -1,7 +1,7 @@
 //! API keys that were good lately, so that the data path does not ask the store.
 //!
-//! Written by hand because a key outlives its freshness in it: one that was good lately is looked up again even when
-//! its address is throttled.
+//! Written by hand because a key outlives its freshness in it: one that was good lately is looked up again
+//! even when its address is throttled.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

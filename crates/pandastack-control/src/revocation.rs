@@ -1,12 +1,13 @@
 //! Ends what a caller has open when its key is revoked or expires, or its workspace is suspended or deleted.
 //!
-//! Authentication happens once, on the head of a request; an answer may last for days. So every caller gets the
-//! [`CancellationToken`] of its key. [`guard`] stops its request and its answer with it; upgraded connections watch it
-//! themselves, by `Caller::revoked`.
+//! Authentication happens once, on the head of a request; an answer may last for days. So every caller gets
+//! the [`CancellationToken`] of its key. [`guard`] stops its request and its answer with it; upgraded
+//! connections watch it themselves, by `Caller::revoked`.
 //!
 //! - A key that is revoked here, or a workspace that is closed here, ends at once.
-//! - Everything else (expiry, other replicas) is found by [`Keys::end_revoked`](crate::auth::Keys::end_revoked), which
-//!   looks up every few seconds the keys that have something open, and no others.
+//! - Everything else (expiry, other replicas) is found by
+//!   [`Keys::end_revoked`](crate::auth::Keys::end_revoked), which looks up every few seconds the keys that
+//!   have something open, and no others.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -34,6 +35,8 @@ pub(crate) struct Holder {
     pub(crate) workspace: WorkspaceId,
     /// The public part of a key, or what stands in its place.
     pub(crate) prefix: String,
+    /// The id of a console session, which may end before its key.
+    pub(crate) session: Option<String>,
 }
 
 /// Tokens of the callers that have something open.
@@ -75,8 +78,8 @@ impl Revocations {
     }
 }
 
-/// Answers a request unless its key is revoked meanwhile, and ends the answer when that happens later. A request that is
-/// dropped ends as if its client had gone away.
+/// Answers a request unless its key is revoked meanwhile, and ends the answer when that happens later. A
+/// request that is dropped ends as if its client had gone away.
 pub(crate) async fn guard(
     token: Arc<CancellationToken>,
     answering: impl Future<Output = Response>,
@@ -89,7 +92,7 @@ pub(crate) async fn guard(
         biased;
         response = answering => response,
         () = revoked => {
-            let message = "the API key was revoked or has expired, or its workspace was closed; use another key";
+            let message = "the API key was revoked or expired, or its workspace was closed; use another key";
             return Err(Error::new(ErrorCode::Unauthorized, message));
         }
     };
@@ -139,8 +142,11 @@ mod tests {
     #[test]
     fn a_token_is_shared_while_it_is_held_and_ends_once() {
         let revocations = Revocations::default();
-        let holder =
-            |prefix: &str| Holder { workspace: WorkspaceId::default_workspace(), prefix: prefix.to_owned() };
+        let holder = |prefix: &str| Holder {
+            workspace: WorkspaceId::default_workspace(),
+            prefix: prefix.to_owned(),
+            session: None,
+        };
         let (first, again) = (revocations.token(holder("pds_1")), revocations.token(holder("pds_1")));
         let other = revocations.token(holder("pds_2"));
         drop(revocations.token(holder("pds_3")));

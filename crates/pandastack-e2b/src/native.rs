@@ -35,7 +35,8 @@ const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b
 pub struct OnBehalf {
     /// The sandbox.
     pub sandbox: SandboxId,
-    /// The public part of the API key that the token was made for, once it was checked: what is open ends with it.
+    /// The public part of the API key that the token was made for, once it was checked: what is open ends
+    /// with it.
     pub key: Option<String>,
 }
 

@@ -37,8 +37,8 @@ impl TokenKey {
         is_live && same(&self.token(sandbox, prefix, access.revision), given)
     }
 
-    /// Checks a signed URL against every token of a sandbox: it does not say which one it was made with. Answers the
-    /// prefix of the key that the token was made for.
+    /// Checks a signed URL against every token of a sandbox: it does not say which one it was made with.
+    /// Answers the prefix of the key that the token was made for.
     pub(crate) fn check(
         &self,
         signed: &Signed<'_>,

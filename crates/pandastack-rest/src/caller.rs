@@ -26,8 +26,8 @@ pub struct Caller {
     pub role: Role,
     /// Whether it may also manage the installation.
     pub operator: bool,
-    /// Cancelled when the key is revoked or expires, and when its workspace is suspended or deleted. Whatever outlives
-    /// the answer, such as an upgraded connection, ends with it.
+    /// Cancelled when the key is revoked or expires, and when its workspace is suspended or deleted. Whatever
+    /// outlives the answer, such as an upgraded connection, ends with it.
     pub revoked: Arc<CancellationToken>,
 }
 
@@ -62,8 +62,8 @@ impl Caller {
 /// Checks callers of what is served outside the API, such as functions by their own URLs.
 #[async_trait]
 pub trait Admission: Send + Sync {
-    /// Admits an `Authorization` header with a key of that workspace which may do more than read. The request's
-    /// extensions say where it comes from.
+    /// Admits an `Authorization` header with a key of that workspace which may do more than read. The
+    /// request's extensions say where it comes from.
     async fn check_key(&self, bearer: Option<&str>, workspace: &WorkspaceId, from: &Extensions)
     -> Result<()>;
 

@@ -34,8 +34,8 @@ pub async fn read_body(body: axum::body::Body) -> Result<bytes::Bytes> {
     read_body_within(body, JSON_BODY_BYTES_MAX, JSON_BODY_WAIT).await
 }
 
-/// Reads a body of at most `bytes_max` that arrives within `wait`. The deadline is for the whole body: a client
-/// that sends a byte now and then must not hold a request open, and with it the permission of its key.
+/// Reads a body of at most `bytes_max` that arrives within `wait`. The deadline is for the whole body: a
+/// client that sends a byte now and then must not hold a request open, and with it the permission of its key.
 pub async fn read_body_within(
     body: axum::body::Body,
     bytes_max: usize,

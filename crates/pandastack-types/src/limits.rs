@@ -2,7 +2,8 @@
 
 /// Largest JSON request body. Beyond it: 413 `body_too_large`.
 pub const JSON_BODY_BYTES_MAX: usize = 1024 * 1024;
-/// Largest body of a sign-in to the console, which is read before a key is known. Beyond it: 413 `body_too_large`.
+/// Largest body of a sign-in to the console, which is read before a key is known. Beyond it: 413
+/// `body_too_large`.
 pub const SIGN_IN_BYTES_MAX: usize = 1024;
 /// Longest time for that body to arrive. Beyond it: 408 `request_timeout`.
 pub const SIGN_IN_SECONDS_MAX: u64 = 10;

@@ -1,8 +1,9 @@
 //! Events of a whole workspace: a page of them, or a stream that can be resumed.
 //!
-//! A follower reads the store when there is news of its own workspace, and does nothing about that of others. News
-//! within [`COALESCE`] is read at once: a follower reads at most ten times a second, however much happens. Comments are
-//! sent by the time of the last frame alone, so that nobody can tell from them what happens elsewhere.
+//! A follower reads the store when there is news of its own workspace, and does nothing about that of others.
+//! News within [`COALESCE`] is read at once: a follower reads at most ten times a second, however much
+//! happens. Comments are sent by the time of the last frame alone, so that nobody can tell from them what
+//! happens elsewhere.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

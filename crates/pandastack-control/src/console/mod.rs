@@ -53,20 +53,21 @@ pub(crate) fn presented(headers: &HeaderMap) -> Option<&str> {
     pairs.find(|(name, _)| *name == COOKIE).map(|(_, value)| value)
 }
 
-/// Who a session's request is made by. Refuses requests of other pages.
+/// Who a session's request is made by, and the session's id. Refuses requests of other pages.
 pub(crate) async fn caller(
     store: &dyn Store,
     keys: &Keys,
     (uri, headers): (&Uri, &HeaderMap),
     secret: &str,
     from: Option<IpAddr>,
-) -> Result<Caller> {
+) -> Result<(Caller, String)> {
     guard::check(uri, headers)?;
     let (session, at) = (find(store, secret).await?, now());
     if session.last_used_at.checked_add(TOUCH_AFTER).is_ok_and(|due| at >= due) {
         store.touch_console_session(&session.id, at).await?;
     }
-    keys.caller_of(&session.token_prefix, from).await?.ok_or_else(over)
+    let caller = keys.caller_of(&session.token_prefix, from).await?.ok_or_else(over)?;
+    Ok((caller, session.id))
 }
 
 /// The session of a cookie.

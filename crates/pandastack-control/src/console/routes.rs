@@ -98,6 +98,7 @@ pub(crate) async fn sign_in(
     (status = 204), (status = 403, body = ErrorBody)))]
 pub(crate) async fn sign_out(
     State(sandboxes): State<Arc<Sandboxes>>,
+    State(keys): State<Arc<Keys>>,
     uri: Uri,
     headers: HeaderMap,
 ) -> ApiResult<Response> {
@@ -107,6 +108,7 @@ pub(crate) async fn sign_out(
         && let Some(session) = store.console_session(&super::hash(secret)).await?
     {
         store.delete_console_session(&session.workspace, &session.id).await?;
+        keys.revoke_session(&session.id);
     }
     Ok((StatusCode::NO_CONTENT, [(header::SET_COOKIE, super::no_cookie()?)]).into_response())
 }
@@ -135,9 +137,11 @@ pub(crate) async fn list(
     responses((status = 204), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub(crate) async fn revoke(
     State(sandboxes): State<Arc<Sandboxes>>,
+    State(keys): State<Arc<Keys>>,
     caller: Caller,
     Id(id): Id<String>,
 ) -> ApiResult<StatusCode> {
     sandboxes.store.delete_console_session(&caller.workspace, &id).await?;
+    keys.revoke_session(&id);
     Ok(StatusCode::NO_CONTENT)
 }

@@ -1,9 +1,9 @@
 //! Passing requests on to the leader.
 //!
 //! A request goes as it came, with its key, and the leader checks it: nothing is decided here but where it goes. Bodies
-//! stream both ways. The client's address goes with it, signed with the link: a key's networks and the limit of failed
-//! attempts depend on it, and the internal listener is open to more than replicas. A request is passed on once; a replica that is asked though it does not lead says so, and the client tries
-//! again.
+//! stream both ways. The client's address goes with it, signed with the link: a key's networks and the limit
+//! of failed attempts depend on it, and the internal listener is open to more than replicas. A request is
+//! passed on once; a replica that is asked though it does not lead says so, and the client tries again.
 
 use std::net::IpAddr;
 use std::sync::PoisonError;
@@ -36,7 +36,8 @@ const PASSED_ON_FOR: HeaderName = HeaderName::from_static("x-pandastack-passed-o
 /// Proves that a replica said so. Not the link's own header: a report that is passed on has that of its host.
 const PASSED_ON_PROOF: HeaderName = HeaderName::from_static("x-pandastack-passed-on-proof");
 
-/// Where a request comes from that another replica passed on. Extension of the request; nothing from the network sets it.
+/// Where a request comes from that another replica passed on. Extension of the request; nothing from the
+/// network sets it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PassedOnFor(pub(crate) IpAddr);
 /// Headers that belong to a connection.

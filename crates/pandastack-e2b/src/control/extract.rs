@@ -9,8 +9,8 @@ use crate::error::{RestError, RestResult};
 use crate::gate::address_of;
 use crate::native::{Caller, Identity, Native};
 
-/// The native API with the request's API key. The key is checked here, before a body is read; the native API checks
-/// it with each call.
+/// The native API with the request's API key. The key is checked here, before a body is read; the native API
+/// checks it with each call.
 pub(super) struct Keyed(pub(super) Caller);
 
 impl FromRequestParts<Native> for Keyed {

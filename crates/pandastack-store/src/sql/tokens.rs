@@ -126,8 +126,8 @@ impl TokenStore for SqlStore {
     }
 }
 
-/// Refuses a key that is made with one that was revoked, has expired, or is of a closed workspace. The request
-/// was authenticated before its body was read, so this is checked where the change is written.
+/// Refuses a key that is made with one that was revoked, has expired, or is of a closed workspace. The
+/// request was authenticated before its body was read, so this is checked where the change is written.
 async fn check_maker(write: &mut Write, by: Option<&str>, at: Timestamp) -> Result<()> {
     let Some(prefix) = by else { return Ok(()) };
     let select = "SELECT workspace_id FROM tokens WHERE prefix = $1 \
