@@ -14,6 +14,7 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::Router;
@@ -21,13 +22,13 @@ use axum::extract::{Request, State};
 use axum::routing::post;
 use hmac::{Hmac, KeyInit, Mac};
 use http::{HeaderMap, StatusCode};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
 use pandastack_fault as fault;
+use pandastack_rest::extract::read_body_within;
 use pandastack_rest::{ApiResult, Id};
 use pandastack_store::apps::record::{AppRecord, DeploymentRecord};
 use pandastack_store::clock::now;
 use pandastack_types::api::{GitHost, HookAnswer};
-use pandastack_types::limits::HOOK_BODY_BYTES_MAX;
+use pandastack_types::limits::{HOOK_BODY_BYTES_MAX, HOOK_BODY_SECONDS_MAX};
 use pandastack_types::{Error, ErrorBody, ErrorCode, Result};
 use serde::Deserialize;
 use sha2::Sha256;
@@ -39,6 +40,9 @@ use crate::pulls::{self, Pull, SKIP};
 use crate::queue::queued;
 use crate::state::Apps;
 use crate::{check, poller, preview_repos, previews};
+
+/// Longest time for a delivery to arrive.
+const HOOK_BODY_WAIT: Duration = Duration::from_secs(HOOK_BODY_SECONDS_MAX);
 
 /// Outside of what needs an API key: the secret is the proof.
 pub fn routes<S>(apps: &Arc<Apps>) -> Router<S> {
@@ -83,14 +87,7 @@ pub async fn hook(
     let closed =
         || Error::new(ErrorCode::Unauthorized, "this app has no webhook secret; set `webhook_secret` first");
     let secret = record.spec.webhook_secret.clone().filter(|_| !record.spec.deleting).ok_or_else(closed)?;
-    let body = match Limited::new(body, HOOK_BODY_BYTES_MAX).collect().await {
-        Ok(body) => body.to_bytes(),
-        Err(error) if error.is::<LengthLimitError>() => {
-            let message = format!("a delivery must be at most {HOOK_BODY_BYTES_MAX} bytes");
-            return Err(Error::new(ErrorCode::BodyTooLarge, message).into());
-        }
-        Err(_) => return Err(Error::bad_request("the delivery is incomplete; send it again").into()),
-    };
+    let body = read_body_within(body, HOOK_BODY_BYTES_MAX, HOOK_BODY_WAIT).await?;
     if !is_proved(&parts.headers, &secret, &body) {
         let message = "the delivery's signature does not match this app's webhook secret";
         return Err(Error::new(ErrorCode::Unauthorized, message).into());

@@ -9,8 +9,7 @@ use axum::routing::{delete, get, post};
 use axum::{Json, Router};
 use http::request::Parts;
 use http::{HeaderMap, StatusCode, header};
-use http_body_util::{BodyExt, Limited};
-use pandastack_rest::extract::parse_json;
+use pandastack_rest::extract::{JSON_BODY_WAIT, parse_json, read_body_within};
 use pandastack_rest::{ApiError, ApiResult, Caller, Id, JsonBody, sse};
 use pandastack_sandboxes::Sandboxes;
 use pandastack_sandboxes::validate;
@@ -183,9 +182,12 @@ async fn read(request: Request) -> Result<RunCode> {
             format!("`code` must be at most {CODE_BYTES_MAX} bytes; upload a file and run it"),
         )
     };
-    let body =
-        Limited::new(request.into_body(), REQUEST_BYTES_MAX).collect().await.map_err(|_| too_large())?;
-    let wanted: RunCode = parse_json(&body.to_bytes())?;
+    let read = read_body_within(request.into_body(), REQUEST_BYTES_MAX, JSON_BODY_WAIT).await;
+    let body = read.map_err(|error| match error.code {
+        ErrorCode::BodyTooLarge => too_large(),
+        _ => error,
+    })?;
+    let wanted: RunCode = parse_json(&body)?;
     if wanted.code.len() > CODE_BYTES_MAX {
         return Err(too_large());
     }

@@ -2,22 +2,20 @@
 //!
 //! A key is `pds_` and 32 hex digits (128 random bits); its first 12 characters are public and find the row. Only its
 //! SHA-256 is stored: with 128 random bits there is nothing to guess, so no slow hash is needed. Comparison takes
-//! constant time. A key that was good is remembered for [`REMEMBERED`], so that the data path does not ask the store;
-//! one deleted or suspended here stops at once, one deleted by another replica within that time. The cache is
-//! written by hand because a key outlives its freshness in it: one that was good lately is looked up again even
-//! when its address is throttled.
+//! constant time. A key that was good is remembered for a few seconds ([`KeyCache`]), so that the data path
+//! does not ask the store; one deleted or suspended here stops at once, one deleted by another replica within
+//! that time.
 
-use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Instant;
 
 use async_trait::async_trait;
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
+use http::Extensions;
 use http::header::AUTHORIZATION;
-use ipnet::IpNet;
 use jiff::Timestamp;
 use pandastack_e2b::OnBehalf;
 use pandastack_rest::{Admission, ApiResult, Caller};
@@ -30,9 +28,12 @@ use pandastack_types::{Error, ErrorCode, Result, SandboxId, WorkspaceId};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
+use crate::followers::Followers;
+use crate::key_cache::{GoodKey, KeyCache, check_networks, networks};
 use crate::rate::{KeyFailures, Rates};
-use crate::replicas::PASSED_ON_FOR;
-use crate::{access, console, signed_url};
+use crate::replicas::PassedOnFor;
+use crate::revocation::{Holder, Revocations};
+use crate::{access, console, revocation, signed_url};
 
 const KEY_START: &str = "pds_";
 const KEY_RANDOM_BYTES: usize = 16;
@@ -40,10 +41,6 @@ const KEY_RANDOM_BYTES: usize = 16;
 const PREFIX_CHARS: usize = 12;
 /// Stands in the place of a key's prefix for holders of a sandbox's access token.
 const TOKEN_HOLDER: &str = "e2b";
-/// How long a good key is not looked up again.
-const REMEMBERED: Duration = Duration::from_secs(5);
-/// Keys remembered at once; beyond it all are forgotten and looked up again.
-const REMEMBERED_MAX: usize = 10_000;
 
 /// A new key and its row.
 pub(crate) struct NewKey {
@@ -75,105 +72,33 @@ fn hash(secret: &str) -> [u8; 32] {
     Sha256::digest(secret.as_bytes()).into()
 }
 
-/// A key that was good when it was looked up.
-struct GoodKey {
-    caller: Caller,
-    /// Networks that it may be used from; everywhere when empty.
-    allow_from: Vec<IpNet>,
-    expires_at: Option<Timestamp>,
-    /// When it was looked up.
-    since: Instant,
-}
-
-impl GoodKey {
-    /// Whose it is, unless it may not be used from there.
-    fn caller_from(&self, address: Option<IpAddr>) -> Result<Caller> {
-        let within =
-            |address: IpAddr| self.allow_from.iter().any(|net| net.contains(&address.to_canonical()));
-        if self.allow_from.is_empty() || address.is_some_and(within) {
-            return Ok(self.caller.clone());
-        }
-        let from = address.map_or_else(|| "an unknown address".to_owned(), |address| format!("`{address}`"));
-        let message = format!(
-            "key `{}...` may not be used from {from}; `pandastack token list` shows its networks",
-            self.caller.prefix
-        );
-        Err(Error::new(ErrorCode::Forbidden, message))
-    }
-}
-
-/// Good keys by their hash.
-type GoodKeys = HashMap<[u8; 32], GoodKey>;
-
-/// Good keys, and those used since the store last heard of it.
-#[derive(Default)]
-struct KeyCache {
-    good: Mutex<GoodKeys>,
-    used: Mutex<HashMap<String, Timestamp>>,
-}
-
-impl KeyCache {
-    fn good(&self) -> MutexGuard<'_, GoodKeys> {
-        self.good.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn remembered(&self, hash: &[u8; 32], at: Timestamp, address: Option<IpAddr>) -> Option<Result<Caller>> {
-        let good = self.good();
-        let key = good.get(hash)?;
-        let fresh = key.since.elapsed() < REMEMBERED && key.expires_at.is_none_or(|end| at < end);
-        fresh.then(|| key.caller_from(address))
-    }
-
-    /// Whether it was good when it was last looked up.
-    fn was_good(&self, hash: &[u8; 32]) -> bool {
-        self.good().contains_key(hash)
-    }
-
-    fn remember(&self, hash: [u8; 32], key: GoodKey) {
-        let mut good = self.good();
-        if good.len() >= REMEMBERED_MAX {
-            good.clear();
-        }
-        good.insert(hash, key);
-    }
-
-    /// Forgets keys that may not be good any more.
-    fn forget(&self, is_meant: impl Fn(&Caller) -> bool) {
-        self.good().retain(|_, key| !is_meant(&key.caller));
-    }
-
-    fn touch(&self, prefix: &str, at: Timestamp) {
-        self.used.lock().unwrap_or_else(PoisonError::into_inner).insert(prefix.to_owned(), at);
-    }
-
-    /// Keys used since the last call, for the store.
-    fn take_used(&self) -> Vec<(String, Timestamp)> {
-        self.used.lock().unwrap_or_else(PoisonError::into_inner).drain().collect()
-    }
-}
-
 /// Lets only callers pass whose key is good and may do this, within their workspace's rate, and says who they are.
 pub(crate) async fn authenticate(
     State(keys): State<Arc<Keys>>,
     mut request: Request,
     next: Next,
 ) -> ApiResult<Response> {
-    let mut by_session = false;
+    let (mut session, mut token_of) = (None, None);
+    let from = address_of(request.extensions());
     let caller = match (request.extensions().get::<OnBehalf>(), signed_url::presented(&request)) {
-        (Some(OnBehalf(sandbox)), _) => keys.holder(sandbox).await?,
+        (Some(OnBehalf { sandbox, key }), _) => {
+            token_of.clone_from(key);
+            keys.holder(sandbox).await?
+        }
         (None, Some(signed)) => {
-            let from = address_of(&request);
             keys.admit_stranger(from)?;
-            let checked = signed.check(keys.store.as_ref(), &keys.link).await;
-            let caller = checked.inspect_err(|_| keys.note_wrong(from))?;
+            let checked = signed.check(keys.store.as_ref(), &keys.link, from).await;
+            let caller = checked.inspect_err(|error| keys.note_refused(from, error))?;
             keys.open_workspace(&caller.workspace).await?;
             caller
         }
         (None, None) => match (presented(&request), console::presented(request.headers())) {
-            (Some(secret), _) => keys.check_from(address_of(&request), &secret).await?,
+            (Some(secret), _) => keys.check_from(from, &secret).await?,
             (None, Some(secret)) => {
-                by_session = true;
-                console::caller(keys.store.as_ref(), &keys, request.uri(), request.headers(), secret).await?
+                let asked = (request.uri(), request.headers());
+                let (caller, id) = console::caller(keys.store.as_ref(), &keys, asked, secret, from).await?;
+                session = Some(id);
+                caller
             }
             (None, None) => {
                 let missing = "the request has no API key; send `Authorization: Bearer pds_...`";
@@ -183,8 +108,12 @@ pub(crate) async fn authenticate(
     };
     keys.rates.admit(&caller.workspace, Instant::now())?;
     access::check(&caller, &request)?;
-    request.extensions_mut().insert(caller);
-    let response = next.run(request).await;
+    // An access token ends with the key that it was made for.
+    let prefix = token_of.unwrap_or_else(|| caller.prefix.clone());
+    let by_session = session.is_some();
+    let open = keys.revocations.token(Holder { workspace: caller.workspace.clone(), prefix, session });
+    request.extensions_mut().insert(Caller { revoked: Arc::clone(&open), ..caller });
+    let response = revocation::guard(open, next.run(request)).await?;
     Ok(if by_session { console::protect(response) } else { response })
 }
 
@@ -198,10 +127,11 @@ fn presented(request: &Request) -> Option<String> {
     pairs.filter_map(|pair| pair.strip_prefix("access_token=")).next().map(str::to_owned)
 }
 
-/// Where a request comes from. One that another replica passed on says so; only those come without a client's connection.
-pub(crate) fn address_of(request: &Request) -> Option<IpAddr> {
-    let client = request.extensions().get::<pandastack_edge::Client>().map(|client| client.address);
-    client.or_else(|| request.headers().get(PASSED_ON_FOR)?.to_str().ok()?.parse().ok())
+/// Where a request comes from. One without a client's connection was passed on by another replica, which
+/// proved it.
+pub(crate) fn address_of(extensions: &Extensions) -> Option<IpAddr> {
+    let client = extensions.get::<pandastack_edge::Client>().map(|client| client.address);
+    client.or_else(|| extensions.get::<PassedOnFor>().map(|passed| passed.0))
 }
 
 /// The API keys of this installation: who may call, and how often.
@@ -210,6 +140,10 @@ pub(crate) struct Keys {
     cache: KeyCache,
     /// Requests of workspaces.
     pub(crate) rates: Rates,
+    /// What callers have open.
+    revocations: Revocations,
+    /// Open streams of events.
+    pub(crate) followers: Followers,
     failures: KeyFailures,
     /// The server's part of what signs URLs.
     link: LinkKey,
@@ -217,7 +151,15 @@ pub(crate) struct Keys {
 
 impl Keys {
     pub(crate) fn new(store: Arc<dyn Store>, rates: Rates, link: LinkKey) -> Self {
-        Self { store, cache: KeyCache::default(), rates, failures: KeyFailures::default(), link }
+        Self {
+            store,
+            cache: KeyCache::default(),
+            rates,
+            revocations: Revocations::default(),
+            followers: Followers::default(),
+            failures: KeyFailures::default(),
+            link,
+        }
     }
 
     /// Refuses an address from which too many credentials came that were wrong.
@@ -230,14 +172,81 @@ impl Keys {
         self.failures.note(address, Instant::now());
     }
 
-    /// Forgets a key that was changed or deleted.
+    /// Counts a credential that was refused because it is wrong.
+    fn note_refused(&self, address: Option<IpAddr>, error: &Error) {
+        if error.code == ErrorCode::Unauthorized {
+            self.note_wrong(address);
+        }
+    }
+
+    /// Checks a key that comes in a body, which is read by `read`. The address is charged for a wrong key
+    /// before that, and gets it back if the key is good: whoever sends bodies slowly has no more tries than
+    /// whoever guesses.
+    pub(crate) async fn check_in_body(
+        &self,
+        address: Option<IpAddr>,
+        read: impl Future<Output = Result<String>>,
+    ) -> Result<Caller> {
+        self.failures.admit(address, Instant::now())?;
+        self.failures.note(address, Instant::now());
+        let checked = self.check(&read.await?, address).await;
+        if !matches!(&checked, Err(error) if error.code == ErrorCode::Unauthorized) {
+            self.failures.refund(address, Instant::now());
+        }
+        checked
+    }
+
+    /// Forgets a key that was changed.
     pub(crate) fn forget(&self, prefix: &str) {
         self.cache.forget(|caller| caller.prefix == prefix);
     }
 
-    /// Forgets the keys of a workspace that was suspended or deleted.
-    pub(crate) fn forget_workspace(&self, workspace: &WorkspaceId) {
+    /// Forgets a key that was deleted, and ends what it has open.
+    pub(crate) fn revoke(&self, prefix: &str) {
+        self.forget(prefix);
+        self.revocations.revoke(|holder| holder.prefix == prefix);
+    }
+
+    /// Ends what a console session has open that was signed out or revoked.
+    pub(crate) fn revoke_session(&self, id: &str) {
+        self.revocations.revoke(|holder| holder.session.as_deref() == Some(id));
+    }
+
+    /// The same for all keys of a workspace that was suspended or deleted.
+    pub(crate) fn revoke_workspace(&self, workspace: &WorkspaceId) {
         self.cache.forget(|caller| caller.workspace == *workspace);
+        self.revocations.revoke(|holder| holder.workspace == *workspace);
+    }
+
+    /// Ends what is open of keys that have expired, or that another replica revoked or closed the workspace
+    /// of.
+    pub(crate) async fn end_revoked(&self) -> Result<()> {
+        for holder in self.revocations.holders() {
+            if !self.is_good(&holder).await? {
+                self.forget(&holder.prefix);
+                self.revocations.revoke(|open| *open == holder);
+            }
+        }
+        Ok(())
+    }
+
+    async fn is_good(&self, holder: &Holder) -> Result<bool> {
+        match self.open_workspace(&holder.workspace).await {
+            Err(error) if matches!(error.code, ErrorCode::WorkspaceSuspended | ErrorCode::NotFound) => {
+                return Ok(false);
+            }
+            opened => opened?,
+        };
+        if holder.prefix == TOKEN_HOLDER {
+            return Ok(true);
+        }
+        let (token, at) = (self.store.token(&holder.prefix).await?, now());
+        if !token.is_some_and(|token| token.expires_at.is_none_or(|end| at < end)) {
+            return Ok(false);
+        }
+        let Some(id) = &holder.session else { return Ok(true) };
+        let sessions = self.store.console_sessions(&holder.workspace).await?;
+        Ok(sessions.iter().any(|session| session.id == *id && at < session.expires_at))
     }
 
     /// A workspace that may be used, with its quota.
@@ -264,7 +273,14 @@ impl Keys {
         self.open_workspace(&workspace).await?;
         let label = format!("access token of {sandbox}");
         let prefix = TOKEN_HOLDER.to_owned();
-        Ok(Caller { workspace, prefix, label, role: Role::Developer, operator: false })
+        Ok(Caller {
+            workspace,
+            prefix,
+            label,
+            role: Role::Developer,
+            operator: false,
+            revoked: Arc::default(),
+        })
     }
 
     /// Checks a key, unless too many that were not good came from that address. A key that was good lately is always looked
@@ -273,11 +289,7 @@ impl Keys {
         if !self.cache.was_good(&hash(secret)) {
             self.failures.admit(address, Instant::now())?;
         }
-        let checked = self.check(secret, address).await;
-        if matches!(&checked, Err(error) if error.code == ErrorCode::Unauthorized) {
-            self.failures.note(address, Instant::now());
-        }
-        checked
+        self.check(secret, address).await.inspect_err(|error| self.note_refused(address, error))
     }
 
     async fn check(&self, secret: &str, address: Option<IpAddr>) -> Result<Caller> {
@@ -295,20 +307,21 @@ impl Keys {
         if !matches || token.expires_at.is_some_and(|end| at >= end) {
             return Err(refused());
         }
-        let expires_at = token.expires_at;
-        let allow_from = networks(&token)?;
+        let (expires_at, allow_from) = (token.expires_at, token.allow_from.clone());
         let caller = self.caller(token, at).await?;
-        let key = GoodKey { caller, allow_from, expires_at, since: Instant::now() };
+        let key = GoodKey::new(caller, &allow_from, expires_at)?;
         let caller = key.caller_from(address);
         self.cache.remember(given, key);
         caller
     }
 
-    /// Who uses a key that was checked before, by its public part. `None` if it was deleted or has expired.
-    pub(crate) async fn caller_of(&self, prefix: &str) -> Result<Option<Caller>> {
+    /// Who uses a key that was checked before, by its public part, from that address. `None` if it was
+    /// deleted or has expired.
+    pub(crate) async fn caller_of(&self, prefix: &str, from: Option<IpAddr>) -> Result<Option<Caller>> {
         let at = now();
         match self.store.token(prefix).await? {
             Some(token) if token.expires_at.is_none_or(|end| at < end) => {
+                check_networks(&token.prefix, &networks(&token.allow_from)?, from)?;
                 Ok(Some(self.caller(token, at).await?))
             }
             _ => Ok(None),
@@ -321,16 +334,22 @@ impl Keys {
         let quota = self.open_workspace(&workspace).await?.quota;
         self.rates.learn(&workspace, quota.requests_per_second);
         self.cache.touch(&prefix, at);
-        Ok(Caller { workspace, prefix, label, role, operator })
+        Ok(Caller { workspace, prefix, label, role, operator, revoked: Arc::default() })
     }
 }
 
 #[async_trait]
 impl Admission for Keys {
-    async fn check_key(&self, bearer: Option<&str>, workspace: &WorkspaceId) -> Result<()> {
+    async fn check_key(
+        &self,
+        bearer: Option<&str>,
+        workspace: &WorkspaceId,
+        from: &Extensions,
+    ) -> Result<()> {
         let missing = "the request needs an API key of the workspace; send `Authorization: Bearer pds_...`";
         let secret = bearer.and_then(|value| value.split_once(' ')).map(|(_, secret)| secret.trim());
-        let caller = self.check(secret.ok_or_else(|| unauthorized(missing))?, None).await?;
+        let secret = secret.ok_or_else(|| unauthorized(missing))?;
+        let caller = self.check_from(address_of(from), secret).await?;
         if caller.workspace != *workspace {
             return Err(unauthorized(missing));
         }
@@ -344,13 +363,6 @@ impl Admission for Keys {
     fn check_rate(&self, workspace: &WorkspaceId) -> Result<()> {
         self.rates.admit(workspace, Instant::now())
     }
-}
-
-/// Networks that a key may be used from.
-fn networks(token: &TokenRecord) -> Result<Vec<IpNet>> {
-    let parsed: std::result::Result<_, ipnet::AddrParseError> =
-        token.allow_from.iter().map(|net| net.parse()).collect();
-    parsed.map_err(Error::internal)
 }
 
 fn unauthorized(what: &str) -> Error {

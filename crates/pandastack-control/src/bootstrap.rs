@@ -26,7 +26,7 @@ pub(crate) async fn ensure_first_key(store: &dyn Store, path: &Path) -> Result<(
     let written = tokio::task::spawn_blocking(move || write_private(&target, &text)).await;
     let written = written.unwrap_or_else(|failed| Err(std::io::Error::other(failed)));
     written.map_err(|source| ServeError::DataDir { path: path.to_owned(), source })?;
-    store.insert_token(&key.record).await?;
+    store.insert_token(&key.record, None).await?;
     Ok(())
 }
 

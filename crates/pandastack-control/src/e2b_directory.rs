@@ -7,11 +7,12 @@ use async_trait::async_trait;
 use pandastack_e2b::{Access, Directory, DirectoryUnavailable};
 use pandastack_sandboxes::{Sandboxes, view};
 use pandastack_store::clock::now;
-use pandastack_store::{SandboxRecord, StoreError};
+use pandastack_store::{SandboxRecord, StoreError, TokenRecord};
 use pandastack_types::api::{Role, Sandbox};
 use pandastack_types::{SandboxId, SandboxState};
 
 use crate::auth::Keys;
+use crate::key_cache::{check_networks, networks};
 
 /// Sandboxes of all workspaces.
 pub(crate) struct StoredDirectory {
@@ -43,15 +44,29 @@ impl Directory for StoredDirectory {
         Ok(self.record(id).await?.map(|record| view::sandbox(&self.sandboxes.hosts, record)))
     }
 
-    async fn access(&self, id: &SandboxId) -> Result<Option<Access>, DirectoryUnavailable> {
+    async fn access(
+        &self,
+        id: &SandboxId,
+        from: Option<IpAddr>,
+    ) -> Result<Option<Access>, DirectoryUnavailable> {
         let Some(record) = self.record(id).await? else { return Ok(None) };
         let tokens = self.sandboxes.store.tokens(&record.workspace).await.map_err(unavailable)?;
         let at = now();
+        // A network that cannot be read admits nobody.
+        let is_there = |token: &TokenRecord| {
+            let networks = networks(&token.allow_from);
+            networks.and_then(|networks| check_networks(&token.prefix, &networks, from)).is_ok()
+        };
         let may = tokens
             .into_iter()
-            .filter(|token| token.role >= Role::Developer && token.expires_at.is_none_or(|end| at < end));
+            .filter(|token| token.role >= Role::Developer && token.expires_at.is_none_or(|end| at < end))
+            .filter(is_there);
         let keys = may.map(|token| token.prefix).collect();
         Ok(Some(Access { revision: record.spec.preview_revision, keys }))
+    }
+
+    async fn check_key(&self, key: &str, from: Option<IpAddr>) -> pandastack_types::Result<()> {
+        self.keys.check_from(from, key).await.map(drop)
     }
 
     fn admits(&self, from: Option<IpAddr>) -> bool {

@@ -1,4 +1,4 @@
-//! Removes old rows, and writes when keys were last used.
+//! Removes old rows, writes when keys were last used, and ends what revoked keys have open.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,9 +9,11 @@ use pandastack_sandboxes::Sandboxes;
 use pandastack_store::clock::now;
 use pandastack_types::Result;
 use pandastack_types::limits::{AUDIT_DAYS, EVENTS_PAGE_MAX, IDEMPOTENCY_SECONDS, RUN_DAYS, RUNS_KEPT_MAX};
+use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use crate::auth::Keys;
+use crate::revocation::RECHECK_EVERY;
 
 /// How often old rows are removed.
 const PRUNE_EVERY: Duration = Duration::from_secs(3600);
@@ -57,6 +59,17 @@ pub(crate) async fn keep_keys(keys: Arc<Keys>, shutdown: CancellationToken) {
     while shutdown.run_until_cancelled(every.tick()).await.is_some() {
         if let Err(error) = keys.write_last_used().await {
             tracing::warn!(%error, "last-used times of keys are written later");
+        }
+    }
+}
+
+/// Ends what is open of keys that are not good any more, until shutdown.
+pub(crate) async fn end_revoked(keys: Arc<Keys>, shutdown: CancellationToken) {
+    let mut every = tokio::time::interval(RECHECK_EVERY);
+    every.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    while shutdown.run_until_cancelled(every.tick()).await.is_some() {
+        if let Err(error) = keys.end_revoked().await {
+            tracing::warn!(%error, "open streams of keys are checked later");
         }
     }
 }

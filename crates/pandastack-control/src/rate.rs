@@ -54,6 +54,15 @@ impl<K: Eq + Hash + Clone> Buckets<K> {
         }
         admitted
     }
+
+    /// Puts one back into a bucket.
+    fn put_back(&self, key: &K, flow: Flow, now: Instant) {
+        let mut buckets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(bucket) = buckets.get_mut(key) {
+            let left = flow.full.min(bucket.filled(flow, now) + 1.0);
+            *bucket = Bucket { left, at: now };
+        }
+    }
 }
 
 impl<K> Default for Buckets<K> {
@@ -125,6 +134,13 @@ impl KeyFailures {
         }
     }
 
+    /// Takes back one that was counted before its key was known.
+    pub(crate) fn refund(&self, address: Option<IpAddr>, now: Instant) {
+        if let Some(address) = address {
+            self.0.put_back(&address, Self::FLOW, now);
+        }
+    }
+
     /// Counts one.
     pub(crate) fn note(&self, address: Option<IpAddr>, now: Instant) {
         if let Some(address) = address {
@@ -172,5 +188,7 @@ mod tests {
         assert_eq!(tries(now), KEY_FAILURES_BURST as usize);
         assert_eq!(tries(now + Duration::from_secs(10)), (10.0 * KEY_FAILURES_PER_SECOND) as usize);
         assert!(failures.admit(good, now).is_ok() && failures.admit(None, now).is_ok());
+        failures.refund(bad, now + Duration::from_secs(10));
+        assert_eq!(tries(now + Duration::from_secs(10)), 1, "what is put back can be tried again");
     }
 }

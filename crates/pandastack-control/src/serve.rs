@@ -235,6 +235,7 @@ impl Control {
         }
         servers.spawn(serve_unix(self.internal_socket, private, sandboxes.shutdown.clone()));
         servers.spawn(housekeeping::keep_keys(Arc::clone(&services.keys), sandboxes.shutdown.clone()));
+        servers.spawn(housekeeping::end_revoked(Arc::clone(&services.keys), sandboxes.shutdown.clone()));
         // Stopped last: answers that are still being given are written down, too.
         let audit_stop = CancellationToken::new();
         let auditor = {

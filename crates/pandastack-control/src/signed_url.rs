@@ -9,6 +9,9 @@
 //! URL, none of its parts can be changed, it ends with its time or with its key, and a copy of the database
 //! alone signs nothing. The check takes constant time and happens before anything about the URL is believed.
 
+use std::net::IpAddr;
+use std::sync::Arc;
+
 use axum::extract::Request;
 use data_encoding::HEXLOWER;
 use hmac::{Hmac, KeyInit, Mac};
@@ -20,6 +23,8 @@ use pandastack_types::link::LinkKey;
 use pandastack_types::{Error, ErrorCode, Result, SandboxId};
 use sha2::Sha256;
 use subtle::ConstantTimeEq;
+
+use crate::key_cache::{check_networks, networks};
 
 /// Version of what is signed; the first part of every signature.
 const VERSION: &str = "pandastack-file-url-2";
@@ -65,7 +70,12 @@ impl Signed {
     }
 
     /// Whom the URL speaks for.
-    pub(crate) async fn check(&self, store: &dyn Store, link: &LinkKey) -> Result<Caller> {
+    pub(crate) async fn check(
+        &self,
+        store: &dyn Store,
+        link: &LinkKey,
+        from: Option<IpAddr>,
+    ) -> Result<Caller> {
         let refused = || {
             let why = "the signed URL is invalid: it was changed, it has expired, or its key was deleted";
             Error::new(ErrorCode::Unauthorized, format!("{why}; request a new one"))
@@ -81,9 +91,10 @@ impl Signed {
         if !matches || !alive || self.one("path").is_none() || token.expires_at.is_some_and(|end| at >= end) {
             return Err(refused());
         }
-        // What the key may not do, its URLs may not either.
+        // What the key may not do, its URLs may not either; also not elsewhere.
+        check_networks(&token.prefix, &networks(&token.allow_from)?, from)?;
         let TokenRecord { workspace, prefix, label, role, operator, .. } = token;
-        Ok(Caller { workspace, prefix, label, role, operator })
+        Ok(Caller { workspace, prefix, label, role, operator, revoked: Arc::default() })
     }
 }
 

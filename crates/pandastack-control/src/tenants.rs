@@ -101,7 +101,7 @@ fn refuse_default(id: &WorkspaceId, what: &str) -> Result<()> {
 
 /// Forgets what was cached of a workspace: its keys, its routes and its apps' names.
 fn forget(services: &Services, id: &WorkspaceId) {
-    services.keys.forget_workspace(id);
+    services.keys.revoke_workspace(id);
     services.sandboxes.forget_all();
     services.sandboxes.names_changed();
 }

@@ -34,6 +34,11 @@ impl RestError {
         Self::new(StatusCode::BAD_REQUEST, message)
     }
 
+    /// The request's body did not arrive within [`BODY_WAIT`](crate::limits::BODY_WAIT).
+    pub(crate) fn body_timeout() -> Self {
+        Self::new(StatusCode::REQUEST_TIMEOUT, "the request body did not arrive in time; send it again")
+    }
+
     /// Asks for something that this server does not have.
     pub(crate) fn unsupported(what: &str) -> Self {
         Self::new(
@@ -46,6 +51,16 @@ impl RestError {
 impl From<NativeError> for RestError {
     fn from(error: NativeError) -> Self {
         Self { status: error.status, message: error.message, retry_after: error.retry_after }
+    }
+}
+
+impl From<pandastack_types::Error> for RestError {
+    fn from(error: pandastack_types::Error) -> Self {
+        if error.code == ErrorCode::Internal {
+            tracing::error!(%error, causes = error.causes(), "a key could not be checked");
+        }
+        let status = StatusCode::from_u16(error.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        Self { status, message: error.message, retry_after: error.retry_after.map(HeaderValue::from) }
     }
 }
 

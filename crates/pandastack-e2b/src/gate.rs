@@ -12,7 +12,7 @@ use pandastack_types::SandboxId;
 use pandastack_types::api::Sandbox;
 
 use crate::error::{RestError, RpcCode, RpcError, SandboxGone};
-use crate::native::{DirectoryUnavailable, Identity, Native};
+use crate::native::{DirectoryUnavailable, Identity, Native, OnBehalf};
 use crate::sandbox_state::{auto_resumes, is_paused, is_visible};
 use crate::session::{Session, no_sandbox_named};
 use crate::token::{Operation, Signed};
@@ -30,7 +30,7 @@ pub(crate) async fn open_session(State(native): State<Native>, mut request: Requ
     let Some(Target { sandbox, .. }) = request.extensions().get::<Target>().cloned() else {
         return no_sandbox_named().into_response();
     };
-    match session_of(&native, sandbox).await {
+    match session_of(&native, sandbox, request.extensions()).await {
         Ok(session) => {
             request.extensions_mut().insert(session);
             next.run(request).await
@@ -40,13 +40,18 @@ pub(crate) async fn open_session(State(native): State<Native>, mut request: Requ
 }
 
 /// The session of a sandbox, if the sandbox accepts requests.
-pub(crate) async fn session_of(native: &Native, sandbox: SandboxId) -> Result<Session, Response> {
+pub(crate) async fn session_of(
+    native: &Native,
+    sandbox: SandboxId,
+    extensions: &Extensions,
+) -> Result<Session, Response> {
     let found = native.directory.find(&sandbox).await;
     let found = found.map_err(|error| RestError::from(error).into_response())?;
     if let Err(reason) = check_state(found.as_ref()) {
         return Err(SandboxGone { sandbox, reason }.into_response());
     }
-    Ok(Session { native: native.caller(Identity::Sandbox(sandbox.clone())), sandbox })
+    let identity = Identity::Sandbox(OnBehalf { sandbox: sandbox.clone(), key: None });
+    Ok(Session { native: native.caller(identity, extensions), sandbox })
 }
 
 fn check_state(sandbox: Option<&Sandbox>) -> Result<(), &'static str> {
@@ -63,7 +68,7 @@ fn check_state(sandbox: Option<&Sandbox>) -> Result<(), &'static str> {
 pub(crate) async fn check_token(
     State(native): State<Native>,
     session: Session,
-    request: Request,
+    mut request: Request,
     next: Next,
 ) -> Response {
     if request.method() == Method::OPTIONS {
@@ -71,7 +76,10 @@ pub(crate) async fn check_token(
     }
     let from = address_of(request.extensions());
     match check_credential(&native, &session.sandbox, request.headers(), None, from).await {
-        Ok(()) => next.run(request).await,
+        Ok(prefix) => {
+            request.extensions_mut().insert(session.with_token_of(prefix));
+            next.run(request).await
+        }
         Err(Refused::Wrong(what)) => RpcError::new(RpcCode::Unauthenticated, what).into_response(),
         Err(Refused::TooMany) => RpcError::new(RpcCode::ResourceExhausted, TOO_MANY_WRONG).into_response(),
         Err(Refused::Unavailable(error)) => RestError::from(error).into_response(),
@@ -100,28 +108,29 @@ pub(crate) fn address_of(extensions: &Extensions) -> Option<IpAddr> {
     extensions.get::<Client>().map(|client| client.address)
 }
 
-/// Checks the sandbox's token in a request, or else a signature made with it. Wrong ones are counted by
-/// address.
+/// Checks the sandbox's token in a request, or else a signature made with it; answers the prefix of the key
+/// that the token was made for. Wrong ones are counted by address.
 pub(crate) async fn check_credential(
     native: &Native,
     sandbox: &SandboxId,
     headers: &HeaderMap,
     signed: Option<(Signed<'_>, Operation)>,
     from: Option<IpAddr>,
-) -> Result<(), Refused> {
+) -> Result<String, Refused> {
     if !native.directory.admits(from) {
         return Err(Refused::TooMany);
     }
-    let access = native.directory.access(sandbox).await.map_err(Refused::Unavailable)?.unwrap_or_default();
+    let access = native.directory.access(sandbox, from).await.map_err(Refused::Unavailable)?;
+    let access = access.unwrap_or_default();
     let token = headers.get("x-access-token").and_then(|value| value.to_str().ok());
-    if token.is_some_and(|given| native.tokens.accepts(sandbox, &access, given)) {
-        return Ok(());
+    if let Some(given) = token.filter(|given| native.tokens.accepts(sandbox, &access, given)) {
+        return Ok(given.split('.').next().unwrap_or_default().to_owned());
     }
     let now = Timestamp::now().as_second();
     let checked =
         signed.map(|(signed, operation)| native.tokens.check(&signed, operation, sandbox, &access, now));
     let wrong = match checked {
-        Some(Ok(())) => return Ok(()),
+        Some(Ok(prefix)) => return Ok(prefix),
         Some(Err(refused)) => refused.to_string(),
         None => TOKEN_REQUIRED.to_owned(),
     };

@@ -1,5 +1,11 @@
 //! Numbers of this translation. What happens at a limit is said beside it, and in `docs/how-to/use-e2b-clients.md`.
 
+use std::time::Duration;
+
+use pandastack_types::limits::JSON_BODY_SECONDS_MAX;
+
+/// Longest time for a body that is read whole to arrive. Beyond it: 408, or `invalid_argument` in Connect.
+pub(crate) const BODY_WAIT: Duration = Duration::from_secs(JSON_BODY_SECONDS_MAX);
 /// One message of a Connect request, and a unary body. Beyond it: `resource_exhausted`, or 413 outside of Connect.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Bytes of one event of a native stream. Beyond it the stream ends with an error; native events are far smaller.

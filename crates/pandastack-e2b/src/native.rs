@@ -12,8 +12,9 @@ use axum::Router;
 use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
-use http::{HeaderValue, Method, Request, StatusCode, header};
+use http::{Extensions, HeaderValue, Method, Request, StatusCode, header};
 use http_body_util::{BodyExt, Limited};
+use pandastack_edge::Client;
 use pandastack_types::api::Sandbox;
 use pandastack_types::link::LinkKey;
 use pandastack_types::{ErrorBody, ErrorCode, SandboxId};
@@ -31,15 +32,27 @@ const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b
 /// Marks a request that is made for the holder of a sandbox's access token: it may do in that sandbox what a key of
 /// its workspace with scope `sandboxes` may.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OnBehalf(pub SandboxId);
+pub struct OnBehalf {
+    /// The sandbox.
+    pub sandbox: SandboxId,
+    /// The public part of the API key that the token was made for, once it was checked: what is open ends
+    /// with it.
+    pub key: Option<String>,
+}
 
 /// What must be known of sandboxes before anybody is authenticated.
 #[async_trait]
 pub trait Directory: Send + Sync {
     /// A sandbox of any workspace that is not being deleted.
     async fn find(&self, id: &SandboxId) -> Result<Option<Sandbox>, DirectoryUnavailable>;
-    /// What opens that sandbox beside its id.
-    async fn access(&self, id: &SandboxId) -> Result<Option<Access>, DirectoryUnavailable>;
+    /// What opens that sandbox beside its id, from that address.
+    async fn access(
+        &self,
+        id: &SandboxId,
+        from: Option<IpAddr>,
+    ) -> Result<Option<Access>, DirectoryUnavailable>;
+    /// Refuses an API key that is not good, or not at that address. Counts wrong ones.
+    async fn check_key(&self, key: &str, from: Option<IpAddr>) -> pandastack_types::Result<()>;
     /// Whether somebody at an address may try a credential, after those that were wrong.
     fn admits(&self, from: Option<IpAddr>) -> bool;
     /// Counts a wrong credential.
@@ -52,8 +65,8 @@ pub trait Directory: Send + Sync {
 pub struct Access {
     /// Counts revocations.
     pub revision: u64,
-    /// Public beginnings of the API keys of the sandbox's workspace that may use sandboxes and have not
-    /// expired.
+    /// Public beginnings of the API keys of the sandbox's workspace that may use sandboxes, have not expired,
+    /// and may be used from where the request comes from.
     pub keys: Vec<String>,
 }
 
@@ -96,7 +109,7 @@ pub(crate) enum Identity {
     /// An API key, as it was presented.
     Key(String),
     /// The holder of a sandbox's access token.
-    Sandbox(SandboxId),
+    Sandbox(OnBehalf),
 }
 
 /// The native API.
@@ -112,6 +125,8 @@ pub(crate) struct Native {
 pub(crate) struct Caller {
     api: Router,
     identity: Identity,
+    /// Where the request comes from: networks of keys and the limit of failed attempts depend on it.
+    client: Option<Client>,
 }
 
 impl Native {
@@ -126,17 +141,27 @@ impl Native {
         sandbox: &SandboxId,
     ) -> Result<Option<String>, DirectoryUnavailable> {
         let Identity::Key(key) = &caller.identity else { return Ok(None) };
-        let access = self.directory.access(sandbox).await?.unwrap_or_default();
+        let from = caller.client.as_ref().map(|client| client.address);
+        let access = self.directory.access(sandbox, from).await?.unwrap_or_default();
         let prefix = access.keys.iter().find(|prefix| key.starts_with(prefix.as_str()));
         Ok(prefix.map(|prefix| self.tokens.token(sandbox, prefix, access.revision)))
     }
 
-    pub(crate) fn caller(&self, identity: Identity) -> Caller {
-        Caller { api: self.api.clone(), identity }
+    /// Calls with an identity, made for the client of a request.
+    pub(crate) fn caller(&self, identity: Identity, extensions: &Extensions) -> Caller {
+        Caller { api: self.api.clone(), identity, client: extensions.get::<Client>().cloned() }
     }
 }
 
 impl Caller {
+    /// The same for a token that was made for the key with this prefix.
+    pub(crate) fn with_token_of(mut self, prefix: String) -> Self {
+        if let Identity::Sandbox(behalf) = &mut self.identity {
+            behalf.key = Some(prefix);
+        }
+        self
+    }
+
     /// Sends a request whose path is below `/v1`; an error status becomes an error.
     pub(crate) async fn send(&self, mut request: Request<Body>) -> NativeResult<Response> {
         match &self.identity {
@@ -150,9 +175,12 @@ impl Caller {
                 };
                 request.headers_mut().insert(header::AUTHORIZATION, value.map_err(unreadable)?);
             }
-            Identity::Sandbox(id) => {
-                request.extensions_mut().insert(OnBehalf(id.clone()));
+            Identity::Sandbox(behalf) => {
+                request.extensions_mut().insert(behalf.clone());
             }
+        }
+        if let Some(client) = &self.client {
+            request.extensions_mut().insert(client.clone());
         }
         let response = self.api.clone().oneshot(request).await.unwrap_or_else(|never| match never {});
         if response.status().is_client_error() || response.status().is_server_error() {

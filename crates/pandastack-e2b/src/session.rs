@@ -17,6 +17,11 @@ pub(crate) struct Session {
 }
 
 impl Session {
+    /// The same for a token that was made for the key with this prefix.
+    pub(crate) fn with_token_of(self, prefix: String) -> Self {
+        Self { native: self.native.with_token_of(prefix), ..self }
+    }
+
     /// A path of the native API about this sandbox.
     pub(crate) fn path(&self, tail: &str) -> String {
         format!("/sandboxes/{}/{tail}", self.sandbox)

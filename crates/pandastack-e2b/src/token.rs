@@ -38,6 +38,7 @@ impl TokenKey {
     }
 
     /// Checks a signed URL against every token of a sandbox: it does not say which one it was made with.
+    /// Answers the prefix of the key that the token was made for.
     pub(crate) fn check(
         &self,
         signed: &Signed<'_>,
@@ -45,9 +46,11 @@ impl TokenKey {
         sandbox: &SandboxId,
         access: &Access,
         now_unix: i64,
-    ) -> Result<(), SignatureRefused> {
-        let tokens = access.keys.iter().map(|prefix| self.token(sandbox, prefix, access.revision));
-        let mut checked = tokens.map(|token| signed.check(operation, &token, now_unix));
+    ) -> Result<String, SignatureRefused> {
+        let mut checked = access.keys.iter().map(|prefix| {
+            let token = self.token(sandbox, prefix, access.revision);
+            signed.check(operation, &token, now_unix).map(|()| prefix.clone())
+        });
         let decided = checked.find(|checked| *checked != Err(SignatureRefused::Mismatch));
         decided.unwrap_or(Err(SignatureRefused::Mismatch))
     }
@@ -146,7 +149,7 @@ mod tests {
             let access = Access { revision, keys: keys.iter().map(|key| (*key).to_owned()).collect() };
             key().check(&signed, Operation::Read, &sandbox, &access, 0)
         };
-        assert_eq!(check(&["pds_2", "pds_1"], 0), Ok(()));
+        assert_eq!(check(&["pds_2", "pds_1"], 0), Ok("pds_1".to_owned()));
         assert_eq!(check(&["pds_2"], 0), Err(SignatureRefused::Mismatch));
         assert_eq!(check(&["pds_1"], 1), Err(SignatureRefused::Mismatch));
         assert_eq!(check(&[], 0), Err(SignatureRefused::Mismatch));

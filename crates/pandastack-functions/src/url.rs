@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
@@ -16,12 +17,12 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
 use pandastack_function_proto::{ANSWER_BYTES_MAX, Head, Outcome};
 use pandastack_rest::ApiError;
+use pandastack_rest::extract::read_body_within;
 use pandastack_store::clock::now;
 use pandastack_types::api::RunKind;
-use pandastack_types::limits::EVENT_BYTES_MAX;
+use pandastack_types::limits::{EVENT_BYTES_MAX, EVENT_SECONDS_MAX};
 use pandastack_types::{Error, ErrorCode, FunctionId, Result};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -41,6 +42,8 @@ const PRELUDE_BYTES_MAX: usize = 64 * 1024;
 /// Headers that belong to a connection.
 const HOP_BY_HOP: [&str; 7] =
     ["connection", "keep-alive", "transfer-encoding", "upgrade", "te", "trailer", "content-length"];
+/// Longest time for a request's body to arrive.
+const EVENT_WAIT: Duration = Duration::from_secs(EVENT_SECONDS_MAX);
 /// An API key begins with it.
 const KEY_START: &str = "Bearer pds_";
 
@@ -95,21 +98,14 @@ async fn serve(
         parts.headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()).map(str::to_owned);
     let key = key.filter(|value| value.starts_with(KEY_START));
     if !function.spec.public {
-        functions.admission.check_key(key.as_deref(), &function.workspace).await?;
+        functions.admission.check_key(key.as_deref(), &function.workspace, &parts.extensions).await?;
     }
     pandastack_edge::strip_keys(&mut parts);
     functions.admission.check_open(&function.workspace).await?;
     functions.admission.check_rate(&function.workspace)?;
     let qualifier = parts.headers.get("x-function-qualifier").and_then(|value| value.to_str().ok());
     let version = versions::version_for(&function, qualifier)?;
-    let body = match Limited::new(body, EVENT_BYTES_MAX).collect().await {
-        Ok(body) => body.to_bytes(),
-        Err(error) if error.is::<LengthLimitError>() => {
-            let message = format!("a request to a function must be at most {EVENT_BYTES_MAX} bytes");
-            return Err(Error::new(ErrorCode::BodyTooLarge, message));
-        }
-        Err(_) => return Err(Error::bad_request("the request body is incomplete; send it again")),
-    };
+    let body = read_body_within(body, EVENT_BYTES_MAX, EVENT_WAIT).await?;
     let mut request = InvokeRequest::new(RunKind::Http, version, Bytes::new());
     let event = event(&parts, &body, id, host, request.id.as_str());
     request.event = serde_json::to_vec(&event).map_err(Error::internal)?.into();

@@ -1,11 +1,15 @@
 //! Who makes a request.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use axum::Extension;
 use axum::extract::FromRequestParts;
+use http::Extensions;
 use http::request::Parts;
 use pandastack_types::api::{Contents, Role};
 use pandastack_types::{Error, ErrorCode, Result, WorkspaceId};
+use tokio_util::sync::CancellationToken;
 
 use crate::{ApiError, ApiResult};
 
@@ -22,6 +26,9 @@ pub struct Caller {
     pub role: Role,
     /// Whether it may also manage the installation.
     pub operator: bool,
+    /// Cancelled when the key is revoked or expires, and when its workspace is suspended or deleted. Whatever
+    /// outlives the answer, such as an upgraded connection, ends with it.
+    pub revoked: Arc<CancellationToken>,
 }
 
 impl Caller {
@@ -63,8 +70,10 @@ impl Caller {
 /// Checks callers of what is served outside the API, such as functions by their own URLs.
 #[async_trait]
 pub trait Admission: Send + Sync {
-    /// Admits an `Authorization` header with a key of that workspace which may do more than read.
-    async fn check_key(&self, bearer: Option<&str>, workspace: &WorkspaceId) -> Result<()>;
+    /// Admits an `Authorization` header with a key of that workspace which may do more than read. The
+    /// request's extensions say where it comes from.
+    async fn check_key(&self, bearer: Option<&str>, workspace: &WorkspaceId, from: &Extensions)
+    -> Result<()>;
 
     /// Refuses requests to a workspace that is suspended.
     async fn check_open(&self, workspace: &WorkspaceId) -> Result<()>;

@@ -1,9 +1,11 @@
 //! Extractors whose refusals are our JSON errors, never the framework's plain text.
 
+use std::time::Duration;
+
 use axum::extract::{FromRequest, FromRequestParts, RawPathParams, Request};
 use http::request::Parts;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use pandastack_types::limits::JSON_BODY_BYTES_MAX;
+use pandastack_types::limits::{JSON_BODY_BYTES_MAX, JSON_BODY_SECONDS_MAX};
 use pandastack_types::{
     BuildId, DatabaseId, DeploymentId, Error, ErrorCode, FunctionId, HostId, Result, RunId, SandboxId,
     ScheduleId, SnapshotId,
@@ -11,6 +13,9 @@ use pandastack_types::{
 use serde::de::DeserializeOwned;
 
 use crate::{ApiError, ApiResult};
+
+/// Longest time for a JSON body to arrive. Beyond it: 408 `request_timeout`.
+pub const JSON_BODY_WAIT: Duration = Duration::from_secs(JSON_BODY_SECONDS_MAX);
 
 /// A JSON body, whatever its content type says; an empty one is `{}`.
 pub struct JsonBody<T>(pub T);
@@ -24,13 +29,29 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for JsonBody<T> {
     }
 }
 
-/// Reads a JSON body up to its limit.
+/// Reads a JSON body within its limits of bytes and time.
 pub async fn read_body(body: axum::body::Body) -> Result<bytes::Bytes> {
-    match Limited::new(body, JSON_BODY_BYTES_MAX).collect().await {
+    read_body_within(body, JSON_BODY_BYTES_MAX, JSON_BODY_WAIT).await
+}
+
+/// Reads a body of at most `bytes_max` that arrives within `wait`. The deadline is for the whole body: a
+/// client that sends a byte now and then must not hold a request open, and with it the permission of its key.
+pub async fn read_body_within(
+    body: axum::body::Body,
+    bytes_max: usize,
+    wait: Duration,
+) -> Result<bytes::Bytes> {
+    let read = tokio::time::timeout(wait, Limited::new(body, bytes_max).collect()).await;
+    let seconds = wait.as_secs();
+    let late = |_| {
+        let message = format!("the request body did not arrive within {seconds} s; send it again");
+        Error::new(ErrorCode::RequestTimeout, message)
+    };
+    match read.map_err(late)? {
         Ok(collected) => Ok(collected.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => Err(Error::new(
             ErrorCode::BodyTooLarge,
-            format!("the request body is larger than {JSON_BODY_BYTES_MAX} bytes"),
+            format!("the request body is larger than {bytes_max} bytes"),
         )),
         Err(_) => Err(Error::bad_request("the request body is incomplete; send it again")),
     }
@@ -128,5 +149,24 @@ impl<T: InPath, S: Send + Sync> FromRequestParts<S> for Id<T> {
         let params = RawPathParams::from_request_parts(parts, state).await.map_err(|_| unknown("?"))?;
         let text = params.iter().last().map(|(_, value)| value).unwrap_or_default();
         Ok(Id(text.parse().map_err(|_| unknown(text))?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+    use futures::StreamExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_body_that_does_not_end_is_refused_in_time() {
+        let first = futures::stream::iter([Ok::<_, std::io::Error>(bytes::Bytes::from_static(b"{"))]);
+        let body = Body::from_stream(first.chain(futures::stream::pending()));
+        let late = read_body_within(body, 10, Duration::from_millis(20)).await.unwrap_err();
+        assert_eq!(late.code, ErrorCode::RequestTimeout);
+        let large = read_body_within(Body::from("12345678901"), 10, JSON_BODY_WAIT).await.unwrap_err();
+        assert_eq!(large.code, ErrorCode::BodyTooLarge);
+        assert_eq!(read_body(Body::from("{}")).await.unwrap(), "{}");
     }
 }

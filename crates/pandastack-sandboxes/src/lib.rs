@@ -116,7 +116,12 @@ pub struct Sandboxes {
 #[derive(Debug, Clone)]
 pub enum EventNotice {
     /// A committed event.
-    Event(Event),
+    Event {
+        /// Whose it is: others ignore it.
+        workspace: WorkspaceId,
+        /// What happened.
+        event: Event,
+    },
     /// Events were missed; the store has them.
     Missed,
 }
@@ -125,8 +130,8 @@ pub enum EventNotice {
 pub async fn lost(events: &mut broadcast::Receiver<EventNotice>) {
     loop {
         match events.recv().await {
-            Ok(EventNotice::Event(event)) if event.kind == Transition::Lost.as_str() => return,
-            Ok(EventNotice::Event(_)) => {}
+            Ok(EventNotice::Event { event, .. }) if event.kind == Transition::Lost.as_str() => return,
+            Ok(EventNotice::Event { .. }) => {}
             Ok(EventNotice::Missed) | Err(RecvError::Lagged(_)) => return,
             // The server ends.
             Err(RecvError::Closed) => std::future::pending().await,
@@ -181,7 +186,7 @@ impl Sandboxes {
         change: &Change,
     ) -> store::Result<SandboxRecord> {
         let moved = self.store.transition(id, transition, change).await?;
-        self.publish(moved.event);
+        self.publish(&moved.record.workspace, moved.event);
         self.expiry_changed.notify_one();
         Ok(moved.record)
     }
@@ -189,27 +194,27 @@ impl Sandboxes {
     /// Commits a change that is not one of state, and tells followers.
     pub async fn amend(&self, id: &SandboxId, amendment: &Amendment) -> store::Result<SandboxRecord> {
         let moved = self.store.amend(id, amendment, now()).await?;
-        self.publish(moved.event);
+        self.publish(&moved.record.workspace, moved.event);
         self.expiry_changed.notify_one();
         Ok(moved.record)
     }
 
     /// Publishes what was committed here. Where the store tells all replicas, followers hear it
     /// from there, among the events of the others and in the order of commits.
-    pub fn publish(&self, events: impl IntoIterator<Item = Event>) {
+    pub fn publish(&self, workspace: &WorkspaceId, events: impl IntoIterator<Item = Event>) {
         for event in events {
             match self.store.tells_news() {
                 true => self.forget(&event.sandbox_id),
-                false => self.tell(event),
+                false => self.tell(workspace.clone(), event),
             }
         }
     }
 
     /// Sends an event to its followers, and forgets what was cached of the sandbox.
-    pub fn tell(&self, event: Event) {
+    pub fn tell(&self, workspace: WorkspaceId, event: Event) {
         self.forget(&event.sandbox_id);
         self.expiry_changed.notify_one();
-        let _ = self.events.send(EventNotice::Event(event));
+        let _ = self.events.send(EventNotice::Event { workspace, event });
     }
 
     /// Forgets everything that was cached of sandboxes, and tells followers that they missed events.

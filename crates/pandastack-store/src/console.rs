@@ -7,8 +7,8 @@ use pandastack_types::api::Event;
 
 use super::Result;
 
-/// Sessions of one workspace. One more ends the session that was used least recently.
-pub const CONSOLE_SESSIONS_MAX: u32 = 200;
+/// Sessions of one key. One more ends the one of that key that was used least recently.
+pub const CONSOLE_SESSIONS_PER_KEY_MAX: u32 = 10;
 
 /// A signed-in browser.
 #[derive(Debug, Clone, PartialEq)]
@@ -34,7 +34,8 @@ pub struct ConsoleSession {
 /// Sessions of the console and the events that it follows.
 #[async_trait]
 pub trait ConsoleStore: Send + Sync {
-    /// Adds a session, and removes the least recently used ones beyond [`CONSOLE_SESSIONS_MAX`].
+    /// Adds a session, and removes the least recently used ones of its key beyond
+    /// [`CONSOLE_SESSIONS_PER_KEY_MAX`].
     async fn insert_console_session(&self, session: &ConsoleSession) -> Result<()>;
     /// The session whose cookie has that hash.
     async fn console_session(&self, hash: &[u8]) -> Result<Option<ConsoleSession>>;

@@ -76,6 +76,12 @@ pub enum StoreError {
         /// What it is the last of.
         kind: &'static str,
     },
+    /// The key that made the request was revoked or expired before its change was written.
+    #[error("key `{prefix}...` was revoked or has expired; use another key")]
+    Revoked {
+        /// The public part of the key.
+        prefix: String,
+    },
     /// A stored value cannot be read.
     #[error("the stored {what} cannot be read; a newer version may have written the database")]
     Corrupt {

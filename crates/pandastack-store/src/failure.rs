@@ -13,6 +13,7 @@ impl From<StoreError> for Error {
             | StoreError::Exists { .. }
             | StoreError::Held(_) => ErrorCode::Conflict,
             StoreError::Quota { .. } | StoreError::OverQuota { .. } => ErrorCode::QuotaExceeded,
+            StoreError::Revoked { .. } => ErrorCode::Unauthorized,
             StoreError::Closed { .. } => ErrorCode::WorkspaceSuspended,
             StoreError::DiskFull => ErrorCode::DiskFull,
             StoreError::Corrupt { .. } | StoreError::Database(_) | StoreError::Migrate(_) => {

@@ -156,15 +156,22 @@ pub enum Select {
 pub trait TokenStore: Send + Sync {
     /// Makes a workspace unless it exists.
     async fn ensure_workspace(&self, id: &WorkspaceId, at: Timestamp) -> Result<()>;
-    /// Adds a key. Quota: `TOKENS_PER_WORKSPACE_MAX`.
-    async fn insert_token(&self, token: &TokenRecord) -> Result<()>;
+    /// Adds a key. Quota: `TOKENS_PER_WORKSPACE_MAX`. `by` is the prefix of the key that makes it, which must
+    /// still be good; `None` for the first key of an installation.
+    async fn insert_token(&self, token: &TokenRecord, by: Option<&str>) -> Result<()>;
     /// The key with that public part.
     async fn token(&self, prefix: &str) -> Result<Option<TokenRecord>>;
     /// The keys of a workspace, oldest first.
     async fn tokens(&self, workspace: &WorkspaceId) -> Result<Vec<TokenRecord>>;
     /// Replaces a key by a new one of the same workspace: the old one works until then at the
-    /// longest. Answers the old one.
-    async fn rotate_token(&self, prefix: &str, until: Timestamp, new: &TokenRecord) -> Result<TokenRecord>;
+    /// longest. Answers the old one. `by` as for [`TokenStore::insert_token`].
+    async fn rotate_token(
+        &self,
+        prefix: &str,
+        until: Timestamp,
+        new: &TokenRecord,
+        by: Option<&str>,
+    ) -> Result<TokenRecord>;
     /// Removes a key, but never the last one of an owner or an operator.
     async fn delete_token(&self, workspace: &WorkspaceId, prefix: &str) -> Result<()>;
     /// Notes when keys were last used.

@@ -6,8 +6,8 @@
 //! which always leads.
 
 use async_trait::async_trait;
-use pandastack_types::HostId;
 use pandastack_types::api::Event;
+use pandastack_types::{HostId, WorkspaceId};
 
 use super::Result;
 
@@ -25,8 +25,8 @@ pub struct Replica {
 /// What another replica, or this one, changed.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ReplicaChange {
-    /// Something happened to a sandbox.
-    Event(Event),
+    /// Something happened to a sandbox of a workspace.
+    Event(WorkspaceId, Event),
     /// A host reported.
     Host(HostId),
     /// Names of apps may lead elsewhere.

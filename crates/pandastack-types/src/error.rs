@@ -68,6 +68,10 @@ error_codes! {
     ///
     /// Next step: check the method.
     MethodNotAllowed = 405,
+    /// The request body did not arrive in time.
+    ///
+    /// Next step: send the request again, with its body at once.
+    RequestTimeout = 408,
     /// The current state of the resource does not allow this.
     ///
     /// Next step: follow the message; if another operation is in progress, retry.

@@ -2,6 +2,13 @@
 
 /// Largest JSON request body. Beyond it: 413 `body_too_large`.
 pub const JSON_BODY_BYTES_MAX: usize = 1024 * 1024;
+/// Largest body of a sign-in to the console, which is read before a key is known. Beyond it: 413
+/// `body_too_large`.
+pub const SIGN_IN_BYTES_MAX: usize = 1024;
+/// Longest time for that body to arrive. Beyond it: 408 `request_timeout`.
+pub const SIGN_IN_SECONDS_MAX: u64 = 10;
+/// Longest time for a JSON request body to arrive. Beyond it: 408 `request_timeout`.
+pub const JSON_BODY_SECONDS_MAX: u64 = 30;
 /// Largest file accepted by one `PUT /fs`. Beyond it: 413 `body_too_large`. Bodies stream; memory does not grow with it.
 pub const FILE_BODY_BYTES_MAX: u64 = 8 * 1024 * 1024 * 1024;
 /// Bytes a plain exec keeps of each output stream. Beyond it the rest is dropped and `truncated` is true.
@@ -109,6 +116,10 @@ pub const KEY_FAILURES_BURST: f64 = 30.0;
 pub const KEY_FAILURES_PER_SECOND: f64 = 0.5;
 /// Keys of one workspace. Beyond it: 429 `quota_exceeded`.
 pub const TOKENS_PER_WORKSPACE_MAX: u64 = 100;
+/// Streams of events that one key follows at once. Beyond it: 429 `quota_exceeded`.
+pub const EVENT_FOLLOWERS_PER_KEY_MAX: u32 = 32;
+/// Streams of events that the keys of one workspace follow at once. Beyond it: 429 `quota_exceeded`.
+pub const EVENT_FOLLOWERS_PER_WORKSPACE_MAX: u32 = 256;
 /// Events kept for one sandbox and returned by one call.
 pub const EVENTS_PAGE_MAX: u32 = 1_000;
 /// Bytes of console log returned by one call.
@@ -262,6 +273,10 @@ pub const DOMAINS_PER_APP_MAX: u64 = 50;
 pub const SOURCE_BYTES_MAX: u64 = 512 * 1024 * 1024;
 /// Bytes of a webhook's body. Beyond it: 413 `body_too_large`.
 pub const HOOK_BODY_BYTES_MAX: usize = 25 * 1024 * 1024;
+/// Longest time for the body of a request to a function's URL to arrive. Beyond it: 408 `request_timeout`.
+pub const EVENT_SECONDS_MAX: u64 = 60;
+/// Longest time for a webhook's body to arrive. Beyond it: 408 `request_timeout`.
+pub const HOOK_BODY_SECONDS_MAX: u64 = 60;
 /// Lines kept of a deployment's log; the rest is left out, which the log says, apart from how it ended.
 pub const DEPLOY_LOG_LINES_MAX: u64 = 20_000;
 /// Bytes of one line of it; the rest of the line is left out.

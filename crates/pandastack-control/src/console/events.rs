@@ -1,7 +1,9 @@
 //! Events of a whole workspace: a page of them, or a stream that can be resumed.
 //!
-//! An event does not name its workspace, so a follower reads the store when there is news. News within
-//! [`COALESCE`] is read at once: a follower reads at most ten times a second, however much happens.
+//! A follower reads the store when there is news of its own workspace, and does nothing about that of others.
+//! News within [`COALESCE`] is read at once: a follower reads at most ten times a second, however much
+//! happens. Comments are sent by the time of the last frame alone, so that nobody can tell from them what
+//! happens elsewhere.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,7 +21,10 @@ use pandastack_types::limits::EVENTS_PAGE_MAX;
 use pandastack_types::{Error, ErrorBody, WorkspaceId};
 use serde::Deserialize;
 use tokio::sync::broadcast::{self, error::RecvError};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout_at};
+
+use crate::auth::Keys;
+use crate::followers::FollowerPlace;
 
 /// How long news is gathered before the store is read.
 const COALESCE: Duration = Duration::from_millis(100);
@@ -35,9 +40,11 @@ pub(crate) struct Args {
 #[utoipa::path(get, path = "/v1/events", tag = "events",
     params(("tail" = Option<u32>, Query), ("follow" = Option<String>, Query),
            ("Last-Event-ID" = Option<i64>, Header)),
-    responses((status = 200, body = EventList), (status = 400, body = ErrorBody)))]
+    responses((status = 200, body = EventList), (status = 400, body = ErrorBody),
+    (status = 429, description = "Too many open event streams", body = ErrorBody)))]
 pub(crate) async fn events(
     State(sandboxes): State<Arc<Sandboxes>>,
+    State(keys): State<Arc<Keys>>,
     caller: Caller,
     Query(args): Query<Args>,
     headers: HeaderMap,
@@ -47,6 +54,7 @@ pub(crate) async fn events(
         let events = sandboxes.store.workspace_events_tail(&caller.workspace, tail).await?;
         return Ok(Json(EventList { events }).into_response());
     }
+    let place = keys.followers.admit(&caller)?;
     // Subscribed before the first read, so that no event falls in between.
     let news = sandboxes.events.subscribe();
     let (past, last) = match headers.get("last-event-id") {
@@ -64,7 +72,15 @@ pub(crate) async fn events(
             (if tail == 0 { Vec::new() } else { newest }, if tail == 0 { last } else { 0 })
         }
     };
-    let follower = Follower { sandboxes, workspace: caller.workspace, news, last, waiting: past.into() };
+    let follower = Follower {
+        sandboxes,
+        workspace: caller.workspace,
+        news,
+        last,
+        waiting: past.into(),
+        comment_at: Instant::now() + sse::COMMENT_EVERY,
+        _place: place,
+    };
     Ok(sse::respond(futures::stream::unfold(follower, Follower::next)))
 }
 
@@ -75,24 +91,33 @@ struct Follower {
     news: broadcast::Receiver<EventNotice>,
     last: i64,
     waiting: VecDeque<Event>,
+    /// When a comment is due: only frames that are sent move it.
+    comment_at: Instant,
+    _place: FollowerPlace,
 }
 
 impl Follower {
+    /// After a frame was sent.
+    fn sent(self) -> Self {
+        Self { comment_at: Instant::now() + sse::COMMENT_EVERY, ..self }
+    }
+
     /// The next frame; `None` when the server stops.
     async fn next(mut self) -> Option<(String, Self)> {
         loop {
             if let Some(event) = self.waiting.pop_front() {
                 self.last = event.id;
-                return Some((sse::json_frame(event.id, "event", &event).ok()?, self));
+                return Some((sse::json_frame(event.id, "event", &event).ok()?, self.sent()));
             }
             let shutdown = self.sandboxes.shutdown.clone();
             let news = tokio::select! {
                 () = shutdown.cancelled() => return None,
-                news = timeout(sse::COMMENT_EVERY, self.news.recv()) => news,
+                news = timeout_at(self.comment_at, self.news.recv()) => news,
             };
             match news {
-                Err(_) => return Some((sse::COMMENT.to_owned(), self)),
+                Err(_) => return Some((sse::COMMENT.to_owned(), self.sent())),
                 Ok(Err(RecvError::Closed)) => return None,
+                Ok(Ok(EventNotice::Event { workspace, .. })) if workspace != self.workspace => {}
                 Ok(Ok(_) | Err(RecvError::Lagged(_))) => {
                     sleep(COALESCE).await;
                     // Whatever is in the channel by now is in the store, too.

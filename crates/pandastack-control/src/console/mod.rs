@@ -7,12 +7,15 @@
 //! - The cookie is `__Host-`, `HttpOnly`, `Secure` and `SameSite=Strict`: no script reads it, and no other
 //!   host sets it.
 //! - [`guard`] checks each request that has it: only the console's own pages may use it.
+//! - A session works where its key works: the key's networks are checked at each use.
 //! - A session ends when it is signed out or revoked, when its key is deleted or expires, after
 //!   [`UNUSED_HOURS`] without use, and after [`SESSION_DAYS`].
 
 pub(crate) mod events;
 mod guard;
 pub(crate) mod routes;
+
+use std::net::IpAddr;
 
 use http::{HeaderMap, HeaderValue, Uri, header};
 use jiff::{SignedDuration, Timestamp};
@@ -50,20 +53,21 @@ pub(crate) fn presented(headers: &HeaderMap) -> Option<&str> {
     pairs.find(|(name, _)| *name == COOKIE).map(|(_, value)| value)
 }
 
-/// Who a session's request is made by. Refuses requests of other pages.
+/// Who a session's request is made by, and the session's id. Refuses requests of other pages.
 pub(crate) async fn caller(
     store: &dyn Store,
     keys: &Keys,
-    uri: &Uri,
-    headers: &HeaderMap,
+    (uri, headers): (&Uri, &HeaderMap),
     secret: &str,
-) -> Result<Caller> {
+    from: Option<IpAddr>,
+) -> Result<(Caller, String)> {
     guard::check(uri, headers)?;
     let (session, at) = (find(store, secret).await?, now());
     if session.last_used_at.checked_add(TOUCH_AFTER).is_ok_and(|due| at >= due) {
         store.touch_console_session(&session.id, at).await?;
     }
-    keys.caller_of(&session.token_prefix).await?.ok_or_else(over)
+    let caller = keys.caller_of(&session.token_prefix, from).await?.ok_or_else(over)?;
+    Ok((caller, session.id))
 }
 
 /// The session of a cookie.

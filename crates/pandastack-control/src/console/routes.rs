@@ -1,22 +1,28 @@
 //! Sessions of the console over HTTP.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use axum::extract::{FromRequest, Request, State};
+use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use axum::{Json, Router};
 use http::{HeaderMap, StatusCode, Uri, header};
 use jiff::Timestamp;
-use pandastack_rest::{ApiResult, Caller, Id, JsonBody};
+use pandastack_rest::extract::{parse_json, read_body_within};
+use pandastack_rest::{ApiResult, Caller, Id};
 use pandastack_sandboxes::Sandboxes;
 use pandastack_types::api::{Items, Me};
+use pandastack_types::limits::{SIGN_IN_BYTES_MAX, SIGN_IN_SECONDS_MAX};
 use pandastack_types::{Error, ErrorBody};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::auth::{Keys, address_of};
 use crate::services::ServerState;
+
+/// Longest time for the body of a sign-in to arrive.
+const SIGN_IN_WAIT: Duration = Duration::from_secs(SIGN_IN_SECONDS_MAX);
 
 /// `POST /v1/console/session`.
 #[derive(Deserialize, ToSchema)]
@@ -59,13 +65,14 @@ pub(crate) fn routes() -> Router<ServerState> {
 /// use.
 #[utoipa::path(post, path = "/v1/console/session", tag = "console", request_body = SignIn, responses(
     (status = 200, body = Me), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
-    (status = 403, body = ErrorBody)))]
+    (status = 403, body = ErrorBody), (status = 408, body = ErrorBody), (status = 413, body = ErrorBody),
+    (status = 429, body = ErrorBody)))]
 pub(crate) async fn sign_in(
     State(sandboxes): State<Arc<Sandboxes>>,
     State(keys): State<Arc<Keys>>,
     request: Request,
 ) -> ApiResult<Response> {
-    let (address, headers) = (address_of(&request), request.headers().clone());
+    let (address, headers) = (address_of(request.extensions()), request.headers().clone());
     let uri = request.uri().clone();
     // Otherwise another site could sign somebody in with a key of its own, and see what they do next.
     super::guard::check(&uri, &headers)?;
@@ -73,8 +80,13 @@ pub(crate) async fn sign_in(
         let next = "open it with https, or through a loopback address such as http://127.0.0.1:8080";
         return Err(Error::bad_request(format!("browsers keep no session over plain http; {next}")).into());
     }
-    let JsonBody(SignIn { api_key }) = JsonBody::from_request(request, &()).await?;
-    let caller = keys.check_from(address, api_key.trim()).await?;
+    let read = async {
+        let body = read_body_within(request.into_body(), SIGN_IN_BYTES_MAX, SIGN_IN_WAIT).await?;
+        let SignIn { api_key } = parse_json(&body)?;
+        Ok(api_key.trim().to_owned())
+    };
+    let caller = keys.check_in_body(address, read).await?;
+    keys.rates.admit(&caller.workspace, Instant::now())?;
     let browser = headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let secret = super::open(sandboxes.store.as_ref(), &caller, browser).await?;
     let set_cookie = [(header::SET_COOKIE, super::cookie(&secret)?)];
@@ -86,6 +98,7 @@ pub(crate) async fn sign_in(
     (status = 204), (status = 403, body = ErrorBody)))]
 pub(crate) async fn sign_out(
     State(sandboxes): State<Arc<Sandboxes>>,
+    State(keys): State<Arc<Keys>>,
     uri: Uri,
     headers: HeaderMap,
 ) -> ApiResult<Response> {
@@ -95,6 +108,7 @@ pub(crate) async fn sign_out(
         && let Some(session) = store.console_session(&super::hash(secret)).await?
     {
         store.delete_console_session(&session.workspace, &session.id).await?;
+        keys.revoke_session(&session.id);
     }
     Ok((StatusCode::NO_CONTENT, [(header::SET_COOKIE, super::no_cookie()?)]).into_response())
 }
@@ -123,9 +137,11 @@ pub(crate) async fn list(
     responses((status = 204), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub(crate) async fn revoke(
     State(sandboxes): State<Arc<Sandboxes>>,
+    State(keys): State<Arc<Keys>>,
     caller: Caller,
     Id(id): Id<String>,
 ) -> ApiResult<StatusCode> {
     sandboxes.store.delete_console_session(&caller.workspace, &id).await?;
+    keys.revoke_session(&id);
     Ok(StatusCode::NO_CONTENT)
 }

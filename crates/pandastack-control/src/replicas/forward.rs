@@ -1,9 +1,11 @@
 //! Passing requests on to the leader.
 //!
 //! A request goes as it came, with its key, and the leader checks it: nothing is decided here but where it goes. Bodies
-//! stream both ways. A request is passed on once; a replica that is asked though it does not lead says so, and the client tries
-//! again.
+//! stream both ways. The client's address goes with it, signed with the link: a key's networks and the limit
+//! of failed attempts depend on it, and the internal listener is open to more than replicas. A request is
+//! passed on once; a replica that is asked though it does not lead says so, and the client tries again.
 
+use std::net::IpAddr;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
@@ -12,9 +14,11 @@ use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, HeaderName, HeaderValue, header};
+use jiff::Timestamp;
 use pandastack_rest::ApiError;
 use pandastack_store::replicas::Replica;
-use pandastack_types::{Error, ErrorCode, Result};
+use pandastack_types::link::{Direction, LinkKey};
+use pandastack_types::{Error, ErrorCode, HostId, Result};
 
 use super::{Member, Replicas};
 
@@ -27,8 +31,15 @@ const REMEMBERED: Duration = Duration::from_secs(1);
 const CONNECT_MAX: Duration = Duration::from_secs(2);
 /// Says that a request was passed on already.
 const PASSED_ON: HeaderName = HeaderName::from_static("x-pandastack-passed-on");
-/// Says whose request it is.
-pub(crate) const PASSED_ON_FOR: HeaderName = HeaderName::from_static("x-pandastack-passed-on-for");
+/// The client's address.
+const PASSED_ON_FOR: HeaderName = HeaderName::from_static("x-pandastack-passed-on-for");
+/// Proves that a replica said so. Not the link's own header: a report that is passed on has that of its host.
+const PASSED_ON_PROOF: HeaderName = HeaderName::from_static("x-pandastack-passed-on-proof");
+
+/// Where a request comes from that another replica passed on. Extension of the request; nothing from the
+/// network sets it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PassedOnFor(pub(crate) IpAddr);
 /// Headers that belong to a connection.
 const HOP_BY_HOP: [HeaderName; 6] = [
     header::CONNECTION,
@@ -59,6 +70,32 @@ pub(crate) async fn to_leader(State(member): State<Member>, request: Request, ne
     }
 }
 
+/// Layer of the internal listeners: believes the address of a client only if the link's secret signed it.
+pub(crate) async fn from_replica(State(link): State<LinkKey>, mut request: Request, next: Next) -> Response {
+    let address = proven_address(&link, &request, Timestamp::now().as_second());
+    request.headers_mut().remove(PASSED_ON_FOR);
+    request.headers_mut().remove(PASSED_ON_PROOF);
+    if let Some(address) = address {
+        request.extensions_mut().insert(PassedOnFor(address));
+    }
+    next.run(request).await
+}
+
+fn proven_address(link: &LinkKey, request: &Request, at: i64) -> Option<IpAddr> {
+    let text = |name: &HeaderName| request.headers().get(name)?.to_str().ok();
+    let address: IpAddr = text(&PASSED_ON_FOR)?.parse().ok()?;
+    let signed = signed_path(request.uri(), address);
+    let proof = text(&PASSED_ON_PROOF);
+    let proven = link.verify(Direction::AgentToControl, proof, request.method().as_str(), &signed, at);
+    proven.is_ok().then_some(address)
+}
+
+/// What stands in the place of a path in the proof. No path has a space.
+fn signed_path(uri: &http::Uri, address: IpAddr) -> String {
+    let path = uri.path_and_query().map_or("/", |path| path.as_str());
+    format!("{path} for {address}")
+}
+
 fn is_leaders(uri: &http::Uri, headers: &HeaderMap) -> bool {
     let path = uri.path();
     if let Some(below) = path.strip_prefix("/v1/") {
@@ -79,10 +116,15 @@ async fn pass_on(member: &Member, request: Request) -> Result<Response> {
     let me = HeaderValue::from_str(&member.replicas.instance);
     parts.headers.insert(PASSED_ON, me.unwrap_or_else(|_| HeaderValue::from_static("replica")));
     parts.headers.remove(PASSED_ON_FOR);
-    if let Some(client) = parts.extensions.get::<pandastack_edge::Client>()
-        && let Ok(address) = HeaderValue::from_str(&client.address.to_string())
-    {
-        parts.headers.insert(PASSED_ON_FOR, address);
+    parts.headers.remove(PASSED_ON_PROOF);
+    if let Some(client) = parts.extensions.get::<pandastack_edge::Client>() {
+        let (address, at) = (client.address, Timestamp::now().as_second());
+        let me: HostId = member.replicas.instance.parse().map_err(Error::internal)?;
+        let (link, signed) = (&member.sandboxes.link, signed_path(&parts.uri, address));
+        let proof = link.sign(Direction::AgentToControl, &me, parts.method.as_str(), &signed, at);
+        let value = |text: &str| HeaderValue::from_str(text).map_err(Error::internal);
+        parts.headers.insert(PASSED_ON_FOR, value(&address.to_string())?);
+        parts.headers.insert(PASSED_ON_PROOF, value(&proof)?);
     }
     let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
     let sent = leader
@@ -186,5 +228,31 @@ mod tests {
         check("/internal/v1/routes", "control", false);
         check("/any", "fn-0b8e1f0e-6a4b-4b57-9d0a-0d7cbb5b3c11.example.com", true);
         check("/any", "8080-0b8e1f0e.example.com", false);
+    }
+
+    #[test]
+    fn only_the_link_proves_the_address_of_a_client() {
+        let (link, other) = (LinkKey::new(&[7; 32]).unwrap(), LinkKey::new(&[8; 32]).unwrap());
+        let (me, address): (HostId, IpAddr) = ("replica-a".parse().unwrap(), [192, 0, 2, 7].into());
+        let uri = http::Uri::from_static("/v1/apps?a=b");
+        let proof = |link: &LinkKey, method: &str, address| {
+            link.sign(Direction::AgentToControl, &me, method, &signed_path(&uri, address), 1_000)
+        };
+        let request = |proof: Option<String>| {
+            let request = Request::get(uri.clone()).header(PASSED_ON_FOR, address.to_string());
+            let request = proof.iter().fold(request, |request, proof| request.header(PASSED_ON_PROOF, proof));
+            request.body(Body::empty()).unwrap()
+        };
+        assert_eq!(proven_address(&link, &request(Some(proof(&link, "GET", address))), 1_001), Some(address));
+        for (what, wrong) in [
+            ("unsigned", None),
+            ("another secret", Some(proof(&other, "GET", address))),
+            ("another address", Some(proof(&link, "GET", [192, 0, 2, 8].into()))),
+            ("another method", Some(proof(&link, "POST", address))),
+            ("the path alone", Some(link.sign(Direction::AgentToControl, &me, "GET", "/v1/apps?a=b", 1_000))),
+        ] {
+            assert_eq!(proven_address(&link, &request(wrong), 1_001), None, "{what}");
+        }
+        assert_eq!(proven_address(&link, &request(Some(proof(&link, "GET", address))), 2_000), None, "old");
     }
 }

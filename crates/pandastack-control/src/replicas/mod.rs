@@ -21,7 +21,7 @@
 mod forward;
 mod peers;
 
-pub(crate) use forward::{PASSED_ON_FOR, to_leader};
+pub(crate) use forward::{PassedOnFor, from_replica, to_leader};
 pub(crate) use peers::{PATH as MARKS_PATH, ReplicaPeers};
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -199,7 +199,7 @@ async fn hear(member: &Member, news: Vec<ReplicaChange>) {
     let sandboxes = &member.sandboxes;
     for one in news {
         match one {
-            ReplicaChange::Event(event) => sandboxes.tell(event),
+            ReplicaChange::Event(workspace, event) => sandboxes.tell(workspace, event),
             ReplicaChange::Host(host) if !member.replicas.leads() => {
                 match sandboxes.store.host(&host).await {
                     Ok(Some(record)) => sandboxes.hosts.told(record),

@@ -16,7 +16,10 @@ use pandastack_types::limits::EVENTS_PAGE_MAX;
 use pandastack_types::{Error, ErrorBody, SandboxId, WorkspaceId};
 use serde::Deserialize;
 use tokio::sync::broadcast::{self, error::RecvError};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
+
+use crate::auth::Keys;
+use crate::followers::FollowerPlace;
 
 #[derive(Deserialize)]
 pub(crate) struct Args {
@@ -29,9 +32,11 @@ pub(crate) struct Args {
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/events", tag = "events",
     params(("id" = SandboxId, Path), ("tail" = Option<u32>, Query), ("follow" = Option<String>, Query),
            ("Last-Event-ID" = Option<i64>, Header)),
-    responses((status = 200, body = EventList), (status = 404, body = ErrorBody)))]
+    responses((status = 200, body = EventList), (status = 404, body = ErrorBody),
+    (status = 429, description = "Too many open event streams", body = ErrorBody)))]
 pub(crate) async fn events(
     State(sandboxes): State<Arc<Sandboxes>>,
+    State(keys): State<Arc<Keys>>,
     caller: Caller,
     Id(id): Id<SandboxId>,
     Query(args): Query<Args>,
@@ -43,6 +48,7 @@ pub(crate) async fn events(
         let events = sandboxes.store.events_tail(&caller.workspace, &id, tail).await?;
         return Ok(Json(EventList { events }).into_response());
     }
+    let place = keys.followers.admit(&caller)?;
     // Subscribe before reading what is there: an event in between is then seen twice and dropped once, never missed.
     let news = sandboxes.events.subscribe();
     let past = match headers.get("last-event-id") {
@@ -61,6 +67,8 @@ pub(crate) async fn events(
         last: 0,
         waiting: past.into(),
         ended: false,
+        comment_at: Instant::now() + sse::COMMENT_EVERY,
+        _place: place,
     };
     Ok(sse::respond(futures::stream::unfold(follower, Follower::next)))
 }
@@ -74,9 +82,17 @@ struct Follower {
     last: i64,
     waiting: VecDeque<Event>,
     ended: bool,
+    /// When a comment is due: only frames that are sent move it.
+    comment_at: Instant,
+    _place: FollowerPlace,
 }
 
 impl Follower {
+    /// After a frame was sent.
+    fn sent(self) -> Self {
+        Self { comment_at: Instant::now() + sse::COMMENT_EVERY, ..self }
+    }
+
     /// The next frame; `None` after the sandbox is gone or the server stops.
     async fn next(mut self) -> Option<(String, Self)> {
         loop {
@@ -89,19 +105,19 @@ impl Follower {
                 }
                 self.last = event.id;
                 self.ended = event.kind == "deleted";
-                return Some((sse::json_frame(event.id, "event", &event).ok()?, self));
+                return Some((sse::json_frame(event.id, "event", &event).ok()?, self.sent()));
             }
             let shutdown = self.sandboxes.shutdown.clone();
             let news = tokio::select! {
                 () = shutdown.cancelled() => return None,
-                news = timeout(sse::COMMENT_EVERY, self.news.recv()) => news,
+                news = timeout_at(self.comment_at, self.news.recv()) => news,
             };
             match news {
-                Err(_) => return Some((sse::COMMENT.to_owned(), self)),
-                Ok(Ok(EventNotice::Event(event))) if event.sandbox_id == self.id => {
+                Err(_) => return Some((sse::COMMENT.to_owned(), self.sent())),
+                Ok(Ok(EventNotice::Event { event, .. })) if event.sandbox_id == self.id => {
                     self.waiting.push_back(event)
                 }
-                Ok(Ok(EventNotice::Event(_))) => {}
+                Ok(Ok(EventNotice::Event { .. })) => {}
                 Ok(Ok(EventNotice::Missed) | Err(RecvError::Lagged(_))) => {
                     let read = self.sandboxes.store.events_after(
                         &self.workspace,

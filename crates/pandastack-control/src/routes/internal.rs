@@ -125,7 +125,7 @@ pub(crate) async fn route_changes(
         |(sandboxes, mut events, mut names)| async move {
             let line = tokio::select! {
                 event = tokio::time::timeout(SIGN_OF_LIFE, events.recv()) => match event {
-                    Ok(Ok(EventNotice::Event(event))) => format!("{}\n", event.sandbox_id),
+                    Ok(Ok(EventNotice::Event { event, .. })) => format!("{}\n", event.sandbox_id),
                     // The edge reads everything again when it does not understand.
                     Ok(Ok(EventNotice::Missed) | Err(RecvError::Lagged(_))) => "*\n".to_owned(),
                     Ok(Err(RecvError::Closed)) => return None,

@@ -39,7 +39,7 @@ use crate::auth::authenticate;
 use crate::console;
 use crate::idempotency::once;
 use crate::metrics::counted;
-use crate::replicas::to_leader;
+use crate::replicas::{from_replica, to_leader};
 use crate::services::{ServerState, Services};
 use crate::unread_body::close_unread;
 
@@ -94,8 +94,8 @@ pub(crate) fn private(services: Arc<Services>, public: Router) -> Router {
         .layer(from_fn(close_unread))
         .layer(from_fn(with_request_id))
         .layer(from_fn_with_state(Arc::clone(&services.metrics), counted))
-        .with_state(ServerState(services))
-        .fallback_service(public)
+        .with_state(ServerState(Arc::clone(&services)))
+        .fallback_service(public.layer(from_fn_with_state(services.sandboxes.link.clone(), from_replica)))
 }
 
 fn finish(router: Router<ServerState>, services: Arc<Services>) -> Router {

@@ -164,12 +164,13 @@ pub(crate) async fn tunnel(
     let upgrade = hyper::upgrade::on(&mut request);
     let guest =
         sandboxes.edge.tunnel(&id, arg.port).await.map_err(|error| api_error(&error, &id, arg.port))?;
-    let stop = sandboxes.shutdown.clone();
+    let (stop, revoked) = (sandboxes.shutdown.clone(), caller.revoked);
     sandboxes.tasks.spawn(async move {
         let Ok(client) = upgrade.await else { return };
         tokio::select! {
             () = pandastack_edge::copy(TokioIo::new(client), guest, TUNNEL_BUFFER_BYTES) => {}
             () = stop.cancelled() => {}
+            () = revoked.cancelled() => {}
         }
     });
     Ok(switching(TUNNEL_UPGRADE))

@@ -94,7 +94,7 @@ async fn tunnel<E: Endpoint<Response = Upgrade<WebSocketProtocol>>>(
     }
     ops::note_wake(sandboxes, &place, id, &client).await;
     let (ours, theirs) = (hyper::upgrade::on(&mut request), hyper::upgrade::on(&mut answer));
-    let stop = sandboxes.shutdown.clone();
+    let (stop, revoked) = (sandboxes.shutdown.clone(), Arc::clone(&caller.revoked));
     sandboxes.tasks.spawn(async move {
         let pass = async {
             let (client, agent) = tokio::try_join!(ours, theirs)?;
@@ -107,6 +107,7 @@ async fn tunnel<E: Endpoint<Response = Upgrade<WebSocketProtocol>>>(
             // Ends of all kinds are the clients' business: both sides see their connection close.
             passed = pass => if let Err(error) = passed { tracing::debug!(%error, "a WebSocket broke") },
             () = stop.cancelled() => {}
+            () = revoked.cancelled() => {}
         }
     });
     Ok(answer.map(|_| Body::empty()))

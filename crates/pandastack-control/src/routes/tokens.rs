@@ -126,7 +126,7 @@ pub(super) async fn create_in(
     key.record.operator = request.operator;
     key.record.expires_at = expiry(request.expires_in_days, request.expires_at)?;
     key.record.allow_from = networks(&request.allow_from)?;
-    services.sandboxes.store.insert_token(&key.record).await?;
+    services.sandboxes.store.insert_token(&key.record, Some(&caller.prefix)).await?;
     Ok(TokenCreated { token: key.secret, info: shown(key.record), replaces: None, replaced_until: None })
 }
 
@@ -160,7 +160,7 @@ pub(super) async fn rotate_in(
         ..old
     };
     let until = after_seconds(now(), overlap).unwrap_or(Timestamp::MAX);
-    let ended = store.rotate_token(prefix, until, &record).await?;
+    let ended = store.rotate_token(prefix, until, &record, Some(&caller.prefix)).await?;
     services.keys.forget(prefix);
     Ok(TokenCreated {
         token: new.secret,
@@ -180,7 +180,7 @@ pub(super) async fn delete_in(
         caller.require_operator()?;
     }
     services.sandboxes.store.delete_token(workspace, prefix).await?;
-    services.keys.forget(prefix);
+    services.keys.revoke(prefix);
     Ok(())
 }
 

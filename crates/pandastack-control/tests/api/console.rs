@@ -177,3 +177,22 @@ async fn events_of_all_sandboxes_are_followed_and_resumed() {
     let bad = world.request(Method::GET, "/v1/events?follow=1").header("last-event-id", "x");
     world.send(bad).await.refused(400, "bad_request");
 }
+
+#[tokio::test]
+async fn streams_of_a_session_end_with_it() {
+    let world = World::start().await;
+    let (first, second) =
+        (Browser::sign_in(&world, &world.token).await, Browser::sign_in(&world, &world.token).await);
+    let follow = async |browser: &Browser<'_>| {
+        let request = own(&world, browser.bare(Method::GET, "/v1/events?follow=1"));
+        let stream = request.send().await.unwrap();
+        assert_eq!(stream.status(), 200);
+        stream
+    };
+    let (mut ending, mut staying) = (follow(&first).await, follow(&second).await);
+    first.send(Method::DELETE, "/v1/console/session").await.expect(204);
+    let ended = tokio::time::timeout(Duration::from_secs(5), ending.chunk()).await.unwrap();
+    assert!(!matches!(ended, Ok(Some(_))), "{ended:?}");
+    let stays = tokio::time::timeout(Duration::from_millis(200), staying.chunk()).await;
+    assert!(stays.is_err(), "{stays:?}");
+}

@@ -5,7 +5,9 @@ use axum::body::{Body, Bytes};
 use axum::extract::{Path, Request, State};
 use axum::response::{IntoResponse, Response};
 use futures::StreamExt;
+use http::StatusCode;
 use http_body_util::BodyExt;
+use hyper_util::rt::TokioIo;
 use pandastack_types::SandboxId;
 use serde_json::{Value, json};
 
@@ -40,4 +42,16 @@ pub async fn start(State(agent): State<FakeAgent>, Path(id): Path<SandboxId>, re
 /// Nothing runs when it is asked.
 pub async fn list() -> Json<Value> {
     Json(json!({"processes": []}))
+}
+
+/// A socket that sends back what it gets, until either end closes it.
+pub async fn socket(mut request: Request) -> Response {
+    let upgrade = hyper::upgrade::on(&mut request);
+    tokio::spawn(async move {
+        let Ok(stream) = upgrade.await else { return };
+        let (mut read, mut write) = tokio::io::split(TokioIo::new(stream));
+        let _ = tokio::io::copy(&mut read, &mut write).await;
+    });
+    let switching = Response::builder().status(StatusCode::SWITCHING_PROTOCOLS);
+    switching.header("connection", "upgrade").header("upgrade", "websocket").body(Body::empty()).unwrap()
 }

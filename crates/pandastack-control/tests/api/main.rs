@@ -3,6 +3,7 @@
 // A test that cannot go on fails; that is what these are for.
 #![allow(clippy::unwrap_used)]
 
+mod addresses;
 mod apps;
 mod console;
 mod data_path;
@@ -24,8 +25,10 @@ mod postgres_server;
 mod preview_repos;
 mod recovery;
 mod replicas;
+mod revoked;
 mod sandboxes;
 mod simulation;
+mod slow_body;
 mod template_builds;
 mod template_limits;
 mod templates;

@@ -147,7 +147,7 @@ impl BackupTasks {
     async fn wake_archivers(&self, events: &mut tokio::sync::broadcast::Receiver<EventNotice>) {
         loop {
             match events.recv().await {
-                Ok(EventNotice::Event(event)) => {
+                Ok(EventNotice::Event { event, .. }) => {
                     let of = |keeper: &&BackupTask| keeper.sandbox == event.sandbox_id;
                     self.all.values().filter(of).for_each(|keeper| keeper.archiver.wake());
                 }

@@ -6,9 +6,11 @@ use http::{HeaderMap, StatusCode, header};
 use pandastack_types::SandboxId;
 
 use crate::error::{RestError, RestResult};
+use crate::gate::address_of;
 use crate::native::{Caller, Identity, Native};
 
-/// The native API with the request's API key. The native API checks the key.
+/// The native API with the request's API key. The key is checked here, before a body is read; the native API
+/// checks it with each call.
 pub(super) struct Keyed(pub(super) Caller);
 
 impl FromRequestParts<Native> for Keyed {
@@ -19,7 +21,8 @@ impl FromRequestParts<Native> for Keyed {
             let what = "`X-API-Key` is missing; set E2B_API_KEY to an API key of this server (`pds_...`)";
             RestError::new(StatusCode::UNAUTHORIZED, what)
         })?;
-        Ok(Keyed(native.caller(Identity::Key(key))))
+        native.directory.check_key(&key, address_of(&parts.extensions)).await?;
+        Ok(Keyed(native.caller(Identity::Key(key), &parts.extensions)))
     }
 }
 

@@ -6,12 +6,15 @@ use http_body_util::{BodyExt, Limited};
 use pandastack_types::limits::JSON_BODY_BYTES_MAX;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use tokio::time::timeout;
 
 use crate::error::{RestError, RestResult};
+use crate::limits::BODY_WAIT;
 
 /// Reads a JSON body of any content type and transfer encoding; an empty one is `{}`.
 pub(super) async fn read_json<T: DeserializeOwned>(body: Body) -> RestResult<T> {
-    let collected = Limited::new(body, JSON_BODY_BYTES_MAX).collect().await.map_err(|error| {
+    let read = timeout(BODY_WAIT, Limited::new(body, JSON_BODY_BYTES_MAX).collect()).await;
+    let collected = read.map_err(|_| RestError::body_timeout())?.map_err(|error| {
         let too_long = error.is::<http_body_util::LengthLimitError>();
         let status = if too_long { StatusCode::PAYLOAD_TOO_LARGE } else { StatusCode::BAD_REQUEST };
         RestError::new(

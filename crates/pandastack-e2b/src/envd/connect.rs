@@ -16,10 +16,10 @@ use http::{HeaderMap, HeaderValue, header};
 use http_body_util::{BodyExt, Limited};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use crate::error::{RpcCode, RpcError, RpcResult};
-use crate::limits::{KEEPALIVE_SECONDS, MESSAGE_BYTES_MAX};
+use crate::limits::{BODY_WAIT, KEEPALIVE_SECONDS, MESSAGE_BYTES_MAX};
 
 const STREAM_TYPE: HeaderValue = HeaderValue::from_static("application/connect+json");
 /// Flag byte and length.
@@ -29,7 +29,8 @@ const FLAG_END: u8 = 2;
 
 /// Reads a unary request.
 pub(super) async fn read_unary<T: DeserializeOwned>(body: Body) -> RpcResult<T> {
-    let collected = Limited::new(body, MESSAGE_BYTES_MAX).collect().await.map_err(|error| {
+    let read = timeout(BODY_WAIT, Limited::new(body, MESSAGE_BYTES_MAX).collect()).await;
+    let collected = read.map_err(|_| cut_off())?.map_err(|error| {
         if error.is::<http_body_util::LengthLimitError>() { too_long() } else { cut_off() }
     })?;
     let bytes = collected.to_bytes();
@@ -39,7 +40,10 @@ pub(super) async fn read_unary<T: DeserializeOwned>(body: Body) -> RpcResult<T> 
 /// Reads the one message of a request whose answer is a stream.
 pub(super) async fn read_first<T: DeserializeOwned>(body: Body) -> RpcResult<T> {
     let mut messages = Messages::new(body);
-    let first = messages.next().await?.ok_or_else(|| RpcError::invalid("the request has no message"))?;
+    let first = timeout(BODY_WAIT, messages.next())
+        .await
+        .map_err(|_| cut_off())??
+        .ok_or_else(|| RpcError::invalid("the request has no message"))?;
     parse(&first)
 }
 

@@ -3,8 +3,6 @@
 //! A signed URL that a client made with one address for all sandboxes names none, and a signature alone does
 //! not tell which one is meant. Such a URL needs `sandbox_id` in its query, or the request `E2b-Sandbox-Id`.
 
-use std::net::IpAddr;
-
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{Query, Request, State};
@@ -51,10 +49,10 @@ impl Args {
         native: &Native,
         sandbox: &SandboxId,
         operation: Operation,
-        (headers, from): (&HeaderMap, Option<IpAddr>),
-    ) -> RestResult<()> {
+        (headers, extensions): (&HeaderMap, &Extensions),
+    ) -> RestResult<String> {
         let signed = self.signed().map(|signed| (signed, operation));
-        Ok(check_credential(native, sandbox, headers, signed, from).await?)
+        Ok(check_credential(native, sandbox, headers, signed, address_of(extensions)).await?)
     }
 }
 
@@ -75,8 +73,9 @@ pub(super) async fn read(
     headers: HeaderMap,
 ) -> RestResult<Response> {
     let args = args(query)?;
-    let asked = (&headers, address_of(&extensions));
-    args.check(&native, &session.sandbox, Operation::Read, asked).await?;
+    let asked = (&headers, &extensions);
+    let prefix = args.check(&native, &session.sandbox, Operation::Read, asked).await?;
+    let session = session.with_token_of(prefix);
     download(&session, &args, &headers).await
 }
 
@@ -88,8 +87,9 @@ pub(super) async fn write(
     request: Request,
 ) -> RestResult<Json<Vec<Value>>> {
     let args = args(query)?;
-    let asked = (request.headers(), address_of(request.extensions()));
-    args.check(&native, &session.sandbox, Operation::Write, asked).await?;
+    let asked = (request.headers(), request.extensions());
+    let prefix = args.check(&native, &session.sandbox, Operation::Write, asked).await?;
+    let session = session.with_token_of(prefix);
     store(&session, &args, request).await
 }
 
@@ -101,7 +101,7 @@ pub(super) async fn read_signed(
     headers: HeaderMap,
 ) -> Result<Response, Response> {
     let args = args(query).map_err(IntoResponse::into_response)?;
-    let asked = (&headers, address_of(&extensions));
+    let asked = (&headers, &extensions);
     let session = signer(&native, &args, Operation::Read, asked).await?;
     download(&session, &args, &headers).await.map_err(IntoResponse::into_response)
 }
@@ -113,7 +113,7 @@ pub(super) async fn write_signed(
     request: Request,
 ) -> Result<Json<Vec<Value>>, Response> {
     let args = args(query).map_err(IntoResponse::into_response)?;
-    let asked = (request.headers(), address_of(request.extensions()));
+    let asked = (request.headers(), request.extensions());
     let session = signer(&native, &args, Operation::Write, asked).await?;
     store(&session, &args, request).await.map_err(IntoResponse::into_response)
 }
@@ -123,15 +123,16 @@ async fn signer(
     native: &Native,
     args: &Args,
     operation: Operation,
-    asked: (&HeaderMap, Option<IpAddr>),
+    asked: (&HeaderMap, &Extensions),
 ) -> Result<Session, Response> {
     let named = args.sandbox_id.as_deref().or_else(|| asked.0.get("e2b-sandbox-id")?.to_str().ok());
     let Some(sandbox) = named.and_then(|id| id.parse::<SandboxId>().ok()) else {
         let what = "no sandbox given; add `sandbox_id` to the query or send the E2b-Sandbox-Id header";
         return Err(RestError::new(StatusCode::UNAUTHORIZED, what).into_response());
     };
-    args.check(native, &sandbox, operation, asked).await.map_err(IntoResponse::into_response)?;
-    session_of(native, sandbox).await
+    let checked = args.check(native, &sandbox, operation, asked).await;
+    let prefix = checked.map_err(IntoResponse::into_response)?;
+    Ok(session_of(native, sandbox, asked.1).await?.with_token_of(prefix))
 }
 
 async fn download(session: &Session, args: &Args, headers: &HeaderMap) -> RestResult<Response> {

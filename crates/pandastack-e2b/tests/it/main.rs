@@ -15,9 +15,9 @@ use pandastack_e2b::{
     Access, Directory, DirectoryUnavailable, ENVD_PORT, Facade, INTERPRETER_PORT, OnBehalf,
 };
 use pandastack_edge::Target;
-use pandastack_types::SandboxId;
 use pandastack_types::api::Sandbox;
 use pandastack_types::link::LinkKey;
+use pandastack_types::{Error, ErrorCode, SandboxId};
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
@@ -40,9 +40,20 @@ impl Directory for One {
         Ok((self.sandbox.id == *id).then(|| self.sandbox.clone()))
     }
 
-    async fn access(&self, id: &SandboxId) -> Result<Option<Access>, DirectoryUnavailable> {
+    async fn access(
+        &self,
+        id: &SandboxId,
+        _: Option<IpAddr>,
+    ) -> Result<Option<Access>, DirectoryUnavailable> {
         let keys = self.keys.lock().unwrap().clone();
         Ok((self.sandbox.id == *id).then_some(Access { revision: 0, keys }))
+    }
+
+    async fn check_key(&self, key: &str, _: Option<IpAddr>) -> pandastack_types::Result<()> {
+        match key {
+            "pds_wrong" => Err(Error::new(ErrorCode::Unauthorized, "the API key is invalid")),
+            _ => Ok(()),
+        }
     }
 
     fn admits(&self, _: Option<IpAddr>) -> bool {
@@ -147,6 +158,8 @@ fn list() -> http::request::Builder {
 async fn the_control_plane_passes_the_key_on_and_translates_refusals() {
     let made = fixture("running", json!({}));
     assert_eq!(made.control("/sandboxes/gone", None).await.0, 401);
+    assert_eq!(made.control("/sandboxes/gone", Some("pds_wrong")).await.0, 401);
+    assert!(made.calls.lock().unwrap().is_empty(), "refused before anything is called");
     assert!(made.calls.lock().unwrap().is_empty());
     let (status, body) = made.control("/sandboxes/gone", Some("pds_key")).await;
     assert_eq!(
@@ -175,7 +188,10 @@ async fn a_sandboxs_port_needs_its_token_and_acts_on_its_behalf() {
     assert_eq!((status, body), (200, json!({ "processes": [] })));
     let (call, key, behalf) = made.last();
     assert_eq!(call, format!("GET /v1/sandboxes/{}/processes", made.id));
-    assert_eq!((key, behalf), (None, Some(OnBehalf(made.id.clone()))));
+    assert_eq!(
+        (key, behalf),
+        (None, Some(OnBehalf { sandbox: made.id.clone(), key: Some("pds_k".to_owned()) }))
+    );
     let execute = http::Request::post("/execute").header("x-access-token", "wrong");
     assert_eq!(made.port(INTERPRETER_PORT, &made.id, execute).await.0, 401);
 }
@@ -213,7 +229,7 @@ async fn a_signed_url_names_its_sandbox() {
     assert!(body["message"].as_str().unwrap().contains("sandbox_id"), "{body}");
     let url = format!("/files?path=/a&signature={good}&sandbox_id={id}");
     assert_eq!(made.control(&url, None).await, (200, json!("content")));
-    assert_eq!(made.last().2, Some(OnBehalf(made.id.clone())));
+    assert_eq!(made.last().2, Some(OnBehalf { sandbox: made.id.clone(), key: Some("pds_k".to_owned()) }));
     let late = sign(format!("/a:read::{token}:1"));
     assert_eq!(
         made.control(

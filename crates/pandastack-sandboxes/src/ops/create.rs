@@ -108,7 +108,8 @@ async fn run(
     let record = &plan.record;
     let _marked = sandboxes.in_flight.mark(&OperationKey::Sandbox(record.id.clone()));
     plan.derived.insert(sandboxes).await?;
-    sandboxes.publish(sandboxes.store.insert_sandboxes(std::slice::from_ref(record), key.as_ref()).await?);
+    let events = sandboxes.store.insert_sandboxes(std::slice::from_ref(record), key.as_ref()).await?;
+    sandboxes.publish(&record.workspace, events);
     fault::point("control.create.inserted").await;
     let made = make(sandboxes, record, plan.source, plan.size, &plan.client).await;
     match made {

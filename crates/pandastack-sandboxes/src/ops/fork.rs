@@ -102,7 +102,8 @@ async fn run(
     derived.insert(sandboxes).await?;
     let marks = children.iter().map(|child| OperationKey::Sandbox(child.id.clone()));
     let _marks: Vec<_> = marks.filter_map(|mark| sandboxes.in_flight.mark(&mark)).collect();
-    sandboxes.publish(sandboxes.store.insert_sandboxes(&children, key.as_ref()).await?);
+    let events = sandboxes.store.insert_sandboxes(&children, key.as_ref()).await?;
+    sandboxes.publish(&parent.workspace, events);
     fault::point("control.fork.inserted").await;
     let body = AgentFork { children: children.iter().map(agent_spec).collect() };
     let forking = client.call(ForkSandbox::new(parent.id.clone()), on(&parent, MAKE_WAIT), &body);
@@ -249,7 +250,7 @@ async fn promote_in(
         }
         promoted => promoted?,
     };
-    sandboxes.publish(promotion.events);
+    sandboxes.publish(&winner.workspace, promotion.events);
     sandboxes.expiry_changed.notify_one();
     let stays = |id: SandboxId| (id.to_string(), "it was promoted too, so it is kept".to_owned());
     let mut failures: BTreeMap<_, _> = promotion.staying.into_iter().map(stays).collect();

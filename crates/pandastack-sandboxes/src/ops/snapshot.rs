@@ -139,7 +139,7 @@ async fn run(
         },
     };
     match sandboxes.store.insert_snapshot(&snapshot).await {
-        Ok(event) => sandboxes.publish([event]),
+        Ok(event) => sandboxes.publish(&snapshot.workspace, [event]),
         Err(error) => {
             remove_quietly(&client, &snapshot.id).await;
             return Err(error.into());
@@ -168,7 +168,7 @@ pub async fn delete(sandboxes: &Arc<Sandboxes>, workspace: WorkspaceId, id: Snap
 /// Deletes a snapshot's row, then its files. One that is gone already is deleted.
 pub async fn remove(sandboxes: &Sandboxes, snapshot: &SnapshotRecord) -> Result<()> {
     match sandboxes.store.delete_snapshot(&snapshot.workspace, &snapshot.id, now()).await {
-        Ok((_, event)) => sandboxes.publish([event]),
+        Ok((_, event)) => sandboxes.publish(&snapshot.workspace, [event]),
         Err(StoreError::NotFound { .. }) => return Ok(()),
         Err(error) => return Err(error.into()),
     }

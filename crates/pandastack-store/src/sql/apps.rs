@@ -9,6 +9,7 @@ use pandastack_types::limits::{
 use pandastack_types::{AppId, DeploymentId, WorkspaceId};
 
 use super::SqlStore;
+use super::quotas::admit_any;
 use super::rows::{from_json, id, records, signed, time, times, to_json, unsigned};
 use crate::apps::record::{AppRecord, DeploymentRecord, DomainRecord};
 use crate::apps::{AppStore, UnreportedDeployment};
@@ -122,6 +123,7 @@ impl AppStore for SqlStore {
         let spec = to_json("app spec", &app.spec)?;
         let mut write = self.write(Durability::Power).await?;
         write.lock_workspace(&app.workspace).await?;
+        admit_any(write.conn(), &app.workspace).await?;
         check_room(write.conn(), app).await?;
         let added = sqlx::query(
             "INSERT INTO apps (id, workspace_id, name, revision, active_deployment_id, created_at_us, updated_at_us, spec, preview_of) \

@@ -7,7 +7,7 @@ use pandastack_types::api::Event;
 
 use super::SqlStore;
 use super::rows::{EventRow, id, records, time};
-use crate::console::{CONSOLE_SESSIONS_MAX, ConsoleSession, ConsoleStore};
+use crate::console::{CONSOLE_SESSIONS_PER_KEY_MAX, ConsoleSession, ConsoleStore};
 use crate::{Durability, Result, StoreError};
 
 #[derive(sqlx::FromRow)]
@@ -59,11 +59,11 @@ impl ConsoleStore for SqlStore {
         .await?;
         sqlx::query(
             "DELETE FROM console_sessions WHERE id IN (SELECT id FROM (SELECT id, ROW_NUMBER() OVER \
-             (ORDER BY last_used_at_us DESC) AS place FROM console_sessions WHERE workspace_id = $1) \
+             (ORDER BY last_used_at_us DESC) AS place FROM console_sessions WHERE token_prefix = $1) \
              AS placed WHERE place > $2)",
         )
-        .bind(session.workspace.as_str())
-        .bind(i64::from(CONSOLE_SESSIONS_MAX))
+        .bind(&session.token_prefix)
+        .bind(i64::from(CONSOLE_SESSIONS_PER_KEY_MAX))
         .execute(write.conn())
         .await?;
         write.commit().await

@@ -6,6 +6,7 @@ use pandastack_types::limits::DATABASES_PER_WORKSPACE_MAX;
 use pandastack_types::{DatabaseId, SandboxId, WorkspaceId};
 
 use super::SqlStore;
+use super::quotas::admit_any;
 use super::rows::{from_json, id, records, time, to_json, unsigned};
 use crate::databases::{DatabaseRecord, DatabaseState, DatabaseStore};
 use crate::{Durability, Result, StoreError};
@@ -47,6 +48,7 @@ impl DatabaseStore for SqlStore {
         // Whoever makes a machine waits for the disk meanwhile; a row lost before that has no machine.
         let mut write = self.write(Durability::Process).await?;
         write.lock_workspace(&record.workspace).await?;
+        admit_any(write.conn(), &record.workspace).await?;
         let count: i64 = sqlx::query_scalar("SELECT COUNT(*) FROM databases WHERE workspace_id = $1")
             .bind(record.workspace.as_str())
             .fetch_one(write.conn())

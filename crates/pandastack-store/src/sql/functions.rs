@@ -9,6 +9,7 @@ use pandastack_types::limits::FUNCTIONS_PER_WORKSPACE_MAX;
 use pandastack_types::{FunctionId, WorkspaceId};
 use sqlx::AssertSqlSafe;
 
+use super::quotas::admit_any;
 use super::rows::{from_json, id, records, signed, time, to_json, unsigned};
 use super::{SqlStore, Write};
 use crate::functions::{FunctionRecord, FunctionStore, VersionRecord};
@@ -108,6 +109,7 @@ impl FunctionStore for SqlStore {
         let spec = to_json("function spec", &record.spec)?;
         let mut write = self.write(Durability::Power).await?;
         write.lock_workspace(&record.workspace).await?;
+        admit_any(write.conn(), &record.workspace).await?;
         let (count, same): (i64, i64) = sqlx::query_as(
             "SELECT COUNT(*), CAST(COALESCE(SUM(CASE WHEN name = $2 THEN 1 ELSE 0 END), 0) AS BIGINT) \
              FROM functions WHERE workspace_id = $1",

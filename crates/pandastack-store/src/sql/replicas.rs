@@ -16,7 +16,7 @@ use pandastack_types::api::Event;
 use sqlx::postgres::PgListener;
 use sqlx::{AnyConnection, AnyPool};
 
-use super::rows::{EventRow, records};
+use super::rows::{EventRow, id};
 use super::{Backend, SqlStore, corrupt};
 use crate::Result;
 use crate::replicas::{Replica, ReplicaChange, ReplicaStore, Session};
@@ -158,22 +158,36 @@ impl PostgresSession {
     }
 
     /// The events of those numbers, in their order.
-    async fn events(&self, numbers: &[i64]) -> Result<Vec<Event>> {
+    async fn events(&self, numbers: &[i64]) -> Result<Vec<ReplicaChange>> {
         let (Some(first), Some(last)) = (numbers.iter().min(), numbers.iter().max()) else {
             return Ok(Vec::new());
         };
-        let rows: Vec<EventRow> = sqlx::query_as(
-            "SELECT id, sandbox_id, kind, at_us, detail FROM events WHERE id BETWEEN $1 AND $2 ORDER BY id",
+        let rows: Vec<OwnedEventRow> = sqlx::query_as(
+            "SELECT workspace_id, id, sandbox_id, kind, at_us, detail FROM events \
+             WHERE id BETWEEN $1 AND $2 ORDER BY id",
         )
         .bind(first)
         .bind(last)
         .fetch_all(&self.readers)
         .await?;
         let wanted: HashSet<_> = numbers.iter().copied().collect();
-        let mut events: Vec<Event> = records(rows)?;
-        events.retain(|event| wanted.contains(&event.id));
-        Ok(events)
+        let mut changes = Vec::new();
+        for row in rows {
+            let (workspace, event) = (id(row.workspace_id)?, Event::try_from(row.event)?);
+            if wanted.contains(&event.id) {
+                changes.push(ReplicaChange::Event(workspace, event));
+            }
+        }
+        Ok(changes)
     }
+}
+
+/// An event, and whose it is.
+#[derive(sqlx::FromRow)]
+struct OwnedEventRow {
+    workspace_id: String,
+    #[sqlx(flatten)]
+    event: EventRow,
 }
 
 #[async_trait]
@@ -237,6 +251,6 @@ impl PostgresSession {
             }
         }
         let events = self.events(&numbers).await?;
-        Ok(events.into_iter().map(ReplicaChange::Event).chain(others).collect())
+        Ok(events.into_iter().chain(others).collect())
     }
 }

@@ -10,6 +10,7 @@ use pandastack_types::{FunctionId, RunId, WorkspaceId};
 use sqlx::{AnyConnection, AssertSqlSafe};
 
 use super::SqlStore;
+use super::quotas::admit_any;
 use super::rows::{from_json, id, records, signed, times, to_json, unsigned};
 use crate::functions::{FunctionRunStore, RunFigures, RunRecord, RunSelect};
 use crate::{Durability, Result, StoreError};
@@ -137,6 +138,7 @@ impl FunctionRunStore for SqlStore {
     async fn enqueue_run(&self, record: &RunRecord) -> Result<()> {
         let mut write = self.write(Durability::Power).await?;
         write.lock_workspace(&record.workspace).await?;
+        admit_any(write.conn(), &record.workspace).await?;
         let count: i64 =
             sqlx::query_scalar("SELECT COUNT(*) FROM function_runs WHERE queued = 1 AND workspace_id = $1")
                 .bind(record.workspace.as_str())

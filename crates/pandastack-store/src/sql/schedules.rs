@@ -7,6 +7,7 @@ use pandastack_types::{ScheduleId, ScheduleRunId, WorkspaceId};
 use sqlx::AnyConnection;
 
 use super::SqlStore;
+use super::quotas::admit_any;
 use super::rows::{from_json, id, records, time, times, to_json, unsigned};
 use super::schedule_runs::{insert_run, run_by_id};
 use crate::schedules::{DueRuns, PendingAlert, RunRecord, RunState, ScheduleRecord, ScheduleStore};
@@ -155,6 +156,7 @@ impl ScheduleStore for SqlStore {
     async fn insert_schedule(&self, schedule: &ScheduleRecord) -> Result<()> {
         let mut write = self.write(Durability::Power).await?;
         write.lock_workspace(&schedule.workspace).await?;
+        admit_any(write.conn(), &schedule.workspace).await?;
         let count: i64 = sqlx::query_scalar("SELECT COUNT(*) FROM schedules WHERE workspace_id = $1")
             .bind(schedule.workspace.as_str())
             .fetch_one(write.conn())

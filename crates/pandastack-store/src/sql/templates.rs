@@ -96,6 +96,7 @@ impl TemplateStore for SqlStore {
         if let Some(found) = template_named(write.conn(), &record.workspace, &record.name).await? {
             return Ok(found);
         }
+        admit_any(write.conn(), &record.workspace).await?;
         let count: i64 = sqlx::query_scalar("SELECT COUNT(*) FROM templates WHERE workspace_id = $1")
             .bind(record.workspace.as_str())
             .fetch_one(write.conn())

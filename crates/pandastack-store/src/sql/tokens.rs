@@ -7,8 +7,9 @@ use pandastack_types::api::Role;
 use pandastack_types::limits::TOKENS_PER_WORKSPACE_MAX;
 use sqlx::{AnyConnection, AssertSqlSafe};
 
-use super::SqlStore;
-use super::rows::{TokenRow, records, to_json, unsigned};
+use super::quotas::admit_any;
+use super::rows::{TokenRow, id, records, to_json, unsigned};
+use super::{SqlStore, Write};
 use crate::clock::now;
 use crate::{Durability, Result, StoreError, TokenRecord, TokenStore};
 
@@ -28,9 +29,10 @@ impl TokenStore for SqlStore {
         write.commit().await
     }
 
-    async fn insert_token(&self, token: &TokenRecord) -> Result<()> {
+    async fn insert_token(&self, token: &TokenRecord, by: Option<&str>) -> Result<()> {
         let mut write = self.write(Durability::Power).await?;
         write.lock_workspace(&token.workspace).await?;
+        check_maker(&mut write, by, token.created_at).await?;
         admit(write.conn(), &token.workspace).await?;
         insert(write.conn(), token).await?;
         write.commit().await
@@ -79,9 +81,16 @@ impl TokenStore for SqlStore {
         write.commit().await
     }
 
-    async fn rotate_token(&self, prefix: &str, until: Timestamp, new: &TokenRecord) -> Result<TokenRecord> {
+    async fn rotate_token(
+        &self,
+        prefix: &str,
+        until: Timestamp,
+        new: &TokenRecord,
+        by: Option<&str>,
+    ) -> Result<TokenRecord> {
         let mut write = self.write(Durability::Power).await?;
         write.lock_workspace(&new.workspace).await?;
+        check_maker(&mut write, by, new.created_at).await?;
         // Whatever ends earlier keeps its end.
         let ended = sqlx::query(
             "UPDATE tokens SET expires_at_us = CASE WHEN expires_at_us < $1 THEN expires_at_us ELSE $1 END \
@@ -119,6 +128,22 @@ impl TokenStore for SqlStore {
         let count: i64 = sqlx::query_scalar("SELECT COUNT(*) FROM tokens").fetch_one(&self.readers).await?;
         Ok(unsigned(count))
     }
+}
+
+/// Refuses a key that is made with one that was revoked, has expired, or is of a closed workspace. The
+/// request was authenticated before its body was read, so this is checked where the change is written.
+async fn check_maker(write: &mut Write, by: Option<&str>, at: Timestamp) -> Result<()> {
+    let Some(prefix) = by else { return Ok(()) };
+    let select = "SELECT workspace_id FROM tokens WHERE prefix = $1 \
+                  AND (expires_at_us IS NULL OR expires_at_us > $2)";
+    let select = AssertSqlSafe(format!("{select}{}", write.lock_clause()));
+    let workspace: Option<String> = sqlx::query_scalar(select)
+        .bind(prefix)
+        .bind(at.as_microsecond())
+        .fetch_optional(write.conn())
+        .await?;
+    let workspace = workspace.ok_or_else(|| StoreError::Revoked { prefix: prefix.to_owned() })?;
+    admit_any(write.conn(), &id(workspace)?).await
 }
 
 /// Refuses one key more than a workspace may have, and any for one that is being deleted.

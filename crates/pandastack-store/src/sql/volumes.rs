@@ -6,6 +6,7 @@ use pandastack_types::limits::VOLUMES_PER_WORKSPACE_MAX;
 use pandastack_types::{HostId, VolumeId, WorkspaceId};
 use sqlx::{AnyConnection, AssertSqlSafe};
 
+use super::quotas::admit_any;
 use super::rows::{VolumeHolderRow, VolumeRow, records, signed, to_json, unsigned};
 use super::{SqlStore, Write};
 use crate::volumes::{VolumeHolderRecord, VolumeRecord, VolumeSpecRecord, VolumeState, VolumeStore};
@@ -21,6 +22,7 @@ impl VolumeStore for SqlStore {
         let mut write = self.write(Durability::Power).await?;
         for volume in volumes {
             write.lock_workspace(&volume.workspace).await?;
+            admit_any(write.conn(), &volume.workspace).await?;
             check_quota(write.conn(), &volume.workspace).await?;
             check_name(write.conn(), &volume.workspace, &volume.name).await?;
             insert(write.conn(), volume).await?;

@@ -14,7 +14,7 @@ use pandastack_store::clock::now;
 use pandastack_store::record::after_seconds;
 use pandastack_store::{Store, StoreError};
 
-fn new_app(name: &str) -> AppRecord {
+pub(super) fn new_app(name: &str) -> AppRecord {
     AppRecord::new(
         WorkspaceId::default_workspace(),
         name.to_owned(),

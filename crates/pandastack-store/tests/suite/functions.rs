@@ -12,8 +12,8 @@ fn workspace() -> WorkspaceId {
     WorkspaceId::default_workspace()
 }
 
-async fn function(store: &dyn Store, name: &str) -> FunctionRecord {
-    let record = FunctionRecord {
+pub(super) fn new_function(name: &str) -> FunctionRecord {
+    FunctionRecord {
         id: FunctionId::random(),
         workspace: workspace(),
         name: name.to_owned(),
@@ -21,7 +21,11 @@ async fn function(store: &dyn Store, name: &str) -> FunctionRecord {
         created_at: now(),
         updated_at: now(),
         spec: FunctionSpec { runtime: Runtime::Python, ..FunctionSpec::default() },
-    };
+    }
+}
+
+async fn function(store: &dyn Store, name: &str) -> FunctionRecord {
+    let record = new_function(name);
     store.insert_function(&record).await.unwrap();
     record
 }
@@ -50,7 +54,7 @@ pub(super) async fn functions_are_found_by_id_and_name_and_their_changes_counted
 }
 
 /// A queued call, due at that time.
-fn queued(function: &FunctionRecord, due_at: Timestamp) -> RunRecord {
+pub(super) fn queued(function: &FunctionRecord, due_at: Timestamp) -> RunRecord {
     let record = RunRecord::queued(function, RunId::random(), 1, b"{}".to_vec(), now());
     RunRecord { due_at: Some(due_at), ..record }
 }

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod apps;
+mod closed;
 mod functions;
 mod postgres;
 mod postgres_server;
@@ -84,6 +85,8 @@ async fn run_all<S: Store, F: Future<Output = S>>(open: impl Fn() -> F) {
         workspaces::tokens_have_a_quota_and_a_last_one,
         workspaces::a_rotated_key_ends_and_keeps_an_earlier_end,
         workspaces::workspaces_are_suspended_resumed_and_deleted_for_good,
+        closed::nothing_is_added_to_a_closed_workspace,
+        closed::a_key_that_is_gone_makes_no_other,
         workspaces::quotas_are_kept_and_count_what_is_there,
         workspaces::settings_of_a_workspace_are_its_own,
         workspaces::console_sessions_are_found_by_hash_and_end,

@@ -44,9 +44,11 @@ async fn one_server_leads_and_all_are_notified_of_commits() {
     let record = running(&one).await;
     for session in [&mut first, &mut second] {
         let created =
-            heard(session.as_mut(), |news| matches!(news, ReplicaChange::Event(e) if e.kind == "created"))
+            heard(session.as_mut(), |news| matches!(news, ReplicaChange::Event(_, e) if e.kind == "created"))
                 .await;
-        assert!(matches!(created, ReplicaChange::Event(event) if event.sandbox_id == record.id));
+        assert!(
+            matches!(created, ReplicaChange::Event(of, event) if of == ws() && event.sandbox_id == record.id)
+        );
     }
     two.tell_names_changed().await.unwrap();
     assert_eq!(heard(first.as_mut(), |news| *news == ReplicaChange::Names).await, ReplicaChange::Names);

@@ -11,12 +11,12 @@ use pandastack_types::{BuildId, SnapshotId, TemplateId, WorkspaceId};
 
 use super::{now, ws};
 
-fn template(name: &str) -> TemplateRecord {
+pub(super) fn template(name: &str) -> TemplateRecord {
     let spec = TemplateSpec { description: "first".into() };
     TemplateRecord { id: TemplateId::random(), workspace: ws(), name: name.into(), created_at: now(), spec }
 }
 
-fn build(of: &TemplateRecord, state: BuildState) -> BuildRecord {
+pub(super) fn build(of: &TemplateRecord, state: BuildState) -> BuildRecord {
     let spec = BuildSpec { name: of.name.clone(), phase: "x".into(), ..BuildSpec::default() };
     let (workspace, template) = (of.workspace.clone(), of.id.clone());
     BuildRecord { id: BuildId::random(), workspace, template, state, created_at: now(), spec }

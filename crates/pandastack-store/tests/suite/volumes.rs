@@ -7,7 +7,7 @@ use pandastack_types::{SandboxId, Transition, VolumeId};
 
 use super::{new_sandbox, now, ws};
 
-fn new_volume(name: &str) -> VolumeRecord {
+pub(super) fn new_volume(name: &str) -> VolumeRecord {
     VolumeRecord {
         id: VolumeId::random(),
         workspace: ws(),

@@ -66,15 +66,15 @@ pub(super) async fn tokens_have_a_quota_and_a_last_one(store: &dyn Store) {
         last_used_at: None,
     };
     let first = key();
-    store.insert_token(&first).await.unwrap();
+    store.insert_token(&first, None).await.unwrap();
     assert_eq!(store.token(&first.prefix).await.unwrap(), Some(first.clone()));
     assert_eq!(store.token("pds_00000000").await.unwrap(), None);
     let last = store.delete_token(&ws(), &first.prefix).await;
     assert!(matches!(last, Err(StoreError::LastToken { kind: "owner", .. })), "{last:?}");
     for _ in 1..TOKENS_PER_WORKSPACE_MAX {
-        store.insert_token(&key()).await.unwrap();
+        store.insert_token(&key(), None).await.unwrap();
     }
-    assert!(matches!(store.insert_token(&key()).await, Err(StoreError::Quota { .. })));
+    assert!(matches!(store.insert_token(&key(), None).await, Err(StoreError::Quota { .. })));
     assert_eq!(store.count_tokens().await.unwrap(), TOKENS_PER_WORKSPACE_MAX);
     let used = now();
     store.touch_tokens(&[(first.prefix.clone(), used)]).await.unwrap();
@@ -85,7 +85,7 @@ pub(super) async fn tokens_have_a_quota_and_a_last_one(store: &dyn Store) {
     store.delete_token(&ws(), &first.prefix).await.unwrap();
     assert!(store.token(&first.prefix).await.unwrap().is_none());
     let operator = TokenRecord { operator: true, ..key() };
-    store.insert_token(&operator).await.unwrap();
+    store.insert_token(&operator, None).await.unwrap();
     let last = store.delete_token(&ws(), &operator.prefix).await;
     assert!(matches!(last, Err(StoreError::LastToken { kind: "operator", .. })), "{last:?}");
 }
@@ -107,15 +107,15 @@ pub(super) async fn a_rotated_key_ends_and_keeps_an_earlier_end(store: &dyn Stor
     for (before, until, expect) in [(None, soon, soon), (Some(soon), later, soon), (Some(later), soon, soon)]
     {
         let (old, new) = (key(before), key(None));
-        store.insert_token(&old).await.unwrap();
-        let ended = store.rotate_token(&old.prefix, until, &new).await.unwrap();
+        store.insert_token(&old, None).await.unwrap();
+        let ended = store.rotate_token(&old.prefix, until, &new, None).await.unwrap();
         assert_eq!(ended.expires_at, Some(expect), "{before:?} {until}");
         assert_eq!(store.token(&old.prefix).await.unwrap(), Some(ended));
         assert_eq!(store.token(&new.prefix).await.unwrap(), Some(new));
     }
     let (old, foreign) = (key(None), TokenRecord { workspace: "other".parse().unwrap(), ..key(None) });
-    store.insert_token(&old).await.unwrap();
-    let refused = store.rotate_token(&old.prefix, soon, &foreign).await;
+    store.insert_token(&old, None).await.unwrap();
+    let refused = store.rotate_token(&old.prefix, soon, &foreign, None).await;
     assert!(matches!(refused, Err(StoreError::NotFound { .. })), "{refused:?}");
     assert_eq!(store.token(&old.prefix).await.unwrap(), Some(old), "a stranger ends nothing");
 }
@@ -281,7 +281,7 @@ pub(super) async fn databases_are_kept_by_workspace_and_state(store: &dyn Store)
 }
 
 pub(super) async fn console_sessions_are_found_by_hash_and_end(store: &dyn Store) {
-    use pandastack_store::console::{CONSOLE_SESSIONS_MAX, ConsoleSession};
+    use pandastack_store::console::{CONSOLE_SESSIONS_PER_KEY_MAX, ConsoleSession};
     let at = now();
     let session = |number: u32, used: u64| ConsoleSession {
         hash: number.to_be_bytes().to_vec(),
@@ -293,12 +293,16 @@ pub(super) async fn console_sessions_are_found_by_hash_and_end(store: &dyn Store
         last_used_at: after_seconds(at, used).unwrap(),
         expires_at: after_seconds(at, 900).unwrap(),
     };
-    for number in 0..=CONSOLE_SESSIONS_MAX {
+    let of_other = ConsoleSession { token_prefix: "pds_y".into(), ..session(99, 0) };
+    store.insert_console_session(&of_other).await.unwrap();
+    for number in 0..=CONSOLE_SESSIONS_PER_KEY_MAX {
         store.insert_console_session(&session(number, u64::from(number))).await.unwrap();
     }
-    // One more than there may be: the least recently used one is gone.
+    // One more than a key may have: its least recently used one is gone, and nobody else's.
+    assert_eq!(store.console_session(&of_other.hash).await.unwrap(), Some(of_other));
+    store.delete_console_session(&ws(), "s99").await.unwrap();
     assert_eq!(store.console_session(&0_u32.to_be_bytes()).await.unwrap(), None);
-    assert_eq!(store.console_sessions(&ws()).await.unwrap().len(), CONSOLE_SESSIONS_MAX as usize);
+    assert_eq!(store.console_sessions(&ws()).await.unwrap().len(), CONSOLE_SESSIONS_PER_KEY_MAX as usize);
     let one = store.console_session(&1_u32.to_be_bytes()).await.unwrap().unwrap();
     assert_eq!(one, session(1, 1));
     let later = after_seconds(at, 500).unwrap();

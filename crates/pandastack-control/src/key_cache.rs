@@ -1,0 +1,115 @@
+//! API keys that were good lately, so that the data path does not ask the store.
+//!
+//! Written by hand because a key outlives its freshness in it: one that was good lately is looked up again
+//! even when its address is throttled.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use ipnet::IpNet;
+use jiff::Timestamp;
+use pandastack_rest::Caller;
+use pandastack_types::{Error, ErrorCode, Result};
+
+/// How long a good key is not looked up again.
+const REMEMBERED: Duration = Duration::from_secs(5);
+/// Keys remembered at once; beyond it all are forgotten and looked up again.
+const REMEMBERED_MAX: usize = 10_000;
+
+/// A key that was good when it was looked up.
+pub(crate) struct GoodKey {
+    caller: Caller,
+    /// Networks that it may be used from; everywhere when empty.
+    allow_from: Vec<IpNet>,
+    expires_at: Option<Timestamp>,
+    /// When it was looked up.
+    since: Instant,
+}
+
+impl GoodKey {
+    pub(crate) fn new(caller: Caller, allow_from: &[String], expires_at: Option<Timestamp>) -> Result<Self> {
+        Ok(Self { caller, allow_from: networks(allow_from)?, expires_at, since: Instant::now() })
+    }
+
+    /// Whose it is, unless it may not be used from there.
+    pub(crate) fn caller_from(&self, address: Option<IpAddr>) -> Result<Caller> {
+        check_networks(&self.caller.prefix, &self.allow_from, address)?;
+        Ok(self.caller.clone())
+    }
+}
+
+/// Networks that a key may be used from, as they are stored.
+pub(crate) fn networks(allow_from: &[String]) -> Result<Vec<IpNet>> {
+    let parsed: std::result::Result<_, ipnet::AddrParseError> =
+        allow_from.iter().map(|net| net.parse()).collect();
+    parsed.map_err(Error::internal)
+}
+
+/// Refuses a key at an address outside its networks.
+pub(crate) fn check_networks(prefix: &str, allow_from: &[IpNet], address: Option<IpAddr>) -> Result<()> {
+    let within = |address: IpAddr| allow_from.iter().any(|net| net.contains(&address.to_canonical()));
+    if allow_from.is_empty() || address.is_some_and(within) {
+        return Ok(());
+    }
+    let from = address.map_or_else(|| "an unknown address".to_owned(), |address| format!("`{address}`"));
+    let message =
+        format!("key `{prefix}...` may not be used from {from}; `pandastack token list` shows its networks");
+    Err(Error::new(ErrorCode::Forbidden, message))
+}
+
+/// Good keys by their hash.
+type GoodKeys = HashMap<[u8; 32], GoodKey>;
+
+/// Good keys, and those used since the store last heard of it.
+#[derive(Default)]
+pub(crate) struct KeyCache {
+    good: Mutex<GoodKeys>,
+    used: Mutex<HashMap<String, Timestamp>>,
+}
+
+impl KeyCache {
+    fn good(&self) -> MutexGuard<'_, GoodKeys> {
+        self.good.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn remembered(
+        &self,
+        hash: &[u8; 32],
+        at: Timestamp,
+        address: Option<IpAddr>,
+    ) -> Option<Result<Caller>> {
+        let good = self.good();
+        let key = good.get(hash)?;
+        let fresh = key.since.elapsed() < REMEMBERED && key.expires_at.is_none_or(|end| at < end);
+        fresh.then(|| key.caller_from(address))
+    }
+
+    /// Whether it was good when it was last looked up.
+    pub(crate) fn was_good(&self, hash: &[u8; 32]) -> bool {
+        self.good().contains_key(hash)
+    }
+
+    pub(crate) fn remember(&self, hash: [u8; 32], key: GoodKey) {
+        let mut good = self.good();
+        if good.len() >= REMEMBERED_MAX {
+            good.clear();
+        }
+        good.insert(hash, key);
+    }
+
+    /// Forgets keys that may not be good any more.
+    pub(crate) fn forget(&self, is_meant: impl Fn(&Caller) -> bool) {
+        self.good().retain(|_, key| !is_meant(&key.caller));
+    }
+
+    pub(crate) fn touch(&self, prefix: &str, at: Timestamp) {
+        self.used.lock().unwrap_or_else(PoisonError::into_inner).insert(prefix.to_owned(), at);
+    }
+
+    /// Keys used since the last call, for the store.
+    pub(crate) fn take_used(&self) -> Vec<(String, Timestamp)> {
+        self.used.lock().unwrap_or_else(PoisonError::into_inner).drain().collect()
+    }
+}

@@ -1,0 +1,213 @@
+//! Sockets and streams end with the key that opened them, and followers of events are kept apart.
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use reqwest::Method;
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout};
+
+use crate::harness::{PATIENCE, World};
+use crate::tenants::{key, send, world_with};
+
+/// Longest life of what is open after its key ended.
+const CLOSED_WITHIN: Duration = Duration::from_secs(5);
+
+/// A connection whose answer has begun and does not end.
+struct OpenStream {
+    what: String,
+    stream: TcpStream,
+}
+
+impl OpenStream {
+    async fn open(world: &World, key: &str, method: &str, path: &str, body: &str) -> Self {
+        let address = world.base.strip_prefix("http://").unwrap();
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let socket = ["/exec/ws", "/exec/pty", "/ssh"].iter().any(|end| path.ends_with(end));
+        let upgrade = match socket {
+            true => {
+                "connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n\
+                 sec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+            }
+            false => "",
+        };
+        let length = body.len();
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {key}\r\n{upgrade}\
+             content-length: {length}\r\n\r\n{body}"
+        );
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"\r\n\r\n") {
+            answer.push(timeout(PATIENCE, stream.read_u8()).await.unwrap().unwrap());
+        }
+        let expected: &[u8] = if socket { b"HTTP/1.1 101" } else { b"HTTP/1.1 200" };
+        assert!(answer.starts_with(expected), "{path}: {}", String::from_utf8_lossy(&answer));
+        Self { what: format!("{method} {path}"), stream }
+    }
+
+    /// Everything long-lived that a key can open on a sandbox.
+    async fn all(world: &World, key: &str, id: &str) -> Vec<Self> {
+        let sandbox = format!("/v1/sandboxes/{id}");
+        let mut all = Vec::new();
+        for path in ["/exec/ws", "/exec/pty", "/ssh", "/events?follow=1"] {
+            all.push(Self::open(world, key, "GET", &format!("{sandbox}{path}"), "").await);
+        }
+        all.push(Self::open(world, key, "GET", "/v1/events?follow=1", "").await);
+        let hang = json!({"cmd": "hang"}).to_string();
+        all.push(Self::open(world, key, "POST", &format!("{sandbox}/exec/stream"), &hang).await);
+        all
+    }
+
+    /// Waits until the server closes it.
+    async fn closed_by(&mut self, deadline: Instant) {
+        let mut buffer = [0; 4096];
+        loop {
+            match tokio::time::timeout_at(deadline, self.stream.read(&mut buffer)).await {
+                Ok(Ok(0) | Err(_)) => return,
+                Ok(Ok(_)) => {}
+                Err(_) => panic!("{} is still open", self.what),
+            }
+        }
+    }
+
+    async fn is_open(&mut self) -> bool {
+        let mut buffer = [0; 4096];
+        loop {
+            match timeout(Duration::from_millis(200), self.stream.read(&mut buffer)).await {
+                Ok(Ok(0) | Err(_)) => return false,
+                Ok(Ok(_)) => {}
+                Err(_) => return true,
+            }
+        }
+    }
+}
+
+async fn sandbox(world: &World, owner: &str) -> String {
+    let made = send(world, owner, Method::POST, "/v1/sandboxes", json!({})).await.expect(201);
+    made["id"].as_str().unwrap().to_owned()
+}
+
+async fn all_closed(streams: &mut [OpenStream]) {
+    let deadline = Instant::now() + CLOSED_WITHIN;
+    for stream in streams {
+        stream.closed_by(deadline).await;
+    }
+}
+
+#[tokio::test]
+async fn what_a_revoked_key_has_open_is_closed() {
+    let (world, _agent, owner) = world_with("shop").await;
+    let id = sandbox(&world, &owner).await;
+    let (revoked, elsewhere) = (
+        key(&world, "shop", json!({"role": "developer"})).await,
+        key(&world, "shop", json!({"role": "developer"})).await,
+    );
+    let mut own = OpenStream::open(&world, &owner, "GET", "/v1/events?follow=1", "").await;
+    let mut streams = OpenStream::all(&world, &revoked, &id).await;
+    let mut others = OpenStream::all(&world, &elsewhere, &id).await;
+    // A request that waits is refused, and not answered when it is done.
+    let url = format!("{}/v1/sandboxes/{id}/exec", world.base);
+    let waiting = world.http.post(url).bearer_auth(&revoked).json(&json!({"cmd": "hang"}));
+    let waiting = tokio::spawn(waiting.send());
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    world.delete(&format!("/v1/workspaces/shop/tokens/{}", &revoked[..12])).await.expect(204);
+    all_closed(&mut streams).await;
+    let refused = timeout(CLOSED_WITHIN, waiting).await.unwrap().unwrap().unwrap();
+    assert_eq!(refused.status().as_u16(), 401);
+    for stream in others.iter_mut().chain([&mut own]) {
+        assert!(stream.is_open().await, "{} of another key", stream.what);
+    }
+    // Revoked by another replica, which this one is not told.
+    world.execute("DELETE FROM tokens WHERE prefix = $1", &[&elsewhere[..12]]).await;
+    all_closed(&mut others).await;
+    assert!(own.is_open().await);
+}
+
+#[tokio::test]
+async fn what_an_expired_key_has_open_is_closed() {
+    let (world, _agent, owner) = world_with("shop").await;
+    let id = sandbox(&world, &owner).await;
+    let end = Timestamp::now().checked_add(SignedDuration::from_secs(3)).unwrap();
+    let expiring = key(&world, "shop", json!({"expires_at": end.to_string(), "role": "developer"})).await;
+    let mut streams = OpenStream::all(&world, &expiring, &id).await;
+    let left = end.duration_since(Timestamp::now()).try_into().unwrap_or_default();
+    tokio::time::sleep(left).await;
+    all_closed(&mut streams).await;
+}
+
+#[tokio::test]
+async fn what_a_suspended_or_deleted_workspace_has_open_is_closed() {
+    let (world, _agent, owner) = world_with("shop").await;
+    let id = sandbox(&world, &owner).await;
+    let mut streams = OpenStream::all(&world, &owner, &id).await;
+    let mut own = OpenStream::open(&world, &world.token, "GET", "/v1/events?follow=1", "").await;
+    world.post("/v1/workspaces/shop/suspend", json!({})).await.expect(200);
+    all_closed(&mut streams).await;
+    assert!(own.is_open().await);
+    world.post("/v1/workspaces/shop/resume", json!({})).await.expect(200);
+    let mut again = [OpenStream::open(&world, &owner, "GET", "/v1/events?follow=1", "").await];
+    world.delete("/v1/workspaces/shop").await.expect(204);
+    all_closed(&mut again).await;
+    assert!(own.is_open().await);
+}
+
+#[tokio::test]
+async fn a_key_that_revokes_itself_is_answered_and_a_rotated_one_keeps_what_it_has_open() {
+    let (world, _agent, owner) = world_with("shop").await;
+    let second = key(&world, "shop", json!({"role": "owner"})).await;
+    let mut stream = OpenStream::open(&world, &owner, "GET", "/v1/events?follow=1", "").await;
+    let path = format!("/v1/me/tokens/{}", &owner[..12]);
+    let overlap = json!({"overlap_seconds": 60});
+    send(&world, &second, Method::POST, &format!("{path}/rotate"), overlap).await.expect(201);
+    assert!(stream.is_open().await);
+    send(&world, &owner, Method::DELETE, &path, Value::Null).await.expect(204);
+    all_closed(std::slice::from_mut(&mut stream)).await;
+}
+
+#[tokio::test]
+async fn followers_of_events_are_counted() {
+    let (world, _agent, owner) = world_with("shop").await;
+    let mut open = Vec::new();
+    for _ in 0..32 {
+        open.push(OpenStream::open(&world, &owner, "GET", "/v1/events?follow=1", "").await);
+    }
+    let one_more = || send(&world, &owner, Method::GET, "/v1/events?follow=1", json!({}));
+    one_more().await.refused(429, "quota_exceeded");
+    send(&world, &owner, Method::GET, "/v1/events", json!({})).await.expect(200);
+    let second = key(&world, "shop", json!({})).await;
+    OpenStream::open(&world, &second, "GET", "/v1/events?follow=1", "").await;
+    open.pop();
+    let deadline = Instant::now() + PATIENCE;
+    let follow = || world.http.get(format!("{}/v1/events?follow=1", world.base)).bearer_auth(&owner).send();
+    while follow().await.unwrap().status() != 200 {
+        assert!(Instant::now() < deadline, "a place that is left is not free");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test]
+async fn events_of_other_workspaces_do_not_move_the_comments_of_a_follower() {
+    let (world, _agent, owner) = world_with("shop").await;
+    let mut follower = OpenStream::open(&world, &owner, "GET", "/v1/events?follow=1&tail=0", "").await;
+    let comment = async {
+        let mut text = Vec::new();
+        while !text.windows(3).any(|part| part == b": \n") {
+            text.push(follower.stream.read_u8().await.unwrap());
+        }
+    };
+    let noise = async {
+        loop {
+            let id = world.create().await;
+            world.delete(&format!("/v1/sandboxes/{id}")).await.expect(204);
+            tokio::time::sleep(Duration::from_secs(2)).await;
+        }
+    };
+    // A comment is due after 15 s.
+    tokio::select! {
+        in_time = timeout(Duration::from_secs(20), comment) => in_time.unwrap(),
+        () = noise => {}
+    }
+}
