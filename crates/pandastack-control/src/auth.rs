@@ -241,7 +241,7 @@ impl Keys {
             return Ok(true);
         }
         let (token, at) = (self.store.token(&holder.prefix).await?, now());
-        if !token.is_some_and(|token| token.expires_at.is_none_or(|end| at < end)) {
+        if token.is_none_or(|token| token.expires_at.is_some_and(|end| end <= at)) {
             return Ok(false);
         }
         let Some(id) = &holder.session else { return Ok(true) };
