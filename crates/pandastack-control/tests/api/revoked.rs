@@ -175,7 +175,7 @@ async fn followers_of_events_are_counted() {
         open.push(OpenStream::open(&world, &owner, "GET", "/v1/events?follow=1", "").await);
     }
     let one_more = || send(&world, &owner, Method::GET, "/v1/events?follow=1", json!({}));
-    one_more().await.refused(429, "quota_exceeded");
+    timeout(PATIENCE, one_more()).await.unwrap().refused(429, "quota_exceeded");
     send(&world, &owner, Method::GET, "/v1/events", json!({})).await.expect(200);
     let second = key(&world, "shop", json!({})).await;
     OpenStream::open(&world, &second, "GET", "/v1/events?follow=1", "").await;
