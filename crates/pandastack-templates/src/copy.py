@@ -226,8 +226,8 @@ def sum_of(listed, preserve):
 
 
 def by_owner(listed, preserve):
-    """(owner, entries) in the order to unpack: an archive belongs to one owner, and so do the directories that
-    unpacking makes on the way. So directories come first, parents before what is in them."""
+    """(owner, entries) in the order to unpack: an archive belongs to one owner, and so do the directories
+    that unpacking makes on the way. So directories come first, parents before what is in them."""
     groups, files = [], {}
     for entry in listed:
         info = entry[2]

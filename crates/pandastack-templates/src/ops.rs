@@ -9,7 +9,7 @@ use pandastack_store::templates::{
     BuildRecord, BuildSpec, BuildState, LATEST, TagRecord, TemplateRecord, TemplateSpec,
 };
 use pandastack_types::api::{CreateBuild, ImageConfig, PublishTemplate, SnapshotKind, StartBuild};
-use pandastack_types::limits::TAGS_PER_TEMPLATE_MAX;
+use pandastack_types::limits::{TAGS_PER_TEMPLATE_MAX, TEMPLATE_DESCRIPTION_BYTES_MAX};
 use pandastack_types::{BuildId, Error, ErrorCode, Result, TemplateId, WorkspaceId};
 
 use crate::build_error::{BuildError, CANCELLED};
@@ -24,6 +24,7 @@ pub(crate) async fn create(
 ) -> Result<BuildRecord> {
     check_name(templates, &request.name)?;
     check_tags(&request.tags)?;
+    check_description(request.description.as_deref())?;
     validate::size(request.cpu, request.memory_mb)?;
     if let Some(start) = &request.start {
         check_start(start)?;
@@ -73,6 +74,15 @@ fn check_tags(tags: &[String]) -> Result<()> {
         return Err(Error::bad_request(format!("`tags` must be at most {max}, not {}", tags.len())));
     }
     tags.iter().try_for_each(|tag| validate::template_tag(tag))
+}
+
+fn check_description(text: Option<&str>) -> Result<()> {
+    match text.is_some_and(|text| text.len() > TEMPLATE_DESCRIPTION_BYTES_MAX) {
+        true => Err(Error::bad_request(format!(
+            "`description` must be at most {TEMPLATE_DESCRIPTION_BYTES_MAX} bytes"
+        ))),
+        false => Ok(()),
+    }
 }
 
 fn check_start(start: &StartBuild) -> Result<()> {
@@ -188,6 +198,7 @@ pub(crate) async fn publish(
 ) -> Result<BuildRecord> {
     check_name(templates, &request.name)?;
     check_tags(&request.tags)?;
+    check_description(request.description.as_deref())?;
     let snapshot = ops::snapshot::find(&templates.sandboxes, &workspace, &request.snapshot_id).await?;
     ops::snapshot::check_unsealed(&templates.sandboxes, &snapshot).await?;
     if snapshot.spec.kind == SnapshotKind::Checkpoint {

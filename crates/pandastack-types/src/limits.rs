@@ -296,6 +296,8 @@ pub const TAGS_PER_TEMPLATE_MAX: u64 = 100;
 pub const TEMPLATE_VERSIONS_KEPT: usize = 5;
 /// Template builds of one workspace that are remembered; the oldest that no template needs are forgotten.
 pub const TEMPLATE_BUILDS_KEPT: usize = 100;
+/// Bytes of a template's description. Beyond it: 400 `bad_request`.
+pub const TEMPLATE_DESCRIPTION_BYTES_MAX: usize = 4096;
 /// Template builds in a list of a workspace's; older ones are left out.
 pub const TEMPLATE_BUILDS_LISTED_MAX: u64 = 200;
 /// Template builds of one workspace that may be queued or running. Beyond it: 429 `quota_exceeded`.

@@ -136,6 +136,8 @@ async fn bad_requests_are_refused_before_anything_is_made() {
         json!({"name": "a/b"}),
         json!({"name": "a", "tags": ["x y"]}),
         json!({"name": "a", "cpu": 99}),
+        json!({"name": "a", "description": "x".repeat(4097)}),
+        json!({"name": "a", "tags": (0..200).map(|tag| format!("t{tag}")).collect::<Vec<_>>()}),
         json!({"name": "a", "start": {"dockerfile": "FROM base\nFOO"}}),
         json!({"name": "a", "start": {"dockerfile": ""}}),
         json!({"name": "a", "other": 1}),

@@ -125,7 +125,7 @@ async fn build(client: &Client, args: Args, name: String, output: Output) -> Res
     let id = client.create_build(&request).await?.id;
     let begin = async {
         upload(client, &id, directory).await?;
-        Ok(client.start_build(&id, &start).await?)
+        anyhow::Ok(client.start_build(&id, &start).await?)
     };
     let started = tokio::select! {
         started = begin => started.map(Some),
