@@ -114,7 +114,7 @@ async fn empty(services: &Arc<Services>, id: &WorkspaceId) -> Result<()> {
     services.apps.delete_all(id).await?;
     services.functions.delete_all(id).await?;
     services.databases.delete_all(id).await?;
-    services.templates.delete_all(id).await?;
+    pandastack_templates::delete_all(&services.templates, id).await?;
     for record in store.sandboxes(&Select::WholeWorkspace(id.clone())).await? {
         ops::delete::delete(sandboxes, record, Some("its workspace was deleted")).await?;
     }

@@ -48,4 +48,5 @@ mod stage;
 mod step;
 mod view;
 
+pub use ops::delete_all;
 pub use service::Templates;

@@ -280,8 +280,8 @@ pub(crate) async fn delete(templates: &Templates, workspace: &WorkspaceId, name:
 }
 
 /// Deletes all templates of a workspace that is being deleted, after its builds. Its machines and snapshots
-/// are left to others.
-pub(crate) async fn delete_all(templates: &Arc<Templates>, workspace: &WorkspaceId) -> Result<()> {
+/// are left to others. Safe to repeat.
+pub async fn delete_all(templates: &Arc<Templates>, workspace: &WorkspaceId) -> Result<()> {
     let under_way = templates.store.builds_under_way().await?;
     for build in under_way.into_iter().filter(|build| build.workspace == *workspace) {
         let id = build.id.clone();

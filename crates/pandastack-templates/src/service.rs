@@ -120,11 +120,6 @@ impl Templates {
             .map_err(|_| Error::conflict(format!("template build `{id}` has not ended yet")))
     }
 
-    /// Deletes all templates of a workspace that is being deleted. Safe to repeat.
-    pub async fn delete_all(self: &Arc<Self>, workspace: &WorkspaceId) -> Result<()> {
-        crate::ops::delete_all(self, workspace).await
-    }
-
     /// Tells followers that something changed.
     pub(crate) fn tell(&self) {
         self.news.send_modify(|news| *news += 1);
