@@ -176,7 +176,8 @@ pub(super) async fn delete_in(
     workspace: &WorkspaceId,
     prefix: &str,
 ) -> Result<()> {
-    if services.sandboxes.store.token(prefix).await?.is_some_and(|token| token.operator) {
+    let token = services.sandboxes.store.token(prefix).await?.filter(|token| token.workspace == *workspace);
+    if token.is_some_and(|token| token.operator) {
         caller.require_operator()?;
     }
     services.sandboxes.store.delete_token(workspace, prefix).await?;
