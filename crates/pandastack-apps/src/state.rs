@@ -35,6 +35,11 @@ pub struct Apps {
 }
 
 impl Apps {
+    /// Whether a host name is the platform's own.
+    pub fn is_platform(&self, host: &str) -> bool {
+        self.domains.is_platform(host)
+    }
+
     /// Apps whose machines run in `sandboxes`.
     pub fn new(
         sandboxes: Arc<Sandboxes>,

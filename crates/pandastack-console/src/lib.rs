@@ -1,7 +1,6 @@
 //! The web console as files: embedded, compressed, with the headers that keep a browser strict.
 //!
-//! - `/` leads to `/console/`. Every path below that is a file, or the page itself, which routes in the
-//!   browser.
+//! - Every path below `/console/` is a file, or the page itself, which routes in the browser.
 //! - The sources are in `web/`; `npm run build` there writes `pages/built`, and the build script embeds it.
 //! - A program that was compiled without it serves a page that says how to build it.
 //!
@@ -50,7 +49,6 @@ pub fn is_built() -> bool {
 /// The console's routes.
 pub fn router<S: Clone + Send + Sync + 'static>() -> Router<S> {
     Router::new()
-        .route("/", get(|| async { Redirect::temporary(BASE) }))
         .route("/console", get(|| async { Redirect::temporary(BASE) }))
         .route(BASE, get(|headers: HeaderMap| async move { answer("", &headers) }))
         .route(

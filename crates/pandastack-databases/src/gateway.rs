@@ -78,7 +78,17 @@ impl StoredDatabases {
             _ => self.successor(id, tried).await,
         };
         let machine = machine.unwrap_or_else(|| Err(explain(&error, tried, endpoint)))?;
-        connect(&self.0, &machine, endpoint).await.map_err(|error| explain(&error, &machine, endpoint))
+        match connect(&self.0, &machine, endpoint).await {
+            // It is recorded before it is there.
+            Err(EdgeError::Unknown) => {
+                let machine = revive::await_machine(&self.0, id).await;
+                let machine = machine.map_err(|error| ConnectError::Unavailable(error.to_string()))?;
+                connect(&self.0, &machine, endpoint)
+                    .await
+                    .map_err(|error| explain(&error, &machine, endpoint))
+            }
+            connected => connected.map_err(|error| explain(&error, &machine, endpoint)),
+        }
     }
 
     /// The machine that replaces one which was lost; `None` if it was not. Its host may know of a

@@ -8,7 +8,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pandastack_fault as fault;
 use pandastack_store::clock::now;
 use pandastack_store::templates::{BuildRecord, BuildState};
 use pandastack_types::limits::{
@@ -160,7 +159,6 @@ async fn run_one(templates: &Arc<Templates>, build: BuildRecord, running: &Runni
         // Its successor ends it.
         return Ok(());
     }
-    fault::point("control.template.built").await;
     let published = match built {
         Some(Ok(built)) => publish(templates, build.clone(), built, &log).await.map_err(BuildError::from),
         Some(Err(error)) => Err(error),

@@ -3,7 +3,6 @@
 use std::time::Instant;
 
 use pandastack_dockerfile::{Instruction, RunStep, Step};
-use pandastack_fault as fault;
 use pandastack_types::api::{ExecRequest, StartProcess};
 use tokio::time::Instant as Deadline;
 
@@ -99,7 +98,6 @@ async fn run_command(
     }
     let request = command(&head.scope, argv, build.left()?.as_secs().max(1));
     let machine = head.machine(build).await?;
-    fault::point("control.template.step").await;
     let exit = machine.run(&request, log).await?;
     if exit.exit_code != 0 || exit.timed_out {
         return Err(BuildError::command(&exit));

@@ -66,8 +66,8 @@ FULL_ONLY: Dict[str, str] = {
     "test_database_durability.py::test_another_size_keeps_data_and_address":
         "bakes another size; test_sizes.py bakes one, and a killed machine keeps data and address, too",
     "test_database_stores.py::test_backups_come_back_from_another_clouds_store": _STORE,
-    "test_databases.py::test_a_database_without_work_falls_asleep_and_one_with_work_does_not[120]":
-        "five minutes in which nothing happens; 5 s always run",
+    "test_databases.py::test_a_database_without_work_falls_asleep_and_one_with_work_does_not":
+        "ten minutes in which nothing happens; test_a_pause_ends_a_query_over_http puts a database to sleep",
     **{f"test_docs.py::test_a_page[{page}]": _PAGE for page in _PAGES},
     "test_function_calls.py::test_a_function_has_the_memory_it_asks_for":
         "bakes a size for functions; test_sizes.py has one for sandboxes",

@@ -487,14 +487,14 @@ def test_a_domain_leads_nowhere_before_it_is_proven(apps: Apps, served: Dict[str
     name = f"www.{uuid.uuid4().hex[:8]}.example"
     added = apps.call("POST", f"/apps/{served['id']}/domains", 201, json={"domain": name.upper()})
     assert (added["status"], [record["name"] for record in added["records"]]) == ("pending", [name, f"_pandastack-challenge.{name}"])
-    assert get(served, "/x", host=name).status_code == 404
+    assert get(served, host=name).status_code == 404
     other = apps.create()
     for claimant in (other, served):
         apps.call("POST", f"/apps/{claimant['id']}/domains", 201, json={"domain": name})
     inside = f"{served['name']}.localhost"
     assert "platform's own" in apps.call("POST", f"/apps/{other['id']}/domains", 400, json={"domain": inside})["error"]
     apps.call("DELETE", f"/apps/{served['id']}/domains/{name}", 204)
-    assert get(served, "/x", host=name).status_code == 404
+    assert get(served, host=name).status_code == 404
 
 
 def test_it_sleeps_and_wakes_with_the_next_request(apps: Apps, served: Dict[str, Any]) -> None:

@@ -117,7 +117,7 @@ def test_many_calls_at_once_with_room_for_ten(api: httpx.Client, make: Made) -> 
         latest = max([asked + wait, latest])
         assert latest - (asked + wait) < 1.0, place
     page = httpx.get(f"{str(api.base_url).split('/v1')[0]}/metrics").text
-    assert 'pandastack_function_call_seconds_count{kind="sync",status="success",start="warm"}' in page
+    assert 'pandastack_function_call_seconds_count{kind="sync",start="warm",status="success"}' in page
     assert "pandastack_function_machines" in page and function["id"] not in page
 
 

@@ -118,7 +118,7 @@ def test_an_http_target_is_called_on_time(client: PandaStack, platform: Platform
     counted = {line.split()[0]: float(line.split()[1]) for line in page.splitlines() if line.startswith("pandastack_schedule")}
     assert counted["pandastack_schedule_late_seconds_count"] >= 3
     assert counted["pandastack_schedule_late_seconds_sum"] / counted["pandastack_schedule_late_seconds_count"] < LATE_SECONDS_MAX
-    assert counted['pandastack_schedule_attempt_seconds_count{target="http",status="success"}'] >= 3
+    assert counted['pandastack_schedule_attempt_seconds_count{status="success",target="http"}'] >= 3
 
 
 def test_a_failing_target_is_tried_again_and_told_about(client: PandaStack, receiver: Receiver) -> None:

@@ -1,12 +1,14 @@
 //! Sessions of the console over HTTP.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::extract::{Request, State};
-use axum::response::{IntoResponse, Response};
+use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{delete, get, post};
 use axum::{Json, Router};
+use http::uri::Authority;
 use http::{HeaderMap, StatusCode, Uri, header};
 use jiff::Timestamp;
 use pandastack_rest::extract::{parse_json, read_body_within};
@@ -19,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::auth::{Keys, address_of};
-use crate::services::ServerState;
+use crate::services::{ServerState, Services};
 
 /// Longest time for the body of a sign-in to arrive.
 const SIGN_IN_WAIT: Duration = Duration::from_secs(SIGN_IN_SECONDS_MAX);
@@ -51,9 +53,27 @@ pub(crate) struct Session {
     expires_at: Timestamp,
 }
 
-/// Signing in and out: the calls that need no session yet.
+/// Signing in and out: the calls that need no session yet. The first page leads to the console.
 pub(crate) fn open() -> Router<ServerState> {
-    Router::new().route("/v1/console/session", post(sign_in).merge(delete(sign_out)))
+    Router::new()
+        .route("/", get(first_page))
+        .route("/v1/console/session", post(sign_in).merge(delete(sign_out)))
+}
+
+/// At other names than the platform's there is no console: they are apps that are gone, or domains that
+/// nobody has proven.
+async fn first_page(
+    State(services): State<Arc<Services>>,
+    headers: HeaderMap,
+    uri: Uri,
+) -> ApiResult<Redirect> {
+    let named = headers.get(header::HOST).and_then(|host| host.to_str().ok()?.parse::<Authority>().ok());
+    let host = uri.authority().or(named.as_ref()).map_or("", Authority::host);
+    let is_address = host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
+    if is_address || services.apps.is_platform(host) {
+        return Ok(Redirect::temporary(pandastack_console::BASE));
+    }
+    Err(Error::not_found("route", uri.path()).into())
 }
 
 /// Sessions of the workspace.

@@ -48,6 +48,10 @@ async fn no_app_takes_a_name_of_the_api() {
     ] {
         assert_eq!(healthz(host).await, status, "{host}");
     }
+    // The console is at the platform's names, and at no app's that is gone.
+    let first = async |host: &str| at_host(&world, host, Method::GET, "/", None).await.status;
+    assert_eq!((first("panda.example.com").await, first("127.0.0.1:8080").await), (200, 200));
+    assert_eq!((first("gone.example.com").await, first("www.evil.test").await), (404, 404));
 }
 
 #[tokio::test]
