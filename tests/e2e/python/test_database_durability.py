@@ -139,6 +139,8 @@ def test_changes_to_role_and_database_are_restored(client: PandaStack) -> None:
             connection.execute("CREATE TABLE kept AS SELECT 7 AS n")
             connection.execute("CREATE DATABASE side")
         with psycopg.connect(url.replace("/app?", "/side?"), autocommit=True) as connection:
+            inside = "SELECT count(*) FROM pg_stat_activity WHERE datname = 'app'"
+            wait_for("the first session has ended", lambda: connection.execute(inside).fetchone() == (0,))
             connection.execute("ALTER DATABASE app RENAME TO mine")
             connection.execute("ALTER ROLE app PASSWORD 'chosen'")
         mine = url.replace(f":{made['password']}@", ":chosen@").replace("/app?", "/mine?")
