@@ -58,6 +58,7 @@ impl QemuEngine {
             volume_naming: VolumeNaming::Serial,
             read_only_volumes: true,
             keeps_guest_streams: true,
+            spares: false,
             compatibility_key: probe::compatibility_key(&emulator.series(), &accelerator),
             earlier_keys: vec![probe::compatibility_key(&emulator.version, &accelerator)],
         };

@@ -63,6 +63,8 @@ pub struct Capabilities {
     /// A stream of [`Machine::connect_guest`](crate::Machine::connect_guest) survives a pause and a
     /// save. Where not, callers connect anew before each resume.
     pub keeps_guest_streams: bool,
+    /// [`Engine::spare`](crate::Engine::spare) works, and a restore into such a process is quicker.
+    pub spares: bool,
     /// What a snapshot is bound to: engine, version, machine type, processor model.
     pub compatibility_key: String,
     /// Keys that earlier releases of ours wrote on a host that is in everything the same.
@@ -103,6 +105,7 @@ mod tests {
             volume_naming,
             read_only_volumes: true,
             keeps_guest_streams: true,
+            spares: false,
             compatibility_key: String::new(),
             earlier_keys: Vec::new(),
         };

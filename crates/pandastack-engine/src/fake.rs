@@ -130,6 +130,7 @@ impl FakeEngine {
             volume_naming: VolumeNaming::Serial,
             read_only_volumes: true,
             keeps_guest_streams: true,
+            spares: false,
             compatibility_key: "fake-1".to_owned(),
             earlier_keys: Vec::new(),
         };

@@ -33,6 +33,7 @@ pub mod host;
 pub mod kvm_probe;
 pub mod private_pages;
 pub mod process;
+mod spare;
 pub mod tap;
 
 use std::path::PathBuf;
@@ -45,6 +46,7 @@ use tokio::net::UnixStream;
 use tokio::sync::{oneshot, watch};
 
 pub use capabilities::{Capabilities, Isolation, KernelFormat, VolumeNaming};
+pub use spare::{Spare, SpareFiles};
 
 /// Name of the byte stream between agent and guest: a virtio-serial port under QEMU, a vsock port under Firecracker.
 pub const GUEST_CHANNEL_NAME: &str = "pandastack.guest.0";
@@ -127,6 +129,9 @@ pub struct MachineFiles {
     pub tap: Option<std::os::fd::OwnedFd>,
     /// How the process is locked in.
     pub confinement: Confinement,
+    /// A process that [`Engine::spare`] started in the same runtime directory under the same confinement. It has the
+    /// tap already, so `tap` is `None`.
+    pub spare: Option<Spare>,
 }
 
 /// A machine to start from its kernel. Slow; only template bakes do it.
@@ -291,6 +296,14 @@ pub trait Engine: Send + Sync + 'static {
 
     /// Starts a machine from a snapshot; paused at the instant it was saved.
     async fn restore(&self, restore: Restore) -> Result<Arc<dyn Machine>>;
+
+    /// Starts an empty process ahead, for a machine that is restored into it later. Only where
+    /// [`Capabilities::spares`] says so.
+    async fn spare(&self, files: SpareFiles) -> Result<Spare> {
+        let _ = files;
+        let reason = "its processes start with their machine".to_owned();
+        Err(EngineError::Unsupported { action: "start a process ahead", reason })
+    }
 
     /// Takes over a machine whose agent is gone, in whatever state it is. Fails with [`EngineError::Exited`] when its
     /// process no longer runs.

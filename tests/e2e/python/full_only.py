@@ -38,6 +38,8 @@ _DEPLOY_STEPS = (
 FULL_ONLY: Dict[str, str] = {
     "test_apps.py::test_an_open_websocket_stays_with_the_version_it_was_opened_on":
         "90 s between pings; the test of the close frame talks to an old version after a deployment",
+    "test_apps_crash.py::test_machines_left_by_kills_sleep_or_are_deleted":
+        "a minute in which nothing happens; test_apps_instances.py counts the machines of an app",
     **{f"test_apps_crash.py::{test}[control.deploy.{step}]": _STEPS
        for test, always in _ALWAYS.items()
        for step in _DEPLOY_STEPS if step not in always},
@@ -53,6 +55,8 @@ FULL_ONLY: Dict[str, str] = {
         "eight deployments; GitHub's pushes always run, and hooks.rs reads deliveries of every host",
     "test_apps_instances.py::test_a_deployment_and_a_rollback_under_load_fail_no_request":
         "builds twice for three machines; test_apps.py does the same with one",
+    "test_apps_builds.py::test_changed_pip_includes_are_installed_again":
+        "installs twice; pandastack-detect's tests name every file that an install depends on",
     "test_apps_builds.py::test_a_package_of_the_source_is_never_an_old_one":
         "builds a package twice; pandastack-detect's tests plan such an install at every build",
     "test_database_backups.py::test_a_drill_restores_and_checks":
@@ -65,6 +69,8 @@ FULL_ONLY: Dict[str, str] = {
         "archives and replays 96 MiB; feed.rs and restore.rs of control prove the files and the room",
     "test_database_durability.py::test_another_size_keeps_data_and_address":
         "bakes another size; test_sizes.py bakes one, and a killed machine keeps data and address, too",
+    "test_database_servers.py::test_a_reset_from_before_servers_noted_them_is_noted_with_a_backup":
+        "three backups for records of an early version; the resets that are cut off always run",
     "test_database_stores.py::test_backups_come_back_from_another_clouds_store": _STORE,
     "test_databases.py::test_a_database_without_work_falls_asleep_and_one_with_work_does_not":
         "ten minutes in which nothing happens; test_a_pause_ends_a_query_over_http puts a database to sleep",

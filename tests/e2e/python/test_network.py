@@ -14,7 +14,8 @@ from platform_process import BINARY, Platform, wait_until
 
 #: Runs in a sandbox: tries what it is given and prints, for each, what came of it.
 TRY = r"""
-import json, socket, ssl, sys
+import json, os, socket, ssl, sys
+os.environ["RES_OPTIONS"] = "timeout:2 attempts:1"
 socket.setdefaulttimeout(20)
 def attempt(kind, where, port=0, name=None):
     try:

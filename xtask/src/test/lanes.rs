@@ -1,8 +1,8 @@
-//! End-to-end tests in Python, two at a time: an emulated machine keeps one processor busy, and
-//! much of a test is waiting.
+//! End-to-end tests, two at a time: an emulated machine keeps one processor busy, and much of a test
+//! is waiting.
 //!
 //! ```text
-//!  first lane   all that share the platform ------------------> | what is left of those below
+//!  first lane   Python's that share the platform | TypeScript's -----------> | what is left of those below
 //!  second lane  all with an internet | a file with platforms of its own | the next file | ...
 //! ```
 //!
@@ -28,8 +28,11 @@ const WITH_INTERNET: &str = "own_platform and internet";
 /// They start, kill and count platforms of their own, each at a place of its own.
 const ALONE: &str = "own_platform and not internet";
 
-/// Runs all of them, with the interpreter that is given for each part.
-pub fn run(python: impl Fn() -> Command + Sync) -> Result<Counts> {
+/// Runs all of them: Python's with the interpreter that is given for each part, and TypeScript's.
+pub fn run(
+    python: impl Fn() -> Command + Sync,
+    typescript: impl FnOnce() -> Result<Counts>,
+) -> Result<Counts> {
     let mut files = files_of(&program::read(pytest_of(python(), TESTS, &["--collect-only", "-m", ALONE]))?);
     files.make_contiguous().sort_by_key(|file| Reverse(last_seconds(file)));
     let files = Mutex::new(files);
@@ -43,7 +46,11 @@ pub fn run(python: impl Fn() -> Command + Sync) -> Result<Counts> {
     };
     let (first, second) = std::thread::scope(|lanes| {
         let second = lanes.spawn(|| the_rest(marked("tests/e2e/python-internet", WITH_INTERNET)?));
-        let first = marked(TESTS, SHARING).and_then(the_rest);
+        let sharing = marked(TESTS, SHARING).and_then(|mut counts| {
+            counts.add(&typescript()?);
+            Ok(counts)
+        });
+        let first = sharing.and_then(the_rest);
         (first, second.join())
     });
     let mut counts = first?;

@@ -178,14 +178,15 @@ impl Session {
         Ok(scratch)
     }
 
-    pub fn e2e_python(&self) -> Result<Counts> {
+    /// Both SDKs with real machines: in Python two at a time, in TypeScript once the shared platform is free.
+    pub fn e2e(&self) -> Result<Counts> {
         host::install_for_tests()?;
         host::install_browser()?;
         let (interpreter, postgres, azurite) = (python::ensure()?, postgres::ensure()?, azurite::ensure()?);
         let shared = self.shared()?;
         let SharedPlatform { scratch, seed } = shared.as_ref().context(NOT_STARTED)?;
         let (platform, full) = (scratch.platform()?, self.full);
-        lanes::run(|| {
+        let python = || {
             // Platforms of one's own take root.
             let mut python = platform.point(host::as_root(&interpreter));
             python.env("PANDASTACK_TEST_POSTGRES_BIN", &postgres);
@@ -195,15 +196,12 @@ impl Session {
             python.envs(full.then_some(("PANDASTACK_TEST_SLEEPS", "100")));
             python.envs(full.then_some(("PYTEST_TIMEOUT", FULL_TEST_SECONDS_MAX)));
             python
+        };
+        lanes::run(python, || {
+            build_typescript()?;
+            program::run(npm("tests/e2e/typescript", &["ci"]))?;
+            node_test("tests/e2e/typescript", |npm| platform.point(npm))
         })
-    }
-
-    pub fn e2e_typescript(&self) -> Result<Counts> {
-        build_typescript()?;
-        program::run(npm("tests/e2e/typescript", &["ci"]))?;
-        let shared = self.shared()?;
-        let platform = shared.as_ref().context(NOT_STARTED)?.scratch.platform()?;
-        node_test("tests/e2e/typescript", |npm| platform.point(npm))
     }
 
     pub fn stop_platform(&self) -> Result<Counts> {
