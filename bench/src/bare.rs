@@ -158,6 +158,7 @@ impl Bare {
             console,
             tap,
             confinement: Confinement::Full { uid: UID, gid: UID },
+            spare: None,
         };
         let (state, memory) = (self.snapshot.join("state"), self.snapshot.join("memory"));
         let machine =

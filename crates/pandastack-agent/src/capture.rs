@@ -158,6 +158,7 @@ impl Twin {
             volumes: Vec::new(),
             tap: None,
             confinement,
+            spare: None,
         };
         let none = || AgentError::Launch("the engine returned no machine".to_owned());
         let forked = match parent.fork_and_resume(vec![place], pause).await {

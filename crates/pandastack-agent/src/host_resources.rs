@@ -20,6 +20,7 @@ use crate::cgroup::Cgroups;
 use crate::config::AgentConfig;
 use crate::layout::Layout;
 use crate::log_limit::LogLimit;
+use crate::spares::Spares;
 
 /// First user id of machines: above what distributions, containers and directory services hand out.
 pub(crate) const UID_FIRST: u32 = 0x7000_0000;
@@ -45,6 +46,8 @@ pub(crate) struct HostResources {
     pub checksum_turn: Arc<Semaphore>,
     /// Volumes are removed one after the other: a second request finds the volume gone, not in use.
     pub removal_turn: Arc<tokio::sync::Mutex<()>>,
+    /// Places for machines that are prepared ahead.
+    pub spares: Spares,
     next_uid: AtomicU32,
 }
 
@@ -76,6 +79,7 @@ impl HostResources {
             shutdown,
             checksum_turn: Arc::new(Semaphore::new(1)),
             removal_turn: Arc::default(),
+            spares: Spares::default(),
             next_uid: AtomicU32::new(0),
         })
     }

@@ -71,10 +71,15 @@ pub(crate) async fn restore(
     volume::derive(host, originals, &record.spec.volumes).await?;
     let origin =
         Origin { memory: &snapshot.memory(), disk: Some(&snapshot.disk()), shape: snapshot.manifest.shape };
+    let spare = host.spares.take();
+    if let Some(spare) = &spare {
+        record.uid = spare.uid;
+    }
     let confinement = Confinement::Full { uid: record.uid, gid: record.uid };
     let dir = host.layout.machine(&record.spec.id);
-    let prepared = MachineResources::prepare(
+    let prepared = MachineResources::prepare_in(
         host,
+        spare,
         record.spec.id.as_str(),
         dir,
         &origin,

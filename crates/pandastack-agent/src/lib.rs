@@ -61,6 +61,7 @@ mod sandbox;
 mod serve;
 mod snapshot;
 mod snapshot_zygote;
+mod spares;
 mod starved;
 mod template;
 mod trees;

@@ -17,6 +17,7 @@ use crate::error::{AgentError, Result};
 use crate::host_resources::HostResources;
 use crate::layout::machine as names;
 use crate::layout::snapshot::volume as volume_name;
+use crate::spares::SparePlace;
 use crate::volume::Original;
 
 /// The resources of one machine.
@@ -51,21 +52,39 @@ impl MachineResources {
         confinement: Confinement,
         network: &NetworkPolicy,
     ) -> Result<(MachineResources, MachineFiles)> {
+        Self::prepare_in(host, None, name, dir, origin, confinement, network).await
+    }
+
+    /// The same in a place that was prepared ahead, whose user `confinement` names.
+    pub(crate) async fn prepare_in(
+        host: &HostResources,
+        spare: Option<SparePlace>,
+        name: &str,
+        dir: PathBuf,
+        origin: &Origin<'_>,
+        confinement: Confinement,
+        network: &NetworkPolicy,
+    ) -> Result<(MachineResources, MachineFiles)> {
+        let (slot, runtime_dir, process) = match spare {
+            Some(SparePlace { slot, runtime_dir, process, .. }) => (Some(slot), runtime_dir, Some(process)),
+            None => (None, host.layout.machine_runtime(), None),
+        };
         let mut resources = MachineResources {
             name: name.to_owned(),
             dir,
-            runtime_dir: host.layout.machine_runtime(),
-            slot: None,
-            guest_ip: None,
+            runtime_dir,
+            slot,
+            guest_ip: slot.map(|index| host.slots.address(index).to_string()),
             cgroup: host.cgroups.group(name),
         };
         let limited = matches!(confinement, Confinement::Full { .. });
         match resources.fill(host, origin, limited, network).await {
             Ok(tap) => {
                 let place = resources.place(tap, confinement);
-                Ok((resources, place))
+                Ok((resources, MachineFiles { spare: process, ..place }))
             }
             Err(error) => {
+                drop(process);
                 resources.release(host).await;
                 resources.remove(host).await;
                 Err(error)
@@ -98,7 +117,7 @@ impl MachineResources {
         origin: &Origin<'_>,
         limited: bool,
         network: &NetworkPolicy,
-    ) -> Result<OwnedFd> {
+    ) -> Result<Option<OwnedFd>> {
         let (dir, runtime_dir, store) = (self.dir.clone(), self.runtime_dir.clone(), host.store.clone());
         let (memory, disk) = (origin.memory.to_owned(), origin.disk.map(Path::to_owned));
         let (cgroups, name) = (host.cgroups.clone(), self.name.clone());
@@ -120,13 +139,21 @@ impl MachineResources {
             cgroups.create(&name, shape).map_err(AgentError::io("create the control group of", &dir))?;
             Ok::<_, AgentError>(())
         });
-        let (files, slot) = tokio::join!(files, host.slots.take(network));
-        if let Ok(slot) = &slot {
-            self.slot = Some(slot.index);
-            self.guest_ip = Some(slot.address.to_string());
+        let leased = self.slot;
+        let slot = async {
+            match leased {
+                Some(index) if network.is_default() => Ok((index, None)),
+                Some(index) => host.slots.set_policy(index, network).await.map(|()| (index, None)),
+                None => host.slots.take(network).await.map(|slot| (slot.index, Some(slot.tap))),
+            }
+        };
+        let (files, slot) = tokio::join!(files, slot);
+        if let Ok((index, _)) = &slot {
+            self.slot = Some(*index);
+            self.guest_ip = Some(host.slots.address(*index).to_string());
         }
         files?;
-        Ok(slot?.tap)
+        Ok(slot?.1)
     }
 
     /// Clones volumes into the directory, for a machine that is not a sandbox and has no volumes of
@@ -158,14 +185,15 @@ impl MachineResources {
         specs.iter().enumerate().map(own).collect()
     }
 
-    fn place(&self, tap: OwnedFd, confinement: Confinement) -> MachineFiles {
+    fn place(&self, tap: Option<OwnedFd>, confinement: Confinement) -> MachineFiles {
         MachineFiles {
             runtime_dir: self.runtime_dir.clone(),
             disk: self.disk(),
             volumes: Vec::new(),
             console: self.console(),
-            tap: Some(tap),
+            tap,
             confinement,
+            spare: None,
         }
     }
 
@@ -205,19 +233,12 @@ impl MachineResources {
             host.slots.release(index);
         }
         self.guest_ip = None;
-        let (cgroup, runtime_dir) = (self.cgroup.clone(), self.runtime_dir.clone());
-        let removed = blocking(move || {
-            cgroup.remove();
-            match std::fs::remove_dir_all(&runtime_dir) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                    Err(AgentError::io("remove", &runtime_dir)(error))
-                }
-                _ => Ok(()),
-            }
-        });
-        if let Err(error) = removed.await {
-            tracing::warn!(%error, "sockets stay behind; the next start of the agent removes them");
+        let cgroup = self.cgroup.clone();
+        let removed = blocking(move || Ok::<_, AgentError>(cgroup.remove())).await;
+        if let Err(error) = removed {
+            tracing::warn!(%error, "a control group stays behind; the next start of the agent removes it");
         }
+        remove_runtime_dir(self.runtime_dir.clone()).await;
     }
 
     /// Removes the directory with everything in it.
@@ -234,6 +255,19 @@ pub(crate) async fn resolved(host: &HostResources, slot: Option<SlotIndex>) -> V
         tracing::warn!(%slot, %error, "addresses that were resolved are not taken along");
         Vec::new()
     })
+}
+
+/// Removes the sockets of a machine.
+pub(crate) async fn remove_runtime_dir(dir: PathBuf) {
+    let remove = move || match std::fs::remove_dir_all(&dir) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(AgentError::io("remove", &dir)(error))
+        }
+        _ => Ok(()),
+    };
+    if let Err(error) = blocking(remove).await {
+        tracing::warn!(%error, "sockets stay behind; the next start of the agent removes them");
+    }
 }
 
 /// Makes a directory for its owner alone.

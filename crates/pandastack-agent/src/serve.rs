@@ -17,7 +17,7 @@ use crate::host::Host;
 use crate::host_resources::HostParts;
 use crate::layout::Layout;
 use crate::log_limit::LogLimit;
-use crate::{databases, denials, http, recover, report, snapshot, snapshot_zygote};
+use crate::{databases, denials, http, recover, report, snapshot, snapshot_zygote, spares};
 
 /// Bytes of a megabit.
 const BYTES_PER_MBIT: u64 = 125_000;
@@ -37,6 +37,7 @@ pub async fn serve(config: AgentConfig, shutdown: CancellationToken) -> anyhow::
     host.tasks.spawn(denials::run(host.clone()));
     host.tasks.spawn(databases::run(host.clone()));
     host.tasks.spawn(snapshot_zygote::run(host.clone()));
+    host.tasks.spawn(spares::run(host.clone()));
     host.tasks.spawn(host.log_limit.clone().run(shutdown.clone()));
     let served = listen(&host, shutdown).await;
     host.tasks.close();

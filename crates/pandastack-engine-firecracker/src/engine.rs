@@ -6,11 +6,12 @@ use async_trait::async_trait;
 use pandastack_engine::process::Process;
 use pandastack_engine::{
     Boot, Capabilities, Engine, EngineError, Isolation, KernelFormat, Machine, MachineRecord, Restore,
-    Result, VolumeNaming,
+    Result, Spare, SpareFiles, VolumeNaming, completion,
 };
 use tokio_util::task::TaskTracker;
 
 use crate::config::{FirecrackerConfig, Launcher};
+use crate::empty::EmptyProcess;
 use crate::machine::{Details, FirecrackerMachine};
 use crate::probe::{self, Programs};
 use crate::root::blocking;
@@ -55,6 +56,7 @@ impl FirecrackerEngine {
             volume_naming: VolumeNaming::Order,
             read_only_volumes: false,
             keeps_guest_streams: false,
+            spares: true,
             compatibility_key: found.compatibility_key,
             earlier_keys: Vec::new(),
         };
@@ -82,6 +84,14 @@ impl Engine for FirecrackerEngine {
         let Restore { shape, place, state, memory } = restore;
         let origin = Origin::State(state);
         Ok(start::start(self.host.clone(), Start { shape, place, memory, origin }).await?)
+    }
+
+    async fn spare(&self, files: SpareFiles) -> Result<Spare> {
+        let (host, tasks) = (self.host.clone(), &self.host.tasks);
+        let start = async move { EmptyProcess::start_ahead(&host, files).await };
+        // Nobody to take it: it ends where it is dropped.
+        let undo = |process: EmptyProcess| async move { drop(process) };
+        completion::run(tasks, "starting a process ahead", start, undo).await.map(Spare::new)
     }
 
     async fn adopt(&self, record: MachineRecord) -> Result<Arc<dyn Machine>> {

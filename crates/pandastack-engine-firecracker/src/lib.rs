@@ -12,6 +12,9 @@
 //! process's own mount namespace: the kernel removes it when the process ends, even if the agent is
 //! gone by then.
 //!
+//! A process can be started ahead and wait for its machine ([`empty`]): to spawn and jail one takes longer
+//! than to load a snapshot into it.
+//!
 //! What must always hold:
 //! - A process runs as its own user in its own namespaces and sees only its own files.
 //! - Guest memory is a private mapping of a file that is mounted read-only, so no machine can change
@@ -24,6 +27,7 @@
 mod api;
 mod config;
 mod devices;
+mod empty;
 mod engine;
 mod guest;
 pub mod install;

@@ -52,8 +52,6 @@ pub(crate) struct Spawn<'a> {
     pub(crate) runtime_dir: &'a Path,
     /// Network namespace to join.
     pub(crate) network: Option<BorrowedFd<'a>>,
-    /// Open files that stay open until the process exits.
-    pub(crate) held: Vec<BorrowedFd<'a>>,
 }
 
 /// Root directory of a process without a jail.
@@ -72,20 +70,20 @@ pub(crate) fn metrics_path(runtime_dir: &Path) -> PathBuf {
 }
 
 impl Spawn<'_> {
-    /// Spawns the process and returns its pidfd.
-    pub(crate) fn start(self) -> Result<OwnedFd> {
+    /// Spawns the process and returns its pidfd, and what keeps files open for it.
+    pub(crate) fn start(self) -> Result<(OwnedFd, HeldFiles)> {
         let log_path = log_path(self.runtime_dir);
         let open_log = || OpenOptions::new().append(true).create(true).mode(0o600).open(&log_path);
         let log = open_log().map_err(EngineError::io("open the log", &log_path))?;
         let failed = |action| EngineError::io(action, &self.programs.binary);
         let errors = log.try_clone().map_err(failed("open the log of"))?;
-        let held = hold(&self.held).map_err(failed("hand over open files to"))?;
+        let (held, stdin) = HeldFiles::new().map_err(failed("prepare the input of"))?;
         if self.owner.is_none() {
             let root = directory(self.runtime_dir);
             fs::create_dir(&root).map_err(EngineError::io("create the machine's root", &root))?;
         }
         let mut command = self.command();
-        command.env_clear().stdin(held).stdout(log).stderr(errors);
+        command.env_clear().stdin(stdin).stdout(log).stderr(errors);
         let inside = ChildSetup::new(&self).map_err(failed("prepare the start of"))?;
         let jailed = self.owner.is_some();
         // SAFETY: between fork and exec, `enter` makes system calls only: no allocation, no locks.
@@ -100,7 +98,8 @@ impl Spawn<'_> {
         let child = child.map_err(failed("start"))?;
         // Nobody else reaps the child, so the pid is still its own.
         let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty());
-        pidfd.map_err(|error| failed("watch")(error.into()))
+        let pidfd = pidfd.map_err(|error| failed("watch")(error.into()))?;
+        Ok((pidfd, held))
     }
 
     fn command(&self) -> Command {
@@ -134,24 +133,35 @@ fn on_thread(action: impl FnOnce() -> io::Result<Child> + Send) -> io::Result<Ch
         .unwrap_or_else(|_| Err(io::Error::other("the thread panicked")))
 }
 
-/// A standard input that keeps files open, and locks on them held, until the process exits. The
-/// files are in flight in a socket message that nobody receives.
+/// Files that stay open, with the locks on them, until a process exits: they are in flight in messages
+/// to its standard input, which nobody receives.
 ///
 /// Standard input is the only way in: the jailer closes all other inherited descriptors. Firecracker
 /// does not read it when serial output goes to a file.
-fn hold(files: &[BorrowedFd<'_>]) -> io::Result<Stdio> {
-    if files.is_empty() {
-        return Ok(Stdio::null());
+#[derive(Debug)]
+pub(crate) struct HeldFiles(OwnedFd);
+
+impl HeldFiles {
+    /// None yet, and the standard input.
+    fn new() -> io::Result<(Self, Stdio)> {
+        let (sending, receiving) =
+            socketpair(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+        Ok((Self(sending), Stdio::from(receiving)))
     }
-    let (sending, receiving) =
-        socketpair(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(16))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    if !control.push(SendAncillaryMessage::ScmRights(files)) {
-        return Err(io::Error::other("too many files"));
+
+    /// Adds files.
+    pub(crate) fn add(&self, files: &[BorrowedFd<'_>]) -> io::Result<()> {
+        if files.is_empty() {
+            return Ok(());
+        }
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(16))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !control.push(SendAncillaryMessage::ScmRights(files)) {
+            return Err(io::Error::other("too many files"));
+        }
+        sendmsg(&self.0, &[IoSlice::new(b"held")], &mut control, SendFlags::empty())?;
+        Ok(())
     }
-    sendmsg(&sending, &[IoSlice::new(b"held")], &mut control, SendFlags::empty())?;
-    Ok(Stdio::from(receiving))
 }
 
 /// Setup between fork and exec. Holds only prepared values, so that nothing is allocated there.

@@ -1,35 +1,28 @@
 //! Starting a machine for a boot or a restore, up to the paused state.
 //!
 //! ```text
-//!  start -> API socket -> files into the root -> outputs -> configure      boot; the first resume starts it
+//!  process -> API socket -> files into the root -> outputs -> configure      boot; the first resume starts it
 //!                                                      \-> load -> volumes  restore
 //! ```
 
 use std::fs::{self, File};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use pandastack_engine::explain::explain;
-use pandastack_engine::process::{KillOnDrop, Process};
 use pandastack_engine::{
-    Confinement, EngineError, MachineFiles, RUNTIME_DIR_BYTES_MAX, Result, Shape, VOLUMES_MAX, Volume,
-    completion, volume_serial,
+    EngineError, MachineFiles, Result, Shape, Spare, VOLUMES_MAX, Volume, completion, volume_serial,
 };
 
 use crate::api::types::{MemoryBackend, SnapshotLoad};
-use crate::config::Launcher;
 use crate::devices;
+use crate::empty::EmptyProcess;
 use crate::engine::Host;
 use crate::machine::{Control, Details, FirecrackerMachine, Parts};
-use crate::root::{Access, Owner, Placed, Root, blocking};
-use crate::spawn::{self, Spawn};
-use crate::tap::Tap;
-
-/// User and group of zygotes. Firecracker machines are not forked, so a zygote is jailed like any
-/// other machine.
-const ZYGOTE_OWNER: Owner = Owner { uid: 65_534, gid: 65_534 };
+use crate::root::{Access, Placed, blocking};
+use crate::spawn;
 
 /// What a machine starts from.
 #[derive(Debug)]
@@ -62,77 +55,59 @@ struct Files {
     volumes: usize,
 }
 
-async fn make(host: Arc<Host>, start: Start) -> Result<Arc<FirecrackerMachine>> {
-    let spawning = host.clone();
-    let prepared = blocking("starting Firecracker", move || prepare(&spawning, start)).await?;
-    let Prepared { start, files, tap, pidfd, owner } = prepared;
-    let process = Process::watch(pidfd, &host.tasks)?;
-    let guard = KillOnDrop::new(process.clone());
-    let log = spawn::log_path(&start.place.runtime_dir);
-    match become_machine(host, start, files, tap, owner, process.clone()).await {
-        Ok(machine) => {
-            guard.disarm();
-            Ok(machine)
-        }
-        Err(error) => Err(explain(error, &process, &log).await),
+impl Files {
+    fn volume_files(&self) -> Vec<BorrowedFd<'_>> {
+        let volumes = self.placed.iter().filter(|placed| placed.name.starts_with("volume"));
+        volumes.map(|placed| placed.file.as_fd()).collect()
     }
 }
 
-struct Prepared {
-    start: Start,
+async fn make(host: Arc<Host>, mut start: Start) -> Result<Arc<FirecrackerMachine>> {
+    let spare = start.place.spare.take().and_then(Spare::into_inner::<EmptyProcess>);
+    // Before the process, so that a missing file costs none.
+    let (start, files) = blocking("opening the machine's files", move || {
+        let files = open_files(&mut start)?;
+        Ok((start, files))
+    })
+    .await?;
+    start_in(host, start, files, spare).await
+}
+
+async fn start_in(
+    host: Arc<Host>,
+    mut start: Start,
     files: Files,
-    tap: Option<Tap>,
-    pidfd: std::os::fd::OwnedFd,
-    owner: Option<Owner>,
+    spare: Option<EmptyProcess>,
+) -> Result<Arc<FirecrackerMachine>> {
+    let place = &mut start.place;
+    let empty = match spare {
+        Some(spare) => spare.or_another(&host).await?,
+        None => EmptyProcess::start(&host, &place.runtime_dir, place.tap.take(), place.confinement).await?,
+    };
+    let log = spawn::log_path(&place.runtime_dir);
+    match become_machine(host, start, files, &empty).await {
+        Ok(machine) => {
+            empty.disarm();
+            Ok(machine)
+        }
+        Err(error) => Err(explain(error, &empty.process, &log).await),
+    }
 }
 
-/// Opens all files and spawns the process. Blocks.
-fn prepare(host: &Host, mut start: Start) -> Result<Prepared> {
-    check_runtime_dir(&start.place.runtime_dir)?;
-    host.programs.check()?;
-    let owner = match (host.launcher, start.place.confinement) {
-        (Launcher::Direct, _) => None,
-        (Launcher::Jailer, Confinement::Full { uid, gid }) => Some(Owner { uid, gid }),
-        (Launcher::Jailer, Confinement::Zygote) => Some(ZYGOTE_OWNER),
-    };
-    let files = open_files(&mut start)?;
-    let uid = owner.map_or(rustix::process::geteuid().as_raw(), |owner| owner.uid);
-    let tap = match (start.place.tap.take(), owner) {
-        (Some(tap), _) => Some(Tap::hand_over(tap, uid)?),
-        (None, Some(_)) => Some(Tap::unconnected(uid)?),
-        (None, None) => None,
-    };
-    let held = files.placed.iter().filter(|placed| placed.name.starts_with("volume"));
-    let spawn = Spawn {
-        programs: &host.programs,
-        owner,
-        runtime_dir: &start.place.runtime_dir,
-        network: tap.as_ref().map(|tap| tap.namespace.as_fd()),
-        held: held.map(|placed| placed.file.as_fd()).collect(),
-    };
-    let pidfd = spawn.start()?;
-    Ok(Prepared { start, files, tap, pidfd, owner })
-}
-
-/// Configures or loads a new process until it is a paused machine.
+/// Configures or loads an empty process until it is a paused machine.
 async fn become_machine(
     host: Arc<Host>,
     start: Start,
     files: Files,
-    tap: Option<Tap>,
-    owner: Option<Owner>,
-    process: Process,
+    empty: &EmptyProcess,
 ) -> Result<Arc<FirecrackerMachine>> {
     let Start { shape, place, memory, origin } = start;
-    let root = match owner {
-        Some(owner) => Root::Jail { process: process.clone(), owner },
-        None => Root::Directory(spawn::directory(&place.runtime_dir)),
-    };
-    let control = Control::new(&root, process);
-    spawn::wait_until_listening(&place.runtime_dir, control.api.socket(), &control.process).await?;
-    root.place(files.placed, files.empty).await?;
+    let control = Control::new(&empty.root, empty.process.clone());
+    empty.wait_until_listening().await?;
+    empty.hold(&files.volume_files())?;
+    empty.root.place(files.placed, files.empty).await?;
     control.checked("setting the machine's outputs", devices::set_outputs(&control.api)).await?;
-    let tap = tap.as_ref().map(|tap| tap.name.as_str());
+    let tap = empty.tap.as_ref().map(|tap| tap.name.as_str());
     let loaded = match &origin {
         Origin::Kernel { args, .. } => {
             let configured = devices::configure(&control.api, shape, args, tap);
@@ -145,8 +120,8 @@ async fn become_machine(
         }
     };
     control.process.set_oom_score(place.confinement);
-    let details = Details { owner, loaded, volumes: files.volumes };
-    let parts = Parts { shape, place, memory, details, root, control };
+    let details = Details { owner: empty.owner, loaded, volumes: files.volumes };
+    let parts = Parts { shape, place, memory, details, root: empty.root.clone(), control };
     FirecrackerMachine::new(host, parts)
 }
 
@@ -228,12 +203,4 @@ fn place_volume(index: usize, volume: Volume) -> Result<Placed> {
 fn path_of(file: &File) -> Result<PathBuf> {
     let link = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(file));
     fs::read_link(&link).map_err(EngineError::io("find the volume", link))
-}
-
-fn check_runtime_dir(dir: &Path) -> Result<()> {
-    if dir.as_os_str().len() <= RUNTIME_DIR_BYTES_MAX && dir.is_absolute() {
-        return Ok(());
-    }
-    let detail = format!("{} must be absolute and at most {RUNTIME_DIR_BYTES_MAX} bytes long", dir.display());
-    Err(EngineError::Vmm { step: "using the runtime directory", detail })
 }

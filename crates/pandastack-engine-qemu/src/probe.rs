@@ -182,6 +182,7 @@ fn test_place(dir: &Path, name: &str, confinement: Confinement) -> Result<Machin
         volumes: Vec::new(),
         tap: None,
         confinement,
+        spare: None,
     })
 }
 

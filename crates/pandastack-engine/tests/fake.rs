@@ -86,6 +86,7 @@ impl Fixture for Files {
             volumes: Vec::new(),
             tap: None,
             confinement: Confinement::Zygote,
+            spare: None,
         }
     }
 

@@ -40,6 +40,9 @@ pub enum PlacementRefused {
          with KVM, or set `allow_emulated_machines_between_tenants = true` if every tenant trusts every other"
     )]
     Emulated,
+    /// Hardware virtualization was asked for, and no host has it.
+    #[error("no host has hardware virtualization; add a host with KVM, or leave out `isolation`")]
+    NoHardware,
     /// Hosts that have it have no room.
     #[error(
         "no host has {memory_mb} MiB of free memory and a free network slot; delete or hibernate sandboxes, \
@@ -55,7 +58,7 @@ impl From<PlacementRefused> for Error {
     fn from(refused: PlacementRefused) -> Self {
         let code = match refused {
             PlacementRefused::UnknownTemplate(_) => ErrorCode::NotFound,
-            PlacementRefused::Emulated => ErrorCode::Conflict,
+            PlacementRefused::Emulated | PlacementRefused::NoHardware => ErrorCode::Conflict,
             PlacementRefused::NoHosts | PlacementRefused::Full { .. } => ErrorCode::NoCapacity,
         };
         Self::new(code, refused.to_string())

@@ -16,6 +16,7 @@ import {
   parseExecResult,
   parseSandbox,
   type PromoteResult,
+  type RequiredIsolation,
   type RunResult,
   type SandboxEvent,
   withCamelCase,
@@ -117,6 +118,8 @@ export interface SandboxCreateOptions {
   network?: NetworkPolicy | Egress;
   /** Who may open its ports. */
   visibility?: Visibility;
+  /** Isolation that it needs: `hardware` refuses hosts that emulate processors. */
+  isolation?: RequiredIsolation;
   /** Volumes to attach. */
   volumes?: AttachVolume[];
   /** Virtual processors, when not the template's; the first sandbox of a size waits until that is baked. */
@@ -363,6 +366,7 @@ function createBody(options: SandboxCreateOptions): JsonObject {
     checkpoints: options.checkpoints && checkpointsOf(options.checkpoints),
     network: options.network && networkOf(options.network),
     visibility: options.visibility,
+    isolation: options.isolation,
   });
 }
 

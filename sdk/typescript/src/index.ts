@@ -66,6 +66,7 @@ export type {
   OnTimeout,
   PortInfo,
   PromoteResult,
+  RequiredIsolation,
   RunResult,
   SandboxEvent,
   SandboxInfo,

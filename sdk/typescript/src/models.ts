@@ -180,6 +180,9 @@ export type Egress = "all" | "none";
 /** Who may open a sandbox's ports. */
 export type Visibility = "unlisted" | "private" | "off";
 
+/** Isolation that a sandbox needs. */
+export type RequiredIsolation = "any" | "hardware";
+
 /**
  * A sandbox's network policy. `deny` wins over `allow`. Entries are addresses, networks, names and `*.`
  * names, each with

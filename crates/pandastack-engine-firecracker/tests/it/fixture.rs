@@ -1,6 +1,7 @@
 //! Files, users and questions for machines of the Firecracker engine.
 
 use std::fs;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use pandastack_engine::conformance::{Fixture, Question};
 use pandastack_engine::{
-    Boot, Confinement, Engine, EngineError, Machine, MachineFiles, Restore, SaveTarget, Shape,
+    Boot, Confinement, Engine, EngineError, Machine, MachineFiles, Restore, SaveTarget, Shape, SpareFiles,
 };
 use pandastack_engine_firecracker::{FirecrackerConfig, FirecrackerEngine, Launcher};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
@@ -109,6 +110,13 @@ impl FirecrackerFixture {
         self.engine.restore(restore).await.unwrap()
     }
 
+    /// A place whose process is started ahead.
+    pub async fn with_spare(&self, place: MachineFiles, tap: OwnedFd) -> MachineFiles {
+        let (runtime_dir, confinement) = (place.runtime_dir.clone(), place.confinement);
+        let spare = self.engine.spare(SpareFiles { runtime_dir, tap, confinement }).await.unwrap();
+        MachineFiles { spare: Some(spare), ..place }
+    }
+
     /// Asks over a fresh stream, in the words of the toy guest.
     pub async fn ask_for(&self, machine: &dyn Machine, text: &str) -> u64 {
         let mut stream = machine.connect_guest().await.unwrap();
@@ -144,6 +152,7 @@ impl FirecrackerFixture {
             volumes: Vec::new(),
             tap: None,
             confinement: Confinement::Full { uid: id, gid: id },
+            spare: None,
         }
     }
 
@@ -217,7 +226,7 @@ impl Fixture for FirecrackerFixture {
 }
 
 /// Processes of machines whose parent is `parent`, the dead but unreaped included.
-fn processes_of(parent: u32) -> Vec<i32> {
+pub fn processes_of(parent: u32) -> Vec<i32> {
     let processes = fs::read_dir("/proc").unwrap().filter_map(Result::ok);
     let stats = processes.filter_map(|entry| fs::read_to_string(entry.path().join("stat")).ok());
     let machines = stats.filter_map(|stat| {

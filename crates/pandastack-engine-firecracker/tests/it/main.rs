@@ -13,6 +13,7 @@ mod fixture;
 mod jail;
 mod lifecycle;
 mod network;
+mod spare;
 mod timing;
 mod toy_guest;
 mod volumes;

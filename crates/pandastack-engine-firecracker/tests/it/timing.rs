@@ -110,6 +110,7 @@ async fn timing_of_creates_beside_the_same_by_hand() {
         fs::set_permissions(file, fs::Permissions::from_mode(0o644)).unwrap();
     }
     let (mut by_hand, mut by_engine, mut answers) = (Vec::new(), Vec::new(), Vec::new());
+    let mut ahead = Vec::new();
     for round in 0..ROUNDS {
         let (device, namespace) = tap("hand0");
         pandastack_engine::tap::keep_for(std::os::fd::AsFd::as_fd(&device), USER).unwrap();
@@ -130,15 +131,28 @@ async fn timing_of_creates_beside_the_same_by_hand() {
         assert_eq!(fixture.ask_for(&*machine, "recall").await, 1, "round {round}");
         answers.push(began.elapsed());
         machine.kill().await.unwrap();
+
+        let (device, _namespace) = tap("ahead0");
+        let place = fixture.with_spare(fixture.place(&template.disk).await, device).await;
+        let began = Instant::now();
+        let machine = fixture.restored_in(&template, place).await;
+        machine.resume().await.unwrap();
+        ahead.push(began.elapsed());
+        machine.kill().await.unwrap();
     }
     for (what, times) in [
         ("spawn, jail, load and resume by hand", &mut by_hand),
         ("the same through the engine", &mut by_engine),
         ("through the engine, to the guest's first answer", &mut answers),
+        ("load and resume in a process that was started ahead", &mut ahead),
     ] {
         let [p50, p90] = [50, 90].map(|percent| percentile(times, percent));
         println!("measured: {what}: p50 {p50:.1} ms, p90 {p90:.1} ms ({ROUNDS} rounds, toy guest)");
     }
     let added = percentile(&mut by_engine, 50) - percentile(&mut by_hand, 50);
     println!("measured: the engine adds {added:.1} ms to the median");
+    let ratio = percentile(&mut ahead, 50) / percentile(&mut by_hand, 50);
+    println!(
+        "measured: with processes started ahead a copy takes {ratio:.2} of spawn, jail, load and resume"
+    );
 }

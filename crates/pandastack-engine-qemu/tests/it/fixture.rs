@@ -125,6 +125,7 @@ impl QemuFixture {
             volumes: Vec::new(),
             tap: None,
             confinement,
+            spare: None,
         }
     }
 

@@ -9,7 +9,7 @@ use pandastack_store::clock::now;
 use pandastack_store::record::after_seconds;
 use pandastack_store::{Change, IdempotencyKey, SandboxRecord, SandboxSpecRecord, SnapshotRecord};
 use pandastack_types::agent_api::{AgentCreate, MachineSize, SandboxSpec, Source, VolumeSpec, endpoints};
-use pandastack_types::api::{AttachedVolume, CreateSandbox, Template};
+use pandastack_types::api::{AttachedVolume, CreateSandbox, RequiredIsolation, Template};
 use pandastack_types::{Error, Owner, Result, SandboxId, SandboxState, Transition, WorkspaceId};
 use tokio::time::Instant;
 
@@ -208,8 +208,13 @@ async fn plan_from_template(
     let own_volume = sandboxes.hosts.template_volume(template);
     let VolumePlan { volumes, host, of_template } =
         crate::volumes::attach::resolve(sandboxes, &workspace, wanted, own_volume.as_ref(), owner).await?;
-    let hardware = sandboxes.avoids_emulation().await?;
-    let placed = sandboxes.hosts.place(template, request.memory_mb, host.as_ref(), hardware)?;
+    let needs_hardware = sandboxes.avoids_emulation().await?;
+    let hardware = needs_hardware || wants_hardware(request);
+    let placed = sandboxes.hosts.place(template, request.memory_mb, host.as_ref(), hardware);
+    let placed = placed.map_err(|refused| match refused {
+        PlacementRefused::Emulated if !needs_hardware => PlacementRefused::NoHardware,
+        refused => refused,
+    })?;
     let info = &placed.template.template;
     let own = MachineSize { cpu: info.cpu, memory_mb: info.memory_mb };
     let size = MachineSize {
@@ -236,6 +241,10 @@ async fn plan_from_template(
     Ok(Plan { record, source, size, client, promise, derived })
 }
 
+fn wants_hardware(request: &CreateSandbox) -> bool {
+    request.isolation == Some(RequiredIsolation::Hardware)
+}
+
 async fn plan_from_snapshot(
     sandboxes: &Sandboxes,
     workspace: WorkspaceId,
@@ -257,8 +266,17 @@ async fn plan_from_snapshot(
     let template = snapshot.spec.template.clone();
     let mut record = new_record(workspace, snapshot.host.clone(), template, request);
     let (engine, isolation) = sandboxes.hosts.engine(&snapshot.host);
-    if is_emulated(&isolation) && sandboxes.avoids_emulation().await? {
-        return Err(PlacementRefused::Emulated.into());
+    if is_emulated(&isolation) {
+        if sandboxes.avoids_emulation().await? {
+            return Err(PlacementRefused::Emulated.into());
+        }
+        if wants_hardware(request) {
+            let message = format!(
+                "snapshot {id} is on a host without hardware virtualization; \
+                                   leave out `isolation`"
+            );
+            return Err(Error::conflict(message));
+        }
     }
     let env = std::mem::take(&mut record.spec.env);
     record.spec = SandboxSpecRecord {

@@ -62,6 +62,37 @@ pub struct CreateSandbox {
     /// Volumes to mount in it, at most `VOLUMES_PER_SANDBOX_MAX`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volumes: Option<Vec<AttachVolume>>,
+    /// Isolation that the sandbox needs; `any` when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub isolation: Option<RequiredIsolation>,
+}
+
+/// Isolation that a sandbox needs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RequiredIsolation {
+    /// Any host.
+    #[default]
+    Any,
+    /// A host with hardware virtualization, never one that emulates processors.
+    Hardware,
+}
+
+/// A word that is not the name of an isolation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("expected any or hardware")]
+pub struct UnknownIsolation;
+
+impl std::str::FromStr for RequiredIsolation {
+    type Err = UnknownIsolation;
+
+    fn from_str(text: &str) -> Result<Self, UnknownIsolation> {
+        match text {
+            "any" => Ok(Self::Any),
+            "hardware" => Ok(Self::Hardware),
+            _ => Err(UnknownIsolation),
+        }
+    }
 }
 
 /// Snapshots that the platform takes of a sandbox by itself.

@@ -282,6 +282,8 @@ class Checkpoints(TypedDict, total=False):
 Egress = Literal["all", "none"]
 #: Who may open a sandbox's ports.
 Visibility = Literal["unlisted", "private", "off"]
+#: Isolation that a sandbox needs.
+RequiredIsolation = Literal["any", "hardware"]
 
 
 class NetworkPolicy(TypedDict, total=False):

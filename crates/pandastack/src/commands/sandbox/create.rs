@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use pandastack_client::Client;
 use pandastack_types::SnapshotId;
-use pandastack_types::api::{AttachVolume, Checkpoints, CreateSandbox, OnTimeout};
+use pandastack_types::api::{AttachVolume, Checkpoints, CreateSandbox, OnTimeout, RequiredIsolation};
 use pandastack_types::limits::CHECKPOINTS_KEPT_DEFAULT;
 use pandastack_types::preview::Visibility;
 
@@ -57,6 +57,9 @@ pub struct Args {
     /// Visibility of the sandbox's ports [default: from the workspace]
     #[arg(long, value_name = "unlisted|private|off")]
     visibility: Option<Visibility>,
+    /// Isolation that the sandbox needs; `hardware` refuses hosts that emulate processors
+    #[arg(long, value_name = "any|hardware")]
+    isolation: Option<RequiredIsolation>,
     /// Volume to mount, at /volumes/NAME by default; can be repeated
     #[arg(long, value_name = "NAME[:PATH][:ro]", value_parser = parse_volume)]
     volume: Vec<AttachVolume>,
@@ -97,6 +100,7 @@ pub async fn run(client: &Client, args: Args, output: Output) -> Result<ExitCode
         network: args.network.policy()?,
         visibility: args.visibility,
         volumes: (!args.volume.is_empty()).then_some(args.volume),
+        isolation: args.isolation,
     };
     let sandbox = create::create(client, &request).await?;
     output.value(&sandbox, |sandbox| sandbox.id.to_string())?;

@@ -17,6 +17,7 @@ from ..models import (
     NetworkPolicy,
     OnTimeout,
     PromoteResult,
+    RequiredIsolation,
     RunResult,
     SandboxEvent,
     Usage,
@@ -205,6 +206,7 @@ class AsyncSandboxesAPI:
         checkpoints: Optional[Checkpoints] = None,
         network: Union[NetworkPolicy, Egress, None] = None,
         visibility: Optional[Visibility] = None,
+        isolation: Optional[RequiredIsolation] = None,
     ) -> AsyncSandbox:
         """Create a sandbox from a template, or from ``from_snapshot``. It is ready when this returns.
 
@@ -216,7 +218,7 @@ class AsyncSandboxesAPI:
         lists such as ``{"allow": ["*.example.com"]}``; ``visibility`` who may open its ports. ``volumes`` are mounted
         in it: ``[{"name": "data", "path": "/data", "read_only": False}]``. ``cpu`` and ``memory_mb``
         (steps of 128) may differ from the template's; the first sandbox of a size waits until that is baked. One
-        ``from_snapshot`` has the snapshot's.
+        ``from_snapshot`` has the snapshot's. ``isolation="hardware"`` refuses hosts that emulate processors.
         """
         body = _wire.given(
             template=template,
@@ -233,6 +235,7 @@ class AsyncSandboxesAPI:
             checkpoints=None if checkpoints is None else dict(checkpoints),
             network=None if network is None else network_body(network),
             visibility=visibility,
+            isolation=isolation,
         )
         call = _wire.create("/sandboxes", body, seconds_max=_wire.CREATE_SECONDS_MAX)
         record = (await self._client._transport.send(call)).record()

@@ -18,6 +18,7 @@ from ..models import (
     NetworkPolicy,
     OnTimeout,
     PromoteResult,
+    RequiredIsolation,
     RunResult,
     SandboxEvent,
     Usage,
@@ -206,6 +207,7 @@ class SandboxesAPI:
         checkpoints: Optional[Checkpoints] = None,
         network: Union[NetworkPolicy, Egress, None] = None,
         visibility: Optional[Visibility] = None,
+        isolation: Optional[RequiredIsolation] = None,
     ) -> Sandbox:
         """Create a sandbox from a template, or from ``from_snapshot``. It is ready when this returns.
 
@@ -217,7 +219,7 @@ class SandboxesAPI:
         lists such as ``{"allow": ["*.example.com"]}``; ``visibility`` who may open its ports. ``volumes`` are mounted
         in it: ``[{"name": "data", "path": "/data", "read_only": False}]``. ``cpu`` and ``memory_mb``
         (steps of 128) may differ from the template's; the first sandbox of a size waits until that is baked. One
-        ``from_snapshot`` has the snapshot's.
+        ``from_snapshot`` has the snapshot's. ``isolation="hardware"`` refuses hosts that emulate processors.
         """
         body = _wire.given(
             template=template,
@@ -234,6 +236,7 @@ class SandboxesAPI:
             checkpoints=None if checkpoints is None else dict(checkpoints),
             network=None if network is None else network_body(network),
             visibility=visibility,
+            isolation=isolation,
         )
         call = _wire.create("/sandboxes", body, seconds_max=_wire.CREATE_SECONDS_MAX)
         record = (self._client._transport.send(call)).record()

@@ -1,0 +1,108 @@
+//! Places for machines that are prepared ahead, where the engine gains from it: a network slot, a user, a
+//! runtime directory and an empty process that is already jailed.
+//!
+//! They are not recorded. After a crash the next agent finds the processes in the agent's control group and
+//! ends them, removes the directories, and destroys slots that no machine has ([`crate::recover`]).
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use pandastack_engine::{Confinement, Spare, SpareFiles};
+use pandastack_net::{NetworkPolicy, SlotIndex};
+use tokio::sync::Notify;
+
+use crate::blocking::blocking;
+use crate::error::Result;
+use crate::host::Host;
+use crate::host_resources::HostResources;
+use crate::machine_resources::{make_dir, remove_runtime_dir};
+
+/// Places kept ready. Each costs a slot and a few megabytes.
+const SPARES_READY: usize = 4;
+/// Pause after a failure.
+const RETRY_AFTER: Duration = Duration::from_secs(10);
+
+/// A place for one machine.
+#[derive(Debug)]
+pub(crate) struct SparePlace {
+    pub uid: u32,
+    pub slot: SlotIndex,
+    pub runtime_dir: PathBuf,
+    pub process: Spare,
+}
+
+/// Places that are ready.
+#[derive(Debug, Default)]
+pub(crate) struct Spares {
+    ready: Mutex<VecDeque<SparePlace>>,
+    taken: Notify,
+}
+
+impl Spares {
+    /// Takes a place, if one is ready.
+    pub(crate) fn take(&self) -> Option<SparePlace> {
+        let spare = self.ready().pop_front()?;
+        self.taken.notify_one();
+        Some(spare)
+    }
+
+    fn ready(&self) -> MutexGuard<'_, VecDeque<SparePlace>> {
+        self.ready.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Keeps places ready until the agent stops, then gives them back.
+pub(crate) async fn run(host: Arc<Host>) {
+    if !host.engine.capabilities().spares {
+        return;
+    }
+    while !host.shutdown.is_cancelled() {
+        let next = async {
+            if host.spares.ready().len() >= SPARES_READY {
+                return host.spares.taken.notified().await;
+            }
+            match prepare(&host).await {
+                Ok(spare) => host.spares.ready().push_back(spare),
+                Err(error) => {
+                    tracing::warn!(%error, "cannot start a process ahead; machines start their own");
+                    tokio::time::sleep(RETRY_AFTER).await;
+                }
+            }
+        };
+        tokio::select! {
+            () = next => {}
+            () = host.shutdown.cancelled() => {}
+        }
+    }
+    let left = std::mem::take(&mut *host.spares.ready());
+    for SparePlace { slot, runtime_dir, process, .. } in left {
+        drop(process);
+        give_back(&host, slot, runtime_dir).await;
+    }
+}
+
+async fn prepare(host: &HostResources) -> Result<SparePlace> {
+    let (uid, runtime_dir) = (host.new_uid(), host.layout.machine_runtime());
+    let slot = host.slots.take(&NetworkPolicy::default()).await?;
+    let dir = runtime_dir.clone();
+    let started = async {
+        blocking(move || make_dir(&dir)).await?;
+        let confinement = Confinement::Full { uid, gid: uid };
+        let files = SpareFiles { runtime_dir: runtime_dir.clone(), tap: slot.tap, confinement };
+        Ok(host.engine.spare(files).await?)
+    };
+    match started.await {
+        Ok(process) => Ok(SparePlace { uid, slot: slot.index, runtime_dir, process }),
+        Err(error) => {
+            give_back(host, slot.index, runtime_dir).await;
+            Err(error)
+        }
+    }
+}
+
+async fn give_back(host: &HostResources, slot: SlotIndex, runtime_dir: PathBuf) {
+    host.slots.release(slot);
+    remove_runtime_dir(runtime_dir).await;
+}
