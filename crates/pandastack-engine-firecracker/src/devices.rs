@@ -48,17 +48,20 @@ const GUEST_CID: u32 = 3;
 const KERNEL_ARGS: &str =
     "console=ttyS0 reboot=k panic=-1 quiet pci=off i8042.noaux i8042.nomux i8042.dumbkbd";
 
-/// Sets log level, metrics and console. They are not part of a snapshot, so every machine sets them.
-/// The log itself stays on standard output.
+/// Sets log level and metrics, which need no machine. The log itself stays on standard output.
 pub(crate) async fn set_outputs(api: &Api) -> Result<(), ApiError> {
+    api.put("/logger", &Logger { level: "Warning" }, COMMAND_MAX).await?;
+    api.put("/metrics", &Metrics { metrics_path: METRICS.to_owned() }, COMMAND_MAX).await
+}
+
+/// Sets the console. It is not part of a snapshot, so every machine sets it.
+pub(crate) async fn set_console(api: &Api) -> Result<(), ApiError> {
     let limiter = TokenBucket {
         size: SERIAL_BYTES_PER_SECOND,
         refill_time: 1_000,
         one_time_burst: Some(SERIAL_BURST_BYTES),
     };
     let serial = Serial { serial_out_path: CONSOLE.to_owned(), rate_limiter: Some(limiter) };
-    api.put("/logger", &Logger { level: "Warning" }, COMMAND_MAX).await?;
-    api.put("/metrics", &Metrics { metrics_path: METRICS.to_owned() }, COMMAND_MAX).await?;
     api.put("/serial", &serial, COMMAND_MAX).await
 }
 

@@ -10,12 +10,13 @@ use std::sync::Arc;
 
 use pandastack_engine::explain::explain;
 use pandastack_engine::process::{KillOnDrop, Process};
-use pandastack_engine::{Confinement, EngineError, RUNTIME_DIR_BYTES_MAX, Result, SpareFiles};
+use pandastack_engine::{Confinement, EngineError, RUNTIME_DIR_BYTES_MAX, Result};
 
 use crate::config::Launcher;
-use crate::devices::API_SOCKET;
+use crate::devices::{self, METRICS};
 use crate::engine::Host;
-use crate::root::{Owner, Root, blocking};
+use crate::machine::Control;
+use crate::root::{Owner, Placed, Root, blocking};
 use crate::spawn::{self, HeldFiles, Spawn};
 use crate::tap::Tap;
 
@@ -27,7 +28,7 @@ const ZYGOTE_OWNER: Owner = Owner { uid: 65_534, gid: 65_534 };
 #[derive(Debug)]
 pub(crate) struct EmptyProcess {
     pub(crate) root: Root,
-    pub(crate) process: Process,
+    pub(crate) control: Control,
     pub(crate) owner: Option<Owner>,
     pub(crate) tap: Option<Arc<Tap>>,
     held: HeldFiles,
@@ -36,7 +37,7 @@ pub(crate) struct EmptyProcess {
 }
 
 impl EmptyProcess {
-    /// Spawns a process.
+    /// Starts a process and waits until it can take a machine.
     pub(crate) async fn start(
         host: &Arc<Host>,
         runtime_dir: &Path,
@@ -46,32 +47,20 @@ impl EmptyProcess {
         check_runtime_dir(runtime_dir)?;
         let owner = owner(host.launcher, confinement);
         let tap = blocking("preparing the machine's tap", move || tap_for(tap, owner)).await?;
-        Self::spawn(host, runtime_dir.to_owned(), tap.map(Arc::new), owner).await
-    }
-
-    /// Spawns a process ahead of its machine.
-    pub(crate) async fn start_ahead(host: &Arc<Host>, files: SpareFiles) -> Result<Self> {
-        let SpareFiles { runtime_dir, tap, confinement } = files;
-        let empty = Self::start(host, &runtime_dir, Some(tap), confinement).await?;
-        match empty.wait_until_listening().await {
-            Ok(()) => Ok(empty),
-            Err(error) => Err(explain(error, &empty.process, &spawn::log_path(&runtime_dir)).await),
-        }
+        Self::start_with(host, runtime_dir.to_owned(), tap.map(Arc::new), owner).await
     }
 
     /// The process if it still runs, otherwise another one in its place.
     pub(crate) async fn or_another(self, host: &Arc<Host>) -> Result<Self> {
-        if self.process.exited().borrow().is_none() {
+        let process = &self.control.process;
+        if process.exited().borrow().is_none() {
             return Ok(self);
         }
-        tracing::warn!(
-            pid = self.process.pid,
-            "a process that was started ahead has exited; starting another"
-        );
-        Self::spawn(host, self.runtime_dir.clone(), self.tap.clone(), self.owner).await
+        tracing::warn!(pid = process.pid, "a process that was started ahead has exited; starting another");
+        Self::start_with(host, self.runtime_dir.clone(), self.tap.clone(), self.owner).await
     }
 
-    async fn spawn(
+    async fn start_with(
         host: &Arc<Host>,
         runtime_dir: PathBuf,
         tap: Option<Arc<Tap>>,
@@ -80,23 +69,34 @@ impl EmptyProcess {
         let (spawning, dir, network) = (host.clone(), runtime_dir.clone(), tap.clone());
         let spawned = blocking("starting Firecracker", move || {
             spawning.programs.check()?;
+            let metrics = Placed::output(METRICS, &spawn::metrics_path(&dir))?;
             let network = network.as_ref().map(|tap| tap.namespace.as_fd());
-            Spawn { programs: &spawning.programs, owner, runtime_dir: &dir, network }.start()
+            let spawn = Spawn { programs: &spawning.programs, owner, runtime_dir: &dir, network };
+            Ok((spawn.start()?, metrics))
         });
-        let (pidfd, held) = spawned.await?;
+        let ((pidfd, held), metrics) = spawned.await?;
         let process = Process::watch(pidfd, &host.tasks)?;
         let guard = KillOnDrop::new(process.clone());
         let root = match owner {
             Some(owner) => Root::Jail { process: process.clone(), owner },
             None => Root::Directory(spawn::directory(&runtime_dir)),
         };
-        Ok(Self { root, process, owner, tap, held, runtime_dir, guard })
+        let control = Control::new(&root, process);
+        let empty = Self { root, control, owner, tap, held, runtime_dir, guard };
+        match empty.make_ready(metrics).await {
+            Ok(()) => Ok(empty),
+            Err(error) => {
+                let log = spawn::log_path(&empty.runtime_dir);
+                Err(explain(error, &empty.control.process, &log).await)
+            }
+        }
     }
 
-    /// Waits until it answers API calls.
-    pub(crate) async fn wait_until_listening(&self) -> Result<()> {
-        let socket = self.root.path(API_SOCKET);
-        spawn::wait_until_listening(&self.runtime_dir, &socket, &self.process).await
+    async fn make_ready(&self, metrics: Placed) -> Result<()> {
+        let Self { root, control, runtime_dir, .. } = self;
+        spawn::wait_until_listening(runtime_dir, control.api.socket(), &control.process).await?;
+        root.place(vec![metrics], Vec::new()).await?;
+        control.checked("setting the machine's outputs", devices::set_outputs(&control.api)).await
     }
 
     /// Keeps files open until the process exits.

@@ -88,7 +88,10 @@ impl Engine for FirecrackerEngine {
 
     async fn spare(&self, files: SpareFiles) -> Result<Spare> {
         let (host, tasks) = (self.host.clone(), &self.host.tasks);
-        let start = async move { EmptyProcess::start_ahead(&host, files).await };
+        let start = async move {
+            let SpareFiles { runtime_dir, tap, confinement } = files;
+            EmptyProcess::start(&host, &runtime_dir, Some(tap), confinement).await
+        };
         // Nobody to take it: it ends where it is dropped.
         let undo = |process: EmptyProcess| async move { drop(process) };
         completion::run(tasks, "starting a process ahead", start, undo).await.map(Spare::new)

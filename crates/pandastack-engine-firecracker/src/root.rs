@@ -56,6 +56,14 @@ impl Placed {
         let file = file.map_err(EngineError::io("open the file", path))?;
         Ok(Self { name: name.to_owned(), path: path.to_owned(), file, access })
     }
+
+    /// Opens an output of the process, creating it if needed.
+    pub(crate) fn output(name: &str, path: &Path) -> Result<Self> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let file = options.open(path).map_err(EngineError::io("create the file", path))?;
+        Ok(Self { name: name.to_owned(), path: path.to_owned(), file, access: Access::Own })
+    }
 }
 
 /// The root directory of a process.

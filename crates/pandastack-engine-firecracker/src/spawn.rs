@@ -9,7 +9,7 @@
 //! pid is not read from a file. The jailer's own `--new-pid-ns` would fork once more and exit.
 
 use std::ffi::CString;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -249,17 +249,4 @@ fn watch_writes(path: &Path) -> io::Result<AsyncFd<OwnedFd>> {
 fn drain(events: &OwnedFd) {
     let mut buffer = [0; 4096];
     while rustix::io::read(events.as_fd(), &mut buffer).is_ok_and(|read| read > 0) {}
-}
-
-/// Opens an output file of the machine, creating it if needed.
-pub(crate) fn create_output(path: &Path) -> Result<File> {
-    let mut options = OpenOptions::new();
-    options
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(path)
-        .map_err(EngineError::io("create the file", path))
 }

@@ -94,7 +94,7 @@ async fn start_in(
             empty.disarm();
             Ok(machine)
         }
-        Err(error) => Err(explain(error, &empty.process, &log).await),
+        Err(error) => Err(explain(error, &empty.control.process, &log).await),
     }
 }
 
@@ -106,11 +106,10 @@ async fn become_machine(
     empty: &EmptyProcess,
 ) -> Result<Arc<FirecrackerMachine>> {
     let Start { shape, place, memory, origin } = start;
-    let control = Control::new(&empty.root, empty.process.clone());
-    empty.wait_until_listening().await?;
+    let control = &empty.control;
     empty.hold(&files.volume_files())?;
     empty.root.place(files.placed, files.empty).await?;
-    control.checked("setting the machine's outputs", devices::set_outputs(&control.api)).await?;
+    control.checked("setting the machine's console", devices::set_console(&control.api)).await?;
     let tap = empty.tap.as_ref().map(|tap| tap.name.as_str());
     let loaded = match &origin {
         Origin::Kernel { args, .. } => {
@@ -119,13 +118,14 @@ async fn become_machine(
             false
         }
         Origin::State(_) => {
-            load(&control, tap, files.volumes).await?;
+            load(control, tap, files.volumes).await?;
             true
         }
     };
     control.process.set_oom_score(place.confinement);
     let details = Details { owner: empty.owner, loaded, volumes: files.volumes };
-    let parts = Parts { shape, place, memory, details, root: empty.root.clone(), control };
+    let (root, control) = (empty.root.clone(), control.clone());
+    let parts = Parts { shape, place, memory, details, root, control };
     FirecrackerMachine::new(host, parts)
 }
 
@@ -164,13 +164,7 @@ fn open_files(start: &mut Start) -> Result<Files> {
             placed.push(Placed::open(devices::MEMORY, memory, Access::Read)?);
         }
     }
-    for (name, path) in [
-        (devices::CONSOLE, place.console.clone()),
-        (devices::METRICS, spawn::metrics_path(&place.runtime_dir)),
-    ] {
-        let file = spawn::create_output(&path)?;
-        placed.push(Placed { name: name.to_owned(), path, file, access: Access::Own });
-    }
+    placed.push(Placed::output(devices::CONSOLE, &place.console)?);
     let volumes = std::mem::take(&mut place.volumes);
     let count = volumes.len();
     if count > VOLUMES_MAX {
