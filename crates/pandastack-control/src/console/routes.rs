@@ -26,29 +26,29 @@ use crate::services::{ServerState, Services};
 /// Longest time for the body of a sign-in to arrive.
 const SIGN_IN_WAIT: Duration = Duration::from_secs(SIGN_IN_SECONDS_MAX);
 
-/// `POST /v1/console/session`.
+/// Request body of `POST /v1/console/session`.
 #[derive(Deserialize, ToSchema)]
 pub(crate) struct SignIn {
-    /// The key to sign in with. It is not stored.
+    /// API key to sign in with. It is not stored.
     api_key: String,
 }
 
-/// A signed-in browser.
+/// A console session of one browser.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Session {
-    /// Names the session.
+    /// Session ID.
     id: String,
-    /// The public part of the key that it was opened with.
+    /// Prefix of the API key that opened the session.
     token_prefix: String,
-    /// What the browser calls itself.
+    /// User agent of the browser.
     browser: String,
-    /// When it was opened.
+    /// Time of sign-in.
     #[schema(value_type = String, format = DateTime)]
     created_at: Timestamp,
-    /// When it was last used, within a few minutes.
+    /// Time of the last request, accurate to a few minutes.
     #[schema(value_type = String, format = DateTime)]
     last_used_at: Timestamp,
-    /// When it ends at the latest.
+    /// Time when the session expires.
     #[schema(value_type = String, format = DateTime)]
     expires_at: Timestamp,
 }

@@ -16,10 +16,10 @@ use utoipa::ToSchema;
 
 use crate::services::Services;
 
-/// A health answer.
+/// Response of a health check.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Health {
-    /// `ok`.
+    /// Always `ok`.
     status: &'static str,
 }
 
