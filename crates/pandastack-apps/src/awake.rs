@@ -16,7 +16,7 @@ use pandastack_types::{Error, ErrorBody, Result, SandboxState};
 use crate::path::AppPath;
 use crate::state::Apps;
 
-/// Keep an app awake for background work. Wakes its first machine; other machines that are awake stay
+/// Keep an app awake for background work. Wakes its first instance; other instances that are awake stay
 /// awake.
 #[utoipa::path(post, path = "/v1/apps/{id}/keep-awake", tag = "apps", operation_id = "app_keep_awake", params(("id" = String, Path)),
     request_body = KeepAwake, responses((status = 200, body = Lifecycle), (status = 400, body = ErrorBody),

@@ -76,7 +76,7 @@ struct Commit {
 #[utoipa::path(post, path = "/v1/hooks/apps/{id}", tag = "apps", params(("id" = String, Path)), responses(
     (status = 202, body = HookAnswer), (status = 200, description = "Nothing to deploy", body = HookAnswer),
     (status = 401, body = ErrorBody), (status = 404, body = ErrorBody), (status = 413, body = ErrorBody),
-    (status = 503, description = "The same delivery is being taken", body = ErrorBody)), security(()))]
+    (status = 503, description = "The same delivery is already being processed", body = ErrorBody)), security(()))]
 pub async fn hook(
     State(apps): State<Arc<Apps>>,
     Id(id): Id<String>,

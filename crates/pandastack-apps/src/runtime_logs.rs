@@ -41,11 +41,11 @@ pub struct Args {
 }
 
 /// Stream the live version's output as server-sent events, one line each. With `follow=1`, continue with
-/// new output and with later versions. Wakes the machine.
+/// new output and with later versions. Wakes the app.
 #[utoipa::path(get, path = "/v1/apps/{id}/runtime-logs", tag = "apps",
     params(("id" = String, Path), ("follow" = Option<String>, Query), ("tail" = Option<usize>, Query),
-        ("search" = Option<String>, Query, description = "Only lines that contain this"),
-        ("instance" = Option<String>, Query, description = "The machine, of several that serve; the first when absent")),
+        ("search" = Option<String>, Query, description = "Return only lines that contain this text"),
+        ("instance" = Option<String>, Query, description = "Instance to read from. Default: the first")),
     responses((status = 200, content_type = "text/event-stream", body = String), (status = 404, body = ErrorBody),
     (status = 409, body = ErrorBody)))]
 pub async fn runtime_logs(

@@ -51,7 +51,7 @@ pub struct Args {
 /// the body.
 #[utoipa::path(post, path = "/v1/apps/{id}/deploys", tag = "apps",
     params(("id" = String, Path),
-        ("clear_cache" = Option<String>, Query, description = "Install everything anew; for an archive, which has no other place to say so")),
+        ("clear_cache" = Option<String>, Query, description = "Build without the cache, for a deployment from an archive")),
     request_body(content((DeployApp = "application/json"), (Vec<u8> = "application/x-tar"))),
     responses((status = 202, body = Deployment), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
     (status = 413, body = ErrorBody)))]

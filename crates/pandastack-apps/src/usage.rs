@@ -16,7 +16,7 @@ use crate::path::AppPath;
 use crate::state::Apps;
 use crate::view;
 
-/// Get an app's current resource use, in total and per machine of the live version. Does not wake it.
+/// Get an app's current resource usage, in total and per instance of the live version. Does not wake it.
 #[utoipa::path(get, path = "/v1/apps/{id}/metrics", tag = "apps", operation_id = "app_metrics", params(("id" = String, Path)),
     responses((status = 200, body = AppMetrics), (status = 404, body = ErrorBody)))]
 pub async fn metrics(

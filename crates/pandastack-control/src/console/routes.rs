@@ -113,7 +113,7 @@ pub(crate) async fn sign_in(
     Ok(super::protect((set_cookie, crate::routes::tokens::me(caller).await).into_response()))
 }
 
-/// Sign out of the web console: the session of the cookie ends.
+/// Sign out of the web console. The session of the cookie ends.
 #[utoipa::path(delete, path = "/v1/console/session", tag = "console", responses(
     (status = 204), (status = 403, body = ErrorBody)))]
 pub(crate) async fn sign_out(
@@ -133,7 +133,7 @@ pub(crate) async fn sign_out(
     Ok((StatusCode::NO_CONTENT, [(header::SET_COOKIE, super::no_cookie()?)]).into_response())
 }
 
-/// List the workspace's console sessions, newest first. Needs an admin key.
+/// List the workspace's console sessions, newest first. Requires an owner key.
 #[utoipa::path(get, path = "/v1/console/sessions", tag = "console",
     responses((status = 200, body = Items<Session>), (status = 403, body = ErrorBody)))]
 pub(crate) async fn list(
@@ -152,7 +152,7 @@ pub(crate) async fn list(
     Ok(Json(Items { items: items.collect() }))
 }
 
-/// Revoke a console session. It ends at once. Needs an admin key.
+/// Revoke a console session. It ends immediately. Requires an owner key.
 #[utoipa::path(delete, path = "/v1/console/sessions/{id}", tag = "console", params(("id" = String, Path)),
     responses((status = 204), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub(crate) async fn revoke(

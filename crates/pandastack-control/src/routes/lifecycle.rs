@@ -22,7 +22,7 @@ async fn go(
     ops::lifecycle::go(sandboxes, record, client, movement, false).await
 }
 
-/// Pause a sandbox's processors. Its memory stays on the host.
+/// Pause a sandbox: stop its vCPUs. Its memory stays on the host.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/pause", tag = "lifecycle", params(("id" = SandboxId, Path)), responses(
     (status = 204), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(crate) async fn pause(
@@ -60,7 +60,7 @@ pub(crate) async fn hibernate(
     Ok(Json(StatusAnswer { status: record.state }))
 }
 
-/// Wake a sandbox. Has no effect on one that is awake.
+/// Wake a sandbox. Has no effect if it is awake.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/wake", tag = "lifecycle", params(("id" = SandboxId, Path)), responses(
     (status = 200, body = StatusAnswer), (status = 404, body = ErrorBody), (status = 503, body = ErrorBody)))]
 pub(crate) async fn wake(

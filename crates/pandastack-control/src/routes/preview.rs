@@ -144,8 +144,8 @@ pub(crate) struct TunnelArg {
 /// Open a byte stream to a port, with `Upgrade: pandastack-tunnel`.
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/tunnel", tag = "previews",
     params(("id" = SandboxId, Path), ("port" = u16, Query)),
-    responses((status = 101, description = "Bytes both ways"), (status = 400, body = ErrorBody),
-    (status = 404, body = ErrorBody), (status = 502, description = "Nothing listens there", body = ErrorBody)))]
+    responses((status = 101, description = "Byte stream in both directions"), (status = 400, body = ErrorBody),
+    (status = 404, body = ErrorBody), (status = 502, description = "No process listens on this port", body = ErrorBody)))]
 pub(crate) async fn tunnel(
     State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,

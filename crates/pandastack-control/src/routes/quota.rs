@@ -10,7 +10,7 @@ use pandastack_types::{Error, ErrorBody, Result, WorkspaceId};
 
 use crate::services::Services;
 
-/// Get workspace quotas and current use.
+/// Get workspace quotas and current usage.
 #[utoipa::path(get, path = "/v1/me/quota", tag = "keys", responses((status = 200, body = QuotaReport)))]
 pub(crate) async fn get(
     State(services): State<Arc<Services>>,
@@ -19,7 +19,7 @@ pub(crate) async fn get(
     Ok(Json(report(&services, caller.workspace).await?))
 }
 
-/// Set workspace quotas. A quota that is left out returns to the platform's limit. Requires an operator key.
+/// Set workspace quotas. For omitted quotas, the platform's limits apply. Requires an operator key.
 #[utoipa::path(put, path = "/v1/me/quota", tag = "keys", request_body = Quota, responses(
     (status = 200, body = QuotaReport), (status = 400, body = ErrorBody), (status = 403, body = ErrorBody)))]
 pub(crate) async fn set(

@@ -66,7 +66,7 @@ pub(crate) async fn create(
     Ok((StatusCode::CREATED, Json(created)))
 }
 
-/// Replace the secret of a key. The old one keeps working for `overlap_seconds`.
+/// Rotate an API key: replace its secret. The old secret keeps working for `overlap_seconds`.
 #[utoipa::path(post, path = "/v1/me/tokens/{prefix}/rotate", tag = "keys", params(("prefix" = String, Path)),
     request_body = RotateToken, responses((status = 201, body = TokenCreated),
     (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
@@ -81,9 +81,9 @@ pub(crate) async fn rotate(
     Ok((StatusCode::CREATED, Json(created)))
 }
 
-/// Revoke an API key. It stops working at once.
+/// Revoke an API key. It stops working immediately.
 #[utoipa::path(delete, path = "/v1/me/tokens/{prefix}", tag = "keys", params(("prefix" = String, Path)), responses(
-    (status = 204), (status = 404, body = ErrorBody), (status = 409, description = "The last key stays", body = ErrorBody)))]
+    (status = 204), (status = 404, body = ErrorBody), (status = 409, description = "The last owner or operator key cannot be deleted", body = ErrorBody)))]
 pub(crate) async fn delete(
     State(services): State<Arc<Services>>,
     caller: Caller,
