@@ -185,7 +185,7 @@ fn find_record(dir: &Path) -> DirectoryState {
     match read_json::<SandboxRecord>(&sleep.join(names::RECORD)) {
         // What was written over its record was that it wakes. Memory of before would destroy a volume that went on since.
         Ok(record) if record.writes_volumes() => DirectoryState::Unknown(AgentError::Conflict(format!(
-            "{unreadable}; it was being woken, and its volumes may have changed since it fell asleep"
+            "{unreadable}; the sandbox was waking, and its volumes may have changed since it went to sleep"
         ))),
         Ok(record) => DirectoryState::Sleeper(Box::new(record), unreadable),
         Err(_) => DirectoryState::Unknown(unreadable),
@@ -244,7 +244,7 @@ async fn recover_one(host: &Arc<Host>, mut record: SandboxRecord) {
 
 /// The predecessor may have died between pausing and resuming a machine, so a running one is resumed and thawed again.
 async fn adopt(host: &Arc<Host>, record: &SandboxRecord) -> Result<RunningMachine> {
-    let none = || AgentError::Conflict("its record names no machine".to_owned());
+    let none = || AgentError::Conflict("the sandbox record names no machine".to_owned());
     let known = record.machine.clone().ok_or_else(none)?;
     let runtime_dir = known.runtime_dir.clone();
     let machine = host.engine.adopt(known).await?;

@@ -277,7 +277,7 @@ pub(crate) fn env_name(key: &str) -> Result<()> {
     if !is_env_name(key) {
         let shown: String = key.chars().take(40).collect();
         return refuse(format!(
-            "`{shown}` is not a valid variable name; use letters, digits and `_`, not a digit first"
+            "`{shown}` is not a valid variable name; use letters, digits and `_`, and start with a letter or `_`"
         ));
     }
     if key == PORT {

@@ -96,7 +96,8 @@ async fn ensure(apps: &Arc<Apps>, app: &AppRecord, pull: &Pull) -> Result<Option
         Err(error) => return Err(error.into()),
     };
     if found.preview_of.as_ref() != Some(&app.id) {
-        let message = format!("the name `{name}` belongs to another app; delete it to get this preview");
+        let message =
+            format!("the name `{name}` is used by another app; delete that app to create this preview");
         return Err(Error::conflict(message));
     }
     if found.spec.deleting {

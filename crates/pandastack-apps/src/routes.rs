@@ -234,8 +234,9 @@ pub async fn rollback(
                     && kept.contains(&one.id)
                     && live.is_none_or(|live| !live.shares_machines(one))
             };
-            let none =
-                || Error::conflict(format!("app `{}` has no earlier deployment to return to", record.name));
+            let none = || {
+                Error::conflict(format!("app `{}` has no earlier deployment to roll back to", record.name))
+            };
             all.iter().find(earlier).ok_or_else(none)?
         }
     };

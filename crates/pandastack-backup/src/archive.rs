@@ -54,7 +54,7 @@ pub enum ArchiveError {
         reason: String,
     },
     /// The id of a database would not be one folder.
-    #[error("`{0}` cannot be the id of a database in an archive; use letters, digits, - and _")]
+    #[error("`{0}` is not a valid database id for an archive; use letters, digits, - and _")]
     Database(String),
     /// The store failed.
     #[error("the archive could not {act} {name}: {reason}")]
@@ -84,11 +84,11 @@ pub enum ArchiveError {
     },
     /// Something else is there under the name.
     #[error(
-        "the archive already has another content under {0}; two databases must not share an archive's folder"
+        "the archive already has different content at {0}; two databases must not share an archive folder"
     )]
     Conflict(String),
     /// The program ends.
-    #[error("the work on {0} was given up because the program ends")]
+    #[error("the operation on {0} was cancelled because the server is stopping")]
     GivenUp(String),
 }
 

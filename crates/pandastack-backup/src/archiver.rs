@@ -33,7 +33,7 @@ use crate::window::Gap;
 
 /// Added to the reason of a failure when its server fell asleep with log that the archive has not: nothing is archived before it wakes.
 const ASLEEP_BEHIND: &str =
-    "; the database sleeps with log that is not archived: wake it when that is mended";
+    "; the database is asleep with WAL that is not archived; fix the cause, then wake it";
 
 /// How archiving goes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -60,7 +60,7 @@ pub struct Status {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectError {
     /// Its machine sleeps, which is no failure: nothing is written there.
-    #[error("the database sleeps")]
+    #[error("the database is asleep")]
     Asleep,
     /// It cannot be reached: a sentence.
     #[error("{0}")]
@@ -80,10 +80,10 @@ pub enum ArchiverError {
     #[error(transparent)]
     Log(#[from] LogError),
     /// The server is silent.
-    #[error("the server was silent for {} s", crate::limits::SILENCE_MAX.as_secs())]
+    #[error("the server sent nothing for {} s", crate::limits::SILENCE_MAX.as_secs())]
     Silent,
     /// The server ended the stream.
-    #[error("the server ended the replication, as it does when it stops")]
+    #[error("the server ended replication, because it is stopping")]
     Ended,
 }
 

@@ -55,7 +55,7 @@ pub enum LogError {
         at: Lsn,
     },
     /// The server left something out.
-    #[error("the server sent its log from {sent} on, and {expected} was expected")]
+    #[error("the server sent WAL from {sent} on, but {expected} was expected")]
     Hole {
         /// What was expected.
         expected: Lsn,

@@ -72,7 +72,7 @@ impl Slot {
 #[derive(Debug, thiserror::Error)]
 pub enum ReplicationError {
     /// No session.
-    #[error("the login for replication failed: {0}")]
+    #[error("the replication login failed: {0}")]
     Login(LoginError),
     /// The server refused a command.
     #[error("the server refused {command}: {reason}")]
@@ -83,7 +83,7 @@ pub enum ReplicationError {
         reason: Box<SqlError>,
     },
     /// The log that is asked for is gone.
-    #[error("the server no longer has its log from {from} on ({reason}); take a new base backup")]
+    #[error("the server no longer has the WAL from {from} on ({reason}); take a new base backup")]
     LogGone {
         /// What was asked for.
         from: Lsn,
@@ -94,7 +94,7 @@ pub enum ReplicationError {
     #[error("the replication connection broke: {0}")]
     Broken(std::io::Error),
     /// An answer that cannot be.
-    #[error("the server answered {command} with {what}; it is no PostgreSQL 15 or later")]
+    #[error("the server responded to {command} with {what}; PostgreSQL 15 or later is required")]
     Odd {
         /// First words of the command.
         command: &'static str,
@@ -102,16 +102,16 @@ pub enum ReplicationError {
         what: &'static str,
     },
     /// No answer in time.
-    #[error("the server did not answer {0} within {wait_s} s", wait_s = COMMAND_WAIT.as_secs())]
+    #[error("the server did not respond to {0} within {wait_s} s", wait_s = COMMAND_WAIT.as_secs())]
     Late(&'static str),
     /// A size of segments that is not kept here.
     #[error(
-        "the server has WAL segments of {0}, and archives have {SEGMENT_SIZE}; run initdb without --wal-segsize"
+        "the server has WAL segments of {0}, but backups need {SEGMENT_SIZE}; run initdb without --wal-segsize"
     )]
     SegmentSize(String),
     /// Files outside the data directory.
     #[error(
-        "the server has {0} tablespaces outside its data directory, which a base backup cannot hold; drop them"
+        "the server has {0} tablespaces outside its data directory, which base backups do not support; drop them"
     )]
     Tablespaces(usize),
 }

@@ -28,7 +28,7 @@ pub enum RestoreError {
     Archive(#[from] ArchiveError),
     /// The tar is not what the base's description says.
     #[error(
-        "the tar of base backup {label} has {found} bytes and should have {expected}; restore from another base backup"
+        "the archive of base backup {label} has {found} bytes instead of {expected}; restore from another base backup"
     )]
     TarLength {
         /// Of the base.
@@ -39,7 +39,7 @@ pub enum RestoreError {
         found: u64,
     },
     /// A command that would be more than one setting.
-    #[error("the restore command has a line break or a NUL in it; write it in one line")]
+    #[error("the restore command contains a line break or NUL; write it on one line")]
     Command,
 }
 

@@ -65,15 +65,13 @@ pub(crate) struct Opened {
 #[derive(Debug, thiserror::Error)]
 pub enum SealError {
     /// It does not begin as it should.
-    #[error("it is no sealed object; something else was written under its name")]
+    #[error("it is not a sealed object; another program may have written it")]
     Foreign,
     /// A later version of this program wrote it.
-    #[error(
-        "it has version {0} of the format, and this program reads version {VERSION}; use a newer program"
-    )]
+    #[error("its format version is {0}, but this server reads version {VERSION}; upgrade the server")]
     Version(u8),
     /// Altered, cut short, moved, or sealed with another key.
-    #[error("it was altered, cut short, copied from another name, or sealed with another key")]
+    #[error("it was modified, truncated, copied from another name, or sealed with another key")]
     Altered,
     /// Larger than its kind may be.
     #[error("it holds more than {0} bytes")]

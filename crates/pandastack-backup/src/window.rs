@@ -147,7 +147,7 @@ pub enum PlanError {
     },
     /// Log is missing.
     #[error(
-        "the log from {} to {} is missing, so {target} cannot be restored; the last time before the gap is {before}",
+        "the WAL from {} to {} is missing, so {target} cannot be restored; the last time before the gap is {before}",
         gap.from, gap.to
     )]
     Gap {

@@ -93,7 +93,7 @@ pub enum ServeError {
     )]
     Resolver(#[source] std::io::Error),
     /// The store failed.
-    #[error("the store could not be opened")]
+    #[error("the control database could not be opened")]
     Store(#[from] StoreError),
     /// It led the servers on its database and lost its session there: another one may lead.
     #[error("the database session was lost, and another control server may be the leader; restart this one")]

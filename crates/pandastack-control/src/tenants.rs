@@ -93,7 +93,7 @@ pub(crate) async fn run(services: Arc<Services>) {
 fn refuse_default(id: &WorkspaceId, what: &str) -> Result<()> {
     match *id == WorkspaceId::default_workspace() {
         true => Err(Error::conflict(format!(
-            "workspace `{id}` has the operators' keys and cannot be {what}; suspend or delete another one"
+            "workspace `{id}` contains the operator keys and cannot be {what}; choose another workspace"
         ))),
         false => Ok(()),
     }

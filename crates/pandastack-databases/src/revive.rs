@@ -121,7 +121,9 @@ pub(super) async fn replace(
 ) -> Result<SandboxId> {
     let volumes = owned::of(&databases.sandboxes, &record.workspace, &owner(&record.id)).await?;
     let volume = volumes.first().ok_or_else(|| {
-        Error::conflict("the database's data was on its machine's disk, which is lost; delete it")
+        Error::conflict(
+            "the database's data was on the disk of its machine, which is lost; delete the database",
+        )
     })?;
     machines::remove_machines(databases, &record.id).await?;
     let mut request = machine_request(&record)?;

@@ -268,7 +268,7 @@ pub(crate) fn collected(bytes: &[u8], content_type: &str) -> Result<Response, St
         return begun(&Answer { headers, ..Answer::default() }, Body::from(bytes.to_vec()));
     }
     let at = bytes.windows(PRELUDE_END.len()).position(|window| window == PRELUDE_END);
-    let (prelude, rest) = bytes.split_at(at.ok_or("it ended before its headers did")?);
+    let (prelude, rest) = bytes.split_at(at.ok_or("it ended before the end of its headers")?);
     let answer: Answer = serde_json::from_slice(prelude).map_err(|error| error.to_string())?;
     begun(&answer, Body::from(rest.get(PRELUDE_END.len()..).unwrap_or_default().to_vec()))
 }
@@ -343,7 +343,7 @@ async fn stream(functions: &Arc<Functions>, mut ongoing: OngoingCall, head: &Hea
             match part {
                 Ok(Part::Data(part)) if first.len() <= PRELUDE_BYTES_MAX => first.extend_from_slice(&part),
                 Ok(_) => {
-                    let error = malformed("it ended before its headers did");
+                    let error = malformed("it ended before the end of its headers");
                     ongoing.fail(&error).await;
                     return Err(error);
                 }

@@ -45,7 +45,7 @@ pub enum ImageError {
         reason: io::Error,
     },
     /// A program of the host failed.
-    #[error("cannot {purpose}: {program} ended with {status}: {said}")]
+    #[error("cannot {purpose}: {program} failed with {status}: {said}")]
     Program {
         /// Its name.
         program: String,
@@ -57,7 +57,7 @@ pub enum ImageError {
         said: String,
     },
     /// Building needs rights this process lacks.
-    #[error("cannot {purpose}: {reason}; it takes root, where mounting is allowed: run it with sudo")]
+    #[error("cannot {purpose}: {reason}; this needs root and permission to mount: run it with sudo")]
     NotRoot {
         /// What was to be done, as an infinitive.
         purpose: &'static str,

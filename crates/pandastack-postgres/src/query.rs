@@ -164,7 +164,7 @@ pub enum RunError {
     #[error(transparent)]
     Session(#[from] LoginError),
     /// The results are larger than they may be.
-    #[error("the result is larger than {RESULT_BYTES_MAX} bytes; ask for fewer rows or columns")]
+    #[error("the result is larger than {RESULT_BYTES_MAX} bytes; select fewer rows or columns")]
     TooLarge,
 }
 

@@ -40,7 +40,7 @@ impl Caller {
         let (prefix, has) = (&self.prefix, self.role);
         let message = format!(
             "this request needs role `{needed}`, but key `{prefix}...` has `{has}`; \
-             create a key with `pandastack token create --role {needed}`, using an owner's key"
+             create a key with `pandastack token create --role {needed}`, using an owner key"
         );
         Err(Error::new(ErrorCode::Forbidden, message))
     }
@@ -59,7 +59,7 @@ impl Caller {
             return Ok(());
         }
         let message = format!(
-            "this request needs an operator's key, and `{}...` is none; ask the operator of this \
+            "this request needs an operator key, but `{}...` is not one; ask the operator of this \
              installation",
             self.prefix
         );

@@ -36,8 +36,8 @@ pub enum PlacementRefused {
     NoHosts,
     /// Tenants share the installation, and its hosts emulate processors.
     #[error(
-        "the hosts of this installation emulate processors, which does not keep tenants apart; add a host \
-         with KVM, or set `allow_emulated_machines_between_tenants = true` if every tenant trusts every other"
+        "the hosts of this installation use emulation, which does not isolate tenants; add a host with KVM, or set \
+         `allow_emulated_machines_between_tenants = true` if every tenant trusts every other"
     )]
     Emulated,
     /// Hosts that have it have no room.

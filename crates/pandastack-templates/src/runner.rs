@@ -199,7 +199,7 @@ async fn publish(templates: &Arc<Templates>, mut build: BuildRecord, built: Buil
     machines::delete_all(templates, &build.id).await?;
     match templates.store.publish_build(&build, BuildState::Running, &tags).await? {
         true => Ok(()),
-        false => Err(Error::conflict(format!("build `{}` was ended by somebody else", build.id))),
+        false => Err(Error::conflict(format!("build `{}` was ended by another request", build.id))),
     }
 }
 

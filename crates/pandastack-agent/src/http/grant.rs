@@ -98,8 +98,8 @@ async fn dial(handle: &crate::sandbox::handle::SandboxHandle, port: u16) -> Resu
         Ok(Err(error)) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
             return Err(AgentError::PortClosed(port));
         }
-        Ok(Err(error)) => return Err(AgentError::Launch(format!("port {port} does not answer: {error}"))),
-        Err(_) => return Err(AgentError::Launch(format!("port {port} did not answer in time"))),
+        Ok(Err(error)) => return Err(AgentError::Launch(format!("port {port} is not responding: {error}"))),
+        Err(_) => return Err(AgentError::Launch(format!("port {port} did not respond in time"))),
     };
     // Tunnels carry small messages as often as bulk.
     stream.set_nodelay(true).map_err(|error| AgentError::Launch(error.to_string()))?;

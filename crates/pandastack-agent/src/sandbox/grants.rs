@@ -39,7 +39,9 @@ impl Grants {
     pub(super) fn open(&mut self, address: IpAddr, activity: Arc<Activity>) -> Result<EdgeGrant> {
         self.0.retain(|grant| !grant.gone.is_cancelled());
         if self.0.len() >= GRANTS_MAX {
-            return Err(AgentError::NoCapacity(format!("{GRANTS_MAX} edges already send to this sandbox")));
+            return Err(AgentError::NoCapacity(format!(
+                "{GRANTS_MAX} edges are already connected to this sandbox"
+            )));
         }
         let (hold, gone) = (CancellationToken::new(), CancellationToken::new());
         self.0.push(Grant { hold: hold.clone(), gone: gone.clone() });

@@ -240,9 +240,10 @@ impl SandboxHandle {
     async fn ask<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T> {
         let (reply, answer) = oneshot::channel();
         self.commands.try_send(command(reply)).map_err(|error| match error {
-            mpsc::error::TrySendError::Full(_) => {
-                AgentError::NoCapacity(format!("{QUEUE_MAX} requests already wait for sandbox {}", self.id))
-            }
+            mpsc::error::TrySendError::Full(_) => AgentError::NoCapacity(format!(
+                "{QUEUE_MAX} requests are already waiting for sandbox {}",
+                self.id
+            )),
             mpsc::error::TrySendError::Closed(_) => AgentError::NoSandbox(self.id.clone()),
         })?;
         answer.await.map_err(|_| AgentError::NoSandbox(self.id.clone()))?

@@ -201,7 +201,7 @@ impl Driver {
             return error;
         }
         let reason = format!(
-            "the sandbox did not start when it was woken: {error}. Its volumes may have changed since it went to sleep, \
+            "the sandbox did not start when it was woken: {error}; its volumes may have changed since it went to sleep, \
              so its memory cannot be used again; data on the volumes is kept"
         );
         self.fail(reason.clone()).await;

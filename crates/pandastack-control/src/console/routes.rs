@@ -97,8 +97,10 @@ pub(crate) async fn sign_in(
     // Otherwise another site could sign somebody in with a key of its own, and see what they do next.
     super::guard::check(&uri, &headers)?;
     if !super::guard::keeps_cookies(&headers) {
-        let next = "open it with https, or through a loopback address such as http://127.0.0.1:8080";
-        return Err(Error::bad_request(format!("browsers keep no session over plain http; {next}")).into());
+        let next = "open the console over HTTPS, or through a loopback address such as http://127.0.0.1:8080";
+        return Err(
+            Error::bad_request(format!("browsers store no session cookie over plain HTTP; {next}")).into()
+        );
     }
     let read = async {
         let body = read_body_within(request.into_body(), SIGN_IN_BYTES_MAX, SIGN_IN_WAIT).await?;

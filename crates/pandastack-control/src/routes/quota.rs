@@ -51,7 +51,7 @@ pub(super) async fn replace(
 pub(super) fn check(quota: &Quota) -> Result<()> {
     match quota.requests_per_second {
         Some(0) => Err(Error::bad_request(
-            "`requests_per_second` must be at least 1; 0 would block every request, also to change it back",
+            "`requests_per_second` must be at least 1; 0 would also block the request to change it back",
         )),
         _ => Ok(()),
     }

@@ -117,7 +117,7 @@ pub(super) async fn create_in(
         if *workspace != WorkspaceId::default_workspace()
             || request.role.is_some_and(|role| role != Role::Owner)
         {
-            let message = "an operator's key is an owner's key of workspace `default`; leave out `role`";
+            let message = "an operator key is always an owner key of workspace `default`; leave out `role`";
             return Err(Error::bad_request(message));
         }
     }

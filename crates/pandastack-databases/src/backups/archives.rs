@@ -64,7 +64,7 @@ impl Backups {
     }
 
     pub(super) fn config(&self) -> Result<&BackupConfig> {
-        let message = "this server makes no backups; ask its operator to set --backups to a URL";
+        let message = "backups are disabled on this server; ask its operator to set --backups to a URL";
         self.config.as_ref().ok_or_else(|| Error::new(ErrorCode::NotImplemented, message))
     }
 

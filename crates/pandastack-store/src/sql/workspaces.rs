@@ -68,7 +68,7 @@ impl WorkspaceStore for SqlStore {
             let name = &record.id;
             return Err(match state == WorkspaceState::Deleted.as_str() {
                 true => StoreError::Held(format!(
-                    "workspace `{name}` was deleted, and its name is not used again; choose another name"
+                    "workspace `{name}` was deleted, and its name cannot be reused; choose another name"
                 )),
                 false => StoreError::Exists { what: "workspace", id: name.to_string() },
             });
