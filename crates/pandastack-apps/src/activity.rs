@@ -99,7 +99,7 @@ impl Activity {
     }
 
     /// Tells whoever follows that something changed.
-    pub(crate) fn tell(&self) {
+    pub(crate) fn notify(&self) {
         self.news.send_modify(|news| *news += 1);
     }
 
@@ -192,7 +192,7 @@ impl Activity {
     /// Notes that it is over, and all of its log is written.
     pub(crate) fn end(&self, id: &DeploymentId) {
         self.shared().running.remove(id);
-        self.tell();
+        self.notify();
     }
 
     /// Why it was stopped.

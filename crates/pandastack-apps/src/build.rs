@@ -94,7 +94,7 @@ impl Build<'_> {
         deployment: &DeploymentRecord,
     ) -> Result<Built, BuildError> {
         let from_git = deployment.spec.source == Source::Git;
-        let commit = source::bring(self.apps, &machine, self.app, deployment, from_git, self.log).await?;
+        let commit = source::fetch(self.apps, &machine, self.app, deployment, from_git, self.log).await?;
         fault::point("control.deploy.fetched").await;
         let found = self.find(&machine).await?;
         let shape = deployment.spec.build_shape.clone().unwrap_or_else(|| self.app.spec.shape());

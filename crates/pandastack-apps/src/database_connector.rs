@@ -57,7 +57,7 @@ impl Attached {
             return Ok(Vec::new());
         };
         let app = match self.apps.store.app(None, id.as_str()).await {
-            Ok(app) => preview_settings::settled(&self.apps, app).await?,
+            Ok(app) => preview_settings::effective(&self.apps, app).await?,
             Err(StoreError::NotFound { .. }) => return Ok(Vec::new()),
             Err(error) => return Err(error.into()),
         };

@@ -71,15 +71,15 @@ struct Deploy {
 impl Deploy {
     async fn steps(&mut self) -> Result<(), BuildError> {
         let app = self.apps.store.app(None, self.record.app.as_str()).await.map_err(Error::from)?;
-        let app = preview_settings::settled(&self.apps, app).await.map_err(Error::from)?;
+        let app = preview_settings::effective(&self.apps, app).await.map_err(Error::from)?;
         self.record.spec.attempts += 1;
-        self.go(DeploymentStatus::Building).await?;
+        self.set_status(DeploymentStatus::Building).await?;
         fault::point("control.deploy.begun").await;
         check::env_room(&app.spec.env)?;
         if self.record.builds() {
             self.build(&app).await?;
         }
-        self.go(DeploymentStatus::Deploying).await?;
+        self.set_status(DeploymentStatus::Deploying).await?;
         fault::point("control.deploy.kept").await;
         let app = match &self.record.spec.start {
             Some(start) => start.source.applied(&app),
@@ -110,14 +110,14 @@ impl Deploy {
     }
 
     /// Writes down where the deployment stands now.
-    async fn go(&mut self, status: DeploymentStatus) -> Result<(), BuildError> {
+    async fn set_status(&mut self, status: DeploymentStatus) -> Result<(), BuildError> {
         let was = self.record.status;
         self.record.status = status;
         self.record.updated_at = now();
         if !self.apps.store.put_deployment(&self.record, was).await.map_err(Error::from)? {
             return Err(BuildError::Step("the deployment was stopped".to_owned()));
         }
-        self.apps.activity.tell();
+        self.apps.activity.notify();
         Ok(())
     }
 
@@ -173,7 +173,7 @@ impl Deploy {
             (_, Some(Stop::Superseded)) => {
                 (DeploymentStatus::Superseded, "a newer deployment replaced it".to_owned())
             }
-            (Some(Err(error)), None) => (DeploymentStatus::Failed, sentence(&error)),
+            (Some(Err(error)), None) => (DeploymentStatus::Failed, describe_failure(&error)),
             (None, None) => (DeploymentStatus::Canceled, "canceled".to_owned()),
         };
         let mut pause = END_PAUSE_MIN;
@@ -226,7 +226,7 @@ fn ended(stored: DeploymentRecord, status: DeploymentStatus, error: &str) -> Opt
 }
 
 /// What a user reads, and for the log of the server the cause.
-fn sentence(error: &BuildError) -> String {
+fn describe_failure(error: &BuildError) -> String {
     if let BuildError::Platform(error) = error
         && error.cause.is_some()
     {

@@ -36,7 +36,7 @@ pub async fn run(apps: Arc<Apps>) {
     let mut is_tidied = false;
     let mut events = apps.sandboxes.events.subscribe();
     loop {
-        let looked = look(&apps, &mut is_tidied).await;
+        let looked = start_due(&apps, &mut is_tidied).await;
         if let Err(error) = looked {
             tracing::warn!(%error, cause = error.causes(), "deployments are looked at again soon");
         }
@@ -49,7 +49,7 @@ pub async fn run(apps: Arc<Apps>) {
     }
 }
 
-async fn look(apps: &Arc<Apps>, is_tidied: &mut bool) -> Result<()> {
+async fn start_due(apps: &Arc<Apps>, is_tidied: &mut bool) -> Result<()> {
     take_up(apps).await?;
     if !*is_tidied {
         tidy_all(apps).await?;
@@ -138,7 +138,8 @@ async fn begin_due(apps: &Arc<Apps>) -> Result<()> {
             None => due.push(newest),
         }
     }
-    let (begun, waiting) = chosen(due, apps.activity.count_running(true), apps.activity.count_running(false));
+    let (begun, waiting) =
+        split_by_capacity(due, apps.activity.count_running(true), apps.activity.count_running(false));
     for deployment in begun {
         begin(apps, deployment);
     }
@@ -147,7 +148,7 @@ async fn begin_due(apps: &Arc<Apps>) -> Result<()> {
 }
 
 /// Which of some queued deployments have their turn, the oldest first, and which wait, beside so many that build and so many that do not.
-fn chosen(
+fn split_by_capacity(
     mut due: Vec<DeploymentRecord>,
     mut builds: usize,
     mut returns: usize,
@@ -239,7 +240,7 @@ mod tests {
         let all = [queued(3), queued(1), returning(4), queued(2)];
         let [third, first, rollback, second] = all.each_ref().map(|one| one.id.clone());
         let check = |builds, returns, begun: &[&DeploymentId], waiting: &[&DeploymentId]| {
-            let (has_turn, waits) = chosen(all.to_vec(), builds, returns);
+            let (has_turn, waits) = split_by_capacity(all.to_vec(), builds, returns);
             assert_eq!(ids(&has_turn).iter().collect::<Vec<_>>(), begun);
             assert_eq!(ids(&waits).iter().collect::<Vec<_>>(), waiting);
         };

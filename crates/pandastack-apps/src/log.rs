@@ -70,7 +70,7 @@ impl Log {
 pub(crate) async fn append(apps: &Apps, id: &DeploymentId, sentence: &str) -> pandastack_store::Result<()> {
     let next = apps.store.count_log(id).await?;
     apps.store.append_log(id, next, &[shortened(&format!("{OURS}{sentence}"))]).await?;
-    apps.activity.tell();
+    apps.activity.notify();
     Ok(())
 }
 
@@ -96,7 +96,7 @@ async fn write(apps: Arc<Apps>, id: DeploymentId, mut next: u64, mut lines: mpsc
             Err(error) => tracing::warn!(deployment = %id, %error, "lines of a deployment's log were lost"),
         }
         batch.clear();
-        apps.activity.tell();
+        apps.activity.notify();
     }
 }
 

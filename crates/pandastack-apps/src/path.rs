@@ -35,7 +35,7 @@ impl AppPath {
         if record.spec.deleting {
             return Err(unknown());
         }
-        Ok(preview_settings::settled(apps, record).await?)
+        Ok(preview_settings::effective(apps, record).await?)
     }
 
     /// The same for a call that changes settings, which a preview has none of its own.

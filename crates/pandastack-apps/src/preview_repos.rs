@@ -202,7 +202,7 @@ struct WithNumber {
 
 /// The repository that a delivery tells an app to be of, if that is news. One hook may be told of by many repositories, as those of
 /// organizations are: once an id is known, only a repository that has the app's name may tell another.
-fn told(app: &AppSpec, payload: &[u8]) -> Option<GithubRepoId> {
+fn repo_id_from(app: &AppSpec, payload: &[u8]) -> Option<GithubRepoId> {
     app.git_url.as_ref()?;
     let WithNumber { id, full_name } = serde_json::from_slice::<FromRepository>(payload).ok()?.repository;
     let is_named =
@@ -212,7 +212,7 @@ fn told(app: &AppSpec, payload: &[u8]) -> Option<GithubRepoId> {
 
 /// Notes which repository a delivery of GitHub comes from, if it says so and that is news. Only for what is proved.
 pub(crate) async fn note(apps: &Apps, record: AppRecord, payload: &[u8]) -> Result<AppRecord> {
-    let Some(id) = told(&record.spec, payload) else { return Ok(record) };
+    let Some(id) = repo_id_from(&record.spec, payload) else { return Ok(record) };
     let repos = apps.repos.preview_repos(&record.workspace).await?;
     change(apps, &record.id, |record| {
         record.spec.github_repo_id = Some(id);
@@ -285,7 +285,7 @@ mod tests {
         let url = "https://github.com/me/shop";
         let told = |spec: &AppSpec, id: i64, name: &str| {
             let payload = serde_json::json!({"repository": {"id": id, "full_name": name}}).to_string();
-            told(spec, payload.as_bytes()).map(i64::from)
+            repo_id_from(spec, payload.as_bytes()).map(i64::from)
         };
         assert_eq!(told(&app(url, None), 7, "Me/Shop"), Some(7));
         assert_eq!(told(&app(url, None), 7, "me/renamed"), Some(7));
@@ -294,7 +294,7 @@ mod tests {
         assert_eq!(told(&app(url, Some(7)), 8, "me/shop"), Some(8), "it was made anew");
         assert_eq!(told(&AppSpec::default(), 7, "me/shop"), None);
         for odd in ["", "{}", r#"{"repository":{}}"#, r#"{"repository":{"id":0}}"#] {
-            assert_eq!(super::told(&app(url, None), odd.as_bytes()), None, "{odd}");
+            assert_eq!(super::repo_id_from(&app(url, None), odd.as_bytes()), None, "{odd}");
         }
     }
 

@@ -88,7 +88,7 @@ pub(crate) async fn app(apps: &Arc<Apps>, app: &AppRecord, initiator: Initiator)
     // What somebody asked for meanwhile is newer than this, and ends in another look.
     let came_between = |all: &[DeploymentRecord]| all.first().is_none_or(|first| first.id != newest.id);
     if apps.store.insert_deployment_unless(&new, &came_between).await? {
-        apps.activity.tell();
+        apps.activity.notify();
     }
     Ok(())
 }

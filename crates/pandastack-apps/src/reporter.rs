@@ -56,7 +56,7 @@ pub async fn run(apps: Arc<Apps>) {
     let mut news = apps.activity.follow();
     let mut tried = HashMap::new();
     loop {
-        if let Err(error) = look(&apps, &mut tried).await {
+        if let Err(error) = report_due(&apps, &mut tried).await {
             tracing::warn!(%error, cause = error.causes(), "commit statuses are looked at again soon");
         }
         tokio::select! {
@@ -75,7 +75,7 @@ async fn pause(news: &mut watch::Receiver<u64>, tried: &HashMap<DeploymentId, Re
     let _ = tokio::time::timeout_at(next.map_or(latest, |next| next.min(latest)), news.changed()).await;
 }
 
-async fn look(apps: &Arc<Apps>, tried: &mut HashMap<DeploymentId, ReportAttempts>) -> Result<()> {
+async fn report_due(apps: &Arc<Apps>, tried: &mut HashMap<DeploymentId, ReportAttempts>) -> Result<()> {
     let now = Instant::now();
     let all = apps.store.untold_deployments(REPORTS_PER_LOOK).await?;
     tried.retain(|id, _| all.iter().any(|one| one.deployment.id == *id));
@@ -86,7 +86,7 @@ async fn look(apps: &Arc<Apps>, tried: &mut HashMap<DeploymentId, ReportAttempts
     let due: Vec<_> = due.collect();
     let mut told = futures::stream::iter(due)
         .map(|one| async move {
-            let outcome = tell(apps, &one.deployment).await;
+            let outcome = report(apps, &one.deployment).await;
             (one, outcome)
         })
         .buffer_unordered(REPORTS_AT_ONCE);
@@ -137,7 +137,7 @@ async fn settle(
     Ok(apps.store.put_told(id, !pending).await?)
 }
 
-async fn tell(apps: &Apps, deployment: &DeploymentRecord) -> Result<Outcome> {
+async fn report(apps: &Apps, deployment: &DeploymentRecord) -> Result<Outcome> {
     for report in reports(apps, deployment).await? {
         match apps.webhooks.deliver_with("git_api_url", &report.url, report.headers, &report.body).await {
             Ok(()) => {}

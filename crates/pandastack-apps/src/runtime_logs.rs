@@ -197,7 +197,7 @@ impl Follower {
             // A process that prints without a pause must not keep the news waiting.
             if is_told || self.output.ended || self.news.has_changed().unwrap_or(false) {
                 self.news.mark_unchanged();
-                self.look(&mut lines).await;
+                self.follow_live(&mut lines).await;
             }
             if !lines.is_empty() || self.ended {
                 return Some(lines);
@@ -206,11 +206,11 @@ impl Follower {
     }
 
     /// Goes on with what serves now, if that is another process; ends if there is nothing to go on with.
-    async fn look(&mut self, lines: &mut Vec<String>) {
+    async fn follow_live(&mut self, lines: &mut Vec<String>) {
         match self.changed().await {
             Ok(None) => self.ended = self.output.ended,
             Ok(Some((live, place))) => {
-                if let Err(error) = self.go_on(live, place, lines).await {
+                if let Err(error) = self.switch_to(live, place, lines).await {
                     lines.push(format!("{OURS}cannot follow the live deployment: {error}"));
                     self.ended = true;
                 }
@@ -233,7 +233,7 @@ impl Follower {
         Ok(Some((live, place)))
     }
 
-    async fn go_on(&mut self, live: LiveVersion, place: usize, lines: &mut Vec<String>) -> Result<()> {
+    async fn switch_to(&mut self, live: LiveVersion, place: usize, lines: &mut Vec<String>) -> Result<()> {
         let is_same = live.machines.get(place) == self.live.machines.get(self.place);
         if !is_same || self.output.ended {
             let (machine, process) = live.process(&self.apps, &self.record, place).await?;

@@ -51,7 +51,7 @@ const READ: &str =
     r#"cd "$DIR" && for file in "$@"; do printf '\036%s\037' "$file"; head -c "$BYTES" -- "$file"; done"#;
 
 /// Puts the source of a deployment into its machine. Answers the commit, if it has one.
-pub(crate) async fn bring(
+pub(crate) async fn fetch(
     apps: &Arc<Apps>,
     machine: &Machine,
     app: &AppRecord,

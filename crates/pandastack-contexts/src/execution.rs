@@ -59,7 +59,7 @@ impl Run {
         let body = machine.output(context.process, context.heard).await?;
         let id = uuid::Uuid::new_v4().to_string();
         let request = json!({ "run": id, "code": wanted.code, "env": wanted.env });
-        tell(&machine, context.process, &request).await?;
+        send_request(&machine, context.process, &request).await?;
         let limit = wanted.timeout_ms.map(Duration::from_millis);
         let deadline = limit.map(|limit| (Instant::now() + limit, limit));
         let heard = RunEvents::default();
@@ -86,7 +86,7 @@ impl Run {
                             "the code exceeded its timeout of {} ms and was interrupted",
                             limit.as_millis()
                         );
-                        self.heard.give_up("TimeoutError", &why);
+                        self.heard.fail("TimeoutError", &why);
                         continue;
                     }
                 },
@@ -95,7 +95,7 @@ impl Run {
                 Some(Ok(frame)) => {
                     self.heard.take(&frame.into_data().unwrap_or_default(), &self.id);
                 }
-                _ => self.heard.give_up(LOST, "the connection to the context was lost; its state is kept"),
+                _ => self.heard.fail(LOST, "the connection to the context was lost; its state is kept"),
             }
         }
     }
@@ -120,7 +120,7 @@ impl Drop for Run {
         let (machine, process, request) = (self.machine.clone(), self.process, json!({ "cancel": self.id }));
         let tasks = machine.sandboxes.tasks.clone();
         tasks.spawn(async move {
-            if let Err(error) = tell(&machine, process, &request).await {
+            if let Err(error) = send_request(&machine, process, &request).await {
                 tracing::debug!(%error, "a run was not interrupted; its context may be gone");
             }
         });
@@ -137,7 +137,7 @@ impl RunEvents {
             self.take_event(&event, run);
         }
         if self.events.is_nonsense() || self.line.len() > CONTEXT_LINE_BYTES_MAX {
-            self.give_up(LOST, "a result is too large to return; write it to a file");
+            self.fail(LOST, "a result is too large to return; write it to a file");
         }
     }
 
@@ -151,11 +151,11 @@ impl RunEvents {
                 let why = format!(
                     "the context's process exited with {code} and its state is lost; create another context"
                 );
-                self.give_up(LOST, &why);
+                self.fail(LOST, &why);
             }
-            "gap" => self.give_up(LOST, "output of the context was lost because it was not read in time"),
+            "gap" => self.fail(LOST, "output of the context was lost because it was not read in time"),
             "error" => {
-                self.give_up(LOST, data["error"].as_str().unwrap_or("the context's output is unavailable"))
+                self.fail(LOST, data["error"].as_str().unwrap_or("the context's output is unavailable"))
             }
             _ => {}
         }
@@ -183,7 +183,7 @@ impl RunEvents {
         self.told.push_back(Value::Object(event));
     }
 
-    fn give_up(&mut self, name: &str, why: &str) {
+    fn fail(&mut self, name: &str, why: &str) {
         if self.is_over {
             return;
         }
@@ -245,7 +245,7 @@ fn append(to: &mut String, text: &str) -> bool {
     end == text.len()
 }
 
-async fn tell(machine: &Machine, process: u64, request: &Value) -> Result<()> {
+async fn send_request(machine: &Machine, process: u64, request: &Value) -> Result<()> {
     let mut line = serde_json::to_vec(request).map_err(Error::internal)?;
     line.push(b'\n');
     machine.write(process, line).await

@@ -46,7 +46,7 @@ async fn recover_one(databases: &Arc<ManagedDatabases>, record: DatabaseRecord) 
         return Ok(());
     };
     match record.state {
-        DatabaseState::Creating => give_up(databases, record).await,
+        DatabaseState::Creating => abandon_create(databases, record).await,
         DatabaseState::Ready => {
             backups::drill::remove_leftovers(databases, &record.id).await?;
             keep_named(databases, &record).await
@@ -56,7 +56,7 @@ async fn recover_one(databases: &Arc<ManagedDatabases>, record: DatabaseRecord) 
     }
 }
 
-async fn give_up(databases: &Arc<ManagedDatabases>, record: DatabaseRecord) -> Result<()> {
+async fn abandon_create(databases: &Arc<ManagedDatabases>, record: DatabaseRecord) -> Result<()> {
     machines::remove_machines(databases, &record.id).await?;
     owned::delete_all(&databases.sandboxes, &record.workspace, &owner(&record.id)).await?;
     let mut failed = DatabaseRecord { state: DatabaseState::Failed, ..record };

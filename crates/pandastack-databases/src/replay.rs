@@ -110,7 +110,7 @@ pub(super) async fn probe(
         Ok(found) => return Ok(found),
         Err(failure) => failure,
     };
-    match (judge(&failure), failure) {
+    match (classify(&failure), failure) {
         (Some(found), failure) => {
             tracing::debug!(database = %original, %sandbox, ?failure, "a server that replays its log is looked at again");
             Ok(found)
@@ -144,7 +144,7 @@ fn endpoint(sandbox: &SandboxId) -> Endpoint {
 /// What a failed probe says of a replay all the same; `None` if that has ended without success:
 /// nothing listens, the machine is gone, or the server says something else than that it is not
 /// ready.
-fn judge(failure: &ProbeError) -> Option<Replay> {
+fn classify(failure: &ProbeError) -> Option<Replay> {
     match failure {
         ProbeError::Connect(error) => match error {
             EdgeError::Busy(_) | EdgeError::Unavailable(_) | EdgeError::Broken | EdgeError::Silent => {
@@ -214,7 +214,7 @@ mod tests {
             (sql("28P01"), None),
             (ProbeError::Session(RunError::TooLarge), None),
         ] {
-            assert_eq!(judge(&failure), expect, "{failure:?}");
+            assert_eq!(classify(&failure), expect, "{failure:?}");
         }
     }
 }

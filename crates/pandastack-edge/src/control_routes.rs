@@ -61,14 +61,14 @@ impl ControlRoutes {
     /// Tells the edge which routes changed, until told to stop.
     pub async fn follow(&self, edge: &Edge, stop: CancellationToken) {
         while !stop.is_cancelled() {
-            let turn = self.control.turn();
+            let turn = self.control.current();
             tokio::select! {
                 ended = self.follow_once(edge) => if let Err(error) = ended {
                     tracing::warn!(%error, "routes are used as last known until a control server answers");
                 },
                 () = stop.cancelled() => return,
             }
-            if self.control.move_on(turn) {
+            if self.control.fail_over(turn) {
                 tokio::select! {
                     () = tokio::time::sleep(RETRY_WAIT) => {}
                     () = stop.cancelled() => return,

@@ -203,7 +203,7 @@ impl Exchange<'_> {
         let protocol = response.headers_mut().remove(header::UPGRADE);
         // The answer's body is empty; the tunnel has a permit of its own, which it holds to its end.
         let is_websocket = is_websocket(protocol.as_ref());
-        tasks.spawn(tunnel(client, upstream, self.permit.another(), is_websocket));
+        tasks.spawn(tunnel(client, upstream, self.permit.duplicate(), is_websocket));
         let mut answer = self.finish(response, Source::Nothing);
         answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
         if let Some(protocol) = protocol {

@@ -252,7 +252,7 @@ enum TimerAction {
 
 impl Shared {
     /// Looks at a connection whose client was told to go, or not yet.
-    fn look(&self, is_told: bool) -> TimerAction {
+    fn timer_action(&self, is_told: bool) -> TimerAction {
         let (now, wait, head_due) = (Instant::now(), self.server.head_wait, self.clock.due());
         // The parser's clock starts once it is known which HTTP this is; some clients never get there.
         let is_silent = !self.asked.load(Ordering::Relaxed);
@@ -306,7 +306,7 @@ where
                 connection.as_mut().graceful_shutdown();
             }
             () = late.as_mut() => {
-                let again = match shared.look(stopping) {
+                let again = match shared.timer_action(stopping) {
                     TimerAction::Over => return,
                     TimerAction::Again(at) => at,
                     TimerAction::Quiet => {

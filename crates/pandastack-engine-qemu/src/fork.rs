@@ -49,12 +49,12 @@ pub(crate) async fn fork(
     parent.require_paused(STEP).await?;
     let mut born = Vec::new();
     for batch in prepared {
-        born.push(bear(parent, batch).await);
+        born.push(fork_batch(parent, batch).await);
     }
     if let Some(going_on) = going_on {
         // Before the children are looked at: they can wait, the parent's users do.
         going_on.announce().await;
-        if let Err(error) = parent.go_on().await {
+        if let Err(error) = parent.continue_guest().await {
             tracing::warn!(pid = parent.record.pid, %error, "a machine does not go on after its fork");
         }
     }
@@ -127,7 +127,7 @@ fn prepare_batch(parent: &QemuMachine, places: Vec<MachineFiles>) -> Batch {
 }
 
 /// Forks into a batch.
-async fn bear(parent: &QemuMachine, batch: Batch) -> NewChildren {
+async fn fork_batch(parent: &QemuMachine, batch: Batch) -> NewChildren {
     let none = || Ok((Reply::new(Status::Ok), Vec::new()));
     let reply = if batch.seeds.is_empty() { none() } else { ask(parent, &batch.seeds).await };
     NewChildren { batch, reply }

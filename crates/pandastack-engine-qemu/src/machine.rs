@@ -160,7 +160,7 @@ impl QemuMachine {
     }
 
     /// Lets the processors run. The caller holds the turn.
-    pub(crate) async fn go_on(&self) -> Result<()> {
+    pub(crate) async fn continue_guest(&self) -> Result<()> {
         self.is_paused.store(false, Ordering::Release);
         self.qmp.command("cont", json!({})).await.map(drop)
     }
@@ -221,7 +221,7 @@ impl Machine for QemuMachine {
 
     async fn resume(&self) -> Result<()> {
         let _turn = self.lock_turn().await;
-        self.go_on().await?;
+        self.continue_guest().await?;
         let had = *self.announced.lock().unwrap_or_else(PoisonError::into_inner);
         volume::announce(&self.qmp, &had, &self.details.volume_bytes).await?;
         *self.announced.lock().unwrap_or_else(PoisonError::into_inner) = self.details.volume_bytes;

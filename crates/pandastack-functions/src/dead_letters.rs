@@ -21,7 +21,7 @@ use crate::versions;
 const REDRIVEN_MAX: u32 = 1000;
 
 /// Marks a call as given up.
-pub(crate) fn give_up(settings: &FunctionSettings, record: &mut RunRecord) {
+pub(crate) fn mark(settings: &FunctionSettings, record: &mut RunRecord) {
     if !matches!(record.run.status, FunctionRunStatus::Error | FunctionRunStatus::Timeout) {
         record.run.status = FunctionRunStatus::Error;
     }
@@ -33,7 +33,7 @@ pub(crate) fn give_up(settings: &FunctionSettings, record: &mut RunRecord) {
 }
 
 /// Tells of a dead letter, once. What comes of it is in the record, which the caller writes.
-pub(crate) async fn tell(functions: &Arc<Functions>, record: &mut RunRecord) -> Result<()> {
+pub(crate) async fn notify(functions: &Arc<Functions>, record: &mut RunRecord) -> Result<()> {
     let function = match functions.store.function(None, &record.run.function_id).await {
         Ok(function) => function,
         Err(error) => {

@@ -151,7 +151,7 @@ impl Pool {
             let mut state = self.lock();
             state.limits = limits;
             if state.closed {
-                return Err(gone(&self.source.function));
+                return Err(function_gone(&self.source.function));
             }
             match state.free.pop() {
                 Some(slot) => return Ok(self.leased(sandboxes, slot)),
@@ -163,7 +163,7 @@ impl Pool {
             self.begin_missing(sandboxes, &mut state);
             waiting
         };
-        let slot = waiting.await.map_err(|_| gone(&self.source.function))??;
+        let slot = waiting.await.map_err(|_| function_gone(&self.source.function))??;
         Ok(self.leased(sandboxes, slot))
     }
 
@@ -322,7 +322,7 @@ impl Pool {
     }
 }
 
-fn gone(function: &FunctionId) -> Error {
+fn function_gone(function: &FunctionId) -> Error {
     Error::not_found("function", function.as_str())
 }
 

@@ -191,7 +191,7 @@ async fn begin(functions: &Functions, mut record: RunRecord) -> Result<(RunRecor
 async fn attempt(functions: &Arc<Functions>, mut record: RunRecord) {
     let id = record.run.id.clone();
     let seen_to = match record.run.dead_letter {
-        true => dead_letters::tell(functions, &mut record).await,
+        true => dead_letters::notify(functions, &mut record).await,
         false => try_once(functions, &mut record).await,
     };
     if let Err(error) = seen_to {
@@ -272,7 +272,7 @@ fn settle_failed(function: &FunctionRecord, record: &mut RunRecord, jitter: u32)
             record.run.next_attempt_at = Some(next);
             record.due_at = Some(next);
         }
-        None => dead_letters::give_up(&function.spec.settings, record),
+        None => dead_letters::mark(&function.spec.settings, record),
     }
 }
 

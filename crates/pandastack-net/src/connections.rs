@@ -61,13 +61,13 @@ pub(crate) struct TableSpace {
 }
 
 /// Room in the calling thread's namespace; `None` while the kernel tracks nothing.
-pub(crate) fn room() -> Option<TableSpace> {
+pub(crate) fn table_space() -> Option<TableSpace> {
     Some(TableSpace { used: read_number(COUNT_PATH)?, max: read_number(MAX_PATH)? })
 }
 
 /// Raises the kernel's bound to what slots may need, where memory permits. Never lowers it, and a host that does not let it be
 /// raised is served as it is.
-pub(crate) fn make_room(slots: usize, connections_per_slot: u32) {
+pub(crate) fn enlarge_table(slots: usize, connections_per_slot: u32) {
     let Some(max) = read_number(MAX_PATH) else { return };
     let of_all_slots = (slots as u64).saturating_mul(connections_per_slot.into());
     let wanted = wanted_room(memory_bytes(), of_all_slots);

@@ -38,7 +38,7 @@ pub(crate) fn prepare(plan: &Plan) -> Result<(Claim, Sockets)> {
     slot::set_sysctl("/proc/sys/net/ipv4/ip_forward", "1")?;
     ruleset::host(plan, sockets.ports()?).commit(&Netlink::open(Subsystem::Netfilter)?)?;
     // After our rules, which load what tracks connections.
-    connections::make_room(plan.capacity(), plan.limits.connections_max);
+    connections::enlarge_table(plan.capacity(), plan.limits.connections_max);
     Ok((Claim { _socket: socket }, sockets))
 }
 

@@ -134,7 +134,8 @@ pub(crate) fn slot(plan: &Plan, index: SlotIndex) -> Batch {
     batch.add_expiring_set(NAMED, NAMED_ADDRESSES_MAX);
     batch.add_expiring_set(CLOSED, 1);
     batch.add_plain_chain(DENY);
-    batch.add_rule(DENY, Rule::new().at_most_per_second(DENIED_PER_SECOND).tell(DENIED_GROUP, DENIED_BYTES));
+    batch
+        .add_rule(DENY, Rule::new().at_most_per_second(DENIED_PER_SECOND).log_to(DENIED_GROUP, DENIED_BYTES));
     batch.add_rule(DENY, Rule::new().reject());
     batch.add_plain_chain(INSPECT);
     batch.add_plain_chain(EGRESS);

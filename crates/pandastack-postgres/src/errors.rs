@@ -52,7 +52,7 @@ impl Errors {
             if self.is_error() {
                 self.held.extend_from_slice(&chunk[at..at + taken]);
                 passed = at + taken;
-                pieces.extend(self.let_go());
+                pieces.extend(self.release());
             }
             at += taken;
             if self.head_bytes == HEAD_BYTES && self.body_left == 0 {
@@ -90,7 +90,7 @@ impl Errors {
     }
 
     /// An error that is complete, or will be too long.
-    fn let_go(&mut self) -> Option<Piece<'static>> {
+    fn release(&mut self) -> Option<Piece<'static>> {
         if self.head_bytes < HEAD_BYTES {
             return None;
         }

@@ -43,7 +43,7 @@ impl ChildSetup<'_> {
     pub(crate) fn complete(&self, parked: Parked) {
         threads::adopt_this_thread(self.robust_list);
         if let Err((status, errno)) = self.run(&parked) {
-            tell(status, errno);
+            log_failure(status, errno);
             sys::exit_group(status as c_int);
         }
         parked.forget();
@@ -115,7 +115,7 @@ impl ChildSetup<'_> {
 }
 
 /// A line in the log: what failed, and the system error or descriptor behind it.
-fn tell(status: Status, Errno(errno): Errno) {
+fn log_failure(status: Status, Errno(errno): Errno) {
     let mut line = Text::<128>::EMPTY;
     line.push(b"a copy of this machine gave up: ");
     line.push(status.describe().as_bytes());

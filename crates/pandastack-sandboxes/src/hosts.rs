@@ -101,14 +101,14 @@ impl Hosts {
     }
 
     /// Takes over what another replica heard just now.
-    pub fn told(&self, record: HostRecord) {
+    pub fn apply_record(&self, record: HostRecord) {
         if let Err(error) = self.put(record.summary, Instant::now(), record.last_seen_at) {
             tracing::warn!(%error, "a host is not usable until it reports again");
         }
     }
 
     /// Notes a report; its lists of sandboxes and snapshots are not kept.
-    pub fn heard(&self, summary: HostReport, at: Timestamp) -> Result<HostRecord, AgentError> {
+    pub fn record_report(&self, summary: HostReport, at: Timestamp) -> Result<HostRecord, AgentError> {
         self.put(summary.clone(), Instant::now(), at)?;
         let summary = HostReport {
             sandboxes: Vec::new(),

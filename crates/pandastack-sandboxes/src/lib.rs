@@ -205,13 +205,13 @@ impl Sandboxes {
         for event in events {
             match self.store.tells_news() {
                 true => self.forget(&event.sandbox_id),
-                false => self.tell(workspace.clone(), event),
+                false => self.send_event(workspace.clone(), event),
             }
         }
     }
 
     /// Sends an event to its followers, and forgets what was cached of the sandbox.
-    pub fn tell(&self, workspace: WorkspaceId, event: Event) {
+    pub fn send_event(&self, workspace: WorkspaceId, event: Event) {
         self.forget(&event.sandbox_id);
         self.expiry_changed.notify_one();
         let _ = self.events.send(EventNotice::Event { workspace, event });

@@ -49,14 +49,14 @@ struct CachedLocation {
 pub struct Reading(u64);
 
 impl LocationCache {
-    fn known(&self) -> MutexGuard<'_, CachedLocation> {
+    fn lock(&self) -> MutexGuard<'_, CachedLocation> {
         // Every critical section leaves the map whole, so a panic elsewhere does not make it wrong.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The sandbox's location if it is known, else what to remember it with.
     pub fn find(&self, workspace: &WorkspaceId, id: &SandboxId) -> Result<Location, Reading> {
-        let known = self.known();
+        let known = self.lock();
         let location = known
             .locations
             .get(id)
@@ -66,7 +66,7 @@ impl LocationCache {
 
     /// Remembers what was read since [`LocationCache::find`], unless something changed meanwhile.
     pub fn remember(&self, reading: Reading, id: &SandboxId, location: &Location) {
-        let mut known = self.known();
+        let mut known = self.lock();
         if known.forgotten != reading.0 {
             return;
         }
@@ -78,14 +78,14 @@ impl LocationCache {
 
     /// Forgets all: what changed is not known.
     pub fn forget_all(&self) {
-        let mut known = self.known();
+        let mut known = self.lock();
         known.forgotten += 1;
         known.locations.clear();
     }
 
     /// Forgets a sandbox that changed.
     pub fn forget(&self, id: &SandboxId) {
-        let mut known = self.known();
+        let mut known = self.lock();
         known.forgotten += 1;
         known.locations.remove(id);
     }

@@ -167,14 +167,18 @@ impl Machine {
     /// Wakes it, if it sleeps.
     pub async fn wake(&self) -> Result<()> {
         let record = self.sandboxes.store.sandbox(None, &self.record.id).await?;
-        ops::lifecycle::go(&self.sandboxes, record, self.client.clone(), Move::Wake, false).await.map(drop)
+        ops::lifecycle::change_state(&self.sandboxes, record, self.client.clone(), Move::Wake, false)
+            .await
+            .map(drop)
     }
 
     /// Puts it to sleep once the requests under way to it ended.
     pub async fn sleep(&self) -> Result<()> {
         let record = self.sandboxes.store.sandbox(None, &self.record.id).await?;
         let asleep = Move::Hibernate(Keep::default());
-        ops::lifecycle::go(&self.sandboxes, record, self.client.clone(), asleep, false).await.map(drop)
+        ops::lifecycle::change_state(&self.sandboxes, record, self.client.clone(), asleep, false)
+            .await
+            .map(drop)
     }
 
     /// Takes a snapshot for a service.

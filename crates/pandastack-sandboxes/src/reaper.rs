@@ -91,6 +91,6 @@ async fn end(sandboxes: &Arc<Sandboxes>, record: SandboxRecord) -> Result<()> {
         return Ok(());
     }
     let client = sandboxes.hosts.client(&record.host)?;
-    ops::lifecycle::go(sandboxes, record, client, Move::Hibernate(Keep::Memory), true).await?;
+    ops::lifecycle::change_state(sandboxes, record, client, Move::Hibernate(Keep::Memory), true).await?;
     Ok(())
 }

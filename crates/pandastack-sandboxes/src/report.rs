@@ -52,7 +52,7 @@ impl Findings {
 
 /// Takes a report in and answers what the host shall forget.
 pub async fn take(sandboxes: &Arc<Sandboxes>, report: HostReport) -> Result<ReportAnswer> {
-    let record = sandboxes.hosts.heard(report.clone(), now())?;
+    let record = sandboxes.hosts.record_report(report.clone(), now())?;
     sandboxes.store.put_host(&record).await?;
     note_denials(sandboxes, &report).await?;
     let mut findings = find(sandboxes, &report, &sandboxes.in_flight.marks()).await?;

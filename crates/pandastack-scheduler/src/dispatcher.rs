@@ -120,16 +120,16 @@ impl Dispatcher {
         }
         alert::send_due(self, now).await?;
         // What is ready but finds no room begins when a run ends, which rings the bell.
-        self.store.next_schedule_work(self.room() > 0).await
+        self.store.next_schedule_work(self.free_slots() > 0).await
     }
 
-    fn room(&self) -> u32 {
+    fn free_slots(&self) -> u32 {
         u32::try_from(RUNS_AT_ONCE_MAX.saturating_sub(self.activity.count_in_flight())).unwrap_or(0)
     }
 
     /// Begins runs that may; whether any run changed.
     async fn begin_runs(self: &Arc<Self>, now: Timestamp) -> store::Result<bool> {
-        let room = self.room();
+        let room = self.free_slots();
         if room == 0 {
             return Ok(false);
         }

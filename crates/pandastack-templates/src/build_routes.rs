@@ -27,7 +27,7 @@ pub struct LogArgs {
 }
 
 /// A build of the workspace; `None` if there is none of that id.
-async fn own(templates: &Templates, caller: &Caller, id: &BuildId) -> Result<Option<BuildRecord>> {
+async fn own_build(templates: &Templates, caller: &Caller, id: &BuildId) -> Result<Option<BuildRecord>> {
     match templates.store.build(&caller.workspace, id).await {
         Err(StoreError::NotFound { .. }) => Ok(None),
         found => Ok(Some(found?)),
@@ -126,7 +126,7 @@ pub async fn describe(
     caller: Caller,
     Id(id): Id<BuildId>,
 ) -> ApiResult<Json<Build>> {
-    match own(&templates, &caller, &id).await? {
+    match own_build(&templates, &caller, &id).await? {
         Some(record) => Ok(Json(caller.shown(view::build(record)))),
         None => Ok(Json(catalogue::find(&templates.sandboxes, &id).await?.1)),
     }
@@ -145,7 +145,7 @@ pub async fn logs(
     Query(args): Query<LogArgs>,
 ) -> ApiResult<Response> {
     let follow = is_set(args.follow.as_deref());
-    match own(&templates, &caller, &id).await? {
+    match own_build(&templates, &caller, &id).await? {
         Some(record) => Ok(log::respond(templates, record, follow)),
         None => Ok(catalogue::bake_logs(Arc::clone(&templates.sandboxes), &id, follow).await?),
     }

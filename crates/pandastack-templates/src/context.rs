@@ -133,7 +133,7 @@ pub(crate) async fn add(machine: &Machine, archive: Body) -> Result<()> {
 }
 
 /// Copies a path of another stage's machine here, with its owners; returns the directory it is below.
-pub(crate) async fn bring(
+pub(crate) async fn copy_tree(
     machine: &Machine,
     stage: &Machine,
     index: usize,

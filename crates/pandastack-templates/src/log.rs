@@ -119,7 +119,7 @@ async fn write(templates: Arc<Templates>, id: BuildId, mut next: u64, mut lines:
             Ok(()) => next += kept.len() as u64,
             Err(error) => tracing::warn!(build = %id, %error, "lines of a template build's log were lost"),
         }
-        templates.tell();
+        templates.notify();
     }
 }
 

@@ -155,7 +155,7 @@ pub(crate) async fn start(
         return Err(Error::conflict(format!("build `{}` was already started, or it has ended", build.id)));
     }
     templates.work.notify_one();
-    templates.tell();
+    templates.notify();
     Ok(build)
 }
 

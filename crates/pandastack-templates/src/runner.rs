@@ -98,18 +98,18 @@ async fn take_turns(templates: &Arc<Templates>) -> Result<()> {
     let mut queued = templates.store.builds_under_way().await?;
     queued.retain(|build| build.state == BuildState::Queued);
     loop {
-        let next = next_turn(&queued, &templates.count_running(), &templates.turns());
+        let next = next_turn(&queued, &templates.count_running(), &templates.last_starts());
         let Some(index) = next else { return Ok(()) };
         let mut build = queued.remove(index);
         let Some(running) = templates.begin(&build) else { continue };
         {
-            let mut turns = templates.turns();
+            let mut turns = templates.last_starts();
             let turn = turns.values().max().map_or(1, |last| last + 1);
             turns.insert(build.workspace.clone(), turn);
         }
         (build.state, build.spec.phase) = (BuildState::Running, "building".to_owned());
         if templates.store.put_build(&build, BuildState::Queued).await? {
-            let task = carry_out(Arc::clone(templates), build, running);
+            let task = run_build(Arc::clone(templates), build, running);
             templates.sandboxes.tasks.spawn(task);
         }
     }
@@ -131,7 +131,7 @@ fn next_turn(
     next.map(|(index, _)| index)
 }
 
-async fn carry_out(templates: Arc<Templates>, build: BuildRecord, running: Running) {
+async fn run_build(templates: Arc<Templates>, build: BuildRecord, running: Running) {
     let id = build.id.clone();
     let ended = run_one(&templates, build, &running).await;
     if let Err(error) = ended {
@@ -222,7 +222,7 @@ pub(crate) async fn fail(
     build.state = BuildState::Failed;
     (build.spec.ended_at, build.spec.start) = (Some(now()), None);
     templates.store.put_build(&build, BuildState::Running).await?;
-    templates.tell();
+    templates.notify();
     Ok(true)
 }
 

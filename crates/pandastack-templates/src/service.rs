@@ -49,7 +49,7 @@ impl Drop for Running {
     fn drop(&mut self) {
         self.templates.running().remove(&self.id);
         self.templates.work.notify_one();
-        self.templates.tell();
+        self.templates.notify();
     }
 }
 
@@ -95,7 +95,7 @@ impl Templates {
     }
 
     /// When workspaces last had their turns.
-    pub(crate) fn turns(&self) -> MutexGuard<'_, HashMap<WorkspaceId, u64>> {
+    pub(crate) fn last_starts(&self) -> MutexGuard<'_, HashMap<WorkspaceId, u64>> {
         self.turns.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -121,7 +121,7 @@ impl Templates {
     }
 
     /// Tells followers that something changed.
-    pub(crate) fn tell(&self) {
+    pub(crate) fn notify(&self) {
         self.news.send_modify(|news| *news += 1);
     }
 

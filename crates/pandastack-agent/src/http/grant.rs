@@ -46,7 +46,7 @@ pub(super) async fn tunnel(mut call: SandboxCall<OpenTunnel>) -> Result<Switchin
     host.tasks.spawn(async move {
         let copy = async {
             let edge = TokioIo::new(upgrade.await.map_err(std::io::Error::other)?);
-            carry(edge, guest, is_there, LOOK_AFTER).await
+            relay(edge, guest, is_there, LOOK_AFTER).await
         };
         tokio::select! {
             ended = copy => drop(ended.inspect_err(|error| tracing::debug!(%error, "a tunnel broke"))),
@@ -59,7 +59,7 @@ pub(super) async fn tunnel(mut call: SandboxCall<OpenTunnel>) -> Result<Switchin
 /// Passes bytes until both sides ended or one broke. After the edge's last one the guest may still
 /// answer, for as long as it is there: one that was stopped says no last word, and its address
 /// becomes another's.
-async fn carry(
+async fn relay(
     edge: impl AsyncRead + AsyncWrite,
     guest: impl AsyncRead + AsyncWrite,
     is_there: impl Fn() -> bool,
@@ -157,7 +157,7 @@ mod tests {
         let is_awake = Arc::new(AtomicBool::new(true));
         let awake = Arc::clone(&is_awake);
         let is_there = move || awake.load(Ordering::SeqCst);
-        let carried = tokio::spawn(carry(edge_side, guest_side, is_there, Duration::from_millis(10)));
+        let carried = tokio::spawn(relay(edge_side, guest_side, is_there, Duration::from_millis(10)));
         edge.write_all(b"all").await.unwrap();
         edge.shutdown().await.unwrap();
         let mut asked = Vec::new();
@@ -176,7 +176,7 @@ mod tests {
     async fn a_tunnel_ends_with_both_its_sides() {
         let (mut edge, edge_side) = duplex(64);
         let (mut guest, guest_side) = duplex(64);
-        let carried = tokio::spawn(carry(edge_side, guest_side, || true, Duration::from_millis(10)));
+        let carried = tokio::spawn(relay(edge_side, guest_side, || true, Duration::from_millis(10)));
         guest.write_all(b"hello").await.unwrap();
         guest.shutdown().await.unwrap();
         let mut said = Vec::new();

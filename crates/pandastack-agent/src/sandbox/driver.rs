@@ -136,7 +136,7 @@ impl Driver {
                 // Silence from before counts for the time that held then.
                 self.activity.touch();
                 self.record.spec.idle_timeout_seconds = seconds;
-                drop(reply.send(self.save().await.map(|()| self.look())));
+                drop(reply.send(self.save().await.map(|()| self.describe())));
             }
             Command::SetNetwork(policy, reply) => drop(reply.send(self.set_network(*policy).await)),
             Command::GrowVolume(id, bytes, reply) => drop(reply.send(self.grow_volume(id, bytes).await)),
@@ -174,7 +174,7 @@ impl Driver {
         self.activity.touch();
         self.record.awake_until = until;
         self.save().await?;
-        Ok(self.look())
+        Ok(self.describe())
     }
 
     /// Answers as soon as the sandbox is safe on disk. What is asked next waits until its machine
@@ -183,11 +183,11 @@ impl Driver {
         let written = match self.accept(Request::Hibernate) {
             Verdict::Refuse(reason) => Err(self.refusal(reason)),
             Verdict::Do => self.write_down(keep).await,
-            _ => return drop(reply.send(Ok(self.look()))),
+            _ => return drop(reply.send(Ok(self.describe()))),
         };
         match written {
             Ok(left) => {
-                drop(reply.send(Ok(self.look())));
+                drop(reply.send(Ok(self.describe())));
                 self.sleep_without(left).await;
             }
             Err(error) => drop(reply.send(Err(error))),
@@ -202,7 +202,7 @@ impl Driver {
             (Verdict::Do, Request::Pause) => self.pause().await?,
             _ => {}
         }
-        Ok(self.look())
+        Ok(self.describe())
     }
 
     /// A connection to the guest; a lost one is made anew.
@@ -229,14 +229,14 @@ impl Driver {
     }
 
     async fn resume(&mut self) -> Result<()> {
-        self.go_on(Transition::Resumed, async |driver| driver.run_guest().await).await?;
+        self.resume_marked(Transition::Resumed, async |driver| driver.run_guest().await).await?;
         self.activity.touch();
         Ok(())
     }
 
     /// Resumes a stopped machine. The record is marked running first, because a successor agent
     /// trusts it and would copy a machine that runs. On failure the machine is stopped as before.
-    pub(super) async fn go_on(
+    pub(super) async fn resume_marked(
         &mut self,
         transition: Transition,
         run: impl AsyncFnOnce(&mut Self) -> Result<()>,
@@ -293,7 +293,7 @@ impl Driver {
         self.host.changed.notify_one();
     }
 
-    pub(super) fn look(&mut self) -> AgentSandbox {
+    pub(super) fn describe(&mut self) -> AgentSandbox {
         self.show();
         self.view.borrow().clone()
     }

@@ -31,7 +31,7 @@ impl Driver {
             self.take_back(slot).await;
             return Err(error);
         }
-        Ok(self.look())
+        Ok(self.describe())
     }
 
     /// Puts the record's policy in force again: the caller is told that no other holds, also if the kernel took one and was too slow to

@@ -178,7 +178,7 @@ impl Driver {
     /// have changed meanwhile.
     pub(super) async fn wake(&mut self) -> Result<()> {
         if self.record.sleeps_in_memory() {
-            self.go_on(Transition::Woken, async |driver| driver.run_guest_ahead().await).await?;
+            self.resume_marked(Transition::Woken, async |driver| driver.run_guest_ahead().await).await?;
         } else {
             self.host.make_room(self.record.shape, 1, Some(&self.record.spec.id)).await?;
             match self.wake_from_disk().await {

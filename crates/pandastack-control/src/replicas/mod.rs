@@ -140,7 +140,7 @@ async fn take_part(
         tokio::select! {
             () = leave.cancelled() => return End::Left,
             news = session.news() => match news {
-                Ok(news) => hear(member, news).await,
+                Ok(news) => apply_changes(member, news).await,
                 Err(error) => return End::Lost(error),
             },
             _ = beat.tick() => match timeout(BEAT_MAX, session.beat()).await {
@@ -195,14 +195,14 @@ impl Drop for Work<'_> {
 }
 
 /// Takes in what was changed, by whomever.
-async fn hear(member: &Member, news: Vec<ReplicaChange>) {
+async fn apply_changes(member: &Member, news: Vec<ReplicaChange>) {
     let sandboxes = &member.sandboxes;
     for one in news {
         match one {
-            ReplicaChange::Event(workspace, event) => sandboxes.tell(workspace, event),
+            ReplicaChange::Event(workspace, event) => sandboxes.send_event(workspace, event),
             ReplicaChange::Host(host) if !member.replicas.leads() => {
                 match sandboxes.store.host(&host).await {
-                    Ok(Some(record)) => sandboxes.hosts.told(record),
+                    Ok(Some(record)) => sandboxes.hosts.apply_record(record),
                     Ok(None) => {}
                     Err(error) => tracing::warn!(%host, %error, "a report of a host was not seen"),
                 }

@@ -71,7 +71,7 @@ pub(crate) async fn begin_restore(
         let (databases, record) = (for_task, of_task);
         if let Err(error) = build(&databases, &record, &original, &restore).await {
             tracing::warn!(database = %record.id, %error, cause = error.causes(), "a restore failed");
-            give_up(&databases, record, &error).await;
+            mark_failed(&databases, record, &error).await;
         }
         drop(marked);
     });
@@ -119,7 +119,7 @@ async fn build(
 }
 
 /// Nobody waits for an answer: the record has it.
-async fn give_up(databases: &Arc<ManagedDatabases>, mut record: DatabaseRecord, error: &Error) {
+async fn mark_failed(databases: &Arc<ManagedDatabases>, mut record: DatabaseRecord, error: &Error) {
     record.state = DatabaseState::Failed;
     record.spec.failure = Some(format!("the restore failed: {error}"));
     let gone = async {

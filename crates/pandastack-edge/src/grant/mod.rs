@@ -154,7 +154,7 @@ impl TrafficGrant {
     /// Waits until nothing goes on any more, for at most `wait`; then cuts what is still under way,
     /// and lets it take its leave of the guest.
     pub async fn drain(&self, wait: Duration) {
-        if tokio::time::timeout(wait, self.settled()).await.is_err() {
+        if tokio::time::timeout(wait, self.wait_idle()).await.is_err() {
             tracing::info!("requests did not end before their sandbox stopped; they are cut");
         }
         self.cut.cancel();
@@ -171,7 +171,7 @@ impl TrafficGrant {
     }
 
     /// Waits until no permit is left, or only those of streams on which nothing happens.
-    async fn settled(&self) {
+    async fn wait_idle(&self) {
         while !self.has_settled() {
             tokio::select! {
                 () = self.drained.notified() => {}

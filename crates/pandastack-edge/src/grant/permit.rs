@@ -47,7 +47,7 @@ impl Permit {
 
     /// One more, for what goes on after the answer. Also given while the grant is held: what began
     /// may go on until it is cut.
-    pub(crate) fn another(&self) -> Permit {
+    pub(crate) fn duplicate(&self) -> Permit {
         self.grant.in_flight.fetch_add(1, Ordering::SeqCst);
         self.grant.note_activity();
         Permit::new(Arc::clone(&self.grant), false)

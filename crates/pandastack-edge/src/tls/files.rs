@@ -53,7 +53,7 @@ impl FileCertificates {
         Ok(Self { chain: chain.to_owned(), key: key.to_owned(), pair: Mutex::new(pair) })
     }
 
-    fn look(&self, pair: &mut Pair) {
+    fn reload_if_changed(&self, pair: &mut Pair) {
         let marks = marks(&self.chain, &self.key);
         if marks == pair.marks {
             return;
@@ -78,7 +78,7 @@ impl Certificates for FileCertificates {
         let mut pair = self.pair.lock().unwrap_or_else(PoisonError::into_inner);
         if pair.looked.elapsed() >= LOOK_AFTER {
             pair.looked = Instant::now();
-            self.look(&mut pair);
+            self.reload_if_changed(&mut pair);
         }
         Some(Arc::clone(&pair.certified))
     }
@@ -131,7 +131,7 @@ mod tests {
         let files = FileCertificates::read(&chain, &key).unwrap();
         let served = || {
             let mut pair = files.pair.lock().unwrap();
-            files.look(&mut pair);
+            files.reload_if_changed(&mut pair);
             Arc::clone(&pair.certified)
         };
         let first = served();
