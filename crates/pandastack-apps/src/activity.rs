@@ -22,7 +22,7 @@ pub(crate) struct Activity {
 #[derive(Default)]
 struct Shared {
     /// Deployments that this process works on.
-    running: HashMap<DeploymentId, Running>,
+    running: HashMap<DeploymentId, RunningDeployment>,
     /// Deployments whose log says that they wait for a turn.
     waiting: HashSet<DeploymentId>,
     /// Apps with machines that are given a source and have no deployment yet, once for each.
@@ -37,7 +37,7 @@ struct Shared {
     deliveries: HashSet<(AppId, String)>,
 }
 
-struct Running {
+struct RunningDeployment {
     app: AppId,
     /// Whether it began with a build.
     builds: bool,
@@ -177,7 +177,7 @@ impl Activity {
     pub(crate) fn begin(&self, one: &DeploymentRecord) -> CancellationToken {
         let stop = CancellationToken::new();
         let (app, builds) = (one.app.clone(), one.builds());
-        let running = Running { app, builds, stop: stop.clone(), reason: None, switching: false };
+        let running = RunningDeployment { app, builds, stop: stop.clone(), reason: None, switching: false };
         self.shared().running.insert(one.id.clone(), running);
         stop
     }

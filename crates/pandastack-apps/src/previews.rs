@@ -51,9 +51,11 @@ pub(crate) async fn take(
     let ignored = |why: &str| HookAnswer { preview: None, ignored: Some(why.to_owned()), ..answer.clone() };
     if pull.change == Change::Closed {
         return Ok(match close(apps, app, &pull).await? {
-            Closed::Going => (StatusCode::ACCEPTED, answer),
-            Closed::Late => (StatusCode::OK, ignored("a newer change of the pull request is already known")),
-            Closed::NotThere => (StatusCode::OK, ignored("the pull request has no preview")),
+            CloseOutcome::Going => (StatusCode::ACCEPTED, answer),
+            CloseOutcome::Late => {
+                (StatusCode::OK, ignored("a newer change of the pull request is already known"))
+            }
+            CloseOutcome::NotThere => (StatusCode::OK, ignored("the pull request has no preview")),
         });
     }
     let closed_at = app.spec.closed_pulls.get(&pull.number);
@@ -146,7 +148,7 @@ fn pull_spec(pull: &Pull) -> PullSpec {
 }
 
 /// What became of a delivery that says that a pull request is closed.
-enum Closed {
+enum CloseOutcome {
     /// Its preview is being removed.
     Going,
     /// It was changed after that, so it is open.
@@ -156,22 +158,22 @@ enum Closed {
 }
 
 /// Notes that a pull request is closed and begins to remove its preview.
-async fn close(apps: &Arc<Apps>, app: &AppRecord, pull: &Pull) -> Result<Closed> {
+async fn close(apps: &Arc<Apps>, app: &AppRecord, pull: &Pull) -> Result<CloseOutcome> {
     let at = pull.at.unwrap_or_else(now);
     change(apps, &app.id, |record| note_closed(&mut record.spec, pull.number, at)).await?;
     let preview = match apps.store.app(None, &name_of(app, pull.number)).await {
         Ok(found) if found.preview_of.as_ref() == Some(&app.id) => found,
-        Ok(_) | Err(StoreError::NotFound { .. }) => return Ok(Closed::NotThere),
+        Ok(_) | Err(StoreError::NotFound { .. }) => return Ok(CloseOutcome::NotThere),
         Err(error) => return Err(error.into()),
     };
     // Decided where it is written, so that a delivery which opens it again at this moment is seen.
     let marked = removal::mark_if(apps, &preview.id, |spec| !is_newer_known(spec, pull)).await?;
     if !marked {
-        return Ok(Closed::Late);
+        return Ok(CloseOutcome::Late);
     }
     // The answer does not wait: what is marked is removed also if this process ends.
     removal::begin(apps, preview.id);
-    Ok(Closed::Going)
+    Ok(CloseOutcome::Going)
 }
 
 /// Whether a preview knows of a change after what a delivery tells. Of two in the same second neither is newer.

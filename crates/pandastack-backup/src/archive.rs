@@ -23,7 +23,7 @@ use crate::limits::{
     BASE_PART_BYTES, DESCRIPTION_BYTES_MAX, SEGMENT_BYTES, SERVER_MANIFEST_BYTES_MAX, STORE_WAIT,
 };
 use crate::position::Timeline;
-use crate::seal::{self, Bound, Key, Opened, SealError};
+use crate::seal::{self, Bound, Key, SealError, UnsealedObject};
 
 #[cfg(test)]
 mod stores;
@@ -169,7 +169,7 @@ impl Archive {
     }
 
     /// Gets and opens an object.
-    pub(crate) async fn get(&self, entry: &Entry) -> Result<Opened, ArchiveError> {
+    pub(crate) async fn get(&self, entry: &Entry) -> Result<UnsealedObject, ArchiveError> {
         let path = self.path(entry);
         let get = async { self.store.get(&path).await?.bytes().await };
         let sealed = in_time("read", entry, get).await?;

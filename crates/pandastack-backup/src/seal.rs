@@ -55,7 +55,7 @@ pub(crate) struct Bound<'a> {
 
 /// An object that was opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Opened {
+pub(crate) struct UnsealedObject {
     /// The time that was sealed with it.
     pub(crate) time: Timestamp,
     pub(crate) plain: Vec<u8>,
@@ -109,7 +109,11 @@ pub(crate) fn seal(bound: Bound<'_>, time: Timestamp, plain: &[u8]) -> Result<Ve
 }
 
 /// Decrypts and decompresses. More than `plain_max` bytes are an error.
-pub(crate) fn open(bound: Bound<'_>, mut sealed: Vec<u8>, plain_max: usize) -> Result<Opened, SealError> {
+pub(crate) fn open(
+    bound: Bound<'_>,
+    mut sealed: Vec<u8>,
+    plain_max: usize,
+) -> Result<UnsealedObject, SealError> {
     let (time, head) = read_head(&sealed)?;
     let key = object_key(bound, &head)?;
     let body = &mut sealed[HEAD_BYTES..];
@@ -130,7 +134,7 @@ pub(crate) fn open(bound: Bound<'_>, mut sealed: Vec<u8>, plain_max: usize) -> R
     if plain.len() > plain_max {
         return Err(SealError::TooLarge(plain_max));
     }
-    Ok(Opened { time, plain })
+    Ok(UnsealedObject { time, plain })
 }
 
 fn read_head(sealed: &[u8]) -> Result<(Timestamp, [u8; HEAD_BYTES]), SealError> {
@@ -191,7 +195,7 @@ mod tests {
         seal(bound(&Key::new([7; 32]), "db", "wal/x"), time(), plain).unwrap()
     }
 
-    fn reopen(sealed: Vec<u8>) -> Result<Opened, SealError> {
+    fn reopen(sealed: Vec<u8>) -> Result<UnsealedObject, SealError> {
         open(bound(&Key::new([7; 32]), "db", "wal/x"), sealed, PLAIN_MAX)
     }
 
@@ -199,7 +203,7 @@ mod tests {
     fn chunks_end_where_they_should() {
         for bytes in [0, 1, CHUNK_BYTES - 64, CHUNK_BYTES, CHUNK_BYTES * 2, CHUNK_BYTES * 3 + 1] {
             let plain = noise(bytes);
-            assert_eq!(reopen(sealed(&plain)).unwrap(), Opened { time: time(), plain }, "{bytes}");
+            assert_eq!(reopen(sealed(&plain)).unwrap(), UnsealedObject { time: time(), plain }, "{bytes}");
         }
     }
 

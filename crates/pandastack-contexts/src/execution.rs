@@ -103,7 +103,7 @@ impl Run {
     /// Waits for its end.
     pub(super) async fn finish(&mut self) -> Execution {
         let began = Instant::now();
-        let mut answer = Answer::default();
+        let mut answer = ExecutionBuilder::default();
         while let Some(event) = self.next().await {
             answer.add(&event);
         }
@@ -197,12 +197,12 @@ impl RunEvents {
 
 /// An answer in the making.
 #[derive(Default)]
-struct Answer {
+struct ExecutionBuilder {
     execution: Execution,
     results_bytes: usize,
 }
 
-impl Answer {
+impl ExecutionBuilder {
     fn add(&mut self, event: &Value) {
         let text = |name: &str| event[name].as_str().unwrap_or_default();
         let execution = &mut self.execution;
@@ -304,7 +304,7 @@ mod tests {
 
     #[test]
     fn answers_hold_output_results_and_errors() {
-        let mut answer = Answer::default();
+        let mut answer = ExecutionBuilder::default();
         for event in [
             json!({ "type": "started", "execution_count": 3 }),
             json!({ "type": "stdout", "text": "a" }),

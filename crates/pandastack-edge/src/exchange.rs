@@ -41,7 +41,7 @@ pub(crate) enum ExchangeError {
 }
 
 /// What is left of a request that got no answer.
-pub(crate) enum Rest {
+pub(crate) enum Resend {
     /// All of it: the guest saw nothing. Its body.
     Unsent(RequestBody),
     /// The guest may have seen it, but it has no body and may be sent again by its nature.
@@ -53,16 +53,16 @@ pub(crate) enum Rest {
 /// A request without a response.
 pub(crate) struct FailedExchange {
     pub(crate) error: ExchangeError,
-    pub(crate) rest: Rest,
+    pub(crate) rest: Resend,
 }
 
 impl FailedExchange {
     pub(crate) fn unsent(error: impl Into<ExchangeError>, body: RequestBody) -> Self {
-        Self { error: error.into(), rest: Rest::Unsent(body) }
+        Self { error: error.into(), rest: Resend::Unsent(body) }
     }
 
     fn sent(error: impl Into<ExchangeError>, is_repeatable: bool) -> Self {
-        Self { error: error.into(), rest: if is_repeatable { Rest::Repeatable } else { Rest::Nothing } }
+        Self { error: error.into(), rest: if is_repeatable { Resend::Repeatable } else { Resend::Nothing } }
     }
 }
 

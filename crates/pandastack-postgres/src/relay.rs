@@ -15,7 +15,7 @@ use crate::cancel::{CancelEntry, CancelTable};
 use crate::endpoint::Endpoint;
 use crate::errors::{Errors, Piece, code_of, with_hint, word};
 use crate::limits::RELAY_BUFFER_BYTES;
-use crate::wire::{Fatal, Frames, IDLE, Seen, message, read_message};
+use crate::wire::{Fatal, Frames, IDLE, MessageHead, message, read_message};
 
 /// What is under way on a session.
 struct Work {
@@ -45,7 +45,7 @@ impl Shared {
         self.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn client_said(&self, seen: Seen) {
+    fn client_said(&self, seen: MessageHead) {
         let mut work = self.lock();
         match seen.kind {
             b'Q' | b'F' => work.unanswered += 1,
@@ -56,7 +56,7 @@ impl Shared {
         work.settle();
     }
 
-    fn server_said(&self, seen: Seen) {
+    fn server_said(&self, seen: MessageHead) {
         let mut work = self.lock();
         match seen.kind {
             b'Z' => {
@@ -148,7 +148,7 @@ async fn exchange(
             }
             None => None,
         };
-        shared.server_said(Seen { kind: b'Z', first: Some(IDLE) });
+        shared.server_said(MessageHead { kind: b'Z', first: Some(IDLE) });
         pump_answers(&mut server_reader, &mut client_writer, owner, |seen| shared.server_said(seen)).await
     };
     let asleep = async {
@@ -179,7 +179,7 @@ async fn pump(
     from: &mut (impl AsyncRead + Unpin),
     to: &mut (impl AsyncWrite + Unpin),
     early: BytesMut,
-    see: impl Fn(Seen),
+    see: impl Fn(MessageHead),
 ) -> std::io::Result<()> {
     let mut frames = Frames::default();
     if !early.is_empty() {
@@ -204,7 +204,7 @@ async fn pump_answers(
     from: &mut (impl AsyncRead + Unpin),
     to: &mut (impl AsyncWrite + Unpin),
     owner: SessionOwner<'_>,
-    see: impl Fn(Seen),
+    see: impl Fn(MessageHead),
 ) -> std::io::Result<()> {
     let (mut frames, mut errors) = (Frames::default(), Errors::default());
     let mut buffer = vec![0; RELAY_BUFFER_BYTES];

@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use crate::build::{Build, Built};
 use crate::build_error::{BuildError, CANCELLED, TOO_LONG};
 use crate::log::Log;
-use crate::service::{Running, Templates};
+use crate::service::{BuildLock, Templates};
 use crate::{context, machines, prune};
 
 /// How often layers, and builds that nobody starts, are looked at.
@@ -131,7 +131,7 @@ fn next_turn(
     next.map(|(index, _)| index)
 }
 
-async fn run_build(templates: Arc<Templates>, build: BuildRecord, running: Running) {
+async fn run_build(templates: Arc<Templates>, build: BuildRecord, running: BuildLock) {
     let id = build.id.clone();
     let ended = run_one(&templates, build, &running).await;
     if let Err(error) = ended {
@@ -140,7 +140,7 @@ async fn run_build(templates: Arc<Templates>, build: BuildRecord, running: Runni
     drop(running);
 }
 
-async fn run_one(templates: &Arc<Templates>, build: BuildRecord, running: &Running) -> Result<()> {
+async fn run_one(templates: &Arc<Templates>, build: BuildRecord, running: &BuildLock) -> Result<()> {
     if let Err(error) = context::prolong(templates, &build).await {
         // If its files are gone when they are needed, the build says so.
         tracing::warn!(build = %build.id, %error, "the machine with the build files was not prolonged");

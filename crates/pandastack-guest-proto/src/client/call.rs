@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::{Semaphore, mpsc};
 
 use super::error::ClientError;
-use super::link::{Connection, Opened};
+use super::link::{Connection, ReservedStream};
 use crate::frame::{FrameKind, data_chunks, encode};
 use crate::limits::{REQUEST_BYTES_MAX, STREAM_WINDOW_BYTES, frame_charge};
 use crate::message::{Event, Reply, Request};
@@ -57,8 +57,8 @@ impl Call {
     }
 
     /// Takes over a call whose request was already sent.
-    pub(super) fn adopt(connection: Arc<Connection>, opened: Opened) -> Self {
-        let Opened { id, queue, send_credit } = opened;
+    pub(super) fn adopt(connection: Arc<Connection>, opened: ReservedStream) -> Self {
+        let ReservedStream { id, queue, send_credit } = opened;
         Self { connection, id, queue, send_credit, consumed: 0, done: false }
     }
 

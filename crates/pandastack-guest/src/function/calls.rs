@@ -62,7 +62,7 @@ pub(super) struct HandlerCall {
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct QueuedCall {
     taken: HandlerCall,
     to: SyncSender<Part>,
 }
@@ -78,7 +78,7 @@ struct InFlightCall {
 #[derive(Debug)]
 struct State {
     phase: Phase,
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<QueuedCall>,
     in_flight: Vec<InFlightCall>,
     /// Printed while no call is under way.
     between: Vec<(Stream, Vec<u8>)>,
@@ -107,9 +107,9 @@ impl Default for Calls {
 
 /// Where a call's answer goes.
 #[derive(Debug, Clone)]
-pub(super) struct Answer(SyncSender<Part>);
+pub(super) struct ResponseSender(SyncSender<Part>);
 
-impl Answer {
+impl ResponseSender {
     /// `false` when nobody waits for it any more.
     pub(super) fn send(&self, part: Part) -> bool {
         self.0.send(part).is_ok()
@@ -137,7 +137,7 @@ impl Calls {
             let _ = to.try_send(Part::Done(done));
             return parts;
         }
-        state.waiting.push_back(Waiting { taken: HandlerCall { call, event, deadline }, to });
+        state.waiting.push_back(QueuedCall { taken: HandlerCall { call, event, deadline }, to });
         self.changed.notify_all();
         parts
     }
@@ -157,7 +157,7 @@ impl Calls {
                 state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
-            let Waiting { taken, to } = waiting;
+            let QueuedCall { taken, to } = waiting;
             for (stream, bytes) in std::mem::take(&mut state.between) {
                 let _ = to.try_send(Part::Log(stream, bytes));
             }
@@ -169,9 +169,9 @@ impl Calls {
     }
 
     /// The way back of a call that is under way.
-    pub(super) fn answer(&self, id: &str) -> Option<Answer> {
+    pub(super) fn answer(&self, id: &str) -> Option<ResponseSender> {
         let state = self.lock();
-        state.in_flight.iter().find(|call| call.id == id).map(|call| Answer(call.to.clone()))
+        state.in_flight.iter().find(|call| call.id == id).map(|call| ResponseSender(call.to.clone()))
     }
 
     /// Ends a call. Whatever was printed for it was noted before.

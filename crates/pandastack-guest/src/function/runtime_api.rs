@@ -16,7 +16,7 @@ use std::time::{Instant, SystemTime};
 use pandastack_function_proto::{ANSWER_BYTES_MAX, Head, Outcome, PART_BYTES_MAX};
 use serde_json::json;
 
-use super::calls::{Answer, Calls, HandlerCall, HandlerResponse, Part};
+use super::calls::{Calls, HandlerCall, HandlerResponse, Part, ResponseSender};
 use super::handler::Handler;
 use super::http::{Body, RequestHead, answer, read_head};
 use super::output::Output;
@@ -132,7 +132,7 @@ impl Api<'_> {
     }
 
     /// What nobody waits for is read to its end all the same.
-    fn pass_on(&mut self, body: &mut Body, to: &Answer) -> io::Result<()> {
+    fn pass_on(&mut self, body: &mut Body, to: &ResponseSender) -> io::Result<()> {
         loop {
             let part = body.read_part(&mut self.reader, PART_BYTES_MAX)?;
             if part.is_empty() {

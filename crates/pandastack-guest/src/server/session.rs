@@ -16,7 +16,7 @@ use super::Server;
 use super::file_trees::WatchReader;
 use crate::channel::Received;
 use crate::files::{Sink, Source};
-use crate::process::{Caller, Held, InputEntry};
+use crate::process::{Caller, InputEntry, OutputHold};
 
 /// Characters of an error message that are sent.
 const MESSAGE_CHARS_MAX: usize = 2000;
@@ -324,7 +324,7 @@ impl Server {
             return;
         }
         let earlier = process.held;
-        process.held = Some(Held {
+        process.held = Some(OutputHold {
             until: Instant::now() + Duration::from_secs(OUTPUT_HOLD_SECONDS),
             stdout_offset: earlier.map_or(u64::MAX, |held| held.stdout_offset).min(reader.stdout_offset),
             stderr_offset: earlier.map_or(u64::MAX, |held| held.stderr_offset).min(reader.stderr_offset),
