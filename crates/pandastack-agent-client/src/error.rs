@@ -1,4 +1,4 @@
-//! Why a call to an agent fails.
+//! Errors of calls to an agent.
 
 use std::time::Duration;
 

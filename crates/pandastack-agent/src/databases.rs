@@ -1,4 +1,4 @@
-//! The way of machines to the databases that are attached to them.
+//! Connections of machines to their attached databases.
 //!
 //! ```text
 //!   guest --192.0.0.1:5432--> agent --upgrade, with the sandbox's id--> control --grant--> the database's machine

@@ -1,4 +1,4 @@
-//! What network policies refused, gathered for control.
+//! Collects connections that network policies denied, for reports to control.
 //!
 //! A guest that tries the same thing a thousand times is told once a minute with a count, and one
 //! that tries a thousand things is told a few of them and how many more there were: what a guest

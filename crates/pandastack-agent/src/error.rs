@@ -1,4 +1,4 @@
-//! Why an agent refuses or fails, and how it says so over HTTP.
+//! Errors of an agent and their HTTP responses.
 
 use std::path::{Path, PathBuf};
 

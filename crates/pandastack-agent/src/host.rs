@@ -1,4 +1,4 @@
-//! What the parts of an agent share.
+//! State that the parts of an agent share.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Deref;

@@ -1,4 +1,4 @@
-//! Whether a snapshot's files are still what was written.
+//! Checks that a snapshot's files are still what was written.
 //!
 //! Two defences, of different cost:
 //! - A **seal** per file, in the manifest: length and time of last change. Files of a snapshot never change, so a file that

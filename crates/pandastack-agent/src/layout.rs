@@ -1,4 +1,4 @@
-//! Where things lie in an agent's directories.
+//! Paths in an agent's directories.
 //!
 //! ```text
 //! <store>/                      one file system with reflink

@@ -1,4 +1,4 @@
-//! What a sandbox uses now, from both sides.
+//! Current resource usage of a sandbox, from host and guest.
 
 use std::time::Duration;
 

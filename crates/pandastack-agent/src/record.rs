@@ -1,4 +1,4 @@
-//! What an agent writes down about each sandbox, so that its successor finds it again.
+//! The record of each sandbox on disk, from which a successor agent recovers it.
 //!
 //! Records are replaced by rename: a reader sees the old one or the new one. They are not synced: a
 //! record describes processes, and what forgets unsynced files (a power loss) ends those too. What

@@ -1,4 +1,4 @@
-//! What a starting agent does about what its predecessor left.
+//! Recovery at start: adopts or removes what the previous agent left.
 //!
 //! Running machines are adopted, with their memory. What was half made is removed. Processes in our control groups that
 //! no record names are ended. Nothing here depends on how the predecessor ended.

@@ -1,5 +1,6 @@
-//! Reports to control: complete, after every change and every few seconds, so that a lost one is made good by the next.
-//! Of several control servers any will do; the next one is tried when one does not answer.
+//! Reports to control. Each is complete and sent after every change and every few seconds, so the next
+//! report repairs a lost one. Of several control servers any will do; the next one is tried when one
+//! does not answer.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Snapshot directories: how a machine's state is put on disk and found there.
+//! Snapshot directories: how a machine's state is written to disk and read back.
 //!
 //! Templates, named snapshots and sleepers share one form (see [`crate::layout`]) and one way to come into being
 //! ([`crate::capture`]). A directory that can be opened is complete: it appeared by rename, after its files were synced.

@@ -1,4 +1,4 @@
-//! Machines that stand still because the host's disk is full go on when there is room again.
+//! Resumes machines that stopped because the host's disk was full.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Templates on this host: which are baked, and how one becomes so.
+//! Templates on this host: which are baked, and how to bake one.
 //!
 //! ```text
 //!  unbaked --first create, or bake call--> baking --ok--> ready

@@ -1,4 +1,4 @@
-//! The volumes of a host: images in the store, who may open them, and how large they may become.
+//! The volumes of a host: images in the store, access to them, and their size limits.
 //!
 //! What must hold:
 //! - **One writer.** A machine's process holds a lock on the image for as long as it has it open: exclusive to write,

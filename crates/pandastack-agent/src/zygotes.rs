@@ -1,4 +1,5 @@
-//! The zygotes of a host: kept by name, handed out, limited, ended, and adopted from a predecessor.
+//! The zygotes of a host: stored by name, handed out, limited, removed, and adopted from a previous
+//! agent.
 //!
 //! One stopped machine per template, and of snapshots that are used often
 //! ([`crate::snapshot_zygote`]). Where there is none yet, creates restore the snapshot and a zygote

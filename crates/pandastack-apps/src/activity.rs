@@ -1,4 +1,4 @@
-//! What this process does for apps right now: deployments that run, uploads, deliveries, removals.
+//! What this process is doing for apps: running deployments, uploads, deliveries and removals.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,4 @@
-//! Leases that keep a live app awake, over HTTP: for work in the background, which nobody outside can see.
+//! Keep-awake leases of apps over HTTP, for background work.
 //!
 //! A lease is its machines': the next version begins without one, and the old one keeps it, for as long as it is among the versions that
 //! are kept.

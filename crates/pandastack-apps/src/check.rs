@@ -1,4 +1,4 @@
-//! What a request about an app may say.
+//! Validates requests about apps.
 
 use std::collections::BTreeMap;
 

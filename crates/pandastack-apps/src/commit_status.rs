@@ -1,4 +1,4 @@
-//! How a deployment goes, as a commit's status at the repository's host. Pure.
+//! Deployment progress as a commit status at the Git host. Pure.
 //!
 //! | | call | proof |
 //! |---|---|---|

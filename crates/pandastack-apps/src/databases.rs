@@ -1,4 +1,4 @@
-//! Databases of apps: attached over HTTP, known to machines by a variable.
+//! Attached databases of apps over HTTP; machines get each as a variable.
 //!
 //! Must hold: a database that is attached cannot be deleted; a preview of a fork never learns of one. What a machine reaches is
 //! decided by [`crate::database_connector`], from the same record.

@@ -1,4 +1,4 @@
-//! The steps of one deployment, from its turn to its end.
+//! The steps of one deployment, from start to end.
 //!
 //! ```text
 //!   building: build machine, source, install, build, artifact   (skipped when there is an artifact)

@@ -1,4 +1,4 @@
-//! Whose turn it is: one deployment at a time per app, the newest wins.
+//! Schedules deployments: one at a time per app, the newest wins.
 //!
 //! A live version that lost a machine (its host was restarted, say), or should have more or fewer, is reconciled by a deployment of its
 //! own ([`reconcile`]).

@@ -1,4 +1,4 @@
-//! Names of an app beside its own, over HTTP.
+//! Custom domains of apps over HTTP.
 
 use std::sync::Arc;
 

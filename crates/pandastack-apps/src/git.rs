@@ -1,4 +1,4 @@
-//! Git in a machine: where a repository is, what proves that an app may read it, and the programs that fetch it.
+//! Git in a machine: repository URLs, credentials, and the commands that fetch a repository.
 //!
 //! | address | proof | host is known by |
 //! |---|---|---|

@@ -1,4 +1,4 @@
-//! Pushes and pull requests told by a repository's host: GitHub, GitLab, Gitea (and Forgejo).
+//! Webhooks for pushes and pull requests: GitHub, GitLab, Gitea (and Forgejo).
 //!
 //! | | proof | kind | names a delivery |
 //! |---|---|---|---|

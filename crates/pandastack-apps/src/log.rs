@@ -1,4 +1,4 @@
-//! The log of a deployment: bounded, written in batches, followed by whoever wants to.
+//! The log of a deployment: bounded, written in batches, and streamed to followers.
 //!
 //! Lines go through a bounded channel to one writer, so that a program that prints faster than the store writes waits.
 //! Past [`DEPLOY_LOG_LINES_MAX`] lines only what the platform itself says is kept.

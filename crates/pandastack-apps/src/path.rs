@@ -1,4 +1,4 @@
-//! Apps by the path of a request.
+//! Finds the app in a request's path.
 
 use axum::extract::{FromRequestParts, RawPathParams};
 use http::request::Parts;

@@ -1,4 +1,4 @@
-//! Looks at repositories whose host tells of no pushes: every `poll_seconds` of an app, and deploys a new commit.
+//! Polls repositories without webhooks every `poll_seconds` and deploys new commits.
 //!
 //! `git ls-remote` runs in a machine made for it, as fetching does, so that what a hostile host answers hurts nobody, and
 //! so that polling reaches what building would.

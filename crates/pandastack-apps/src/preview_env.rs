@@ -1,4 +1,5 @@
-//! Variables of a repository over HTTP: all previews of its apps see them, unless the app has one of that name for its previews.
+//! Variables of a repository over HTTP. All previews of its apps see them, unless the app sets the same
+//! name for previews.
 //!
 //! They are checked, kept and masked as those of apps are ([`crate::env`]), with scope `preview`. A repository may have some before
 //! its previews are turned on, so that the first preview sees them, and keeps them when those are turned off.

@@ -1,4 +1,5 @@
-//! Repositories of GitHub with previews: which apps are of one, and its previews turned on and off for all of them.
+//! GitHub repositories with previews: which apps belong to one, and enabling or disabling previews for
+//! all of them.
 //!
 //! What is said of a repository is laid on its apps when it is said: `previews` of an app is where it counts. What was said last
 //! holds, of the repository or of an app ([`AppSpec::previews_said_at`]): an app that is found to be of a repository later, by its first

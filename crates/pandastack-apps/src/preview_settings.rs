@@ -1,4 +1,4 @@
-//! Settings of previews: those of their app, with what a fork must not see taken out.
+//! Settings of previews: those of their app, without what a fork must not see.
 
 use std::collections::BTreeMap;
 

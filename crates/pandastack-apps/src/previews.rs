@@ -1,4 +1,4 @@
-//! Previews: what a pull request would make of an app, at an address of its own.
+//! Previews: deployments of pull requests, each at its own address.
 //!
 //! A preview is an app whose record names the one that it belongs to. So it is built, served, put to sleep, recovered and
 //! deleted by what does that for apps, in machines of its own. Its settings are those of its app at the time they are

@@ -1,4 +1,4 @@
-//! What deliveries say of pull requests (GitLab: merge requests), in one shape. Pure.
+//! Parses pull requests (GitLab: merge requests) from webhook deliveries into one shape. Pure.
 //!
 //! Must hold: what is not certain to come from the repository itself counts as a fork; texts that somebody else wrote
 //! are short and without control characters; a commit is nothing but hexadecimal digits.

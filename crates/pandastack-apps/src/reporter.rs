@@ -1,4 +1,4 @@
-//! Tells repositories' hosts how deployments go: `pending` when one begins, and how it ended.
+//! Reports deployments to Git hosts: `pending` at the start, and the result at the end.
 //!
 //! Takes no input: deployments whose state was not told are found in the store, so a restart of the server forgets none.
 //! A status may then arrive twice, which changes nothing.

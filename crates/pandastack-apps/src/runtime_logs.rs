@@ -1,4 +1,4 @@
-//! What the live version prints, over HTTP.
+//! Output of the live version, over HTTP.
 //!
 //! Who follows goes on with the next version once that serves, whether by a deployment, restart, rollback or change of the number of
 //! machines: [`crate::Apps::follow`] tells of all of them.

@@ -1,4 +1,4 @@
-//! Bringing a built version to the point where it could serve: started, listening, healthy.
+//! Starts a built version and waits until it listens and is healthy.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -1,4 +1,5 @@
-//! What a machine had too little of when a step of its build failed: programs say that in many ways, or not at all.
+//! Detects whether a failed build step ran out of memory or disk, which programs report in many ways,
+//! or not at all.
 
 use crate::command::shell;
 use crate::machine::Machine;

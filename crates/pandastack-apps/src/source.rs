@@ -1,4 +1,4 @@
-//! Bringing a source into the machine that builds it, and looking at it there.
+//! Fetches a source into the machine that builds it, and inspects it there.
 //!
 //! Everything happens inside the machine: archives are unpacked and repositories fetched there, by its programs, so a
 //! hostile one hurts nobody else. A machine that was made from the last build still has what that installed; the old

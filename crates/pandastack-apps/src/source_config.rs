@@ -1,4 +1,4 @@
-//! What a source says of itself in `pandastack.toml`, and what of it counts.
+//! Settings from a source's `pandastack.toml`, and which of them apply.
 //!
 //! | | wins over |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! Which machines and snapshots an app needs. Everything else that belongs to it is deleted.
+//! Computes which machines and snapshots an app needs; the others are deleted.
 //!
 //! Takes nothing but the record: safe to repeat, and the only place that deletes what a deployment made. It runs when no
 //! deployment of the app is between making something and writing it down: at the end of each, and at start. Machines of an app that is

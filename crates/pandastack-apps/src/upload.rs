@@ -1,4 +1,4 @@
-//! Beginning a deployment: from the repository, from an archive in the request, or from a sandbox.
+//! Starts a deployment from the repository, an uploaded archive or a sandbox.
 //!
 //! An archive goes straight into the machine that will build it; the server never has it, on disk or in memory. The
 //! deployment exists once the archive is there, so a client that goes away leaves only a machine, which is deleted then.

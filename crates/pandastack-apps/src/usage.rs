@@ -1,4 +1,4 @@
-//! What the machines of the live version use, over HTTP. Nothing wakes for it.
+//! Resource usage of the live version's machines, over HTTP. Wakes nothing.
 
 use std::sync::Arc;
 

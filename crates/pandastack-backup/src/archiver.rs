@@ -1,4 +1,4 @@
-//! One task per database that brings its log into the archive.
+//! One task per database that archives its WAL.
 //!
 //! ```text
 //!   connect -> login -> slot -> stream from where the archive ends --> receive, put away, confirm ...

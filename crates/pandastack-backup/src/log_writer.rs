@@ -1,4 +1,4 @@
-//! The log on its way into the archive: what is there, what waits, and how pieces become segments.
+//! Writes WAL to the archive: what is archived, what is pending, and how pieces become segments.
 //!
 //! ```text
 //!   segment:  [ piece, level 2 ][ piece, 1 ][ piece, 0 ][ piece, 0 ] | waiting |        16 MiB

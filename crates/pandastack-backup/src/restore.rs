@@ -1,4 +1,4 @@
-//! What a new server needs to become the old one at an instant: a tar, files of the log, and settings.
+//! Prepares the restore of a server to a point in time: a tar, WAL files, and settings.
 //!
 //! Must hold: what is handed out is what a stock server reads. A time is set as the server's target only if the log has a transaction that ended
 //! later, because without one the server would end with an error instead of being done.

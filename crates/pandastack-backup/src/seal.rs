@@ -1,4 +1,4 @@
-//! What an object of the archive looks like: compressed, then encrypted in chunks.
+//! The format of archived objects: compressed, then encrypted in chunks.
 //!
 //! ```text
 //!   head: "PSBK" | version 1 | 3 x 0 | time, 8 bytes, microseconds since 1970 | salt, 32 random bytes

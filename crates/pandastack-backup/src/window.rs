@@ -1,4 +1,4 @@
-//! What an archive can restore, told from what is in it. Pure, but for [`Catalog::read`].
+//! Computes what an archive can restore from its contents. Pure, but for [`Catalog::read`].
 //!
 //! ```text
 //!   base A ====log====log==== base B ==log====      ====log====> (no base: of no use)

@@ -1,4 +1,5 @@
-//! One run of code: told to the kernel, heard line by line, put together for those who wait for the whole.
+//! One run of code: sent to the kernel, read line by line, and collected for callers that want the
+//! whole result.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! API keys: making, hashing, checking.
+//! API keys: creating, hashing, checking.
 //!
 //! A key is `pds_` and 32 hex digits (128 random bits); its first 12 characters are public and find the row. Only its
 //! SHA-256 is stored: with 128 random bits there is nothing to guess, so no slow hash is needed. Comparison takes

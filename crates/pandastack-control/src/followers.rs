@@ -1,4 +1,4 @@
-//! How many streams of events are open at once, by key and by workspace.
+//! Limits open event streams, by key and by workspace.
 //!
 //! Each follower costs a read of the store per change of its workspace, so their number is bounded. Counted
 //! in memory: with several replicas each admits its share.

@@ -1,4 +1,4 @@
-//! Removes old rows, writes when keys were last used, and ends what revoked keys have open.
+//! Removes old rows, records when keys were last used, and closes connections of revoked keys.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! API keys that were good lately, so that the data path does not ask the store.
+//! A cache of valid API keys, so that the data path does not query the store.
 //!
 //! Written by hand because a key outlives its freshness in it: one that was good lately is looked up again
 //! even when its address is throttled.

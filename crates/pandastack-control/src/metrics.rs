@@ -1,4 +1,4 @@
-//! What control counts for `/metrics`. Labels are routes and statuses, never ids.
+//! Metrics of control for `/metrics`. Labels are routes and statuses, never ids.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

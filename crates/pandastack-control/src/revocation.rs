@@ -1,4 +1,5 @@
-//! Ends what a caller has open when its key is revoked or expires, or its workspace is suspended or deleted.
+//! Closes a caller's connections when its key is revoked or expires, or its workspace is suspended or
+//! deleted.
 //!
 //! Authentication happens once, on the head of a request; an answer may last for days. So every caller gets
 //! the [`CancellationToken`] of its key. [`guard`] stops its request and its answer with it; upgraded

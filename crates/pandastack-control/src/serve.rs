@@ -1,4 +1,4 @@
-//! Starting and stopping the control plane: store, sockets, background tasks.
+//! Starts and stops the control server: store, sockets, background tasks.
 //!
 //! [`Control::bind`] does everything that can fail; when it returns, clients may connect. [`Control::run`] serves until
 //! told to stop, then lets work in progress finish within [`STOP_WAIT`].

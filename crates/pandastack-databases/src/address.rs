@@ -1,4 +1,4 @@
-//! Where clients of databases connect to.
+//! The address that clients of databases connect to.
 
 use pandastack_types::DatabaseId;
 

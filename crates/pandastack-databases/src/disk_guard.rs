@@ -1,4 +1,4 @@
-//! Whether databases have room to write.
+//! Monitors the free disk space of databases.
 //!
 //! A program in the machine watches the volume and makes the server read only before it is full
 //! (the template's `pandastack-postgres-room`); it is there that a writer can be stopped in time.

@@ -1,4 +1,4 @@
-//! Which databases are known to be read only because their disk is full.
+//! Databases that are read-only because their disk is full.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,6 +1,5 @@
-//! A port of its own for every database, on a machine by itself where databases have no names: many
-//! clients can send neither a host name nor an option, and would have no way to say which one they
-//! mean.
+//! One port per database, for installations without database host names: many clients can send neither
+//! a host name nor an option, and would have no way to say which one they mean.
 //!
 //! Connection strings name the port, so it is remembered in a file of this server and bound again
 //! before anything is served. A database gets one when somebody is told how to reach it, and gives

@@ -1,4 +1,4 @@
-//! What a control that was killed left behind: nothing stays half made or half deleted.
+//! Recovery after a crash of control: completes or undoes unfinished creates and deletes.
 //!
 //! A database that was being made is given up, its machine deleted: whoever asked for it got no
 //! answer. One that was being deleted is deleted. One that is ready keeps the machine that its

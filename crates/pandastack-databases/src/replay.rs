@@ -1,4 +1,4 @@
-//! Servers that are started and replay their log before they take queries.
+//! Waits for servers that replay WAL before they accept queries.
 //!
 //! Must hold: a replay is given up when it cannot end any more, not because one probe failed.
 //! Whoever gives up makes another machine, whose server begins with the first file again; and a

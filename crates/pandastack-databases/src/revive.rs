@@ -1,5 +1,5 @@
-//! A database whose machine was lost, or has the wrong size, gets another one with the same volume.
-//! One whose machine runs without its server has it started again.
+//! Replaces the machine of a database, if it was lost or has the wrong size, and keeps the volume.
+//! If only the server is down, it is started again in its machine.
 //!
 //! ```text
 //!   machine lost -> its row is removed, which frees the volume -> the template's disk boots with that volume

@@ -1,4 +1,4 @@
-//! What users see of databases.
+//! Converts database records to API responses.
 
 use http::HeaderMap;
 use pandastack_store::databases::{DatabaseRecord, DatabaseState};

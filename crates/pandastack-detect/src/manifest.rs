@@ -1,4 +1,4 @@
-//! `pandastack.toml`: what a repository says about itself.
+//! `pandastack.toml`: the app's settings in its source.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! The Node that a source wants, and whether another one would do.
+//! The Node version that a source requires, and whether another one matches.
 //!
 //! One major number can be installed. Whatever else is said, a range or a name, is a condition on what is
 //! there.

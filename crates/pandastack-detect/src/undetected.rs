@@ -1,4 +1,4 @@
-//! Why there is no plan.
+//! The errors when no plan can be made.
 
 use crate::framework::Framework;
 

@@ -1,4 +1,4 @@
-//! Failures in the three forms that E2B's clients read.
+//! Errors in the three formats of E2B's clients.
 //!
 //! | where | form |
 //! |---|---|

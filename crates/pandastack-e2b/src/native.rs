@@ -1,4 +1,4 @@
-//! Calls of the native API from inside the process.
+//! Calls the native API within the process.
 //!
 //! A request goes through the same router as one from the network, so it is authenticated, limited, checked and audited
 //! there. Two identities exist: the caller's own API key, and [`OnBehalf`] of a sandbox, for calls that proved to know

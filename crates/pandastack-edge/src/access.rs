@@ -1,4 +1,4 @@
-//! Who may open a preview.
+//! Access control for previews.
 //!
 //! A signed URL works once as a link: it sets a cookie and leads to the same address without the
 //! signature, so that the page's own requests carry the cookie and nobody copies the signature out

@@ -1,4 +1,4 @@
-//! One line per request, for operators; and the counters made from the same facts.
+//! The access log, one line per request, and counters of the same facts.
 //!
 //! ```text
 //! 2026-11-15T05:19:07.123Z 203.0.113.9 8000-<sandbox id> GET /path 200 5316 12.3ms

@@ -1,4 +1,4 @@
-//! What an app's host name leads to.
+//! The route of an app's host name.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Routes for an edge that is a process of its own: asked from control, told by it when they change.
+//! Routes for a separate edge process: requested from control, which notifies it of changes.
 //!
 //! ```text
 //!   GET /internal/v1/routes/{sandbox}   an EdgeRoute, 404 when there is none

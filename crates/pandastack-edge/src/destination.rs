@@ -1,4 +1,4 @@
-//! Where a request goes, told from its `Host` and headers alone.
+//! Determines where a request goes, from its `Host` and headers only.
 //!
 //! | `Host` | goes to |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! The edge's own error responses: why a request failed, and what to do about it.
+//! Error responses of the edge: the reason, and what to do.
 //!
 //! The format depends on the client: a page for browsers, JSON for programs. Clients that name the
 //! sandbox in headers get the JSON and the statuses they expect.

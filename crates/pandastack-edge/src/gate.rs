@@ -1,4 +1,4 @@
-//! Hold and wake: requests that come while something is not ready wait until it is.
+//! Holds requests while their target is not ready, and wakes it.
 //!
 //! ```text
 //!   shut --first request--> opening --opened--> open --the thing closes--> shut

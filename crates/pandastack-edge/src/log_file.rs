@@ -1,4 +1,4 @@
-//! A file that lines are appended to, put aside when it has grown: `access.log`, then `access.log.1`, up to a number of them.
+//! An append-only log file with rotation: `access.log`, then `access.log.1`, and so on.
 //!
 //! Must hold: lines are not lost because files cannot be put aside; what is no plain file, such as a pipe, is only written to.
 

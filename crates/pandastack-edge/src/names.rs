@@ -1,4 +1,4 @@
-//! Host names that lead to an app: which sandboxes and port stand behind each now.
+//! Host names of apps, with the sandboxes and port that serve each.
 //!
 //! ```text
 //!   Host --names, from memory if nothing changed--> sandboxes and port --spread--> one of them --site--> as any other request

@@ -1,4 +1,4 @@
-//! Connections that carry plain requests to sandboxes, which most do, and nothing else.
+//! Connections that carry only plain requests to sandboxes, which is the common case.
 //!
 //! They are served without the HTTP library, whose generality costs more processor time than the bar leaves
 //! (`bench/README.md`, Edge). What is not plain, or not for a sandbox, ends that: the library goes on with

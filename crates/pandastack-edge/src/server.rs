@@ -1,4 +1,4 @@
-//! Listening: connections in, each request told apart and sent on its way.
+//! The listener: accepts connections and dispatches requests.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! Which machine of an app gets the next request.
+//! Load balancing: which machine of an app gets the next request.
 //!
 //! ```text
 //!   machines:  first .. always | further ones

@@ -1,4 +1,4 @@
-//! Plain bytes both ways: upgraded connections and forwarded ports.
+//! Relays raw bytes: upgraded connections and forwarded ports.
 
 use std::io;
 use std::pin::Pin;

@@ -1,4 +1,4 @@
-//! One machine: the handle through which an agent controls an emulator process.
+//! One machine: the handle with which an agent controls an emulator process.
 //!
 //! Operations that must not interleave (pause, resume, save, fork) take turns on one lock; the guest stream has its own.
 

@@ -1,4 +1,4 @@
-//! Writing a paused machine down.
+//! Saves a paused machine to files.
 //!
 //! Memory is copied after device state, so that whatever saving a device writes into guest memory is in the copy.
 

@@ -1,4 +1,4 @@
-//! Noticing that a machine stands still because the host's disk is full.
+//! Detects that a machine stopped because the host's disk is full.
 
 use serde_json::Value;
 use tokio::sync::broadcast::error::RecvError;

@@ -1,4 +1,4 @@
-//! How fast the processor's time stamp counter runs.
+//! Measures the frequency of the processor's time stamp counter.
 //!
 //! A guest sees the host's counter and keeps time by it. Left to itself its kernel learns the rate at boot by comparing it
 //! with an emulated timer, and on a busy host that timer is served late: rates were seen that are wrong by a factor of

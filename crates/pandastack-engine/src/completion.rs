@@ -1,4 +1,4 @@
-//! Work that is finished or undone even if whoever asked for it has gone away.
+//! Runs work to completion or undoes it, even if the caller is cancelled.
 //!
 //! A dropped future stops at its last await, which can be between the birth of a process and the guard that would end it.
 //! Such work runs as a task of the engine instead.

@@ -1,4 +1,4 @@
-//! Errors of processes that failed to become machines: what they said themselves belongs to the reason.
+//! Errors of processes that failed to start a machine, including their own messages.
 
 use std::fs;
 use std::io::{Read, Seek, SeekFrom};

@@ -1,4 +1,4 @@
-//! An engine without machines, for logic tests of what stands above engines.
+//! A fake engine without machines, for logic tests of the code above engines.
 //!
 //! It keeps every promise of the [`Engine`] and [`Machine`] traits and passes the conformance suite, but a machine is
 //! a few values in this process: a byte vector for memory, the real disk file of its [`MachineFiles`], and a guest that is a

@@ -1,5 +1,5 @@
-//! Named steps of operations at which a test holds a server, so that it can kill any process while an operation stands
-//! exactly there.
+//! Fault injection: named steps at which a test pauses a server, so that it can kill any process at
+//! exactly that point of an operation.
 //!
 //! ```text
 //!   test                                       server

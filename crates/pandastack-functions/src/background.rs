@@ -1,4 +1,4 @@
-//! What goes on behind calls: taking over what an earlier server left, the queue, forgetting old runs.
+//! Background tasks: recovery after a restart, the queue, deleting old runs.
 
 use std::sync::Arc;
 

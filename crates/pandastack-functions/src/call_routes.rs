@@ -1,4 +1,4 @@
-//! The API of calls: making them, and what became of them.
+//! The API of calls and their results.
 
 use std::sync::Arc;
 

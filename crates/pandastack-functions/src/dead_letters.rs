@@ -1,4 +1,5 @@
-//! Calls of type `Event` that were given up: kept with their event, told to whoever wants to know, queued again on demand.
+//! Dead letters: `Event` calls that failed all retries. They are kept with their event, reported, and
+//! requeued on demand.
 //!
 //! A dead letter that somebody is to be told of stays in the queue, as due as a call is, until `dead_letter_url` took it or
 //! was asked often enough. So a server that is killed forgets no notice; it may give one twice.

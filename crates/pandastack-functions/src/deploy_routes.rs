@@ -1,4 +1,4 @@
-//! The API of what is deployed: bundles, versions, aliases.
+//! The API of deployments: bundles, versions, aliases.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! One call of a function: a place in a machine, the event in, what comes of it out, and a record of it.
+//! One call of a function: acquires a machine, sends the event, returns the response, and records the
+//! run.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

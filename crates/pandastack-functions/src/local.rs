@@ -1,4 +1,4 @@
-//! A function on its developer's own machine: the runtime, the bootstraps and the events of the platform, as plain processes.
+//! Functions as local processes: the platform's runtime, bootstraps and events, without isolation.
 //!
 //! What runs here is what runs in a machine, so it behaves the same; but there is no machine around it. The handler has the
 //! developer's files, network and packages, dependencies are those that are installed, and nothing is recorded.

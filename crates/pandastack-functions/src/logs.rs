@@ -1,4 +1,4 @@
-//! What a function's calls printed: the last ones, and as server-sent events those under way.
+//! Output of a function's calls: the latest runs, and live output as server-sent events.
 
 use std::convert::Infallible;
 use std::sync::Arc;

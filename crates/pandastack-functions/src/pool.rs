@@ -1,4 +1,4 @@
-//! The machines of one version of a function, and the line of calls that wait for one.
+//! The machines of one version of a function, and the queue of calls that wait for one.
 //!
 //! ```text
 //!   call --> a free slot?   yes --> leased --+--> answered --> free, or to the first in line

@@ -1,4 +1,4 @@
-//! Calls of type `Event`: kept in the store, made when they are due, tried again when they fail, given up in the end.
+//! `Event` calls: stored, run when due, retried on failure, and finally dead-lettered.
 //!
 //! ```text
 //!   queued (due) --> running (no due time) --> success

@@ -1,4 +1,5 @@
-//! What pip is asked to install for a bundle: its `requirements.txt`, or else the dependencies of its `pyproject.toml`.
+//! The requirements that pip installs for a bundle: its `requirements.txt`, or else the dependencies of
+//! its `pyproject.toml`.
 
 use serde::Deserialize;
 

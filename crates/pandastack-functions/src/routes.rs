@@ -1,4 +1,4 @@
-//! The API of functions themselves, and all of it put together.
+//! The API of functions.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! How a function is called: what clients may set, what they get when they do not.
+//! Settings of functions: validation and defaults.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Records of functions as clients see them.
+//! Converts function records to API responses.
 
 use http::HeaderMap;
 use pandastack_store::functions::{FunctionRecord, RunFigures, VersionRecord};

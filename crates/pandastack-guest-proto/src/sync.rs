@@ -1,4 +1,4 @@
-//! Finding the start of a connection on a channel that has none.
+//! Finds the start of a connection on a channel without connections.
 //!
 //! A virtio-serial port is one byte stream for the life of the machine: what an earlier host wrote, whole
 //! or cut in the middle of a frame, is still there after a snapshot, a fork or a reconnect, and the guest

@@ -1,4 +1,4 @@
-//! The channel to the host: bytes in, inputs out; frames in, bytes out.
+//! The channel to the host: decodes incoming bytes and encodes outgoing frames.
 //!
 //! A virtio port has no connections. Without a host peer reads return 0 and the port stays "readable"; the
 //! poller's edge triggering makes that one event per change. The port is opened once and never closed: the

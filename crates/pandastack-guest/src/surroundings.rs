@@ -1,4 +1,4 @@
-//! Where the guest program runs: a machine of its own, or a directory in tests.
+//! The environment of the guest program: a machine, or a directory in tests.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! What can go wrong while kernels and root filesystems are fetched and built.
+//! Errors of fetching and building kernels and root file systems.
 
 use std::io;
 use std::path::{Path, PathBuf};

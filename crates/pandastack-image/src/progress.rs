@@ -1,4 +1,4 @@
-//! What a long fetch or build tells its caller while it runs.
+//! Progress of long fetches and builds.
 
 /// The steps a user sees. Not every build has every step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

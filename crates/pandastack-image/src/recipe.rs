@@ -1,4 +1,4 @@
-//! What a template is: `templates/<name>/template.toml`.
+//! The recipe of a template: `templates/<name>/template.toml`.
 //!
 //! A recipe is data, never a program: packages by name, files, and a few commands that run in the offline chroot.
 //! Exactly which packages those names mean is the [`Lock`]'s part. What the fields do, in the order of a build:

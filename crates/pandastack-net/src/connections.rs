@@ -1,4 +1,4 @@
-//! The host's table of connections: room for those of the slots, and nothing of slots that are gone.
+//! The host's connection tracking table: sized for all slots, and cleared of slots that are gone.
 //!
 //! A guest's connection is in two tables. That of its namespace ends with the slot; in the host's it would stay as long as
 //! the kernel keeps what is idle, which is five days for TCP, count against everybody's room, and be found by the next slot

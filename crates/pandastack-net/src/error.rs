@@ -1,4 +1,4 @@
-//! What can go wrong with a network slot, in sentences an operator can act on.
+//! Errors of network slots.
 
 use std::io;
 use std::path::PathBuf;

@@ -1,5 +1,5 @@
-//! What a pool needs of the host, once: names nobody else uses, a free subnet, forwarding, our nftables table, and room for
-//! connections.
+//! One-time setup of the host for a pool: unique names, a free subnet, forwarding, our nftables table,
+//! and room for connections.
 //!
 //! Safe to repeat. Only our own table is ever touched, and forwarding is switched on but never off, as room is made and not
 //! taken back: by the time a pool ends, something else on the host may need it.

@@ -1,4 +1,5 @@
-//! Just enough of the nftables netlink language: one table, its chains, rules and address sets, as one atomic batch.
+//! A minimal nftables netlink client: one table, its chains, rules and address sets, as one atomic
+//! batch.
 //!
 //! Kept apart from what the rules mean ([`crate::ruleset`]). A batch either takes effect whole or not at all, so
 //! replacing a table leaves no moment without it. Numbers are from `linux/netfilter/nf_tables.h`; attributes are

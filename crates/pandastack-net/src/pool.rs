@@ -1,4 +1,5 @@
-//! The pool: slots made ahead of need, leased in microseconds, destroyed behind the scenes.
+//! The slot pool: slots are created ahead of need, leased in microseconds, and destroyed in the
+//! background.
 //!
 //! ```text
 //!            make                take                release            destroy

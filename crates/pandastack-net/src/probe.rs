@@ -1,5 +1,5 @@
-//! Whether this host can give machines a network: everything is tried for real, in a namespace that is thrown
-//! away.
+//! Tests whether this host can give machines a network: everything is tried for real, in a namespace
+//! that is thrown away.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! What the rules say: one table on the host, one in every slot's namespace.
+//! The firewall rules: one table on the host, one in every slot's namespace.
 //!
 //! The slot's table knows the guest; the host's table does not trust it to. Each would hold the guest alone
 //! against other slots and the host, so a mistake in one is not an open door.

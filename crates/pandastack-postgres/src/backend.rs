@@ -1,4 +1,4 @@
-//! What this crate must be told of databases: how to reach one.
+//! The interface to databases: how to reach one.
 
 use async_trait::async_trait;
 use tokio::io::{AsyncRead, AsyncWrite};

@@ -1,5 +1,5 @@
-//! Cancel requests: they come on a connection of their own, mostly without TLS and a name, so the numbers in them must
-//! say everything.
+//! Cancel requests. They come on a separate connection, mostly without TLS and a name, so the numbers
+//! in them must say everything.
 //!
 //! A client gets numbers of ours in place of its backend's ([`CancelEntry`]); they are random, so nobody can end another's query, and
 //! good as long as its session.

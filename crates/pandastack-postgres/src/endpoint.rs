@@ -1,4 +1,4 @@
-//! Which database a client means.
+//! Determines which database a client wants.
 //!
 //! ```text
 //!   SNI or Host:  <id>.<domain>             PostgreSQL itself, below the domain of this installation

@@ -1,5 +1,5 @@
-//! Errors of a server that need a word from the platform: what a server says of a full disk, or of a query that was cancelled because of
-//! it, does not tell a client what to do.
+//! Server errors to which the platform adds a hint: the server's own message about a full disk, or
+//! about a query cancelled because of it, does not say what to do.
 //!
 //! [`Errors`] cuts a server's stream of any chunks into what passes as it is and whole `ErrorResponse` messages. Only those are
 //! held back until they are complete, and none that is longer than [`ERROR_BYTES_MAX`].

@@ -1,4 +1,4 @@
-//! Sessions of machines of this platform, which reach databases without leaving it.
+//! Sessions of the platform's own machines, which do not pass through the edge.
 //!
 //! There is no TLS, because the stream ends in our own processes; a client that prefers it is told that there is none and goes on. Which
 //! databases a machine may mean is decided by the [`Databases`] that it is served with.

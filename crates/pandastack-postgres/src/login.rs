@@ -1,4 +1,5 @@
-//! Being a client: a session that is opened with a password, for clients that do not speak the protocol themselves.
+//! A PostgreSQL client that logs in with a password, for clients that do not use the protocol
+//! themselves.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;

@@ -1,4 +1,4 @@
-//! A session once its server is connected: bytes both ways, and whether a query is under way.
+//! Relays a session between client and server, and tracks whether a query is in progress.
 //!
 //! Until the first `ReadyForQuery` the server's messages are read one by one, because the numbers for cancel requests are
 //! replaced; after that bytes pass as they come, but for errors that need a word from the platform. A session is busy from a client's request to its `ReadyForQuery`, and while a

@@ -1,4 +1,4 @@
-//! Listening: TLS, who is meant, and the session.
+//! The listener: TLS, the target database, and the session.
 //!
 //! ```text
 //!   first byte 0x16 --> TLS at once (ALPN `postgresql`) ---------------+

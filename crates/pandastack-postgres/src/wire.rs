@@ -1,4 +1,4 @@
-//! Messages: where they begin and end, and our own errors in their form.
+//! Wire messages: their boundaries, and our own errors in their format.
 //!
 //! A message is one byte of kind, four of length (itself included), and a body. [`Frames`] finds the kinds in a stream of any
 //! chunks without keeping bodies, so a session of gigabytes costs five bytes of state.

@@ -1,4 +1,4 @@
-//! The control thread: takes one request per connection, carries it out, answers.
+//! The control thread: one request per connection, executed and answered.
 //!
 //! It is the only thread of ours. While it parks the others it must not block on anything of theirs, so all its memory
 //! is static.

@@ -1,4 +1,4 @@
-//! What happens to each descriptor of the process in a child.
+//! Decides what happens to each descriptor of the process in a child.
 //!
 //! The plan is made in the parent while its threads are parked, so that a descriptor that cannot be copied costs an
 //! error and no child; the child carries it out and then checks the outcome with fresh eyes.

@@ -1,4 +1,4 @@
-//! Who makes a request.
+//! The caller of a request: its key, workspace and role.
 
 use std::sync::Arc;
 

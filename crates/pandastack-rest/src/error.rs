@@ -1,4 +1,4 @@
-//! A domain error as an HTTP answer: the status of its code, and the body of [`ErrorBody`].
+//! Converts a domain error to an HTTP response: the status of its code, and the body of [`ErrorBody`].
 //!
 //! The request id is filled in by [`crate::request_id`], which alone knows it; that is why the
 //! error also travels in the response's extensions.

@@ -1,4 +1,4 @@
-//! Server-sent events of an agent, cut out of bytes as they come.
+//! Parses server-sent events of an agent.
 
 /// Bytes of one event; an agent sends output in pieces far below it.
 const EVENT_BYTES_MAX: usize = 4 * 1024 * 1024;

@@ -1,4 +1,4 @@
-//! Automatic checkpoints: snapshots of sandboxes in which something happened, every so often.
+//! Automatic checkpoints: periodic snapshots of active sandboxes.
 //!
 //! Hosts report every few seconds how long each sandbox has been idle; each report is looked at
 //! once, and what is due is taken beside it. Nothing here is written down: after a restart the

@@ -1,4 +1,4 @@
-//! The hosts as control knows them now: last report, when it came, and a client for each.
+//! The hosts as control knows them: the last report, its time, and a client for each.
 //!
 //! In memory, loaded from the store at start. Memory promised to creates that are under way is
 //! subtracted from what the last report said, so that two creates at once do not both count on the

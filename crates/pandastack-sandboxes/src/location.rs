@@ -1,4 +1,5 @@
-//! Where sandboxes live, remembered: the data path asks the store once per sandbox, not once per call.
+//! A cache of sandbox locations, so that the data path queries the store once per sandbox, not once per
+//! call.
 //!
 //! Every change that this process commits makes it forget the sandbox
 //! ([`Sandboxes::publish`](super::Sandboxes::publish)), and so does one of another replica, as soon

@@ -1,4 +1,5 @@
-//! Machines for services: the narrow interface through which a service makes, finds and deletes its machines.
+//! Machines for services: the narrow interface with which a service creates, finds and deletes its
+//! machines.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The events of a process as its agent streams them, and lines out of them.
+//! The events of a process from its agent, split into lines.
 
 use std::collections::VecDeque;
 

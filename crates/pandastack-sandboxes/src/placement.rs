@@ -1,4 +1,4 @@
-//! Which host takes a new sandbox. Pure: facts in, decision out.
+//! Chooses the host of a new sandbox. Pure: facts in, decision out.
 //!
 //! Among hosts that answer, know the template, and have memory and a network slot to spare, those
 //! that have the template baked come first, then the one with the most memory free.

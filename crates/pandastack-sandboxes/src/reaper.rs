@@ -1,4 +1,4 @@
-//! Ends lifetimes when they end.
+//! Deletes or hibernates sandboxes when their TTL ends.
 //!
 //! The reaper sleeps until the next expiry in the record and is woken when one changes; it never
 //! polls. It takes no input: whatever is due when it looks is handled, so a restart, a missed

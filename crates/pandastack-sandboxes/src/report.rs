@@ -1,4 +1,4 @@
-//! What a host says, compared with what the record says.
+//! Reconciles a host's report with the records.
 //!
 //! Reports are complete, so one comparison suffices and a lost report is made good by the next. Rules:
 //! - A host's view of a state wins over the record's, unless the record changed after the report was made.

@@ -1,4 +1,4 @@
-//! Machines of suspended workspaces: they sleep, and whatever wakes one puts it back to sleep.
+//! Machines of suspended workspaces: they are hibernated, also when something wakes one.
 //!
 //! A machine is hibernated with its memory, so that it goes on where it was. One that cannot be, on a
 //! full disk for example, is paused: it uses no processor, and nothing of it is lost.

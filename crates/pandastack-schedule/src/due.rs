@@ -1,4 +1,4 @@
-//! Which instants are due at a time, and what becomes of those that were missed.
+//! Computes which runs are due, and what to do with missed ones.
 //!
 //! ```text
 //!   cursor          missed                    newest      now

@@ -1,4 +1,4 @@
-//! Whether a run may begin beside others of its schedule.
+//! Decides whether a run may start while others of its schedule are in progress.
 
 use pandastack_types::api::Overlap;
 use pandastack_types::limits::{RUNS_PER_SCHEDULE_MAX, RUNS_WAITING_MAX};

@@ -1,4 +1,4 @@
-//! What goes on in this process: the bell, the runs under way, who waits for them, and their figures.
+//! Activity of this process: the wake-up signal, runs in progress, their waiters and metrics.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};

@@ -1,4 +1,4 @@
-//! Telling a webhook that a schedule's runs keep failing.
+//! Notifies a webhook that a schedule's runs keep failing.
 //!
 //! An alert is in the store until it was answered with 2xx or given up, so that it survives a restart; it may then arrive
 //! twice.

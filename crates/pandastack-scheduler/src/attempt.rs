@@ -1,4 +1,4 @@
-//! One attempt of one run, and who makes it.
+//! One attempt of one run, and the interface that makes it.
 
 use async_trait::async_trait;
 use pandastack_store::schedules::{RunOutcome, RunRecord, RunState, ScheduleRecord};

@@ -1,4 +1,4 @@
-//! The loop that fires schedules and begins runs.
+//! The loop that fires schedules and starts runs.
 //!
 //! [`Dispatcher::step`] does what is to be done at a time and says when to look again; it knows no clock, so tests drive
 //! it on a virtual one. It takes no other input: whatever is due is handled, so a missed or repeated wake-up does no harm,

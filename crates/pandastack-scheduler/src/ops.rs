@@ -1,4 +1,4 @@
-//! Making, changing, deleting and triggering schedules.
+//! Creates, changes, deletes and triggers schedules.
 
 use std::sync::Arc;
 

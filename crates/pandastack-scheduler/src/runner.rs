@@ -1,4 +1,4 @@
-//! Doing what a schedule is for: one attempt of one run.
+//! Executes a schedule's target: one attempt of one run.
 
 use std::collections::BTreeMap;
 use std::pin::pin;

@@ -1,4 +1,4 @@
-//! Functions and databases as targets of schedules. The server puts them in place.
+//! The interface to functions and databases as targets of schedules; the server provides it.
 
 use std::time::Duration;
 

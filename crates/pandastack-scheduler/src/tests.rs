@@ -1,4 +1,4 @@
-//! The scheduler on a virtual clock, with targets that do what a test says, on the real store.
+//! Tests of the scheduler on a virtual clock, with scripted targets and the real store.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! The time of day, as everything here that is written down or waits for a date reads it.
+//! The wall clock, for everything that is recorded or waits for a date.
 //!
 //! A simulation runs servers for years in a second: on threads that entered a [`Clock`], the time
 //! is as far ahead of the host's as that clock was moved. Signatures between control and agents are

@@ -1,4 +1,4 @@
-//! What the web console needs: its sessions, and the events of a whole workspace.
+//! Console sessions, and the events of a workspace.
 
 use async_trait::async_trait;
 use jiff::Timestamp;

@@ -1,4 +1,4 @@
-//! Managed databases as the store keeps them. Nothing secret is among it: passwords are derived.
+//! Records of managed databases. They contain no secrets: passwords are derived.
 
 use async_trait::async_trait;
 use jiff::Timestamp;

@@ -1,4 +1,4 @@
-//! Why a store call failed.
+//! Errors of the store.
 
 use pandastack_types::{TransitionRefused, WorkspaceId};
 

@@ -1,4 +1,4 @@
-//! Functions, their versions and calls, as the program sees them.
+//! Records of functions, their versions and calls.
 
 use std::collections::BTreeMap;
 

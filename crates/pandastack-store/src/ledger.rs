@@ -1,4 +1,4 @@
-//! What was done and what was used: the audit log and sums of usage.
+//! The audit log and usage totals.
 
 use async_trait::async_trait;
 use jiff::Timestamp;

@@ -1,5 +1,5 @@
-//! The record of truth behind one trait per noun, so that SQLite and PostgreSQL differ in SQL and
-//! in nothing else.
+//! The record of truth, with one trait per noun, so that SQLite and PostgreSQL differ in SQL and in
+//! nothing else.
 //!
 //! Must hold, for every backend:
 //! - a transition and its event row are one transaction, and only [`SandboxStore::transition`]

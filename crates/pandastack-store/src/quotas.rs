@@ -1,4 +1,4 @@
-//! What a workspace may have: set by the operator, counted where things are added.
+//! Quotas of workspaces: set by the operator, checked where resources are added.
 
 use async_trait::async_trait;
 use pandastack_types::WorkspaceId;

@@ -1,4 +1,4 @@
-//! Rows as the program sees them, and the pure rules of how they change.
+//! Records and the pure rules of how they change.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Several control servers on one database: who lives, who leads, and what the others changed.
+//! Several control servers on one database: liveness, leadership, and changes by others.
 //!
 //! A replica has a [`Session`] for as long as it is connected to the database. Whether it lives and
 //! whether it leads are facts about that session, kept by the database itself, so neither clocks

@@ -1,4 +1,4 @@
-//! Schedules and their runs, as they are kept.
+//! Records of schedules and their runs.
 //!
 //! ```text
 //!            +--------- no retry, or no more ----> success | error | timeout

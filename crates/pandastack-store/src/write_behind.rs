@@ -1,4 +1,4 @@
-//! Records that are written behind the answer, in batches, by one task.
+//! Records that one task writes in batches after the response.
 //!
 //! A commit for each call would cost more than most calls. The queue is bounded and a full one makes calls wait, so nothing is
 //! left out to be faster; what a crash can lose is what waits for company ([`LINGER`]) and the batch under way. What must not be

@@ -1,4 +1,4 @@
-//! The log of a build: bounded, written in batches, followed by whoever wants to.
+//! The log of a build: bounded, written in batches, and streamed to followers.
 //!
 //! Lines have the form that people know from image builds: `#3 [3/7] RUN make` begins a step, `#3 0.512
 //! text` is a line that its command printed after so many seconds, `#3 DONE 2.1s`, `#3 CACHED` or `#3

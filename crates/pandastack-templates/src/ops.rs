@@ -1,4 +1,4 @@
-//! What clients do with templates and builds.
+//! Operations of clients on templates and builds.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Which layers, versions and snapshots a workspace needs. The rest is deleted.
+//! Computes which layers, versions and snapshots a workspace needs; the others are deleted.
 //!
 //! Looks at nothing but the record, so it is safe to repeat. Snapshots of builds that are under way are
 //! left alone.

@@ -1,4 +1,4 @@
-//! Whose turn it is, and what is left after a crash.
+//! Schedules builds, and recovers them after a crash.
 //!
 //! Builds run on the leader, a few at once. Workspaces take turns; of one workspace, the oldest build is
 //! first. A build that was under way when its server ended is not taken up again: it fails, its machines go,

@@ -1,4 +1,4 @@
-//! State of the service.
+//! State of the template service.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,4 @@
-//! Every promised number of the API in one place. What happens at a limit is said beside it.
+//! Limits of the API, each with what happens beyond it.
 
 /// Largest JSON request body. Beyond it: 413 `body_too_large`.
 pub const JSON_BODY_BYTES_MAX: usize = 1024 * 1024;

@@ -1,4 +1,4 @@
-//! Who may open a preview, and the credentials of a private one.
+//! Visibility of previews, and the credentials of a private one.
 //!
 //! Nothing secret is stored: a preview's token is derived from the installation's join secret, the sandbox and a number
 //! that counts revocations. Raising the number revokes the token and every URL signed with it.

@@ -1,4 +1,4 @@
-//! The data path: commands, files, ports and logs. A sleeper wakes.
+//! The data path: commands, files, ports and logs. Calls wake a sleeping sandbox.
 
 use std::convert::Infallible;
 use std::time::Duration;

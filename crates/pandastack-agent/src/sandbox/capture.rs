@@ -1,4 +1,4 @@
-//! Taking snapshots: the sandbox stands still for a moment and goes on while its state is written.
+//! Takes snapshots: the sandbox pauses briefly and continues while its state is written.
 //!
 //! The driver does the pause; the writing is a task beside it, so that whoever uses the sandbox meanwhile does not wait for
 //! the disk. One snapshot of a sandbox is written at a time. What ends the machine waits for it first, since machine and

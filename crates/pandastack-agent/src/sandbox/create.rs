@@ -1,4 +1,4 @@
-//! Making a sandbox from a template or a snapshot.
+//! Creates a sandbox from a template or a snapshot.
 
 use std::sync::Arc;
 

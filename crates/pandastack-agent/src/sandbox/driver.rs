@@ -1,4 +1,4 @@
-//! The driver: owns a sandbox's record and machine, and does one thing at a time.
+//! The driver: owns a sandbox's record and machine, and performs one operation at a time.
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -1,4 +1,4 @@
-//! Stopping a sandbox for a moment, and letting it go on.
+//! Pauses a sandbox briefly and resumes it.
 //!
 //! ```text
 //!   runs --freeze--> user processes frozen --stop--> processors stopped --run--> processors run --thaw--> runs

@@ -1,4 +1,4 @@
-//! The outside of a sandbox's driver: what it is asked, and what is known of it without asking.
+//! The handle of a sandbox's driver: its requests, and the state that can be read without it.
 
 use std::path::PathBuf;
 use std::sync::Arc;

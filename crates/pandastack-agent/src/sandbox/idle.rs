@@ -1,4 +1,4 @@
-//! When a sandbox counts as idle, and what then happens to it.
+//! Idle detection, and what happens to an idle sandbox.
 //!
 //! Idle is a sandbox that nobody uses (no exec, stream or file call under way), that has no
 //! keep-awake lease, and that exchanges next to nothing over its network. After its idle timeout it

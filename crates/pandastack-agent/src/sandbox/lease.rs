@@ -1,4 +1,4 @@
-//! Ways to the guest that work beside the driver: leases and grants. Both wake a sleeper.
+//! Access to the guest without the driver: leases and grants. Both wake a sleeping sandbox.
 
 use pandastack_types::SandboxState;
 

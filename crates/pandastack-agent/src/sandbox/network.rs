@@ -1,4 +1,4 @@
-//! Changing what a sandbox may reach, and what its copies need to know of it.
+//! Changes a sandbox's network policy, and passes it on to copies.
 
 use pandastack_net::{Resolved, SlotIndex};
 use pandastack_types::SandboxState;

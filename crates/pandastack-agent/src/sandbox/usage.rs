@@ -1,4 +1,4 @@
-//! What a sandbox uses, as seen from its host.
+//! Resource usage of a sandbox, as seen from its host.
 
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! The stream of the log.
+//! The stream of the WAL.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use jiff::Timestamp;

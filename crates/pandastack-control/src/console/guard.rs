@@ -1,4 +1,4 @@
-//! Which requests may use a session's cookie: those that the console's own pages make.
+//! Checks that requests with a session cookie come from the console's own pages.
 //!
 //! `SameSite=Strict` is not enough: apps and previews can be on the same site. A request must say that it
 //! comes from this very origin, in `Sec-Fetch-Site` or `Origin`, whichever the browser sends; both if it

@@ -1,4 +1,4 @@
-//! Passing requests on to the leader.
+//! Forwards requests to the leader.
 //!
 //! A request goes as it came, with its key, and the leader checks it: nothing is decided here but where it goes. Bodies
 //! stream both ways. The client's address goes with it, signed with the link: a key's networks and the limit

@@ -1,4 +1,4 @@
-//! This server among others on one database.
+//! Replicas: several control servers on one database.
 //!
 //! ```text
 //!   client --> any replica: sandboxes, files, exec, ports, databases' wire          from the store and the hosts

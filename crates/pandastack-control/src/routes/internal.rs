@@ -1,4 +1,4 @@
-//! What agents and edges call. Signed, never with an API key.
+//! Routes for agents and edges. Signed, never with an API key.
 
 use std::sync::Arc;
 

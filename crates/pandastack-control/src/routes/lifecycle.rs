@@ -1,4 +1,4 @@
-//! Pause, resume, hibernate, wake, and the lifetime.
+//! Pause, resume, hibernate, wake, and lifetime settings.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What a sandbox may reach.
+//! Network policies of sandboxes.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What a sandbox uses, what a workspace used, and who did what.
+//! Metrics of sandboxes, usage of workspaces, and the audit log.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Previews: who may open a sandbox's ports, URLs that do, and streams for `pandastack forward`.
+//! Previews: visibility of a sandbox's ports, signed URLs, and streams for `pandastack forward`.
 
 use std::net::IpAddr;
 use std::sync::Arc;

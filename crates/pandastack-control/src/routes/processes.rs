@@ -1,4 +1,4 @@
-//! Processes by id: started, followed, written to and ended. As all of the data path, they are the agent's to serve.
+//! Processes by id. Like all of the data path, requests are forwarded to the agent.
 
 use std::sync::Arc;
 

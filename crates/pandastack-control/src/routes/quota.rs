@@ -1,4 +1,4 @@
-//! What a workspace may have, and has.
+//! Quotas and usage of a workspace.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! WebSockets of a sandbox: control authenticates, finds the host, and passes bytes both ways without reading them.
+//! WebSockets of a sandbox: control authenticates, finds the host, and relays bytes.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The archives of databases, and how their backup goes.
+//! The archives of databases and the status of their backups.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};

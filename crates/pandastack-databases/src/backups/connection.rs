@@ -1,5 +1,5 @@
-//! Connections to the server of a machine that is awake. They neither wake it nor, if they only
-//! follow its log, keep it awake.
+//! Connections to the server of a machine that is awake. They neither wake it nor, if they only follow
+//! its log, keep it awake.
 
 use std::io;
 use std::pin::Pin;

@@ -1,5 +1,5 @@
-//! A restored copy takes over: a database whose host is out of reach goes on elsewhere, under its
-//! id, address and password, with what its archive has.
+//! Failover: a restored copy replaces a database whose host is unreachable, under its id, address and
+//! password, with what its archive has.
 //!
 //! Must hold: nothing takes over from a machine that can be reached, whose volume has more than the
 //! archive. What is left on the lost host is reached by nobody and writes into no archive, and is

@@ -1,4 +1,4 @@
-//! A machine's server made into what the archive says.
+//! Restores a database server from the archive.
 //!
 //! ```text
 //!   machine like a new database's -> its server stopped, its data gone -> base unpacked, recovery asked for

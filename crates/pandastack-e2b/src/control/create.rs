@@ -1,4 +1,4 @@
-//! Making a sandbox.
+//! Creates a sandbox.
 
 use std::collections::BTreeMap;
 

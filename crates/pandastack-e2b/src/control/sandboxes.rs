@@ -1,4 +1,4 @@
-//! One sandbox: looking, connecting, pausing, forking, ending.
+//! One sandbox: get, connect, pause, fork, kill.
 
 use axum::Json;
 use axum::body::Body;

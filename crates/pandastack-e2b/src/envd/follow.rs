@@ -1,4 +1,4 @@
-//! A process's native events as the stream that clients read: `start`, `data`..., `end`, and the end frame.
+//! Converts a process's native events to E2B's stream: `start`, `data`..., `end`, and the end frame.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Uploads: one file as the body itself, or several as parts of a form. Everything streams.
+//! Uploads: one file as the body, or several as parts of a form. All of them are streamed.
 
 use std::io::Write as _;
 

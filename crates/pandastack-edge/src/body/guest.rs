@@ -1,4 +1,4 @@
-//! The body of a guest's response: passed on as it comes, and cut when the guest's grant is.
+//! The body of a guest's response: streamed, and cut when the guest's grant is.
 
 use std::pin::Pin;
 use std::sync::Arc;

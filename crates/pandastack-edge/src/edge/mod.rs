@@ -1,4 +1,4 @@
-//! The edge itself: what all of its requests share.
+//! The edge: state shared by all requests.
 
 mod logged_request;
 mod serve;

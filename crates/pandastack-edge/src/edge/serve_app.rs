@@ -1,4 +1,4 @@
-//! The path of one request to an app: which of its machines gets it, and which one if that fails.
+//! The path of one request to an app: which machine gets it, and which one on failure.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

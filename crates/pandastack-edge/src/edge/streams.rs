@@ -1,4 +1,4 @@
-//! Streams to ports of sandboxes: for protocols other than HTTP, which know themselves what to say.
+//! Raw streams to ports of sandboxes, for protocols other than HTTP.
 
 use std::time::Duration;
 

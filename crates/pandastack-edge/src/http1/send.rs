@@ -1,4 +1,4 @@
-//! A message on its way: its head, and its body in pieces as they come.
+//! Sends a message: its head, then its body in pieces.
 
 use std::io::{IoSlice, Write};
 use std::pin::Pin;

@@ -1,4 +1,4 @@
-//! A certificate authority of this installation alone, for machines without a public name.
+//! A local certificate authority, for machines without a public name.
 //!
 //! It lives in two files and signs a certificate for each name when it is first asked for; one for `*.` of a name's domain
 //! covers every preview of it. Whoever installs `ca.pem` trusts every certificate made here, so its key stays with root.

@@ -1,4 +1,4 @@
-//! A certificate in two files, which is read again when they change.
+//! A certificate and key in two files, reloaded when they change.
 //!
 //! Must hold: whatever the files hold meanwhile, there is a certificate: what was read before stays until both files are good.
 

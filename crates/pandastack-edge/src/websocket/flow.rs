@@ -1,4 +1,4 @@
-//! One direction of a WebSocket: bytes as they come, and where frames end among those that went on.
+//! One direction of a WebSocket: relays bytes and tracks where frames end.
 
 use std::io;
 use std::pin::Pin;

@@ -1,4 +1,4 @@
-//! Where the frames of a WebSocket end (RFC 6455, 5.2), told from their heads as bytes pass.
+//! Finds the ends of WebSocket frames (RFC 6455, 5.2) from their heads.
 //!
 //! ```text
 //!   First --opcode--> Second --0..125--------------------> Payload --its end--> First

@@ -1,4 +1,4 @@
-//! The handshake, and the identity that rides on it.
+//! The handshake, and the identity that it carries.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;

@@ -1,4 +1,4 @@
-//! Why a call to a guest failed.
+//! Errors of calls to a guest.
 
 use std::time::Duration;
 

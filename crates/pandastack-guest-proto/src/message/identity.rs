@@ -1,4 +1,4 @@
-//! What makes a restored or forked machine itself.
+//! The identity of a restored or forked machine.
 
 use std::collections::BTreeMap;
 

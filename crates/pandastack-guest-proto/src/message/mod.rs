@@ -1,4 +1,4 @@
-//! What the calls say.
+//! The messages of all calls.
 //!
 //! Control payloads are JSON. Unknown fields are ignored, fields added later are optional and left out
 //! when unset, names and meanings never change: a guest frozen in a snapshot must understand next year's

@@ -1,4 +1,4 @@
-//! Devices that appear, by the kernel's own announcements: there is no udev in the machine.
+//! Waits for devices through the kernel's announcements; there is no udev in the machine.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};

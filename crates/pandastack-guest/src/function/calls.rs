@@ -1,4 +1,4 @@
-//! Calls between their arrival and their end: a queue towards the handler, and a way back for each.
+//! Calls in progress: a queue to the handler, and a response channel for each.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};

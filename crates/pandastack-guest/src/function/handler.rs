@@ -1,4 +1,4 @@
-//! The handler's process: started once, watched to its end, killed when a call takes too long.
+//! The handler's process: started once, monitored, and killed when a call times out.
 
 use std::ffi::OsString;
 use std::io;

@@ -1,4 +1,4 @@
-//! As much of HTTP/1.1 as a server needs that only the handler's own process talks to.
+//! A minimal HTTP/1.1 server for the handler's process.
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::net::TcpStream;

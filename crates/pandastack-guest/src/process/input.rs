@@ -1,4 +1,4 @@
-//! A process's standard input: what waits to be written, in order.
+//! A process's standard input: data that waits to be written, in order.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;

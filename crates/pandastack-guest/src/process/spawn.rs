@@ -1,4 +1,4 @@
-//! From a request to a running child. Runs on a worker thread: looking up a program may wait for the disk.
+//! Starts a child for a request. Runs on a worker thread: looking up a program may wait for the disk.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;

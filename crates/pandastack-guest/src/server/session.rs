@@ -1,4 +1,4 @@
-//! The present connection: its open calls and who may send next.
+//! The current connection: its open calls, and their order of sending.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};

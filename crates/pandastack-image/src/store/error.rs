@@ -1,4 +1,4 @@
-//! What can go wrong in the store, and which of it a caller must tell apart.
+//! Errors of the store.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! The copy-on-write store: where disks, memory files and snapshots live.
+//! The copy-on-write store for disks, memory files and snapshots.
 //!
 //! One directory on a file system that shares extents between files. Where the data directory's own file system
 //! cannot, a sparse XFS image beside it is made and mounted ([`Cloning::ReflinkInLoop`]); without the rights for

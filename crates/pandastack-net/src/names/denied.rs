@@ -1,4 +1,4 @@
-//! Packets that a policy refused, reported by the kernel's log group of each slot's namespace.
+//! Denied packets, reported by the kernel's log group of each slot's namespace.
 //!
 //! The rules report a bounded number each second, with the first bytes of the packet; see [`crate::ruleset`].
 

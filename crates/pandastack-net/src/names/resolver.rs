@@ -1,4 +1,4 @@
-//! The resolver that guests ask: a forwarder that knows whose query it is.
+//! The resolver of guests: a DNS forwarder that knows the slot of each query.
 //!
 //! It looks at the question, and under a policy by name at the addresses in the answer; everything else
 //! passes as it is. A name that is not allowed does not exist for the guest, and its query goes nowhere:

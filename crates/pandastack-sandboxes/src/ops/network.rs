@@ -1,4 +1,4 @@
-//! Changing what a sandbox may reach.
+//! Changes a sandbox's network policy.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The volumes of a new sandbox: those it asks for, and copies of those that its original had.
+//! The volumes of a new sandbox: requested ones, and copies of those of its original.
 
 use std::path::Path;
 

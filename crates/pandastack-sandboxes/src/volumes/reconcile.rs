@@ -1,4 +1,4 @@
-//! What a host has, compared with what the record says of volumes.
+//! Reconciles a host's volumes with the records.
 //!
 //! Rules: a volume in `creating` that nobody works on is ready if its host has it and otherwise
 //! never was; one in `deleting` is deleted until its host has it no longer; one that goes with its

@@ -1,4 +1,4 @@
-//! The machine with installed dependencies, from which builds begin.
+//! The dependency cache: the machine with installed dependencies, from which builds start.
 //!
 //! Must hold: a build begins from one of the template and size that the app is to have now, or from
 //! none. A machine that is made from a snapshot is what the snapshot shows, whatever the app's

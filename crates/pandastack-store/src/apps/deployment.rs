@@ -1,4 +1,4 @@
-//! Rows of deployments as the program sees them.
+//! Records of deployments.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Rows of apps as the program sees them.
+//! The record of an app.
 
 use std::collections::BTreeMap;
 

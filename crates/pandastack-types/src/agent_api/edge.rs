@@ -1,4 +1,4 @@
-//! What edges ask control for.
+//! Requests of edges to control.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! Sandboxes and snapshots, as control asks for them and as agents describe them.
+//! Sandboxes and snapshots in the private API.
 
 use std::collections::BTreeMap;
 

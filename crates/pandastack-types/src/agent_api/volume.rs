@@ -1,4 +1,4 @@
-//! Volumes, as control asks for them and as agents describe them.
+//! Volumes in the private API.
 
 use serde::{Deserialize, Serialize};
 

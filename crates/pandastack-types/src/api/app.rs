@@ -1,4 +1,4 @@
-//! Apps: a source that is built, served under a stable address, and replaced without a failed request.
+//! Apps: deployed from a source, served at a stable address, and replaced without a failed request.
 
 use std::collections::BTreeMap;
 

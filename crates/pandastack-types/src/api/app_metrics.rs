@@ -1,4 +1,4 @@
-//! What an app uses.
+//! Resource usage of an app.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};

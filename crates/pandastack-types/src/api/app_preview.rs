@@ -1,4 +1,4 @@
-//! Previews of apps: what a pull request would make of one, at an address of its own.
+//! Previews of apps: deployments of pull requests, each at its own address.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! Functions: code that is called, each version frozen in a snapshot with its handler ready.
+//! Functions, their versions and calls. Each version is a snapshot with its handler loaded.
 
 use std::collections::BTreeMap;
 

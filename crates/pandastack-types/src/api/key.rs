@@ -1,4 +1,4 @@
-//! API keys: roles, and what is shown of a key.
+//! API keys and their roles.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};

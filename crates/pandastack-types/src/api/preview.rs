@@ -1,4 +1,4 @@
-//! Previews: who may open a sandbox's ports, and with what.
+//! Previews: visibility of a sandbox's ports, and credentials for them.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};

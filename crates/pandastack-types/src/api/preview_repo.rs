@@ -1,4 +1,4 @@
-//! Repositories of GitHub: whose pull requests get previews, and which variables those see.
+//! GitHub repositories with previews, and the variables of those previews.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,4 +1,4 @@
-//! Processes that a sandbox keeps: started, followed, written to and ended by id.
+//! Processes of a sandbox, by id.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;

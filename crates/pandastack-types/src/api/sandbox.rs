@@ -1,4 +1,4 @@
-//! Sandboxes: how they are made, what they look like, what happens to them.
+//! Sandboxes: creation, state and events.
 
 use std::collections::BTreeMap;
 

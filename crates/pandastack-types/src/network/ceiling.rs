@@ -1,4 +1,4 @@
-//! What the operator of a host allows at most. It cuts every policy, whoever wrote it.
+//! The operator's limit on network policies of a host; it applies to every policy.
 
 use std::net::Ipv4Addr;
 

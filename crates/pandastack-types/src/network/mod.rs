@@ -1,4 +1,4 @@
-//! What a sandbox may reach: the policy as data, its grammar and limits, and which names pass.
+//! Network policies: data, grammar, limits, and name matching.
 //!
 //! A policy starts from everything or nothing ([`Egress`]), adds what its `allow` list names and takes away what its
 //! `deny` list names: **deny wins**. What nobody may reach (the host, other sandboxes, metadata, link-local) is taken away

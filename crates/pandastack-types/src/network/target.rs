@@ -1,4 +1,4 @@
-//! One entry of a list: an address, network or name, and the ports it is about.
+//! One entry of a list: an address, network or name, with optional ports.
 //!
 //! ```text
 //!   target = place [ ":" ports ]          10.0.0.0/8        10.0.0.5:5432       api.example.com
