@@ -110,7 +110,7 @@ async fn ask(host: &Host, server: &ControlServer, sandbox: &SandboxId) -> anyhow
         status => {
             let said = response.text().await.unwrap_or_default();
             anyhow::ensure!(status.is_client_error(), "{status}: {said}");
-            tracing::info!(%sandbox, %status, said, "control takes no connection of this machine");
+            tracing::info!(%sandbox, %status, said, "control refused a connection of this machine");
             Ok(None)
         }
     }

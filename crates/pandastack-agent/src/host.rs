@@ -118,12 +118,12 @@ impl Host {
                     return;
                 }
                 if let Err(error) = sleeper.write_out().await {
-                    tracing::warn!(%error, "a light sleeper keeps its memory");
+                    tracing::warn!(%error, "cannot write a sleeping sandbox to disk; it stays in memory");
                 }
             }
         };
         if tokio::time::timeout(ROOM_WAIT_MAX, writing).await.is_err() {
-            tracing::warn!("light sleepers were not written out in time");
+            tracing::warn!("sleeping sandboxes were not written to disk in time");
         }
     }
 

@@ -95,7 +95,7 @@ impl HostResources {
         let store = self.store.clone();
         let shown = dir.display().to_string();
         if let Err(error) = blocking(move || store.remove(&dir)).await {
-            tracing::warn!(dir = shown, %error, "a directory stays behind");
+            tracing::warn!(dir = shown, %error, "cannot remove a directory");
         }
     }
 }

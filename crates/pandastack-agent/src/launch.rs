@@ -273,7 +273,7 @@ async fn open_gate(
     let (guest, applied) = opened?;
     tracing::debug!(sandbox = %record.spec.id, guest_us = applied.elapsed_us, "identity set");
     for warning in &applied.warnings {
-        tracing::warn!(sandbox = %record.spec.id, warning, "identity");
+        tracing::warn!(sandbox = %record.spec.id, warning, "a step of the identity failed");
     }
     stages.mark("gate");
     Ok(guest)

@@ -191,7 +191,7 @@ impl MachineResources {
     pub(crate) async fn restore_resolved(&self, host: &HostResources, resolved: &[Resolved]) {
         let Some(slot) = self.slot.filter(|_| !resolved.is_empty()) else { return };
         if let Err(error) = host.slots.restore_resolved(slot, resolved).await {
-            tracing::warn!(name = self.name, %error, "addresses that were resolved before are closed");
+            tracing::warn!(name = self.name, %error, "cannot restore resolved addresses; they are closed");
         }
     }
 
@@ -216,7 +216,7 @@ impl MachineResources {
             }
         });
         if let Err(error) = removed.await {
-            tracing::warn!(%error, "sockets stay behind; the next start of the agent removes them");
+            tracing::warn!(%error, "cannot remove sockets; the next start of the agent removes them");
         }
     }
 
@@ -231,7 +231,7 @@ impl MachineResources {
 pub(crate) async fn resolved(host: &HostResources, slot: Option<SlotIndex>) -> Vec<Resolved> {
     let Some(slot) = slot else { return Vec::new() };
     host.slots.resolved(slot).await.unwrap_or_else(|error| {
-        tracing::warn!(%slot, %error, "addresses that were resolved are not taken along");
+        tracing::warn!(%slot, %error, "cannot save resolved addresses");
         Vec::new()
     })
 }

@@ -123,7 +123,7 @@ pub(crate) fn write_record(layout: &Layout, record: &SandboxRecord) -> Result<()
     write_json_durably(&path, record)?;
     if let Err(error) = link_over(&path, &layout.sleep_record(&record.spec.id)) {
         // The record itself is safe until it is next replaced.
-        tracing::warn!(sandbox = %record.spec.id, %error, "a sleeper's record has no second name");
+        tracing::warn!(sandbox = %record.spec.id, %error, "cannot link the record of a sleeping sandbox");
     }
     Ok(())
 }

@@ -43,7 +43,7 @@ pub(crate) async fn recover(host: &Arc<Host>) -> Result<()> {
     futures::stream::iter(recovering).for_each_concurrent(ADOPTED_AT_ONCE, |one| one).await;
     sweep(host).await;
     if adopted > 0 {
-        tracing::info!(adopted, "took over the sandboxes of the previous agent");
+        tracing::info!(adopted, "adopted the sandboxes of the previous agent");
     }
     Ok(())
 }
@@ -65,7 +65,7 @@ async fn adopt_slots(host: &Host, records: &mut [SandboxRecord]) -> Result<HashS
     }
     // The others are written down once their machine has ended.
     for record in records.iter().filter(|record| is_to_adopt(record) && lost.contains(&record.spec.id)) {
-        tracing::error!(sandbox = %record.spec.id, "its network slot is gone; it has a network again once it has slept");
+        tracing::error!(sandbox = %record.spec.id, "the network slot of a sandbox is gone; hibernate and wake the sandbox to restore its network");
         write_down(host, record).await;
     }
     Ok(of_zygotes)
@@ -117,8 +117,8 @@ async fn end_strays(host: &Host, records: &[SandboxRecord]) {
     let cgroups = host.cgroups.clone();
     match blocking(move || cgroups.end_outside(&known)).await {
         Ok(ended) if ended.is_empty() => {}
-        Ok(ended) => tracing::warn!(pids = ?ended, "ended processes that no record names"),
-        Err(error) => tracing::error!(%error, "a process of the previous agent could not be ended"),
+        Ok(ended) => tracing::warn!(pids = ?ended, "killed processes without a record"),
+        Err(error) => tracing::error!(%error, "cannot kill a process of the previous agent"),
     }
 }
 
@@ -130,7 +130,7 @@ async fn sweep(host: &Host) {
         if !used.contains(&entry.path())
             && let Err(error) = std::fs::remove_dir_all(entry.path())
         {
-            tracing::warn!(dir = %entry.path().display(), %error, "sockets stay behind");
+            tracing::warn!(dir = %entry.path().display(), %error, "cannot remove sockets");
         }
     }
     host.cgroups.sweep();
@@ -143,7 +143,7 @@ async fn records(host: &Arc<Host>) -> Vec<SandboxRecord> {
         match find_record(&dir.path()) {
             DirectoryState::Record(record) => records.push(*record),
             DirectoryState::Sleeper(record, error) => {
-                tracing::warn!(dir = shown, %error, "a sleeper's record is taken from beside its memory");
+                tracing::warn!(dir = shown, %error, "using the record that was saved with a sleeping sandbox's memory");
                 write_down(host, &record).await;
                 records.push(*record);
             }
@@ -196,7 +196,7 @@ fn find_record(dir: &Path) -> DirectoryState {
 async fn write_down(host: &Host, record: &SandboxRecord) {
     let (layout, written) = (host.layout.clone(), record.clone());
     if let Err(error) = blocking(move || write_record(&layout, &written)).await {
-        tracing::error!(sandbox = %record.spec.id, %error, "what became of it was not recorded");
+        tracing::error!(sandbox = %record.spec.id, %error, "cannot record the state of a sandbox");
     }
 }
 
@@ -228,7 +228,7 @@ async fn recover_one(host: &Arc<Host>, mut record: SandboxRecord) {
             sandbox::spawn(host, record, Some(live));
         }
         Err(error) => {
-            tracing::error!(sandbox = %id, %error, "a sandbox did not survive");
+            tracing::error!(sandbox = %id, %error, "a sandbox did not survive the restart");
             end_machine(host, &record).await;
             record.machine = None;
             record.slot = None;

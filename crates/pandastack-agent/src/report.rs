@@ -54,14 +54,14 @@ pub(crate) async fn run(host: Arc<Host>) {
         match send(&host, server).await {
             Ok(answer) => {
                 if !answered {
-                    tracing::info!("control answers again");
+                    tracing::info!("control is reachable again");
                 }
                 answered = true;
                 obey(&host, answer).await;
             }
             Err(error) => {
                 if answered {
-                    tracing::warn!(%error, control = server.name, "control does not answer; machines go on");
+                    tracing::warn!(%error, control = server.name, "control is not responding; machines keep running");
                 }
                 answered = false;
                 turn += 1;
@@ -100,7 +100,7 @@ async fn obey(host: &Arc<Host>, answer: ReportAnswer) {
         if let Ok(handle) = host.sandbox(&id) {
             tracing::info!(sandbox = %id, "control does not know this sandbox; removing it");
             if let Err(error) = handle.delete().await {
-                tracing::warn!(sandbox = %id, %error, "it was not removed; the next report tries again");
+                tracing::warn!(sandbox = %id, %error, "cannot remove a sandbox; retrying at the next report");
             }
         }
     }

@@ -154,7 +154,7 @@ impl Templates {
             given_up
         };
         for name in given_up {
-            tracing::info!(size = name, "gives up a size that was not used for longest");
+            tracing::info!(size = name, "dropping the least recently used size of a template");
             self.zygotes.remove(&name).await;
             self.host.remove_dir(self.host.layout.templates(&name)).await;
         }

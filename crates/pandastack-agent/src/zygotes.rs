@@ -240,7 +240,7 @@ impl Zygotes {
                     self.end_orphan(&name).await;
                 }
                 Err(error) => {
-                    tracing::info!(template = name, %error, "a zygote did not survive; it is made again");
+                    tracing::info!(template = name, %error, "a zygote did not survive the restart; creating it again");
                     zygote::release_lost(host, &name, &dir, slots).await;
                     host.remove_dir(dir).await;
                 }

@@ -42,7 +42,7 @@ pub async fn keep_awake(
     }
     let tried: Vec<_> = join_all(asked).await.into_iter().chain(lost).collect();
     for error in tried.iter().filter_map(|one| one.as_ref().err()) {
-        tracing::info!(app = %record.id, %error, "a machine of an app was not given its lease");
+        tracing::info!(app = %record.id, %error, "cannot extend the lease of an app's machine");
     }
     let first = first_good(tried).unwrap_or_else(|| Err(none()))?;
     Ok(Json(ops::lifecycle::show(&apps.sandboxes, &first).await))

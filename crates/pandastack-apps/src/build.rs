@@ -310,7 +310,7 @@ pub(crate) async fn build_machine(
         match machine::create(&apps.sandboxes, app, Some(cache), Purpose::Build).await {
             Ok(machine) => return Ok(machine),
             Err(error) => {
-                tracing::warn!(app = %app.id, %error, "a build begins without what earlier ones installed");
+                tracing::warn!(app = %app.id, %error, "building without the dependency cache");
                 if let Some(log) = log {
                     log.say(
                         "the dependencies of earlier builds are no longer cached; installing from scratch",

@@ -42,8 +42,9 @@ const END_PAUSE_MAX: Duration = Duration::from_secs(30);
 /// Works on a deployment until it is live or over. Leaves its state alone when the server ends: the next one goes on.
 pub(crate) async fn run(apps: Arc<Apps>, deployment: DeploymentRecord, stop: CancellationToken) {
     let id = deployment.id.clone();
-    let Ok((log, writer)) =
-        Log::open(&apps, &id).await.inspect_err(|error| tracing::warn!(deployment = %id, %error, "no log"))
+    let Ok((log, writer)) = Log::open(&apps, &id)
+        .await
+        .inspect_err(|error| tracing::warn!(deployment = %id, %error, "cannot open the deployment log"))
     else {
         return;
     };
@@ -56,7 +57,7 @@ pub(crate) async fn run(apps: Arc<Apps>, deployment: DeploymentRecord, stop: Can
     work.end(outcome).await;
     fault::point("control.deploy.ended").await;
     if let Err(error) = tidy::app(&apps, &work.record.app).await {
-        tracing::warn!(deployment = %id, %error, "an app is tidied up after its next deployment");
+        tracing::warn!(deployment = %id, %error, "cannot delete unused machines of an app; retrying after its next deployment");
     }
     drop(work);
     writer.finish().await;
@@ -159,7 +160,7 @@ impl Deploy {
         for retired in join_all(retired).await {
             let retired: Result<()> = retired;
             if let Err(error) = retired {
-                tracing::info!(app = %app.id, %error, "an old machine is told later when to sleep");
+                tracing::info!(app = %app.id, %error, "cannot set the idle timeout of an old machine; retrying later");
             }
         }
     }
@@ -182,7 +183,7 @@ impl Deploy {
                 Ok(is_written) => break is_written,
                 Err(cause) => {
                     tracing::warn!(deployment = %self.record.id, error = %cause, cause = cause.causes(),
-                        "how a deployment ended cannot be written down; tried again in {} s", pause.as_secs());
+                        "cannot record the end of a deployment; retrying in {} s", pause.as_secs());
                 }
             }
             tokio::select! {

@@ -38,7 +38,7 @@ pub async fn run(apps: Arc<Apps>) {
     loop {
         let looked = start_due(&apps, &mut is_tidied).await;
         if let Err(error) = looked {
-            tracing::warn!(%error, cause = error.causes(), "deployments are looked at again soon");
+            tracing::warn!(%error, cause = error.causes(), "cannot check deployments; retrying soon");
         }
         tokio::select! {
             () = apps.sandboxes.shutdown.cancelled() => return,
@@ -99,7 +99,7 @@ fn taken_up(mut left: DeploymentRecord) -> (DeploymentRecord, String) {
 async fn tidy_all(apps: &Arc<Apps>) -> Result<()> {
     for one in apps.store.apps(None).await? {
         if let Err(error) = tidy::app(apps, &one.id).await {
-            tracing::warn!(app = %one.id, %error, "an app is tidied up after its next deployment");
+            tracing::warn!(app = %one.id, %error, "cannot delete unused machines of an app; retrying after its next deployment");
         }
     }
     Ok(())
@@ -110,7 +110,7 @@ async fn tidy_all(apps: &Arc<Apps>) -> Result<()> {
 async fn tidy_left(apps: &Arc<Apps>) {
     for id in apps.activity.take_untidy() {
         if let Err(error) = tidy::app(apps, &id).await {
-            tracing::warn!(app = %id, %error, "an app is tidied up at the next look");
+            tracing::warn!(app = %id, %error, "cannot delete unused machines of an app; retrying later");
             apps.activity.note_untidy(id);
         }
     }
@@ -170,7 +170,7 @@ async fn say_waiting(apps: &Arc<Apps>, waiting: &[DeploymentRecord]) {
     for id in apps.activity.note_waiting(waiting) {
         let sentence = "queued: the limit of concurrent deployments is reached";
         if let Err(error) = log::append(apps, &id, sentence).await {
-            tracing::info!(deployment = %id, %error, "the log of a deployment does not say that it waits");
+            tracing::info!(deployment = %id, %error, "cannot write to the log of a waiting deployment");
         }
     }
 }

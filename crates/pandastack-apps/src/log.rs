@@ -35,7 +35,7 @@ impl LogWriter {
     /// Waits until everything is written.
     pub(crate) async fn finish(self) {
         if let Err(error) = self.0.await {
-            tracing::error!(%error, "the end of a deployment's log was not written");
+            tracing::error!(%error, "cannot write the end of a deployment log");
         }
     }
 }
@@ -93,7 +93,7 @@ async fn write(apps: Arc<Apps>, id: DeploymentId, mut next: u64, mut lines: mpsc
         let kept = fitting(next, &batch);
         match apps.store.append_log(&id, next, &kept).await {
             Ok(()) => next += kept.len() as u64,
-            Err(error) => tracing::warn!(deployment = %id, %error, "lines of a deployment's log were lost"),
+            Err(error) => tracing::warn!(deployment = %id, %error, "lost lines of a deployment log"),
         }
         batch.clear();
         apps.activity.notify();

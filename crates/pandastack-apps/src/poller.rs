@@ -73,7 +73,7 @@ pub async fn run(apps: Arc<Apps>) {
         match polled(&apps).await {
             Ok(all) => look_at(&apps, plan.due(all, Instant::now())).await,
             Err(error) => {
-                tracing::warn!(%error, cause = error.causes(), "repositories are looked at again soon")
+                tracing::warn!(%error, cause = error.causes(), "cannot poll repositories; retrying soon")
             }
         }
         tokio::select! {
@@ -95,7 +95,7 @@ async fn polled(apps: &Apps) -> Result<Vec<AppRecord>> {
 async fn look_at(apps: &Arc<Apps>, due: Vec<AppRecord>) {
     let looks = futures::stream::iter(due).for_each_concurrent(POLLS_AT_ONCE, |app| async move {
         if let Err(error) = poll_app(apps, &app).await {
-            tracing::info!(app = %app.id, %error, "a repository could not be looked at; again at its next time");
+            tracing::info!(app = %app.id, %error, "cannot poll a repository; retrying at its next interval");
         }
     });
     tokio::select! {

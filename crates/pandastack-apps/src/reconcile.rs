@@ -79,7 +79,7 @@ pub(crate) async fn app(apps: &Arc<Apps>, app: &AppRecord, initiator: Initiator)
     if failed.is_some_and(|failed| now() < next_try(failed)) {
         return Ok(());
     }
-    tracing::info!(app = %app.id, trigger, good = good.len(), "the machines of a live app are brought to their number");
+    tracing::info!(app = %app.id, trigger, good = good.len(), "scaling the machines of a live app");
     let mut new = DeploymentRecord::returning_to(app, live, trigger, now());
     new.spec.set_machines(good);
     if let Some(failed) = failed {
@@ -112,7 +112,7 @@ async fn retire_left(apps: &Arc<Apps>, app: &AppRecord, all: &[DeploymentRecord]
     apps.sandboxes.tasks.spawn(async move {
         let retired = due.iter().map(|id| retire(&turn.apps, &turn.id, id));
         for error in join_all(retired).await.into_iter().filter_map(Result::err) {
-            tracing::info!(app = %turn.id, %error, "an old machine is told later when to sleep");
+            tracing::info!(app = %turn.id, %error, "cannot set the idle timeout of an old machine; retrying later");
         }
     });
 }

@@ -57,7 +57,7 @@ pub async fn run(apps: Arc<Apps>) {
     let mut tried = HashMap::new();
     loop {
         if let Err(error) = report_due(&apps, &mut tried).await {
-            tracing::warn!(%error, cause = error.causes(), "commit statuses are looked at again soon");
+            tracing::warn!(%error, cause = error.causes(), "cannot report commit statuses; retrying soon");
         }
         tokio::select! {
             () = apps.sandboxes.shutdown.cancelled() => return,
@@ -125,7 +125,7 @@ async fn settle(
             return Ok(());
         }
         Outcome::Failed(why) | Outcome::Refused(why) => {
-            tracing::warn!(deployment = %id, why, "a commit's status was not told");
+            tracing::warn!(deployment = %id, why, "cannot report a commit status");
             // While it is under way, its log has another writer.
             if !pending {
                 let sentence = format!("the commit status could not be reported to the Git host: {why}");

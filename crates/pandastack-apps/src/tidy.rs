@@ -115,7 +115,7 @@ pub(crate) fn machine_behind(apps: &Arc<Apps>, id: SandboxId) {
     let owner = Arc::clone(apps);
     apps.sandboxes.tasks.spawn(async move {
         if let Err(error) = machine(&owner, &id).await {
-            tracing::warn!(machine = %id, %error, "a machine that is not needed is deleted later");
+            tracing::warn!(machine = %id, %error, "cannot delete an unused machine; retrying later");
         }
     });
 }

@@ -43,7 +43,7 @@ async fn instance(apps: &Apps, app: &AppRecord, id: &SandboxId) -> AppInstanceMe
             AppInstanceMetrics { sandbox_id, status: seen.status, host: Some(seen.host), guest: seen.guest }
         }
         Err(error) => {
-            tracing::info!(app = %app.id, machine = %id, %error, "what a machine uses is not known");
+            tracing::info!(app = %app.id, machine = %id, %error, "cannot get the metrics of a machine");
             AppInstanceMetrics {
                 sandbox_id,
                 status: view::status_of(apps, id).await,

@@ -196,7 +196,7 @@ impl Work {
         let asleep = matches!(error, ArchiverError::Connect(ConnectError::Asleep));
         let stopped = asleep || matches!(error, ArchiverError::Ended);
         let broke = matches!(error, ArchiverError::Replication(ReplicationError::Broken(_)));
-        tracing::debug!(%error, "archiving pauses");
+        tracing::debug!(%error, "archiving is paused");
         self.status.send_modify(|status| {
             // A connection that breaks says nothing yet: whether the server sleeps, or cannot be reached, the next one tells.
             let expected = stopped || (broke && status.connected);

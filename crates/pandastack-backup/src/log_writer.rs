@@ -236,7 +236,7 @@ impl LogWriter {
         self.pieces.push((piece, 0));
         if let Err(error) = self.merge().await {
             // Everything is there, only in more pieces than it should be. The next piece tries again.
-            tracing::warn!(%error, "pieces of the log were not merged");
+            tracing::warn!(%error, "cannot merge pieces of WAL");
         }
         Ok(())
     }
@@ -264,7 +264,7 @@ impl LogWriter {
     async fn remove(&self, pieces: &[Piece]) {
         for piece in pieces {
             if let Err(error) = self.archive.remove(&Entry::Piece(*piece)).await {
-                tracing::debug!(%error, "a piece that is no more needed stays for now");
+                tracing::debug!(%error, "cannot delete an unused piece of WAL");
             }
         }
     }

@@ -181,7 +181,7 @@ impl Catalog {
                     match serde_json::from_slice(&archive.get(entry).await?.plain) {
                         Ok(base) => catalog.bases.push(base),
                         Err(error) => {
-                            tracing::warn!(%error, name = entry.name(), "a base backup that is not understood")
+                            tracing::warn!(%error, name = entry.name(), "ignoring a base backup with an unknown format")
                         }
                     }
                 }

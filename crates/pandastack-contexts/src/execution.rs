@@ -122,7 +122,7 @@ impl Drop for Run {
         let tasks = machine.sandboxes.tasks.clone();
         tasks.spawn(async move {
             if let Err(error) = send_request(&machine, process, &request).await {
-                tracing::debug!(%error, "a run was not interrupted; its context may be gone");
+                tracing::debug!(%error, "cannot interrupt a run; its context may be gone");
             }
         });
     }

@@ -64,7 +64,7 @@ impl PostgresListener {
                 (Some(ports), Some(own))
             }
         };
-        tracing::info!(address = %bound, "databases are served");
+        tracing::info!(address = %bound, "accepting database connections");
         Ok(Self { listener, tls: config.tls.clone(), bound: own, address, ports })
     }
 

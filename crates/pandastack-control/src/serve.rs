@@ -259,7 +259,7 @@ impl Control {
         };
         tokio::select! {
             finished = tokio::time::timeout(STOP_WAIT, finish) => if finished.is_err() {
-                tracing::info!("stopped with work in progress; it is taken up again at the next start");
+                tracing::info!("stopped with operations in progress; the next start resumes them");
             },
             Err(LeadershipLost(error)) = &mut membership => return Err(ServeError::LeadershipLost(error)),
         }
@@ -267,10 +267,10 @@ impl Control {
         sandboxes.edge.shut_down().await;
         audit_stop.cancel();
         if let Err(failed) = auditor.await {
-            tracing::error!(%failed, "the audit log was not finished");
+            tracing::error!(%failed, "cannot write the end of the audit log");
         }
         if let Err(error) = services.keys.write_last_used().await {
-            tracing::debug!(%error, "last-used times of keys were not written");
+            tracing::debug!(%error, "cannot record last-used times of keys");
         }
         // Last, so that nobody else begins what is being finished here.
         leave.cancel();

@@ -64,7 +64,7 @@ pub(crate) async fn delete(services: &Arc<Services>, id: &WorkspaceId) -> Result
     let (own, workspace) = (Arc::clone(services), id.clone());
     let emptied = services.sandboxes.owned(async move { empty(&own, &workspace).await }).await;
     if let Err(error) = emptied {
-        tracing::warn!(workspace = %id, %error, cause = error.causes(), "a workspace is deleted later");
+        tracing::warn!(workspace = %id, %error, cause = error.causes(), "cannot delete a workspace yet; retrying later");
     }
     Ok(())
 }
@@ -76,14 +76,14 @@ pub(crate) async fn run(services: Arc<Services>) {
         let closed = match services.sandboxes.store.closed_workspaces().await {
             Ok(closed) => closed,
             Err(error) => {
-                tracing::warn!(%error, "workspaces are deleted later");
+                tracing::warn!(%error, "cannot delete workspaces yet; retrying later");
                 continue;
             }
         };
         for record in closed.into_iter().filter(|record| record.state == WorkspaceState::Deleting) {
             if let Err(error) = empty(&services, &record.id).await {
                 let (workspace, cause) = (&record.id, error.causes());
-                tracing::warn!(%workspace, %error, cause, "a workspace is deleted later");
+                tracing::warn!(%workspace, %error, cause, "cannot delete a workspace yet; retrying later");
             }
         }
     }
@@ -128,7 +128,7 @@ async fn empty(services: &Arc<Services>, id: &WorkspaceId) -> Result<()> {
     let machines = store.sandboxes(&Select::WholeWorkspace(id.clone())).await?.len();
     let volumes = store.volumes(id).await?.len();
     if machines > 0 || volumes > 0 {
-        tracing::info!(workspace = %id, machines, volumes, "a workspace is deleted when their hosts answer");
+        tracing::info!(workspace = %id, machines, volumes, "a workspace will be deleted when its hosts respond");
         return Ok(());
     }
     match store.move_workspace(id, &WorkspaceMove::Deleted, now()).await {

@@ -40,7 +40,7 @@ const DISK_FULL: &str = "53100";
 pub async fn run(databases: Arc<ManagedDatabases>) {
     loop {
         if let Err(error) = check_all(&databases).await {
-            tracing::warn!(%error, cause = error.causes(), "the room of databases is looked at again soon");
+            tracing::warn!(%error, cause = error.causes(), "cannot check the disk space of databases; retrying soon");
         }
         tokio::select! {
             () = databases.sandboxes.shutdown.cancelled() => return,

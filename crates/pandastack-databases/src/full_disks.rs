@@ -68,8 +68,8 @@ impl FullDisks {
     pub(crate) fn note(&self, id: &DatabaseId, found: DiskCheck) {
         let before = self.lock().insert(id.clone(), found);
         match (before.is_some_and(|before| before.full), found.full) {
-            (false, true) => tracing::warn!(database = %id, "a database is read only: its disk is full"),
-            (true, false) => tracing::info!(database = %id, "a database has room again"),
+            (false, true) => tracing::warn!(database = %id, "a database is read-only: its disk is full"),
+            (true, false) => tracing::info!(database = %id, "a database has disk space again"),
             _ => {}
         }
     }

@@ -27,14 +27,14 @@ pub async fn recover(databases: Arc<ManagedDatabases>) {
         let records = match databases.store.databases_in(state).await {
             Ok(records) => records,
             Err(error) => {
-                tracing::error!(%error, ?state, "databases that something was being done to are left as they are");
+                tracing::error!(%error, ?state, "cannot recover databases with unfinished operations");
                 continue;
             }
         };
         for record in records {
             let id = record.id.clone();
             if let Err(error) = recover_one(&databases, record).await {
-                tracing::error!(database = %id, %error, cause = error.causes(), "a database is left as it is until the next start");
+                tracing::error!(database = %id, %error, cause = error.causes(), "cannot recover a database; retrying at the next start");
             }
         }
     }
@@ -62,7 +62,7 @@ async fn abandon_create(databases: &Arc<ManagedDatabases>, record: DatabaseRecor
     let mut failed = DatabaseRecord { state: DatabaseState::Failed, ..record };
     failed.spec.failure = Some(STOPPED.to_owned());
     databases.store.update_database(&failed).await?;
-    tracing::info!(database = %failed.id, "a database that was being made is given up");
+    tracing::info!(database = %failed.id, "removing a database whose creation was interrupted");
     Ok(())
 }
 
@@ -88,7 +88,7 @@ async fn keep_named(databases: &Arc<ManagedDatabases>, record: &DatabaseRecord) 
                 owned::release(&databases.sandboxes, volume, &replaced).await?;
             }
         }
-        tracing::warn!(database = %record.id, sandbox = %machine.id, "a machine that was to take over is deleted");
+        tracing::warn!(database = %record.id, sandbox = %machine.id, "deleting a machine of an interrupted failover");
         databases.sandboxes.delete(machine, "it did not take over").await?;
     }
     Ok(())

@@ -112,7 +112,7 @@ pub(super) async fn probe(
     };
     match (classify(&failure), failure) {
         (Some(found), failure) => {
-            tracing::debug!(database = %original, %sandbox, ?failure, "a server that replays its log is looked at again");
+            tracing::debug!(database = %original, %sandbox, ?failure, "waiting for a server that replays WAL");
             Ok(found)
         }
         (None, ProbeError::Connect(error)) => {

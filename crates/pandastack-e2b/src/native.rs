@@ -92,7 +92,7 @@ impl NativeError {
 
     /// The native API's response cannot be read, or the request cannot be built.
     fn bad_response(what: impl std::fmt::Display) -> Self {
-        tracing::error!(%what, "the native API answered something unexpected");
+        tracing::error!(%what, "unexpected response of the native API");
         Self::new(StatusCode::BAD_GATEWAY, "internal server error; search the server's log for the cause")
     }
 

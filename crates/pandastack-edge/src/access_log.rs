@@ -68,7 +68,7 @@ impl AccessLog {
     fn append(&self, lines: &[u8]) {
         let Some(file) = &self.file else { return };
         if let Err(error) = file.lock().unwrap_or_else(PoisonError::into_inner).append(lines) {
-            tracing::warn!(%error, "the access log cannot be written");
+            tracing::warn!(%error, "cannot write the access log");
         }
     }
 

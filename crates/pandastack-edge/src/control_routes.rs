@@ -64,7 +64,7 @@ impl ControlRoutes {
             let turn = self.control.current();
             tokio::select! {
                 ended = self.follow_once(edge) => if let Err(error) = ended {
-                    tracing::warn!(%error, "routes are used as last known until a control server answers");
+                    tracing::warn!(%error, "no control server is responding; using the last known routes");
                 },
                 () = stop.cancelled() => return,
             }

@@ -101,7 +101,7 @@ impl ControlServers {
             let moves = *turn == from && next != from;
             if moves {
                 *turn = next;
-                tracing::info!(control = self.servers[next].name, "another control server is asked");
+                tracing::info!(control = self.servers[next].name, "switching to another control server");
             }
             moves
         });

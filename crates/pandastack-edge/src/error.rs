@@ -157,7 +157,7 @@ impl EdgeError {
         if let Ok(id) = HeaderValue::from_str(&request_id) {
             answer.insert(REQUEST_ID, id);
         }
-        tracing::debug!(request_id, error = ?self, "answered by the edge itself");
+        tracing::debug!(request_id, error = ?self, "the edge responded itself");
         if matches!(self, EdgeError::Malformed(_) | EdgeError::TooSlow) {
             // What follows a head that can be read in two ways may be read in two ways too, and a
             // body that stopped has no end.

@@ -123,7 +123,7 @@ impl Exchange<'_> {
             body.wait_for_ever();
         }
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-            tracing::debug!("a guest switched protocols unasked");
+            tracing::debug!("a guest switched protocols without a request");
             return Err(EdgeError::Broken.into());
         }
         self.permit.answered();
@@ -229,7 +229,7 @@ async fn tunnel(client: OnUpgrade, upstream: Box<Upstream>, permit: Permit, is_w
     };
     let client = match client {
         Ok(client) => client,
-        Err(error) => return tracing::debug!(%error, "no upgrade"),
+        Err(error) => return tracing::debug!(%error, "the upgrade failed"),
     };
     if !is_websocket {
         drop(said);
@@ -301,7 +301,7 @@ fn edge_error(error: &(dyn std::error::Error + 'static)) -> EdgeError {
         }
         cause = inner.source();
     }
-    tracing::debug!(error, "a guest broke off");
+    tracing::debug!(error, "a guest closed the connection");
     EdgeError::Broken
 }
 

@@ -37,7 +37,7 @@ impl LogFile {
         if self.bytes.is_some_and(|bytes| bytes > 0 && bytes + added > self.bounds.bytes_max) {
             // Tried again with the next lines; these go where they would have gone before.
             if let Err(error) = self.begin_anew() {
-                tracing::warn!(%error, path = %self.path.display(), "a full log cannot be put aside");
+                tracing::warn!(%error, path = %self.path.display(), "cannot rotate a log file");
             }
         }
         self.file.write_all(lines)?;

@@ -63,7 +63,7 @@ impl Names {
                 Ok(named)
             }
             (Err(error), Some(before)) => {
-                tracing::debug!(%error, "a name is used as last read");
+                tracing::debug!(%error, "cannot refresh a name; using the last known route");
                 Ok(before)
             }
             (Err(error), None) => Err(error),

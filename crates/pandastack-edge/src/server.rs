@@ -105,7 +105,7 @@ impl Server {
                 accepted = listener.accept() => match accepted {
                     Ok(accepted) => accepted,
                     Err(error) => {
-                        tracing::warn!(%error, "a connection was not accepted");
+                        tracing::warn!(%error, "cannot accept a connection");
                         tokio::time::sleep(REFUSED_PAUSE).await;
                         continue;
                     }
@@ -122,7 +122,7 @@ impl Server {
         drop(listener);
         connections.close();
         if tokio::time::timeout(STOP_WAIT, connections.wait()).await.is_err() {
-            tracing::info!("stopped with answers under way; they are cut");
+            tracing::info!("stopped with responses in flight; closing them");
         }
     }
 
@@ -192,7 +192,7 @@ async fn connection(
     stop: CancellationToken,
 ) {
     if let Err(error) = tune(&stream) {
-        tracing::debug!(%error, "a connection could not be tuned");
+        tracing::debug!(%error, "cannot set options of a connection");
     }
     let client = |is_secure| Client::new(peer.ip(), port, is_secure);
     let is_secure = match &server.tls {
@@ -207,7 +207,7 @@ async fn connection(
             Err(error) => tracing::debug!(%error, "a TLS handshake failed"),
         },
         (Ok(_), _) => requests(server, stream, writes, client(false), stop).await,
-        (Err(error), _) => tracing::debug!(%error, "a connection said nothing"),
+        (Err(error), _) => tracing::debug!(%error, "a connection sent nothing"),
     }
 }
 

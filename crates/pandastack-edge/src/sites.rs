@@ -71,7 +71,7 @@ impl Sites {
                 Err(EdgeError::Unknown)
             }
             Err(error) => {
-                tracing::debug!(%error, "a route is used as last read");
+                tracing::debug!(%error, "cannot refresh a route; using the last known one");
                 let route = site.route();
                 Ok((site, route))
             }

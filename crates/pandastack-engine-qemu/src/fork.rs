@@ -55,7 +55,7 @@ pub(crate) async fn fork(
         // Before the children are looked at: they can wait, the parent's users do.
         going_on.announce().await;
         if let Err(error) = parent.continue_guest().await {
-            tracing::warn!(pid = parent.record.pid, %error, "a machine does not go on after its fork");
+            tracing::warn!(pid = parent.record.pid, %error, "cannot resume a machine after its fork");
         }
     }
     // Nothing below needs the parent to be still, or to go on.

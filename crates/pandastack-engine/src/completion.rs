@@ -25,7 +25,7 @@ where
     let (sender, receiver) = oneshot::channel();
     tasks.spawn(async move {
         if let Err(Ok(made)) = sender.send(work.await) {
-            tracing::warn!(step, "nobody waits for the outcome any more; undoing it");
+            tracing::warn!(step, "the caller is gone; undoing the operation");
             undo(made).await;
         }
     });

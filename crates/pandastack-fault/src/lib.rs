@@ -29,10 +29,10 @@ pub async fn point(name: &'static str) {
 
 async fn hold(dir: &Path, name: &'static str) {
     let Some(gate) = take(dir, name) else { return };
-    tracing::warn!(name, "a test holds an operation here");
+    tracing::warn!(name, "a test paused an operation here");
     // Opening a FIFO takes until somebody opens its other end.
     if let Err(error) = tokio::fs::File::open(&gate).await {
-        tracing::error!(name, %error, "the operation goes on");
+        tracing::error!(name, %error, "the operation continues");
     }
 }
 

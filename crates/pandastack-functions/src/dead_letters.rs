@@ -50,7 +50,7 @@ pub(crate) async fn notify(functions: &Arc<Functions>, record: &mut RunRecord) -
         record.queued = false;
         return Ok(());
     };
-    tracing::warn!(run = %record.run.id, notices = record.run.notices, why, "dead_letter_url was not told of a call");
+    tracing::warn!(run = %record.run.id, notices = record.run.notices, why, "cannot notify dead_letter_url");
     if record.run.notices >= DEAD_LETTER_NOTICES_MAX {
         record.queued = false;
         return Ok(());

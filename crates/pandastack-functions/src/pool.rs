@@ -212,7 +212,7 @@ impl Pool {
             }
             Err(error) => {
                 state.instances -= 1;
-                tracing::warn!(function = %self.source.function, %error, "a machine of a function could not be made");
+                tracing::warn!(function = %self.source.function, %error, "cannot create a machine of a function");
                 // Those that live serve the line; without any, whoever is first hears why.
                 if state.instances == 0 {
                     let mut error = Some(error);
@@ -364,7 +364,7 @@ pub(crate) fn delete(sandboxes: &Arc<Sandboxes>, sandbox: SandboxId) {
             Err(error) => Err(error.into()),
         };
         if let Err(error) = deleted {
-            tracing::warn!(%sandbox, %error, "a function's machine is deleted at the next start, or when its time ends");
+            tracing::warn!(%sandbox, %error, "cannot delete a function's machine; the next start or its TTL does");
         }
     });
 }

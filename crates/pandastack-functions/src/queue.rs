@@ -120,7 +120,7 @@ pub(crate) async fn run(functions: &Arc<Functions>) {
         let wait = match begin_due(functions, &room, &in_flight).await {
             Ok(wait) => wait,
             Err(error) => {
-                tracing::warn!(%error, cause = error.causes(), "the queue of calls tries again");
+                tracing::warn!(%error, cause = error.causes(), "cannot read the queue of calls; retrying");
                 TRY_AGAIN
             }
         };
@@ -195,10 +195,10 @@ async fn attempt(functions: &Arc<Functions>, mut record: RunRecord) {
         false => try_once(functions, &mut record).await,
     };
     if let Err(error) = seen_to {
-        tracing::warn!(run = %id, %error, cause = error.causes(), "a queued call could not be seen to");
+        tracing::warn!(run = %id, %error, cause = error.causes(), "cannot process a queued call");
     }
     while let Err(error) = functions.run_store.put_runs(std::slice::from_ref(&record)).await {
-        tracing::error!(run = %id, %error, "what came of a queued call is written again");
+        tracing::error!(run = %id, %error, "cannot record the result of a queued call; retrying");
         tokio::select! {
             () = functions.sandboxes.shutdown.cancelled() => return,
             () = tokio::time::sleep(TRY_AGAIN) => {}

@@ -89,7 +89,7 @@ impl WorkDir {
 impl Drop for WorkDir {
     fn drop(&mut self) {
         if let Err(error) = remove_dir(&self.path) {
-            tracing::warn!(%error, "a build directory stays behind; the next build of this key deletes it");
+            tracing::warn!(%error, "cannot remove a build directory; the next build of this key does");
         }
     }
 }

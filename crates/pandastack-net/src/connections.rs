@@ -76,7 +76,7 @@ pub(crate) fn enlarge_table(slots: usize, connections_per_slot: u32) {
     }
     match fs::write(MAX_PATH, wanted.to_string()) {
         Ok(()) => tracing::info!(from = max, to = wanted, "raised nf_conntrack_max"),
-        Err(error) => tracing::debug!(%error, max, wanted, "nf_conntrack_max stays"),
+        Err(error) => tracing::debug!(%error, max, wanted, "cannot raise nf_conntrack_max"),
     }
 }
 

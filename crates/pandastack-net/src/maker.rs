@@ -100,7 +100,7 @@ impl Shared {
             match outcome {
                 Ok(()) => pause = RETRY_PAUSE_MIN,
                 Err(error) => {
-                    tracing::warn!(?job, %error, "network slot work failed; it will be tried again");
+                    tracing::warn!(?job, %error, "a network slot operation failed; retrying");
                     self.pause_after(error, pause);
                     pause = (pause * 2).min(RETRY_PAUSE_MAX);
                 }

@@ -78,7 +78,7 @@ pub(crate) async fn send(target: &Target, databases: &dyn Databases) {
     };
     let mut backend = match connected {
         Ok(backend) => backend,
-        Err(error) => return tracing::debug!(%error, "a cancel request was not passed on"),
+        Err(error) => return tracing::debug!(%error, "cannot forward a cancel request"),
     };
     let asked = async {
         backend.stream.write_all(&encode_cancel(target.process, target.secret)).await?;
@@ -91,7 +91,7 @@ pub(crate) async fn send(target: &Target, databases: &dyn Databases) {
         () = target.closing.cancelled() => return,
     };
     if let Err(error) = asked {
-        tracing::debug!(%error, "a cancel request broke off");
+        tracing::debug!(%error, "a cancel request was interrupted");
     }
 }
 

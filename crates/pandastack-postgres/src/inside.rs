@@ -45,7 +45,7 @@ impl InsideServer {
             return refuse(&mut stream, &full.hint("close some, or try again shortly")).await;
         };
         let mut startup = match tokio::time::timeout(STARTUP_WAIT, self.begin(&mut stream, databases)).await {
-            Err(_) => return tracing::debug!("a machine did not say what it wants in time"),
+            Err(_) => return tracing::debug!("a machine did not send its startup packet in time"),
             Ok(Err(error)) => return tracing::debug!(%error, "a connection ended before its session"),
             Ok(Ok(None)) => return,
             Ok(Ok(Some(startup))) => startup,

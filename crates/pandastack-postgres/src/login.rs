@@ -109,9 +109,9 @@ impl Session {
             match Self::over(databases.connect(endpoint).await?, credentials).await {
                 Err(error) if error.is_not_yet() && patience.is_left().await => match error {
                     LoginError::Late => {
-                        tracing::warn!(database = %endpoint.database, "a login timed out and is tried again")
+                        tracing::warn!(database = %endpoint.database, "a login timed out; retrying")
                     }
-                    error => tracing::debug!(%error, "a login is tried again"),
+                    error => tracing::debug!(%error, "retrying a login"),
                 },
                 opened => return opened,
             }

@@ -168,7 +168,7 @@ async fn exchange(
             // The client may be gone too.
             let _ = client_writer.write_all(&Fatal::asleep().encode()).await;
         }
-        Err(error) => tracing::debug!(%error, "a session broke off"),
+        Err(error) => tracing::debug!(%error, "a session was interrupted"),
     }
     let _ = client_writer.shutdown().await;
     let _ = server_writer.shutdown().await;

@@ -83,7 +83,7 @@ fn begin(sandboxes: &Arc<Sandboxes>, row: SandboxRecord, wanted: Checkpoints) {
         let id = row.id.clone();
         let taken = ops::snapshot::take(&own, row, client, request, SnapshotKind::Checkpoint).await;
         if let Err(error) = taken {
-            tracing::warn!(sandbox = %id, %error, "no checkpoint; tried again after another period");
+            tracing::warn!(sandbox = %id, %error, "cannot take a checkpoint; retrying after the next interval");
         }
     });
 }

@@ -231,7 +231,7 @@ impl Sandboxes {
         let store = Arc::clone(&self.store);
         self.tasks.spawn(async move {
             if let Err(error) = store.tell_names_changed().await {
-                tracing::warn!(%error, "other replicas may use old names of apps until they look them up again");
+                tracing::warn!(%error, "cannot notify other replicas; they may use outdated app names for a while");
             }
         });
     }

@@ -35,7 +35,7 @@ pub async fn run(sandboxes: Arc<Sandboxes>) {
         let wake_at = match reap(&sandboxes, &mut put_off).await {
             Ok(wake_at) => wake_at,
             Err(error) => {
-                tracing::warn!(%error, cause = error.causes(), "the reaper tries again");
+                tracing::warn!(%error, cause = error.causes(), "the reaper failed; retrying");
                 Instant::now() + PUT_OFF
             }
         };
@@ -60,7 +60,7 @@ async fn reap(sandboxes: &Arc<Sandboxes>, put_off: &mut HashMap<SandboxId, Insta
     let ended: Vec<_> = ended.buffer_unordered(ENDED_AT_ONCE).collect().await;
     for (id, result) in ended {
         if let Err(error) = result {
-            tracing::warn!(sandbox = %id, %error, "its lifetime ended, but it could not be; tried again soon");
+            tracing::warn!(sandbox = %id, %error, "cannot end an expired sandbox; retrying soon");
             put_off.insert(id, Instant::now() + PUT_OFF);
         }
     }

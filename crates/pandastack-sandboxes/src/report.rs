@@ -60,7 +60,7 @@ pub async fn take(sandboxes: &Arc<Sandboxes>, report: HostReport) -> Result<Repo
         findings = match sandboxes.marks_of_all().await {
             Ok(marks) => find(sandboxes, &report, &marks).await?,
             Err(error) => {
-                tracing::warn!(%error, cause = error.causes(), "another server does not say what it works on; nothing is settled");
+                tracing::warn!(%error, cause = error.causes(), "cannot get the operations in progress of another server; skipping reconciliation");
                 Findings { checkpointed: findings.checkpointed, usage: findings.usage, ..Findings::default() }
             }
         };
@@ -68,7 +68,7 @@ pub async fn take(sandboxes: &Arc<Sandboxes>, report: HostReport) -> Result<Repo
     checkpoint::take_due(sandboxes, &findings.checkpointed, &report).await?;
     for (row, seen) in findings.changed {
         if let Err(error) = settle(sandboxes, &row, seen, Change::at(now())).await {
-            tracing::warn!(sandbox = %row.id, %error, "a report could not be recorded");
+            tracing::warn!(sandbox = %row.id, %error, "cannot record a report");
         }
     }
     if sandboxes.usage_clock.is_due(&report.host) {
@@ -148,7 +148,7 @@ fn compare(
 async fn resolve(sandboxes: &Sandboxes, row: SandboxRecord) {
     if row.state == SandboxState::Stopping {
         if let Err(error) = ops::delete::finish(sandboxes, &row).await {
-            tracing::warn!(sandbox = %row.id, %error, "a delete is tried again at the next report");
+            tracing::warn!(sandbox = %row.id, %error, "cannot delete; retrying at the next report");
         }
         return;
     }
@@ -177,6 +177,6 @@ async fn resolve(sandboxes: &Sandboxes, row: SandboxRecord) {
         }
     };
     if let Err(error) = result {
-        tracing::warn!(sandbox = %row.id, %error, "a sandbox is looked at again at the next report");
+        tracing::warn!(sandbox = %row.id, %error, "cannot reconcile a sandbox; retrying at the next report");
     }
 }

@@ -58,8 +58,8 @@ async fn stop(sandboxes: &Arc<Sandboxes>, row: SandboxRecord) {
     let Ok(client) = sandboxes.hosts.client(&row.host) else { return };
     let asleep = go(sandboxes, row.clone(), client.clone(), Move::Hibernate(Keep::Memory), false).await;
     let Err(error) = asleep else { return };
-    tracing::warn!(sandbox = %id, %error, "a machine of a suspended workspace is paused, not hibernated");
+    tracing::warn!(sandbox = %id, %error, "paused a machine of a suspended workspace instead of hibernating it");
     if let Err(error) = go(sandboxes, row, client, Move::Pause, false).await {
-        tracing::warn!(sandbox = %id, %error, "a machine of a suspended workspace is stopped later");
+        tracing::warn!(sandbox = %id, %error, "cannot stop a machine of a suspended workspace; retrying later");
     }
 }

@@ -32,7 +32,7 @@ pub(crate) async fn send_due(dispatcher: &Arc<Dispatcher>, now: Timestamp) -> st
             let attempts = schedule.alert.as_ref().map_or(0, |alert| alert.attempts) + 1;
             let sent = send(&owner.webhooks, &schedule, &run).await;
             if let Err(why) = &sent {
-                tracing::warn!(schedule = %schedule.id, attempts, why, "an alert was not delivered");
+                tracing::warn!(schedule = %schedule.id, attempts, why, "cannot deliver an alert");
             }
             if sent.is_ok() || attempts >= ATTEMPTS_MAX {
                 if let Err(error) = owner.store.settle_alert(&schedule.id, &run.id).await {

@@ -51,12 +51,12 @@ pub(crate) async fn run(dispatcher: Arc<Dispatcher>, shutdown: &CancellationToke
     let timer = match WallTimer::new() {
         Ok(timer) => timer,
         Err(error) => {
-            tracing::error!(%error, "no timer on the wall clock; schedules do not run until the server is restarted");
+            tracing::error!(%error, "cannot create a wall clock timer; schedules do not run until the server is restarted");
             return;
         }
     };
     while let Err(error) = dispatcher.take_over(now()).await {
-        tracing::warn!(%error, "schedules cannot be read; tried again");
+        tracing::warn!(%error, "cannot read schedules; retrying");
         tokio::select! {
             () = shutdown.cancelled() => return,
             () = tokio::time::sleep(STORE_RETRY) => {}
@@ -66,7 +66,7 @@ pub(crate) async fn run(dispatcher: Arc<Dispatcher>, shutdown: &CancellationToke
         let wake_at = match dispatcher.step(now()).await {
             Ok(next) => next.unwrap_or(Timestamp::MAX).min(later(now(), SLEEP_MAX)),
             Err(error) => {
-                tracing::warn!(%error, "schedules are looked at again soon");
+                tracing::warn!(%error, "cannot process schedules; retrying soon");
                 later(now(), STORE_RETRY)
             }
         };
@@ -91,7 +91,7 @@ impl Dispatcher {
     pub(crate) async fn take_over(&self, now: Timestamp) -> store::Result<()> {
         let interrupted = self.run_store.take_over_runs(&self.instance, now).await?;
         if interrupted > 0 {
-            tracing::info!(interrupted, "runs of schedules were cut off by a restart");
+            tracing::info!(interrupted, "a restart interrupted runs of schedules");
         }
         for mut schedule in self.store.schedules_pending().await? {
             let next =
@@ -183,7 +183,7 @@ impl Dispatcher {
     /// Writes an end down, for as long as it takes: without it the run would stay under way for ever.
     async fn record_end(&self, end: &RunEnd) {
         while let Err(error) = self.run_store.end_run(end).await {
-            tracing::warn!(run = %end.run, %error, "the end of a run is not recorded yet");
+            tracing::warn!(run = %end.run, %error, "cannot record the end of a run yet");
             tokio::time::sleep(STORE_RETRY).await;
         }
     }

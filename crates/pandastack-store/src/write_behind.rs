@@ -85,7 +85,7 @@ impl<T: WriteBehindItem> WriteBehind<T> {
                 self.put.fetch_add(1, Ordering::SeqCst);
                 place.send(record);
             }
-            Err(_) => tracing::error!(what = T::WHAT, "was not written: its queue is closed"),
+            Err(_) => tracing::error!(what = T::WHAT, "cannot write a record: its queue is closed"),
         }
     }
 
@@ -123,7 +123,7 @@ impl<T: WriteBehindItem> WriteBehind<T> {
                 }
             }
             while let Err(error) = T::insert(store, &batch).await {
-                tracing::error!(what = T::WHAT, %error, records = batch.len(), "could not be written; trying again");
+                tracing::error!(what = T::WHAT, %error, records = batch.len(), "cannot write a record; retrying");
                 tokio::select! {
                     () = stop.cancelled() => return,
                     () = tokio::time::sleep(RETRY_AFTER) => {}

@@ -40,7 +40,7 @@ impl LogWriter {
     /// Waits until everything is written.
     pub(crate) async fn finish(self) {
         if let Err(error) = self.0.await {
-            tracing::error!(%error, "the end of a template build's log was not written");
+            tracing::error!(%error, "cannot write the end of a template build log");
         }
     }
 }
@@ -117,7 +117,7 @@ async fn write(templates: Arc<Templates>, id: BuildId, mut next: u64, mut lines:
         }
         match templates.store.append_build_log(&id, next, &kept).await {
             Ok(()) => next += kept.len() as u64,
-            Err(error) => tracing::warn!(build = %id, %error, "lines of a template build's log were lost"),
+            Err(error) => tracing::warn!(build = %id, %error, "lost lines of a template build log"),
         }
         templates.notify();
     }

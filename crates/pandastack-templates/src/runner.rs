@@ -42,7 +42,7 @@ pub async fn run(templates: Arc<Templates>) {
             }
         }
         if let Err(error) = take_turns(&templates).await {
-            tracing::warn!(%error, "template builds could not be started; trying again");
+            tracing::warn!(%error, "cannot start template builds; retrying");
         }
     }
 }
@@ -52,7 +52,7 @@ async fn end_left(templates: &Arc<Templates>) {
     let builds = match templates.store.builds_under_way().await {
         Ok(builds) => builds,
         Err(error) => {
-            tracing::warn!(%error, "template builds that are left were not ended; trying again");
+            tracing::warn!(%error, "cannot end interrupted template builds; retrying");
             return;
         }
     };
@@ -62,7 +62,7 @@ async fn end_left(templates: &Arc<Templates>) {
             && let Some(_running) = templates.begin(&build)
             && let Err(error) = fail(templates, build, &error, phase).await
         {
-            tracing::warn!(build = %id, %error, "a template build that is left was not ended; trying again");
+            tracing::warn!(build = %id, %error, "cannot end an interrupted template build; retrying");
         }
     }
 }
@@ -135,7 +135,7 @@ async fn run_build(templates: Arc<Templates>, build: BuildRecord, running: Build
     let id = build.id.clone();
     let ended = run_one(&templates, build, &running).await;
     if let Err(error) = ended {
-        tracing::error!(build = %id, %error, "a template build's end was not recorded; trying again");
+        tracing::error!(build = %id, %error, "cannot record the end of a template build; retrying");
     }
     drop(running);
 }
@@ -143,7 +143,7 @@ async fn run_build(templates: Arc<Templates>, build: BuildRecord, running: Build
 async fn run_one(templates: &Arc<Templates>, build: BuildRecord, running: &BuildLock) -> Result<()> {
     if let Err(error) = context::prolong(templates, &build).await {
         // If its files are gone when they are needed, the build says so.
-        tracing::warn!(build = %build.id, %error, "the machine with the build files was not prolonged");
+        tracing::warn!(build = %build.id, %error, "cannot extend the TTL of the machine with the build files");
     }
     let (log, writer) = Log::open(templates, &build.id).await?;
     let deadline = Instant::now() + Duration::from_secs(TEMPLATE_BUILD_SECONDS_MAX);

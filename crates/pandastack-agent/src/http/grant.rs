@@ -110,7 +110,7 @@ async fn dial(handle: &crate::sandbox::handle::SandboxHandle, port: u16) -> Resu
 async fn serve_grant(upgrade: OnUpgrade, end: EdgeGrant, shutdown: CancellationToken) {
     let stream = match upgrade.await {
         Ok(stream) => stream,
-        Err(error) => return tracing::debug!(%error, "an edge went away before its grant opened"),
+        Err(error) => return tracing::debug!(%error, "an edge disconnected before its grant opened"),
     };
     let mut stream = TokioIo::new(stream);
     // Whoever asked has a request to send.

@@ -249,7 +249,7 @@ async fn write_in(handle: SandboxHandle, process: ProcessId, mut queue: mpsc::Re
     while let Some((bytes, close)) = queue.recv().await {
         let written = async { Input::open(handle.clone(), process).await?.write(&bytes, close).await };
         if let Err(error) = written.await {
-            return tracing::debug!(%error, "a command takes no more input");
+            return tracing::debug!(%error, "a command accepts no more input");
         }
     }
 }

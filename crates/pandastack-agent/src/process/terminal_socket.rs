@@ -64,7 +64,7 @@ impl TerminalSocket {
         let process = self.feed.process();
         let hung_up = async { Ok::<_, AgentError>(self.handle.lease().await?.guest.hang_up(process).await?) };
         if let Err(error) = hung_up.await {
-            tracing::warn!(%error, %process, "a terminal whose socket is gone was not hung up");
+            tracing::warn!(%error, %process, "cannot hang up a terminal after its socket closed");
         }
     }
 
@@ -165,11 +165,11 @@ async fn type_in(
 ) {
     let mut input = match Input::open(handle, process).await {
         Ok(input) => input,
-        Err(error) => return tracing::debug!(%error, "a terminal takes no input"),
+        Err(error) => return tracing::debug!(%error, "a terminal accepts no input"),
     };
     while let Some(bytes) = typed.recv().await {
         if let Err(error) = input.write(&bytes, false).await {
-            return tracing::debug!(%error, "a terminal takes no more input");
+            return tracing::debug!(%error, "a terminal accepts no more input");
         }
     }
 }

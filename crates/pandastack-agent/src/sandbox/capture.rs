@@ -80,7 +80,7 @@ impl Driver {
             match self.take_by_twin().await {
                 Ok(taken) => return Ok(taken),
                 Err(error) => {
-                    tracing::warn!(sandbox = %self.record.spec.id, %error, "no twin; writing in place");
+                    tracing::warn!(sandbox = %self.record.spec.id, %error, "cannot create a twin; writing the snapshot in place");
                 }
             }
         }

@@ -250,11 +250,11 @@ impl Driver {
             if let Some(live) = &self.live
                 && let Err(error) = live.machine.pause().await
             {
-                tracing::warn!(sandbox = %still.spec.id, %error, "its processors may run");
+                tracing::warn!(sandbox = %still.spec.id, %error, "cannot pause a machine; its vCPUs may be running");
             }
             self.record = still;
             if let Err(error) = self.save().await {
-                tracing::error!(sandbox = %self.record.spec.id, %error, "its record may say that it runs");
+                tracing::error!(sandbox = %self.record.spec.id, %error, "cannot restore the record of a sandbox; it may say running");
             }
         }
         gone_on

@@ -131,7 +131,7 @@ impl Driver {
         if let Some(coming_up) = self.coming_up.take()
             && let Err(error) = coming_up.await
         {
-            tracing::error!(sandbox = %self.record.spec.id, %error, "children were left while they came up");
+            tracing::error!(sandbox = %self.record.spec.id, %error, "children of a fork were abandoned while they started");
         }
     }
 
@@ -239,7 +239,7 @@ impl Driver {
             written_out.push(crate::zygote::sync_file(&image).await);
         }
         for error in written_out.into_iter().filter_map(Result::err) {
-            tracing::warn!(%error, "a disk is written out while the sandbox stands still");
+            tracing::warn!(%error, "writing out a disk while the sandbox is paused");
         }
         Ok(prepared)
     }

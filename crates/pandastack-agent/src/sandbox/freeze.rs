@@ -40,7 +40,7 @@ impl Driver {
             self.run_guest().await?;
             return Err(error.into());
         }
-        tracing::debug!(freeze = ?frozen, stop = ?(began.elapsed() - frozen), "the guest stands still");
+        tracing::debug!(freeze = ?frozen, stop = ?(began.elapsed() - frozen), "the guest is frozen");
         Ok(())
     }
 
@@ -55,7 +55,7 @@ impl Driver {
         if frozen.is_err()
             && let Err(error) = answered(THAW_TOLD_MAX, guest.thaw()).await
         {
-            tracing::warn!(sandbox = %self.record.spec.id, %error, "its processes may be frozen");
+            tracing::warn!(sandbox = %self.record.spec.id, %error, "cannot thaw the guest; its processes may be frozen");
         }
         frozen
     }
@@ -108,7 +108,7 @@ impl Driver {
         self.thawing = None;
         let is_to_run = self.live.is_some() && self.record.state == SandboxState::Running;
         let Some(error) = told.err().filter(|_| is_to_run) else { return };
-        tracing::warn!(sandbox = %self.record.spec.id, %error, "it did not go on, and is told again");
+        tracing::warn!(sandbox = %self.record.spec.id, %error, "the guest did not thaw; retrying");
         if let Err(error) = self.run_guest().await {
             self.thawing = Some(tokio::spawn(async {
                 tokio::time::sleep(THAW_AGAIN_AFTER).await;
@@ -135,7 +135,7 @@ impl Driver {
         let guest = self.guest().await?;
         let applied = answered(GUEST_ANSWER_MAX, guest.set_identity(self.stood_still())).await?;
         let (thaw, in_guest) = (began.elapsed(), Duration::from_micros(applied.elapsed_us));
-        tracing::debug!(?thaw, ?in_guest, "the guest goes on");
+        tracing::debug!(?thaw, ?in_guest, "the guest is thawed");
         Ok(())
     }
 }

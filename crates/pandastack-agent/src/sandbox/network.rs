@@ -40,7 +40,7 @@ impl Driver {
         if let Some(slot) = slot
             && let Err(error) = self.host.slots.set_policy(slot, &self.record.spec.network).await
         {
-            tracing::error!(sandbox = %self.record.spec.id, %error, "a network policy could not be taken back");
+            tracing::error!(sandbox = %self.record.spec.id, %error, "cannot revert a network policy");
         }
     }
 

@@ -98,7 +98,7 @@ impl Driver {
         self.end(left).await;
         fault::point("hibernate.ended").await;
         if let Err(error) = self.save().await {
-            tracing::warn!(sandbox = %self.record.spec.id, %error, "the record still names a machine that ended");
+            tracing::warn!(sandbox = %self.record.spec.id, %error, "cannot update the record of a machine that exited");
         }
     }
 

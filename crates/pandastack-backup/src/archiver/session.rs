@@ -85,7 +85,7 @@ impl Work {
         replication.ensure_slot(&self.login.slot).await?;
         let writer = self.begin_at_slot(replication, system).await?;
         let gap = Gap { timeline: ended.timeline(), from: ended.archived(), to: writer.archived() };
-        tracing::warn!(from = %gap.from, to = %gap.to, "log was lost before it was archived; take a base backup");
+        tracing::warn!(from = %gap.from, to = %gap.to, "WAL was lost before it was archived; take a base backup");
         self.status.send_modify(|status| status.gap = Some(gap));
         Ok(writer)
     }

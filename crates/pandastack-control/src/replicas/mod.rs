@@ -113,7 +113,7 @@ pub(crate) async fn run(
             }
             End::Lost(error) if member.replicas.leads() => return Err(LeadershipLost(error)),
             End::Lost(error) => {
-                tracing::warn!(%error, "the session with the database is lost; joining again")
+                tracing::warn!(%error, "lost the database session; rejoining")
             }
         }
         // Its locks end with it.
@@ -163,7 +163,7 @@ async fn join_again(member: &Member, leave: &CancellationToken) -> Option<Box<dy
         let joined = timeout(BEAT_MAX, join(member.sandboxes.store.as_ref(), &member.replicas)).await;
         match joined.unwrap_or(Err(StoreError::timed_out())) {
             Ok(session) => return Some(session),
-            Err(error) => tracing::debug!(%error, "the database does not answer yet"),
+            Err(error) => tracing::debug!(%error, "the database is not responding yet"),
         }
     }
 }
@@ -181,7 +181,7 @@ struct Work<'a> {
 
 impl Work<'_> {
     fn begin(&mut self, member: &Member) {
-        tracing::info!(instance = member.replicas.instance, "this server leads");
+        tracing::info!(instance = member.replicas.instance, "this server is the leader");
         member.replicas.lead();
         self.running =
             self.tasks.iter().map(|task| member.sandboxes.tasks.spawn(task()).abort_handle()).collect();
@@ -204,7 +204,7 @@ async fn apply_changes(member: &Member, news: Vec<ReplicaChange>) {
                 match sandboxes.store.host(&host).await {
                     Ok(Some(record)) => sandboxes.hosts.apply_record(record),
                     Ok(None) => {}
-                    Err(error) => tracing::warn!(%host, %error, "a report of a host was not seen"),
+                    Err(error) => tracing::warn!(%host, %error, "cannot read the report of a host"),
                 }
             }
             ReplicaChange::Host(_) => {}
@@ -220,6 +220,6 @@ async fn catch_up(sandboxes: &Sandboxes) {
     let hosts: Result<_> = sandboxes.store.hosts().await.map_err(Into::into);
     match hosts {
         Ok(hosts) => sandboxes.hosts.load(hosts, pandastack_store::clock::now()),
-        Err(error) => tracing::warn!(%error, "hosts are seen again when they report"),
+        Err(error) => tracing::warn!(%error, "cannot read hosts; they are listed again when they report"),
     }
 }

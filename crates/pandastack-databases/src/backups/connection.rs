@@ -60,7 +60,7 @@ fn restart(databases: &Arc<ManagedDatabases>, machine: &SandboxRecord) {
     let (databases, sandbox) = (Arc::clone(databases), machine.id.clone());
     databases.sandboxes.tasks.clone().spawn(async move {
         if let Err(error) = revive::restart(&databases, &id, &sandbox).await {
-            tracing::debug!(database = %id, %error, "it is tried again when its log is looked for again");
+            tracing::debug!(database = %id, %error, "cannot connect to a database; retrying later");
         }
     });
 }

@@ -128,7 +128,7 @@ async fn mark_failed(databases: &Arc<ManagedDatabases>, mut record: DatabaseReco
         Ok::<_, Error>(databases.store.update_database(&record).await?)
     };
     if let Err(left) = gone.await {
-        tracing::warn!(database = %record.id, %left, "what a failed restore left is removed at the next start");
+        tracing::warn!(database = %record.id, %left, "cannot clean up a failed restore; the next start does");
     }
 }
 

@@ -117,7 +117,7 @@ impl Follow {
             let kill = SignalProcess { signal: Signal::KILL };
             if let Err(error) = self.session.native.call(Method::POST, &path, Some(&kill)).await {
                 // It has ended, or its own limit will end it.
-                tracing::debug!(%error, "a process past its time was not killed");
+                tracing::debug!(%error, "cannot kill a process after its timeout");
             }
         }
         RpcError::new(RpcCode::DeadlineExceeded, "the request's deadline has passed")

@@ -155,7 +155,7 @@ impl TrafficGrant {
     /// and lets it take its leave of the guest.
     pub async fn drain(&self, wait: Duration) {
         if tokio::time::timeout(wait, self.wait_idle()).await.is_err() {
-            tracing::info!("requests did not end before their sandbox stopped; they are cut");
+            tracing::info!("requests did not finish before their sandbox stopped; closing them");
         }
         self.cut.cancel();
         // Long enough for a word to the guest. What holds its permit longer waits for its client,

@@ -143,7 +143,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Downstream<S> {
         match ready!(poll_read_buf(Pin::new(&mut self.stream), context, &mut self.input)) {
             Ok(read) => Poll::Ready(read > 0),
             Err(error) => {
-                tracing::debug!(%error, "a client broke off");
+                tracing::debug!(%error, "a client closed the connection");
                 Poll::Ready(false)
             }
         }

@@ -101,7 +101,7 @@ impl<B: Body<Data = Bytes, Error = BodyError> + Unpin> Sending<B> {
                 error
             })?;
             if let Err(error) = ready!(self.poll_write(stream, context)) {
-                tracing::debug!(%error, "no more of a message is taken");
+                tracing::debug!(%error, "the receiver accepts no more of a message");
                 self.give_up();
             }
             ready!(is_fetched);

@@ -202,7 +202,7 @@ where
                 Poll::Ready(ReadOutcome::More)
             }
             Err(error) => {
-                tracing::debug!(%error, "a guest broke off");
+                tracing::debug!(%error, "a guest closed the connection");
                 Poll::Ready(ReadOutcome::Broken)
             }
         }

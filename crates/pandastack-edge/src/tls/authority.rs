@@ -104,10 +104,8 @@ impl Certificates for LocalAuthority {
         {
             return Some(Arc::clone(leaf));
         }
-        let leaf = self
-            .leaf(&name)
-            .inspect_err(|error| tracing::warn!(%error, "a TLS connection is refused"))
-            .ok()?;
+        let leaf =
+            self.leaf(&name).inspect_err(|error| tracing::warn!(%error, "refused a TLS connection")).ok()?;
         if leaves.len() >= LEAVES_MAX {
             leaves.clear();
         }

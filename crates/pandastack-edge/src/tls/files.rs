@@ -60,13 +60,13 @@ impl FileCertificates {
         }
         match read_pair(&self.chain, &self.key) {
             Ok(certified) => {
-                tracing::info!(chain = %self.chain.display(), "a new certificate is served from now on");
+                tracing::info!(chain = %self.chain.display(), "loaded a new certificate");
                 *pair = Pair { certified, marks, refused: None, looked: pair.looked };
             }
             // One of the files may not be written yet: it is tried again, and said once.
             Err(error) => {
                 if pair.refused.replace(marks) != Some(marks) {
-                    tracing::warn!(%error, "a changed certificate is not used; the one before stays");
+                    tracing::warn!(%error, "cannot load a changed certificate; keeping the previous one");
                 }
             }
         }

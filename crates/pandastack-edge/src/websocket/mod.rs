@@ -102,7 +102,7 @@ async fn leave(
         stream.shutdown().await
     };
     if let Ok(Err(error)) = timeout(wait, said).await {
-        tracing::debug!(%error, "a WebSocket broke while it was closed");
+        tracing::debug!(%error, "a WebSocket broke while closing");
     }
 }
 

@@ -191,7 +191,7 @@ pub async fn undo(sandboxes: &Sandboxes, record: &SandboxRecord, client: Option<
     if let Some(client) = client
         && let Err(error) = remove_machine(client, record).await
     {
-        tracing::warn!(sandbox = %record.id, %error, "a failed create is removed when its host next reports");
+        tracing::warn!(sandbox = %record.id, %error, "cannot clean up a failed create; retrying when its host reports");
     }
     go(Transition::Deleted).await;
     crate::volumes::reconcile::sandbox_gone(sandboxes, record).await;

@@ -60,7 +60,7 @@ pub async fn finish(sandboxes: &Sandboxes, record: &SandboxRecord) -> Result<()>
         Ok(seen) => change.seen = seen.map(Box::new),
         Err(error @ AgentError::Answered { .. }) => return Err(error.into()),
         Err(error) => {
-            tracing::info!(sandbox = %record.id, %error, "the delete is finished when the host reports");
+            tracing::info!(sandbox = %record.id, %error, "the deletion will be completed when the host reports");
             return Ok(());
         }
     }

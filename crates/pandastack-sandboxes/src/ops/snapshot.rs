@@ -183,6 +183,6 @@ async fn remove_quietly(client: &AgentClient, id: &SnapshotId) {
     if let Err(error) = client.call(call, CallOptions::on_host(MOVE_WAIT), ()).await
         && !error.is_absent()
     {
-        tracing::info!(snapshot = %id, %error, "the snapshot is removed when its host next reports");
+        tracing::info!(snapshot = %id, %error, "the snapshot will be deleted when its host reports");
     }
 }

@@ -225,7 +225,7 @@ impl Session for PostgresSession {
     async fn leave(&mut self) {
         let unlocked = sqlx::query("SELECT pg_advisory_unlock_all()").execute(&mut self.listener).await;
         if let Err(error) = unlocked {
-            tracing::debug!(%error, "the session was lost before it ended");
+            tracing::debug!(%error, "the session was lost before it was closed");
         }
     }
 }
