@@ -53,7 +53,7 @@ export type FunctionInfo = WireRecord<{
   updated_at?: string;
 }>;
 
-/** One call of a function. */
+/** A call of a function. */
 export type FunctionRun = WireRecord<{
   id: string;
   function_id: string;
@@ -101,7 +101,7 @@ export type FunctionVersion = WireRecord<{
   dependencies_reused?: boolean;
 }>;
 
-/** Durations and failures of calls. */
+/** Duration percentiles and error rates of calls. */
 export type FunctionMetrics = WireRecord<{
   period: number;
   total: number;
@@ -205,7 +205,7 @@ export class FunctionsAPI {
     return this.waitUntilReady(name);
   }
 
-  /** Wait until the newest deploy ends; throws if it failed. */
+  /** Wait until the newest deployment ends; throws if it failed. */
   async waitUntilReady(name: string, options: { timeoutMs?: number } = {}): Promise<FunctionInfo> {
     const deadline = Date.now() + (options.timeoutMs ?? 1_200_000);
     for (;;) {
@@ -286,7 +286,7 @@ export class FunctionsAPI {
     return functionOf((await this.#transport.send(call)).record());
   }
 
-  /** Durations and failures of calls. */
+  /** Get duration percentiles and error rates of calls. */
   async metrics(name: string, periodHours = 24): Promise<FunctionMetrics> {
     const call = get(pathOf(name, "/metrics"), { period: String(periodHours) });
     return withCamelCase((await this.#transport.send(call)).record()) as unknown as FunctionMetrics;

@@ -134,7 +134,7 @@ class AsyncPandaStack:
     async def audit(
         self, *, sandbox_id: Optional[str] = None, before: Optional[int] = None, limit: Optional[int] = None
     ) -> List[AuditEntry]:
-        """Calls that could change something, newest first. Needs an owner's key."""
+        """List the audit log, newest first. Requires an owner key."""
         numbers = {"before": before, "limit": limit}
         query = _wire.given(sandbox_id=sandbox_id, **{k: None if v is None else str(v) for k, v in numbers.items()})
         answer = await self._transport.send(_wire.get("/audit", query))
@@ -147,11 +147,11 @@ class AsyncPandaStack:
         return cast("List[SandboxEvent]", answer.records("events"))
 
     async def hosts(self) -> List[Dict[str, Any]]:
-        """List the installation's hosts. Requires an admin key."""
+        """List the installation's hosts. Requires an operator key."""
         return (await self._transport.send(_wire.get("/hosts"))).records("items")
 
     async def quota(self) -> Dict[str, Any]:
-        """Get workspace quotas (``quota``) and current use (``used``)."""
+        """Get workspace quotas (``quota``) and current usage (``used``)."""
         return (await self._transport.send(_wire.get("/me/quota"))).record()
 
     async def set_quota(self, **limits: Optional[int]) -> Dict[str, Any]:
@@ -167,7 +167,7 @@ class AsyncPandaStack:
         return (await self._transport.send(_wire.get("/me/workspace"))).record()
 
     async def set_workspace(self, *, default_visibility: Optional[Visibility] = None) -> Dict[str, Any]:
-        """Set what new sandboxes get unless their create says otherwise. Needs an owner's key."""
+        """Set the workspace's defaults for new sandboxes. Requires an owner key."""
         body = _wire.given(default_visibility=default_visibility)
         return (await self._transport.send(_wire.post("/me/workspace", body, method="PATCH"))).record()
 
@@ -259,7 +259,7 @@ class AsyncSandboxesAPI:
     async def fork_tree(
         self, sandbox_id: str, count: int, metadata: Optional[Mapping[str, str]] = None
     ) -> List[AsyncSandbox]:
-        """Create ``count`` copies of the same instant. The server may create fewer."""
+        """Create ``count`` forks at the same point in time. The server may create fewer."""
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise BadRequestError(f"count must be at least 1, got {count!r}")
         return await self._fork(_wire.sandbox_path(sandbox_id, "/fork-tree"), {"count": count}, metadata)
