@@ -69,7 +69,7 @@ pub struct AgentConfig {
     pub resolver: Option<SocketAddr>,
     /// Private networks that policies may open: the operator's limit over all of them.
     pub reachable_private: Vec<Cidr>,
-    /// Who opens outgoing mail.
+    /// Access to outbound mail ports.
     pub mail: Mail,
     /// Connections that one sandbox may have to the outside.
     pub connections_max: u32,

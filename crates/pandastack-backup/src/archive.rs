@@ -50,7 +50,7 @@ pub enum ArchiveError {
     Address {
         /// The address.
         url: String,
-        /// Why.
+        /// Reason.
         reason: String,
     },
     /// The id of a database would not be one folder.
@@ -63,7 +63,7 @@ pub enum ArchiveError {
         act: &'static str,
         /// On which object.
         name: String,
-        /// Why not.
+        /// Reason.
         reason: object_store::Error,
     },
     /// The store takes too long.
@@ -79,7 +79,7 @@ pub enum ArchiveError {
     Sealed {
         /// The object.
         name: String,
-        /// Why.
+        /// Reason.
         reason: SealError,
     },
     /// Something else is there under the name.

@@ -85,7 +85,7 @@ pub enum ReplicationError {
     /// The log that is asked for is gone.
     #[error("the server no longer has the WAL from {from} on ({reason}); take a new base backup")]
     LogGone {
-        /// What was asked for.
+        /// The requested value.
         from: Lsn,
         /// The server's answer.
         reason: Box<SqlError>,

@@ -130,7 +130,7 @@ pub enum PlanError {
     /// Before the first base.
     #[error("{target} is before the earliest time that can be restored, {earliest}")]
     TooEarly {
-        /// Asked.
+        /// Requested.
         target: Timestamp,
         /// Possible.
         earliest: Timestamp,
@@ -140,7 +140,7 @@ pub enum PlanError {
         "{target} is after the latest time that can be restored, {latest}; restore to the latest instead"
     )]
     TooLate {
-        /// Asked.
+        /// Requested.
         target: Timestamp,
         /// Possible.
         latest: Timestamp,
@@ -151,7 +151,7 @@ pub enum PlanError {
         gap.from, gap.to
     )]
     Gap {
-        /// Asked.
+        /// Requested.
         target: Timestamp,
         /// What is missing.
         gap: Gap,

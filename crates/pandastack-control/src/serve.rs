@@ -59,7 +59,7 @@ pub enum ServeError {
     DataDir {
         /// Which.
         path: PathBuf,
-        /// Why.
+        /// Reason.
         #[source]
         source: std::io::Error,
     },
@@ -71,7 +71,7 @@ pub enum ServeError {
     Listen {
         /// Which.
         address: SocketAddr,
-        /// Why.
+        /// Reason.
         #[source]
         source: std::io::Error,
     },

@@ -24,9 +24,9 @@ pub enum Undetected {
     /// `pandastack.toml` or `package.json` cannot be read.
     #[error("{file} cannot be read: {why}")]
     Unreadable {
-        /// Which file.
+        /// The file.
         file: &'static str,
-        /// Why not.
+        /// Reason.
         why: String,
     },
 }

@@ -70,7 +70,7 @@ pub enum Healthcheck {
     None,
     /// A command; the flags as written.
     Command {
-        /// What to run.
+        /// Command to run.
         command: Command,
         /// Such as `--interval=5s`.
         flags: Vec<String>,

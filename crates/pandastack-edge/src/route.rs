@@ -14,7 +14,7 @@ use crate::app_route::AppRoute;
 pub struct Route {
     /// Where it is.
     pub to: Location,
-    /// Who may open its ports.
+    /// Visibility of its ports.
     pub visibility: Visibility,
     /// Credentials of a private one.
     pub key: Option<PreviewKey>,

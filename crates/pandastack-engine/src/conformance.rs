@@ -80,7 +80,7 @@ pub enum Failure {
     /// The guest did not answer.
     #[error("the guest did not answer {question:?}: {source}")]
     Guest {
-        /// What was asked.
+        /// The request.
         question: Question,
         /// What happened instead.
         #[source]

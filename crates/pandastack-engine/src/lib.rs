@@ -70,7 +70,7 @@ pub const RUNTIME_DIR_BYTES_MAX: usize = 80;
 /// Processor count and memory size: frozen into a snapshot, equal on every restore of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shape {
-    /// Virtual processors.
+    /// Number of vCPUs.
     pub vcpus: u8,
     /// Guest memory.
     pub memory_mib: u32,
@@ -232,9 +232,9 @@ pub enum EngineError {
     /// The capability is off on this host.
     #[error("this engine cannot {action} here: {reason}")]
     Unsupported {
-        /// What was asked.
+        /// The request.
         action: &'static str,
-        /// Why not.
+        /// Reason.
         reason: String,
     },
     /// The machine's process is gone.

@@ -88,7 +88,7 @@ pub struct CallResult {
     pub run: Run,
     /// What the handler answered.
     pub body: Bytes,
-    /// How it ended.
+    /// Result.
     pub outcome: Outcome,
 }
 

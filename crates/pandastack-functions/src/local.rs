@@ -40,14 +40,14 @@ const CONNECT_EVERY: Duration = Duration::from_millis(20);
 /// How much longer than its timeout a call is waited for: the runtime kills the handler and tells.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// What to run.
+/// Command to run.
 #[derive(Debug, Clone)]
 pub struct LocalFunction {
     /// Where its code is.
     pub directory: PathBuf,
-    /// What runs it.
+    /// Runtime.
     pub runtime: Runtime,
-    /// What is called.
+    /// Entry point.
     pub entrypoint: String,
     /// Environment of the handler, beside the developer's own.
     pub env: BTreeMap<String, String>,

@@ -27,9 +27,9 @@ pub enum ImageError {
     Io {
         /// What was tried, as an infinitive.
         action: &'static str,
-        /// On which path.
+        /// Path of the failed operation.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the operating system.
         reason: io::Error,
     },
     /// A program of the host could not be started.
@@ -41,7 +41,7 @@ pub enum ImageError {
         program: String,
         /// What it was to do, as an infinitive.
         purpose: String,
-        /// What the system said.
+        /// Error of the operating system.
         reason: io::Error,
     },
     /// A program of the host failed.
@@ -51,7 +51,7 @@ pub enum ImageError {
         program: String,
         /// What it was to do, as an infinitive.
         purpose: String,
-        /// How it ended.
+        /// Result.
         status: ExitStatus,
         /// The end of what it printed.
         said: String,
@@ -61,7 +61,7 @@ pub enum ImageError {
     NotRoot {
         /// What was to be done, as an infinitive.
         purpose: &'static str,
-        /// What the system said.
+        /// Error of the operating system.
         reason: io::Error,
     },
     /// The host's apt knows no Debian archive to take packages from.
@@ -73,9 +73,9 @@ pub enum ImageError {
     /// A recipe, lock or package file does not have the form it must have.
     #[error("{what} is malformed: {why}")]
     Malformed {
-        /// Which file.
+        /// The file.
         what: String,
-        /// What is wrong with it.
+        /// Reason why it is invalid.
         why: String,
     },
     /// A downloaded file is not the one in the lock.

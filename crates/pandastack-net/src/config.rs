@@ -68,7 +68,7 @@ pub struct NetConfig {
     pub limits: SlotLimits,
     /// Networks that are not the internet and that policies may open. Empty: none.
     pub reachable_private: Vec<Cidr>,
-    /// Who opens outgoing mail.
+    /// Access to outbound mail ports.
     pub mail: Mail,
 }
 

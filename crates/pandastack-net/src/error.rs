@@ -55,7 +55,7 @@ pub enum NetError {
     /// The kernel refused a netlink request.
     #[error("{action} ({target}): {reason}")]
     Netlink {
-        /// What was asked.
+        /// The request.
         action: String,
         /// On which slot or table.
         target: String,

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 pub struct Attempt {
     /// In which state.
     pub state: RunState,
-    /// What came of it.
+    /// Result.
     pub outcome: RunOutcome,
 }
 

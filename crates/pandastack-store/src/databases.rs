@@ -13,17 +13,17 @@ use super::Result;
 pub struct DatabaseRecord {
     /// Its id.
     pub id: DatabaseId,
-    /// Tenant.
+    /// Workspace that owns it.
     pub workspace: WorkspaceId,
-    /// Where it stands.
+    /// Current state.
     pub state: DatabaseState,
     /// Its machine, once it is ready.
     pub sandbox: Option<SandboxId>,
-    /// When it was asked for.
+    /// Time of the request.
     pub created_at: Timestamp,
     /// How the last try to restore it went. Written by [`DatabaseStore::note_drill`] only.
     pub drill: Option<DatabaseDrill>,
-    /// The rest.
+    /// The other fields.
     pub spec: DatabaseSpecRecord,
 }
 
@@ -69,7 +69,7 @@ impl DatabaseState {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DatabaseSpecRecord {
-    /// Name for people.
+    /// Human-readable name.
     pub label: Option<String>,
     /// Memory, as users write it.
     pub size: String,

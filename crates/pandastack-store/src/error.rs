@@ -16,7 +16,7 @@ pub enum StoreError {
     NotFound {
         /// Kind of thing.
         what: &'static str,
-        /// What was asked for.
+        /// The requested value.
         id: String,
     },
     /// The state does not allow it.
@@ -87,7 +87,7 @@ pub enum StoreError {
     Corrupt {
         /// Where.
         what: &'static str,
-        /// Why.
+        /// Reason.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },

@@ -17,17 +17,17 @@ use super::Result;
 pub struct FunctionRecord {
     /// Its id.
     pub id: FunctionId,
-    /// Tenant.
+    /// Workspace that owns it.
     pub workspace: WorkspaceId,
     /// Unique in the workspace.
     pub name: String,
     /// The version that is called; 0 before the first.
     pub version: u32,
-    /// When it was made.
+    /// Creation time.
     pub created_at: Timestamp,
-    /// When it was last changed.
+    /// Time of the last change.
     pub updated_at: Timestamp,
-    /// The rest.
+    /// The other fields.
     pub spec: FunctionSpec,
 }
 
@@ -35,11 +35,11 @@ pub struct FunctionRecord {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FunctionSpec {
-    /// What runs it.
+    /// Runtime.
     pub runtime: Runtime,
-    /// What is called.
+    /// Entry point.
     pub entrypoint: String,
-    /// Template of its machines.
+    /// Template of the machines.
     pub template: String,
     /// Whether its URL can be called without a key.
     pub public: bool,
@@ -60,7 +60,7 @@ pub struct VersionRecord {
     pub function: FunctionId,
     /// Its number.
     pub version: u32,
-    /// Tenant.
+    /// Workspace that owns it.
     pub workspace: WorkspaceId,
     /// How far its deploy is.
     pub state: DeployStatus,
@@ -68,7 +68,7 @@ pub struct VersionRecord {
     pub layer_key: Option<String>,
     /// When it was deployed.
     pub created_at: Timestamp,
-    /// The rest.
+    /// The other fields.
     pub spec: VersionSpec,
 }
 
@@ -76,11 +76,11 @@ pub struct VersionRecord {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct VersionSpec {
-    /// What runs it.
+    /// Runtime.
     pub runtime: Runtime,
-    /// What is called.
+    /// Entry point.
     pub entrypoint: String,
-    /// Template of its machines.
+    /// Template of the machines.
     pub template: String,
     /// Environment, secrets included.
     pub env: BTreeMap<String, String>,
@@ -115,9 +115,9 @@ pub struct VersionSpec {
 /// A call.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunRecord {
-    /// Tenant.
+    /// Workspace that owns it.
     pub workspace: WorkspaceId,
-    /// As clients see it.
+    /// The run, as in API responses.
     pub run: Run,
     /// The queue sees to it.
     pub queued: bool,

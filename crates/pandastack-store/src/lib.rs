@@ -71,7 +71,7 @@ pub fn durability_of(transition: Transition) -> Durability {
 /// Names one request of one workspace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IdempotencyKey {
-    /// Tenant.
+    /// Workspace that owns it.
     pub workspace: WorkspaceId,
     /// What the client sent.
     pub key: String,

@@ -20,11 +20,11 @@ use super::StoreError;
 pub struct TokenRecord {
     /// Public part.
     pub prefix: String,
-    /// Tenant.
+    /// Workspace that owns it.
     pub workspace: WorkspaceId,
     /// SHA-256 of the whole key.
     pub hash: Vec<u8>,
-    /// Name for people.
+    /// Human-readable name.
     pub label: String,
     /// What it may do in its workspace.
     pub role: Role,
@@ -32,7 +32,7 @@ pub struct TokenRecord {
     pub operator: bool,
     /// Networks that it may be used from; everywhere when empty.
     pub allow_from: Vec<String>,
-    /// When it was made.
+    /// Creation time.
     pub created_at: Timestamp,
     /// When it stops working.
     pub expires_at: Option<Timestamp>,
@@ -54,11 +54,11 @@ pub struct HostRecord {
 pub struct SandboxRecord {
     /// Its id.
     pub id: SandboxId,
-    /// Tenant.
+    /// Workspace that owns it.
     pub workspace: WorkspaceId,
     /// Host it lives on.
     pub host: HostId,
-    /// Where it stands.
+    /// Current state.
     pub state: SandboxState,
     /// Every command to its host carries this.
     pub incarnation: u64,
@@ -70,7 +70,7 @@ pub struct SandboxRecord {
     pub tree: Option<TreeId>,
     /// The service it belongs to, if any. The sandbox API neither lists nor deletes such a machine.
     pub owner: Option<Owner>,
-    /// When it was asked for.
+    /// Time of the request.
     pub created_at: Timestamp,
     /// When its state last changed.
     pub changed_at: Timestamp,
@@ -78,7 +78,7 @@ pub struct SandboxRecord {
     pub expires_at: Option<Timestamp>,
     /// Labels.
     pub metadata: Metadata,
-    /// The rest.
+    /// The other fields.
     pub spec: SandboxSpecRecord,
 }
 
@@ -114,7 +114,7 @@ pub struct SandboxSpecRecord {
     pub candidate: bool,
     /// It was promoted: no sibling's promotion deletes it.
     pub promoted: bool,
-    /// Virtual processors.
+    /// Number of vCPUs.
     pub cpu: u32,
     /// Memory.
     pub memory_mb: u32,
@@ -122,7 +122,7 @@ pub struct SandboxSpecRecord {
     pub engine: String,
     /// `hardware` or `emulated`.
     pub isolation: String,
-    /// Where a sleeper's memory is.
+    /// Where the memory of a sleeping sandbox is.
     pub residency: Option<Residency>,
     /// What a sleeper kept that was told to sleep.
     pub kept: Option<Keep>,
@@ -144,7 +144,7 @@ pub struct SandboxSpecRecord {
     pub network: NetworkPolicy,
     /// How often it wanted to reach something that it may not.
     pub egress_denied: u64,
-    /// Who may open its ports.
+    /// Visibility of its ports.
     pub visibility: Visibility,
     /// How often the credentials of its previews were revoked.
     pub preview_revision: u64,
@@ -196,17 +196,17 @@ impl Default for SandboxSpecRecord {
 pub struct SnapshotRecord {
     /// Its id.
     pub id: SnapshotId,
-    /// Tenant.
+    /// Workspace that owns it.
     pub workspace: WorkspaceId,
     /// Sandbox it shows.
     pub sandbox: SandboxId,
     /// Host that holds it.
     pub host: HostId,
-    /// When it was made.
+    /// Creation time.
     pub created_at: Timestamp,
     /// When it is deleted by itself.
     pub expires_at: Option<Timestamp>,
-    /// The rest.
+    /// The other fields.
     pub spec: SnapshotSpecRecord,
 }
 
@@ -218,7 +218,7 @@ pub struct SnapshotSpecRecord {
     pub template: String,
     /// Who took it.
     pub kind: SnapshotKind,
-    /// Name for people.
+    /// Human-readable name.
     pub name: Option<String>,
     /// Labels.
     pub metadata: Metadata,

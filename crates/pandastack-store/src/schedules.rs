@@ -53,9 +53,9 @@ pub struct PendingAlert {
 pub struct ScheduleRecord {
     /// Id.
     pub id: ScheduleId,
-    /// Tenant.
+    /// Workspace that owns it.
     pub workspace: WorkspaceId,
-    /// Name for people.
+    /// Human-readable name.
     pub name: String,
     /// What it is.
     pub spec: ScheduleSpec,
@@ -73,7 +73,7 @@ pub struct ScheduleRecord {
     pub last_run_at: Option<Timestamp>,
     /// An alert that is still to be sent.
     pub alert: Option<PendingAlert>,
-    /// When it was made.
+    /// Creation time.
     pub created_at: Timestamp,
     /// When a client last changed it.
     pub updated_at: Timestamp,
@@ -153,7 +153,7 @@ impl RunState {
         Self::ALL.into_iter().find(|state| state.as_str() == text)
     }
 
-    /// As clients see it.
+    /// The status in API responses.
     pub fn status(self) -> RunStatus {
         match self {
             RunState::Queued | RunState::Waiting => RunStatus::Queued,
@@ -196,9 +196,9 @@ pub struct RunOutcome {
 pub struct RunRecord {
     /// Id.
     pub id: ScheduleRunId,
-    /// Whose.
+    /// Owner.
     pub schedule: ScheduleId,
-    /// Tenant.
+    /// Workspace that owns it.
     pub workspace: WorkspaceId,
     /// Who asked for it.
     pub origin: RunOrigin,
@@ -220,14 +220,14 @@ pub struct RunRecord {
     pub started_at: Option<Timestamp>,
     /// When it ended for good.
     pub ended_at: Option<Timestamp>,
-    /// What came of it.
+    /// Result.
     pub outcome: RunOutcome,
 }
 
 /// The decision about what is due of a schedule.
 #[derive(Debug, Clone)]
 pub struct DueRuns {
-    /// Whose.
+    /// Owner.
     pub schedule: ScheduleId,
     /// The revision that was looked at.
     pub revision: i64,
@@ -257,7 +257,7 @@ pub struct RunEnd {
     pub instance: String,
     /// Success, error, timeout or cancelled.
     pub state: RunState,
-    /// What came of it.
+    /// Result.
     pub outcome: RunOutcome,
     /// When it is tried again; `None` when that was all.
     pub retry_at: Option<Timestamp>,

@@ -16,13 +16,13 @@ pub const LATEST: &str = "latest";
 pub struct TemplateRecord {
     /// Its id, which stays when it is renamed.
     pub id: TemplateId,
-    /// Tenant.
+    /// Workspace that owns it.
     pub workspace: WorkspaceId,
     /// Its name, unique in the workspace.
     pub name: String,
     /// When it was first built.
     pub created_at: Timestamp,
-    /// The rest.
+    /// The other fields.
     pub spec: TemplateSpec,
 }
 
@@ -85,15 +85,15 @@ impl BuildState {
 pub struct BuildRecord {
     /// Its id.
     pub id: BuildId,
-    /// Tenant.
+    /// Workspace that owns it.
     pub workspace: WorkspaceId,
     /// Its template.
     pub template: TemplateId,
-    /// Where it stands.
+    /// Current state.
     pub state: BuildState,
-    /// When it was asked for.
+    /// Time of the request.
     pub created_at: Timestamp,
-    /// The rest.
+    /// The other fields.
     pub spec: BuildSpec,
 }
 
@@ -104,7 +104,7 @@ pub struct BuildHead {
     pub id: BuildId,
     /// Its template.
     pub template: TemplateId,
-    /// Where it stands.
+    /// Current state.
     pub state: BuildState,
     /// The machine of a finished build.
     pub snapshot: Option<SnapshotId>,
@@ -116,13 +116,13 @@ pub struct BuildHead {
 pub struct BuildSpec {
     /// Name of its template.
     pub name: String,
-    /// What was asked for.
+    /// The requested value.
     pub request: CreateBuild,
     /// What to build, once that is known and until the build ends.
     pub start: Option<StartBuild>,
     /// When files were last added. They are in the build's context machine.
     pub files_at: Option<Timestamp>,
-    /// When it ended.
+    /// End time.
     pub ended_at: Option<Timestamp>,
     /// What it does now.
     pub phase: String,

@@ -12,7 +12,7 @@ use super::Result;
 pub struct VolumeRecord {
     /// Its id.
     pub id: VolumeId,
-    /// Tenant.
+    /// Workspace that owns it.
     pub workspace: WorkspaceId,
     /// Its name.
     pub name: String,
@@ -22,9 +22,9 @@ pub struct VolumeRecord {
     pub state: VolumeState,
     /// Raised with every writer.
     pub generation: u64,
-    /// When it was asked for.
+    /// Time of the request.
     pub created_at: Timestamp,
-    /// The rest.
+    /// The other fields.
     pub spec: VolumeSpecRecord,
 }
 

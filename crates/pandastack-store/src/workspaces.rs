@@ -15,7 +15,7 @@ pub struct WorkspaceRecord {
     pub id: WorkspaceId,
     /// Whether it may be used.
     pub state: WorkspaceState,
-    /// When it was created.
+    /// Creation time.
     pub created_at: Timestamp,
     /// When it was suspended, if it is.
     pub suspended_at: Option<Timestamp>,

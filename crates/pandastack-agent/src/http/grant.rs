@@ -147,7 +147,7 @@ mod tests {
 
     use super::*;
 
-    /// What takes this long hangs.
+    /// Timeout after which the step counts as hung.
     const PATIENCE: Duration = Duration::from_secs(20);
 
     #[tokio::test]

@@ -38,7 +38,7 @@ pub enum TlsError {
     File {
         /// Which.
         path: PathBuf,
-        /// Why.
+        /// Reason.
         reason: io::Error,
     },
     /// A file holds something else.
@@ -59,7 +59,7 @@ pub enum TlsError {
     Making {
         /// For which name.
         name: String,
-        /// Why.
+        /// Reason.
         reason: String,
     },
 }

@@ -124,7 +124,7 @@ mod tests {
     const HELLO: &[u8] = b"\x81\x05hello";
     /// A client's frame; its key is all zeros.
     const ASKED: &[u8] = b"\x81\x83\0\0\0\0who";
-    /// What takes this long hangs.
+    /// Timeout after which the step counts as hung.
     const PATIENCE: Duration = Duration::from_secs(20);
 
     /// A WebSocket's two ends, and what is between them.

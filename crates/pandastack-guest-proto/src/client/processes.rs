@@ -222,7 +222,7 @@ pub struct CollectedOutput {
     pub stderr: Bytes,
     /// More was written than the limit, or a gap was reported.
     pub truncated: bool,
-    /// How it ended.
+    /// Result.
     pub exit: ExitStatus,
 }
 

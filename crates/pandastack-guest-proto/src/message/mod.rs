@@ -205,22 +205,22 @@ pub enum Event {
     },
     /// Some entries of a directory.
     Entries {
-        /// A page of them.
+        /// A page of the list.
         entries: Vec<FileEntry>,
     },
     /// Some processes.
     Processes {
-        /// A page of them.
+        /// A page of the list.
         processes: Vec<ProcessInfo>,
     },
     /// Some listening ports.
     Ports {
-        /// A page of them.
+        /// A page of the list.
         ports: Vec<ListeningPort>,
     },
     /// Some lines that match.
     Matches {
-        /// A page of them.
+        /// A page of the list.
         matches: Vec<GrepMatch>,
     },
     /// A walk or search has sent all it will.
@@ -241,7 +241,7 @@ pub enum Event {
     },
     /// Some changes, oldest first.
     Changes {
-        /// A page of them.
+        /// A page of the list.
         changes: Vec<Change>,
     },
 }

@@ -18,17 +18,17 @@ pub struct DeploymentRecord {
     pub id: DeploymentId,
     /// The app.
     pub app: AppId,
-    /// Tenant.
+    /// Workspace that owns it.
     pub workspace: WorkspaceId,
-    /// Where it stands.
+    /// Current state.
     pub status: DeploymentStatus,
-    /// When it was asked for.
+    /// Time of the request.
     pub created_at: Timestamp,
     /// When it last changed.
     pub updated_at: Timestamp,
     /// When it was over, or live.
     pub finished_at: Option<Timestamp>,
-    /// The rest.
+    /// The other fields.
     pub spec: DeploymentSpec,
 }
 

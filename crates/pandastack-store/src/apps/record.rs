@@ -22,7 +22,7 @@ pub const HEALTH_PATH_DEFAULT: &str = "/";
 pub struct AppRecord {
     /// Its id.
     pub id: AppId,
-    /// Tenant.
+    /// Workspace that owns it.
     pub workspace: WorkspaceId,
     /// First label of its address.
     pub name: String,
@@ -32,11 +32,11 @@ pub struct AppRecord {
     pub active: Option<DeploymentId>,
     /// The app that it is a preview of.
     pub preview_of: Option<AppId>,
-    /// When it was made.
+    /// Creation time.
     pub created_at: Timestamp,
     /// When it was last changed or deployed.
     pub updated_at: Timestamp,
-    /// The rest.
+    /// The other fields.
     pub spec: AppSpec,
 }
 
@@ -81,15 +81,15 @@ pub struct AppSpec {
     pub git_api_url: Option<String>,
     /// The repository, as its last delivery from GitHub told.
     pub github_repo_id: Option<GithubRepoId>,
-    /// As said.
+    /// As configured.
     pub framework: Option<String>,
-    /// As said.
+    /// As configured.
     pub install_command: Option<String>,
-    /// As said.
+    /// As configured.
     pub build_command: Option<String>,
-    /// As said.
+    /// As configured.
     pub start_command: Option<String>,
-    /// As said.
+    /// As configured.
     pub root_directory: Option<String>,
     /// `$PORT`.
     pub port: u16,
@@ -103,7 +103,7 @@ pub struct AppSpec {
     pub min_instances: u32,
     /// Machines that serve a version.
     pub max_instances: u32,
-    /// Template of its machines.
+    /// Template of the machines.
     pub template: String,
     /// Virtual processors, if other than the template's.
     pub cpu: Option<u32>,

@@ -13,7 +13,7 @@ pub struct EdgeRoute {
     pub agent_address: String,
     /// Its incarnation.
     pub incarnation: u64,
-    /// Who may open its ports.
+    /// Visibility of its ports.
     pub visibility: crate::preview::Visibility,
     /// How often the credentials of its previews were revoked.
     pub preview_revision: u64,

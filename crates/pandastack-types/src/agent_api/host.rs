@@ -27,7 +27,7 @@ pub struct TemplateInfo {
     pub name: String,
     /// Other names it answers to.
     pub aliases: Vec<String>,
-    /// Name for people.
+    /// Human-readable name.
     pub label: String,
     /// What is in it.
     pub description: String,
@@ -37,7 +37,7 @@ pub struct TemplateInfo {
     pub base: String,
     /// Programs it offers.
     pub tools: Vec<String>,
-    /// Virtual processors.
+    /// Number of vCPUs.
     pub cpu: u32,
     /// Memory.
     pub memory_mb: u32,

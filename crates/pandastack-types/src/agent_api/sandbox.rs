@@ -64,7 +64,7 @@ pub struct AgentCreate {
 /// Processors and memory of a machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MachineSize {
-    /// Virtual processors.
+    /// Number of vCPUs.
     pub cpu: u32,
     /// Memory in MiB.
     pub memory_mb: u32,
@@ -98,14 +98,14 @@ pub struct AgentSandbox {
     pub id: SandboxId,
     /// Its incarnation.
     pub incarnation: u64,
-    /// Where it stands.
+    /// Current state.
     pub state: SandboxState,
-    /// Where a sleeper's memory is.
+    /// Where the memory of a sleeping sandbox is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub residency: Option<Residency>,
     /// Template it descends from.
     pub template: String,
-    /// Virtual processors.
+    /// Number of vCPUs.
     pub cpu: u32,
     /// Memory.
     pub memory_mb: u32,
