@@ -6,7 +6,7 @@
 //! - A **checksum** per file, in `checksums.json` beside the manifest: BLAKE3 of the contents, which finds what a disk
 //!   lost or turned. Computed in the background after the snapshot was acknowledged, and checked before the first use
 //!   after each boot of the host: until then the pages that were hashed are still those in memory. It carries the seal of
-//!   the file that was read: a sleeper's directory may be replaced by the next sleep's while its files are hashed, and
+//!   the file that was read: a sleeping sandbox's directory may be replaced by the next sleep's while its files are hashed, and
 //!   the sums of the one must not be held against the other. A sum is never computed twice: what a disk turned meanwhile would
 //!   be held for right.
 //!

@@ -224,7 +224,7 @@ pub(crate) async fn finish(
 
 /// The record goes to disk before the machine runs, so that a killed agent's successor finds its
 /// process; the caller writes it again with the new state. Nobody waits for the disk: a power loss
-/// takes the process with it, and a sleeper's record has a second name.
+/// takes the process with it, and a sleeping sandbox's record has a second name.
 ///
 /// Memory of [`Start::GoesOnOnce`] is good for one run: after the first write to the volume the two
 /// no longer fit, and to wake from it again would destroy the volume. So the record says durably

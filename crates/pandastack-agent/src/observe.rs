@@ -19,7 +19,7 @@ pub(crate) struct Observed {
     pub guest: Option<GuestClient>,
 }
 
-/// Completes the picture with what the guest says. One that does not answer leaves the host's view.
+/// Completes the picture with what the guest says. One that does not respond leaves the host's view.
 pub(crate) async fn metrics(observed: Observed) -> SandboxMetrics {
     let Observed { state, host, guest } = observed;
     let guest = match guest {

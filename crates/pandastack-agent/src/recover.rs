@@ -28,7 +28,7 @@ use crate::sandbox;
 use crate::snapshot::Manifest;
 use crate::zygote;
 
-/// Machines taken over at once. A guest that does not answer is waited for, and must not hold up all others.
+/// Machines taken over at once. A guest that does not respond is waited for, and must not hold up all others.
 const ADOPTED_AT_ONCE: usize = 64;
 
 /// Takes over or removes everything in the store.
@@ -166,7 +166,7 @@ async fn records(host: &Arc<Host>) -> Vec<SandboxRecord> {
 /// What the directory of a sandbox says about it.
 enum DirectoryState {
     Record(Box<SandboxRecord>),
-    /// A sleeper whose record is unreadable but under its second name, and why.
+    /// A sleeping sandbox whose record is unreadable but under its second name, and why.
     Sleeper(Box<SandboxRecord>, AgentError),
     /// Something sleeps there, and nobody knows what, or whether it may wake.
     Unknown(AgentError),
@@ -192,7 +192,7 @@ fn find_record(dir: &Path) -> DirectoryState {
     }
 }
 
-/// Replaces a record. That of a sleeper is synced, which a worker thread must not wait for.
+/// Replaces a record. That of a sleeping sandbox is synced, which a worker thread must not wait for.
 async fn write_down(host: &Host, record: &SandboxRecord) {
     let (layout, written) = (host.layout.clone(), record.clone());
     if let Err(error) = blocking(move || write_record(&layout, &written)).await {

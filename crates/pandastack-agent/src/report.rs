@@ -1,6 +1,6 @@
 //! Reports to control. Each is complete and sent after every change and every few seconds, so the next
 //! report repairs a lost one. Of several control servers any will do; the next one is tried when one
-//! does not answer.
+//! does not respond.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -84,7 +84,7 @@ impl Templates {
         }
     }
 
-    /// Begins a bake, or joins the one under way or done.
+    /// Begins a bake, or joins the one in progress or done.
     pub(crate) fn begin(self: &Arc<Self>, name: &str) -> Result<Build> {
         let (build, _) = self.bake(Variant::find(name, None)?);
         self.builds.get(&build)

@@ -5,7 +5,7 @@
 //!   shared to read. The lock is of the open file, which the process inherits; it lasts until that process is gone,
 //!   whatever becomes of this agent, and no record has to be believed.
 //! - **Generations only rise.** Control raises a volume's generation with every new writer. The highest one that opened
-//!   the image is written down before the machine gets it; an older one is refused. So a sleeper whose volume
+//!   the image is written down before the machine gets it; an older one is refused. So a sleeping sandbox whose volume
 //!   another machine wrote meanwhile does not wake: its memory holds a file system that is no longer there.
 //! - **Nothing on the way to a machine formats.** A new volume is a clone of an empty file system of its size, made once.
 //! - Who only reads sees everything that was synced: what a killed machine left in the journal is replayed before.

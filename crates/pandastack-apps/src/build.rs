@@ -49,7 +49,7 @@ const PYTHON_VERSION: &str = r#"python=/usr/bin/python3; [ ! -x "$VENV/bin/pytho
 /// Prints the version of the Node that an app runs with.
 const NODE_VERSION: &str = "node -p process.versions.node";
 
-/// One build under way.
+/// One build in progress.
 pub(crate) struct Build<'a> {
     pub(crate) apps: &'a Arc<Apps>,
     pub(crate) app: &'a AppRecord,

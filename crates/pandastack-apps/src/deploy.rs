@@ -32,7 +32,7 @@ use crate::serve::Serving;
 use crate::state::Apps;
 use crate::{check, preview_settings, tidy};
 
-/// After a switch the old version sleeps once it was idle for this long; requests under way keep it awake. Sleep ends WebSockets, and
+/// After a switch the old version sleeps once it was idle for this long; requests in progress keep it awake. Sleep ends WebSockets, and
 /// their clients ping every 25 or 30 s, so it is twice that.
 pub(crate) const DRAIN_IDLE_SECONDS: u64 = 60;
 /// Between two tries to write down how a deployment ended, at first and at most.

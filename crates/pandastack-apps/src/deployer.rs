@@ -26,7 +26,7 @@ use crate::{deploy, log, reconcile, removal, tidy};
 
 /// How often a deployment is begun before it fails.
 const ATTEMPTS_MAX: u32 = 3;
-/// Deployments that build nothing under way at once: after the loss of a host all of its apps recover.
+/// Deployments that build nothing in progress at once: after the loss of a host all of its apps recover.
 const RETURNS_AT_ONCE_MAX: usize = 16;
 /// Longest pause: after a failure of the store nobody tells when to look again.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
@@ -61,7 +61,7 @@ async fn start_due(apps: &Arc<Apps>, is_tidied: &mut bool) -> Result<()> {
     begin_due(apps).await
 }
 
-/// Takes up what is under way and nobody works on.
+/// Takes up what is in progress and nobody works on.
 async fn take_up(apps: &Arc<Apps>) -> Result<()> {
     for left in apps.store.deployments_in_progress().await? {
         let was = left.status;

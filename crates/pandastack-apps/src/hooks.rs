@@ -114,7 +114,7 @@ async fn take_once(
 ) -> Result<(StatusCode, Json<HookAnswer>)> {
     let Some(delivery) = delivery(headers) else { return note_and_take(apps, record, event, headers).await };
     let Some(_taking) = apps.activity.begin_delivery(&record.id, &delivery) else {
-        // Not a success: the attempt under way may fail, and its host would not send the delivery again.
+        // Not a success: the attempt in progress may fail, and its host would not send the delivery again.
         let message = "this delivery is already being processed; send it again to see its outcome";
         return Err(Error::new(ErrorCode::Unavailable, message));
     };

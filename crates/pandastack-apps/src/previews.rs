@@ -117,7 +117,7 @@ async fn ensure(apps: &Arc<Apps>, app: &AppRecord, pull: &Pull) -> Result<Option
     Ok(is_newest.then_some(changed))
 }
 
-/// Notes what became of a pull request, unless something newer is known.
+/// Notes the state of a pull request, unless something newer is known.
 fn note_pull(spec: &mut AppSpec, pull: &Pull) {
     if is_newer_known(spec, pull) {
         return;
@@ -147,7 +147,7 @@ fn pull_spec(pull: &Pull) -> PullSpec {
     }
 }
 
-/// What became of a delivery that says that a pull request is closed.
+/// The result of a delivery that says that a pull request is closed.
 enum CloseOutcome {
     /// Its preview is being removed.
     Going,

@@ -18,7 +18,7 @@ const TEXT_CHARS_MAX: usize = 200;
 /// Bytes of a pull request's address; a longer one is not shown.
 const URL_BYTES_MAX: usize = 2000;
 
-/// What became of a pull request.
+/// The result of a pull request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Change {
     /// It was opened or has new commits.

@@ -3,7 +3,7 @@
 //! Takes no input: deployments whose state was not told are found in the store, so a restart of the server forgets none.
 //! A status may then arrive twice, which changes nothing.
 //!
-//! Must hold: no deployment waits for this or fails by it; a host that does not answer is tried [`TRIES_MAX`] times, one
+//! Must hold: no deployment waits for this or fails by it; a host that does not respond is tried [`TRIES_MAX`] times, one
 //! that refuses once; requests go nowhere that the webhooks of schedules could not go either.
 
 use std::collections::HashMap;
@@ -41,7 +41,7 @@ struct ReportAttempts {
     again_at: Instant,
 }
 
-/// What became of one deployment's report.
+/// The result of one deployment's report.
 enum Outcome {
     /// It is told, or there is nothing to tell.
     Settled,
@@ -100,7 +100,7 @@ fn is_pending(deployment: &DeploymentRecord) -> bool {
     commit_status::state_of(deployment) == State::Pending
 }
 
-/// Writes down what became of a report.
+/// Records the result of a report.
 async fn settle(
     apps: &Arc<Apps>,
     tried: &mut HashMap<DeploymentId, ReportAttempts>,
@@ -126,7 +126,7 @@ async fn settle(
         }
         Outcome::Failed(why) | Outcome::Refused(why) => {
             tracing::warn!(deployment = %id, why, "cannot report a commit status");
-            // While it is under way, its log has another writer.
+            // While it is in progress, its log has another writer.
             if !pending {
                 let sentence = format!("the commit status could not be reported to the Git host: {why}");
                 log::append(apps, id, &sentence).await?;

@@ -120,7 +120,7 @@ pub(crate) fn machine_behind(apps: &Arc<Apps>, id: SandboxId) {
     });
 }
 
-/// Deletes one machine that no deployment has any more. Unlike [`app`], also while one of the same app is under way.
+/// Deletes one machine that no deployment has any more. Unlike [`app`], also while one of the same app is in progress.
 pub(crate) async fn machine(apps: &Arc<Apps>, id: &SandboxId) -> Result<()> {
     match apps.sandboxes.store.sandbox(None, id).await {
         Ok(machine) => {

@@ -130,7 +130,7 @@ impl Archiver {
     pub async fn stop(mut self) {
         self.stop.cancel();
         if let Some(mut task) = self.task.take() {
-            // One that waits for a store or a server which does not answer is cut: that loses no more than a crash, which is nothing.
+            // One that waits for a store or a server which does not respond is cut: that loses no more than a crash, which is nothing.
             if tokio::time::timeout(STOP_WAIT * 2, &mut task).await.is_err() {
                 task.abort();
             }

@@ -54,7 +54,7 @@ pub struct Recovery {
     pub settings: String,
 }
 
-/// A restore under way.
+/// A restore in progress.
 #[derive(Debug, Clone)]
 pub struct Restore {
     archive: Archive,

@@ -30,7 +30,7 @@ const REPRESENTATIONS: [(&str, &str); 10] = [
     ("javascript", "application/javascript"),
 ];
 
-/// A run under way. Dropped before its end, it is interrupted.
+/// A run in progress. Dropped before its end, it is interrupted.
 pub(super) struct Run {
     machine: Machine,
     process: u64,

@@ -20,7 +20,7 @@ use pandastack_types::{Error, Result, WorkspaceId};
 
 use crate::services::Services;
 
-/// How often deletions that did not end are tried again.
+/// How often deletions that did not end are retried.
 const RETRY_EVERY: Duration = Duration::from_secs(10);
 
 /// Adds a workspace.

@@ -69,7 +69,7 @@ async fn check(databases: &Arc<ManagedDatabases>, record: &DatabaseRecord) -> bo
             databases.full_disks.note(&record.id, DiskCheck { full, asked, written });
             full
         }
-        // It sleeps, or does not answer: what is known of it stays.
+        // It sleeps, or does not respond: what is known of it stays.
         None => databases.full_disks.is_full(&record.id),
     }
 }

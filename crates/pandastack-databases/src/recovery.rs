@@ -21,7 +21,7 @@ use crate::{backups, machines, ops, revive};
 /// Why a database is not there though somebody asked for it.
 const STOPPED: &str = "the server stopped while creating it; delete it and create another";
 
-/// Finishes what was under way. Called once at the start, before anything new begins.
+/// Finishes what was in progress. Called once at the start, before anything new begins.
 pub async fn recover(databases: Arc<ManagedDatabases>) {
     for state in [DatabaseState::Creating, DatabaseState::Ready, DatabaseState::Deleting] {
         let records = match databases.store.databases_in(state).await {
@@ -41,7 +41,7 @@ pub async fn recover(databases: Arc<ManagedDatabases>) {
 }
 
 async fn recover_one(databases: &Arc<ManagedDatabases>, record: DatabaseRecord) -> Result<()> {
-    // Somebody may have been faster than this: what is marked is under way now.
+    // Somebody may have been faster than this: what is marked is in progress now.
     let Some(_marked) = databases.sandboxes.in_flight.mark(&OperationKey::Database(record.id.clone())) else {
         return Ok(());
     };

@@ -10,7 +10,7 @@
 //! Whatever was acknowledged is on the volume. Takes no input: a check handles every lost machine,
 //! and every reset of a password that was cut off, so a missed or repeated wake-up does no harm,
 //! and a server that stops half way begins again with the first step. A volume is on one host:
-//! while that does not answer, the machine is not known to be gone and nothing is done.
+//! while that does not respond, the machine is not known to be gone and nothing is done.
 
 use std::sync::Arc;
 use std::time::Duration;

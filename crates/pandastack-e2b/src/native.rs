@@ -70,7 +70,7 @@ pub struct Access {
     pub keys: Vec<String>,
 }
 
-/// The record of sandboxes does not answer.
+/// The record of sandboxes does not respond.
 #[derive(Debug, thiserror::Error)]
 #[error("sandbox records are unavailable; try again in a moment")]
 pub struct DirectoryUnavailable(#[source] pub Box<dyn std::error::Error + Send + Sync>);

@@ -6,7 +6,7 @@
 //!   GET /internal/v1/routes             a line per change: the sandbox's id, or NAMES_CHANGED; an empty line now and then
 //! ```
 //!
-//! While no control server answers, what was known before is used; when one answers again
+//! While no control server answers, what was known before is used; when one responds again
 //! everything is read anew, since changes may have been missed.
 
 use std::collections::HashMap;
@@ -86,7 +86,7 @@ impl ControlRoutes {
         loop {
             let chunk = tokio::select! {
                 chunk = tokio::time::timeout(SILENCE_MAX, chunks.next()) => chunk,
-                // It does not answer questions; what it says here may be late, too.
+                // It does not respond questions; what it says here may be late, too.
                 Ok(()) = moved.changed() => return Ok(()),
             };
             let Ok(Some(chunk)) = chunk else {

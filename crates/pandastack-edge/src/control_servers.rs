@@ -1,5 +1,5 @@
 //! The control servers that an edge may ask. They share one record, so any will do: whoever
-//! answered last is asked first, and the next one when it does not answer.
+//! answered last is asked first, and the next one when it does not respond.
 //!
 //! Requests are signed like an agent's reports.
 

@@ -33,7 +33,7 @@ pub enum EdgeError {
     NotServing(String),
     /// Too much at once, or a wait that was too long.
     Busy(String),
-    /// The host, or something on it, does not answer.
+    /// The host, or something on it, does not respond.
     Unavailable(String),
     /// The program in the sandbox broke off.
     Broken,

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Must hold: every request looks up its sandboxes, so a switch applies to the next request and leaves those
-//! in flight alone; a name of no app costs a map lookup; while the source does not answer, the last answer is
+//! in flight alone; a name of no app costs a map lookup; while the source does not respond, the last answer is
 //! used. Changes are rare and reported together: everything is then read again.
 //!
 //! Entries end with a change and not with time, and a stale one is still of use, so no cache with expiry

@@ -37,7 +37,7 @@ pub enum Location {
     Closed(String),
 }
 
-/// The source of routes does not answer.
+/// The source of routes does not respond.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{0}")]
 pub struct RouteUnavailable(pub String);

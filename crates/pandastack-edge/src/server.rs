@@ -94,7 +94,7 @@ impl Server {
         Self { tls, ..self }
     }
 
-    /// Serves until `stop`, then lets requests under way finish within [`STOP_WAIT`].
+    /// Serves until `stop`, then lets requests in flight finish within [`STOP_WAIT`].
     pub async fn serve(self, listener: TcpListener, stop: CancellationToken) {
         let server = Arc::new(self);
         let connections = TaskTracker::new();

@@ -98,7 +98,7 @@ const ALLOWED: &[i64] = &[
     libc::SYS_uname,
     libc::SYS_exit,
     libc::SYS_exit_group,
-    // The fork: descriptors made anew, the listing of its own, word from its children.
+    // The fork: descriptors are recreated, the listing of its own, word from its children.
     libc::SYS_eventfd2,
     libc::SYS_signalfd4,
     libc::SYS_pipe2,

@@ -48,7 +48,7 @@ const GRACE: Duration = Duration::from_secs(30);
 /// Bytes of a deploy's log that are kept, its end.
 const LOG_BYTES_MAX: usize = 256 * 1024;
 
-/// A deploy under way.
+/// A deploy in progress.
 struct Build<'a> {
     functions: &'a Arc<Functions>,
     version: VersionRecord,
@@ -56,7 +56,7 @@ struct Build<'a> {
     log: String,
 }
 
-/// Builds a version and records what came of it.
+/// Builds a version and records the result.
 pub(crate) async fn run(
     functions: &Arc<Functions>,
     function: FunctionRecord,

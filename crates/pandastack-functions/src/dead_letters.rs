@@ -117,7 +117,7 @@ pub(crate) async fn redrive_all(functions: &Functions, function: &FunctionRecord
     for record in functions.run_store.function_runs(&function.id, select).await? {
         match redrive(functions, function, record).await {
             Ok(_) => redriven += 1,
-            // Somebody else was quicker, or its notice is under way: it is counted as left.
+            // Somebody else was quicker, or its notice is in progress: it is counted as left.
             Err(error) if error.code == pandastack_types::ErrorCode::Conflict => {}
             Err(error) => return Err(error),
         }

@@ -52,7 +52,7 @@ pub(crate) fn restore(plan: &Plan) -> Result<()> {
 /// Names are claimed by an abstract socket: scoped to the host's network namespace like the links themselves, and
 /// freed by the kernel however the process ends.
 ///
-/// A name found taken is tried again for a moment: a child process of a killed agent holds its descriptors until it
+/// A name found taken is retried for a moment: a child process of a killed agent holds its descriptors until it
 /// executes its program, and nothing tells when.
 fn claim_prefix(plan: &Plan) -> Result<UnixDatagram> {
     let name = format!("pandastack-net/{}", plan.prefix());

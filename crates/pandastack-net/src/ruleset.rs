@@ -198,7 +198,7 @@ fn add_filters(batch: &mut Batch, plan: &Plan, index: SlotIndex) {
     batch.add_rule("input", answers());
     let proxied = from_guest().redirected().destination_port(IPPROTO_TCP, PROXY_PORT);
     batch.add_rule("input", proxied.accept());
-    // While no agent runs, nobody listens there: connections wait and are tried again, instead of failing at
+    // While no agent runs, nobody listens there: connections wait and are retried, instead of failing at
     // once.
     batch.add_chain("output", filter(NF_INET_LOCAL_OUT, PRIORITY_FILTER, Policy::Accept));
     batch.add_rule("output", Rule::new().output_link(TAP_NAME).ipv4().refuses_connection().drop());

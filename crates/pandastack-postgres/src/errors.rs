@@ -81,7 +81,7 @@ impl Errors {
         taken
     }
 
-    /// Whether the message under way is an error that is held back.
+    /// Whether the message in progress is an error that is held back.
     fn is_error(&self) -> bool {
         self.head[0] == ERROR
             && !(self.head_bytes == HEAD_BYTES

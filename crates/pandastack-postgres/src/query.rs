@@ -181,7 +181,7 @@ impl From<SqlError> for RunError {
 }
 
 impl Session {
-    /// Runs statements, one after another or as one transaction. Whatever takes too long or brings too much is cancelled; what is under way when
+    /// Runs statements, one after another or as one transaction. Whatever takes too long or brings too much is cancelled; what is in progress when
     /// the machine stops ends with that.
     pub async fn run(
         &mut self,

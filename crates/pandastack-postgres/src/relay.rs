@@ -17,7 +17,7 @@ use crate::errors::{Errors, Piece, code_of, with_hint, word};
 use crate::limits::RELAY_BUFFER_BYTES;
 use crate::wire::{Fatal, Frames, IDLE, MessageHead, message, read_message};
 
-/// What is under way on a session.
+/// What is in progress on a session.
 struct Work {
     in_use: Box<dyn InUse>,
     /// Requests without their `ReadyForQuery`; the login is the first.
@@ -30,7 +30,7 @@ struct Work {
 
 struct Shared {
     work: Mutex<Work>,
-    /// Told when a session has nothing under way any more.
+    /// Told when a session has nothing in progress any more.
     rested: Notify,
 }
 

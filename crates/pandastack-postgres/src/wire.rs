@@ -120,7 +120,7 @@ impl Fatal {
         Self { code: code.into(), message: message.into(), hint: None }
     }
 
-    /// What whoever has work under way is told when the machine stops.
+    /// What whoever has work in progress is told when the machine stops.
     pub(crate) fn asleep() -> Self {
         Self::new("57P01", "the database went to sleep or was stopped")
             .hint("connect again; connecting wakes a sleeping database")

@@ -1,7 +1,7 @@
 //! The life of a child from the clone call to its own first request.
 //!
 //! One thread, no heap, no locks. Every step that fails ends the process with the step's status as exit code, after a line in
-//! its log. Nobody waits for a child here: whoever asked for it finds out when it does not answer.
+//! its log. Nobody waits for a child here: whoever asked for it finds out when it does not respond.
 
 use libc::c_int;
 

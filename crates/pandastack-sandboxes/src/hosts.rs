@@ -1,6 +1,6 @@
 //! The hosts as control knows them: the last report, its time, and a client for each.
 //!
-//! In memory, loaded from the store at start. Memory promised to creates that are under way is
+//! In memory, loaded from the store at start. Memory promised to creates that are in progress is
 //! subtracted from what the last report said, so that two creates at once do not both count on the
 //! same megabytes.
 
@@ -35,7 +35,7 @@ struct Entry {
     sandboxes: u64,
 }
 
-/// Memory set aside on a host for a create that is under way.
+/// Memory set aside on a host for a create that is in progress.
 pub struct MemoryReservation {
     hosts: Arc<Hosts>,
     host: HostId,
@@ -362,7 +362,7 @@ fn rank(status: TemplateStatus) -> u8 {
     }
 }
 
-/// A template as one host has it; on a host that does not answer it cannot be used.
+/// A template as one host has it; on a host that does not respond it cannot be used.
 fn shown_template(known: &AgentTemplate, reachable: bool) -> Template {
     let info = &known.template;
     Template {

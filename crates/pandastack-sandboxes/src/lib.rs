@@ -73,7 +73,7 @@ const NAMES_BUFFERED_MAX: usize = 1024;
 /// The other servers on the same database.
 #[async_trait]
 pub trait Peers: Send + Sync {
-    /// What they are working on. Fails when one does not answer: then nothing may be taken for a leftover.
+    /// What they are working on. Fails when one does not respond: then nothing may be taken for a leftover.
     async fn marks(&self) -> Result<Marks>;
 }
 
@@ -261,7 +261,7 @@ impl Sandboxes {
         Ok(self.tenancy.needs_hardware(u64::try_from(workspaces).unwrap_or(u64::MAX)))
     }
 
-    /// What any replica is working on. Fails when one does not answer.
+    /// What any replica is working on. Fails when one does not respond.
     pub async fn marks_of_all(&self) -> Result<Marks> {
         let mut marks = self.in_flight.marks();
         marks.extend(self.peers.marks().await?);

@@ -30,7 +30,7 @@ use crate::output::{Events, Exit, Lines, OutputEvent};
 
 /// How long a short call may take; it may have to wake the machine.
 const CALL_WAIT: Duration = Duration::from_secs(60);
-/// How long an agent that does not answer is waited for.
+/// How long an agent that does not respond is waited for.
 const AGENT_WAIT: Duration = Duration::from_secs(60);
 /// Between two tries to reach it.
 const AGENT_RETRY: Duration = Duration::from_millis(500);
@@ -172,7 +172,7 @@ impl Machine {
             .map(drop)
     }
 
-    /// Puts it to sleep once the requests under way to it ended.
+    /// Puts it to sleep once the requests in progress to it ended.
     pub async fn sleep(&self) -> Result<()> {
         let record = self.sandboxes.store.sandbox(None, &self.record.id).await?;
         let asleep = Move::Hibernate(Keep::default());

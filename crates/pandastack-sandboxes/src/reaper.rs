@@ -2,7 +2,7 @@
 //!
 //! The reaper sleeps until the next expiry in the record and is woken when one changes; it never
 //! polls. It takes no input: whatever is due when it looks is handled, so a restart, a missed
-//! wake-up or a repeated one does no harm. What cannot be done now (its host does not answer) is
+//! wake-up or a repeated one does no harm. What cannot be done now (its host does not respond) is
 //! put off for [`PUT_OFF`] without holding up the rest.
 
 use std::collections::HashMap;

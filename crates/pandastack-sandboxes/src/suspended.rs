@@ -18,7 +18,7 @@ use crate::ops::lifecycle::{Move, go};
 /// Machines of one workspace that are put to sleep at the same time.
 const AT_ONCE: usize = 16;
 
-/// Puts every machine of a workspace to sleep. One that could not be is tried again with the next
+/// Puts every machine of a workspace to sleep. One that could not be is retried with the next
 /// report of its host.
 pub async fn stop_machines(sandboxes: &Arc<Sandboxes>, workspace: &WorkspaceId) -> Result<()> {
     let rows = sandboxes.store.sandboxes(&Select::WholeWorkspace(workspace.clone())).await?;

@@ -8,11 +8,11 @@ use pandastack_types::limits::{RUNS_PER_SCHEDULE_MAX, RUNS_WAITING_MAX};
 pub enum Admission {
     /// It begins.
     Start,
-    /// Those under way are ended, then it begins.
+    /// Those in progress are ended, then it begins.
     Replace,
-    /// It waits until one under way has ended.
+    /// It waits until one in progress has ended.
     Wait,
-    /// It is not run, because another is under way.
+    /// It is not run, because another is in progress.
     Skip,
     /// It is not run, because too many wait already.
     Full,

@@ -29,7 +29,7 @@ pub(crate) struct Activity {
 }
 
 impl Activity {
-    /// Nothing is under way.
+    /// Nothing is in progress.
     pub(crate) fn new() -> Self {
         Self {
             changed: Notify::new(),

@@ -18,7 +18,7 @@ use crate::spec;
 
 /// Times that an alert is tried.
 const ATTEMPTS_MAX: u32 = 5;
-/// Wait before it is tried again, from the end of the last try at the latest.
+/// Wait before it is retried, from the end of the last try at the latest.
 const RETRY_WAIT: Duration = Duration::from_secs(15);
 /// Alerts sent at once.
 const ALERTS_AT_ONCE: u32 = 32;

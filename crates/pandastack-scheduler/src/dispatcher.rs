@@ -80,7 +80,7 @@ pub(crate) async fn run(dispatcher: Arc<Dispatcher>, shutdown: &CancellationToke
             }
         }
     }
-    // What is under way ends with this process; the next one tries it again.
+    // What is in progress ends with this process; the next one tries it again.
     dispatcher.activity.end_all();
     dispatcher.activity.tasks.close();
     dispatcher.activity.tasks.wait().await;
@@ -180,7 +180,7 @@ impl Dispatcher {
         self.activity.wake();
     }
 
-    /// Writes an end down, for as long as it takes: without it the run would stay under way for ever.
+    /// Writes an end down, for as long as it takes: without it the run would stay in progress for ever.
     async fn record_end(&self, end: &RunEnd) {
         while let Err(error) = self.run_store.end_run(end).await {
             tracing::warn!(run = %end.run, %error, "cannot record the end of a run yet");
@@ -285,7 +285,7 @@ fn missed_run(schedule: &ScheduleRecord, newest: Timestamp, missed: u32, now: Ti
     }
 }
 
-/// When a run that failed is tried again. A client that asked for one sees the failure and decides itself. Attempts that
+/// When a run that failed is retried. A client that asked for one sees the failure and decides itself. Attempts that
 /// ended with their server are not held against it.
 fn retry_at(schedule: &ScheduleRecord, run: &RunRecord, at: Timestamp) -> Option<Timestamp> {
     let options = &schedule.spec.options;

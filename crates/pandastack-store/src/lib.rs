@@ -121,7 +121,7 @@ pub struct Moved {
     pub event: Option<Event>,
 }
 
-/// What became of the children of a fork when one of them was promoted.
+/// The result of the children of a fork when one of them was promoted.
 #[derive(Debug, Clone)]
 pub struct Promotion {
     /// Of the winner and of those that go.
@@ -271,7 +271,7 @@ pub trait HistoryStore: Send + Sync {
     ) -> Result<Vec<Event>>;
     /// The last events of a sandbox, oldest first.
     async fn events_tail(&self, workspace: &WorkspaceId, id: &SandboxId, limit: u32) -> Result<Vec<Event>>;
-    /// Claims a request or says what became of it.
+    /// Claims a request, or returns its earlier result.
     async fn idempotency_begin(&self, claim: &IdempotencyClaim) -> Result<IdempotencyOutcome>;
     /// Keeps the answer, or with `None` forgets the request so that it may be tried again.
     async fn idempotency_finish(&self, key: &IdempotencyKey, answer: Option<(u16, &[u8])>) -> Result<()>;

@@ -124,7 +124,7 @@ pub struct SandboxSpecRecord {
     pub isolation: String,
     /// Where the memory of a sleeping sandbox is.
     pub residency: Option<Residency>,
-    /// What a sleeper kept that was told to sleep.
+    /// What a sleeping sandbox kept that was told to sleep.
     pub kept: Option<Keep>,
     /// Address on its host, while awake.
     pub guest_ip: Option<String>,

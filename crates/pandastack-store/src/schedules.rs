@@ -108,7 +108,7 @@ pub enum RunState {
     Queued,
     /// Begins when an earlier run has ended.
     Waiting,
-    /// Under way.
+    /// In progress.
     Running,
     /// Done.
     Success,
@@ -167,7 +167,7 @@ impl RunState {
     }
 }
 
-/// What came of a run so far.
+/// The result of a run so far.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RunOutcome {
@@ -259,7 +259,7 @@ pub struct RunEnd {
     pub state: RunState,
     /// Result.
     pub outcome: RunOutcome,
-    /// When it is tried again; `None` when that was all.
+    /// When it is retried; `None` when that was all.
     pub retry_at: Option<Timestamp>,
     /// Now.
     pub at: Timestamp,
@@ -279,7 +279,7 @@ pub trait ScheduleStore: Send + Sync {
     /// Replaces one if it is still at `record.revision`, and lets runs that wait be looked at
     /// again; whether it did.
     async fn replace_schedule(&self, record: &ScheduleRecord) -> Result<bool>;
-    /// Removes one with its runs; answers those that were under way.
+    /// Removes one with its runs; answers those that were in progress.
     async fn delete_schedule(&self, workspace: &WorkspaceId, id: &ScheduleId) -> Result<Vec<ScheduleRunId>>;
     /// Those whose next run is due, longest overdue first.
     async fn schedules_due(&self, at: Timestamp, limit: u32) -> Result<Vec<ScheduleRecord>>;
@@ -288,7 +288,7 @@ pub trait ScheduleStore: Send + Sync {
     async fn fire(&self, firings: &[DueRuns]) -> Result<u64>;
     /// When there is something to do next: a time to fire, an alert, and `with_runs` a run that may begin.
     async fn next_schedule_work(&self, with_runs: bool) -> Result<Option<Timestamp>>;
-    /// Alerts to be sent now; each counts as tried, and is tried again at `retry_at` unless it is settled.
+    /// Alerts to be sent now; each counts as tried, and is retried at `retry_at` unless it is settled.
     async fn claim_alerts(
         &self,
         at: Timestamp,

@@ -1,7 +1,7 @@
 //! Records that one task writes in batches after the response.
 //!
 //! A commit for each call would cost more than most calls. The queue is bounded and a full one makes calls wait, so nothing is
-//! left out to be faster; what a crash can lose is what waits for company ([`LINGER`]) and the batch under way. What must not be
+//! left out to be faster; what a crash can lose is what waits for company ([`LINGER`]) and the batch in progress. What must not be
 //! lost is not put here, but committed before it is answered. Whoever looks at the records waits for those that were put before
 //! ([`WriteBehind::flush`]), and so does not see that they are late.
 

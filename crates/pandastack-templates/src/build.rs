@@ -20,7 +20,7 @@ use crate::service::Templates;
 use crate::stage::Head;
 use crate::step::{self, Outcome};
 
-/// A build under way.
+/// A build in progress.
 pub(crate) struct Build<'a> {
     pub(crate) templates: &'a Templates,
     pub(crate) record: &'a BuildRecord,

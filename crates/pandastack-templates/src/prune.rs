@@ -1,6 +1,6 @@
 //! Computes which layers, versions and snapshots a workspace needs; the others are deleted.
 //!
-//! Looks at nothing but the record, so it is safe to repeat. Snapshots of builds that are under way are
+//! Looks at nothing but the record, so it is safe to repeat. Snapshots of builds that are in progress are
 //! left alone.
 
 use std::collections::{HashMap, HashSet};

@@ -1,7 +1,7 @@
 //! Schedules builds, and recovers them after a crash.
 //!
 //! Builds run on the leader, a few at once. Workspaces take turns; of one workspace, the oldest build is
-//! first. A build that was under way when its server ended is not taken up again: it fails, its machines go,
+//! first. A build that was in progress when its server ended is not taken up again: it fails, its machines go,
 //! and the next build finds the layers that it made.
 
 use std::collections::HashMap;
@@ -214,7 +214,7 @@ pub(crate) async fn fail(
     let before = std::mem::replace(&mut build.state, BuildState::Running);
     build.spec.phase = phase.to_owned();
     (build.spec.error, build.spec.failure) = (Some(error.message.clone()), Some(error.failure.clone()));
-    // Until its machines are deleted, the build has not ended: if that fails, it is tried again.
+    // Until its machines are deleted, the build has not ended: if that fails, it is retried.
     if !templates.store.put_build(&build, before).await? {
         return Ok(false);
     }

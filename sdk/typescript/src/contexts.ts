@@ -1,4 +1,4 @@
-/** Code contexts: interpreters in a sandbox that keep their state between runs, and what came of a run. */
+/** Code contexts: interpreters in a sandbox that keep their state between runs, and the result of a run. */
 
 import { type JsonObject, needText } from "./models.js";
 import { asyncDispose } from "./runtime.js";

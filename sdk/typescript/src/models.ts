@@ -84,7 +84,7 @@ export interface SandboxInfo {
   workspace?: string;
   /** The host it lives on. */
   host?: string;
-  /** `false` when its host does not answer; `status` is then the last one known. */
+  /** `false` when its host does not respond; `status` is then the last one known. */
   host_reachable?: boolean;
   /** What it may reach, unless that is the whole public internet. */
   network?: NetworkPolicy;

@@ -216,14 +216,14 @@ export interface CreateTokenOptions {
   role?: "viewer" | "developer" | "owner";
   /** The earlier name of `role`. */
   scope?: "read" | "sandboxes" | "admin";
-  /** Whether it may also manage the installation; needs an operator's key. */
+  /** Whether it may also manage the installation; needs an operator key. */
   operator?: boolean;
   expiresInDays?: number;
   /** When it stops working, in RFC 3339. */
   expiresAt?: string;
   /** Networks it may be used from, such as `10.1.0.0/16`; everywhere when absent. */
   allowFrom?: string[];
-  /** Another workspace than the key's own; needs an operator's key. */
+  /** Another workspace than the key's own; needs an operator key. */
   workspace?: string;
 }
 

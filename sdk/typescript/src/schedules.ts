@@ -23,7 +23,7 @@ export interface ScheduleOptions {
   functionId?: string;
   /** Made or left resting. */
   paused?: boolean;
-  /** A run is due while an earlier one is under way. */
+  /** A run is due while an earlier one is in progress. */
   overlap?: "skip" | "queue" | "replace" | "allow";
   /** Times that passed while no server ran. */
   missed?: "skip" | "run_once" | "run_all";
@@ -35,7 +35,7 @@ export interface ScheduleOptions {
   jitterSeconds?: number;
   /** Of one try. */
   timeoutSeconds?: number;
-  /** How often a failed run is tried again. */
+  /** How often a failed run is retried. */
   retries?: number;
   /** Wait before the first of them. */
   retryDelaySeconds?: number;

@@ -46,7 +46,7 @@ pub(crate) struct Driver {
     pub(super) thawing: Option<JoinHandle<Result<IdentityApplied>>>,
     /// When the present sleep began.
     pub(super) asleep_since: Instant,
-    /// A permit for each start that is under way.
+    /// A permit for each start that is in progress.
     pub(super) starts: Arc<Semaphore>,
     /// How often it went back: what ran before a rollback cannot be followed after it.
     pub(super) rollbacks: u64,
@@ -205,7 +205,7 @@ impl Driver {
         Ok(self.describe())
     }
 
-    /// A connection to the guest; a lost one is made anew.
+    /// A connection to the guest; a lost one is reopened.
     pub(super) async fn guest(&mut self) -> Result<GuestClient> {
         let gone = || AgentError::Conflict("the sandbox has no machine".to_owned());
         let live = self.live.as_mut().ok_or_else(gone)?;
@@ -306,7 +306,7 @@ impl Driver {
     }
 }
 
-/// Writes a record. Only that of a sleeper on disk is synced, and waits for that on a thread that may block.
+/// Writes a record. Only that of a sleeping sandbox on disk is synced, and waits for that on a thread that may block.
 pub(super) async fn store_record(host: &Host, record: &SandboxRecord) -> Result<()> {
     if !record.sleeps_on_disk() {
         return write_record(&host.layout, record);

@@ -113,7 +113,7 @@ async fn with_disks(host: &Host, forked: Forked, cloned: Vec<Result<()>>) -> For
 }
 
 impl Driver {
-    /// Forks the sandbox and answers when its children are up. It goes on as it was; a sleeper stays asleep.
+    /// Forks the sandbox and answers when its children are up. It goes on as it was; a sleeping sandbox stays asleep.
     pub(super) async fn fork(&mut self, children: Vec<SandboxSpec>, reply: Reply<AgentForked>) {
         self.children_up().await;
         match self.begin_fork(children).await {
@@ -288,7 +288,7 @@ impl Driver {
         Ok(Children { pause_ms, records, start: Start::Copies { snapshot, dir } })
     }
 
-    /// Children of what a sleeper sleeps on. They get links of their own to it: should it wake meanwhile, its sleep is removed.
+    /// Children of what a sleeping sandbox sleeps on. They get links of their own to it: should it wake meanwhile, its sleep is removed.
     async fn fork_sleep(&mut self, children: Vec<SandboxSpec>) -> Result<Children> {
         let sleep = self.open_sleep()?;
         // Here, so that it is read once and not once for each child: the links have the mark that it was.

@@ -19,7 +19,7 @@ use crate::launch::GUEST_ANSWER_MAX;
 
 /// How long a guest may take to freeze its processes and write its file systems out.
 const FREEZE_MAX: Duration = Duration::from_secs(120);
-/// How long starts that are under way are waited for.
+/// How long starts that are in progress are waited for.
 const STARTS_WAIT: Duration = Duration::from_secs(5);
 /// How long a guest that did not freeze is listened to after it was told to go on.
 const THAW_TOLD_MAX: Duration = Duration::from_secs(2);
@@ -45,7 +45,7 @@ impl Driver {
     }
 
     /// Freezes user processes, and writes the guest's file systems out if told to. A guest that
-    /// does not answer in time would keep its sandbox from being deleted; should it hear of this
+    /// does not respond in time would keep its sandbox from being deleted; should it hear of this
     /// later, it is told at once to go on.
     pub(super) async fn freeze(&mut self, sync: bool) -> Result<()> {
         // Those that are late are cut off, as everything else is.

@@ -29,7 +29,7 @@ pub(crate) struct EdgeGrant {
     pub address: IpAddr,
     /// Cancelled when no more requests may begin.
     pub hold: CancellationToken,
-    /// For use while requests are under way.
+    /// For use while requests are in flight.
     pub activity: Arc<Activity>,
     /// Held, not read.
     _gone: DropGuard,
@@ -55,7 +55,7 @@ impl Grants {
         }
     }
 
-    /// Closes all grants: returns when no request is under way, or after [`HOLD_SECONDS`].
+    /// Closes all grants: returns when no request is in flight, or after [`HOLD_SECONDS`].
     pub(super) async fn close(&mut self) {
         self.close_within(Duration::from_secs(HOLD_SECONDS)).await;
     }

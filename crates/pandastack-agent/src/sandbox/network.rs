@@ -10,7 +10,7 @@ use crate::error::Result;
 
 impl Driver {
     /// Changes the policy: in the slot at once, if there is one, and in the record, from which every later slot of this
-    /// sandbox gets it. A sleeper is not woken. When it fails, slot and record have the policy that they had.
+    /// sandbox gets it. A sleeping sandbox is not woken. When it fails, slot and record have the policy that they had.
     pub(super) async fn set_network(&mut self, policy: NetworkPolicy) -> Result<AgentSandbox> {
         if matches!(self.record.state, SandboxState::Failed | SandboxState::Stopping | SandboxState::Deleted)
         {

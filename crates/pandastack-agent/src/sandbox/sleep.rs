@@ -6,7 +6,7 @@
 //!      +------------------+---------- hibernate --------------+
 //! ```
 //!
-//! A sleeper on disk is a snapshot directory and a record, nothing else. The order of writes makes
+//! A sleeping sandbox on disk is a snapshot directory and a record, nothing else. The order of writes makes
 //! every crash harmless: the snapshot is complete before the record says that the sandbox sleeps on
 //! it, the record says so before the machine ends (and whoever asked for the sleep is answered in
 //! between); and on waking the snapshot stays until the record says `running` again. A power loss
@@ -222,14 +222,14 @@ impl Driver {
         launch::restore(&self.host, &mut self.record, &snapshot, Stages::begin()).await
     }
 
-    /// Whether a sleeper on disk left its memory behind.
+    /// Whether a sleeping sandbox on disk left its memory behind.
     pub(super) fn sleeps_with_disk_alone(&self) -> Result<bool> {
         let sleep = self.host.layout.sleep(&self.record.spec.id);
         let manifest: Manifest = read_json(&sleep.join(names::MANIFEST))?;
         Ok(manifest.disk_only)
     }
 
-    /// What a sleeper on disk sleeps on.
+    /// What a sleeping sandbox on disk sleeps on.
     pub(super) fn open_sleep(&self) -> Result<Snapshot> {
         let sleep = self.host.layout.sleep(&self.record.spec.id);
         Snapshot::open(&sleep, self.host.engine.capabilities())

@@ -1,6 +1,6 @@
 //! The data path: exec, files, ports and logs go straight to the sandbox's agent, streaming both ways.
 //!
-//! Control authenticates, finds the host and checks what is cheap to check; the agent wakes a sleeper, does the work
+//! Control authenticates, finds the host and checks what is cheap to check; the agent wakes a sleeping sandbox, does the work
 //! and shapes the answer. Nothing is repeated, nothing but small JSON is held in memory, and when the client goes away
 //! its request to the agent is dropped with it.
 

@@ -19,7 +19,7 @@ use crate::service::ManagedDatabases;
 use crate::spec::{machine_request, owner};
 use crate::{machines, reset, server};
 
-/// Whether the machine of a database is on a host that does not answer, and there are backups to go on with.
+/// Whether the machine of a database is on a host that does not respond, and there are backups to go on with.
 pub(crate) async fn can_fail_over(databases: &ManagedDatabases, record: &DatabaseRecord) -> bool {
     let Some(sandbox) = record.sandbox.as_ref().filter(|_| databases.backups.are_made()) else {
         return false;

@@ -54,7 +54,7 @@ const CONFIGURE: &str = "data=/var/lib/postgresql/data; cat /var/lib/postgresql/
 const CLEAN_UP: &str =
     "cd /var/lib/postgresql && for i in 1 2 3 4 5; do rm -rf restore && exit 0; sleep 0.2; done; exit 1";
 
-/// Begins a copy of a database as it was at an instant. It is under way when this returns; its
+/// Begins a copy of a database as it was at an instant. It is in progress when this returns; its
 /// record tells the outcome.
 pub(crate) async fn begin_restore(
     databases: &Arc<ManagedDatabases>,

@@ -71,7 +71,7 @@ impl Edge {
         found.map_err(|error| EdgeError::Unavailable(error.to_string()))
     }
 
-    /// Ends grants, tunnels and the log. Requests under way were waited for by the server.
+    /// Ends grants, tunnels and the log. Requests in flight were waited for by the server.
     pub async fn shut_down(&self) {
         self.stop.cancel();
         self.tasks.close();

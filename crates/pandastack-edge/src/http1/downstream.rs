@@ -29,7 +29,7 @@ use crate::limits::HEAD_BYTES_MAX;
 
 /// Room for a read, made when less than [`ROOM_BYTES_MIN`] is left.
 const READ_BYTES: usize = 8 * 1024;
-/// Of an earlier read: while a request is under way its head holds on to the buffer, and a new one for every read costs.
+/// Of an earlier read: while a request is in flight its head holds on to the buffer, and a new one for every read costs.
 const ROOM_BYTES_MIN: usize = 1024;
 
 /// A plain request.

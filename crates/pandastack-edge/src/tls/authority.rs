@@ -33,7 +33,7 @@ const NAME_DEFAULT: &str = "localhost";
 /// How long the authority and its certificates are good for.
 const AUTHORITY_YEARS: i32 = 10;
 const LEAF_DAYS: i32 = 90;
-/// A certificate is made anew after so long.
+/// A certificate is created again after so long.
 const LEAF_KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
 /// Certificates kept. When full all are forgotten, and made again as they are asked for.
 const LEAVES_MAX: usize = 1024;

@@ -63,7 +63,7 @@ impl FileCertificates {
                 tracing::info!(chain = %self.chain.display(), "loaded a new certificate");
                 *pair = Pair { certified, marks, refused: None, looked: pair.looked };
             }
-            // One of the files may not be written yet: it is tried again, and said once.
+            // One of the files may not be written yet: it is retried, and said once.
             Err(error) => {
                 if pair.refused.replace(marks) != Some(marks) {
                     tracing::warn!(%error, "cannot load a changed certificate; keeping the previous one");

@@ -97,7 +97,7 @@ impl Flow {
         }
     }
 
-    /// Passes no more than what is left of the frame under way. Fails if that has no end.
+    /// Passes no more than what is left of the frame in progress. Fails if that has no end.
     pub(super) fn poll_end_frame(
         &mut self,
         context: &mut Context<'_>,

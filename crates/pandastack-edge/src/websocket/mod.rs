@@ -1,7 +1,7 @@
 //! WebSockets over upgraded connections: bytes both ways, and a close frame to either side when a grant is cut.
 //!
 //! ```text
-//!   passing --cut--> the guest's frame under way ends --> close frames --> the answers to them --> closed
+//!   passing --cut--> the guest's frame in progress ends --> close frames --> the answers to them --> closed
 //!                        | FRAME_WAIT                        GOODBYE_WAIT, CLOSE_WAIT |
 //!                        +--------------------- none can be said ---------------------+
 //! ```

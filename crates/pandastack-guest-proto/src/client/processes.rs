@@ -149,7 +149,7 @@ impl GuestClient {
     }
 }
 
-/// A write to a process's standard input under way. Dropping it leaves the input open and what was sent in it.
+/// A write to a process's standard input in progress. Dropping it leaves the input open and what was sent in it.
 #[derive(Debug)]
 pub struct StdinWriter {
     call: Call,

@@ -20,7 +20,7 @@ const STEP_BYTES: u64 = 4 * 1024 * 1024;
 /// Entries copied in one step.
 const STEP_ENTRIES: usize = 64;
 
-/// A copy under way.
+/// A copy in progress.
 #[derive(Debug)]
 pub(crate) struct CopySource {
     from: RawPath,
@@ -176,7 +176,7 @@ impl Source for CopySource {
     }
 }
 
-/// A move under way: a rename, or between file systems a copy and a removal.
+/// A move in progress: a rename, or between file systems a copy and a removal.
 #[derive(Debug)]
 pub(crate) struct MoveSource {
     from: RawPath,

@@ -9,7 +9,7 @@ use pandastack_function_proto::{Call, Head, LOG_BYTES_MAX, Outcome, Ready, Strea
 
 /// Parts of an answer that wait for a slow connection. Beyond it the handler waits.
 const PARTS_WAITING_MAX: usize = 16;
-/// Bytes kept of what is printed while no call is under way; the next call gets them.
+/// Bytes kept of what is printed while no call is in progress; the next call gets them.
 const BETWEEN_BYTES_MAX: usize = 64 * 1024;
 
 /// A piece of what goes back for a call.
@@ -80,7 +80,7 @@ struct State {
     phase: Phase,
     waiting: VecDeque<QueuedCall>,
     in_flight: Vec<InFlightCall>,
-    /// Printed while no call is under way.
+    /// Printed while no call is in progress.
     between: Vec<(Stream, Vec<u8>)>,
     between_bytes: usize,
 }
@@ -168,7 +168,7 @@ impl Calls {
         }
     }
 
-    /// The way back of a call that is under way.
+    /// The way back of a call that is in progress.
     pub(super) fn answer(&self, id: &str) -> Option<ResponseSender> {
         let state = self.lock();
         state.in_flight.iter().find(|call| call.id == id).map(|call| ResponseSender(call.to.clone()))
@@ -190,7 +190,7 @@ impl Calls {
         let _ = call.to.send(Part::Done(done));
     }
 
-    /// Notes what was printed: for the oldest call under way, or for the next one.
+    /// Notes what was printed: for the oldest call in progress, or for the next one.
     pub(super) fn printed(&self, stream: Stream, bytes: &[u8]) {
         let mut state = self.lock();
         let Some(call) = state.in_flight.first_mut() else {

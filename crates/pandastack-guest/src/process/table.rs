@@ -245,9 +245,9 @@ fn shown_command(command: &Command) -> String {
 pub(crate) struct ProcessTable {
     processes: BTreeMap<ProcessId, Process>,
     last_id: u64,
-    /// Spawns under way on workers.
+    /// Spawns in progress on workers.
     starting: usize,
-    /// Children that ended before their spawn was reported, while any is under way.
+    /// Children that ended before their spawn was reported, while any is in progress.
     early: BTreeMap<i32, i32>,
 }
 

@@ -29,7 +29,7 @@ pub(super) struct Stream {
     receive_credit: u32,
     /// Waits in the ready queue.
     queued: bool,
-    /// The host does not want it any more; a job under way ends first.
+    /// The host does not want it any more; a job in progress ends first.
     pub(super) cancelled: bool,
     pub(super) kind: StreamKind,
 }

@@ -7,7 +7,7 @@
 use std::io;
 use std::path::Path;
 
-/// Bytes kept free on the outer file system for the inner one's metadata and for writes already under way.
+/// Bytes kept free on the outer file system for the inner one's metadata and for writes already in progress.
 pub const OUTER_RESERVE_BYTES: u64 = 1 << 30;
 
 /// Bytes kept free on the store's own file system.

@@ -272,7 +272,7 @@ fn without_web(ports: PortRange) -> Vec<PortRange> {
 }
 
 /// The same for the same policy, also in the next agent of the same build, and never zero, which unmarked
-/// connections have. Another build's differs at worst: connections by name then end and are made anew.
+/// connections have. Another build's differs at worst: connections by name then end and are opened again.
 fn mark_of(policy: &NetworkPolicy) -> u32 {
     use std::hash::{Hash, Hasher};
     let mut hasher = std::collections::hash_map::DefaultHasher::new();

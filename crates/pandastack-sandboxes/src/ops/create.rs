@@ -172,7 +172,7 @@ fn volume_spec(volume: &AttachedVolume) -> VolumeSpec {
     }
 }
 
-/// Removes what a failed create left. If its host does not answer now, the machine is forgotten
+/// Removes what a failed create left. If its host does not respond now, the machine is forgotten
 /// when it reports.
 ///
 /// The intention is recorded first and in one step, as in a delete: a server that ends while the

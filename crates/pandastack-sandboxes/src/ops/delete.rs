@@ -1,7 +1,7 @@
 //! Deleting a sandbox.
 //!
 //! The intention is recorded first and cannot be taken back, so the call succeeds even when the
-//! host does not answer: the row stays `stopping` and [`crate::report`] finishes the work when the
+//! host does not respond: the row stays `stopping` and [`crate::report`] finishes the work when the
 //! host reports again.
 
 use std::sync::Arc;

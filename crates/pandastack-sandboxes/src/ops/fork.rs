@@ -31,7 +31,7 @@ const CANDIDATE_TTL_LABEL: &str = "explore_ttl";
 /// Siblings deleted at once by a promote.
 const DELETES_AT_ONCE: usize = 8;
 
-/// What became of a fork.
+/// The result of a fork.
 pub struct Forked {
     /// Names the fork.
     pub tree: TreeId,

@@ -170,7 +170,7 @@ pub async fn live(
     Ok((record, client))
 }
 
-/// What a machine uses now, as its host measures it. Never wakes a sleeper.
+/// What a machine uses now, as its host measures it. Never wakes a sleeping sandbox.
 pub async fn metrics(
     sandboxes: &Sandboxes,
     workspace: &WorkspaceId,

@@ -1,7 +1,7 @@
 //! Taking and deleting snapshots.
 //!
 //! A row is written only once the host has the snapshot; one without a row is forgotten by its
-//! host. Deleting removes the row first, so a host that does not answer forgets the snapshot when
+//! host. Deleting removes the row first, so a host that does not respond forgets the snapshot when
 //! it reports.
 
 use std::sync::Arc;

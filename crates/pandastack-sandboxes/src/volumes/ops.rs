@@ -88,7 +88,7 @@ async fn make(
         .await
 }
 
-/// Removes what a failed make left. If its host does not answer, the next report finishes it.
+/// Removes what a failed make left. If its host does not respond, the next report finishes it.
 async fn abandon(sandboxes: &Sandboxes, record: &VolumeRecord) {
     if let Err(error) = sandboxes.store.delete_volume(&record.id).await {
         tracing::warn!(volume = %record.id, %error, "cannot delete the record of a volume that was not created");

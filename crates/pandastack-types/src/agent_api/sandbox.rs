@@ -183,7 +183,7 @@ pub struct AgentForked {
     pub children: Vec<ChildOutcome>,
 }
 
-/// What became of one child.
+/// The result of one child.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ChildOutcome {

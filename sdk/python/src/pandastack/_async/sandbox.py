@@ -93,7 +93,7 @@ class AsyncSandbox:
     workspace: Optional[str] = None
     #: The host it lives on.
     host: Optional[str] = None
-    #: ``False`` when its host does not answer; ``status`` is then the last one known.
+    #: ``False`` when its host does not respond; ``status`` is then the last one known.
     host_reachable: bool = True
     #: Where the time of ``boot_ms`` went, in microseconds.
     boot_stages_us: Dict[str, int] = field(default_factory=dict)
