@@ -35,7 +35,7 @@ pub(crate) struct MachineResources {
 /// Files that a new machine starts from.
 pub(crate) struct Origin<'a> {
     pub memory: &'a Path,
-    /// `None` when the disk can be cloned only later, while a parent stands still: until then its
+    /// `None` when the disk can be cloned only later, while the parent is paused: until then its
     /// file is empty.
     pub disk: Option<&'a Path>,
     pub shape: Shape,

@@ -53,7 +53,7 @@ pub(crate) fn name(name: &str, domains: &Domains) -> Result<()> {
     Ok(())
 }
 
-/// Applies what a request says; an empty text takes a setting back.
+/// Applies the settings of a request; an empty string resets a setting.
 pub(crate) fn apply(spec: &mut AppSpec, settings: AppSettings) -> Result<()> {
     let texts = [
         ("git_branch", &settings.git_branch),

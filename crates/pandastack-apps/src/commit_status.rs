@@ -78,7 +78,7 @@ fn late_commit(deployment: &DeploymentRecord) -> Option<&str> {
     spec.git_commit.as_deref().filter(|built| *built != pushed).map(|_| pushed)
 }
 
-/// The call that tells one commit where it stands.
+/// The call that sets the status of one commit.
 fn report(
     app: &AppSpec,
     commit: &str,

@@ -6,7 +6,7 @@
 //! | `ssh://git@host/path`, `git@host:path` | the app's deploy key | `git_known_hosts`, or the key that it showed first |
 //!
 //! Must hold: a secret is in no argument and, but for the files of one fetch below [`PREPARE`]'s directory, in no file;
-//! a submodule on another host gets none; nothing but http, https and (for an app by ssh) ssh is spoken. A preview of a
+//! a submodule on another host gets none; nothing but http, https and (for an app by ssh) ssh is allowed. A preview of a
 //! fork has neither token nor key.
 
 use std::collections::BTreeMap;

@@ -197,7 +197,7 @@ fn host_of(headers: &HeaderMap) -> Option<GitHost> {
     kinds.into_iter().find(|(name, _)| headers.contains_key(*name)).map(|(_, host)| host)
 }
 
-/// Remembers what kind of host this is: it is told how deployments go in its own way.
+/// Remembers the kind of Git host, because each has its own API for commit statuses.
 async fn note_host(apps: &Apps, record: &AppRecord, headers: &HeaderMap) -> Result<()> {
     let seen = host_of(headers);
     if seen.is_some() && seen != record.spec.git_host_seen {

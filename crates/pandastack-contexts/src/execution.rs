@@ -196,7 +196,7 @@ impl RunEvents {
     }
 }
 
-/// An answer in the making.
+/// Collects the events of a run into one response.
 #[derive(Default)]
 struct ExecutionBuilder {
     execution: Execution,

@@ -45,13 +45,13 @@ pub struct RunStep {
 pub struct CopyStep {
     /// It is `ADD`: archives are unpacked.
     pub add: bool,
-    /// Stage or image to copy from; the build context when absent.
+    /// Stage or image to copy from. Default: the build context.
     pub from: Option<String>,
     /// Owner.
     pub chown: Option<String>,
     /// Permissions.
     pub chmod: Option<String>,
-    /// Patterns of what is left out.
+    /// Patterns of excluded files.
     pub exclude: Vec<String>,
     /// Keep the parent directories of sources.
     pub parents: bool,

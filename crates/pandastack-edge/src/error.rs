@@ -21,7 +21,7 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 pub enum EdgeError {
     /// The request is malformed.
     Malformed(String),
-    /// No such sandbox, or none that this caller may know of.
+    /// The sandbox does not exist, or the caller may not know of it.
     Unknown,
     /// It is private.
     NeedsToken,

@@ -46,7 +46,7 @@ pub struct RouteUnavailable(pub String);
 /// answer, the last answer is used.
 #[async_trait]
 pub trait RouteSource: Send + Sync + 'static {
-    /// The route of a sandbox; `None` when there is no such sandbox.
+    /// The route of a sandbox; `None` if the sandbox does not exist.
     async fn find(&self, sandbox: &SandboxId) -> Result<Option<Route>, RouteUnavailable>;
 
     /// What a host name leads to, in lowercase and without port; `None` when it is no app's. Answers are kept

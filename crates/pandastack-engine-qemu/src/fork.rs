@@ -29,7 +29,7 @@ const STEP: &str = "forking the machine";
 /// Index of the rule for the accepted guest stream, the only one that need not match: nobody may be connected.
 const GUEST_ACCEPTED_RULE: usize = 6;
 
-/// Forks a machine. With `pause` everything is made ready before the machine stands still, and it runs again once all copies of it
+/// Forks a machine. With `pause` everything is prepared before the machine is paused, and it runs again once all copies of it
 /// exist, which is before they are spoken to.
 pub(crate) async fn fork(
     parent: &QemuMachine,

@@ -101,7 +101,7 @@ pub enum Confinement {
 }
 
 /// A durable disk of one machine. What its guest flushes is on the host's disk; when the host has no room for a write, the
-/// machine stands still ([`Machine::starved`]) instead of seeing an error.
+/// machine is paused ([`Machine::starved`]) instead of seeing an error.
 #[derive(Debug)]
 pub struct Volume {
     /// A raw image. The machine's process keeps this very open file until it ends, so a lock that the caller took on it
@@ -408,7 +408,7 @@ pub trait Machine: Send + Sync + 'static {
     /// Makes the durable disk at `place` larger, image included, and tells the guest. The machine may run.
     async fn grow_volume(&self, place: usize, bytes: u64) -> Result<()>;
 
-    /// Whether the machine stands still because the host's disk is full: a write to a durable disk waits.
+    /// Whether the machine is paused because the host's disk is full: a write to a durable disk waits.
     /// [`Machine::resume`] tries it again.
     fn starved(&self) -> watch::Receiver<bool>;
 

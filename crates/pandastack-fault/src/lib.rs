@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Stands still here if a test asked for it.
+/// Pauses here if a test requested it.
 pub async fn point(name: &'static str) {
     static DIR: OnceLock<Option<PathBuf>> = OnceLock::new();
     if let Some(dir) = DIR.get_or_init(|| std::env::var_os("PANDASTACK_FAULT_DIR").map(PathBuf::from)) {

@@ -26,7 +26,7 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// A short name for people, in the imperative.
+    /// A short human-readable name, in the imperative.
     pub fn label(self) -> &'static str {
         match self {
             Phase::WaitForOther => "wait for another build",

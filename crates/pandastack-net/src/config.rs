@@ -40,7 +40,7 @@ pub struct SlotLimits {
     pub bytes_per_second: Option<u64>,
 }
 
-/// [`SlotLimits::connections_max`] unless said.
+/// Default of [`SlotLimits::connections_max`].
 pub const CONNECTIONS_PER_SLOT_DEFAULT: u32 = 8192;
 
 impl Default for SlotLimits {

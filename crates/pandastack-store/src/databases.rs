@@ -73,7 +73,7 @@ pub struct DatabaseSpecRecord {
     pub label: Option<String>,
     /// Memory, as users write it.
     pub size: String,
-    /// Virtual processors; the template's when absent.
+    /// Number of vCPUs. Default: from the template.
     pub cpu: Option<u32>,
     /// Never sleeps.
     pub always_on: bool,

@@ -9,7 +9,7 @@ use super::Result;
 /// Quotas of workspaces.
 #[async_trait]
 pub trait QuotaStore: Send + Sync {
-    /// What a workspace may have; empty when nobody set anything.
+    /// Quotas of a workspace; empty if none are set.
     async fn quota(&self, workspace: &WorkspaceId) -> Result<Quota>;
     /// Replaces it. What is there already stays, also if it is more.
     async fn set_quota(&self, workspace: &WorkspaceId, quota: &Quota) -> Result<()>;

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Result;
 
-/// What a schedule is, apart from where it stands.
+/// The definition of a schedule, without its state.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ScheduleSpec {
     /// When; checked.

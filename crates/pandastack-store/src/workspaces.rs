@@ -21,7 +21,7 @@ pub struct WorkspaceRecord {
     pub suspended_at: Option<Timestamp>,
     /// Why it was suspended.
     pub suspend_reason: Option<String>,
-    /// What it may have.
+    /// Quotas of the workspace.
     pub quota: Quota,
     /// Defaults of its new sandboxes.
     pub settings: WorkspaceSettings,

@@ -45,7 +45,7 @@ pub(crate) struct Selection {
     pub(crate) sources: Vec<String>,
     /// Files whose content is in the Dockerfile.
     pub(crate) heredocs: Vec<(String, String)>,
-    /// Patterns of what is left out.
+    /// Patterns of excluded files.
     pub(crate) exclude: Vec<String>,
     /// Keep the directories above sources.
     pub(crate) parents: bool,

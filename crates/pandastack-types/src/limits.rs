@@ -194,7 +194,7 @@ pub const FUNCTION_IDLE_SECONDS_DEFAULT: u64 = 60;
 pub const FUNCTION_RETRIES_MAX: u32 = 10;
 /// Retries of a function that names no number.
 pub const FUNCTION_RETRIES_DEFAULT: u32 = 2;
-/// How long a call of type `Event` is tried, unless said.
+/// Default time that a call of type `Event` is retried.
 pub const FUNCTION_AGE_SECONDS_DEFAULT: u64 = 6 * 3600;
 /// Calls of type `Event` of one workspace that wait or run. Beyond it: 429 `quota_exceeded`.
 pub const QUEUED_RUNS_PER_WORKSPACE_MAX: u64 = 100_000;

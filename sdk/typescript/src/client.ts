@@ -115,7 +115,7 @@ export interface SandboxCreateOptions {
   checkpoints?: Checkpoints;
   /** What it may reach: `none`, `all`, or lists such as `{ allow: ["*.example.com"] }`. */
   network?: NetworkPolicy | Egress;
-  /** Who may open its ports. */
+  /** Visibility of its ports. */
   visibility?: Visibility;
   /** Volumes to attach. */
   volumes?: AttachVolume[];

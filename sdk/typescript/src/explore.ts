@@ -7,7 +7,7 @@ import type { Sandbox } from "./sandbox.js";
 
 /** Most candidates of one exploration: as many copies as one fork makes. */
 const CANDIDATES_MAX = 100;
-/** Branches that run at once, unless said. */
+/** Default number of concurrent branches. */
 const CONCURRENCY = 4;
 /** Characters kept of the end of each output. */
 const TAIL_CHARS = 4096;

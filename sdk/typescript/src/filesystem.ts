@@ -35,7 +35,7 @@ export interface DownloadOptions {
 export interface ReadRange {
   /** First byte. */
   offset?: number;
-  /** How many bytes; to the end when absent. */
+  /** Number of bytes. Default: to the end. */
   length?: number;
 }
 

@@ -133,7 +133,7 @@ export interface FunctionOptions {
   maxInstances?: number;
   isolation?: "reuse" | "fresh";
   retries?: number;
-  /** Processors and memory in MiB of its machines; those of the template when absent. */
+  /** vCPUs and memory in MiB per instance. Default: from the template. */
   cpu?: number;
   memoryMb?: number;
   /** Told of every queued call that was given up. */
@@ -321,7 +321,7 @@ function pathOf(name: string, rest = ""): string {
   return `/functions/${segment(name, "function")}${rest}`;
 }
 
-/** A local file or directory as a bundle; of a file also its name, which is its entrypoint unless said. */
+/** A local file or directory as a bundle; of a file also its name, which is the default entry point. */
 async function bundleOf(localPath: string): Promise<{ bundle: Uint8Array; file?: string }> {
   if (BUNDLES.some((end) => localPath.toLowerCase().endsWith(end))) {
     return { bundle: await (await importBuiltin("fs/promises")).readFile(localPath) };

@@ -185,7 +185,7 @@ export type Visibility = "unlisted" | "private" | "off";
  * names, with optional ports: `10.0.0.0/8:5432`, `api.example.com`, `*.example.com:443`.
  */
 export interface NetworkPolicy {
-  /** `none` unless said when `allow` or `presets` name something, else `all`. */
+  /** Default: `none` if `allow` or `presets` is set, otherwise `all`. */
   egress?: Egress;
   /** Lists kept by the platform. */
   presets?: Array<"package-registries">;
@@ -349,7 +349,7 @@ interface TokenFields {
   created_at?: string;
   expires_at?: string;
   last_used_at?: string;
-  /** Networks it may be used from; everywhere when absent. */
+  /** Networks that the key can be used from. Default: everywhere. */
   allow_from?: string[];
 }
 /** An API key, without its secret. */
@@ -365,7 +365,7 @@ export type WorkspaceInfo = WireRecord<{
   created_at?: string;
   suspended_at?: string;
   suspend_reason?: string;
-  /** What it may have; what is absent has the platform's own limit. */
+  /** Quotas. For omitted quotas, the platform's limits apply. */
   quota: Record<string, number>;
   /** What it has. */
   used: Record<string, number>;

@@ -59,13 +59,13 @@ export class SnapshotsAPI {
 export interface BuildTemplateOptions {
   /** A local directory whose files the Dockerfile can copy, but for those that its `.dockerignore` excludes. */
   directory?: string;
-  /** Text of the Dockerfile; that in `directory` when absent. */
+  /** Content of the Dockerfile. Default: the one in `directory`. */
   dockerfile?: string;
   /** Tags of this version, besides `latest`. */
   tags?: string[];
   /** Values of `ARG`s. */
   args?: Record<string, string>;
-  /** Stage to build; the last when absent. */
+  /** Stage to build. Default: the last. */
   target?: string;
   /** Command that runs in every sandbox from the start. */
   startCommand?: string;
@@ -212,7 +212,7 @@ export class TemplatesAPI {
 
 /** Settings of a new key. */
 export interface CreateTokenOptions {
-  /** What it may do in its workspace; `developer` when absent. */
+  /** Role of the key in its workspace. Default: `developer`. */
   role?: "viewer" | "developer" | "owner";
   /** The earlier name of `role`. */
   scope?: "read" | "sandboxes" | "admin";
@@ -221,7 +221,7 @@ export interface CreateTokenOptions {
   expiresInDays?: number;
   /** When it stops working, in RFC 3339. */
   expiresAt?: string;
-  /** Networks it may be used from, such as `10.1.0.0/16`; everywhere when absent. */
+  /** Networks that the key can be used from, such as `10.1.0.0/16`. Default: everywhere. */
   allowFrom?: string[];
   /** Another workspace than the key's own; needs an operator key. */
   workspace?: string;

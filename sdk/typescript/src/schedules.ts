@@ -11,7 +11,7 @@ export type ScheduleTarget = { type: "http" | "command" | "sandbox" | "app" | "f
 export interface ScheduleOptions {
   /** Five fields, or a name such as `@daily`. */
   cron?: string;
-  /** IANA name; `UTC` when absent. */
+  /** IANA name. Default: `UTC`. */
   timezone?: string;
   /** Seconds from one run to the next. */
   everySeconds?: number;

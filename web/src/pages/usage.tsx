@@ -1,4 +1,4 @@
-/** What the workspace used, and what it may have. */
+/** Usage and quotas of the workspace. */
 
 import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";

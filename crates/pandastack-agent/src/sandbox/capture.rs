@@ -122,7 +122,7 @@ impl Driver {
         }
     }
 
-    /// For a machine that stands still anyway, or where there can be no twin.
+    /// For a machine that is paused anyway, or that cannot have a twin.
     async fn take_in_place(&mut self, goes_on: bool) -> Result<CapturedState> {
         let capture = self.begin_capture()?.await?;
         let began = Instant::now();

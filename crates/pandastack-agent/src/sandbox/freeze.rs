@@ -89,7 +89,7 @@ impl Driver {
         let Some(live) = &self.live else { return Ok(()) };
         let machine = live.machine.clone();
         let Some(guest) = live.guest.clone().filter(|guest| !guest.is_closed()) else {
-            // A guest that stands still cannot greet: its processors run first.
+            // A paused guest cannot complete a handshake: its vCPUs run first.
             return self.run_guest().await;
         };
         let answer = guest.begin_identity(self.stood_still()).await?;

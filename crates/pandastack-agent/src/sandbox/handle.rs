@@ -30,7 +30,7 @@ pub(super) type Reply<T> = oneshot::Sender<Result<T>>;
 pub(crate) enum Command {
     Lease(Reply<GuestLease>),
     LeaseToStart(Reply<GuestLease>),
-    /// A lease if the sandbox is awake; `None` while it sleeps or stands still.
+    /// A lease if the sandbox is awake; `None` while it sleeps or is paused.
     Join(Reply<Option<GuestLease>>),
     Grant {
         wake: bool,
@@ -223,7 +223,7 @@ impl SandboxHandle {
         self.ask(|reply| Command::GrowVolume(id, bytes, reply)).await
     }
 
-    /// Copies one of its volumes as of one instant, at which it stands still.
+    /// Copies one of its volumes at one point in time, at which it is paused.
     pub(crate) async fn copy_volume(&self, from: VolumeId, to: VolumeId) -> Result<()> {
         self.ask(|reply| Command::CopyVolume(from, to, reply)).await
     }

@@ -24,7 +24,7 @@ use pandastack_types::preview::{PARAMETER, PreviewKey, Visibility};
 use pandastack_types::{Error, ErrorBody, SandboxId};
 use serde::Deserialize;
 
-/// How long a signed URL works unless said.
+/// Default lifetime of a signed URL.
 const SIGNED_SECONDS_DEFAULT: u64 = 3600;
 /// Bytes held in each direction of a forwarded connection.
 const TUNNEL_BUFFER_BYTES: usize = 16 * 1024;

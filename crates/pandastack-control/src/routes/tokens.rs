@@ -23,7 +23,7 @@ const LABEL_BYTES_MAX: usize = 256;
 /// Longest life of a key that has an end.
 const EXPIRY_DAYS_MAX: u32 = 3650;
 const DAY_SECONDS: u64 = 24 * 3600;
-/// How long a replaced secret works unless said.
+/// Default time that a replaced secret keeps working.
 const OVERLAP_SECONDS_DEFAULT: u64 = DAY_SECONDS;
 /// Longest time for which a replaced secret works.
 const OVERLAP_SECONDS_MAX: u64 = 30 * DAY_SECONDS;

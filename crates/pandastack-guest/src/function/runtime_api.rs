@@ -97,7 +97,7 @@ impl Api<'_> {
     fn respond(&mut self, head: &RequestHead, body: &mut Body, id: &str) -> io::Result<()> {
         let Some(to) = self.calls.answer(id) else {
             self.read_all(body)?;
-            return self.refuse("400 Bad Request", "no call with this id is under way");
+            return self.refuse("400 Bad Request", "no call with this id is in progress");
         };
         let mode = head.header("lambda-runtime-function-response-mode");
         let streaming = mode.is_some_and(|mode| mode.eq_ignore_ascii_case("streaming"));
@@ -145,7 +145,7 @@ impl Api<'_> {
     fn fail(&mut self, head: &RequestHead, body: &mut Body, id: &str) -> io::Result<()> {
         let (error, _) = self.read_all(body)?;
         if self.calls.answer(id).is_none() {
-            return self.refuse("400 Bad Request", "no call with this id is under way");
+            return self.refuse("400 Bad Request", "no call with this id is in progress");
         }
         let memory_peak_kb = memory_peak_kb(head);
         let head = Head { streaming: false, content_type: "application/json".to_owned() };

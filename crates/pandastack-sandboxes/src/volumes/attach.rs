@@ -13,7 +13,7 @@ use super::{MIB, ops, owned};
 use crate::Sandboxes;
 use crate::in_flight::{InFlightMark, OperationKey};
 
-/// Where volumes are mounted unless said.
+/// Default directory for volume mounts.
 const MOUNT_ROOT: &str = "/volumes";
 /// Places without which the system inside does not work. Directories below them may be mounted over.
 const FORBIDDEN: [&str; 14] = [

@@ -221,7 +221,7 @@ impl MediaType for PlainText {
     const NAME: &'static str = "text/plain; charset=utf-8";
 }
 
-/// What is spoken on an upgraded connection.
+/// The protocol of an upgraded connection.
 pub trait Protocol {
     /// Its name in the `Upgrade` header.
     const NAME: &'static str;

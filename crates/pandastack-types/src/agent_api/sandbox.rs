@@ -32,10 +32,10 @@ pub struct SandboxSpec {
     /// Environment of every command.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
-    /// User of commands that name none; root when absent.
+    /// Default user of commands. Default: root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    /// Working directory of commands that name none; the user's home when absent.
+    /// Default working directory of commands. Default: the user's home directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
     /// Hibernate after this long without activity.

@@ -26,10 +26,10 @@ pub struct AgentVolumeCreate {
     pub id: VolumeId,
     /// Its size; at least that of `from`.
     pub size_bytes: u64,
-    /// What it is a copy of; empty when absent.
+    /// Volume to copy. Default: create an empty volume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<VolumeId>,
-    /// The sandbox that writes `from`: it stands still for the moment of the copy.
+    /// The sandbox that writes `from`: it is paused during the copy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub writer: Option<SandboxId>,
 }

@@ -1,4 +1,4 @@
-"""What came of code that ran in a context."""
+"""Results of code that ran in a context."""
 
 from __future__ import annotations
 

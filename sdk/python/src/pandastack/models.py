@@ -291,7 +291,7 @@ class NetworkPolicy(TypedDict, total=False):
     ``"api.example.com"``, ``"*.example.com:443"``.
     """
 
-    #: ``"none"`` unless said when ``allow`` or ``presets`` name something, else ``"all"``.
+    #: Default: ``"none"`` if ``allow`` or ``presets`` is set, otherwise ``"all"``.
     egress: Egress
     #: Lists kept by the platform: ``"package-registries"``.
     presets: List[str]

@@ -158,7 +158,7 @@ class PandaStack:
     def set_quota(self, **limits: Optional[int]) -> Dict[str, Any]:
         """Set workspace quotas: ``sandboxes``, ``cpu``, ``memory_mb``, ``snapshot_mb``, ``requests_per_second``.
 
-        What is left out has the platform's own limit. Needs an operator's key.
+        For omitted quotas, the platform's limits apply. Requires an operator key.
         """
         body = {name: limit for name, limit in limits.items() if limit is not None}
         return (self._transport.send(_wire.post("/me/quota", body, method="PUT"))).record()
@@ -214,7 +214,7 @@ class SandboxesAPI:
         ``on_timeout="hibernate"``; a ``persistent`` one has no such end. Persistent ones, and those that were
         given ``idle_timeout_seconds``, sleep after that long without use. With ``checkpoints`` the platform
         takes snapshots by itself, to ``rollback`` to. ``network`` says what it may reach: ``"none"``, ``"all"``, or
-        lists such as ``{"allow": ["*.example.com"]}``; ``visibility`` who may open its ports. ``volumes`` are mounted
+        lists such as ``{"allow": ["*.example.com"]}``; ``visibility`` is that of its ports. ``volumes`` are mounted
         in it: ``[{"name": "data", "path": "/data", "read_only": False}]``. ``cpu`` and ``memory_mb``
         (steps of 128) may differ from the template's; the first sandbox of a size waits until that is baked. One
         ``from_snapshot`` has the snapshot's.
