@@ -56,7 +56,7 @@ fn sandboxes_by_slot(host: &Host) -> impl Fn(SlotIndex) -> Option<SandboxId> {
     move |index| by_address.get(&slots.address(index).to_string()).cloned()
 }
 
-/// What was refused, and when it may be told.
+/// Denied connections, and when each may be reported.
 #[derive(Debug, Default)]
 struct PendingDenials {
     seen: HashMap<Denial, SeenDenial>,

@@ -82,7 +82,7 @@ pub struct ChosenEngine {
     pub reason: String,
 }
 
-/// What a choice depends on.
+/// Inputs of the engine choice.
 pub struct EngineSearch<'a> {
     /// From the settings.
     pub choice: EngineChoice,

@@ -26,7 +26,7 @@ pub(crate) const UID_FIRST: u32 = 0x7000_0000;
 /// User ids of machines; after this many lineages numbers come up again.
 const UID_COUNT: u32 = 0x0fff_0000;
 
-/// What the machines of a host share.
+/// Resources shared by the machines of a host.
 pub(crate) struct HostResources {
     pub config: AgentConfig,
     pub engine: Arc<dyn Engine>,

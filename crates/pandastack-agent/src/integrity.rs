@@ -34,7 +34,7 @@ const CHUNK_BYTES: usize = 1 << 20;
 /// Priority of background work: the lowest.
 const NICENESS: i32 = 19;
 
-/// What can be said about a file without reading it.
+/// Properties of a file that are known without reading it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Seal {
     bytes: u64,

@@ -32,7 +32,7 @@ use crate::volume;
 /// How long a guest may take to answer after its processors run. Generous: emulated and on a loaded host.
 pub(crate) const GUEST_ANSWER_MAX: Duration = Duration::from_secs(60);
 
-/// Where the time of a launch went.
+/// Durations of the stages of a launch.
 pub(crate) struct Stages {
     began: Instant,
     last: Instant,
@@ -150,7 +150,7 @@ pub(crate) async fn with_volumes(
     }
 }
 
-/// What the memory of a machine holds already.
+/// The saved memory that a machine starts with.
 #[derive(Clone, Copy)]
 pub(crate) struct SavedMemory<'a> {
     /// It is a sandbox's: the other ends of connections to the outside spoke with another address

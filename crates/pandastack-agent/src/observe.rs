@@ -11,7 +11,7 @@ use pandastack_types::api::{GuestView, HostView, SandboxMetrics};
 /// How long a guest may take to answer; a busier one is left out.
 const GUEST_ANSWER_MAX: Duration = Duration::from_secs(5);
 
-/// What a driver knows without asking its guest.
+/// Facts that a driver knows without a call to its guest.
 pub(crate) struct Observed {
     pub state: SandboxState,
     pub host: HostView,

@@ -163,7 +163,7 @@ async fn records(host: &Arc<Host>) -> Vec<SandboxRecord> {
     records
 }
 
-/// What the directory of a sandbox says about it.
+/// The state of a sandbox, according to its directory.
 enum DirectoryState {
     Record(Box<SandboxRecord>),
     /// A sleeping sandbox whose record is unreadable but under its second name, and why.

@@ -30,7 +30,7 @@ const FILES: [&str; 3] = [names::STATE, names::MEMORY, names::DISK];
 /// How long a sandbox sleeps before its disk gets a checksum: reading it costs more than a short sleep is worth.
 pub(crate) const SLEEPERS_IMAGES_AFTER: Duration = Duration::from_secs(600);
 
-/// What a snapshot is of, and where it may be loaded.
+/// The manifest of a snapshot: its source and its compatibility.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Manifest {
     /// Template that its machine descends from.

@@ -41,7 +41,7 @@ pub(crate) const OVERCOMMIT: u64 = 4;
 
 const _: () = assert!(VOLUMES_MAX == pandastack_types::limits::VOLUMES_PER_SANDBOX_MAX);
 
-/// What is written down about a volume.
+/// The record of a volume on disk.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Record {
     /// Highest generation that opened it.

@@ -57,7 +57,7 @@ pub(crate) struct Build<'a> {
     pub(crate) deadline: Instant,
 }
 
-/// What a build came to.
+/// The result of a build.
 pub(crate) struct Built {
     pub(crate) machine: Machine,
     pub(crate) plan: Plan,
@@ -65,7 +65,7 @@ pub(crate) struct Built {
     pub(crate) start: StartSpec,
 }
 
-/// What a source turned out to be.
+/// The detected properties of a source.
 struct DetectedSource {
     /// Where its app is, in the machine.
     directory: String,

@@ -64,7 +64,7 @@ pub(crate) fn shown(env: BTreeMap<String, EnvEntry>) -> AppEnvList {
     AppEnvList { env: env.into_iter().map(shown).collect() }
 }
 
-/// What a request says of a variable beside its value.
+/// Properties of a variable in a request, other than its value.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Kind {
     pub(crate) secret: Option<bool>,

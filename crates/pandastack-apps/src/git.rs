@@ -108,7 +108,7 @@ cd / && rm -rf /srv/repository"#;
 /// Bytes of host keys that are noted at most.
 const KNOWN_HOSTS_BYTES: &str = "8192";
 
-/// Where a repository is.
+/// The location of a repository.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Repository {
     /// `https://...` or `http://...`.

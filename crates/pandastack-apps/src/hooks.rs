@@ -49,7 +49,7 @@ pub fn routes<S>(apps: &Arc<Apps>) -> Router<S> {
     Router::new().route("/v1/hooks/apps/{id}", post(hook)).with_state(Arc::clone(apps))
 }
 
-/// What a push says, as far as it matters here; the three hosts agree on it.
+/// The fields of a push event that are used; all Git hosts have them.
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 struct Push {

@@ -189,7 +189,7 @@ fn follow(app: &mut AppSpec, repos: &[PreviewRepoRecord]) -> bool {
     follows
 }
 
-/// What a delivery says of its repository.
+/// The repository of a delivery.
 #[derive(Deserialize)]
 struct FromRepository {
     repository: WithNumber,

@@ -29,7 +29,7 @@ pub(crate) enum Change {
     Closed,
 }
 
-/// What a delivery says of a pull request.
+/// A pull request event.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Pull {
     pub(crate) change: Change,

@@ -36,7 +36,7 @@ const RETRY_SECONDS_MIN: i64 = 30;
 /// Longest pause.
 const RETRY_SECONDS_MAX: i64 = 3600;
 
-/// Who started a reconciliation.
+/// The initiator of a reconciliation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Initiator {
     /// A user changed the number of machines.

@@ -130,7 +130,7 @@ fn none(record: &AppRecord) -> Error {
     Error::conflict(format!("app `{}` has no live deployment; deploy it first", record.name))
 }
 
-/// What one process prints.
+/// The output of one process.
 struct Output {
     body: Incoming,
     events: Events,

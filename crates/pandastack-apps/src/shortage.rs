@@ -10,7 +10,7 @@ const FREE_BYTES_MIN: u64 = 32 << 20;
 /// Prints what is left of the disk that sources are on, in blocks, their size and files; and how many processes memory was too little for.
 const MEASURE: &str = r#"stat -f -c '%a %S %d' /srv; sed -n 's/^oom_kill //p' /proc/vmstat"#;
 
-/// What a machine has left.
+/// Free resources of a machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Headroom {
     free_bytes: u64,

@@ -18,7 +18,7 @@ use crate::machine::OWNER_LABEL;
 use crate::machine::owner_of;
 use crate::state::Apps;
 
-/// What an app needs.
+/// Machines and snapshots that an app needs.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct NeededResources {
     pub(crate) machines: HashSet<SandboxId>,

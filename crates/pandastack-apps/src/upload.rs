@@ -128,7 +128,7 @@ async fn pack(apps: &Apps, caller: &Caller, sandbox: &SandboxId, path: &str) -> 
     Ok(Body::new(Limited::new(answer.into_body(), limit)))
 }
 
-/// What is known of a deployment whose source is an archive.
+/// A deployment whose source is an archive.
 struct ArchiveDeployment {
     trigger: &'static str,
     address: String,

@@ -39,7 +39,7 @@ pub struct Archive {
     key: Key,
 }
 
-/// What went wrong with the archive.
+/// Errors of the archive.
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveError {
     /// The address names no store, or a setting of it is wrong.

@@ -144,7 +144,7 @@ impl Drop for Archiver {
     }
 }
 
-/// What the task has.
+/// State of the task.
 struct Work {
     login: Login,
     archive: Archive,

@@ -17,7 +17,7 @@ use crate::limits::{MERGE_PIECES, PROOF_BYTES, SEGMENT_BYTES};
 use crate::position::{Lsn, Segment, Timeline};
 use crate::window::cover;
 
-/// Where the archive ends.
+/// Writes WAL to the end of the archive.
 #[derive(Debug)]
 pub(crate) struct LogWriter {
     archive: Archive,

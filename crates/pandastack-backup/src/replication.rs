@@ -34,7 +34,7 @@ const SEGMENT_SIZE: &str = "16MB";
 /// What the server accepts in the name of a slot, and how long it may be.
 const SLOT_CHARS_MAX: usize = 63;
 
-/// Who logs in for replication, and which slot is his.
+/// Credentials and slot for replication.
 #[derive(Debug, Clone)]
 pub struct Login {
     /// A role with the attribute `REPLICATION`.
@@ -68,7 +68,7 @@ impl Slot {
     }
 }
 
-/// What went wrong between us and the server.
+/// Errors of a replication connection.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplicationError {
     /// No session.
@@ -128,7 +128,7 @@ impl From<std::io::Error> for ReplicationError {
     }
 }
 
-/// What a server says of itself.
+/// Identification of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct System {
     /// Number of the cluster, the same in all its copies.

@@ -45,7 +45,7 @@ impl std::fmt::Debug for Key {
     }
 }
 
-/// What an object is bound to.
+/// The context that an object is bound to.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bound<'a> {
     pub(crate) key: &'a Key,

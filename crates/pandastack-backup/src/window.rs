@@ -51,7 +51,7 @@ pub struct BaseBackup {
     pub tar_bytes: u64,
 }
 
-/// What an archive holds.
+/// The contents of an archive.
 #[derive(Debug, Clone, Default)]
 pub struct Catalog {
     /// Oldest first.
@@ -65,7 +65,7 @@ pub struct Catalog {
     pub(crate) complete_until: BTreeMap<Entry, Timestamp>,
 }
 
-/// What can be restored.
+/// The restorable periods.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Window {
     /// Base backups, oldest first.
@@ -101,7 +101,7 @@ pub struct Gap {
     pub to: Lsn,
 }
 
-/// What to restore to.
+/// The point to restore to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
     /// Everything there is.
@@ -227,7 +227,7 @@ impl Catalog {
         Self { listed, log, ..Self::default() }
     }
 
-    /// What can be restored.
+    /// The restorable periods.
     pub fn window(&self) -> Window {
         let mut window =
             Window { bases: self.bases.clone(), restorable: Vec::new(), gaps: Vec::new(), end: None };

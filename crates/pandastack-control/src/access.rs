@@ -18,7 +18,7 @@ use pandastack_sandboxes::{Sandboxes, ops};
 use pandastack_types::Result;
 use pandastack_types::api::Role;
 
-/// Who may make a request.
+/// The access that a route requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
     /// A key of the workspace with that role at least.

@@ -24,7 +24,7 @@ pub(crate) async fn counted(State(metrics): State<Arc<Metrics>>, request: Reques
     response
 }
 
-/// What happened so far.
+/// Counters of the control server.
 pub(crate) struct Metrics {
     requests: Latencies,
 }

@@ -30,7 +30,7 @@ const GRACE: Duration = Duration::from_secs(1);
 /// Answers up to here are sent in one go and not watched.
 const SMALL_ANSWER_BYTES: u64 = 64 * 1024;
 
-/// Who has something open.
+/// The owner of an open connection.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Holder {
     pub(crate) workspace: WorkspaceId,

@@ -4,7 +4,7 @@ use pandastack_types::DatabaseId;
 
 use crate::credentials::{DATABASE, TENANT};
 
-/// Where clients find the server for databases.
+/// The public address of the database server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PublicAddress {
     /// Below it every database has a name: `<id>.<domain>`. Without one they are told apart by an option.

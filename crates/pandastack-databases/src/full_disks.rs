@@ -13,7 +13,7 @@ use crate::backups::archives::LogPosition;
 /// How long a database that was full is taken to be full without another question.
 const KNOWN_FOR: Duration = Duration::from_secs(2);
 
-/// What was found last.
+/// The databases that were last found full.
 #[derive(Default)]
 pub(crate) struct FullDisks {
     found: Mutex<HashMap<DatabaseId, DiskCheck>>,

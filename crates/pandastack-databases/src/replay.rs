@@ -43,7 +43,7 @@ const CANCELLED: &str = "57014";
 /// Of a session that ended with its server or its machine; the next probe tells which.
 const ENDED: &str = "57P01";
 
-/// What a probe of a server found.
+/// The result of a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Replay {
     /// It takes queries and goes on by itself.

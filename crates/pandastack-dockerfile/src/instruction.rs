@@ -77,7 +77,7 @@ pub enum Healthcheck {
     },
 }
 
-/// What an instruction says. Values are unexpanded unless noted.
+/// A parsed instruction. Values are unexpanded unless noted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Instruction {
     /// `RUN`: its text is for the shell, which expands it.
@@ -112,7 +112,7 @@ pub enum Instruction {
     Maintainer(String),
 }
 
-/// What a line says: an instruction, or the beginning of a stage.
+/// A parsed line: an instruction, or the beginning of a stage.
 #[derive(Debug)]
 pub(crate) enum Parsed {
     From { from: String, platform: Option<String>, name: Option<String> },

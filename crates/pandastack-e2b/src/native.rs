@@ -40,7 +40,7 @@ pub struct OnBehalf {
     pub key: Option<String>,
 }
 
-/// What must be known of sandboxes before anybody is authenticated.
+/// Sandbox data that is needed before authentication.
 #[async_trait]
 pub trait Directory: Send + Sync {
     /// A sandbox of any workspace that is not being deleted.
@@ -103,7 +103,7 @@ impl NativeError {
 
 pub(crate) type NativeResult<T> = Result<T, NativeError>;
 
-/// Who a call is made for.
+/// The identity on whose behalf a call is made.
 #[derive(Debug, Clone)]
 pub(crate) enum Identity {
     /// An API key, as it was presented.

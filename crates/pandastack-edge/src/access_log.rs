@@ -33,7 +33,7 @@ const STATUS_CLASSES: usize = 6;
 const BOUNDS: Bounds =
     Bounds { bytes_max: ACCESS_LOG_FILE_BYTES_MAX, old_files_max: ACCESS_LOG_OLD_FILES_MAX };
 
-/// Where lines go, and what is counted.
+/// The access log and its counters.
 #[derive(Default)]
 pub struct AccessLog {
     file: Option<Mutex<LogFile>>,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pandastack_types::SandboxId;
 
-/// What a host name leads to.
+/// The target of a host name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AppRoute {
     /// Sandboxes that serve the same.

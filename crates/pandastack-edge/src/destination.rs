@@ -22,7 +22,7 @@ const SANDBOX_PORT: HeaderName = HeaderName::from_static("e2b-sandbox-port");
 /// Longest host name there can be.
 const NAME_BYTES_MAX: usize = 253;
 
-/// Where a request goes.
+/// The destination of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Destination {
     /// The platform's own API.

@@ -25,7 +25,7 @@ use crate::pool::{IDLE_KEPT, IDLE_SURE, Upstream, connect};
 use crate::tunnel::{ActivityStream, UPGRADED_BUFFER_BYTES, copy};
 use crate::websocket::Relay;
 
-/// What a request is part of.
+/// The context of one request.
 pub(crate) struct Exchange<'a> {
     pub(crate) permit: Permit,
     pub(crate) port: u16,
@@ -40,7 +40,7 @@ pub(crate) enum ExchangeError {
     Other(EdgeError),
 }
 
-/// What is left of a request that got no answer.
+/// Whether and how a failed request can be sent again.
 pub(crate) enum Resend {
     /// All of it: the guest saw nothing. Its body.
     Unsent(RequestBody),

@@ -72,7 +72,7 @@ where
     }
 }
 
-/// Where plain requests go.
+/// The target of a plain request.
 enum PlainTarget {
     Sandbox(Target),
     App(Instances),

@@ -9,7 +9,7 @@ use pandastack_types::preview::{PreviewKey, Visibility};
 
 use crate::app_route::AppRoute;
 
-/// Where a sandbox is, and who may reach it.
+/// The location of a sandbox, and its visibility.
 #[derive(Clone)]
 pub struct Route {
     /// Where it is.
@@ -20,7 +20,7 @@ pub struct Route {
     pub key: Option<PreviewKey>,
 }
 
-/// Where a sandbox is.
+/// The location of a sandbox.
 #[derive(Clone)]
 #[expect(clippy::large_enum_variant, reason = "one per sandbox, and nearly always the large one")]
 pub enum Location {

@@ -228,7 +228,7 @@ async fn requests<S>(
     }
 }
 
-/// What the requests of one connection share.
+/// State shared by the requests of one connection.
 struct Shared {
     server: Arc<Server>,
     client: Client,
@@ -238,7 +238,7 @@ struct Shared {
     writes: Arc<WriteClock>,
 }
 
-/// What there is to do about a connection when its timer fires.
+/// The action for a connection when its timer fires.
 enum TimerAction {
     /// It is waited for in vain.
     Over,

@@ -10,7 +10,7 @@
 
 use crate::limits::REQUESTS_PER_INSTANCE;
 
-/// What is known of one machine.
+/// The load of one machine.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Load {
     /// Requests in flight to it from here, also those that wait for it to wake.

@@ -137,7 +137,7 @@ const IOCTL_TAP: u64 = b'T' as u64;
 /// Requests of KVM.
 const IOCTL_KVM: u64 = 0xae;
 
-/// Who the filter is for.
+/// The process that a filter is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Audience {
     /// A process that runs tenant code.

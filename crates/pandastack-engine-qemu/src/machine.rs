@@ -70,7 +70,7 @@ struct GuestStream {
     current: Option<OwnedFd>,
 }
 
-/// What a new machine is made of.
+/// The parts of a new machine.
 pub(crate) struct Parts {
     pub(crate) shape: Shape,
     pub(crate) runtime_dir: std::path::PathBuf,

@@ -159,7 +159,7 @@ pub struct Restore {
     pub memory: PathBuf,
 }
 
-/// Where [`Machine::save`] writes.
+/// The files that [`Machine::save`] writes.
 #[derive(Debug)]
 pub struct SaveTarget {
     /// Created by the engine: device state.
@@ -173,7 +173,7 @@ pub struct SaveTarget {
     pub base: PathBuf,
 }
 
-/// What a save cost.
+/// Statistics of a save.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Saved {
     /// Size of the device state.
@@ -184,7 +184,7 @@ pub struct Saved {
     pub took: Duration,
 }
 
-/// What an agent writes down to find a machine again after its own restart.
+/// The record with which an agent finds a machine after a restart.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MachineRecord {
     /// Process id.

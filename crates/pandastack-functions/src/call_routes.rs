@@ -163,7 +163,7 @@ fn raw(answered: invoke::CallResult, with_log: bool) -> Response {
     response
 }
 
-/// Which calls to list.
+/// Filter of a list of calls.
 #[derive(Deserialize)]
 pub struct RunsArgs {
     limit: Option<u32>,

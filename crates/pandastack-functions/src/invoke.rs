@@ -60,7 +60,7 @@ pub(crate) struct OngoingCall {
     stderr: Output,
 }
 
-/// What was printed, up to its limit.
+/// Captured output, up to its limit.
 #[derive(Default)]
 struct Output(Vec<u8>);
 

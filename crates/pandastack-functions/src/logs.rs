@@ -16,7 +16,7 @@ use tokio::sync::broadcast::error::RecvError;
 use crate::functions::Functions;
 use crate::lookup::{FunctionPath, find};
 
-/// Which lines to show.
+/// Filter of log lines.
 #[derive(Deserialize)]
 pub struct LogsArgs {
     follow: Option<String>,

@@ -31,7 +31,7 @@ const AGE_MAX: Duration = Duration::from_secs(6 * 3600);
 /// Should its server never come back, a machine ends by itself.
 const TTL_SECONDS: u64 = 24 * 3600;
 
-/// What a machine of a version is made of.
+/// The source of a version's machines.
 #[derive(Debug, Clone)]
 pub(crate) struct Source {
     pub(crate) function: FunctionId,

@@ -10,7 +10,7 @@ pub(crate) const REQUIREMENTS: &str = "requirements.txt";
 /// Name of the one that is read without it.
 pub(crate) const PYPROJECT: &str = "pyproject.toml";
 
-/// Where the list for pip is.
+/// The location of the requirements for pip.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Requirements {
     /// The bundle has a `requirements.txt` with this content.

@@ -204,7 +204,7 @@ fn query_parameters(query: &str) -> BTreeMap<String, String> {
     parameters
 }
 
-/// What a handler answers.
+/// The response of a handler.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct HandlerResponse {

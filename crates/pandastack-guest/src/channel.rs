@@ -32,7 +32,7 @@ enum Line {
     Socket { listener: OwnedFd, peer: Option<File> },
 }
 
-/// What reading brought.
+/// The result of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Received {
     /// Bytes; ask for inputs, then read on.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use crate::process::UserCgroup;
 
-/// Where the guest program runs.
+/// The environment of the guest program.
 #[derive(Clone, Debug)]
 pub(crate) struct Surroundings {
     /// `/` on a machine; elsewhere the directory that `etc` and `run` of the identity are written to.

@@ -35,7 +35,7 @@ pub struct Image {
     pub manifest: Arc<ImageManifest>,
 }
 
-/// What is in an image.
+/// The contents of an image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageManifest {
     /// The template.

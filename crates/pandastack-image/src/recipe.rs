@@ -78,7 +78,7 @@ pub struct Recipe {
     pub lock: Lock,
 }
 
-/// Where a tree comes from.
+/// The source of a tree.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Source {

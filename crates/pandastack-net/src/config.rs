@@ -30,7 +30,7 @@ impl fmt::Display for SlotIndex {
     }
 }
 
-/// What one slot may take of its host. Existing slots keep what they were made with.
+/// Resource limits of one slot. Existing slots keep their limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlotLimits {
     /// Connections that a guest may have, UDP flows of the last half minute included. Further ones get no answer.

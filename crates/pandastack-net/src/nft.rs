@@ -53,7 +53,7 @@ const NOTE_BYTES_MAX: usize = 127;
 /// What begins a note, so that the `nft` program shows it as a comment.
 const NOTE_KIND: u8 = 0;
 
-/// Where a chain hangs.
+/// The hook of a chain.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Hook {
     /// `filter` or `nat`.

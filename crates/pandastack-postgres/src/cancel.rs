@@ -14,7 +14,7 @@ use crate::backend::Databases;
 use crate::endpoint::Endpoint;
 use crate::startup::encode_cancel;
 
-/// What a client sends to have its query ended.
+/// The key with which a client cancels its query.
 pub(crate) type Token = (i32, i32);
 
 /// The backend that a token stands for.

@@ -16,7 +16,7 @@ use crate::server::{refuse, refuse_startup, run_session, take_named};
 use crate::startup::{Packet, Startup, StartupError, read};
 use crate::wire::Fatal;
 
-/// What all sessions of machines share.
+/// State shared by all sessions of machines.
 #[derive(Debug)]
 pub struct InsideServer {
     cancel: Arc<CancelTable>,

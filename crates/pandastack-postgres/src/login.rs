@@ -23,7 +23,7 @@ use crate::wire::{Fatal, take};
 /// Tests do not wait that long.
 const WAIT: Duration = if cfg!(test) { Duration::from_millis(500) } else { LOGIN_WAIT };
 
-/// Who logs in where.
+/// Credentials and database of a login.
 #[derive(Clone)]
 pub struct Credentials {
     /// Role.

@@ -65,7 +65,7 @@ pub struct Column {
     pub type_modifier: i32,
 }
 
-/// What a statement came to.
+/// The result of a statement.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// Columns.

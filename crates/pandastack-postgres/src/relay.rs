@@ -17,7 +17,7 @@ use crate::errors::{Errors, Piece, code_of, with_hint, word};
 use crate::limits::RELAY_BUFFER_BYTES;
 use crate::wire::{Fatal, Frames, IDLE, MessageHead, message, read_message};
 
-/// What is in progress on a session.
+/// The work in progress on a session.
 struct Work {
     in_use: Box<dyn InUse>,
     /// Requests without their `ReadyForQuery`; the login is the first.
@@ -91,7 +91,7 @@ impl Work {
     }
 }
 
-/// Whose session is relayed.
+/// The owner of a relayed session.
 #[derive(Clone, Copy)]
 pub(crate) struct SessionOwner<'a> {
     pub(crate) endpoint: &'a Endpoint,

@@ -37,7 +37,7 @@ const REFUSED_PAUSE: Duration = Duration::from_millis(50);
 /// How long sessions may go on after a stop was asked for.
 const STOP_WAIT: Duration = Duration::from_secs(2);
 
-/// What all listeners share.
+/// State shared by all listeners.
 pub struct Server {
     databases: Arc<dyn Databases>,
     tls: Tls,

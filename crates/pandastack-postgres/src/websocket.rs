@@ -91,7 +91,7 @@ async fn serve(
     }
 }
 
-/// What a client said before its session.
+/// The startup of a client.
 struct ClientStartup {
     endpoint: Endpoint,
     credentials: Credentials,

@@ -17,7 +17,7 @@ use crate::threads;
 /// Where the emulator's words go: its log. A child has one of its own once its descriptors are replaced.
 const LOG_FD: c_int = 2;
 
-/// What a child needs to become a machine of its own.
+/// Inputs with which a child becomes a separate machine.
 pub(crate) struct ChildSetup<'a> {
     /// What becomes of the descriptors.
     pub(crate) plan: &'a Plan,

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{ApiError, ApiResult};
 
-/// Who calls. Authentication puts it into the request's extensions.
+/// The caller of a request. Authentication puts it into the request's extensions.
 #[derive(Debug, Clone)]
 pub struct Caller {
     /// Whose things the call is about.

@@ -23,7 +23,7 @@ impl<E: Into<Error>> From<E> for ApiError {
     }
 }
 
-/// What [`crate::request_id`] needs to finish an error response.
+/// Data with which [`crate::request_id`] completes an error response.
 #[derive(Clone)]
 pub(crate) struct Failure {
     pub(crate) body: ErrorBody,

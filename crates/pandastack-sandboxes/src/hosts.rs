@@ -61,7 +61,7 @@ impl Drop for MemoryReservation {
     }
 }
 
-/// Where a new sandbox goes.
+/// The host chosen for a new sandbox.
 pub struct Placement {
     /// The host.
     pub host: HostId,

@@ -112,7 +112,7 @@ pub struct Sandboxes {
     peers: Box<dyn Peers>,
 }
 
-/// What followers of events receive.
+/// A notice to followers of events.
 #[derive(Debug, Clone)]
 pub enum EventNotice {
     /// A committed event.

@@ -20,7 +20,7 @@ const REMEMBERED: Duration = Duration::from_secs(5);
 /// Locations remembered at once; beyond it all are forgotten and looked up again.
 const REMEMBERED_MAX: usize = 10_000;
 
-/// Where a live sandbox is.
+/// The location of a live sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Location {
     /// Whose it is.

@@ -12,7 +12,7 @@ use pandastack_types::{Owner, Result, SandboxId, WorkspaceId};
 use crate::machine::Machine;
 use crate::{Sandboxes, ops};
 
-/// What a machine is made of.
+/// The specification of a machine.
 #[derive(Debug, Clone)]
 pub struct MachineSpec {
     /// Whose quota it counts against.
@@ -21,7 +21,7 @@ pub struct MachineSpec {
     pub request: CreateSandbox,
 }
 
-/// What a service does when a template is being built or no host has room.
+/// What to do when a template is being built or no host has capacity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WaitPolicy {
     /// Fail; somebody waits for the answer.

@@ -6,7 +6,7 @@
 use pandastack_types::api::TemplateStatus;
 use pandastack_types::{Error, ErrorCode, HostId};
 
-/// What placement knows of a host, for one template.
+/// A host as a candidate for placement, for one template.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
     /// The host.

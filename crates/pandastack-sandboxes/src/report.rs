@@ -23,7 +23,7 @@ use crate::in_flight::{Marks, OperationKey};
 use crate::ops;
 use crate::ops::lifecycle::{settle, towards};
 
-/// What a comparison found.
+/// The findings of a reconciliation.
 #[derive(Debug, Default)]
 struct Findings {
     /// Rows whose state or place differs from what the host sees.

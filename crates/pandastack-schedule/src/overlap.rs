@@ -3,7 +3,7 @@
 use pandastack_types::api::Overlap;
 use pandastack_types::limits::{RUNS_PER_SCHEDULE_MAX, RUNS_WAITING_MAX};
 
-/// What becomes of a run whose time has come.
+/// The decision about a run that is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Admission {
     /// It begins.

@@ -12,7 +12,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// What handlers and the scheduler share: a bell, the runs of this process, and who waits for them.
+/// State shared by handlers and the scheduler: a wake-up signal, the runs of this process, and their waiters.
 pub(crate) struct Activity {
     /// Rung when there may be something to do sooner.
     pub(crate) changed: Notify,

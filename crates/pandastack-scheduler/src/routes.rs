@@ -132,7 +132,7 @@ pub async fn trigger(
     Ok(Json(spec::run_view(&schedule, run)))
 }
 
-/// Which runs to list.
+/// Filter of a list of runs.
 #[derive(Deserialize)]
 pub struct RunsQuery {
     limit: Option<u32>,

@@ -8,7 +8,7 @@ use pandastack_types::{Result, WorkspaceId};
 
 use crate::attempt::Attempt;
 
-/// What schedules ask of other services.
+/// Operations of other services that schedules use.
 #[async_trait]
 pub trait Services: Send + Sync {
     /// Refuses a function that the workspace does not have.

@@ -31,7 +31,7 @@ pub struct FunctionRecord {
     pub spec: FunctionSpec,
 }
 
-/// What no query selects on. New fields need a default.
+/// Fields that no query selects on, stored as JSON. New fields need a default.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FunctionSpec {
@@ -72,7 +72,7 @@ pub struct VersionRecord {
     pub spec: VersionSpec,
 }
 
-/// What no query selects on. New fields need a default.
+/// Fields that no query selects on, stored as JSON. New fields need a default.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct VersionSpec {
@@ -168,7 +168,7 @@ impl RunRecord {
     }
 }
 
-/// Which calls of a function.
+/// Filter of a function's calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RunSelect {
     /// Only those that were given up.
@@ -177,7 +177,7 @@ pub struct RunSelect {
     pub limit: u32,
 }
 
-/// What metrics are computed of.
+/// Inputs of the metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RunFigures {
     /// Time that the handler took.

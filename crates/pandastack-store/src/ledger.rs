@@ -16,7 +16,7 @@ pub struct AuditRecord {
     pub entry: AuditEntry,
 }
 
-/// Which entries of a workspace's audit log.
+/// Filter of a workspace's audit log.
 #[derive(Debug, Clone, Default)]
 pub struct AuditSelect {
     /// Only older ones than this id.

@@ -44,7 +44,7 @@ pub use record::{
     Amendment, Change, HostRecord, SandboxRecord, SandboxSpecRecord, SnapshotRecord, TokenRecord,
 };
 
-/// What a commit must survive before its caller continues.
+/// The durability of a commit before its caller continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Durability {
     /// `kill -9`. After power loss the row may be missing, and reconciling with the hosts makes that good.
@@ -92,7 +92,7 @@ pub struct IdempotencyClaim {
     pub not_before: Timestamp,
 }
 
-/// What the store knows of such a request.
+/// The outcome of claiming an idempotent request.
 #[derive(Debug, Clone)]
 pub enum IdempotencyOutcome {
     /// Nothing: the caller does it now.
@@ -132,7 +132,7 @@ pub struct Promotion {
     pub staying: Vec<SandboxId>,
 }
 
-/// Which sandboxes.
+/// Filter of sandboxes.
 #[derive(Debug, Clone)]
 pub enum Select {
     /// Of a workspace, oldest first, without those that belong to a service.

@@ -82,7 +82,7 @@ pub struct SandboxRecord {
     pub spec: SandboxSpecRecord,
 }
 
-/// What no query selects on. New fields need a default.
+/// Fields that no query selects on, stored as JSON. New fields need a default.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SandboxSpecRecord {
@@ -210,7 +210,7 @@ pub struct SnapshotRecord {
     pub spec: SnapshotSpecRecord,
 }
 
-/// What no query selects on. New fields need a default.
+/// Fields that no query selects on, stored as JSON. New fields need a default.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SnapshotSpecRecord {
@@ -244,7 +244,7 @@ pub struct SnapshotSpecRecord {
     pub volumes: Vec<AttachedVolume>,
 }
 
-/// What comes with a transition.
+/// Data of a transition.
 #[derive(Debug, Clone, Default)]
 pub struct Change {
     /// When.

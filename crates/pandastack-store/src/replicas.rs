@@ -22,7 +22,7 @@ pub struct Replica {
     pub leads: bool,
 }
 
-/// What another replica, or this one, changed.
+/// A change made by a replica.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ReplicaChange {
     /// Something happened to a sandbox of a workspace.

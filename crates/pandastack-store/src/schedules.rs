@@ -239,7 +239,7 @@ pub struct DueRuns {
     pub runs: Vec<RunRecord>,
 }
 
-/// What was claimed by one look at the queue.
+/// The runs claimed by one read of the queue.
 #[derive(Debug, Default)]
 pub struct Claimed {
     /// Runs that begin now, with their schedules.

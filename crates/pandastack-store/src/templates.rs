@@ -26,7 +26,7 @@ pub struct TemplateRecord {
     pub spec: TemplateSpec,
 }
 
-/// What no query selects on. New fields need a default.
+/// Fields that no query selects on, stored as JSON. New fields need a default.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TemplateSpec {
@@ -97,7 +97,7 @@ pub struct BuildRecord {
     pub spec: BuildSpec,
 }
 
-/// What decides whether a build is kept.
+/// The fields that decide whether a build is kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BuildHead {
     /// Its id.
@@ -110,7 +110,7 @@ pub struct BuildHead {
     pub snapshot: Option<SnapshotId>,
 }
 
-/// What no query selects on. New fields need a default.
+/// Fields that no query selects on, stored as JSON. New fields need a default.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct BuildSpec {

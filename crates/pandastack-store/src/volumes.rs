@@ -57,7 +57,7 @@ impl VolumeState {
     }
 }
 
-/// What no query selects on. New fields need a default.
+/// Fields that no query selects on, stored as JSON. New fields need a default.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct VolumeSpecRecord {

@@ -36,7 +36,7 @@ pub(crate) struct Build<'a> {
     cached: usize,
 }
 
-/// What a build came to.
+/// The result of a build.
 pub(crate) struct Built {
     pub(crate) snapshot: SnapshotId,
     pub(crate) config: ImageConfig,

@@ -102,7 +102,7 @@ async fn fetch_sources(
     Ok(root)
 }
 
-/// What is copied, with variables expanded.
+/// A copy instruction, with variables expanded.
 struct CopySpec {
     from: Option<String>,
     sources: Vec<String>,

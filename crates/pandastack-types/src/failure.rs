@@ -7,7 +7,7 @@ use crate::ErrorCode;
 /// Result of an operation.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What made an operation fail.
+/// The cause of a failed operation.
 pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 /// A failed operation.

@@ -48,7 +48,7 @@ impl Drop for ActivityGuard {
     }
 }
 
-/// What the last look at the byte counters saw, and when.
+/// A sample of the byte counters.
 pub(super) struct TrafficSample {
     pub(super) bytes: u64,
     pub(super) at: Instant,

@@ -32,7 +32,7 @@ pub(super) struct Children {
     pub start: Start,
 }
 
-/// What children start from.
+/// The source that children start from.
 pub(super) enum Start {
     /// Machines of their own, which stand still, and what their parent had resolved.
     Forks { forking: JoinHandle<Vec<Result<Forked>>>, resolved: Vec<Resolved> },

@@ -36,7 +36,7 @@ use crate::{launch, launch_children};
 type Prepared = Result<(MachineResources, MachineFiles)>;
 type Forked = Vec<Result<launch_children::Forked>>;
 
-/// What the driver and a fork beside it tell each other.
+/// Signals between the driver and a fork in progress.
 struct ForkSignals {
     /// Told when all is ready for the machine to stand still.
     ready: oneshot::Sender<()>,

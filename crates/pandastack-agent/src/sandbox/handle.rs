@@ -26,7 +26,7 @@ const LOSS_SEEN_MAX: Duration = Duration::from_secs(2);
 
 pub(super) type Reply<T> = oneshot::Sender<Result<T>>;
 
-/// What a driver is asked.
+/// A request to a driver.
 pub(crate) enum Command {
     Lease(Reply<GuestLease>),
     LeaseToStart(Reply<GuestLease>),

@@ -50,7 +50,7 @@ const HOP_BY_HOP: [HeaderName; 6] = [
     HeaderName::from_static("keep-alive"),
 ];
 
-/// Where the leader is.
+/// The address of the leader.
 #[derive(Clone)]
 pub(super) struct Leader {
     replica: Replica,

@@ -46,7 +46,7 @@ const TAKEOVER_WAIT: Duration = Duration::from_millis(3500);
 /// How long a replica that follows waits before it joins again.
 const REJOIN_AFTER: Duration = Duration::from_millis(500);
 
-/// Who this server is among the replicas.
+/// The state of this server among the replicas.
 pub(crate) struct Replicas {
     /// Names this process.
     pub(crate) instance: String,
@@ -173,7 +173,7 @@ pub(crate) async fn join(store: &dyn Store, me: &Replicas) -> pandastack_store::
     store.join(&me.instance, &me.address).await
 }
 
-/// What only the leader does. It ends by itself at shutdown, and with this at the latest.
+/// Background tasks of the leader. They end at shutdown, or when this is dropped.
 struct Work<'a> {
     tasks: &'a [LeaderTask],
     running: Vec<AbortHandle>,

@@ -29,7 +29,7 @@ pub(super) const DRILL_EVERY: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 /// When it is retried after it failed: a host may only have been full.
 pub(super) const DRILL_RETRY_AFTER: Duration = Duration::from_secs(6 * 60 * 60);
 
-/// What is shared about backups.
+/// Shared state of backups.
 pub(crate) struct Backups {
     config: Option<BackupConfig>,
     pub(super) kept: Mutex<HashMap<DatabaseId, BackupStatus>>,

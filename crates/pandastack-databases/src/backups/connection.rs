@@ -18,7 +18,7 @@ use crate::revive;
 use crate::service::ManagedDatabases;
 use crate::spec::machine_of;
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// The log, for as long as the machine is awake.

@@ -15,7 +15,7 @@ use crate::error::{RestError, RestResult};
 /// Everything.
 const ALL: Cidr = Cidr::literal([0, 0, 0, 0], 0);
 
-/// What a client asks for, at create and later.
+/// Network rules in a request, at create or later.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Network {

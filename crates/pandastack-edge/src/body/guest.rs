@@ -18,7 +18,7 @@ use crate::pool::Upstream;
 #[error("the sandbox stopped before the response was complete")]
 struct Cut;
 
-/// Where a guest's answer comes from.
+/// The source of a guest's response.
 pub(crate) enum Source {
     /// A connection that carries nothing else meanwhile, which this body drives.
     Upstream(Box<Upstream>),

@@ -49,7 +49,7 @@ impl PlainRequest {
     }
 }
 
-/// What the form of an answer depends on.
+/// Properties that determine the form of a response.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ResponseForm {
     pub(super) asked_for_head: bool,

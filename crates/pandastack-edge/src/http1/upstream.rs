@@ -54,7 +54,7 @@ impl From<Malformed> for UpstreamError {
     }
 }
 
-/// What a read brought.
+/// The result of a read.
 enum ReadOutcome {
     More,
     Closed,

@@ -34,7 +34,7 @@ struct Pair {
     looked: Instant,
 }
 
-/// What tells that a file is another than before; of a file that is not there, nothing.
+/// Identifies a version of a file; empty for a missing file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Mark {
     modified: (i64, i64),

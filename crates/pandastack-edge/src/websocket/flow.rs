@@ -29,7 +29,7 @@ enum Stage {
     Over,
 }
 
-/// What can be said to the side that a flow leads to, when it is to end.
+/// The close notice for the receiving side of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CloseNotice {
     /// A close frame.

@@ -16,7 +16,7 @@ use crate::message::{Event, Reply, Request};
 /// a reader that keeps up, rarely enough that grants are not half the traffic.
 const GRANT_STEP_BYTES: u32 = STREAM_WINDOW_BYTES / 4;
 
-/// What arrives on a call.
+/// An incoming message of a call.
 #[derive(Debug)]
 pub(super) enum Inbound {
     Event(Bytes),

@@ -78,7 +78,7 @@ impl From<FrameError> for ClientError {
     }
 }
 
-/// What kind of failure it is: decides status codes, retries and metric labels.
+/// The kind of a failure; decides status codes, retries and metric labels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
     /// The machine cannot be talked to now.

@@ -37,7 +37,7 @@ impl Drop for Connection {
     }
 }
 
-/// What the tasks and the calls share.
+/// State shared by the tasks and the calls.
 #[derive(Debug)]
 pub(super) struct Shared {
     calls: Mutex<Calls>,

@@ -177,7 +177,7 @@ impl StdinWriter {
     }
 }
 
-/// What a process does.
+/// An event of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProcessEvent {
     /// It wrote something.

@@ -183,7 +183,7 @@ pub enum Request {
     },
 }
 
-/// What the guest says before the reply.
+/// An event that the guest sends before the reply.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {

@@ -149,7 +149,7 @@ pub struct Attach {
     pub exit_only: bool,
 }
 
-/// Which output.
+/// An output stream of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OutputStream {

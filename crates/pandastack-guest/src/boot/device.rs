@@ -69,7 +69,7 @@ fn find_port(name: &str) -> Option<PathBuf> {
     node.exists().then_some(node)
 }
 
-/// What the machine has for the channel to its host.
+/// The device for the channel to the host.
 #[derive(Debug)]
 pub(super) enum ChannelDevice {
     /// The node of a virtio port.

@@ -32,7 +32,7 @@ pub(super) struct Done {
     pub(super) log_dropped_bytes: u64,
 }
 
-/// What a handler answered.
+/// The response of a handler.
 #[derive(Debug, Clone)]
 pub(super) struct HandlerResponse {
     pub(super) head: Head,
@@ -105,7 +105,7 @@ impl Default for Calls {
     }
 }
 
-/// Where a call's answer goes.
+/// The channel for a call's response.
 #[derive(Debug, Clone)]
 pub(super) struct ResponseSender(SyncSender<Part>);
 

@@ -8,7 +8,7 @@ const HEAD_BYTES_MAX: usize = 64 * 1024;
 /// Header lines of a request. Beyond it the connection ends.
 const HEADERS_MAX: usize = 64;
 
-/// What a request says before its body.
+/// The head of a request.
 #[derive(Debug, Default)]
 pub(super) struct RequestHead {
     pub(super) method: String,

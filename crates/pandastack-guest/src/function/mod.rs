@@ -55,7 +55,7 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     }
 }
 
-/// Where to listen.
+/// Addresses to listen on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Addresses {
     calls: SocketAddrV4,

@@ -24,7 +24,7 @@ pub(crate) enum InputEntry {
     Finish { caller: Caller, close: bool },
 }
 
-/// What happened to a call's entry.
+/// The progress of a call's entry.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum InputProgress {
     /// A frame's bytes are in the pipe.

@@ -26,7 +26,7 @@ const DEFAULT_TERM: &str = "xterm-256color";
 /// `/etc/environment` beyond this length is not read.
 const ENVIRONMENT_FILE_BYTES_MAX: u64 = 64 * 1024;
 
-/// What a spawn needs to know beside the request, copied so that the worker shares nothing.
+/// Inputs of a spawn besides the request, copied so that the worker shares nothing.
 #[derive(Clone, Debug)]
 pub(crate) struct SpawnContext {
     /// When the request arrived.

@@ -43,7 +43,7 @@ impl Stream {
     }
 }
 
-/// What a call is doing.
+/// The state of a call.
 pub(super) enum StreamKind {
     /// A worker is on it and replies.
     Waiting,

@@ -52,7 +52,7 @@ pub(crate) use upstream::{Upstreams, host_resolvers};
 #[derive(Debug)]
 pub(crate) struct Names(Arc<Registry>);
 
-/// What guests did, for the owner of the pool.
+/// Channels that report guest activity to the owner of the pool.
 #[derive(Debug)]
 pub(crate) struct Receivers {
     pub(crate) denials: Option<mpsc::Receiver<Denial>>,

@@ -96,7 +96,7 @@ pub(crate) fn slot_policy(policy: &NetworkPolicy, plan: &Plan, names_stay: bool)
     batch
 }
 
-/// What is known of a name's addresses once it was resolved.
+/// Addresses of a resolved name.
 #[derive(Debug, Default)]
 pub(crate) struct ResolvedName {
     /// Opened to the ports of these classes, for so long.
@@ -132,7 +132,7 @@ pub(crate) fn known(open: &[Element<'_>], shut: &[Element<'_>]) -> Batch {
     batch
 }
 
-/// What the rules know of names, by a socket of the slot's namespace.
+/// Resolved names in the rules, read through a socket of the slot's namespace.
 #[derive(Debug, Default)]
 pub(crate) struct ListedNames {
     pub(crate) open: Vec<Listed>,

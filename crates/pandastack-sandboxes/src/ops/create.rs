@@ -28,7 +28,7 @@ const TEMPLATE_DEFAULT: &str = "base";
 /// cannot be told from a wish.
 const TEMPLATES_UNASKED: [&str; 3] = [TEMPLATE_DEFAULT, "code-interpreter", "ubuntu-24.04"];
 
-/// Where and of what a sandbox is made.
+/// The plan of a create: host and source.
 struct Plan {
     record: SandboxRecord,
     source: Source,

@@ -35,7 +35,7 @@ const FORBIDDEN: [&str; 14] = [
 /// The kernel's own, with everything below.
 const KERNELS: [&str; 3] = ["/dev", "/proc", "/sys"];
 
-/// What a sandbox that asks for volumes gets.
+/// The volumes that a new sandbox gets.
 pub struct VolumePlan {
     /// Volumes that exist, by their places; those of the template come first.
     pub volumes: Vec<AttachedVolume>,
@@ -45,7 +45,7 @@ pub struct VolumePlan {
     pub of_template: TemplateVolumeUse,
 }
 
-/// What is at the place of the volume that a template comes with.
+/// How the volume of a template is provided.
 pub enum TemplateVolumeUse {
     /// The template has none.
     None,

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::record::AppSpec;
 
-/// What a machine is made of.
+/// The size and template of a machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shape {
     /// Its template.

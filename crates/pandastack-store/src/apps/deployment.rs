@@ -32,7 +32,7 @@ pub struct DeploymentRecord {
     pub spec: DeploymentSpec,
 }
 
-/// Where the source comes from.
+/// The source of a deployment.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
@@ -45,11 +45,11 @@ pub enum Source {
     Artifact,
 }
 
-/// What no query selects on. New fields need a default.
+/// Fields that no query selects on, stored as JSON. New fields need a default.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DeploymentSpec {
-    /// Where the source comes from.
+    /// The source of a deployment.
     pub source: Source,
     /// What began it.
     pub trigger: String,

@@ -57,7 +57,7 @@ impl AppRecord {
     }
 }
 
-/// What no query selects on. New fields need a default.
+/// Fields that no query selects on, stored as JSON. New fields need a default.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct AppSpec {
@@ -262,7 +262,7 @@ pub struct EnvEntry {
     pub updated_at: Timestamp,
 }
 
-/// What a workspace says of a repository of GitHub.
+/// Settings of a workspace for a GitHub repository.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PreviewRepoRecord {
     /// The repository.

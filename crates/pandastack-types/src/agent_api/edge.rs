@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{HostId, SandboxId};
 
-/// What an edge must know of a sandbox: `GET /internal/v1/routes/{id}`.
+/// The route of a sandbox for an edge: `GET /internal/v1/routes/{id}`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EdgeRoute {
     /// Host it lives on.
@@ -22,7 +22,7 @@ pub struct EdgeRoute {
     pub closed: Option<String>,
 }
 
-/// What stands behind an app's host name: `GET /internal/v1/names/{name}`.
+/// The target of an app's host name: `GET /internal/v1/names/{name}`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EdgeName {

@@ -9,7 +9,7 @@ use super::VolumeSpec;
 use crate::network::NetworkPolicy;
 use crate::{Residency, SandboxId, SandboxState, SnapshotId};
 
-/// What a new sandbox is made of.
+/// The source of a new sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
@@ -22,7 +22,7 @@ pub enum Source {
     Snapshot(SnapshotId),
 }
 
-/// What the agent must know of a sandbox beyond its source.
+/// The specification of a sandbox, without its source.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SandboxSpec {
     /// Its id.

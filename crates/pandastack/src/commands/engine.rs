@@ -33,7 +33,7 @@ pub enum Installable {
     Firecracker,
 }
 
-/// What was installed.
+/// The installed engine.
 #[derive(Debug, serde::Serialize)]
 struct Installed {
     /// Name of the engine.
