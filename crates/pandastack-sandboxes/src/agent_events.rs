@@ -6,7 +6,7 @@ const EVENT_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// One event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AgentEvent {
-    /// Where to go on from after a lost stream.
+    /// Event ID to resume from after a lost stream.
     pub id: Option<String>,
     /// Its kind.
     pub name: String,

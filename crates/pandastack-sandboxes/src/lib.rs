@@ -93,9 +93,9 @@ pub struct Sandboxes {
     pub names: broadcast::Sender<()>,
     /// Notified when a lifetime may have changed.
     pub expiry_changed: Notify,
-    /// What this process is working on.
+    /// Operations in progress in this process.
     pub in_flight: Arc<InFlight>,
-    /// Where sandboxes are.
+    /// Cache of sandbox locations.
     pub locations: LocationCache,
     /// Held while the network policy of a sandbox changes.
     pub network_locks: KeyedMutex<SandboxId>,
@@ -117,9 +117,9 @@ pub struct Sandboxes {
 pub enum EventNotice {
     /// A committed event.
     Event {
-        /// Whose it is: others ignore it.
+        /// Workspace of the event; followers of others ignore it.
         workspace: WorkspaceId,
-        /// What happened.
+        /// The event.
         event: Event,
     },
     /// Events were missed; the store has them.

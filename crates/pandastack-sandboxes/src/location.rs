@@ -23,11 +23,11 @@ const REMEMBERED_MAX: usize = 10_000;
 /// The location of a live sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Location {
-    /// Whose it is.
+    /// Workspace of the sandbox.
     pub workspace: WorkspaceId,
     /// The host that has it.
     pub host: HostId,
-    /// Which life of it.
+    /// Incarnation of the sandbox.
     pub incarnation: u64,
     /// It slept when it was looked up: whoever uses it wakes it, and a client that looks afterwards
     /// must see that.

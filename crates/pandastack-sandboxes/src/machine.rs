@@ -102,7 +102,7 @@ impl Machine {
         Ok(self.client.call(call, on(&self.record, CALL_WAIT), &kill).await?)
     }
 
-    /// What listens in it now.
+    /// Listening ports of the machine.
     pub async fn ports(&self) -> Result<Vec<Port>> {
         let call = endpoints::ListPorts::new(self.id().clone());
         Ok(self.client.call(call, on(&self.record, CALL_WAIT), ()).await?.ports)

@@ -15,7 +15,7 @@ use crate::{Sandboxes, ops};
 /// The specification of a machine.
 #[derive(Debug, Clone)]
 pub struct MachineSpec {
-    /// Whose quota it counts against.
+    /// Workspace whose quota the machine counts against.
     pub workspace: WorkspaceId,
     /// Template or snapshot, size, lifetime, variables.
     pub request: CreateSandbox,

@@ -11,7 +11,7 @@ use pandastack_types::{Error, ErrorCode, HostId};
 pub struct Candidate {
     /// The host.
     pub host: HostId,
-    /// It was heard lately.
+    /// Whether the host reported recently.
     pub reachable: bool,
     /// Memory that nobody was promised.
     pub memory_free_mb: u64,
@@ -46,7 +46,7 @@ pub enum PlacementRefused {
          or add a host"
     )]
     Full {
-        /// What it needs.
+        /// Required memory.
         memory_mb: u32,
     },
 }

@@ -30,7 +30,7 @@ struct Findings {
     changed: Vec<(SandboxRecord, AgentSandbox)>,
     /// Rows that need the host to be asked: absent from the report, or left in `creating` or `stopping`.
     doubtful: Vec<SandboxRecord>,
-    /// What the host shall remove.
+    /// Sandboxes that the host must remove.
     unknown: Vec<SandboxId>,
     /// Snapshots that the host shall remove.
     unknown_snapshots: Vec<SnapshotId>,

@@ -39,7 +39,7 @@ impl Clock {
         self.0.moved.notify_one();
     }
 
-    /// What it shows.
+    /// The current time.
     pub fn now(&self) -> Timestamp {
         let host = Timestamp::now();
         host.checked_add(SignedDuration::from_micros(self.0.us.load(Ordering::Relaxed))).unwrap_or(host)

@@ -21,7 +21,7 @@ pub struct ConsoleSession {
     pub workspace: WorkspaceId,
     /// The public part of the API key that it was opened with.
     pub token_prefix: String,
-    /// What the browser calls itself.
+    /// User agent of the browser.
     pub browser: String,
     /// When it was opened.
     pub created_at: Timestamp,

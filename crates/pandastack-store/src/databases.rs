@@ -40,9 +40,9 @@ pub enum DatabaseState {
     Creating,
     /// It was reached once; from then on its machine's state counts.
     Ready,
-    /// It was never finished.
+    /// Creation failed.
     Failed,
-    /// It goes.
+    /// Being deleted.
     Deleting,
 }
 

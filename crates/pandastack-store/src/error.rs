@@ -68,12 +68,12 @@ pub enum StoreError {
     /// Someone has it, or has taken its name.
     #[error("{0}")]
     Held(String),
-    /// It would leave the workspace without a key that can make others.
+    /// The deletion would leave the workspace without a key that can create others.
     #[error("`{prefix}` is the last {kind} key of this workspace; create another before you delete it")]
     LastToken {
         /// The key.
         prefix: String,
-        /// What it is the last of.
+        /// Kind of the key.
         kind: &'static str,
     },
     /// The key that made the request was revoked or expired before its change was written.

@@ -64,7 +64,7 @@ pub struct VersionRecord {
     pub workspace: WorkspaceId,
     /// How far its deploy is.
     pub state: DeployStatus,
-    /// What its dependencies are made of; `None` without any.
+    /// Key of the dependency layer; `None` without dependencies.
     pub layer_key: Option<String>,
     /// When it was deployed.
     pub created_at: Timestamp,
@@ -104,9 +104,9 @@ pub struct VersionSpec {
     pub host: Option<HostId>,
     /// Why it failed.
     pub error: Option<String>,
-    /// What kind of failure that was: not every one is the bundle's.
+    /// Error code of the failure; not every failure is caused by the bundle.
     pub error_code: Option<ErrorCode>,
-    /// What the deploy printed.
+    /// Log of the deployment.
     pub log: String,
     /// How long it took.
     pub build_ms: Option<u64>,
@@ -123,7 +123,7 @@ pub struct RunRecord {
     pub queued: bool,
     /// When its next attempt begins; `None` while one runs.
     pub due_at: Option<Timestamp>,
-    /// What the handler gets, while queued and after it was given up.
+    /// The event, while queued and after the call was dead-lettered.
     pub event: Option<Vec<u8>>,
     /// Milliseconds of an attempt that ended since it was last written; they become usage with it.
     pub used_ms: Option<u64>,

@@ -73,7 +73,7 @@ pub fn durability_of(transition: Transition) -> Durability {
 pub struct IdempotencyKey {
     /// Workspace that owns it.
     pub workspace: WorkspaceId,
-    /// What the client sent.
+    /// The client's idempotency key.
     pub key: String,
 }
 
@@ -97,14 +97,14 @@ pub struct IdempotencyClaim {
 pub enum IdempotencyOutcome {
     /// Nothing: the caller does it now.
     Fresh,
-    /// It was answered: repeat this.
+    /// The request was completed: repeat this response.
     Replay {
         /// HTTP status.
         status: u16,
         /// Body.
         body: Vec<u8>,
     },
-    /// It is being done.
+    /// The request is in progress.
     Running,
     /// The key belongs to another request.
     Mismatch,

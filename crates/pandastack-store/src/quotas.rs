@@ -13,6 +13,6 @@ pub trait QuotaStore: Send + Sync {
     async fn quota(&self, workspace: &WorkspaceId) -> Result<Quota>;
     /// Replaces it. What is there already stays, also if it is more.
     async fn set_quota(&self, workspace: &WorkspaceId, quota: &Quota) -> Result<()>;
-    /// What a workspace has.
+    /// Current usage of a workspace's quotas.
     async fn quota_use(&self, workspace: &WorkspaceId) -> Result<QuotaUse>;
 }

@@ -26,7 +26,7 @@ pub struct TokenRecord {
     pub hash: Vec<u8>,
     /// Human-readable name.
     pub label: String,
-    /// What it may do in its workspace.
+    /// Role of the key in its workspace.
     pub role: Role,
     /// Whether it may also manage the installation. Such keys are of workspace `default`.
     pub operator: bool,
@@ -104,7 +104,7 @@ pub struct SandboxSpecRecord {
     pub idle_timeout_seconds: u64,
     /// Hibernates when idle though it is not persistent: it was given an idle timeout.
     pub idle_given: bool,
-    /// What happens at the end of the TTL.
+    /// Action when the TTL ends.
     pub on_timeout: OnTimeout,
     /// Snapshots taken by the platform.
     pub checkpoints: Option<Checkpoints>,
@@ -124,7 +124,7 @@ pub struct SandboxSpecRecord {
     pub isolation: String,
     /// Where the memory of a sleeping sandbox is.
     pub residency: Option<Residency>,
-    /// What a sleeping sandbox kept that was told to sleep.
+    /// State kept by a hibernation that a client requested.
     pub kept: Option<Keep>,
     /// Address on its host, while awake.
     pub guest_ip: Option<String>,
@@ -132,7 +132,7 @@ pub struct SandboxSpecRecord {
     pub boot_mode: Option<String>,
     /// Time from request to ready.
     pub boot_ms: Option<u64>,
-    /// Where that time went.
+    /// Stages of the boot time.
     pub boot_stages_us: BTreeMap<String, u64>,
     /// How long the parent of a fork stood still.
     pub pause_ms: Option<f64>,
@@ -140,7 +140,7 @@ pub struct SandboxSpecRecord {
     pub failure: Option<String>,
     /// Totals already in the usage events.
     pub usage: Usage,
-    /// What it may reach.
+    /// Network policy.
     pub network: NetworkPolicy,
     /// How often it wanted to reach something that it may not.
     pub egress_denied: u64,
@@ -216,7 +216,7 @@ pub struct SnapshotRecord {
 pub struct SnapshotSpecRecord {
     /// Template of that sandbox.
     pub template: String,
-    /// Who took it.
+    /// Origin of the snapshot.
     pub kind: SnapshotKind,
     /// Human-readable name.
     pub name: Option<String>,
@@ -238,7 +238,7 @@ pub struct SnapshotSpecRecord {
     pub user: Option<String>,
     /// Working directory of its commands that name none.
     pub cwd: Option<String>,
-    /// What that sandbox could reach.
+    /// Network policy of the sandbox.
     pub network: NetworkPolicy,
     /// Volumes that the sandbox had, of which it has copies.
     pub volumes: Vec<AttachedVolume>,
@@ -257,7 +257,7 @@ pub struct Change {
     pub pause_ms: Option<f64>,
     /// The transition is the end of a lifetime: there is no other end until it wakes.
     pub ends_lifetime: bool,
-    /// What it keeps, where it was told to sleep.
+    /// State to keep, if a client requested the hibernation.
     pub kept: Option<Keep>,
 }
 
@@ -295,20 +295,20 @@ pub enum Amendment {
         idle_given: bool,
         /// Snapshots taken by the platform.
         checkpoints: Option<Checkpoints>,
-        /// What happens at the end.
+        /// Action when the TTL ends.
         on_timeout: OnTimeout,
         /// When that is.
         expires_at: Option<Timestamp>,
     },
-    /// It returned to a snapshot.
+    /// The sandbox was rolled back to a snapshot.
     RolledBack(SnapshotId),
     /// Other people may open its ports.
     Visibility(Visibility),
     /// Tokens and signed URLs of its previews work no more.
     PreviewsRevoked,
-    /// It may reach other things.
+    /// The network policy was changed.
     Network(Box<NetworkPolicy>),
-    /// It wanted to reach something that it may not.
+    /// The network policy denied a connection.
     EgressDenied {
         /// What, as a sentence.
         detail: String,

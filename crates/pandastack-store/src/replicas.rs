@@ -18,7 +18,7 @@ pub struct Replica {
     pub instance: String,
     /// Where the others reach it: `unix:/path` or `http://address:port`.
     pub address: String,
-    /// It does what only one may do.
+    /// Whether the replica is the leader.
     pub leads: bool,
 }
 

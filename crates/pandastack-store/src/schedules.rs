@@ -57,7 +57,7 @@ pub struct ScheduleRecord {
     pub workspace: WorkspaceId,
     /// Human-readable name.
     pub name: String,
-    /// What it is.
+    /// The definition of the schedule.
     pub spec: ScheduleSpec,
     /// Whether it rests.
     pub paused: bool,
@@ -185,7 +185,7 @@ pub struct RunOutcome {
     pub error: Option<String>,
     /// Time of the last try.
     pub duration_ms: u64,
-    /// Where it ran.
+    /// Sandbox of the run.
     pub sandbox: Option<SandboxId>,
     /// Missed instants before this one that get no run.
     pub missed: u32,
@@ -200,7 +200,7 @@ pub struct RunRecord {
     pub schedule: ScheduleId,
     /// Workspace that owns it.
     pub workspace: WorkspaceId,
-    /// Who asked for it.
+    /// Origin of the run.
     pub origin: RunOrigin,
     /// The instant it stands for.
     pub scheduled_for: Timestamp,
@@ -233,7 +233,7 @@ pub struct DueRuns {
     pub revision: i64,
     /// Everything up to here is decided.
     pub cursor: Timestamp,
-    /// What comes next.
+    /// Time of the next run.
     pub next_run_at: Option<Timestamp>,
     /// The runs.
     pub runs: Vec<RunRecord>,
@@ -251,7 +251,7 @@ pub struct Claimed {
 /// How a try ended.
 #[derive(Debug, Clone)]
 pub struct RunEnd {
-    /// Which run.
+    /// Run ID.
     pub run: ScheduleRunId,
     /// The process that worked on it.
     pub instance: String,
@@ -270,7 +270,7 @@ pub struct RunEnd {
 pub trait ScheduleStore: Send + Sync {
     /// Adds one. Quota: `SCHEDULES_PER_WORKSPACE_MAX`.
     async fn insert_schedule(&self, schedule: &ScheduleRecord) -> Result<()>;
-    /// One of a workspace.
+    /// A schedule of a workspace.
     async fn schedule(&self, workspace: &WorkspaceId, id: &ScheduleId) -> Result<ScheduleRecord>;
     /// Those of a workspace, oldest first.
     async fn schedules(&self, workspace: &WorkspaceId) -> Result<Vec<ScheduleRecord>>;

@@ -30,7 +30,7 @@ pub struct TemplateRecord {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TemplateSpec {
-    /// What is in it, for people.
+    /// Human-readable description.
     pub description: String,
 }
 
@@ -124,17 +124,17 @@ pub struct BuildSpec {
     pub files_at: Option<Timestamp>,
     /// End time.
     pub ended_at: Option<Timestamp>,
-    /// What it does now.
+    /// Current phase.
     pub phase: String,
     /// Why it failed.
     pub error: Option<String>,
-    /// Where it failed.
+    /// Details of the failure.
     pub failure: Option<BuildFailure>,
     /// Steps in all.
     pub steps: Option<usize>,
     /// Steps that came from an earlier build.
     pub cached_steps: Option<usize>,
-    /// What it was built from.
+    /// Base of the build.
     pub base: String,
     /// The machine that it made.
     pub snapshot: Option<SnapshotId>,

@@ -33,7 +33,7 @@ pub struct VolumeRecord {
 pub enum VolumeState {
     /// Its host may not have it yet.
     Creating,
-    /// It can.
+    /// Ready to use.
     Ready,
     /// Its host may still have it.
     Deleting,
@@ -82,7 +82,7 @@ pub struct VolumeHolderRecord {
     pub volume: VolumeId,
     /// The sandbox.
     pub sandbox: SandboxId,
-    /// It only reads.
+    /// Whether the volume is attached read-only.
     pub read_only: bool,
 }
 
@@ -98,7 +98,7 @@ pub trait VolumeStore: Send + Sync {
     async fn volumes(&self, workspace: &WorkspaceId) -> Result<Vec<VolumeRecord>>;
     /// All on a host.
     async fn volumes_on(&self, host: &HostId) -> Result<Vec<VolumeRecord>>;
-    /// Who has volumes of a workspace.
+    /// Sandboxes that use volumes of a workspace.
     async fn volume_holders(&self, workspace: &WorkspaceId) -> Result<Vec<VolumeHolderRecord>>;
     /// Notes that a volume is ready, and what is known of it. One that is being deleted stays so.
     async fn update_volume(&self, id: &VolumeId, spec: &VolumeSpecRecord) -> Result<()>;

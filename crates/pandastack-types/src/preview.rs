@@ -77,7 +77,7 @@ impl PreviewKey {
         Self(link.derive("preview", &[sandbox.as_str(), &revision.to_string()]))
     }
 
-    /// What goes into [`TOKEN_HEADER`].
+    /// The token for [`TOKEN_HEADER`].
     pub fn token(&self) -> &str {
         &self.0
     }

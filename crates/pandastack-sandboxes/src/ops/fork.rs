@@ -269,7 +269,7 @@ async fn promote_in(
     Ok(Promoted { winner: winner.id, tree_id: tree, deleted, failures })
 }
 
-/// Where a sandbox stands among its relatives.
+/// Ancestors, siblings and children of a sandbox.
 pub async fn lineage(sandboxes: &Sandboxes, record: SandboxRecord) -> Result<Lineage> {
     let workspace = record.workspace.clone();
     let children = Select::Children(workspace.clone(), record.id.clone());

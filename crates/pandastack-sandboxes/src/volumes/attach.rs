@@ -41,7 +41,7 @@ pub struct VolumePlan {
     pub volumes: Vec<AttachedVolume>,
     /// The host that has them.
     pub host: Option<HostId>,
-    /// What is at the place of the template's own volume.
+    /// How the template's volume is provided.
     pub of_template: TemplateVolumeUse,
 }
 

@@ -23,7 +23,7 @@ pub struct Shape {
 }
 
 impl AppSpec {
-    /// What machines are that are made without a snapshot.
+    /// The shape of machines that are created without a snapshot.
     pub fn shape(&self) -> Shape {
         Shape { template: self.template.clone(), cpu: self.cpu, memory_mb: self.memory_mb }
     }

@@ -41,7 +41,7 @@ pub enum Source {
     Git,
     /// An archive that lies in the build machine already.
     Archive,
-    /// What an earlier deployment built.
+    /// The build of an earlier deployment.
     Artifact,
 }
 
@@ -51,7 +51,7 @@ pub enum Source {
 pub struct DeploymentSpec {
     /// The source of a deployment.
     pub source: Source,
-    /// What began it.
+    /// Trigger of the deployment.
     pub trigger: String,
     /// Branch, tag or commit that was asked for.
     pub git_ref: Option<String>,
@@ -75,7 +75,7 @@ pub struct DeploymentSpec {
     pub build_machine: Option<SandboxId>,
     /// What that is, if it was made before its turn: the app's settings may have changed since.
     pub build_shape: Option<Shape>,
-    /// What was built: a machine ready to start.
+    /// The build result: a machine ready to start.
     pub artifact: Option<SnapshotId>,
     /// The machine that serves it, the first one of several.
     pub machine: Option<SandboxId>,
@@ -115,12 +115,12 @@ pub struct StartSpec {
     pub port: u16,
     /// Variables that the kind of app wants, beside the app's own.
     pub env: BTreeMap<String, String>,
-    /// What the source says of itself.
+    /// Settings from the source.
     pub source: SourceConfig,
 }
 
 impl DeploymentRecord {
-    /// One that waits for its turn.
+    /// A queued deployment.
     pub fn queued(app: &AppRecord, trigger: &str, at: Timestamp) -> Self {
         Self {
             id: DeploymentId::random(),
@@ -134,7 +134,7 @@ impl DeploymentRecord {
         }
     }
 
-    /// One that brings back what another built, in new machines unless some are given to it.
+    /// A deployment that starts the build of another one, in new machines unless some are given.
     pub fn returning_to(app: &AppRecord, target: &Self, trigger: &str, at: Timestamp) -> Self {
         let mut new = Self::queued(app, trigger, at);
         let old = &target.spec;

@@ -95,7 +95,7 @@ pub struct AppSpec {
     pub port: u16,
     /// Path of the health check.
     pub health_path: String,
-    /// Which of these were said of the app itself, so that its source has no word in them.
+    /// Settings that were set on the app itself, so that the source cannot override them.
     pub said: ExplicitSettings,
     /// Idle seconds before it sleeps.
     pub idle_timeout_seconds: u64,
@@ -111,13 +111,13 @@ pub struct AppSpec {
     pub memory_mb: Option<u32>,
     /// Secret of its webhook.
     pub webhook_secret: Option<String>,
-    /// Which pull requests get a preview.
+    /// Pull requests that get a preview.
     pub previews: AppPreviews,
     /// When somebody last said that; not known of what was said before this was noted.
     pub previews_said_at: Option<Timestamp>,
     /// Pull requests that were closed, and when: a delivery from before brings no preview back.
     pub closed_pulls: BTreeMap<u32, Timestamp>,
-    /// What a preview is a preview of.
+    /// The pull request of a preview.
     pub pull: Option<PullSpec>,
     /// Seconds between two looks at the repository, if it is looked at.
     pub poll_seconds: Option<u64>,
@@ -252,7 +252,7 @@ pub struct EnvEntry {
     /// Never shown.
     #[serde(default)]
     pub secret: bool,
-    /// Which deployments see it.
+    /// Deployments that see the variable.
     #[serde(default)]
     pub scope: EnvScope,
     /// When it is there.
@@ -278,7 +278,7 @@ pub struct PreviewRepoRecord {
 }
 
 impl PreviewRepoRecord {
-    /// One of which nothing is said yet.
+    /// A record without settings.
     pub fn new(id: GithubRepoId, at: Timestamp) -> Self {
         Self { id, full_name: None, enabled_at: None, created_at: at, env: BTreeMap::new() }
     }
@@ -294,7 +294,7 @@ impl PreviewRepoRecord {
 pub struct AttachedDatabase {
     /// The database.
     pub database: DatabaseId,
-    /// Which deployments reach it.
+    /// Deployments that can use the database.
     pub scope: EnvScope,
     /// Whether builds reach it too.
     #[serde(default)]

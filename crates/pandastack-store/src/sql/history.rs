@@ -130,7 +130,7 @@ impl HistoryStore for SqlStore {
     }
 }
 
-/// What a record that is still good says about a request; `None` when the request may begin.
+/// The outcome of an earlier request with the same key; `None` if the request may start.
 async fn earlier_outcome(
     write: &mut Write,
     row: Option<IdempotencyRow>,

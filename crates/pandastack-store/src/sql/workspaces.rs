@@ -168,7 +168,7 @@ impl WorkspaceStore for SqlStore {
     }
 }
 
-/// What a move makes of a workspace.
+/// Applies a state change to a workspace.
 fn moved(record: WorkspaceRecord, movement: &WorkspaceMove, at: Timestamp) -> Result<WorkspaceRecord> {
     use WorkspaceState as S;
     let name = &record.id;

@@ -43,9 +43,9 @@ pub enum EdgeName {
         #[serde(default)]
         own_domain: bool,
     },
-    /// It serves nobody yet.
+    /// The app does not serve requests yet.
     NotServing {
-        /// What to do about it.
+        /// Reason, and what to do.
         why: String,
     },
 }

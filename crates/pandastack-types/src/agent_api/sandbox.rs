@@ -41,7 +41,7 @@ pub struct SandboxSpec {
     /// Hibernate after this long without activity.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_timeout_seconds: Option<u64>,
-    /// What it may reach.
+    /// Network policy.
     #[serde(default, skip_serializing_if = "NetworkPolicy::is_default")]
     pub network: NetworkPolicy,
     /// Its durable disks, by their places.
@@ -52,9 +52,9 @@ pub struct SandboxSpec {
 /// Make a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentCreate {
-    /// What it is.
+    /// The specification of the sandbox.
     pub spec: SandboxSpec,
-    /// What it is made of.
+    /// The source of the sandbox.
     pub source: Source,
     /// Its size, where that is not the template's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -120,7 +120,7 @@ pub struct AgentSandbox {
     pub boot_mode: String,
     /// Time from request to ready.
     pub boot_ms: u64,
-    /// Where that time went, in microseconds.
+    /// Stages of the boot time, in microseconds.
     #[serde(default)]
     pub boot_stages_us: BTreeMap<String, u64>,
     /// Seconds since the last activity.
@@ -131,7 +131,7 @@ pub struct AgentSandbox {
     /// Why it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
-    /// What it used so far. Only grows within an incarnation.
+    /// Usage so far. It only grows within an incarnation.
     #[serde(default)]
     pub usage: Usage,
 }
@@ -189,6 +189,6 @@ pub struct AgentForked {
 pub enum ChildOutcome {
     /// It is ready.
     Made(Box<AgentSandbox>),
-    /// It is not, and nothing is left of it.
+    /// It could not be created, and nothing is left of it.
     Failed(String),
 }

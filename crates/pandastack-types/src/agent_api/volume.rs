@@ -9,7 +9,7 @@ use crate::{SandboxId, VolumeId};
 pub struct VolumeSpec {
     /// Which.
     pub id: VolumeId,
-    /// Where the guest mounts it.
+    /// Mount path in the guest.
     pub path: String,
     /// Only read.
     #[serde(default)]
