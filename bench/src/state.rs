@@ -313,7 +313,7 @@ async fn disk_of_a_fork(client: &Client, data_dir: &Path, report: &mut Report) -
     delete(client, &parent.id).await
 }
 
-/// Pages that a sleeper wrote over its base, by the agent's own manifest of it.
+/// Pages that a sleeping sandbox wrote over its base, by the agent's own manifest of it.
 fn memory_written(data_dir: &Path, id: &SandboxId) -> Result<u64> {
     let path = data_dir.join("store/sandboxes").join(id.as_str()).join("sleep/manifest.json");
     let text = std::fs::read(&path).with_context(|| format!("read {}", path.display()))?;

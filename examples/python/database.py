@@ -1,4 +1,4 @@
-"""PostgreSQL in a machine of its own, and a branch of it."""
+"""PostgreSQL in its own machine, and a branch of it."""
 
 from pandastack import PandaStack
 

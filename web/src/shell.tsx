@@ -168,7 +168,7 @@ function ThemeButton() {
 export function Crashed() {
   const error = useRouteError();
   return (
-    <Empty title="This page could not be shown">
+    <Empty title="This page cannot be displayed">
       <span>{reasonOf(error)}</span>
       <a className="link" href="/console/">
         Back to the overview

@@ -1,4 +1,4 @@
-//! Sandboxes made, used and deleted one after another, for long: what fails, what stays behind, what gets slower.
+//! Sandboxes made, used and deleted one after another, for long: what fails, what is left behind, what gets slower.
 
 use std::path::Path;
 use std::time::Instant;

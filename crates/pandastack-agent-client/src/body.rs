@@ -6,7 +6,7 @@ use serde::Serialize;
 
 /// A kind of request body, and what a caller gives for it.
 pub trait RequestBody {
-    /// What is given.
+    /// The value to send.
     type Value<'a>;
     /// Its `Content-Type`.
     const MEDIA_TYPE: Option<&'static str>;

@@ -15,7 +15,7 @@ use tokio::net::{TcpStream, UnixStream};
 /// How long connecting to an agent may take.
 const CONNECT_WAIT: Duration = Duration::from_secs(3);
 
-/// Where an agent listens.
+/// The address of an agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Connector {
     Unix(PathBuf),

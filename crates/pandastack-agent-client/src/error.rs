@@ -1,4 +1,4 @@
-//! Why a call to an agent fails.
+//! Errors of calls to an agent.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ pub enum AgentError {
     InvalidRequest {
         /// The host.
         host: HostId,
-        /// Why.
+        /// Reason.
         #[source]
         source: Cause,
     },
@@ -32,7 +32,7 @@ pub enum AgentError {
     ConnectionLost {
         /// The host.
         host: HostId,
-        /// Why.
+        /// Reason.
         #[source]
         source: Cause,
     },
@@ -49,7 +49,7 @@ pub enum AgentError {
     BadResponse {
         /// The host.
         host: HostId,
-        /// What is wrong with it.
+        /// Reason why it is invalid.
         #[source]
         source: Cause,
     },

@@ -1,4 +1,4 @@
-//! A failed call to an agent as the error of the operation that made it.
+//! Converts a failed agent call into the error of its operation.
 
 use pandastack_types::{Error, ErrorCode};
 

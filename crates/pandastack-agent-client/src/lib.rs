@@ -103,9 +103,9 @@ impl StreamOptions<'_> {
     }
 }
 
-/// What a call sends.
+/// The request body of a call.
 pub type RequestOf<'a, E> = <<E as Endpoint>::Request as RequestBody>::Value<'a>;
-/// What a call answers.
+/// The response of a call.
 pub type ResponseOf<E> = <<E as Endpoint>::Response as JsonResponse>::Value;
 
 impl AgentClient {

@@ -1,5 +1,5 @@
-//! The id of the client's request that a task works for. It goes along with every call to an agent,
-//! so that one request can be followed through the logs of both.
+//! The request id of the client, carried with every call to an agent, so that one request can be
+//! followed through the logs of both.
 
 use std::future::Future;
 

@@ -12,7 +12,7 @@ use tokio::net::UnixListener;
 
 use super::*;
 
-/// What takes this long hangs.
+/// Timeout after which the step counts as hung.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 async fn client(router: Router) -> (AgentClient, tempfile::TempDir) {

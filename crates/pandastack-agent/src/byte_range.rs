@@ -1,6 +1,6 @@
 //! `Range` of a request for a file. Pure.
 
-/// What a request asks for.
+/// The requested range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ByteRange {
     /// All of it.

@@ -192,7 +192,7 @@ impl Twin {
     fn go_first(&self) {
         let path = format!("/proc/{}/oom_score_adj", self.machine.record().pid);
         if let Err(error) = std::fs::write(&path, TWIN_OOM_SCORE) {
-            tracing::warn!(path, %error, "a snapshot's twin may outlive its machine when memory runs out");
+            tracing::warn!(path, %error, "the twin of a snapshot may outlive its machine if memory runs out");
         }
     }
 }
@@ -200,6 +200,6 @@ impl Twin {
 async fn remove_sockets(dir: PathBuf) {
     let removed = blocking(move || std::fs::remove_dir_all(&dir).map_err(AgentError::io("remove", &dir)));
     if let Err(error) = removed.await {
-        tracing::warn!(%error, "sockets stay behind; the next start of the agent removes them");
+        tracing::warn!(%error, "cannot remove sockets; the next start of the agent removes them");
     }
 }

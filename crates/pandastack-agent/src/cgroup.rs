@@ -227,7 +227,7 @@ impl Cgroup {
         for dir in &self.dirs {
             match fs::remove_dir(dir) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    tracing::warn!(dir = %dir.display(), %error, "a control group stays behind; the next start sweeps it");
+                    tracing::warn!(dir = %dir.display(), %error, "cannot remove a control group; the next start removes it");
                 }
                 _ => {}
             }

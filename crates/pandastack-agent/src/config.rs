@@ -1,4 +1,4 @@
-//! What an agent is told when it starts.
+//! Settings of an agent.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use pandastack_types::HostId;
 use pandastack_types::link::LinkKey;
 use pandastack_types::network::{Cidr, Mail};
 
-/// Where an agent listens for control.
+/// The address on which an agent listens for control.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Listen {
     /// A unix socket, for one box.
@@ -26,7 +26,7 @@ impl Listen {
     }
 }
 
-/// Which engine runs the machines.
+/// The configured engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum EngineChoice {
     /// The best that this host can run: Firecracker, else QEMU with KVM, else QEMU with emulation.
@@ -69,7 +69,7 @@ pub struct AgentConfig {
     pub resolver: Option<SocketAddr>,
     /// Private networks that policies may open: the operator's limit over all of them.
     pub reachable_private: Vec<Cidr>,
-    /// Who opens outgoing mail.
+    /// Access to outbound mail ports.
     pub mail: Mail,
     /// Connections that one sandbox may have to the outside.
     pub connections_max: u32,

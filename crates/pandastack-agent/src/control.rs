@@ -1,4 +1,4 @@
-//! The control servers that an agent was told of. Any of them will do.
+//! The control servers that an agent reports to; any of them will do.
 
 use std::time::Duration;
 

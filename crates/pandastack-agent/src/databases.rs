@@ -1,4 +1,4 @@
-//! The way of machines to the databases that are attached to them.
+//! Connections of machines to their attached databases.
 //!
 //! ```text
 //!   guest --192.0.0.1:5432--> agent --upgrade, with the sandbox's id--> control --grant--> the database's machine
@@ -110,7 +110,7 @@ async fn ask(host: &Host, server: &ControlServer, sandbox: &SandboxId) -> anyhow
         status => {
             let said = response.text().await.unwrap_or_default();
             anyhow::ensure!(status.is_client_error(), "{status}: {said}");
-            tracing::info!(%sandbox, %status, said, "control takes no connection of this machine");
+            tracing::info!(%sandbox, %status, said, "control refused a connection of this machine");
             Ok(None)
         }
     }

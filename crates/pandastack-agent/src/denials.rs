@@ -1,4 +1,4 @@
-//! What network policies refused, gathered for control.
+//! Collects connections that network policies denied, for reports to control.
 //!
 //! A guest that tries the same thing a thousand times is told once a minute with a count, and one
 //! that tries a thousand things is told a few of them and how many more there were: what a guest
@@ -16,11 +16,11 @@ use tokio::time::Instant;
 use crate::host::Host;
 
 /// The same refusal is told once in so long.
-const TELL_EVERY: Duration = Duration::from_secs(60);
+const REPORT_EVERY: Duration = Duration::from_secs(60);
 /// Refusals are gathered for so long before the first of them is told.
 const GATHER_FOR: Duration = Duration::from_millis(500);
-/// Different refusals of one sandbox told in [`TELL_EVERY`]. Further ones are counted together.
-const TOLD_PER_SANDBOX_MAX: usize = 30;
+/// Different refusals of one sandbox told in [`REPORT_EVERY`]. Further ones are counted together.
+const REPORTED_PER_SANDBOX_MAX: usize = 30;
 /// Different refusals remembered. Further ones are counted with their sandbox's others.
 const REMEMBERED_MAX: usize = 16 * 1024;
 /// Gathers until the agent stops.
@@ -35,7 +35,7 @@ pub(crate) async fn run(host: Arc<Host>) {
                 None => return,
             },
             () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
-                let told = gathered.tell(Instant::now(), &sandboxes_by_slot(&host));
+                let told = gathered.take_due(Instant::now(), &sandboxes_by_slot(&host));
                 if !told.is_empty() {
                     host.denials.put(told);
                     host.changed.notify_one();
@@ -56,7 +56,7 @@ fn sandboxes_by_slot(host: &Host) -> impl Fn(SlotIndex) -> Option<SandboxId> {
     move |index| by_address.get(&slots.address(index).to_string()).cloned()
 }
 
-/// What was refused, and when it may be told.
+/// Denied connections, and when each may be reported.
 #[derive(Debug, Default)]
 struct PendingDenials {
     seen: HashMap<Denial, SeenDenial>,
@@ -89,15 +89,15 @@ impl PendingDenials {
     }
 
     fn budget(&mut self, slot: SlotIndex, now: Instant) -> &mut Budget {
-        self.slots.entry(slot).or_insert(Budget { told: 0, others: 0, until: now + TELL_EVERY })
+        self.slots.entry(slot).or_insert(Budget { told: 0, others: 0, until: now + REPORT_EVERY })
     }
 
-    /// When [`PendingDenials::tell`] has something to do: something to tell, or to forget.
+    /// When [`PendingDenials::take_due`] next has something to report or to forget.
     fn due(&self) -> Option<Instant> {
         self.seen.values().map(|seen| seen.next).chain(self.slots.values().map(|budget| budget.until)).min()
     }
 
-    fn tell(&mut self, now: Instant, owner: &dyn Fn(SlotIndex) -> Option<SandboxId>) -> Vec<AgentDenial> {
+    fn take_due(&mut self, now: Instant, owner: &dyn Fn(SlotIndex) -> Option<SandboxId>) -> Vec<AgentDenial> {
         let due: Vec<Denial> =
             self.seen.iter().filter(|(_, seen)| seen.next <= now).map(|(denial, _)| denial.clone()).collect();
         let mut told = Vec::new();
@@ -108,9 +108,9 @@ impl PendingDenials {
                 self.seen.remove(&denial);
                 continue;
             }
-            self.seen.insert(denial.clone(), SeenDenial { count: 0, next: now + TELL_EVERY });
+            self.seen.insert(denial.clone(), SeenDenial { count: 0, next: now + REPORT_EVERY });
             let budget = self.budget(denial.slot, now);
-            if budget.told >= TOLD_PER_SANDBOX_MAX {
+            if budget.told >= REPORTED_PER_SANDBOX_MAX {
                 budget.others += count;
                 continue;
             }
@@ -164,14 +164,14 @@ mod tests {
             gathered.add(denial(80), start);
         }
         assert_eq!(gathered.due(), Some(start + GATHER_FOR));
-        let told = gathered.tell(start + GATHER_FOR, &owner);
+        let told = gathered.take_due(start + GATHER_FOR, &owner);
         assert_eq!((told.len(), told[0].count), (1, 5));
         assert_eq!(told[0].sentence(), "tcp 10.0.0.1:80, 5 times");
-        gathered.add(denial(80), start + TELL_EVERY / 2);
-        assert!(gathered.tell(start + TELL_EVERY / 2, &owner).is_empty());
-        let told = gathered.tell(start + GATHER_FOR + TELL_EVERY, &owner);
+        gathered.add(denial(80), start + REPORT_EVERY / 2);
+        assert!(gathered.take_due(start + REPORT_EVERY / 2, &owner).is_empty());
+        let told = gathered.take_due(start + GATHER_FOR + REPORT_EVERY, &owner);
         assert_eq!((told.len(), told[0].count), (1, 1));
-        gathered.tell(start + 4 * TELL_EVERY, &owner);
+        gathered.take_due(start + 4 * REPORT_EVERY, &owner);
         assert_eq!(gathered.due(), None, "a silent one is forgotten");
     }
 
@@ -181,8 +181,8 @@ mod tests {
         for port in 0..100 {
             gathered.add(denial(port), start);
         }
-        assert_eq!(gathered.tell(start + GATHER_FOR, &owner).len(), TOLD_PER_SANDBOX_MAX);
-        let told = gathered.tell(start + GATHER_FOR + TELL_EVERY, &owner);
+        assert_eq!(gathered.take_due(start + GATHER_FOR, &owner).len(), REPORTED_PER_SANDBOX_MAX);
+        let told = gathered.take_due(start + GATHER_FOR + REPORT_EVERY, &owner);
         assert_eq!((told.len(), told[0].count), (1, 70));
         assert_eq!(told[0].sentence(), "other destinations, 70 times");
     }

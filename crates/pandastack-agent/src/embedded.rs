@@ -1,4 +1,4 @@
-//! The guest program, built by `build.rs` and carried inside this one.
+//! The guest program, built by `build.rs` and embedded in this one.
 
 /// The program that is PID 1 of every machine, for those that run it elsewhere: it is the function runtime too.
 pub fn guest_program() -> &'static [u8] {

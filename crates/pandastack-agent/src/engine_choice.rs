@@ -1,4 +1,4 @@
-//! Which engine runs the machines of a host, and why.
+//! Chooses the engine for the machines of a host, and gives the reason.
 //!
 //! Besides the engine crates, only this file and [`crate::EngineChoice`] know engines by name.
 //! Everything else looks at [`Capabilities`](pandastack_engine::Capabilities).
@@ -82,7 +82,7 @@ pub struct ChosenEngine {
     pub reason: String,
 }
 
-/// What a choice depends on.
+/// Inputs of the engine choice.
 pub struct EngineSearch<'a> {
     /// From the settings.
     pub choice: EngineChoice,

@@ -1,4 +1,4 @@
-//! Why an agent refuses or fails, and how it says so over HTTP.
+//! Errors of an agent and their HTTP responses.
 
 use std::path::{Path, PathBuf};
 
@@ -175,7 +175,7 @@ impl IntoResponse for AgentError {
             tracing::error!(error = %self, "request failed");
         }
         if let AgentError::Damaged { path, reason } = &self {
-            tracing::error!(path = %path.display(), reason, "a damaged file");
+            tracing::error!(path = %path.display(), reason, "a file is damaged");
         }
         let build_id = match &self {
             AgentError::TemplateBaking { build, .. } => Some(build.to_string()),

@@ -11,7 +11,7 @@ use crate::process::feed::Feed;
 use crate::process::limits::limits_of;
 use crate::sandbox::handle::SandboxHandle;
 
-/// What to run, checked.
+/// A validated command.
 pub(crate) struct Exec {
     spec: ProcessSpec,
     timeout_seconds: u64,

@@ -1,4 +1,4 @@
-//! What the parts of an agent share.
+//! State that the parts of an agent share.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Deref;
@@ -104,7 +104,7 @@ impl Host {
         }
     }
 
-    /// Has light sleepers written to disk until there is room, those first that were not used for
+    /// Writes sandboxes asleep in memory to disk until there is room, those first that were not used for
     /// longest. No two drivers wait here for each other: who asks is asked by nobody that begins
     /// after it.
     async fn write_out_sleepers(&self, shape: Shape, count: u64, by: Option<&SandboxId>) {
@@ -118,12 +118,12 @@ impl Host {
                     return;
                 }
                 if let Err(error) = sleeper.write_out().await {
-                    tracing::warn!(%error, "a light sleeper keeps its memory");
+                    tracing::warn!(%error, "cannot write a sleeping sandbox to disk; it stays in memory");
                 }
             }
         };
         if tokio::time::timeout(ROOM_WAIT_MAX, writing).await.is_err() {
-            tracing::warn!("light sleepers were not written out in time");
+            tracing::warn!("sleeping sandboxes were not written to disk in time");
         }
     }
 
@@ -163,7 +163,7 @@ impl Host {
         self.unpromised_mb().min(meminfo_mb("MemAvailable:").saturating_sub(HOST_RESERVE_MB / 2))
     }
 
-    /// Memory that light sleepers would give up for a new machine.
+    /// Memory that sandboxes asleep in memory would free for a new machine.
     pub(crate) fn memory_held_asleep_mb(&self) -> u64 {
         let asleep = self.light_sleepers();
         asleep.iter().filter_map(SandboxHandle::awake_shape).map(|shape| self.promised_mb(shape)).sum()

@@ -27,7 +27,7 @@ pub(crate) const UID_FIRST: u32 = 0x7000_0000;
 /// User ids of machines; after this many lineages numbers come up again.
 const UID_COUNT: u32 = 0x0fff_0000;
 
-/// What the machines of a host share.
+/// Resources shared by the machines of a host.
 pub(crate) struct HostResources {
     pub config: AgentConfig,
     pub engine: Arc<dyn Engine>,
@@ -99,7 +99,7 @@ impl HostResources {
         let store = self.store.clone();
         let shown = dir.display().to_string();
         if let Err(error) = blocking(move || store.remove(&dir)).await {
-            tracing::warn!(dir = shown, %error, "a directory stays behind");
+            tracing::warn!(dir = shown, %error, "cannot remove a directory");
         }
     }
 }

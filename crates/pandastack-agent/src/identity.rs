@@ -1,4 +1,4 @@
-//! What a guest is told about itself before user processes run.
+//! The identity that a guest gets before user processes run.
 
 use pandastack_guest_proto::message::{Identity, Secret};
 use pandastack_types::SandboxState;

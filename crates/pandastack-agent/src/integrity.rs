@@ -1,4 +1,4 @@
-//! Whether a snapshot's files are still what was written.
+//! Checks that a snapshot's files are still what was written.
 //!
 //! Two defences, of different cost:
 //! - A **seal** per file, in the manifest: length and time of last change. Files of a snapshot never change, so a file that
@@ -6,7 +6,7 @@
 //! - A **checksum** per file, in `checksums.json` beside the manifest: BLAKE3 of the contents, which finds what a disk
 //!   lost or turned. Computed in the background after the snapshot was acknowledged, and checked before the first use
 //!   after each boot of the host: until then the pages that were hashed are still those in memory. It carries the seal of
-//!   the file that was read: a sleeper's directory may be replaced by the next sleep's while its files are hashed, and
+//!   the file that was read: a sleeping sandbox's directory may be replaced by the next sleep's while its files are hashed, and
 //!   the sums of the one must not be held against the other. A sum is never computed twice: what a disk turned meanwhile would
 //!   be held for right.
 //!
@@ -34,7 +34,7 @@ const CHUNK_BYTES: usize = 1 << 20;
 /// Priority of background work: the lowest.
 const NICENESS: i32 = 19;
 
-/// What can be said about a file without reading it.
+/// Properties of a file that are known without reading it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Seal {
     bytes: u64,
@@ -68,12 +68,12 @@ pub(crate) fn boot_id() -> String {
 pub(crate) fn seal<S: AsRef<str>>(dir: &Path, names: &[S]) -> Result<Seals> {
     let seal = |name: &S| -> Result<(String, Seal)> {
         let name: &str = name.as_ref();
-        Ok((name.to_owned(), look(&dir.join(name))?))
+        Ok((name.to_owned(), read_seal(&dir.join(name))?))
     };
     names.iter().map(seal).collect()
 }
 
-fn look(path: &Path) -> Result<Seal> {
+fn read_seal(path: &Path) -> Result<Seal> {
     let meta = std::fs::metadata(path).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => AgentError::damaged(path, "the file is missing"),
         _ => AgentError::io("read", path)(error),
@@ -92,7 +92,7 @@ impl Seal {
 pub(crate) fn check_seals(dir: &Path, seals: &Seals) -> Result<()> {
     for (name, seal) in seals {
         let path = dir.join(name);
-        let found = look(&path)?;
+        let found = read_seal(&path)?;
         if found.bytes != seal.bytes {
             let reason = format!("it has {} bytes instead of {}", found.bytes, seal.bytes);
             return Err(AgentError::damaged(&path, reason));
@@ -127,7 +127,7 @@ pub(crate) fn verify(dir: &Path, stop: &CancellationToken) -> Result<()> {
         let path = dir.join(name);
         // Sums of a file that was replaced say nothing about this one; and a link to a snapshot has its sums, but not the images of
         // its volumes. What must be there is for the seals to say.
-        if !path.exists() || look(&path)? != expected.seal {
+        if !path.exists() || read_seal(&path)? != expected.seal {
             continue;
         }
         let found = checksum(&path, stop).map_err(AgentError::io("read", &path))?;
@@ -160,7 +160,7 @@ pub(crate) fn write_checksums<S: AsRef<str>>(
     let path = dir.join(CHECKSUMS);
     let nothing = || Checksums { files: BTreeMap::new(), verified_boot: boot_id() };
     let Checksums { mut files, mut verified_boot } = read_json(&path).unwrap_or_else(|_| nothing());
-    files.retain(|name, sum| look(&dir.join(name)).is_ok_and(|seal| seal == sum.seal));
+    files.retain(|name, sum| read_seal(&dir.join(name)).is_ok_and(|seal| seal == sum.seal));
     if names.iter().all(|name| files.contains_key(name.as_ref())) {
         return Ok(());
     }

@@ -43,7 +43,7 @@ pub(crate) fn ensure_boot_files(host: &HostResources, kernel: &KernelSet) -> Res
     Ok(BootFiles { kernel: dir.join(KERNEL), initrd: dir.join(INITRD), key })
 }
 
-/// What a machine boots from beside its disk.
+/// The kernel and initial ramdisk of a machine.
 pub(crate) struct KernelFiles {
     pub kernel: PathBuf,
     pub initrd: PathBuf,

@@ -32,7 +32,7 @@ use crate::volume;
 /// How long a guest may take to answer after its processors run. Generous: emulated and on a loaded host.
 pub(crate) const GUEST_ANSWER_MAX: Duration = Duration::from_secs(60);
 
-/// Where the time of a launch went.
+/// Durations of the stages of a launch.
 pub(crate) struct Stages {
     began: Instant,
     last: Instant,
@@ -155,7 +155,7 @@ pub(crate) async fn with_volumes(
     }
 }
 
-/// What the memory of a machine holds already.
+/// The saved memory that a machine starts with.
 #[derive(Clone, Copy)]
 pub(crate) struct SavedMemory<'a> {
     /// It is a sandbox's: the other ends of connections to the outside spoke with another address
@@ -229,7 +229,7 @@ pub(crate) async fn finish(
 
 /// The record goes to disk before the machine runs, so that a killed agent's successor finds its
 /// process; the caller writes it again with the new state. Nobody waits for the disk: a power loss
-/// takes the process with it, and a sleeper's record has a second name.
+/// takes the process with it, and a sleeping sandbox's record has a second name.
 ///
 /// Memory of [`Start::GoesOnOnce`] is good for one run: after the first write to the volume the two
 /// no longer fit, and to wake from it again would destroy the volume. So the record says durably
@@ -278,7 +278,7 @@ async fn open_gate(
     let (guest, applied) = opened?;
     tracing::debug!(sandbox = %record.spec.id, guest_us = applied.elapsed_us, "identity set");
     for warning in &applied.warnings {
-        tracing::warn!(sandbox = %record.spec.id, warning, "identity");
+        tracing::warn!(sandbox = %record.spec.id, warning, "a step of the identity failed");
     }
     stages.mark("gate");
     Ok(guest)

@@ -1,4 +1,4 @@
-//! Bringing up the children of a machine: forks of its process.
+//! Starts the children of a machine: forks of its process.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Where things lie in an agent's directories.
+//! Paths in an agent's directories.
 //!
 //! ```text
 //! <store>/                      one file system with reflink
@@ -8,7 +8,7 @@
 //!   snapshots/<id>/             a snapshot directory per named snapshot
 //!   sandboxes/<id>/             record.json, and one or both of
 //!     machine/                  disk, memory.base, console.log of the machine
-//!     sleep/                    the snapshot directory of a sleeper, with a second name of its record
+//!     sleep/                    the snapshot directory of a sleeping sandbox, with a second name of its record
 //!   zygotes/<name>/             record.json and machine/
 //!   volumes/<id>/               image and volume.json of one volume
 //!   blank/<bytes>.ext4          empty file systems that new volumes are clones of
@@ -103,7 +103,7 @@ impl Layout {
         self.sandbox(id).join(RECORD)
     }
 
-    /// The record of a sleeper as it was last written durably; see [`crate::record::write_record`].
+    /// The record of a sleeping sandbox as it was last written durably; see [`crate::record::write_record`].
     pub(crate) fn sleep_record(&self, id: &SandboxId) -> PathBuf {
         self.sleep(id).join(snapshot::RECORD)
     }

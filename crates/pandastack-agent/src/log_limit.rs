@@ -49,7 +49,7 @@ impl LogLimit {
             // It ended meanwhile, and its log with it.
             Err(rustix::io::Errno::NOENT) => {}
             Err(error) => {
-                tracing::warn!(log = %path.display(), %error, "a log is not bounded; raise fs.inotify.max_user_watches");
+                tracing::warn!(log = %path.display(), %error, "cannot limit the size of a log; raise fs.inotify.max_user_watches");
             }
         }
     }
@@ -57,7 +57,7 @@ impl LogLimit {
     /// Works until the agent stops.
     pub(crate) async fn run(self: Arc<Self>, stop: CancellationToken) {
         if let Err(error) = self.serve(&stop).await {
-            tracing::error!(%error, "logs of machines are no longer bounded");
+            tracing::error!(%error, "the size of machine logs is no longer limited");
         }
     }
 
@@ -84,7 +84,7 @@ impl LogLimit {
                 if let Err(error) = trim(&path)
                     && error.kind() != io::ErrorKind::NotFound
                 {
-                    tracing::warn!(log = %path.display(), %error, "a log is longer than it should be");
+                    tracing::warn!(log = %path.display(), %error, "cannot trim a log");
                 }
                 self.add(path);
             }

@@ -1,4 +1,4 @@
-//! A sandbox's log: what its machine wrote to the console.
+//! The console log of a sandbox.
 
 use std::convert::Infallible;
 use std::fs::File;

@@ -36,7 +36,7 @@ pub(crate) struct MachineResources {
 /// Files that a new machine starts from.
 pub(crate) struct Origin<'a> {
     pub memory: &'a Path,
-    /// `None` when the disk can be cloned only later, while a parent stands still: until then its
+    /// `None` when the disk can be cloned only later, while the parent is paused: until then its
     /// file is empty.
     pub disk: Option<&'a Path>,
     pub shape: Shape,
@@ -219,7 +219,7 @@ impl MachineResources {
     pub(crate) async fn restore_resolved(&self, host: &HostResources, resolved: &[Resolved]) {
         let Some(slot) = self.slot.filter(|_| !resolved.is_empty()) else { return };
         if let Err(error) = host.slots.restore_resolved(slot, resolved).await {
-            tracing::warn!(name = self.name, %error, "addresses that were resolved before are closed");
+            tracing::warn!(name = self.name, %error, "cannot restore resolved addresses; they are closed");
         }
     }
 
@@ -252,7 +252,7 @@ impl MachineResources {
 pub(crate) async fn resolved(host: &HostResources, slot: Option<SlotIndex>) -> Vec<Resolved> {
     let Some(slot) = slot else { return Vec::new() };
     host.slots.resolved(slot).await.unwrap_or_else(|error| {
-        tracing::warn!(%slot, %error, "addresses that were resolved are not taken along");
+        tracing::warn!(%slot, %error, "cannot save resolved addresses");
         Vec::new()
     })
 }

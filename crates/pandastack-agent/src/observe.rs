@@ -1,4 +1,4 @@
-//! What a sandbox uses now, from both sides.
+//! Current resource usage of a sandbox, from host and guest.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use pandastack_types::api::{GuestView, HostView, SandboxMetrics};
 /// How long a guest may take to answer; a busier one is left out.
 const GUEST_ANSWER_MAX: Duration = Duration::from_secs(5);
 
-/// What a driver knows without asking its guest.
+/// Facts that a driver knows without a call to its guest.
 pub(crate) struct Observed {
     pub state: SandboxState,
     pub host: HostView,
@@ -19,7 +19,7 @@ pub(crate) struct Observed {
     pub guest: Option<GuestClient>,
 }
 
-/// Completes the picture with what the guest says. One that does not answer leaves the host's view.
+/// Completes the picture with what the guest says. One that does not respond leaves the host's view.
 pub(crate) async fn metrics(observed: Observed) -> SandboxMetrics {
     let Observed { state, host, guest } = observed;
     let guest = match guest {

@@ -1,11 +1,11 @@
-//! What an agent writes down about each sandbox, so that its successor finds it again.
+//! The record of each sandbox on disk, from which a successor agent recovers it.
 //!
 //! Records are replaced by rename: a reader sees the old one or the new one. They are not synced: a
 //! record describes processes, and what forgets unsynced files (a power loss) ends those too. What
-//! must outlive a power loss is a sleeper: its memory is synced by [`crate::snapshot`] before its
+//! must outlive a power loss is a sleeping sandbox: its memory is synced by [`crate::snapshot`] before its
 //! record says so, and that record is synced too.
 //!
-//! A wake replaces a sleeper's record without waiting for the disk, and a power loss may then leave
+//! A wake replaces a sleeping sandbox's record without waiting for the disk, and a power loss may then leave
 //! an empty file under its name. So the durable record has a second name in the sleep directory,
 //! where it stays until the sleep is over.
 
@@ -41,7 +41,7 @@ pub(crate) struct SandboxRecord {
     /// Totals up to the last change of state.
     pub usage: Usage,
     pub failure: Option<String>,
-    /// Where the memory of a sleeper is; records from before light sleep have none and mean the disk.
+    /// Where the memory of a sleeping sandbox is; records from before light sleep have none and mean the disk.
     #[serde(default)]
     pub residency: Option<Residency>,
     /// Release of the kernel in its machine; unknown of machines from before this was recorded.
@@ -112,7 +112,7 @@ impl BootMode {
     }
 }
 
-/// Replaces a sandbox's record. That of a sleeper on disk survives a power loss, whatever is
+/// Replaces a sandbox's record. That of a sleeping sandbox on disk survives a power loss, whatever is
 /// written over it without waiting for the disk: the file system's journal has its second name
 /// before it has a later rename.
 pub(crate) fn write_record(layout: &Layout, record: &SandboxRecord) -> Result<()> {
@@ -123,7 +123,7 @@ pub(crate) fn write_record(layout: &Layout, record: &SandboxRecord) -> Result<()
     write_json_durably(&path, record)?;
     if let Err(error) = link_over(&path, &layout.sleep_record(&record.spec.id)) {
         // The record itself is safe until it is next replaced.
-        tracing::warn!(sandbox = %record.spec.id, %error, "a sleeper's record has no second name");
+        tracing::warn!(sandbox = %record.spec.id, %error, "cannot link the record of a sleeping sandbox");
     }
     Ok(())
 }

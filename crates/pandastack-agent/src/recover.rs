@@ -1,4 +1,4 @@
-//! What a starting agent does about what its predecessor left.
+//! Recovery at start: adopts or removes what the previous agent left.
 //!
 //! Running machines are adopted, with their memory. What was half made is removed. Processes in our control groups that
 //! no record names are ended. Nothing here depends on how the predecessor ended.
@@ -28,7 +28,7 @@ use crate::sandbox;
 use crate::snapshot::Manifest;
 use crate::zygote;
 
-/// Machines taken over at once. A guest that does not answer is waited for, and must not hold up all others.
+/// Machines taken over at once. A guest that does not respond is waited for, and must not hold up all others.
 const ADOPTED_AT_ONCE: usize = 64;
 
 /// Takes over or removes everything in the store.
@@ -43,7 +43,7 @@ pub(crate) async fn recover(host: &Arc<Host>) -> Result<()> {
     futures::stream::iter(recovering).for_each_concurrent(ADOPTED_AT_ONCE, |one| one).await;
     sweep(host).await;
     if adopted > 0 {
-        tracing::info!(adopted, "took over the sandboxes of the previous agent");
+        tracing::info!(adopted, "adopted the sandboxes of the previous agent");
     }
     Ok(())
 }
@@ -65,7 +65,7 @@ async fn adopt_slots(host: &Host, records: &mut [SandboxRecord]) -> Result<HashS
     }
     // The others are written down once their machine has ended.
     for record in records.iter().filter(|record| is_to_adopt(record) && lost.contains(&record.spec.id)) {
-        tracing::error!(sandbox = %record.spec.id, "its network slot is gone; it has a network again once it has slept");
+        tracing::error!(sandbox = %record.spec.id, "the network slot of a sandbox is gone; hibernate and wake the sandbox to restore its network");
         write_down(host, record).await;
     }
     Ok(of_zygotes)
@@ -117,8 +117,8 @@ async fn end_strays(host: &Host, records: &[SandboxRecord]) {
     let cgroups = host.cgroups.clone();
     match blocking(move || cgroups.end_outside(&known)).await {
         Ok(ended) if ended.is_empty() => {}
-        Ok(ended) => tracing::warn!(pids = ?ended, "ended processes that no record names"),
-        Err(error) => tracing::error!(%error, "a process of the previous agent could not be ended"),
+        Ok(ended) => tracing::warn!(pids = ?ended, "killed processes without a record"),
+        Err(error) => tracing::error!(%error, "cannot kill a process of the previous agent"),
     }
 }
 
@@ -130,7 +130,7 @@ async fn sweep(host: &Host) {
         if !used.contains(&entry.path())
             && let Err(error) = std::fs::remove_dir_all(entry.path())
         {
-            tracing::warn!(dir = %entry.path().display(), %error, "sockets stay behind");
+            tracing::warn!(dir = %entry.path().display(), %error, "cannot remove sockets");
         }
     }
     host.cgroups.sweep();
@@ -143,7 +143,7 @@ async fn records(host: &Arc<Host>) -> Vec<SandboxRecord> {
         match find_record(&dir.path()) {
             DirectoryState::Record(record) => records.push(*record),
             DirectoryState::Sleeper(record, error) => {
-                tracing::warn!(dir = shown, %error, "a sleeper's record is taken from beside its memory");
+                tracing::warn!(dir = shown, %error, "using the record that was saved with a sleeping sandbox's memory");
                 write_down(host, &record).await;
                 records.push(*record);
             }
@@ -163,10 +163,10 @@ async fn records(host: &Arc<Host>) -> Vec<SandboxRecord> {
     records
 }
 
-/// What the directory of a sandbox says about it.
+/// The state of a sandbox, according to its directory.
 enum DirectoryState {
     Record(Box<SandboxRecord>),
-    /// A sleeper whose record is unreadable but under its second name, and why.
+    /// A sleeping sandbox whose record is unreadable but under its second name, and why.
     Sleeper(Box<SandboxRecord>, AgentError),
     /// Something sleeps there, and nobody knows what, or whether it may wake.
     Unknown(AgentError),
@@ -185,18 +185,18 @@ fn find_record(dir: &Path) -> DirectoryState {
     match read_json::<SandboxRecord>(&sleep.join(names::RECORD)) {
         // What was written over its record was that it wakes. Memory of before would destroy a volume that went on since.
         Ok(record) if record.writes_volumes() => DirectoryState::Unknown(AgentError::Conflict(format!(
-            "{unreadable}; it was being woken, and its volumes may have changed since it fell asleep"
+            "{unreadable}; the sandbox was waking, and its volumes may have changed since it went to sleep"
         ))),
         Ok(record) => DirectoryState::Sleeper(Box::new(record), unreadable),
         Err(_) => DirectoryState::Unknown(unreadable),
     }
 }
 
-/// Replaces a record. That of a sleeper is synced, which a worker thread must not wait for.
+/// Replaces a record. That of a sleeping sandbox is synced, which a worker thread must not wait for.
 async fn write_down(host: &Host, record: &SandboxRecord) {
     let (layout, written) = (host.layout.clone(), record.clone());
     if let Err(error) = blocking(move || write_record(&layout, &written)).await {
-        tracing::error!(sandbox = %record.spec.id, %error, "what became of it was not recorded");
+        tracing::error!(sandbox = %record.spec.id, %error, "cannot record the state of a sandbox");
     }
 }
 
@@ -228,7 +228,7 @@ async fn recover_one(host: &Arc<Host>, mut record: SandboxRecord) {
             sandbox::spawn(host, record, Some(live));
         }
         Err(error) => {
-            tracing::error!(sandbox = %id, %error, "a sandbox did not survive");
+            tracing::error!(sandbox = %id, %error, "a sandbox did not survive the restart");
             end_machine(host, &record).await;
             record.machine = None;
             record.slot = None;
@@ -244,7 +244,7 @@ async fn recover_one(host: &Arc<Host>, mut record: SandboxRecord) {
 
 /// The predecessor may have died between pausing and resuming a machine, so a running one is resumed and thawed again.
 async fn adopt(host: &Arc<Host>, record: &SandboxRecord) -> Result<RunningMachine> {
-    let none = || AgentError::Conflict("its record names no machine".to_owned());
+    let none = || AgentError::Conflict("the sandbox record names no machine".to_owned());
     let known = record.machine.clone().ok_or_else(none)?;
     let runtime_dir = known.runtime_dir.clone();
     let machine = host.engine.adopt(known).await?;

@@ -1,5 +1,6 @@
-//! Reports to control: complete, after every change and every few seconds, so that a lost one is made good by the next.
-//! Of several control servers any will do; the next one is tried when one does not answer.
+//! Reports to control. Each is complete and sent after every change and every few seconds, so the next
+//! report repairs a lost one. Of several control servers any will do; the next one is tried when one
+//! does not respond.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,14 +54,14 @@ pub(crate) async fn run(host: Arc<Host>) {
         match send(&host, server).await {
             Ok(answer) => {
                 if !answered {
-                    tracing::info!("control answers again");
+                    tracing::info!("control is reachable again");
                 }
                 answered = true;
                 obey(&host, answer).await;
             }
             Err(error) => {
                 if answered {
-                    tracing::warn!(%error, control = server.name, "control does not answer; machines go on");
+                    tracing::warn!(%error, control = server.name, "control is not responding; machines keep running");
                 }
                 answered = false;
                 turn += 1;
@@ -99,7 +100,7 @@ async fn obey(host: &Arc<Host>, answer: ReportAnswer) {
         if let Ok(handle) = host.sandbox(&id) {
             tracing::info!(sandbox = %id, "control does not know this sandbox; removing it");
             if let Err(error) = handle.delete().await {
-                tracing::warn!(sandbox = %id, %error, "it was not removed; the next report tries again");
+                tracing::warn!(sandbox = %id, %error, "cannot remove a sandbox; retrying at the next report");
             }
         }
     }

@@ -43,7 +43,7 @@ impl RunningMachine {
 /// Ends a machine's process.
 pub(crate) async fn kill(machine: &dyn Machine) {
     if let Err(error) = machine.kill().await {
-        tracing::error!(pid = machine.record().pid, %error, "a machine's process does not end");
+        tracing::error!(pid = machine.record().pid, %error, "a machine's process did not exit");
     }
 }
 

@@ -1,4 +1,4 @@
-//! Snapshot directories: how a machine's state is put on disk and found there.
+//! Snapshot directories: how a machine's state is written to disk and read back.
 //!
 //! Templates, named snapshots and sleepers share one form (see [`crate::layout`]) and one way to come into being
 //! ([`crate::capture`]). A directory that can be opened is complete: it appeared by rename, after its files were synced.
@@ -30,7 +30,7 @@ const FILES: [&str; 3] = [names::STATE, names::MEMORY, names::DISK];
 /// How long a sandbox sleeps before its disk gets a checksum: reading it costs more than a short sleep is worth.
 pub(crate) const SLEEPERS_IMAGES_AFTER: Duration = Duration::from_secs(600);
 
-/// What a snapshot is of, and where it may be loaded.
+/// The manifest of a snapshot: its source and its compatibility.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Manifest {
     /// Template that its machine descends from.
@@ -50,7 +50,7 @@ pub(crate) struct Manifest {
     /// Memory written over the base.
     pub memory_bytes_written: u64,
     pub created_at: Timestamp,
-    /// Only the disk is there: a sleeper that wakes by booting.
+    /// Only the disk is there: a sleeping sandbox that wakes by booting.
     #[serde(default)]
     pub disk_only: bool,
     /// What the files look like from outside.
@@ -59,7 +59,7 @@ pub(crate) struct Manifest {
     /// The host's boot in which it was written.
     #[serde(default)]
     pub written_boot: String,
-    /// Volumes that the machine had, by their places. A sleeper goes on with them; a snapshot has copies beside its disk.
+    /// Volumes that the machine had, by their places. A sleeping sandbox goes on with them; a snapshot has copies beside its disk.
     #[serde(default)]
     pub volumes: Vec<VolumeSpec>,
     /// Addresses that its programs resolved under a policy by name, each with its end: a machine made of it soon enough goes on
@@ -176,7 +176,7 @@ impl Snapshot {
         self.dir.join(names::DISK)
     }
 
-    /// What copies of its machine get copies of: the snapshot's own images, or of a sleeper the volumes themselves. An image that is
+    /// What copies of its machine get copies of: the snapshot's own images, or of a sleeping sandbox the volumes themselves. An image that is
     /// missing is not made up for: memory that remembers one state of a volume would destroy another.
     pub(crate) fn volumes(&self, layout: &Layout) -> Vec<volume::Original> {
         let own = |place: usize, original: volume::Original| {

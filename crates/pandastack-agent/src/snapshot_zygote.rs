@@ -1,4 +1,4 @@
-//! Zygotes of snapshots: a snapshot that is used again and again is kept as a stopped machine and forked.
+//! Zygotes of snapshots: a snapshot that is used repeatedly is kept as a stopped machine and forked.
 //!
 //! ```text
 //!   create 1: restores    create 2: restores, and a zygote is made behind it    create 3 and later: fork it

@@ -1,4 +1,4 @@
-//! Machines that stand still because the host's disk is full go on when there is room again.
+//! Resumes machines that stopped because the host's disk was full.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,14 +30,14 @@ async fn feed(store: &pandastack_image::Store, machine: &dyn Machine) {
     while starved.wait_for(|starved| *starved).await.is_ok() {
         tracing::error!(
             pid,
-            "the host's disk is full: a machine stands still until there is room; delete something"
+            "the host's disk is full: a machine is paused until there is space; free some disk space"
         );
         while store.require(0).is_err() {
             tokio::time::sleep(LOOK).await;
         }
         match machine.resume().await {
-            Ok(()) => tracing::info!(pid, "there is room again; the machine goes on"),
-            Err(error) => tracing::error!(pid, %error, "a machine that waited for room does not go on"),
+            Ok(()) => tracing::info!(pid, "disk space is available again; the machine continues"),
+            Err(error) => tracing::error!(pid, %error, "cannot resume a machine that waited for disk space"),
         }
         if starved.wait_for(|starved| !*starved).await.is_err() {
             return;

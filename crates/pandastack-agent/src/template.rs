@@ -1,4 +1,4 @@
-//! Templates on this host: which are baked, and how one becomes so.
+//! Templates on this host: which are baked, and how to bake one.
 //!
 //! ```text
 //!  unbaked --first create, or bake call--> baking --ok--> ready
@@ -84,7 +84,7 @@ impl Templates {
         }
     }
 
-    /// Begins a bake, or joins the one under way or done.
+    /// Begins a bake, or joins the one in progress or done.
     pub(crate) fn begin(self: &Arc<Self>, name: &str) -> Result<Build> {
         let (build, _) = self.bake(Variant::find(name, None)?);
         self.builds.get(&build)
@@ -154,7 +154,7 @@ impl Templates {
             given_up
         };
         for name in given_up {
-            tracing::info!(size = name, "gives up a size that was not used for longest");
+            tracing::info!(size = name, "dropping the least recently used size of a template");
             self.zygotes.remove(&name).await;
             self.host.remove_dir(self.host.layout.templates(&name)).await;
         }

@@ -21,7 +21,7 @@ use crate::files::{check_path, entry, join, parse_mode, pour, stat};
 use crate::process::events::ascii_json;
 use crate::sandbox::handle::GuestLease;
 
-/// What a walk shall find.
+/// Options of a walk.
 pub(crate) struct Find<'a> {
     pub path: &'a str,
     pub glob: Option<&'a str>,
@@ -54,7 +54,7 @@ pub(crate) async fn find(lease: &GuestLease, find: Find<'_>) -> Result<Directory
     Ok(DirectoryListing { path: find.path.to_owned(), entries, truncated })
 }
 
-/// What a search looks for.
+/// Options of a search.
 pub(crate) struct Grep {
     pub path: String,
     pub pattern: String,

@@ -1,4 +1,4 @@
-//! A template in a size, and what was baked of it.
+//! A template in one size, and its bake.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -1,11 +1,11 @@
-//! The volumes of a host: images in the store, who may open them, and how large they may become.
+//! The volumes of a host: images in the store, access to them, and their size limits.
 //!
 //! What must hold:
 //! - **One writer.** A machine's process holds a lock on the image for as long as it has it open: exclusive to write,
 //!   shared to read. The lock is of the open file, which the process inherits; it lasts until that process is gone,
 //!   whatever becomes of this agent, and no record has to be believed.
 //! - **Generations only rise.** Control raises a volume's generation with every new writer. The highest one that opened
-//!   the image is written down before the machine gets it; an older one is refused. So a sleeper whose volume
+//!   the image is written down before the machine gets it; an older one is refused. So a sleeping sandbox whose volume
 //!   another machine wrote meanwhile does not wake: its memory holds a file system that is no longer there.
 //! - **Nothing on the way to a machine formats.** A new volume is a clone of an empty file system of its size, made once.
 //! - Who only reads sees everything that was synced: what a killed machine left in the journal is replayed before.
@@ -41,7 +41,7 @@ pub(crate) const OVERCOMMIT: u64 = 4;
 
 const _: () = assert!(VOLUMES_MAX == pandastack_types::limits::VOLUMES_PER_SANDBOX_MAX);
 
-/// What is written down about a volume.
+/// The record of a volume on disk.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Record {
     /// Highest generation that opened it.
@@ -54,7 +54,7 @@ pub(crate) async fn create(host: &HostResources, request: AgentVolumeCreate) -> 
     let (store, layout) = (host.store.clone(), host.layout.clone());
     let made = blocking(move || {
         let AgentVolumeCreate { id, size_bytes, from, .. } = request;
-        if let Ok(there) = look(&layout, &id) {
+        if let Ok(there) = describe(&layout, &id) {
             return Ok(there);
         }
         let image = match &from {
@@ -97,7 +97,7 @@ pub(crate) fn make(
     let record = Record { generation: 0, created_at: Timestamp::now() };
     write_json(&staging.path().join(names::RECORD), &record)?;
     staging.publish(&layout.volume(id))?;
-    look(layout, id)
+    describe(layout, id)
 }
 
 /// An empty file system of that size, made on first use.
@@ -136,10 +136,10 @@ fn promise(store: &Store, layout: &Layout, bytes: u64) -> Result<()> {
 pub(crate) fn all(layout: &Layout) -> Vec<AgentVolume> {
     let dirs = std::fs::read_dir(layout.volumes()).into_iter().flatten().flatten();
     let ids = dirs.filter_map(|dir| dir.file_name().to_str()?.parse::<VolumeId>().ok());
-    ids.filter_map(|id| look(layout, &id).ok()).collect()
+    ids.filter_map(|id| describe(layout, &id).ok()).collect()
 }
 
-fn look(layout: &Layout, id: &VolumeId) -> Result<AgentVolume> {
+fn describe(layout: &Layout, id: &VolumeId) -> Result<AgentVolume> {
     let image = image(layout, id)?;
     let meta = std::fs::metadata(&image).map_err(AgentError::io("look at", &image))?;
     let generation = record(layout, id)?.generation;
@@ -266,14 +266,14 @@ pub(crate) async fn grow(host: &HostResources, id: VolumeId, bytes: u64) -> Resu
         let file = open_locked(&path, false, &id)?;
         check_growth(&store, &layout, &id, bytes)?;
         file.set_len(bytes).and_then(|()| file.sync_all()).map_err(AgentError::io("grow", &path))?;
-        look(&layout, &id)
+        describe(&layout, &id)
     })
     .await
 }
 
 /// Refuses what is no growth, or more than fits.
 pub(crate) fn check_growth(store: &Store, layout: &Layout, id: &VolumeId, bytes: u64) -> Result<AgentVolume> {
-    let now = look(layout, id)?;
+    let now = describe(layout, id)?;
     if bytes < now.size_bytes {
         return Err(AgentError::BadRequest(format!(
             "a volume can only grow: it has {} MiB and the request is for {} MiB",
@@ -291,7 +291,7 @@ pub(crate) async fn settle(host: &HostResources, id: VolumeId) -> Result<AgentVo
     blocking(move || {
         let path = image(&layout, &id)?;
         File::open(&path).and_then(|file| file.sync_all()).map_err(AgentError::io("sync", &path))?;
-        look(&layout, &id)
+        describe(&layout, &id)
     })
     .await
 }
@@ -364,10 +364,10 @@ mod tests {
     fn an_older_generation_than_the_last_is_refused() {
         let fixture = fixture();
         assert!(open(&fixture.layout, &spec(&fixture, 2, false), USER).is_err());
-        assert_eq!(look(&fixture.layout, &fixture.id).unwrap().generation, 3);
+        assert_eq!(describe(&fixture.layout, &fixture.id).unwrap().generation, 3);
         drop(open(&fixture.layout, &spec(&fixture, 3, false), USER).unwrap());
         drop(open(&fixture.layout, &spec(&fixture, 7, false), USER).unwrap());
-        assert_eq!(look(&fixture.layout, &fixture.id).unwrap().generation, 7);
+        assert_eq!(describe(&fixture.layout, &fixture.id).unwrap().generation, 7);
         assert!(open(&fixture.layout, &spec(&fixture, 6, true), USER).is_err());
     }
 

@@ -1,4 +1,4 @@
-//! Commands that warm a template's machine before it becomes anybody's sandbox.
+//! Commands that warm a template's machine before sandboxes are created from it.
 
 use std::time::Duration;
 

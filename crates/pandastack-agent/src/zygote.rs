@@ -86,7 +86,7 @@ impl Deref for ZygoteLease {
     }
 }
 
-/// What is written down about a zygote.
+/// The record of a zygote on disk.
 #[derive(Serialize, Deserialize)]
 struct ZygoteRecord {
     key: String,

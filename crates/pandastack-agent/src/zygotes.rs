@@ -1,4 +1,5 @@
-//! The zygotes of a host: kept by name, handed out, limited, ended, and adopted from a predecessor.
+//! The zygotes of a host: stored by name, handed out, limited, removed, and adopted from a previous
+//! agent.
 //!
 //! One stopped machine per template, and of snapshots that are used often
 //! ([`crate::snapshot_zygote`]). Where there is none yet, creates restore the snapshot and a zygote
@@ -239,7 +240,7 @@ impl Zygotes {
                     self.end_orphan(&name).await;
                 }
                 Err(error) => {
-                    tracing::info!(template = name, %error, "a zygote did not survive; it is made again");
+                    tracing::info!(template = name, %error, "a zygote did not survive the restart; creating it again");
                     zygote::release_lost(host, &name, &dir, slots).await;
                     host.remove_dir(dir).await;
                 }

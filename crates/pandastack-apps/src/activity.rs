@@ -1,4 +1,4 @@
-//! What this process does for apps right now: deployments that run, uploads, deliveries, removals.
+//! What this process is doing for apps: running deployments, uploads, deliveries and removals.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -22,7 +22,7 @@ pub(crate) struct Activity {
 #[derive(Default)]
 struct Shared {
     /// Deployments that this process works on.
-    running: HashMap<DeploymentId, Running>,
+    running: HashMap<DeploymentId, RunningDeployment>,
     /// Deployments whose log says that they wait for a turn.
     waiting: HashSet<DeploymentId>,
     /// Apps with machines that are given a source and have no deployment yet, once for each.
@@ -37,7 +37,7 @@ struct Shared {
     deliveries: HashSet<(AppId, String)>,
 }
 
-struct Running {
+struct RunningDeployment {
     app: AppId,
     /// Whether it began with a build.
     builds: bool,
@@ -99,7 +99,7 @@ impl Activity {
     }
 
     /// Tells whoever follows that something changed.
-    pub(crate) fn tell(&self) {
+    pub(crate) fn notify(&self) {
         self.news.send_modify(|news| *news += 1);
     }
 
@@ -177,7 +177,7 @@ impl Activity {
     pub(crate) fn begin(&self, one: &DeploymentRecord) -> CancellationToken {
         let stop = CancellationToken::new();
         let (app, builds) = (one.app.clone(), one.builds());
-        let running = Running { app, builds, stop: stop.clone(), reason: None, switching: false };
+        let running = RunningDeployment { app, builds, stop: stop.clone(), reason: None, switching: false };
         self.shared().running.insert(one.id.clone(), running);
         stop
     }
@@ -192,7 +192,7 @@ impl Activity {
     /// Notes that it is over, and all of its log is written.
     pub(crate) fn end(&self, id: &DeploymentId) {
         self.shared().running.remove(id);
-        self.tell();
+        self.notify();
     }
 
     /// Why it was stopped.

@@ -1,4 +1,4 @@
-//! What apps need of databases.
+//! The database operations that apps need.
 
 use pandastack_postgres::Databases;
 use pandastack_sandboxes::in_flight::InFlightMark;

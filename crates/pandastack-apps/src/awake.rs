@@ -1,4 +1,4 @@
-//! Leases that keep a live app awake, over HTTP: for work in the background, which nobody outside can see.
+//! Keep-awake leases of apps over HTTP, for background work.
 //!
 //! A lease is its machines': the next version begins without one, and the old one keeps it, for as long as it is among the versions that
 //! are kept.
@@ -16,7 +16,7 @@ use pandastack_types::{Error, ErrorBody, Result, SandboxState};
 use crate::path::AppPath;
 use crate::state::Apps;
 
-/// Keep an app awake for background work. Wakes its first machine; other machines that are awake stay
+/// Keep an app awake for background work. Wakes its first instance; other instances that are awake stay
 /// awake.
 #[utoipa::path(post, path = "/v1/apps/{id}/keep-awake", tag = "apps", operation_id = "app_keep_awake", params(("id" = String, Path)),
     request_body = KeepAwake, responses((status = 200, body = Lifecycle), (status = 400, body = ErrorBody),
@@ -42,7 +42,7 @@ pub async fn keep_awake(
     }
     let tried: Vec<_> = join_all(asked).await.into_iter().chain(lost).collect();
     for error in tried.iter().filter_map(|one| one.as_ref().err()) {
-        tracing::info!(app = %record.id, %error, "a machine of an app was not given its lease");
+        tracing::info!(app = %record.id, %error, "cannot extend the lease of an app's machine");
     }
     let first = first_good(tried).unwrap_or_else(|| Err(none()))?;
     Ok(Json(ops::lifecycle::show(&apps.sandboxes, &first).await))

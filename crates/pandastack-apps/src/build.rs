@@ -49,7 +49,7 @@ const PYTHON_VERSION: &str = r#"python=/usr/bin/python3; [ ! -x "$VENV/bin/pytho
 /// Prints the version of the Node that an app runs with.
 const NODE_VERSION: &str = "node -p process.versions.node";
 
-/// One build under way.
+/// One build in progress.
 pub(crate) struct Build<'a> {
     pub(crate) apps: &'a Arc<Apps>,
     pub(crate) app: &'a AppRecord,
@@ -57,7 +57,7 @@ pub(crate) struct Build<'a> {
     pub(crate) deadline: Instant,
 }
 
-/// What a build came to.
+/// The result of a build.
 pub(crate) struct Built {
     pub(crate) machine: Machine,
     pub(crate) plan: Plan,
@@ -65,7 +65,7 @@ pub(crate) struct Built {
     pub(crate) start: StartSpec,
 }
 
-/// What a source turned out to be.
+/// The detected properties of a source.
 struct DetectedSource {
     /// Where its app is, in the machine.
     directory: String,
@@ -94,7 +94,7 @@ impl Build<'_> {
         deployment: &DeploymentRecord,
     ) -> Result<Built, BuildError> {
         let from_git = deployment.spec.source == Source::Git;
-        let commit = source::bring(self.apps, &machine, self.app, deployment, from_git, self.log).await?;
+        let commit = source::fetch(self.apps, &machine, self.app, deployment, from_git, self.log).await?;
         fault::point("control.deploy.fetched").await;
         let found = self.find(&machine).await?;
         let shape = deployment.spec.build_shape.clone().unwrap_or_else(|| self.app.spec.shape());
@@ -310,7 +310,7 @@ pub(crate) async fn build_machine(
         match machine::create(&apps.sandboxes, app, Some(cache), Purpose::Build).await {
             Ok(machine) => return Ok(machine),
             Err(error) => {
-                tracing::warn!(app = %app.id, %error, "a build begins without what earlier ones installed");
+                tracing::warn!(app = %app.id, %error, "building without the dependency cache");
                 if let Some(log) = log {
                     log.say(
                         "the dependencies of earlier builds are no longer cached; installing from scratch",

@@ -1,4 +1,4 @@
-//! What a request about an app may say.
+//! Validates requests about apps.
 
 use std::collections::BTreeMap;
 
@@ -53,7 +53,7 @@ pub(crate) fn name(name: &str, domains: &Domains) -> Result<()> {
     Ok(())
 }
 
-/// Applies what a request says; an empty text takes a setting back.
+/// Applies the settings of a request; an empty string resets a setting.
 pub(crate) fn apply(spec: &mut AppSpec, settings: AppSettings) -> Result<()> {
     let texts = [
         ("git_branch", &settings.git_branch),
@@ -277,7 +277,7 @@ pub(crate) fn env_name(key: &str) -> Result<()> {
     if !is_env_name(key) {
         let shown: String = key.chars().take(40).collect();
         return refuse(format!(
-            "`{shown}` is not a valid variable name; use letters, digits and `_`, not a digit first"
+            "`{shown}` is not a valid variable name; use letters, digits and `_`, and start with a letter or `_`"
         ));
     }
     if key == PORT {

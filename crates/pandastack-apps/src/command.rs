@@ -1,4 +1,4 @@
-//! Commands as machines take them.
+//! Commands in the form that machines accept.
 
 use std::collections::BTreeMap;
 

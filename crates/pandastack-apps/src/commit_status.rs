@@ -1,4 +1,4 @@
-//! How a deployment goes, as a commit's status at the repository's host. Pure.
+//! Deployment progress as a commit status at the Git host. Pure.
 //!
 //! | | call | proof |
 //! |---|---|---|
@@ -78,7 +78,7 @@ fn late_commit(deployment: &DeploymentRecord) -> Option<&str> {
     spec.git_commit.as_deref().filter(|built| *built != pushed).map(|_| pushed)
 }
 
-/// The call that tells one commit where it stands.
+/// The call that sets the status of one commit.
 fn report(
     app: &AppSpec,
     commit: &str,

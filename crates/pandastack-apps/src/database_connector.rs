@@ -1,4 +1,5 @@
-//! The way of an app's machines to its databases: streams that agents pass on, each with the machine that speaks.
+//! Connections from an app's machines to its databases. Agents forward each stream with the machine it
+//! comes from.
 //!
 //! Which databases a machine may mean is read from the record of its app at every connection, and again whenever an app changes: so
 //! there is nothing to keep in step with sleep, forks and restarts, and what is detached is out of reach at once.
@@ -57,7 +58,7 @@ impl Attached {
             return Ok(Vec::new());
         };
         let app = match self.apps.store.app(None, id.as_str()).await {
-            Ok(app) => preview_settings::settled(&self.apps, app).await?,
+            Ok(app) => preview_settings::effective(&self.apps, app).await?,
             Err(StoreError::NotFound { .. }) => return Ok(Vec::new()),
             Err(error) => return Err(error.into()),
         };

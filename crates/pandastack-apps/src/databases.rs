@@ -1,4 +1,4 @@
-//! Databases of apps: attached over HTTP, known to machines by a variable.
+//! Attached databases of apps over HTTP; machines get each as a variable.
 //!
 //! Must hold: a database that is attached cannot be deleted; a preview of a fork never learns of one. What a machine reaches is
 //! decided by [`crate::database_connector`], from the same record.
@@ -24,8 +24,8 @@ use crate::state::Apps;
 /// Variable that holds a database's address unless another is named.
 const ENV_DEFAULT: &str = "DATABASE_URL";
 
-/// Attach a database. The app's machines can connect to it at once; the variable with its connection string
-/// is set with the next deployment or restart.
+/// Attach a database. The app's instances can connect to it immediately. The variable with its connection
+/// string is set with the next deployment or restart.
 #[utoipa::path(put, path = "/v1/apps/{id}/databases/{database}", tag = "apps", operation_id = "attach_database",
     params(("id" = String, Path), ("database" = DatabaseId, Path)), request_body = AttachDatabase,
     responses((status = 200, body = AppDatabase), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
@@ -62,7 +62,7 @@ pub async fn attach(
     Ok(Json(AppDatabase { database, env, scope, build: wanted.build }))
 }
 
-/// Detach a database. The app's machines lose access at once; the variable is removed with the next
+/// Detach a database. The app's instances lose access immediately. The variable is removed with the next
 /// deployment or restart.
 #[utoipa::path(delete, path = "/v1/apps/{id}/databases/{database}", tag = "apps", operation_id = "detach_database",
     params(("id" = String, Path), ("database" = DatabaseId, Path)),

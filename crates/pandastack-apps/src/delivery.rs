@@ -1,4 +1,4 @@
-//! What tells deliveries of webhooks apart.
+//! Identifies webhook deliveries, to detect repeated ones.
 
 use http::HeaderMap;
 

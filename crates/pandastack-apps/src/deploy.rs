@@ -1,4 +1,4 @@
-//! The steps of one deployment, from its turn to its end.
+//! The steps of one deployment, from start to end.
 //!
 //! ```text
 //!   building: build machine, source, install, build, artifact   (skipped when there is an artifact)
@@ -32,7 +32,7 @@ use crate::serve::Serving;
 use crate::state::Apps;
 use crate::{check, preview_settings, tidy};
 
-/// After a switch the old version sleeps once it was idle for this long; requests under way keep it awake. Sleep ends WebSockets, and
+/// After a switch the old version sleeps once it was idle for this long; requests in progress keep it awake. Sleep ends WebSockets, and
 /// their clients ping every 25 or 30 s, so it is twice that.
 pub(crate) const DRAIN_IDLE_SECONDS: u64 = 60;
 /// Between two tries to write down how a deployment ended, at first and at most.
@@ -42,8 +42,9 @@ const END_PAUSE_MAX: Duration = Duration::from_secs(30);
 /// Works on a deployment until it is live or over. Leaves its state alone when the server ends: the next one goes on.
 pub(crate) async fn run(apps: Arc<Apps>, deployment: DeploymentRecord, stop: CancellationToken) {
     let id = deployment.id.clone();
-    let Ok((log, writer)) =
-        Log::open(&apps, &id).await.inspect_err(|error| tracing::warn!(deployment = %id, %error, "no log"))
+    let Ok((log, writer)) = Log::open(&apps, &id)
+        .await
+        .inspect_err(|error| tracing::warn!(deployment = %id, %error, "cannot open the deployment log"))
     else {
         return;
     };
@@ -56,7 +57,7 @@ pub(crate) async fn run(apps: Arc<Apps>, deployment: DeploymentRecord, stop: Can
     work.end(outcome).await;
     fault::point("control.deploy.ended").await;
     if let Err(error) = tidy::app(&apps, &work.record.app).await {
-        tracing::warn!(deployment = %id, %error, "an app is tidied up after its next deployment");
+        tracing::warn!(deployment = %id, %error, "cannot delete unused machines of an app; retrying after its next deployment");
     }
     drop(work);
     writer.finish().await;
@@ -71,15 +72,15 @@ struct Deploy {
 impl Deploy {
     async fn steps(&mut self) -> Result<(), BuildError> {
         let app = self.apps.store.app(None, self.record.app.as_str()).await.map_err(Error::from)?;
-        let app = preview_settings::settled(&self.apps, app).await.map_err(Error::from)?;
+        let app = preview_settings::effective(&self.apps, app).await.map_err(Error::from)?;
         self.record.spec.attempts += 1;
-        self.go(DeploymentStatus::Building).await?;
+        self.set_status(DeploymentStatus::Building).await?;
         fault::point("control.deploy.begun").await;
         check::env_room(&app.spec.env)?;
         if self.record.builds() {
             self.build(&app).await?;
         }
-        self.go(DeploymentStatus::Deploying).await?;
+        self.set_status(DeploymentStatus::Deploying).await?;
         fault::point("control.deploy.kept").await;
         let app = match &self.record.spec.start {
             Some(start) => start.source.applied(&app),
@@ -110,14 +111,14 @@ impl Deploy {
     }
 
     /// Writes down where the deployment stands now.
-    async fn go(&mut self, status: DeploymentStatus) -> Result<(), BuildError> {
+    async fn set_status(&mut self, status: DeploymentStatus) -> Result<(), BuildError> {
         let was = self.record.status;
         self.record.status = status;
         self.record.updated_at = now();
         if !self.apps.store.put_deployment(&self.record, was).await.map_err(Error::from)? {
             return Err(BuildError::Step("the deployment was stopped".to_owned()));
         }
-        self.apps.activity.tell();
+        self.apps.activity.notify();
         Ok(())
     }
 
@@ -159,7 +160,7 @@ impl Deploy {
         for retired in join_all(retired).await {
             let retired: Result<()> = retired;
             if let Err(error) = retired {
-                tracing::info!(app = %app.id, %error, "an old machine is told later when to sleep");
+                tracing::info!(app = %app.id, %error, "cannot set the idle timeout of an old machine; retrying later");
             }
         }
     }
@@ -173,7 +174,7 @@ impl Deploy {
             (_, Some(Stop::Superseded)) => {
                 (DeploymentStatus::Superseded, "a newer deployment replaced it".to_owned())
             }
-            (Some(Err(error)), None) => (DeploymentStatus::Failed, sentence(&error)),
+            (Some(Err(error)), None) => (DeploymentStatus::Failed, describe_failure(&error)),
             (None, None) => (DeploymentStatus::Canceled, "canceled".to_owned()),
         };
         let mut pause = END_PAUSE_MIN;
@@ -182,7 +183,7 @@ impl Deploy {
                 Ok(is_written) => break is_written,
                 Err(cause) => {
                     tracing::warn!(deployment = %self.record.id, error = %cause, cause = cause.causes(),
-                        "how a deployment ended cannot be written down; tried again in {} s", pause.as_secs());
+                        "cannot record the end of a deployment; retrying in {} s", pause.as_secs());
                 }
             }
             tokio::select! {
@@ -226,7 +227,7 @@ fn ended(stored: DeploymentRecord, status: DeploymentStatus, error: &str) -> Opt
 }
 
 /// What a user reads, and for the log of the server the cause.
-fn sentence(error: &BuildError) -> String {
+fn describe_failure(error: &BuildError) -> String {
     if let BuildError::Platform(error) = error
         && error.cause.is_some()
     {

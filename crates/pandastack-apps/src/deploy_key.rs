@@ -1,4 +1,4 @@
-//! Keys by which a repository's host knows an app: one that a person gave, or the app's own.
+//! SSH keys of apps for their repositories: a key from the user, or the app's own.
 //!
 //! An app's own key is derived from the installation's join secret and the app, as passwords of databases are, so that
 //! nothing secret is stored and its public half can always be shown. Private keys are texts in OpenSSH's format:

@@ -1,4 +1,4 @@
-//! Whose turn it is: one deployment at a time per app, the newest wins.
+//! Schedules deployments: one at a time per app, the newest wins.
 //!
 //! A live version that lost a machine (its host was restarted, say), or should have more or fewer, is reconciled by a deployment of its
 //! own ([`reconcile`]).
@@ -26,7 +26,7 @@ use crate::{deploy, log, reconcile, removal, tidy};
 
 /// How often a deployment is begun before it fails.
 const ATTEMPTS_MAX: u32 = 3;
-/// Deployments that build nothing under way at once: after the loss of a host all of its apps recover.
+/// Deployments that build nothing in progress at once: after the loss of a host all of its apps recover.
 const RETURNS_AT_ONCE_MAX: usize = 16;
 /// Longest pause: after a failure of the store nobody tells when to look again.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
@@ -36,9 +36,9 @@ pub async fn run(apps: Arc<Apps>) {
     let mut is_tidied = false;
     let mut events = apps.sandboxes.events.subscribe();
     loop {
-        let looked = look(&apps, &mut is_tidied).await;
+        let looked = start_due(&apps, &mut is_tidied).await;
         if let Err(error) = looked {
-            tracing::warn!(%error, cause = error.causes(), "deployments are looked at again soon");
+            tracing::warn!(%error, cause = error.causes(), "cannot check deployments; retrying soon");
         }
         tokio::select! {
             () = apps.sandboxes.shutdown.cancelled() => return,
@@ -49,7 +49,7 @@ pub async fn run(apps: Arc<Apps>) {
     }
 }
 
-async fn look(apps: &Arc<Apps>, is_tidied: &mut bool) -> Result<()> {
+async fn start_due(apps: &Arc<Apps>, is_tidied: &mut bool) -> Result<()> {
     take_up(apps).await?;
     if !*is_tidied {
         tidy_all(apps).await?;
@@ -61,7 +61,7 @@ async fn look(apps: &Arc<Apps>, is_tidied: &mut bool) -> Result<()> {
     begin_due(apps).await
 }
 
-/// Takes up what is under way and nobody works on.
+/// Takes up what is in progress and nobody works on.
 async fn take_up(apps: &Arc<Apps>) -> Result<()> {
     for left in apps.store.deployments_in_progress().await? {
         let was = left.status;
@@ -99,7 +99,7 @@ fn taken_up(mut left: DeploymentRecord) -> (DeploymentRecord, String) {
 async fn tidy_all(apps: &Arc<Apps>) -> Result<()> {
     for one in apps.store.apps(None).await? {
         if let Err(error) = tidy::app(apps, &one.id).await {
-            tracing::warn!(app = %one.id, %error, "an app is tidied up after its next deployment");
+            tracing::warn!(app = %one.id, %error, "cannot delete unused machines of an app; retrying after its next deployment");
         }
     }
     Ok(())
@@ -110,7 +110,7 @@ async fn tidy_all(apps: &Arc<Apps>) -> Result<()> {
 async fn tidy_left(apps: &Arc<Apps>) {
     for id in apps.activity.take_untidy() {
         if let Err(error) = tidy::app(apps, &id).await {
-            tracing::warn!(app = %id, %error, "an app is tidied up at the next look");
+            tracing::warn!(app = %id, %error, "cannot delete unused machines of an app; retrying later");
             apps.activity.note_untidy(id);
         }
     }
@@ -138,7 +138,8 @@ async fn begin_due(apps: &Arc<Apps>) -> Result<()> {
             None => due.push(newest),
         }
     }
-    let (begun, waiting) = chosen(due, apps.activity.count_running(true), apps.activity.count_running(false));
+    let (begun, waiting) =
+        split_by_capacity(due, apps.activity.count_running(true), apps.activity.count_running(false));
     for deployment in begun {
         begin(apps, deployment);
     }
@@ -147,7 +148,7 @@ async fn begin_due(apps: &Arc<Apps>) -> Result<()> {
 }
 
 /// Which of some queued deployments have their turn, the oldest first, and which wait, beside so many that build and so many that do not.
-fn chosen(
+fn split_by_capacity(
     mut due: Vec<DeploymentRecord>,
     mut builds: usize,
     mut returns: usize,
@@ -169,7 +170,7 @@ async fn say_waiting(apps: &Arc<Apps>, waiting: &[DeploymentRecord]) {
     for id in apps.activity.note_waiting(waiting) {
         let sentence = "queued: the limit of concurrent deployments is reached";
         if let Err(error) = log::append(apps, &id, sentence).await {
-            tracing::info!(deployment = %id, %error, "the log of a deployment does not say that it waits");
+            tracing::info!(deployment = %id, %error, "cannot write to the log of a waiting deployment");
         }
     }
 }
@@ -239,7 +240,7 @@ mod tests {
         let all = [queued(3), queued(1), returning(4), queued(2)];
         let [third, first, rollback, second] = all.each_ref().map(|one| one.id.clone());
         let check = |builds, returns, begun: &[&DeploymentId], waiting: &[&DeploymentId]| {
-            let (has_turn, waits) = chosen(all.to_vec(), builds, returns);
+            let (has_turn, waits) = split_by_capacity(all.to_vec(), builds, returns);
             assert_eq!(ids(&has_turn).iter().collect::<Vec<_>>(), begun);
             assert_eq!(ids(&waits).iter().collect::<Vec<_>>(), waiting);
         };

@@ -1,5 +1,4 @@
-//! Proof that a custom domain belongs to whoever adds it: a TXT record that only the owner of its DNS can
-//! make.
+//! Proof of ownership of a custom domain: a TXT record that only the owner of its DNS can make.
 //!
 //! ```text
 //!   _pandastack-challenge.www.shop.example.  TXT  "pandastack-domain=<32 hex digits>"

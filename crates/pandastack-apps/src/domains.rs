@@ -1,4 +1,4 @@
-//! Names of an app beside its own, over HTTP.
+//! Custom domains of apps over HTTP.
 
 use std::sync::Arc;
 
@@ -53,7 +53,8 @@ fn shown(apps: &Apps, headers: &HeaderMap, app: &AppRecord, record: DomainRecord
     }
 }
 
-/// Add a custom domain to an app. It is `pending` until its TXT record proves ownership; adding it again checks.
+/// Add a custom domain to an app. It is `pending` until its TXT record proves ownership. To check again,
+/// add it again.
 #[utoipa::path(post, path = "/v1/apps/{id}/domains", tag = "apps", params(("id" = String, Path)), request_body = AddAppDomain,
     responses((status = 201, body = AppDomain), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
     (status = 409, body = ErrorBody)))]

@@ -52,7 +52,7 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Pair>> {
             let name = name.strip_prefix("export ").unwrap_or(name).trim();
             if !check::is_env_name(name) {
                 return Err(refuse(
-                    "has an invalid variable name; use letters, digits and `_`, not a digit first",
+                    "has an invalid variable name; use letters, digits and `_`, and start with a letter or `_`",
                 ));
             }
             let value;

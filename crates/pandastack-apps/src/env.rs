@@ -64,7 +64,7 @@ pub(crate) fn shown(env: BTreeMap<String, EnvEntry>) -> AppEnvList {
     AppEnvList { env: env.into_iter().map(shown).collect() }
 }
 
-/// What a request says of a variable beside its value.
+/// Properties of a variable in a request, other than its value.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Kind {
     pub(crate) secret: Option<bool>,
@@ -114,7 +114,7 @@ pub(crate) fn was_set(env: &BTreeMap<String, EnvEntry>, key: String) -> Result<J
     Ok(Json(AppEnvSet { key, secret, scope, stage, note }))
 }
 
-/// Set a variable. One that exists keeps its secrecy, scope and stage unless the request changes them.
+/// Set a variable. An existing variable keeps its secrecy, scope and stage unless the request changes them.
 #[utoipa::path(put, path = "/v1/apps/{id}/env/{key}", tag = "apps", params(("id" = String, Path), ("key" = String, Path)),
     request_body = SetAppEnv, responses((status = 200, body = AppEnvSet), (status = 400, body = ErrorBody),
     (status = 404, body = ErrorBody)))]
@@ -150,8 +150,8 @@ pub async fn remove(State(apps): State<Arc<Apps>>, caller: Caller, path: AppPath
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Set several variables from the text of a `.env` file. A variable that exists keeps its secrecy, scope
-/// and stage unless the request changes them.
+/// Set several variables from the text of a `.env` file. Existing variables keep their secrecy, scope and
+/// stage unless the request changes them.
 #[utoipa::path(post, path = "/v1/apps/{id}/env/import", tag = "apps", params(("id" = String, Path)),
     request_body = ImportAppEnv, responses((status = 200, body = AppEnvImported), (status = 400, body = ErrorBody),
     (status = 404, body = ErrorBody)))]

@@ -1,4 +1,4 @@
-//! Git in a machine: where a repository is, what proves that an app may read it, and the programs that fetch it.
+//! Git in a machine: repository URLs, credentials, and the commands that fetch a repository.
 //!
 //! | address | proof | host is known by |
 //! |---|---|---|
@@ -6,7 +6,7 @@
 //! | `ssh://git@host/path`, `git@host:path` | the app's deploy key | `git_known_hosts`, or the key that it showed first |
 //!
 //! Must hold: a secret is in no argument and, but for the files of one fetch below [`PREPARE`]'s directory, in no file;
-//! a submodule on another host gets none; nothing but http, https and (for an app by ssh) ssh is spoken. A preview of a
+//! a submodule on another host gets none; nothing but http, https and (for an app by ssh) ssh is allowed. A preview of a
 //! fork has neither token nor key.
 
 use std::collections::BTreeMap;
@@ -108,7 +108,7 @@ cd / && rm -rf /srv/repository"#;
 /// Bytes of host keys that are noted at most.
 const KNOWN_HOSTS_BYTES: &str = "8192";
 
-/// Where a repository is.
+/// The location of a repository.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Repository {
     /// `https://...` or `http://...`.

@@ -1,4 +1,4 @@
-//! Whether a new version answers, asked through the same way that its requests will take.
+//! Health checks of a new version, through the same path as its requests.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Pushes and pull requests told by a repository's host: GitHub, GitLab, Gitea (and Forgejo).
+//! Webhooks for pushes and pull requests: GitHub, GitLab, Gitea (and Forgejo).
 //!
 //! | | proof | kind | names a delivery |
 //! |---|---|---|---|
@@ -49,7 +49,7 @@ pub fn routes(apps: &Arc<Apps>) -> Router {
     Router::new().route("/v1/hooks/apps/{id}", post(hook)).with_state(Arc::clone(apps))
 }
 
-/// What a push says, as far as it matters here; the three hosts agree on it.
+/// The fields of a push event that are used; all Git hosts have them.
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 struct Push {
@@ -76,7 +76,7 @@ struct Commit {
 #[utoipa::path(post, path = "/v1/hooks/apps/{id}", tag = "apps", params(("id" = String, Path)), responses(
     (status = 202, body = HookAnswer), (status = 200, description = "Nothing to deploy", body = HookAnswer),
     (status = 401, body = ErrorBody), (status = 404, body = ErrorBody), (status = 413, body = ErrorBody),
-    (status = 503, description = "The same delivery is being taken", body = ErrorBody)), security(()))]
+    (status = 503, description = "The same delivery is already being processed", body = ErrorBody)), security(()))]
 pub async fn hook(
     State(apps): State<Arc<Apps>>,
     Id(id): Id<String>,
@@ -114,7 +114,7 @@ async fn take_once(
 ) -> Result<(StatusCode, Json<HookAnswer>)> {
     let Some(delivery) = delivery(headers) else { return note_and_take(apps, record, event, headers).await };
     let Some(_taking) = apps.activity.begin_delivery(&record.id, &delivery) else {
-        // Not a success: the attempt under way may fail, and its host would not send the delivery again.
+        // Not a success: the attempt in progress may fail, and its host would not send the delivery again.
         let message = "this delivery is already being processed; send it again to see its outcome";
         return Err(Error::new(ErrorCode::Unavailable, message));
     };
@@ -197,7 +197,7 @@ fn host_of(headers: &HeaderMap) -> Option<GitHost> {
     kinds.into_iter().find(|(name, _)| headers.contains_key(*name)).map(|(_, host)| host)
 }
 
-/// Remembers what kind of host this is: it is told how deployments go in its own way.
+/// Remembers the kind of Git host, because each has its own API for commit statuses.
 async fn note_host(apps: &Apps, record: &AppRecord, headers: &HeaderMap) -> Result<()> {
     let seen = host_of(headers);
     if seen.is_some() && seen != record.spec.git_host_seen {

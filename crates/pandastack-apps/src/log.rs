@@ -1,4 +1,4 @@
-//! The log of a deployment: bounded, written in batches, followed by whoever wants to.
+//! The log of a deployment: bounded, written in batches, and streamed to followers.
 //!
 //! Lines go through a bounded channel to one writer, so that a program that prints faster than the store writes waits.
 //! Past [`DEPLOY_LOG_LINES_MAX`] lines only what the platform itself says is kept.
@@ -35,7 +35,7 @@ impl LogWriter {
     /// Waits until everything is written.
     pub(crate) async fn finish(self) {
         if let Err(error) = self.0.await {
-            tracing::error!(%error, "the end of a deployment's log was not written");
+            tracing::error!(%error, "cannot write the end of a deployment log");
         }
     }
 }
@@ -70,7 +70,7 @@ impl Log {
 pub(crate) async fn append(apps: &Apps, id: &DeploymentId, sentence: &str) -> pandastack_store::Result<()> {
     let next = apps.store.count_log(id).await?;
     apps.store.append_log(id, next, &[shortened(&format!("{OURS}{sentence}"))]).await?;
-    apps.activity.tell();
+    apps.activity.notify();
     Ok(())
 }
 
@@ -93,10 +93,10 @@ async fn write(apps: Arc<Apps>, id: DeploymentId, mut next: u64, mut lines: mpsc
         let kept = fitting(next, &batch);
         match apps.store.append_log(&id, next, &kept).await {
             Ok(()) => next += kept.len() as u64,
-            Err(error) => tracing::warn!(deployment = %id, %error, "lines of a deployment's log were lost"),
+            Err(error) => tracing::warn!(deployment = %id, %error, "lost lines of a deployment log"),
         }
         batch.clear();
-        apps.activity.tell();
+        apps.activity.notify();
     }
 }
 

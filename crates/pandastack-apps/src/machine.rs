@@ -29,7 +29,7 @@ pub(crate) fn owner_of(app: &AppId) -> Owner {
     Owner::App(app.clone())
 }
 
-/// What a machine is for.
+/// The purpose of a machine.
 pub(crate) enum Purpose {
     /// Building: it ends by itself if everything else forgets it.
     Build,

@@ -1,4 +1,4 @@
-//! What stands behind a host name: an app's own (`<name>.<domain>`, `<id>.<domain>`) below a configured
+//! Resolves host names to apps: an app's own (`<name>.<domain>`, `<id>.<domain>`) below a configured
 //! domain, or a custom domain that was proven. Names of the platform are nobody else's.
 
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Apps by the path of a request.
+//! Finds the app in a request's path.
 
 use axum::extract::{FromRequestParts, RawPathParams};
 use http::request::Parts;
@@ -35,7 +35,7 @@ impl AppPath {
         if record.spec.deleting {
             return Err(unknown());
         }
-        Ok(preview_settings::settled(apps, record).await?)
+        Ok(preview_settings::effective(apps, record).await?)
     }
 
     /// The same for a call that changes settings, which a preview has none of its own.

@@ -1,4 +1,4 @@
-//! Looks at repositories whose host tells of no pushes: every `poll_seconds` of an app, and deploys a new commit.
+//! Polls repositories without webhooks every `poll_seconds` and deploys new commits.
 //!
 //! `git ls-remote` runs in a machine made for it, as fetching does, so that what a hostile host answers hurts nobody, and
 //! so that polling reaches what building would.
@@ -73,7 +73,7 @@ pub async fn run(apps: Arc<Apps>) {
         match polled(&apps).await {
             Ok(all) => look_at(&apps, plan.due(all, Instant::now())).await,
             Err(error) => {
-                tracing::warn!(%error, cause = error.causes(), "repositories are looked at again soon")
+                tracing::warn!(%error, cause = error.causes(), "cannot poll repositories; retrying soon")
             }
         }
         tokio::select! {
@@ -94,8 +94,8 @@ async fn polled(apps: &Apps) -> Result<Vec<AppRecord>> {
 
 async fn look_at(apps: &Arc<Apps>, due: Vec<AppRecord>) {
     let looks = futures::stream::iter(due).for_each_concurrent(POLLS_AT_ONCE, |app| async move {
-        if let Err(error) = look(apps, &app).await {
-            tracing::info!(app = %app.id, %error, "a repository could not be looked at; again at its next time");
+        if let Err(error) = poll_app(apps, &app).await {
+            tracing::info!(app = %app.id, %error, "cannot poll a repository; retrying at its next interval");
         }
     });
     tokio::select! {
@@ -105,7 +105,7 @@ async fn look_at(apps: &Arc<Apps>, due: Vec<AppRecord>) {
 }
 
 /// Looks at one repository and deploys what is new.
-async fn look(apps: &Arc<Apps>, app: &AppRecord) -> Result<()> {
+async fn poll_app(apps: &Arc<Apps>, app: &AppRecord) -> Result<()> {
     let commit = head_of(apps, app).await?;
     let all = apps.store.deployments(&app.id).await?;
     let mut new = DeploymentRecord::queued(app, TRIGGER, now());
@@ -114,7 +114,7 @@ async fn look(apps: &Arc<Apps>, app: &AppRecord) -> Result<()> {
     new.spec.address = last_address(&all);
     if apps.store.insert_deployment_unless(&new, &|all| is_known(all, &commit)).await? {
         apps.activity.work.notify_one();
-        apps.activity.tell();
+        apps.activity.notify();
     }
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! Variables of a repository over HTTP: all previews of its apps see them, unless the app has one of that name for its previews.
+//! Variables of a repository over HTTP. All previews of its apps see them, unless the app sets the same
+//! name for previews.
 //!
 //! They are checked, kept and masked as those of apps are ([`crate::env`]), with scope `preview`. A repository may have some before
 //! its previews are turned on, so that the first preview sees them, and keeps them when those are turned off.
@@ -55,7 +56,7 @@ pub async fn list(
     Ok(Json(env::shown(found.map(|repo| repo.env).unwrap_or_default())))
 }
 
-/// Set a variable of a repository's previews. A secret that exists stays secret unless the request changes
+/// Set a variable of a repository's previews. An existing secret stays secret unless the request changes
 /// it.
 #[utoipa::path(put, path = "/v1/repos/{repo}/preview-env/{key}", tag = "apps", operation_id = "set_preview_env",
     params(("repo" = GithubRepoId, Path), ("key" = String, Path)), request_body = SetPreviewEnv,
@@ -89,8 +90,8 @@ pub async fn remove(State(apps): State<Arc<Apps>>, caller: Caller, path: RepoPat
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Set several variables of a repository's previews from the text of a `.env` file. A secret that exists
-/// stays secret unless the request changes it.
+/// Set several variables of a repository's previews from the text of a `.env` file. Existing secrets stay
+/// secret unless the request changes them.
 #[utoipa::path(post, path = "/v1/repos/{repo}/preview-env/import", tag = "apps", operation_id = "import_preview_env",
     params(("repo" = GithubRepoId, Path)), request_body = ImportPreviewEnv,
     responses((status = 200, body = AppEnvImported), (status = 400, body = ErrorBody), (status = 429, body = ErrorBody)))]

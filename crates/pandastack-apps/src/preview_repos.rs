@@ -1,4 +1,5 @@
-//! Repositories of GitHub with previews: which apps are of one, and its previews turned on and off for all of them.
+//! GitHub repositories with previews: which apps belong to one, and enabling or disabling previews for
+//! all of them.
 //!
 //! What is said of a repository is laid on its apps when it is said: `previews` of an app is where it counts. What was said last
 //! holds, of the repository or of an app ([`AppSpec::previews_said_at`]): an app that is found to be of a repository later, by its first
@@ -188,7 +189,7 @@ fn follow(app: &mut AppSpec, repos: &[PreviewRepoRecord]) -> bool {
     follows
 }
 
-/// What a delivery says of its repository.
+/// The repository of a delivery.
 #[derive(Deserialize)]
 struct FromRepository {
     repository: WithNumber,
@@ -202,7 +203,7 @@ struct WithNumber {
 
 /// The repository that a delivery tells an app to be of, if that is news. One hook may be told of by many repositories, as those of
 /// organizations are: once an id is known, only a repository that has the app's name may tell another.
-fn told(app: &AppSpec, payload: &[u8]) -> Option<GithubRepoId> {
+fn repo_id_from(app: &AppSpec, payload: &[u8]) -> Option<GithubRepoId> {
     app.git_url.as_ref()?;
     let WithNumber { id, full_name } = serde_json::from_slice::<FromRepository>(payload).ok()?.repository;
     let is_named =
@@ -212,7 +213,7 @@ fn told(app: &AppSpec, payload: &[u8]) -> Option<GithubRepoId> {
 
 /// Notes which repository a delivery of GitHub comes from, if it says so and that is news. Only for what is proved.
 pub(crate) async fn note(apps: &Apps, record: AppRecord, payload: &[u8]) -> Result<AppRecord> {
-    let Some(id) = told(&record.spec, payload) else { return Ok(record) };
+    let Some(id) = repo_id_from(&record.spec, payload) else { return Ok(record) };
     let repos = apps.repos.preview_repos(&record.workspace).await?;
     change(apps, &record.id, |record| {
         record.spec.github_repo_id = Some(id);
@@ -285,7 +286,7 @@ mod tests {
         let url = "https://github.com/me/shop";
         let told = |spec: &AppSpec, id: i64, name: &str| {
             let payload = serde_json::json!({"repository": {"id": id, "full_name": name}}).to_string();
-            told(spec, payload.as_bytes()).map(i64::from)
+            repo_id_from(spec, payload.as_bytes()).map(i64::from)
         };
         assert_eq!(told(&app(url, None), 7, "Me/Shop"), Some(7));
         assert_eq!(told(&app(url, None), 7, "me/renamed"), Some(7));
@@ -294,7 +295,7 @@ mod tests {
         assert_eq!(told(&app(url, Some(7)), 8, "me/shop"), Some(8), "it was made anew");
         assert_eq!(told(&AppSpec::default(), 7, "me/shop"), None);
         for odd in ["", "{}", r#"{"repository":{}}"#, r#"{"repository":{"id":0}}"#] {
-            assert_eq!(super::told(&app(url, None), odd.as_bytes()), None, "{odd}");
+            assert_eq!(super::repo_id_from(&app(url, None), odd.as_bytes()), None, "{odd}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! Settings of previews: those of their app, with what a fork must not see taken out.
+//! Settings of previews: those of their app, without what a fork must not see.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::preview_repos;
 use crate::state::Apps;
 
 /// An app as it is built and served: a preview has the settings of its app.
-pub(crate) async fn settled(apps: &Apps, record: AppRecord) -> pandastack_store::Result<AppRecord> {
+pub(crate) async fn effective(apps: &Apps, record: AppRecord) -> pandastack_store::Result<AppRecord> {
     let Some(app) = &record.preview_of else { return Ok(record) };
     let app = apps.store.app(None, app.as_str()).await?;
     let repos = apps.repos.preview_repos(&app.workspace).await?;

@@ -1,4 +1,4 @@
-//! Previews: what a pull request would make of an app, at an address of its own.
+//! Previews: deployments of pull requests, each at its own address.
 //!
 //! A preview is an app whose record names the one that it belongs to. So it is built, served, put to sleep, recovered and
 //! deleted by what does that for apps, in machines of its own. Its settings are those of its app at the time they are
@@ -51,9 +51,11 @@ pub(crate) async fn take(
     let ignored = |why: &str| HookAnswer { preview: None, ignored: Some(why.to_owned()), ..answer.clone() };
     if pull.change == Change::Closed {
         return Ok(match close(apps, app, &pull).await? {
-            Closed::Going => (StatusCode::ACCEPTED, answer),
-            Closed::Late => (StatusCode::OK, ignored("a newer change of the pull request is already known")),
-            Closed::NotThere => (StatusCode::OK, ignored("the pull request has no preview")),
+            CloseOutcome::Going => (StatusCode::ACCEPTED, answer),
+            CloseOutcome::Late => {
+                (StatusCode::OK, ignored("a newer change of the pull request is already known"))
+            }
+            CloseOutcome::NotThere => (StatusCode::OK, ignored("the pull request has no preview")),
         });
     }
     let closed_at = app.spec.closed_pulls.get(&pull.number);
@@ -96,7 +98,8 @@ async fn ensure(apps: &Arc<Apps>, app: &AppRecord, pull: &Pull) -> Result<Option
         Err(error) => return Err(error.into()),
     };
     if found.preview_of.as_ref() != Some(&app.id) {
-        let message = format!("the name `{name}` belongs to another app; delete it to get this preview");
+        let message =
+            format!("the name `{name}` is used by another app; delete that app to create this preview");
         return Err(Error::conflict(message));
     }
     if found.spec.deleting {
@@ -114,7 +117,7 @@ async fn ensure(apps: &Arc<Apps>, app: &AppRecord, pull: &Pull) -> Result<Option
     Ok(is_newest.then_some(changed))
 }
 
-/// Notes what became of a pull request, unless something newer is known.
+/// Notes the state of a pull request, unless something newer is known.
 fn note_pull(spec: &mut AppSpec, pull: &Pull) {
     if is_newer_known(spec, pull) {
         return;
@@ -144,8 +147,8 @@ fn pull_spec(pull: &Pull) -> PullSpec {
     }
 }
 
-/// What became of a delivery that says that a pull request is closed.
-enum Closed {
+/// The result of a delivery that says that a pull request is closed.
+enum CloseOutcome {
     /// Its preview is being removed.
     Going,
     /// It was changed after that, so it is open.
@@ -155,22 +158,22 @@ enum Closed {
 }
 
 /// Notes that a pull request is closed and begins to remove its preview.
-async fn close(apps: &Arc<Apps>, app: &AppRecord, pull: &Pull) -> Result<Closed> {
+async fn close(apps: &Arc<Apps>, app: &AppRecord, pull: &Pull) -> Result<CloseOutcome> {
     let at = pull.at.unwrap_or_else(now);
     change(apps, &app.id, |record| note_closed(&mut record.spec, pull.number, at)).await?;
     let preview = match apps.store.app(None, &name_of(app, pull.number)).await {
         Ok(found) if found.preview_of.as_ref() == Some(&app.id) => found,
-        Ok(_) | Err(StoreError::NotFound { .. }) => return Ok(Closed::NotThere),
+        Ok(_) | Err(StoreError::NotFound { .. }) => return Ok(CloseOutcome::NotThere),
         Err(error) => return Err(error.into()),
     };
     // Decided where it is written, so that a delivery which opens it again at this moment is seen.
     let marked = removal::mark_if(apps, &preview.id, |spec| !is_newer_known(spec, pull)).await?;
     if !marked {
-        return Ok(Closed::Late);
+        return Ok(CloseOutcome::Late);
     }
     // The answer does not wait: what is marked is removed also if this process ends.
     removal::begin(apps, preview.id);
-    Ok(Closed::Going)
+    Ok(CloseOutcome::Going)
 }
 
 /// Whether a preview knows of a change after what a delivery tells. Of two in the same second neither is newer.

@@ -1,4 +1,4 @@
-//! What deliveries say of pull requests (GitLab: merge requests), in one shape. Pure.
+//! Parses pull requests (GitLab: merge requests) from webhook deliveries into one shape. Pure.
 //!
 //! Must hold: what is not certain to come from the repository itself counts as a fork; texts that somebody else wrote
 //! are short and without control characters; a commit is nothing but hexadecimal digits.
@@ -18,7 +18,7 @@ const TEXT_CHARS_MAX: usize = 200;
 /// Bytes of a pull request's address; a longer one is not shown.
 const URL_BYTES_MAX: usize = 2000;
 
-/// What became of a pull request.
+/// The result of a pull request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Change {
     /// It was opened or has new commits.
@@ -29,7 +29,7 @@ pub(crate) enum Change {
     Closed,
 }
 
-/// What a delivery says of a pull request.
+/// A pull request event.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Pull {
     pub(crate) change: Change,

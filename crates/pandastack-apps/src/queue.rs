@@ -21,6 +21,6 @@ pub(crate) async fn queue(
 /// The answer about a deployment that was queued.
 pub(crate) fn queued(apps: &Apps, deployment: DeploymentRecord) -> (StatusCode, Json<Deployment>) {
     apps.activity.work.notify_one();
-    apps.activity.tell();
+    apps.activity.notify();
     (StatusCode::ACCEPTED, Json(view::deployment(deployment, false)))
 }

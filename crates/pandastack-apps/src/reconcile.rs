@@ -36,7 +36,7 @@ const RETRY_SECONDS_MIN: i64 = 30;
 /// Longest pause.
 const RETRY_SECONDS_MAX: i64 = 3600;
 
-/// Who started a reconciliation.
+/// The initiator of a reconciliation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Initiator {
     /// A user changed the number of machines.
@@ -79,7 +79,7 @@ pub(crate) async fn app(apps: &Arc<Apps>, app: &AppRecord, initiator: Initiator)
     if failed.is_some_and(|failed| now() < next_try(failed)) {
         return Ok(());
     }
-    tracing::info!(app = %app.id, trigger, good = good.len(), "the machines of a live app are brought to their number");
+    tracing::info!(app = %app.id, trigger, good = good.len(), "scaling the machines of a live app");
     let mut new = DeploymentRecord::returning_to(app, live, trigger, now());
     new.spec.set_machines(good);
     if let Some(failed) = failed {
@@ -88,7 +88,7 @@ pub(crate) async fn app(apps: &Arc<Apps>, app: &AppRecord, initiator: Initiator)
     // What somebody asked for meanwhile is newer than this, and ends in another look.
     let came_between = |all: &[DeploymentRecord]| all.first().is_none_or(|first| first.id != newest.id);
     if apps.store.insert_deployment_unless(&new, &came_between).await? {
-        apps.activity.tell();
+        apps.activity.notify();
     }
     Ok(())
 }
@@ -112,7 +112,7 @@ async fn retire_left(apps: &Arc<Apps>, app: &AppRecord, all: &[DeploymentRecord]
     apps.sandboxes.tasks.spawn(async move {
         let retired = due.iter().map(|id| retire(&turn.apps, &turn.id, id));
         for error in join_all(retired).await.into_iter().filter_map(Result::err) {
-            tracing::info!(app = %turn.id, %error, "an old machine is told later when to sleep");
+            tracing::info!(app = %turn.id, %error, "cannot set the idle timeout of an old machine; retrying later");
         }
     });
 }
@@ -151,7 +151,7 @@ async fn left_now(apps: &Apps, app: &AppId, id: &SandboxId) -> Result<Option<(Ap
     Ok(since.map(|since| (record, since)))
 }
 
-/// When the version that a machine is of was replaced. `None` if it serves, if something under way has it, or if it never served.
+/// When the version that a machine is of was replaced. `None` if it serves, if something in progress has it, or if it never served.
 fn left_since(app: &AppRecord, all: &[DeploymentRecord], id: &SandboxId) -> Option<Timestamp> {
     let mut holders = all.iter().filter(|one| one.spec.machines().any(|machine| machine == id));
     let is_wanted =
@@ -187,7 +187,7 @@ fn has_failed(newest: &DeploymentRecord, trigger: &str) -> bool {
     newest.status == DeploymentStatus::Failed && newest.spec.trigger == trigger
 }
 
-/// When what failed is tried again.
+/// When what failed is retried.
 fn next_try(failed: &DeploymentRecord) -> Timestamp {
     let pause = RETRY_SECONDS_MIN << failed.spec.retries.min(16);
     let pause = SignedDuration::from_secs(pause.min(RETRY_SECONDS_MAX));

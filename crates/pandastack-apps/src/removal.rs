@@ -64,7 +64,7 @@ pub(crate) fn begin(apps: &Arc<Apps>, id: AppId) {
     let owner = Arc::clone(apps);
     apps.sandboxes.tasks.spawn(async move {
         if let Err(error) = finish(&owner, &id).await {
-            tracing::warn!(app = %id, %error, cause = error.causes(), "an app is deleted later");
+            tracing::warn!(app = %id, %error, cause = error.causes(), "cannot delete an app yet; retrying later");
         }
     });
 }

@@ -1,9 +1,9 @@
-//! Tells repositories' hosts how deployments go: `pending` when one begins, and how it ended.
+//! Reports deployments to Git hosts: `pending` at the start, and the result at the end.
 //!
 //! Takes no input: deployments whose state was not told are found in the store, so a restart of the server forgets none.
 //! A status may then arrive twice, which changes nothing.
 //!
-//! Must hold: no deployment waits for this or fails by it; a host that does not answer is tried [`TRIES_MAX`] times, one
+//! Must hold: no deployment waits for this or fails by it; a host that does not respond is tried [`TRIES_MAX`] times, one
 //! that refuses once; requests go nowhere that the webhooks of schedules could not go either.
 
 use std::collections::HashMap;
@@ -41,7 +41,7 @@ struct ReportAttempts {
     again_at: Instant,
 }
 
-/// What became of one deployment's report.
+/// The result of one deployment's report.
 enum Outcome {
     /// It is told, or there is nothing to tell.
     Settled,
@@ -56,8 +56,8 @@ pub async fn run(apps: Arc<Apps>) {
     let mut news = apps.activity.follow();
     let mut tried = HashMap::new();
     loop {
-        if let Err(error) = look(&apps, &mut tried).await {
-            tracing::warn!(%error, cause = error.causes(), "commit statuses are looked at again soon");
+        if let Err(error) = report_due(&apps, &mut tried).await {
+            tracing::warn!(%error, cause = error.causes(), "cannot report commit statuses; retrying soon");
         }
         tokio::select! {
             () = apps.sandboxes.shutdown.cancelled() => return,
@@ -75,7 +75,7 @@ async fn pause(news: &mut watch::Receiver<u64>, tried: &HashMap<DeploymentId, Re
     let _ = tokio::time::timeout_at(next.map_or(latest, |next| next.min(latest)), news.changed()).await;
 }
 
-async fn look(apps: &Arc<Apps>, tried: &mut HashMap<DeploymentId, ReportAttempts>) -> Result<()> {
+async fn report_due(apps: &Arc<Apps>, tried: &mut HashMap<DeploymentId, ReportAttempts>) -> Result<()> {
     let now = Instant::now();
     let all = apps.store.untold_deployments(REPORTS_PER_LOOK).await?;
     tried.retain(|id, _| all.iter().any(|one| one.deployment.id == *id));
@@ -86,7 +86,7 @@ async fn look(apps: &Arc<Apps>, tried: &mut HashMap<DeploymentId, ReportAttempts
     let due: Vec<_> = due.collect();
     let mut told = futures::stream::iter(due)
         .map(|one| async move {
-            let outcome = tell(apps, &one.deployment).await;
+            let outcome = report(apps, &one.deployment).await;
             (one, outcome)
         })
         .buffer_unordered(REPORTS_AT_ONCE);
@@ -100,7 +100,7 @@ fn is_pending(deployment: &DeploymentRecord) -> bool {
     commit_status::state_of(deployment) == State::Pending
 }
 
-/// Writes down what became of a report.
+/// Records the result of a report.
 async fn settle(
     apps: &Arc<Apps>,
     tried: &mut HashMap<DeploymentId, ReportAttempts>,
@@ -125,8 +125,8 @@ async fn settle(
             return Ok(());
         }
         Outcome::Failed(why) | Outcome::Refused(why) => {
-            tracing::warn!(deployment = %id, why, "a commit's status was not told");
-            // While it is under way, its log has another writer.
+            tracing::warn!(deployment = %id, why, "cannot report a commit status");
+            // While it is in progress, its log has another writer.
             if !pending {
                 let sentence = format!("the commit status could not be reported to the Git host: {why}");
                 log::append(apps, id, &sentence).await?;
@@ -137,7 +137,7 @@ async fn settle(
     Ok(apps.store.put_told(id, !pending).await?)
 }
 
-async fn tell(apps: &Apps, deployment: &DeploymentRecord) -> Result<Outcome> {
+async fn report(apps: &Apps, deployment: &DeploymentRecord) -> Result<Outcome> {
     for report in reports(apps, deployment).await? {
         match apps.webhooks.deliver_with("git_api_url", &report.url, report.headers, &report.body).await {
             Ok(()) => {}

@@ -99,7 +99,7 @@ pub async fn list(
     Ok(Json(Items { items }))
 }
 
-/// Get an app by id or name. Does not wake it.
+/// Get an app by ID or name. Does not wake it.
 #[utoipa::path(get, path = "/v1/apps/{id}", tag = "apps", params(("id" = String, Path)), responses(
     (status = 200, body = api::App), (status = 404, body = ErrorBody)))]
 pub async fn show(
@@ -209,10 +209,10 @@ pub async fn cancel(
     Ok((StatusCode::ACCEPTED, Json(view::deployment(one, false))))
 }
 
-/// Roll back to an earlier version: the previous one, unless the request names another.
+/// Roll back an app to an earlier version. Default: the previous version.
 #[utoipa::path(post, path = "/v1/apps/{id}/rollback", tag = "apps", params(("id" = String, Path)), request_body = RollbackApp,
     responses((status = 202, body = Deployment), (status = 404, body = ErrorBody),
-    (status = 409, description = "There is none, or it is not kept any more", body = ErrorBody)))]
+    (status = 409, description = "No earlier deployment is kept", body = ErrorBody)))]
 pub async fn rollback(
     State(apps): State<Arc<Apps>>,
     caller: Caller,
@@ -234,8 +234,9 @@ pub async fn rollback(
                     && kept.contains(&one.id)
                     && live.is_none_or(|live| !live.shares_machines(one))
             };
-            let none =
-                || Error::conflict(format!("app `{}` has no earlier deployment to return to", record.name));
+            let none = || {
+                Error::conflict(format!("app `{}` has no earlier deployment to roll back to", record.name))
+            };
             all.iter().find(earlier).ok_or_else(none)?
         }
     };
@@ -251,7 +252,7 @@ pub async fn rollback(
     Ok(queue(&apps, new).await?)
 }
 
-/// Start the live version in new machines, with the current settings and variables, without a build.
+/// Restart the live version in new instances, with the current settings and variables, without a build.
 #[utoipa::path(post, path = "/v1/apps/{id}/restart", tag = "apps", params(("id" = String, Path)), responses(
     (status = 202, body = Deployment), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub async fn restart(

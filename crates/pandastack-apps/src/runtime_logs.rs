@@ -1,4 +1,4 @@
-//! What the live version prints, over HTTP.
+//! Output of the live version, over HTTP.
 //!
 //! Who follows goes on with the next version once that serves, whether by a deployment, restart, rollback or change of the number of
 //! machines: [`crate::Apps::follow`] tells of all of them.
@@ -41,11 +41,11 @@ pub struct Args {
 }
 
 /// Stream the live version's output as server-sent events, one line each. With `follow=1`, continue with
-/// new output and with later versions. Wakes the machine.
+/// new output and with later versions. Wakes the app.
 #[utoipa::path(get, path = "/v1/apps/{id}/runtime-logs", tag = "apps",
     params(("id" = String, Path), ("follow" = Option<String>, Query), ("tail" = Option<usize>, Query),
-        ("search" = Option<String>, Query, description = "Only lines that contain this"),
-        ("instance" = Option<String>, Query, description = "The machine, of several that serve; the first when absent")),
+        ("search" = Option<String>, Query, description = "Return only lines that contain this text"),
+        ("instance" = Option<String>, Query, description = "Instance to read from. Default: the first")),
     responses((status = 200, content_type = "text/event-stream", body = String), (status = 404, body = ErrorBody),
     (status = 409, body = ErrorBody)))]
 pub async fn runtime_logs(
@@ -130,7 +130,7 @@ fn none(record: &AppRecord) -> Error {
     Error::conflict(format!("app `{}` has no live deployment; deploy it first", record.name))
 }
 
-/// What one process prints.
+/// The output of one process.
 struct Output {
     body: Incoming,
     events: Events,
@@ -197,7 +197,7 @@ impl Follower {
             // A process that prints without a pause must not keep the news waiting.
             if is_told || self.output.ended || self.news.has_changed().unwrap_or(false) {
                 self.news.mark_unchanged();
-                self.look(&mut lines).await;
+                self.follow_live(&mut lines).await;
             }
             if !lines.is_empty() || self.ended {
                 return Some(lines);
@@ -206,11 +206,11 @@ impl Follower {
     }
 
     /// Goes on with what serves now, if that is another process; ends if there is nothing to go on with.
-    async fn look(&mut self, lines: &mut Vec<String>) {
+    async fn follow_live(&mut self, lines: &mut Vec<String>) {
         match self.changed().await {
             Ok(None) => self.ended = self.output.ended,
             Ok(Some((live, place))) => {
-                if let Err(error) = self.go_on(live, place, lines).await {
+                if let Err(error) = self.switch_to(live, place, lines).await {
                     lines.push(format!("{OURS}cannot follow the live deployment: {error}"));
                     self.ended = true;
                 }
@@ -233,7 +233,7 @@ impl Follower {
         Ok(Some((live, place)))
     }
 
-    async fn go_on(&mut self, live: LiveVersion, place: usize, lines: &mut Vec<String>) -> Result<()> {
+    async fn switch_to(&mut self, live: LiveVersion, place: usize, lines: &mut Vec<String>) -> Result<()> {
         let is_same = live.machines.get(place) == self.live.machines.get(self.place);
         if !is_same || self.output.ended {
             let (machine, process) = live.process(&self.apps, &self.record, place).await?;

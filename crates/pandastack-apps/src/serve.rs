@@ -1,4 +1,4 @@
-//! Bringing a built version to the point where it could serve: started, listening, healthy.
+//! Starts a built version and waits until it listens and is healthy.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -277,7 +277,7 @@ pub(crate) async fn follow_idle(apps: &Arc<Apps>, app: &AppRecord) {
     for told in join_all(told).await {
         let told: pandastack_types::Result<()> = told;
         if let Err(error) = told {
-            tracing::info!(app = %app.id, %error, "when to sleep holds from the next deployment on");
+            tracing::info!(app = %app.id, %error, "cannot change the idle timeout now; it applies from the next deployment on");
         }
     }
 }

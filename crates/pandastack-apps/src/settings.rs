@@ -19,8 +19,8 @@ use crate::state::Apps;
 use crate::{check, reconcile, serve, view};
 use pandastack_types::api::MASK;
 
-/// Update an app's settings. Instance limits take effect at once; `template`, `cpu` and `memory_mb` with
-/// the next build; other settings with the next deployment or restart.
+/// Update an app's settings. Instance limits take effect immediately. `template`, `cpu` and `memory_mb`
+/// take effect with the next build, other settings with the next deployment or restart.
 #[utoipa::path(patch, path = "/v1/apps/{id}", tag = "apps", params(("id" = String, Path)), request_body = UpdateApp,
     responses((status = 200, body = api::App), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub async fn update(

@@ -1,4 +1,5 @@
-//! What a machine had too little of when a step of its build failed: programs say that in many ways, or not at all.
+//! Detects whether a failed build step ran out of memory or disk, which programs report in many ways,
+//! or not at all.
 
 use crate::command::shell;
 use crate::machine::Machine;
@@ -9,7 +10,7 @@ const FREE_BYTES_MIN: u64 = 32 << 20;
 /// Prints what is left of the disk that sources are on, in blocks, their size and files; and how many processes memory was too little for.
 const MEASURE: &str = r#"stat -f -c '%a %S %d' /srv; sed -n 's/^oom_kill //p' /proc/vmstat"#;
 
-/// What a machine has left.
+/// Free resources of a machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Headroom {
     free_bytes: u64,

@@ -1,4 +1,4 @@
-//! Bringing a source into the machine that builds it, and looking at it there.
+//! Fetches a source into the machine that builds it, and inspects it there.
 //!
 //! Everything happens inside the machine: archives are unpacked and repositories fetched there, by its programs, so a
 //! hostile one hurts nobody else. A machine that was made from the last build still has what that installed; the old
@@ -51,7 +51,7 @@ const READ: &str =
     r#"cd "$DIR" && for file in "$@"; do printf '\036%s\037' "$file"; head -c "$BYTES" -- "$file"; done"#;
 
 /// Puts the source of a deployment into its machine. Answers the commit, if it has one.
-pub(crate) async fn bring(
+pub(crate) async fn fetch(
     apps: &Arc<Apps>,
     machine: &Machine,
     app: &AppRecord,

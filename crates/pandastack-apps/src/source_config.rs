@@ -1,4 +1,4 @@
-//! What a source says of itself in `pandastack.toml`, and what of it counts.
+//! Settings from a source's `pandastack.toml`, and which of them apply.
 //!
 //! | | wins over |
 //! |---|---|
@@ -35,7 +35,7 @@ pub(crate) fn read_config(manifest: Manifest, app: &AppSpec) -> Result<SourceCon
     Ok(SourceConfig { port, health_path, env, build_env, run_env })
 }
 
-/// Where an app is within its source.
+/// The location of an app within its source.
 #[derive(Debug, PartialEq)]
 pub(crate) struct AppLocation {
     /// The directory; empty at the root.

@@ -1,4 +1,4 @@
-//! Which machines and snapshots an app needs. Everything else that belongs to it is deleted.
+//! Computes which machines and snapshots an app needs; the others are deleted.
 //!
 //! Takes nothing but the record: safe to repeat, and the only place that deletes what a deployment made. It runs when no
 //! deployment of the app is between making something and writing it down: at the end of each, and at start. Machines of an app that is
@@ -18,7 +18,7 @@ use crate::machine::OWNER_LABEL;
 use crate::machine::owner_of;
 use crate::state::Apps;
 
-/// What an app needs.
+/// Machines and snapshots that an app needs.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct NeededResources {
     pub(crate) machines: HashSet<SandboxId>,
@@ -115,12 +115,12 @@ pub(crate) fn machine_behind(apps: &Arc<Apps>, id: SandboxId) {
     let owner = Arc::clone(apps);
     apps.sandboxes.tasks.spawn(async move {
         if let Err(error) = machine(&owner, &id).await {
-            tracing::warn!(machine = %id, %error, "a machine that is not needed is deleted later");
+            tracing::warn!(machine = %id, %error, "cannot delete an unused machine; retrying later");
         }
     });
 }
 
-/// Deletes one machine that no deployment has any more. Unlike [`app`], also while one of the same app is under way.
+/// Deletes one machine that no deployment has any more. Unlike [`app`], also while one of the same app is in progress.
 pub(crate) async fn machine(apps: &Arc<Apps>, id: &SandboxId) -> Result<()> {
     match apps.sandboxes.store.sandbox(None, id).await {
         Ok(machine) => {

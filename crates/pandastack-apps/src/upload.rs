@@ -1,4 +1,4 @@
-//! Beginning a deployment: from the repository, from an archive in the request, or from a sandbox.
+//! Starts a deployment from the repository, an uploaded archive or a sandbox.
 //!
 //! An archive goes straight into the machine that will build it; the server never has it, on disk or in memory. The
 //! deployment exists once the archive is there, so a client that goes away leaves only a machine, which is deleted then.
@@ -51,7 +51,7 @@ pub struct Args {
 /// the body.
 #[utoipa::path(post, path = "/v1/apps/{id}/deploys", tag = "apps",
     params(("id" = String, Path),
-        ("clear_cache" = Option<String>, Query, description = "Install everything anew; for an archive, which has no other place to say so")),
+        ("clear_cache" = Option<String>, Query, description = "Build without the cache, for a deployment from an archive")),
     request_body(content((DeployApp = "application/json"), (Vec<u8> = "application/x-tar"))),
     responses((status = 202, body = Deployment), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
     (status = 413, body = ErrorBody)))]
@@ -128,7 +128,7 @@ async fn pack(apps: &Apps, caller: &Caller, sandbox: &SandboxId, path: &str) -> 
     Ok(Body::new(Limited::new(answer.into_body(), limit)))
 }
 
-/// What is known of a deployment whose source is an archive.
+/// A deployment whose source is an archive.
 struct ArchiveDeployment {
     trigger: &'static str,
     address: String,

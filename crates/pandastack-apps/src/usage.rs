@@ -1,4 +1,4 @@
-//! What the machines of the live version use, over HTTP. Nothing wakes for it.
+//! Resource usage of the live version's machines, over HTTP. Wakes nothing.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::path::AppPath;
 use crate::state::Apps;
 use crate::view;
 
-/// Get an app's current resource use, in total and per machine of the live version. Does not wake it.
+/// Get an app's current resource usage, in total and per instance of the live version. Does not wake it.
 #[utoipa::path(get, path = "/v1/apps/{id}/metrics", tag = "apps", operation_id = "app_metrics", params(("id" = String, Path)),
     responses((status = 200, body = AppMetrics), (status = 404, body = ErrorBody)))]
 pub async fn metrics(
@@ -43,7 +43,7 @@ async fn instance(apps: &Apps, app: &AppRecord, id: &SandboxId) -> AppInstanceMe
             AppInstanceMetrics { sandbox_id, status: seen.status, host: Some(seen.host), guest: seen.guest }
         }
         Err(error) => {
-            tracing::info!(app = %app.id, machine = %id, %error, "what a machine uses is not known");
+            tracing::info!(app = %app.id, machine = %id, %error, "cannot get the metrics of a machine");
             AppInstanceMetrics {
                 sandbox_id,
                 status: view::status_of(apps, id).await,

@@ -1,4 +1,4 @@
-//! Records of apps as clients see them.
+//! Converts app records to API responses.
 
 use http::HeaderMap;
 use pandastack_store::apps::record::{AppRecord, AppSpec, DeploymentRecord};

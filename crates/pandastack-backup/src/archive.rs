@@ -23,7 +23,7 @@ use crate::limits::{
     BASE_PART_BYTES, DESCRIPTION_BYTES_MAX, SEGMENT_BYTES, SERVER_MANIFEST_BYTES_MAX, STORE_WAIT,
 };
 use crate::position::Timeline;
-use crate::seal::{self, Bound, Key, Opened, SealError};
+use crate::seal::{self, Bound, Key, SealError, UnsealedObject};
 
 #[cfg(test)]
 mod stores;
@@ -39,7 +39,7 @@ pub struct Archive {
     key: Key,
 }
 
-/// What went wrong with the archive.
+/// Errors of the archive.
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveError {
     /// The address names no store, or a setting of it is wrong.
@@ -50,11 +50,11 @@ pub enum ArchiveError {
     Address {
         /// The address.
         url: String,
-        /// Why.
+        /// Reason.
         reason: String,
     },
     /// The id of a database would not be one folder.
-    #[error("`{0}` cannot be the id of a database in an archive; use letters, digits, - and _")]
+    #[error("`{0}` is not a valid database id for an archive; use letters, digits, - and _")]
     Database(String),
     /// The store failed.
     #[error("the archive could not {act} {name}: {reason}")]
@@ -63,7 +63,7 @@ pub enum ArchiveError {
         act: &'static str,
         /// On which object.
         name: String,
-        /// Why not.
+        /// Reason.
         reason: object_store::Error,
     },
     /// The store takes too long.
@@ -79,16 +79,16 @@ pub enum ArchiveError {
     Sealed {
         /// The object.
         name: String,
-        /// Why.
+        /// Reason.
         reason: SealError,
     },
     /// Something else is there under the name.
     #[error(
-        "the archive already has another content under {0}; two databases must not share an archive's folder"
+        "the archive already has different content at {0}; two databases must not share an archive folder"
     )]
     Conflict(String),
     /// The program ends.
-    #[error("the work on {0} was given up because the program ends")]
+    #[error("the operation on {0} was cancelled because the server is stopping")]
     GivenUp(String),
 }
 
@@ -169,7 +169,7 @@ impl Archive {
     }
 
     /// Gets and opens an object.
-    pub(crate) async fn get(&self, entry: &Entry) -> Result<Opened, ArchiveError> {
+    pub(crate) async fn get(&self, entry: &Entry) -> Result<UnsealedObject, ArchiveError> {
         let path = self.path(entry);
         let get = async { self.store.get(&path).await?.bytes().await };
         let sealed = in_time("read", entry, get).await?;

@@ -1,4 +1,4 @@
-//! One task per database that brings its log into the archive.
+//! One task per database that archives its WAL.
 //!
 //! ```text
 //!   connect -> login -> slot -> stream from where the archive ends --> receive, put away, confirm ...
@@ -33,7 +33,7 @@ use crate::window::Gap;
 
 /// Added to the reason of a failure when its server fell asleep with log that the archive has not: nothing is archived before it wakes.
 const ASLEEP_BEHIND: &str =
-    "; the database sleeps with log that is not archived: wake it when that is mended";
+    "; the database is asleep with WAL that is not archived; fix the cause, then wake it";
 
 /// How archiving goes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -60,7 +60,7 @@ pub struct Status {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectError {
     /// Its machine sleeps, which is no failure: nothing is written there.
-    #[error("the database sleeps")]
+    #[error("the database is asleep")]
     Asleep,
     /// It cannot be reached: a sentence.
     #[error("{0}")]
@@ -80,10 +80,10 @@ pub enum ArchiverError {
     #[error(transparent)]
     Log(#[from] LogError),
     /// The server is silent.
-    #[error("the server was silent for {} s", crate::limits::SILENCE_MAX.as_secs())]
+    #[error("the server sent nothing for {} s", crate::limits::SILENCE_MAX.as_secs())]
     Silent,
     /// The server ended the stream.
-    #[error("the server ended the replication, as it does when it stops")]
+    #[error("the server ended replication, because it is stopping")]
     Ended,
 }
 
@@ -130,7 +130,7 @@ impl Archiver {
     pub async fn stop(mut self) {
         self.stop.cancel();
         if let Some(mut task) = self.task.take() {
-            // One that waits for a store or a server which does not answer is cut: that loses no more than a crash, which is nothing.
+            // One that waits for a store or a server which does not respond is cut: that loses no more than a crash, which is nothing.
             if tokio::time::timeout(STOP_WAIT * 2, &mut task).await.is_err() {
                 task.abort();
             }
@@ -144,7 +144,7 @@ impl Drop for Archiver {
     }
 }
 
-/// What the task has.
+/// State of the task.
 struct Work {
     login: Login,
     archive: Archive,
@@ -196,7 +196,7 @@ impl Work {
         let asleep = matches!(error, ArchiverError::Connect(ConnectError::Asleep));
         let stopped = asleep || matches!(error, ArchiverError::Ended);
         let broke = matches!(error, ArchiverError::Replication(ReplicationError::Broken(_)));
-        tracing::debug!(%error, "archiving pauses");
+        tracing::debug!(%error, "archiving is paused");
         self.status.send_modify(|status| {
             // A connection that breaks says nothing yet: whether the server sleeps, or cannot be reached, the next one tells.
             let expected = stopped || (broke && status.connected);

@@ -1,4 +1,4 @@
-//! When transactions ended, read from the log itself.
+//! Reads commit times from the WAL.
 //!
 //! A server that is told to recover to a time stops at the first transaction that ended later. Without one it ends with an error, although
 //! everything there is was recovered. So whoever sets a time must know that there is a later one.

@@ -1,4 +1,4 @@
-//! Every promised number of backups in one place. What happens at a limit is said beside it.
+//! Limits of backups, each with what happens beyond it.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The log on its way into the archive: what is there, what waits, and how pieces become segments.
+//! Writes WAL to the archive: what is archived, what is pending, and how pieces become segments.
 //!
 //! ```text
 //!   segment:  [ piece, level 2 ][ piece, 1 ][ piece, 0 ][ piece, 0 ] | waiting |        16 MiB
@@ -17,7 +17,7 @@ use crate::limits::{MERGE_PIECES, PROOF_BYTES, SEGMENT_BYTES};
 use crate::position::{Lsn, Segment, Timeline};
 use crate::window::cover;
 
-/// Where the archive ends.
+/// Writes WAL to the end of the archive.
 #[derive(Debug)]
 pub(crate) struct LogWriter {
     archive: Archive,
@@ -55,7 +55,7 @@ pub enum LogError {
         at: Lsn,
     },
     /// The server left something out.
-    #[error("the server sent its log from {sent} on, and {expected} was expected")]
+    #[error("the server sent WAL from {sent} on, but {expected} was expected")]
     Hole {
         /// What was expected.
         expected: Lsn,
@@ -236,7 +236,7 @@ impl LogWriter {
         self.pieces.push((piece, 0));
         if let Err(error) = self.merge().await {
             // Everything is there, only in more pieces than it should be. The next piece tries again.
-            tracing::warn!(%error, "pieces of the log were not merged");
+            tracing::warn!(%error, "cannot merge pieces of WAL");
         }
         Ok(())
     }
@@ -264,7 +264,7 @@ impl LogWriter {
     async fn remove(&self, pieces: &[Piece]) {
         for piece in pieces {
             if let Err(error) = self.archive.remove(&Entry::Piece(*piece)).await {
-                tracing::debug!(%error, "a piece that is no more needed stays for now");
+                tracing::debug!(%error, "cannot delete an unused piece of WAL");
             }
         }
     }

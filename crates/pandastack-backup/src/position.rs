@@ -1,4 +1,4 @@
-//! Places in the write-ahead log: positions, timelines, segments, and how PostgreSQL writes them.
+//! Positions in the WAL: LSNs, timelines, segments, and how PostgreSQL writes them.
 
 use std::fmt;
 use std::str::FromStr;

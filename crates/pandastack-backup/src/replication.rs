@@ -34,7 +34,7 @@ const SEGMENT_SIZE: &str = "16MB";
 /// What the server accepts in the name of a slot, and how long it may be.
 const SLOT_CHARS_MAX: usize = 63;
 
-/// Who logs in for replication, and which slot is his.
+/// Credentials and slot for replication.
 #[derive(Debug, Clone)]
 pub struct Login {
     /// A role with the attribute `REPLICATION`.
@@ -68,11 +68,11 @@ impl Slot {
     }
 }
 
-/// What went wrong between us and the server.
+/// Errors of a replication connection.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplicationError {
     /// No session.
-    #[error("the login for replication failed: {0}")]
+    #[error("the replication login failed: {0}")]
     Login(LoginError),
     /// The server refused a command.
     #[error("the server refused {command}: {reason}")]
@@ -83,9 +83,9 @@ pub enum ReplicationError {
         reason: Box<SqlError>,
     },
     /// The log that is asked for is gone.
-    #[error("the server no longer has its log from {from} on ({reason}); take a new base backup")]
+    #[error("the server no longer has the WAL from {from} on ({reason}); take a new base backup")]
     LogGone {
-        /// What was asked for.
+        /// The requested value.
         from: Lsn,
         /// The server's answer.
         reason: Box<SqlError>,
@@ -94,7 +94,7 @@ pub enum ReplicationError {
     #[error("the replication connection broke: {0}")]
     Broken(std::io::Error),
     /// An answer that cannot be.
-    #[error("the server answered {command} with {what}; it is no PostgreSQL 15 or later")]
+    #[error("the server responded to {command} with {what}; PostgreSQL 15 or later is required")]
     Odd {
         /// First words of the command.
         command: &'static str,
@@ -102,16 +102,16 @@ pub enum ReplicationError {
         what: &'static str,
     },
     /// No answer in time.
-    #[error("the server did not answer {0} within {wait_s} s", wait_s = COMMAND_WAIT.as_secs())]
+    #[error("the server did not respond to {0} within {wait_s} s", wait_s = COMMAND_WAIT.as_secs())]
     Late(&'static str),
     /// A size of segments that is not kept here.
     #[error(
-        "the server has WAL segments of {0}, and archives have {SEGMENT_SIZE}; run initdb without --wal-segsize"
+        "the server has WAL segments of {0}, but backups need {SEGMENT_SIZE}; run initdb without --wal-segsize"
     )]
     SegmentSize(String),
     /// Files outside the data directory.
     #[error(
-        "the server has {0} tablespaces outside its data directory, which a base backup cannot hold; drop them"
+        "the server has {0} tablespaces outside its data directory, which base backups do not support; drop them"
     )]
     Tablespaces(usize),
 }
@@ -128,7 +128,7 @@ impl From<std::io::Error> for ReplicationError {
     }
 }
 
-/// What a server says of itself.
+/// Identification of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct System {
     /// Number of the cluster, the same in all its copies.

@@ -1,4 +1,4 @@
-//! What a new server needs to become the old one at an instant: a tar, files of the log, and settings.
+//! Prepares the restore of a server to a point in time: a tar, WAL files, and settings.
 //!
 //! Must hold: what is handed out is what a stock server reads. A time is set as the server's target only if the log has a transaction that ended
 //! later, because without one the server would end with an error instead of being done.
@@ -28,7 +28,7 @@ pub enum RestoreError {
     Archive(#[from] ArchiveError),
     /// The tar is not what the base's description says.
     #[error(
-        "the tar of base backup {label} has {found} bytes and should have {expected}; restore from another base backup"
+        "the archive of base backup {label} has {found} bytes instead of {expected}; restore from another base backup"
     )]
     TarLength {
         /// Of the base.
@@ -39,7 +39,7 @@ pub enum RestoreError {
         found: u64,
     },
     /// A command that would be more than one setting.
-    #[error("the restore command has a line break or a NUL in it; write it in one line")]
+    #[error("the restore command contains a line break or NUL; write it on one line")]
     Command,
 }
 
@@ -54,7 +54,7 @@ pub struct Recovery {
     pub settings: String,
 }
 
-/// A restore under way.
+/// A restore in progress.
 #[derive(Debug, Clone)]
 pub struct Restore {
     archive: Archive,

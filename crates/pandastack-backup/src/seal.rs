@@ -1,4 +1,4 @@
-//! What an object of the archive looks like: compressed, then encrypted in chunks.
+//! The format of archived objects: compressed, then encrypted in chunks.
 //!
 //! ```text
 //!   head: "PSBK" | version 1 | 3 x 0 | time, 8 bytes, microseconds since 1970 | salt, 32 random bytes
@@ -45,7 +45,7 @@ impl std::fmt::Debug for Key {
     }
 }
 
-/// What an object is bound to.
+/// The context that an object is bound to.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bound<'a> {
     pub(crate) key: &'a Key,
@@ -55,7 +55,7 @@ pub(crate) struct Bound<'a> {
 
 /// An object that was opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Opened {
+pub(crate) struct UnsealedObject {
     /// The time that was sealed with it.
     pub(crate) time: Timestamp,
     pub(crate) plain: Vec<u8>,
@@ -65,15 +65,13 @@ pub(crate) struct Opened {
 #[derive(Debug, thiserror::Error)]
 pub enum SealError {
     /// It does not begin as it should.
-    #[error("it is no sealed object; something else was written under its name")]
+    #[error("it is not a sealed object; another program may have written it")]
     Foreign,
     /// A later version of this program wrote it.
-    #[error(
-        "it has version {0} of the format, and this program reads version {VERSION}; use a newer program"
-    )]
+    #[error("its format version is {0}, but this server reads version {VERSION}; upgrade the server")]
     Version(u8),
     /// Altered, cut short, moved, or sealed with another key.
-    #[error("it was altered, cut short, copied from another name, or sealed with another key")]
+    #[error("it was modified, truncated, copied from another name, or sealed with another key")]
     Altered,
     /// Larger than its kind may be.
     #[error("it holds more than {0} bytes")]
@@ -111,7 +109,11 @@ pub(crate) fn seal(bound: Bound<'_>, time: Timestamp, plain: &[u8]) -> Result<Ve
 }
 
 /// Decrypts and decompresses. More than `plain_max` bytes are an error.
-pub(crate) fn open(bound: Bound<'_>, mut sealed: Vec<u8>, plain_max: usize) -> Result<Opened, SealError> {
+pub(crate) fn open(
+    bound: Bound<'_>,
+    mut sealed: Vec<u8>,
+    plain_max: usize,
+) -> Result<UnsealedObject, SealError> {
     let (time, head) = read_head(&sealed)?;
     let key = object_key(bound, &head)?;
     let body = &mut sealed[HEAD_BYTES..];
@@ -132,7 +134,7 @@ pub(crate) fn open(bound: Bound<'_>, mut sealed: Vec<u8>, plain_max: usize) -> R
     if plain.len() > plain_max {
         return Err(SealError::TooLarge(plain_max));
     }
-    Ok(Opened { time, plain })
+    Ok(UnsealedObject { time, plain })
 }
 
 fn read_head(sealed: &[u8]) -> Result<(Timestamp, [u8; HEAD_BYTES]), SealError> {
@@ -193,7 +195,7 @@ mod tests {
         seal(bound(&Key::new([7; 32]), "db", "wal/x"), time(), plain).unwrap()
     }
 
-    fn reopen(sealed: Vec<u8>) -> Result<Opened, SealError> {
+    fn reopen(sealed: Vec<u8>) -> Result<UnsealedObject, SealError> {
         open(bound(&Key::new([7; 32]), "db", "wal/x"), sealed, PLAIN_MAX)
     }
 
@@ -201,7 +203,7 @@ mod tests {
     fn chunks_end_where_they_should() {
         for bytes in [0, 1, CHUNK_BYTES - 64, CHUNK_BYTES, CHUNK_BYTES * 2, CHUNK_BYTES * 3 + 1] {
             let plain = noise(bytes);
-            assert_eq!(reopen(sealed(&plain)).unwrap(), Opened { time: time(), plain }, "{bytes}");
+            assert_eq!(reopen(sealed(&plain)).unwrap(), UnsealedObject { time: time(), plain }, "{bytes}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! What an archive can restore, told from what is in it. Pure, but for [`Catalog::read`].
+//! Computes what an archive can restore from its contents. Pure, but for [`Catalog::read`].
 //!
 //! ```text
 //!   base A ====log====log==== base B ==log====      ====log====> (no base: of no use)
@@ -51,7 +51,7 @@ pub struct BaseBackup {
     pub tar_bytes: u64,
 }
 
-/// What an archive holds.
+/// The contents of an archive.
 #[derive(Debug, Clone, Default)]
 pub struct Catalog {
     /// Oldest first.
@@ -65,7 +65,7 @@ pub struct Catalog {
     pub(crate) complete_until: BTreeMap<Entry, Timestamp>,
 }
 
-/// What can be restored.
+/// The restorable periods.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Window {
     /// Base backups, oldest first.
@@ -101,7 +101,7 @@ pub struct Gap {
     pub to: Lsn,
 }
 
-/// What to restore to.
+/// The point to restore to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
     /// Everything there is.
@@ -130,7 +130,7 @@ pub enum PlanError {
     /// Before the first base.
     #[error("{target} is before the earliest time that can be restored, {earliest}")]
     TooEarly {
-        /// Asked.
+        /// Requested.
         target: Timestamp,
         /// Possible.
         earliest: Timestamp,
@@ -140,18 +140,18 @@ pub enum PlanError {
         "{target} is after the latest time that can be restored, {latest}; restore to the latest instead"
     )]
     TooLate {
-        /// Asked.
+        /// Requested.
         target: Timestamp,
         /// Possible.
         latest: Timestamp,
     },
     /// Log is missing.
     #[error(
-        "the log from {} to {} is missing, so {target} cannot be restored; the last time before the gap is {before}",
+        "the WAL from {} to {} is missing, so {target} cannot be restored; the last time before the gap is {before}",
         gap.from, gap.to
     )]
     Gap {
-        /// Asked.
+        /// Requested.
         target: Timestamp,
         /// What is missing.
         gap: Gap,
@@ -181,7 +181,7 @@ impl Catalog {
                     match serde_json::from_slice(&archive.get(entry).await?.plain) {
                         Ok(base) => catalog.bases.push(base),
                         Err(error) => {
-                            tracing::warn!(%error, name = entry.name(), "a base backup that is not understood")
+                            tracing::warn!(%error, name = entry.name(), "ignoring a base backup with an unknown format")
                         }
                     }
                 }
@@ -227,7 +227,7 @@ impl Catalog {
         Self { listed, log, ..Self::default() }
     }
 
-    /// What can be restored.
+    /// The restorable periods.
     pub fn window(&self) -> Window {
         let mut window =
             Window { bases: self.bases.clone(), restorable: Vec::new(), gaps: Vec::new(), end: None };

@@ -101,7 +101,7 @@ impl Client {
         self.call(Method::DELETE, &tokens(workspace, &[prefix]), READ_SECONDS).finish().await
     }
 
-    /// All workspaces of the installation. This and the following calls need an operator's key.
+    /// All workspaces of the installation. This and the following calls need an operator key.
     pub async fn list_workspaces(&self) -> Result<Vec<WorkspaceInfo>> {
         let list: List<WorkspaceInfo> =
             self.call(Method::GET, &["workspaces"], READ_SECONDS).receive().await?;

@@ -19,7 +19,7 @@ pub enum ClientError {
     BadConfig {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Reason why it is invalid.
         detail: String,
     },
     /// The server URL is invalid.
@@ -27,7 +27,7 @@ pub enum ClientError {
     BadUrl {
         /// The configured URL.
         url: String,
-        /// What is wrong with it.
+        /// Reason why it is invalid.
         detail: String,
     },
     /// The server cannot be reached.
@@ -59,7 +59,7 @@ pub enum ClientError {
     BadResponse {
         /// Method and path.
         call: String,
-        /// What is wrong with it.
+        /// Reason why it is invalid.
         detail: String,
     },
     /// An event stream ended without its closing event.

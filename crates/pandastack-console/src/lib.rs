@@ -1,4 +1,4 @@
-//! The web console as files: embedded, compressed, with the headers that keep a browser strict.
+//! The web console: embedded, compressed files with strict security headers.
 //!
 //! - Every path below `/console/` is a file, or the page itself, which routes in the browser.
 //! - The sources are in `web/`; `npm run build` there writes `pages/built`, and the build script embeds it.

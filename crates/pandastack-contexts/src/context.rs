@@ -26,7 +26,7 @@ pub(super) struct Context {
 }
 
 impl Context {
-    /// As clients see it.
+    /// Converts it to an API response.
     pub(super) fn shown(self, machine: &Machine) -> CodeContext {
         let Context { id, cwd, created_at, .. } = self;
         let (sandbox_id, language) = (machine.id.clone(), PYTHON.to_owned());

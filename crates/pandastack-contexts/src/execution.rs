@@ -1,4 +1,5 @@
-//! One run of code: told to the kernel, heard line by line, put together for those who wait for the whole.
+//! One run of code: sent to the kernel, read line by line, and collected for callers that want the
+//! whole result.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -29,7 +30,7 @@ const REPRESENTATIONS: [(&str, &str); 10] = [
     ("javascript", "application/javascript"),
 ];
 
-/// A run under way. Dropped before its end, it is interrupted.
+/// A run in progress. Dropped before its end, it is interrupted.
 pub(super) struct Run {
     machine: Machine,
     process: u64,
@@ -59,7 +60,7 @@ impl Run {
         let body = machine.output(context.process, context.heard).await?;
         let id = uuid::Uuid::new_v4().to_string();
         let request = json!({ "run": id, "code": wanted.code, "env": wanted.env });
-        tell(&machine, context.process, &request).await?;
+        send_request(&machine, context.process, &request).await?;
         let limit = wanted.timeout_ms.map(Duration::from_millis);
         let deadline = limit.map(|limit| (Instant::now() + limit, limit));
         let heard = RunEvents::default();
@@ -86,7 +87,7 @@ impl Run {
                             "the code exceeded its timeout of {} ms and was interrupted",
                             limit.as_millis()
                         );
-                        self.heard.give_up("TimeoutError", &why);
+                        self.heard.fail("TimeoutError", &why);
                         continue;
                     }
                 },
@@ -95,7 +96,7 @@ impl Run {
                 Some(Ok(frame)) => {
                     self.heard.take(&frame.into_data().unwrap_or_default(), &self.id);
                 }
-                _ => self.heard.give_up(LOST, "the connection to the context was lost; its state is kept"),
+                _ => self.heard.fail(LOST, "the connection to the context was lost; its state is kept"),
             }
         }
     }
@@ -103,7 +104,7 @@ impl Run {
     /// Waits for its end.
     pub(super) async fn finish(&mut self) -> Execution {
         let began = Instant::now();
-        let mut answer = Answer::default();
+        let mut answer = ExecutionBuilder::default();
         while let Some(event) = self.next().await {
             answer.add(&event);
         }
@@ -120,8 +121,8 @@ impl Drop for Run {
         let (machine, process, request) = (self.machine.clone(), self.process, json!({ "cancel": self.id }));
         let tasks = machine.sandboxes.tasks.clone();
         tasks.spawn(async move {
-            if let Err(error) = tell(&machine, process, &request).await {
-                tracing::debug!(%error, "a run was not interrupted; its context may be gone");
+            if let Err(error) = send_request(&machine, process, &request).await {
+                tracing::debug!(%error, "cannot interrupt a run; its context may be gone");
             }
         });
     }
@@ -137,7 +138,7 @@ impl RunEvents {
             self.take_event(&event, run);
         }
         if self.events.is_nonsense() || self.line.len() > CONTEXT_LINE_BYTES_MAX {
-            self.give_up(LOST, "a result is too large to return; write it to a file");
+            self.fail(LOST, "a result is too large to return; write it to a file");
         }
     }
 
@@ -151,11 +152,11 @@ impl RunEvents {
                 let why = format!(
                     "the context's process exited with {code} and its state is lost; create another context"
                 );
-                self.give_up(LOST, &why);
+                self.fail(LOST, &why);
             }
-            "gap" => self.give_up(LOST, "output of the context was lost because it was not read in time"),
+            "gap" => self.fail(LOST, "output of the context was lost because it was not read in time"),
             "error" => {
-                self.give_up(LOST, data["error"].as_str().unwrap_or("the context's output is unavailable"))
+                self.fail(LOST, data["error"].as_str().unwrap_or("the context's output is unavailable"))
             }
             _ => {}
         }
@@ -183,7 +184,7 @@ impl RunEvents {
         self.told.push_back(Value::Object(event));
     }
 
-    fn give_up(&mut self, name: &str, why: &str) {
+    fn fail(&mut self, name: &str, why: &str) {
         if self.is_over {
             return;
         }
@@ -195,14 +196,14 @@ impl RunEvents {
     }
 }
 
-/// An answer in the making.
+/// Collects the events of a run into one response.
 #[derive(Default)]
-struct Answer {
+struct ExecutionBuilder {
     execution: Execution,
     results_bytes: usize,
 }
 
-impl Answer {
+impl ExecutionBuilder {
     fn add(&mut self, event: &Value) {
         let text = |name: &str| event[name].as_str().unwrap_or_default();
         let execution = &mut self.execution;
@@ -245,7 +246,7 @@ fn append(to: &mut String, text: &str) -> bool {
     end == text.len()
 }
 
-async fn tell(machine: &Machine, process: u64, request: &Value) -> Result<()> {
+async fn send_request(machine: &Machine, process: u64, request: &Value) -> Result<()> {
     let mut line = serde_json::to_vec(request).map_err(Error::internal)?;
     line.push(b'\n');
     machine.write(process, line).await
@@ -304,7 +305,7 @@ mod tests {
 
     #[test]
     fn answers_hold_output_results_and_errors() {
-        let mut answer = Answer::default();
+        let mut answer = ExecutionBuilder::default();
         for event in [
             json!({ "type": "started", "execution_count": 3 }),
             json!({ "type": "stdout", "text": "a" }),

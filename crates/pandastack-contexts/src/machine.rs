@@ -1,4 +1,4 @@
-//! The sandbox that contexts are in: its processes, through its agent.
+//! The sandbox of a context: its processes, through its agent.
 
 use std::sync::Arc;
 use std::time::Duration;

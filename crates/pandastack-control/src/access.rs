@@ -1,4 +1,4 @@
-//! Which key may make which request: one table for every route.
+//! Access control: one table of required roles for every route.
 //!
 //! Must hold: a route that is not in the table is closed to everybody but owners, and a test fails
 //! until it has a rule. A viewer's key reads no files, no output of programs and no logs, and wakes
@@ -18,7 +18,7 @@ use pandastack_sandboxes::{Sandboxes, ops};
 use pandastack_types::Result;
 use pandastack_types::api::Role;
 
-/// Who may make a request.
+/// The access that a route requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
     /// A key of the workspace with that role at least.

@@ -1,4 +1,4 @@
-//! Databases as apps see them.
+//! The database operations that the app service uses.
 
 use std::sync::Arc;
 

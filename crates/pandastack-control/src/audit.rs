@@ -1,4 +1,4 @@
-//! The audit log: every call that could change something, whatever came of it.
+//! The audit log: every call that could change something, with its result.
 //!
 //! Entries are written behind the answer ([`pandastack_store::write_behind`]): a commit for each exec would cost more than the exec's
 //! own bookkeeping. Reads are not audited, nor are calls without a good key, which change nothing.

@@ -1,4 +1,4 @@
-//! API keys: making, hashing, checking.
+//! API keys: creating, hashing, checking.
 //!
 //! A key is `pds_` and 32 hex digits (128 random bits); its first 12 characters are public and find the row. Only its
 //! SHA-256 is stored: with 128 random bits there is nothing to guess, so no slow hash is needed. Comparison takes
@@ -48,7 +48,7 @@ pub(crate) struct NewKey {
     pub(crate) record: TokenRecord,
 }
 
-/// Makes an owner's key of a workspace; the caller narrows or widens its record.
+/// Makes an owner key of a workspace; the caller narrows or widens its record.
 pub(crate) fn new_key(workspace: WorkspaceId, label: String) -> std::io::Result<NewKey> {
     let mut random = [0_u8; KEY_RANDOM_BYTES];
     getrandom::fill(&mut random).map_err(|error| std::io::Error::other(error.to_string()))?;

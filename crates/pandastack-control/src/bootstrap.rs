@@ -1,4 +1,4 @@
-//! The first start: a workspace, and a key for whoever may read the data directory.
+//! The first start: creates a workspace, and a key in the data directory.
 
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;

@@ -1,4 +1,4 @@
-//! What the control plane is told when it starts.
+//! Settings of the control server.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroU32;

@@ -1,4 +1,4 @@
-//! What the E2B facade must know of sandboxes before anybody is authenticated, read from the record of truth.
+//! Sandbox data that the E2B facade needs before authentication, read from the store.
 
 use std::net::IpAddr;
 use std::sync::Arc;

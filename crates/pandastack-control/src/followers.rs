@@ -1,4 +1,4 @@
-//! How many streams of events are open at once, by key and by workspace.
+//! Limits open event streams, by key and by workspace.
 //!
 //! Each follower costs a read of the store per change of its workspace, so their number is bounded. Counted
 //! in memory: with several replicas each admits its share.
@@ -12,7 +12,7 @@ use pandastack_types::limits::{EVENT_FOLLOWERS_PER_KEY_MAX, EVENT_FOLLOWERS_PER_
 use pandastack_types::{Error, ErrorCode, Result, WorkspaceId};
 
 #[derive(Default)]
-struct Open {
+struct StreamCounts {
     /// Access tokens of sandboxes have no key of their own: those of a workspace count together.
     by_key: HashMap<(WorkspaceId, String), u32>,
     by_workspace: HashMap<WorkspaceId, u32>,
@@ -20,7 +20,7 @@ struct Open {
 
 /// Open streams of events.
 #[derive(Clone, Default)]
-pub(crate) struct Followers(Arc<Mutex<Open>>);
+pub(crate) struct Followers(Arc<Mutex<StreamCounts>>);
 
 /// A place among the followers, until it is dropped.
 pub(crate) struct FollowerPlace {

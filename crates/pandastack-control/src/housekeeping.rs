@@ -1,4 +1,4 @@
-//! Removes old rows, writes when keys were last used, and ends what revoked keys have open.
+//! Removes old rows, records when keys were last used, and closes connections of revoked keys.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +32,7 @@ pub(crate) async fn prune(sandboxes: Arc<Sandboxes>, hooks: Arc<[PruneHook]>) {
     let mut every = tokio::time::interval(PRUNE_EVERY);
     while sandboxes.shutdown.run_until_cancelled(every.tick()).await.is_some() {
         if let Err(error) = prune_old(&sandboxes, &hooks).await {
-            tracing::warn!(%error, "old rows are removed later");
+            tracing::warn!(%error, "cannot delete old rows; retrying later");
         }
     }
 }
@@ -58,7 +58,7 @@ pub(crate) async fn keep_keys(keys: Arc<Keys>, shutdown: CancellationToken) {
     let mut every = tokio::time::interval(TOUCH_EVERY);
     while shutdown.run_until_cancelled(every.tick()).await.is_some() {
         if let Err(error) = keys.write_last_used().await {
-            tracing::warn!(%error, "last-used times of keys are written later");
+            tracing::warn!(%error, "cannot record last-used times of keys; retrying later");
         }
     }
 }
@@ -69,7 +69,7 @@ pub(crate) async fn end_revoked(keys: Arc<Keys>, shutdown: CancellationToken) {
     every.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while shutdown.run_until_cancelled(every.tick()).await.is_some() {
         if let Err(error) = keys.end_revoked().await {
-            tracing::warn!(%error, "open streams of keys are checked later");
+            tracing::warn!(%error, "cannot check open streams of keys; retrying later");
         }
     }
 }

@@ -1,4 +1,5 @@
-//! `Idempotency-Key`: a request with a key is done once; repeated within the window, it gets the same answer.
+//! `Idempotency-Key`: a request with a key runs once; repeated within the window, it gets the same
+//! response.
 //!
 //! Answers below 500 are kept, except 429: after the others a client should try again and mean it. The work runs to
 //! its end even if the client goes away, because its repetition will ask for the answer.

@@ -1,4 +1,4 @@
-//! API keys that were good lately, so that the data path does not ask the store.
+//! A cache of valid API keys, so that the data path does not query the store.
 //!
 //! Written by hand because a key outlives its freshness in it: one that was good lately is looked up again
 //! even when its address is throttled.
@@ -55,7 +55,7 @@ pub(crate) fn check_networks(prefix: &str, allow_from: &[IpNet], address: Option
     }
     let from = address.map_or_else(|| "an unknown address".to_owned(), |address| format!("`{address}`"));
     let message =
-        format!("key `{prefix}...` may not be used from {from}; `pandastack token list` shows its networks");
+        format!("key `{prefix}...` cannot be used from {from}; `pandastack token list` shows its networks");
     Err(Error::new(ErrorCode::Forbidden, message))
 }
 

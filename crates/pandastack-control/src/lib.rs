@@ -1,4 +1,4 @@
-//! The control server: what concerns every request, the routes of sandboxes, and the wiring of the services.
+//! The control server: request handling, the routes of sandboxes, and the wiring of the services.
 //!
 //! ```text
 //!   clients --/v1--> layers: keys, rates, audit, idempotency, leader

@@ -1,4 +1,4 @@
-//! What control counts for `/metrics`. Labels are routes and statuses, never ids.
+//! Metrics of control for `/metrics`. Labels are routes and statuses, never ids.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ pub(crate) async fn counted(State(metrics): State<Arc<Metrics>>, request: Reques
     response
 }
 
-/// What happened so far.
+/// Counters of the control server.
 pub(crate) struct Metrics {
     requests: Latencies,
 }

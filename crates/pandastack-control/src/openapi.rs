@@ -20,7 +20,7 @@ use crate::routes::{
 #[openapi(
     info(
         title = "PandaStack",
-        description = "Sandboxes that are small virtual machines with their own kernel.",
+        description = "Run sandboxes, apps, functions and databases in microVMs.",
         license(name = "Apache-2.0", identifier = "Apache-2.0")
     ),
     paths(

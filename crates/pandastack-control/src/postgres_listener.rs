@@ -1,4 +1,4 @@
-//! The address of the server for databases.
+//! The listener for database connections.
 //!
 //! Without one given it is port 5432 of this machine, or the next free one; which it was is remembered, because connection
 //! strings name it. Beside it every database has a port of its own, unless they have names or others than this machine can
@@ -64,7 +64,7 @@ impl PostgresListener {
                 (Some(ports), Some(own))
             }
         };
-        tracing::info!(address = %bound, "databases are served");
+        tracing::info!(address = %bound, "accepting database connections");
         Ok(Self { listener, tls: config.tls.clone(), bound: own, address, ports })
     }
 

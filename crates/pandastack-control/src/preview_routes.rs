@@ -1,4 +1,5 @@
-//! Routes of sandboxes for the edge: read from the record of truth. [`pandastack_sandboxes::Sandboxes::tell`] says when one may have changed.
+//! Routes of sandboxes for the edge, read from the store.
+//! [`pandastack_sandboxes::Sandboxes::send_event`] notifies edges when a route may have changed.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! How fast a workspace may ask, and how often an address may come with a key that is not good: a bucket each, refilled
+//! Rate limits: requests of a workspace, and invalid keys from an address. Each is a bucket, refilled
 //! steadily.
 //!
 //! Kept in memory: with several replicas each admits its share of what clients send it.

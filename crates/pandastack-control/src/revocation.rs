@@ -1,4 +1,5 @@
-//! Ends what a caller has open when its key is revoked or expires, or its workspace is suspended or deleted.
+//! Closes a caller's connections when its key is revoked or expires, or its workspace is suspended or
+//! deleted.
 //!
 //! Authentication happens once, on the head of a request; an answer may last for days. So every caller gets
 //! the [`CancellationToken`] of its key. [`guard`] stops its request and its answer with it; upgraded
@@ -29,7 +30,7 @@ const GRACE: Duration = Duration::from_secs(1);
 /// Answers up to here are sent in one go and not watched.
 const SMALL_ANSWER_BYTES: u64 = 64 * 1024;
 
-/// Who has something open.
+/// The owner of an open connection.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Holder {
     pub(crate) workspace: WorkspaceId,

@@ -1,4 +1,4 @@
-//! Starting and stopping the control plane: store, sockets, background tasks.
+//! Starts and stops the control server: store, sockets, background tasks.
 //!
 //! [`Control::bind`] does everything that can fail; when it returns, clients may connect. [`Control::run`] serves until
 //! told to stop, then lets work in progress finish within [`STOP_WAIT`].
@@ -60,7 +60,7 @@ pub enum ServeError {
     DataDir {
         /// Which.
         path: PathBuf,
-        /// Why.
+        /// Reason.
         #[source]
         source: std::io::Error,
     },
@@ -72,7 +72,7 @@ pub enum ServeError {
     Listen {
         /// Which.
         address: SocketAddr,
-        /// Why.
+        /// Reason.
         #[source]
         source: std::io::Error,
     },
@@ -94,7 +94,7 @@ pub enum ServeError {
     )]
     Resolver(#[source] std::io::Error),
     /// The store failed.
-    #[error("the store could not be opened")]
+    #[error("the control database could not be opened")]
     Store(#[from] StoreError),
     /// It led the servers on its database and lost its session there: another one may lead.
     #[error("the database session was lost, and another control server may be the leader; restart this one")]
@@ -265,7 +265,7 @@ impl Control {
         };
         tokio::select! {
             finished = tokio::time::timeout(STOP_WAIT, finish) => if finished.is_err() {
-                tracing::info!("stopped with work in progress; it is taken up again at the next start");
+                tracing::info!("stopped with operations in progress; the next start resumes them");
             },
             Err(LeadershipLost(error)) = &mut membership => return Err(ServeError::LeadershipLost(error)),
         }
@@ -273,10 +273,10 @@ impl Control {
         sandboxes.edge.shut_down().await;
         audit_stop.cancel();
         if let Err(failed) = auditor.await {
-            tracing::error!(%failed, "the audit log was not finished");
+            tracing::error!(%failed, "cannot write the end of the audit log");
         }
         if let Err(error) = services.keys.write_last_used().await {
-            tracing::debug!(%error, "last-used times of keys were not written");
+            tracing::debug!(%error, "cannot record last-used times of keys");
         }
         // Last, so that nobody else begins what is being finished here.
         leave.cancel();

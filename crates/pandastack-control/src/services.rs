@@ -1,4 +1,4 @@
-//! The parts of the server. Handlers take the one that they need.
+//! The parts of the server; each handler takes the one that it needs.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! URLs that read or write one file of one sandbox without a key, for a while.
+//! Signed URLs: temporary access to one file of one sandbox without a key.
 //!
 //! ```text
 //! /v1/sandboxes/{id}/fs?path=...&key=pds_xxxxxxxx&expires=<Unix s>&signature=<hex>

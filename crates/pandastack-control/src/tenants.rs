@@ -20,7 +20,7 @@ use pandastack_types::{Error, Result, WorkspaceId};
 
 use crate::services::Services;
 
-/// How often deletions that did not end are tried again.
+/// How often deletions that did not end are retried.
 const RETRY_EVERY: Duration = Duration::from_secs(10);
 
 /// Adds a workspace.
@@ -64,7 +64,7 @@ pub(crate) async fn delete(services: &Arc<Services>, id: &WorkspaceId) -> Result
     let (own, workspace) = (Arc::clone(services), id.clone());
     let emptied = services.sandboxes.owned(async move { empty(&own, &workspace).await }).await;
     if let Err(error) = emptied {
-        tracing::warn!(workspace = %id, %error, cause = error.causes(), "a workspace is deleted later");
+        tracing::warn!(workspace = %id, %error, cause = error.causes(), "cannot delete a workspace yet; retrying later");
     }
     Ok(())
 }
@@ -76,14 +76,14 @@ pub(crate) async fn run(services: Arc<Services>) {
         let closed = match services.sandboxes.store.closed_workspaces().await {
             Ok(closed) => closed,
             Err(error) => {
-                tracing::warn!(%error, "workspaces are deleted later");
+                tracing::warn!(%error, "cannot delete workspaces yet; retrying later");
                 continue;
             }
         };
         for record in closed.into_iter().filter(|record| record.state == WorkspaceState::Deleting) {
             if let Err(error) = empty(&services, &record.id).await {
                 let (workspace, cause) = (&record.id, error.causes());
-                tracing::warn!(%workspace, %error, cause, "a workspace is deleted later");
+                tracing::warn!(%workspace, %error, cause, "cannot delete a workspace yet; retrying later");
             }
         }
     }
@@ -93,7 +93,7 @@ pub(crate) async fn run(services: Arc<Services>) {
 fn refuse_default(id: &WorkspaceId, what: &str) -> Result<()> {
     match *id == WorkspaceId::default_workspace() {
         true => Err(Error::conflict(format!(
-            "workspace `{id}` has the operators' keys and cannot be {what}; suspend or delete another one"
+            "workspace `{id}` contains the operator keys and cannot be {what}; choose another workspace"
         ))),
         false => Ok(()),
     }
@@ -128,7 +128,7 @@ async fn empty(services: &Arc<Services>, id: &WorkspaceId) -> Result<()> {
     let machines = store.sandboxes(&Select::WholeWorkspace(id.clone())).await?.len();
     let volumes = store.volumes(id).await?.len();
     if machines > 0 || volumes > 0 {
-        tracing::info!(workspace = %id, machines, volumes, "a workspace is deleted when their hosts answer");
+        tracing::info!(workspace = %id, machines, volumes, "a workspace will be deleted when its hosts respond");
         return Ok(());
     }
     match store.move_workspace(id, &WorkspaceMove::Deleted, now()).await {

@@ -1,4 +1,4 @@
-//! Answers to requests whose body nobody read.
+//! Responses to requests whose body was not read.
 //!
 //! A refusal often comes before the body was read. The server then closes the connection, and a client that keeps it for
 //! its next request would find it broken; so the answer says `Connection: close`.

@@ -1,10 +1,10 @@
-//! Where clients of databases connect to.
+//! The address that clients of databases connect to.
 
 use pandastack_types::DatabaseId;
 
 use crate::credentials::{DATABASE, TENANT};
 
-/// Where clients find the server for databases.
+/// The public address of the database server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PublicAddress {
     /// Below it every database has a name: `<id>.<domain>`. Without one they are told apart by an option.

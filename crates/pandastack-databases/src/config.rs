@@ -1,6 +1,6 @@
 //! Settings of backups.
 
-/// Where databases are backed up to, and for how long.
+/// The backup store and the retention.
 #[derive(Clone)]
 pub struct BackupConfig {
     /// `file:///folder`, or `s3://`, `gs://`, `az://bucket/folder`.

@@ -1,4 +1,4 @@
-//! Whether databases have room to write.
+//! Monitors the free disk space of databases.
 //!
 //! A program in the machine watches the volume and makes the server read only before it is full
 //! (the template's `pandastack-postgres-room`); it is there that a writer can be stopped in time.
@@ -40,7 +40,7 @@ const DISK_FULL: &str = "53100";
 pub async fn run(databases: Arc<ManagedDatabases>) {
     loop {
         if let Err(error) = check_all(&databases).await {
-            tracing::warn!(%error, cause = error.causes(), "the room of databases is looked at again soon");
+            tracing::warn!(%error, cause = error.causes(), "cannot check the disk space of databases; retrying soon");
         }
         tokio::select! {
             () = databases.sandboxes.shutdown.cancelled() => return,
@@ -69,7 +69,7 @@ async fn check(databases: &Arc<ManagedDatabases>, record: &DatabaseRecord) -> bo
             databases.full_disks.note(&record.id, DiskCheck { full, asked, written });
             full
         }
-        // It sleeps, or does not answer: what is known of it stays.
+        // It sleeps, or does not respond: what is known of it stays.
         None => databases.full_disks.is_full(&record.id),
     }
 }

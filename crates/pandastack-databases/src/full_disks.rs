@@ -1,4 +1,4 @@
-//! Which databases are known to be read only because their disk is full.
+//! Databases that are read-only because their disk is full.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,7 +13,7 @@ use crate::backups::archives::LogPosition;
 /// How long a database that was full is taken to be full without another question.
 const KNOWN_FOR: Duration = Duration::from_secs(2);
 
-/// What was found last.
+/// The databases that were last found full.
 #[derive(Default)]
 pub(crate) struct FullDisks {
     found: Mutex<HashMap<DatabaseId, DiskCheck>>,
@@ -68,8 +68,8 @@ impl FullDisks {
     pub(crate) fn note(&self, id: &DatabaseId, found: DiskCheck) {
         let before = self.lock().insert(id.clone(), found);
         match (before.is_some_and(|before| before.full), found.full) {
-            (false, true) => tracing::warn!(database = %id, "a database is read only: its disk is full"),
-            (true, false) => tracing::info!(database = %id, "a database has room again"),
+            (false, true) => tracing::warn!(database = %id, "a database is read-only: its disk is full"),
+            (true, false) => tracing::info!(database = %id, "a database has disk space again"),
             _ => {}
         }
     }

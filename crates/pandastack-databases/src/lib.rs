@@ -1,4 +1,4 @@
-//! Managed PostgreSQL: each database is a machine of its own, forked from a template whose server
+//! Managed PostgreSQL: each database runs in its own machine, forked from a template whose server
 //! runs already.
 //!
 //! ```text

@@ -85,7 +85,7 @@ async fn create_from(
             }
             Err(error) => {
                 if let Err(left) = remove(&databases, &record).await {
-                    tracing::warn!(database = %record.id, %left, "a failed create is removed at the next start");
+                    tracing::warn!(database = %record.id, %left, "cannot clean up a failed create; the next start does");
                 }
                 Err(error)
             }
@@ -279,7 +279,7 @@ pub(super) async fn remove(databases: &Arc<ManagedDatabases>, record: &DatabaseR
     if let Some(ports) = &databases.ports
         && let Err(error) = ports.close(&record.id).await
     {
-        tracing::warn!(database = %record.id, %error, "the port of a deleted database is forgotten at the next start");
+        tracing::warn!(database = %record.id, %error, "cannot release the port of a deleted database; the next start does");
     }
     Ok(())
 }

@@ -1,6 +1,5 @@
-//! A port of its own for every database, on a machine by itself where databases have no names: many
-//! clients can send neither a host name nor an option, and would have no way to say which one they
-//! mean.
+//! One port per database, for installations without database host names: many clients can send neither
+//! a host name nor an option, and would have no way to say which one they mean.
 //!
 //! Connection strings name the port, so it is remembered in a file of this server and bound again
 //! before anything is served. A database gets one when somebody is told how to reach it, and gives
@@ -67,7 +66,7 @@ impl Ports {
                 Ok(listener) => drop(kept.insert(id.clone(), ports.hand_over(&id, number, listener))),
                 // It gets another, once somebody asks.
                 Err(error) => {
-                    tracing::warn!(database = %id, port = number, %error, "the port of a database is taken by others");
+                    tracing::warn!(database = %id, port = number, %error, "the port of a database is in use by another program");
                 }
             }
         }
@@ -137,7 +136,7 @@ impl Ports {
 /// What a file remembers. Without it databases get other ports, which is better than no server.
 fn parse(text: &[u8]) -> BTreeMap<DatabaseId, u16> {
     serde_json::from_slice(text).unwrap_or_else(|error| {
-        tracing::error!(%error, "the ports of databases are forgotten: their file is damaged; connection strings change");
+        tracing::error!(%error, "the file with the ports of databases is damaged; connection strings change");
         BTreeMap::new()
     })
 }

@@ -1,4 +1,4 @@
-//! Queries that come over HTTP, each in a session of its own.
+//! Queries over HTTP, each in its own session.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

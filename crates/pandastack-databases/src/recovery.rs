@@ -1,4 +1,4 @@
-//! What a control that was killed left behind: nothing stays half made or half deleted.
+//! Recovery after a crash of control: completes or undoes unfinished creates and deletes.
 //!
 //! A database that was being made is given up, its machine deleted: whoever asked for it got no
 //! answer. One that was being deleted is deleted. One that is ready keeps the machine that its
@@ -21,32 +21,32 @@ use crate::{backups, machines, ops, revive};
 /// Why a database is not there though somebody asked for it.
 const STOPPED: &str = "the server stopped while creating it; delete it and create another";
 
-/// Finishes what was under way. Called once at the start, before anything new begins.
+/// Finishes what was in progress. Called once at the start, before anything new begins.
 pub async fn recover(databases: Arc<ManagedDatabases>) {
     for state in [DatabaseState::Creating, DatabaseState::Ready, DatabaseState::Deleting] {
         let records = match databases.store.databases_in(state).await {
             Ok(records) => records,
             Err(error) => {
-                tracing::error!(%error, ?state, "databases that something was being done to are left as they are");
+                tracing::error!(%error, ?state, "cannot recover databases with unfinished operations");
                 continue;
             }
         };
         for record in records {
             let id = record.id.clone();
             if let Err(error) = recover_one(&databases, record).await {
-                tracing::error!(database = %id, %error, cause = error.causes(), "a database is left as it is until the next start");
+                tracing::error!(database = %id, %error, cause = error.causes(), "cannot recover a database; retrying at the next start");
             }
         }
     }
 }
 
 async fn recover_one(databases: &Arc<ManagedDatabases>, record: DatabaseRecord) -> Result<()> {
-    // Somebody may have been faster than this: what is marked is under way now.
+    // Somebody may have been faster than this: what is marked is in progress now.
     let Some(_marked) = databases.sandboxes.in_flight.mark(&OperationKey::Database(record.id.clone())) else {
         return Ok(());
     };
     match record.state {
-        DatabaseState::Creating => give_up(databases, record).await,
+        DatabaseState::Creating => abandon_create(databases, record).await,
         DatabaseState::Ready => {
             backups::drill::remove_leftovers(databases, &record.id).await?;
             keep_named(databases, &record).await
@@ -56,13 +56,13 @@ async fn recover_one(databases: &Arc<ManagedDatabases>, record: DatabaseRecord) 
     }
 }
 
-async fn give_up(databases: &Arc<ManagedDatabases>, record: DatabaseRecord) -> Result<()> {
+async fn abandon_create(databases: &Arc<ManagedDatabases>, record: DatabaseRecord) -> Result<()> {
     machines::remove_machines(databases, &record.id).await?;
     owned::delete_all(&databases.sandboxes, &record.workspace, &owner(&record.id)).await?;
     let mut failed = DatabaseRecord { state: DatabaseState::Failed, ..record };
     failed.spec.failure = Some(STOPPED.to_owned());
     databases.store.update_database(&failed).await?;
-    tracing::info!(database = %failed.id, "a database that was being made is given up");
+    tracing::info!(database = %failed.id, "removing a database whose creation was interrupted");
     Ok(())
 }
 
@@ -88,7 +88,7 @@ async fn keep_named(databases: &Arc<ManagedDatabases>, record: &DatabaseRecord) 
                 owned::release(&databases.sandboxes, volume, &replaced).await?;
             }
         }
-        tracing::warn!(database = %record.id, sandbox = %machine.id, "a machine that was to take over is deleted");
+        tracing::warn!(database = %record.id, sandbox = %machine.id, "deleting a machine of an interrupted failover");
         databases.sandboxes.delete(machine, "it did not take over").await?;
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Servers that are started and replay their log before they take queries.
+//! Waits for servers that replay WAL before they accept queries.
 //!
 //! Must hold: a replay is given up when it cannot end any more, not because one probe failed.
 //! Whoever gives up makes another machine, whose server begins with the first file again; and a
@@ -43,7 +43,7 @@ const CANCELLED: &str = "57014";
 /// Of a session that ended with its server or its machine; the next probe tells which.
 const ENDED: &str = "57P01";
 
-/// What a probe of a server found.
+/// The result of a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Replay {
     /// It takes queries and goes on by itself.
@@ -110,9 +110,9 @@ pub(super) async fn probe(
         Ok(found) => return Ok(found),
         Err(failure) => failure,
     };
-    match (judge(&failure), failure) {
+    match (classify(&failure), failure) {
         (Some(found), failure) => {
-            tracing::debug!(database = %original, %sandbox, ?failure, "a server that replays its log is looked at again");
+            tracing::debug!(database = %original, %sandbox, ?failure, "waiting for a server that replays WAL");
             Ok(found)
         }
         (None, ProbeError::Connect(error)) => {
@@ -144,7 +144,7 @@ fn endpoint(sandbox: &SandboxId) -> Endpoint {
 /// What a failed probe says of a replay all the same; `None` if that has ended without success:
 /// nothing listens, the machine is gone, or the server says something else than that it is not
 /// ready.
-fn judge(failure: &ProbeError) -> Option<Replay> {
+fn classify(failure: &ProbeError) -> Option<Replay> {
     match failure {
         ProbeError::Connect(error) => match error {
             EdgeError::Busy(_) | EdgeError::Unavailable(_) | EdgeError::Broken | EdgeError::Silent => {
@@ -214,7 +214,7 @@ mod tests {
             (sql("28P01"), None),
             (ProbeError::Session(RunError::TooLarge), None),
         ] {
-            assert_eq!(judge(&failure), expect, "{failure:?}");
+            assert_eq!(classify(&failure), expect, "{failure:?}");
         }
     }
 }

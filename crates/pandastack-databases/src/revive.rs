@@ -1,5 +1,5 @@
-//! A database whose machine was lost, or has the wrong size, gets another one with the same volume.
-//! One whose machine runs without its server has it started again.
+//! Replaces the machine of a database, if it was lost or has the wrong size, and keeps the volume.
+//! If only the server is down, it is started again in its machine.
 //!
 //! ```text
 //!   machine lost -> its row is removed, which frees the volume -> the template's disk boots with that volume
@@ -10,7 +10,7 @@
 //! Whatever was acknowledged is on the volume. Takes no input: a check handles every lost machine,
 //! and every reset of a password that was cut off, so a missed or repeated wake-up does no harm,
 //! and a server that stops half way begins again with the first step. A volume is on one host:
-//! while that does not answer, the machine is not known to be gone and nothing is done.
+//! while that does not respond, the machine is not known to be gone and nothing is done.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,7 +44,7 @@ pub async fn run(databases: Arc<ManagedDatabases>) {
     let mut events = databases.sandboxes.events.subscribe();
     loop {
         if let Err(error) = check_all(&databases).await {
-            tracing::warn!(%error, cause = error.causes(), "lost databases are looked at again soon");
+            tracing::warn!(%error, cause = error.causes(), "cannot check lost databases; retrying soon");
         }
         tokio::select! {
             () = databases.sandboxes.shutdown.cancelled() => return,
@@ -68,7 +68,7 @@ async fn check_all(databases: &Arc<ManagedDatabases>) -> Result<()> {
         databases.sandboxes.tasks.spawn(async move {
             let databases = for_task;
             if let Err(error) = revive(&databases, &record).await {
-                tracing::error!(database = %record.id, %error, cause = error.causes(), "a database is not brought back yet");
+                tracing::error!(database = %record.id, %error, cause = error.causes(), "cannot recover a database yet");
                 tokio::time::sleep(RETRY_AFTER).await;
             }
             drop(marked);
@@ -105,10 +105,10 @@ async fn revive(databases: &Arc<ManagedDatabases>, record: &DatabaseRecord) -> R
     let id = record.id.clone();
     if is_lost(databases, &record).await? {
         let sandbox = replace(databases, record).await?;
-        tracing::warn!(database = %id, %sandbox, "a lost database is back");
+        tracing::warn!(database = %id, %sandbox, "recovered a lost database");
     } else if record.spec.reset_pending && record.state == DatabaseState::Ready {
         reset::finish(databases, record).await?;
-        tracing::warn!(database = %id, "a reset of a password that was cut off is finished");
+        tracing::warn!(database = %id, "completed an interrupted password reset");
     }
     Ok(())
 }
@@ -121,7 +121,9 @@ pub(super) async fn replace(
 ) -> Result<SandboxId> {
     let volumes = owned::of(&databases.sandboxes, &record.workspace, &owner(&record.id)).await?;
     let volume = volumes.first().ok_or_else(|| {
-        Error::conflict("the database's data was on its machine's disk, which is lost; delete it")
+        Error::conflict(
+            "the database's data was on the disk of its machine, which is lost; delete the database",
+        )
     })?;
     machines::remove_machines(databases, &record.id).await?;
     let mut request = machine_request(&record)?;
@@ -189,9 +191,9 @@ async fn restart_marked(
     let machine = machines::machine(databases, &record).await?;
     let started = start(databases, &record, &machine).await;
     match &started {
-        Ok(()) => tracing::warn!(database = %id, %sandbox, "a server that did not run was started"),
+        Ok(()) => tracing::warn!(database = %id, %sandbox, "started a database server that was down"),
         Err(error) => {
-            tracing::error!(database = %id, %error, cause = error.causes(), "a server does not start");
+            tracing::error!(database = %id, %error, cause = error.causes(), "a database server does not start");
             tokio::time::sleep(RETRY_AFTER).await;
         }
     }

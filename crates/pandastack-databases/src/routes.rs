@@ -54,10 +54,10 @@ async fn find(databases: &ManagedDatabases, caller: &Caller, id: &DatabaseId) ->
     Ok(databases.store.database(Some(&caller.workspace), id).await?)
 }
 
-/// Create a database. Returns after the first query succeeded.
+/// Create a database. Returns after the first successful query.
 #[utoipa::path(post, path = "/v1/databases", tag = "databases", request_body = CreateDatabase, responses(
     (status = 201, body = Database), (status = 400, body = ErrorBody), (status = 429, body = ErrorBody),
-    (status = 503, description = "Retry-After says when to try again", body = ErrorBody)))]
+    (status = 503, description = "Temporarily unavailable; retry after the time in `Retry-After`", body = ErrorBody)))]
 pub async fn create(
     State(databases): State<Arc<ManagedDatabases>>,
     caller: Caller,
@@ -81,7 +81,7 @@ pub async fn list(
     Ok(Json(Items { items }))
 }
 
-/// Get a database. Keys with write access also see how to connect. Does not wake it.
+/// Get a database. Keys with write access also see the connection details. Does not wake it.
 #[utoipa::path(get, path = "/v1/databases/{id}", tag = "databases", operation_id = "look",
     params(("id" = DatabaseId, Path)), responses(
     (status = 200, body = Database), (status = 404, body = ErrorBody)))]
@@ -116,7 +116,7 @@ pub async fn change(
 
 /// Delete a database and its data.
 #[utoipa::path(delete, path = "/v1/databases/{id}", tag = "databases", params(("id" = DatabaseId, Path)), responses(
-    (status = 204), (status = 404, body = ErrorBody), (status = 409, description = "It is protected", body = ErrorBody)))]
+    (status = 204), (status = 404, body = ErrorBody), (status = 409, description = "The database is protected from deletion", body = ErrorBody)))]
 pub async fn delete(
     State(databases): State<Arc<ManagedDatabases>>,
     caller: Caller,
@@ -154,7 +154,7 @@ pub async fn connection(
     request_body = DatabaseQuery, responses((status = 200, body = DatabaseRows),
     (status = 400, description = "The statement failed, or the request is malformed", body = ErrorBody),
     (status = 404, body = ErrorBody), (status = 413, description = "The result is too large", body = ErrorBody),
-    (status = 503, description = "The server is stopped, starts, or has no connection left", body = ErrorBody)))]
+    (status = 503, description = "The server is stopped, is starting or has no free connection", body = ErrorBody)))]
 pub async fn query(
     State(databases): State<Arc<ManagedDatabases>>,
     caller: Caller,
@@ -169,9 +169,9 @@ pub async fn query(
 /// backups. The copy has its own credentials.
 #[utoipa::path(post, path = "/v1/databases/{id}/clone", tag = "databases", params(("id" = DatabaseId, Path)),
     request_body = CloneDatabase, responses((status = 201, body = Database),
-    (status = 202, description = "It is being restored: its `status` says when it is ready", body = Database),
-    (status = 400, description = "Among others: that instant cannot be restored", body = ErrorBody),
-    (status = 404, body = ErrorBody), (status = 501, description = "This server makes no backups", body = ErrorBody)))]
+    (status = 202, description = "The restore has started; `status` shows when the database is ready", body = Database),
+    (status = 400, description = "The request is invalid, or that point in time cannot be restored", body = ErrorBody),
+    (status = 404, body = ErrorBody), (status = 501, description = "Backups are disabled on this server", body = ErrorBody)))]
 pub async fn clone(
     State(databases): State<Arc<ManagedDatabases>>,
     caller: Caller,
@@ -256,12 +256,12 @@ pub async fn logs(
     Ok(([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], output.stdout).into_response())
 }
 
-/// Replace a database whose host does not respond by a copy restored from its backups. The id, address and
-/// password stay; the last seconds that were not archived are lost.
+/// Fail over a database whose host does not respond to a copy restored from its backups. The ID, address
+/// and password stay the same. Changes that were not archived yet are lost.
 #[utoipa::path(post, path = "/v1/databases/{id}/failover", tag = "databases", params(("id" = DatabaseId, Path)),
     responses((status = 200, body = Database), (status = 404, body = ErrorBody),
-    (status = 409, description = "Its host answers", body = ErrorBody),
-    (status = 501, description = "This server makes no backups", body = ErrorBody)))]
+    (status = 409, description = "The host of the database responds", body = ErrorBody),
+    (status = 501, description = "Backups are disabled on this server", body = ErrorBody)))]
 pub async fn failover(
     State(databases): State<Arc<ManagedDatabases>>,
     caller: Caller,

@@ -1,4 +1,4 @@
-//! Statements that a server is sent as its administrator.
+//! SQL statements that run as the server's administrator.
 
 use std::sync::Arc;
 use std::time::Duration;

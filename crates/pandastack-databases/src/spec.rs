@@ -1,4 +1,4 @@
-//! What databases and their machines are made of: sizes, requests, records of new ones. Pure.
+//! Sizes, validated requests and new records of databases. Pure.
 
 use pandastack_store::SandboxRecord;
 use pandastack_store::clock::now;

@@ -1,4 +1,4 @@
-//! What users see of databases.
+//! Converts database records to API responses.
 
 use http::HeaderMap;
 use pandastack_store::databases::{DatabaseRecord, DatabaseState};
@@ -68,7 +68,8 @@ pub(super) async fn connection(
 /// that name the database.
 async fn own_port(databases: &ManagedDatabases, id: &DatabaseId) -> Option<u16> {
     let port = databases.ports.as_ref()?.of(id).await;
-    port.inspect_err(|error| tracing::warn!(database = %id, %error, "no port of its own for a database")).ok()
+    port.inspect_err(|error| tracing::warn!(database = %id, %error, "cannot assign a port to a database"))
+        .ok()
 }
 
 /// How a machine connects to a database that is attached to it.

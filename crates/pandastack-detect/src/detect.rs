@@ -43,7 +43,7 @@ fn found(view: &View, user_settings: &UserSettings) -> Result<Plan, Undetected> 
     };
     match kind {
         Some(Framework::Python) => return python::plan(view, start),
-        Some(Framework::Static) => return site::plan(view).ok_or_else(|| nothing(view)),
+        Some(Framework::Static) => return site::plan(view).ok_or_else(|| undetected(view)),
         Some(Framework::Custom) => {
             let missing = || {
                 Undetected::NoStart("framework `custom` needs a start command; set start_command".to_owned())
@@ -65,7 +65,7 @@ fn found(view: &View, user_settings: &UserSettings) -> Result<Plan, Undetected> 
     match (site::plan(view), start) {
         (_, Some(start)) => Ok(custom(start)),
         (Some(plan), None) => Ok(plan),
-        (None, None) => Err(nothing(view)),
+        (None, None) => Err(undetected(view)),
     }
 }
 
@@ -114,7 +114,7 @@ fn apply(plan: &mut Plan, view: &View, user_settings: UserSettings) {
     }
 }
 
-fn nothing(view: &View) -> Undetected {
+fn undetected(view: &View) -> Undetected {
     let mut found: Vec<_> = view.files.iter().filter(|path| !path.contains('/')).take(8).cloned().collect();
     if found.is_empty() {
         found.push("no files".to_owned());

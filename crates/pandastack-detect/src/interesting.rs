@@ -1,4 +1,4 @@
-//! Which files of a source to read.
+//! Selects which files of a source to read.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! How much of a source is looked at.
+//! Limits on how much of a source is read.
 
 /// Levels of directories that are worth listing.
 pub const DEPTH_MAX: usize = 3;

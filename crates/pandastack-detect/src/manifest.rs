@@ -1,4 +1,4 @@
-//! `pandastack.toml`: what a repository says about itself.
+//! `pandastack.toml`: the app's settings in its source.
 
 use std::collections::BTreeMap;
 
@@ -55,7 +55,8 @@ pub struct ManifestError(String);
 impl Manifest {
     /// Reads its text.
     pub fn parse(text: &str) -> Result<Self, ManifestError> {
-        let document: Document = toml::from_str(text).map_err(|error| ManifestError(told(&error, text)))?;
+        let document: Document =
+            toml::from_str(text).map_err(|error| ManifestError(describe_error(&error, text)))?;
         let mut env = document.env;
         let [build_env, run_env] = ["build", "run"].map(|stage| table(&mut env, stage));
         Ok(Self { env: texts(env)?, build_env: build_env?, run_env: run_env?, ..document.app })
@@ -63,7 +64,7 @@ impl Manifest {
 }
 
 /// What is wrong, and where.
-fn told(error: &toml::de::Error, text: &str) -> String {
+fn describe_error(error: &toml::de::Error, text: &str) -> String {
     let before = error.span().and_then(|span| text.get(..span.start));
     match before.map(|before| before.matches('\n').count() + 1) {
         Some(line) => format!("line {line}: {}", error.message()),

@@ -1,4 +1,4 @@
-//! The Node that a source wants, and whether another one would do.
+//! The Node version that a source requires, and whether another one matches.
 //!
 //! One major number can be installed. Whatever else is said, a range or a name, is a condition on what is
 //! there.
@@ -46,19 +46,22 @@ impl NodeRequirement {
 
 /// The first major number that is asked for, and where.
 pub(crate) fn major(view: &View, engines: Option<&str>) -> Option<(u32, &'static str)> {
-    said(view, engines).find_map(|(text, file)| major_of(text).map(|major| (major, file)))
+    declared_versions(view, engines).find_map(|(text, file)| major_of(text).map(|major| (major, file)))
 }
 
 /// The first condition that is no major number.
 pub(crate) fn condition(view: &View, engines: Option<&str>) -> Option<NodeRequirement> {
     let is_condition = |text: &str| major_of(text).is_none() && !ANY.contains(&text);
-    let (text, file) = said(view, engines).find(|(text, _)| is_condition(text))?;
+    let (text, file) = declared_versions(view, engines).find(|(text, _)| is_condition(text))?;
     let wanted = text.chars().filter(|c| !c.is_control()).collect();
     Some(NodeRequirement { wanted, file })
 }
 
 /// What is said of the version, where it counts first.
-fn said<'a>(view: &'a View, engines: Option<&'a str>) -> impl Iterator<Item = (&'a str, &'static str)> {
+fn declared_versions<'a>(
+    view: &'a View,
+    engines: Option<&'a str>,
+) -> impl Iterator<Item = (&'a str, &'static str)> {
     let without_comment = |line: &'a str| line.split('#').next().unwrap_or_default().trim();
     let first = move |path: &'static str| {
         view.text(path).and_then(|text| text.lines().map(without_comment).find(|line| !line.is_empty()))

@@ -1,4 +1,4 @@
-//! The Python that a source wants, and whether another one would do.
+//! The Python version that a source requires, and whether another one matches.
 
 use crate::view::View;
 

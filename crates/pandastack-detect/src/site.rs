@@ -1,4 +1,4 @@
-//! Files as they are.
+//! Static sites.
 
 use crate::framework::Framework;
 use crate::plan::{Plan, Serve};

@@ -1,4 +1,4 @@
-//! Why there is no plan.
+//! The errors when no plan can be made.
 
 use crate::framework::Framework;
 
@@ -24,9 +24,9 @@ pub enum Undetected {
     /// `pandastack.toml` or `package.json` cannot be read.
     #[error("{file} cannot be read: {why}")]
     Unreadable {
-        /// Which file.
+        /// The file.
         file: &'static str,
-        /// Why not.
+        /// Reason.
         why: String,
     },
 }

@@ -45,13 +45,13 @@ pub struct RunStep {
 pub struct CopyStep {
     /// It is `ADD`: archives are unpacked.
     pub add: bool,
-    /// Stage or image to copy from; the build context when absent.
+    /// Stage or image to copy from. Default: the build context.
     pub from: Option<String>,
     /// Owner.
     pub chown: Option<String>,
     /// Permissions.
     pub chmod: Option<String>,
-    /// Patterns of what is left out.
+    /// Patterns of excluded files.
     pub exclude: Vec<String>,
     /// Keep the parent directories of sources.
     pub parents: bool,
@@ -70,14 +70,14 @@ pub enum Healthcheck {
     None,
     /// A command; the flags as written.
     Command {
-        /// What to run.
+        /// Command to run.
         command: Command,
         /// Such as `--interval=5s`.
         flags: Vec<String>,
     },
 }
 
-/// What an instruction says. Values are unexpanded unless noted.
+/// A parsed instruction. Values are unexpanded unless noted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Instruction {
     /// `RUN`: its text is for the shell, which expands it.
@@ -112,7 +112,7 @@ pub enum Instruction {
     Maintainer(String),
 }
 
-/// What a line says: an instruction, or the beginning of a stage.
+/// A parsed line: an instruction, or the beginning of a stage.
 #[derive(Debug)]
 pub(crate) enum Parsed {
     From { from: String, platform: Option<String>, name: Option<String> },

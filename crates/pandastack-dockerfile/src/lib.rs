@@ -78,7 +78,7 @@ pub struct Step {
 pub struct ParseError {
     /// Line, from 1.
     pub line: usize,
-    /// What is wrong with it.
+    /// Reason why it is invalid.
     pub message: String,
 }
 

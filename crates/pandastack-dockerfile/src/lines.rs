@@ -1,4 +1,4 @@
-//! From text to logical lines.
+//! Splits text into logical lines.
 
 use crate::{Heredoc, ParseError};
 

@@ -1,4 +1,4 @@
-//! The file as a whole.
+//! Parses a whole file.
 
 use std::collections::HashSet;
 

@@ -1,4 +1,4 @@
-//! Failures in the three forms that E2B's clients read.
+//! Errors in the three formats of E2B's clients.
 //!
 //! | where | form |
 //! |---|---|
@@ -57,7 +57,7 @@ impl From<NativeError> for RestError {
 impl From<pandastack_types::Error> for RestError {
     fn from(error: pandastack_types::Error) -> Self {
         if error.code == ErrorCode::Internal {
-            tracing::error!(%error, causes = error.causes(), "a key could not be checked");
+            tracing::error!(%error, causes = error.causes(), "cannot check an API key");
         }
         let status = StatusCode::from_u16(error.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         Self { status, message: error.message, retry_after: error.retry_after.map(HeaderValue::from) }
@@ -66,7 +66,7 @@ impl From<pandastack_types::Error> for RestError {
 
 impl From<DirectoryUnavailable> for RestError {
     fn from(error: DirectoryUnavailable) -> Self {
-        tracing::warn!(cause = %error.0, "a sandbox could not be looked up");
+        tracing::warn!(cause = %error.0, "cannot look up a sandbox");
         Self::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string())
     }
 }

@@ -80,25 +80,27 @@ pub(crate) async fn check_token(
             request.extensions_mut().insert(session.with_token_of(prefix));
             next.run(request).await
         }
-        Err(Refused::Wrong(what)) => RpcError::new(RpcCode::Unauthenticated, what).into_response(),
-        Err(Refused::TooMany) => RpcError::new(RpcCode::ResourceExhausted, TOO_MANY_WRONG).into_response(),
-        Err(Refused::Unavailable(error)) => RestError::from(error).into_response(),
+        Err(CredentialError::Wrong(what)) => RpcError::new(RpcCode::Unauthenticated, what).into_response(),
+        Err(CredentialError::TooMany) => {
+            RpcError::new(RpcCode::ResourceExhausted, TOO_MANY_WRONG).into_response()
+        }
+        Err(CredentialError::Unavailable(error)) => RestError::from(error).into_response(),
     }
 }
 
 /// Why a credential was not accepted.
-pub(crate) enum Refused {
+pub(crate) enum CredentialError {
     Wrong(String),
     TooMany,
     Unavailable(DirectoryUnavailable),
 }
 
-impl From<Refused> for RestError {
-    fn from(refused: Refused) -> Self {
+impl From<CredentialError> for RestError {
+    fn from(refused: CredentialError) -> Self {
         match refused {
-            Refused::Wrong(what) => RestError::new(StatusCode::UNAUTHORIZED, what),
-            Refused::TooMany => RestError::new(StatusCode::TOO_MANY_REQUESTS, TOO_MANY_WRONG),
-            Refused::Unavailable(error) => error.into(),
+            CredentialError::Wrong(what) => RestError::new(StatusCode::UNAUTHORIZED, what),
+            CredentialError::TooMany => RestError::new(StatusCode::TOO_MANY_REQUESTS, TOO_MANY_WRONG),
+            CredentialError::Unavailable(error) => error.into(),
         }
     }
 }
@@ -116,11 +118,11 @@ pub(crate) async fn check_credential(
     headers: &HeaderMap,
     signed: Option<(Signed<'_>, Operation)>,
     from: Option<IpAddr>,
-) -> Result<String, Refused> {
+) -> Result<String, CredentialError> {
     if !native.directory.admits(from) {
-        return Err(Refused::TooMany);
+        return Err(CredentialError::TooMany);
     }
-    let access = native.directory.access(sandbox, from).await.map_err(Refused::Unavailable)?;
+    let access = native.directory.access(sandbox, from).await.map_err(CredentialError::Unavailable)?;
     let access = access.unwrap_or_default();
     let token = headers.get("x-access-token").and_then(|value| value.to_str().ok());
     if let Some(given) = token.filter(|given| native.tokens.accepts(sandbox, &access, given)) {
@@ -135,5 +137,5 @@ pub(crate) async fn check_credential(
         None => TOKEN_REQUIRED.to_owned(),
     };
     native.directory.note_wrong(from);
-    Err(Refused::Wrong(wrong))
+    Err(CredentialError::Wrong(wrong))
 }

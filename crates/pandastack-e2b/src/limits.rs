@@ -1,4 +1,4 @@
-//! Numbers of this translation. What happens at a limit is said beside it, and in `docs/how-to/use-e2b-clients.md`.
+//! Limits of the E2B API. See also `docs/how-to/use-e2b-clients.md`.
 
 use std::time::Duration;
 

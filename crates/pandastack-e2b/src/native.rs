@@ -1,4 +1,4 @@
-//! Calls of the native API from inside the process.
+//! Calls the native API within the process.
 //!
 //! A request goes through the same router as one from the network, so it is authenticated, limited, checked and audited
 //! there. Two identities exist: the caller's own API key, and [`OnBehalf`] of a sandbox, for calls that proved to know
@@ -40,7 +40,7 @@ pub struct OnBehalf {
     pub key: Option<String>,
 }
 
-/// What must be known of sandboxes before anybody is authenticated.
+/// Sandbox data that is needed before authentication.
 #[async_trait]
 pub trait Directory: Send + Sync {
     /// A sandbox of any workspace that is not being deleted.
@@ -70,7 +70,7 @@ pub struct Access {
     pub keys: Vec<String>,
 }
 
-/// The record of sandboxes does not answer.
+/// The record of sandboxes does not respond.
 #[derive(Debug, thiserror::Error)]
 #[error("sandbox records are unavailable; try again in a moment")]
 pub struct DirectoryUnavailable(#[source] pub Box<dyn std::error::Error + Send + Sync>);
@@ -92,7 +92,7 @@ impl NativeError {
 
     /// The native API's response cannot be read, or the request cannot be built.
     fn bad_response(what: impl std::fmt::Display) -> Self {
-        tracing::error!(%what, "the native API answered something unexpected");
+        tracing::error!(%what, "unexpected response of the native API");
         Self::new(StatusCode::BAD_GATEWAY, "internal server error; search the server's log for the cause")
     }
 
@@ -103,7 +103,7 @@ impl NativeError {
 
 pub(crate) type NativeResult<T> = Result<T, NativeError>;
 
-/// Who a call is made for.
+/// The identity on whose behalf a call is made.
 #[derive(Debug, Clone)]
 pub(crate) enum Identity {
     /// An API key, as it was presented.

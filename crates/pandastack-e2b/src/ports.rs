@@ -1,4 +1,4 @@
-//! The ports of a sandbox that this crate answers in the guest's place.
+//! Ports of a sandbox that this crate serves instead of the guest.
 
 use axum::Router;
 use axum::extract::{Extension, Request};

@@ -65,7 +65,7 @@ pub(crate) struct Signed<'a> {
     pub(crate) expiration: Option<i64>,
 }
 
-/// What a signed URL allows.
+/// The operation that a signed URL allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Operation {
     Read,

@@ -1,4 +1,4 @@
-//! The Linux user of a call, and what paths mean to it.
+//! The Linux user of a call, and how its paths are resolved.
 //!
 //! Clients name the user by `Authorization: Basic base64("name:")` or `?username=`; without one it is [`DEFAULT_USER`].
 //! Relative paths and `~` begin at its home.

@@ -1,4 +1,4 @@
-//! Who may open a preview.
+//! Access control for previews.
 //!
 //! A signed URL works once as a link: it sets a cookie and leads to the same address without the
 //! signature, so that the page's own requests carry the cookie and nobody copies the signature out
@@ -19,7 +19,7 @@ const TOKEN: HeaderName = HeaderName::from_static(TOKEN_HEADER);
 /// The same token as clients of the header form send it.
 const TRAFFIC_TOKEN: HeaderName = HeaderName::from_static("e2b-traffic-access-token");
 
-/// What to do with a request.
+/// The decision about a request.
 pub enum Verdict {
     /// Pass it on.
     Pass,

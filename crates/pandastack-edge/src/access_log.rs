@@ -1,4 +1,4 @@
-//! One line per request, for operators; and the counters made from the same facts.
+//! The access log, one line per request, and counters of the same facts.
 //!
 //! ```text
 //! 2026-11-15T05:19:07.123Z 203.0.113.9 8000-<sandbox id> GET /path 200 5316 12.3ms
@@ -33,7 +33,7 @@ const STATUS_CLASSES: usize = 6;
 const BOUNDS: Bounds =
     Bounds { bytes_max: ACCESS_LOG_FILE_BYTES_MAX, old_files_max: ACCESS_LOG_OLD_FILES_MAX };
 
-/// Where lines go, and what is counted.
+/// The access log and its counters.
 #[derive(Default)]
 pub struct AccessLog {
     file: Option<Mutex<LogFile>>,
@@ -68,7 +68,7 @@ impl AccessLog {
     fn append(&self, lines: &[u8]) {
         let Some(file) = &self.file else { return };
         if let Err(error) = file.lock().unwrap_or_else(PoisonError::into_inner).append(lines) {
-            tracing::warn!(%error, "the access log cannot be written");
+            tracing::warn!(%error, "cannot write the access log");
         }
     }
 

@@ -1,10 +1,10 @@
-//! What an app's host name leads to.
+//! The route of an app's host name.
 
 use std::sync::Arc;
 
 use pandastack_types::SandboxId;
 
-/// What a host name leads to.
+/// The target of a host name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AppRoute {
     /// Sandboxes that serve the same.

@@ -1,4 +1,4 @@
-//! A client's socket, and since when its client takes nothing of what is written to it.
+//! A client's socket, with the time since when the client reads nothing.
 //!
 //! Below TLS, where bytes leave: what a client with TLS takes piece by piece is one write above it.
 //! Whoever sends an answer looks at the clock; who goes on with an upgraded connection does not,

@@ -1,4 +1,4 @@
-//! Routes for an edge that is a process of its own: asked from control, told by it when they change.
+//! Routes for a separate edge process: requested from control, which notifies it of changes.
 //!
 //! ```text
 //!   GET /internal/v1/routes/{sandbox}   an EdgeRoute, 404 when there is none
@@ -6,7 +6,7 @@
 //!   GET /internal/v1/routes             a line per change: the sandbox's id, or NAMES_CHANGED; an empty line now and then
 //! ```
 //!
-//! While no control server answers, what was known before is used; when one answers again
+//! While no control server answers, what was known before is used; when one responds again
 //! everything is read anew, since changes may have been missed.
 
 use std::collections::HashMap;
@@ -61,14 +61,14 @@ impl ControlRoutes {
     /// Tells the edge which routes changed, until told to stop.
     pub async fn follow(&self, edge: &Edge, stop: CancellationToken) {
         while !stop.is_cancelled() {
-            let turn = self.control.turn();
+            let turn = self.control.current();
             tokio::select! {
                 ended = self.follow_once(edge) => if let Err(error) = ended {
-                    tracing::warn!(%error, "routes are used as last known until a control server answers");
+                    tracing::warn!(%error, "no control server is responding; using the last known routes");
                 },
                 () = stop.cancelled() => return,
             }
-            if self.control.move_on(turn) {
+            if self.control.fail_over(turn) {
                 tokio::select! {
                     () = tokio::time::sleep(RETRY_WAIT) => {}
                     () = stop.cancelled() => return,
@@ -86,7 +86,7 @@ impl ControlRoutes {
         loop {
             let chunk = tokio::select! {
                 chunk = tokio::time::timeout(SILENCE_MAX, chunks.next()) => chunk,
-                // It does not answer questions; what it says here may be late, too.
+                // It does not respond questions; what it says here may be late, too.
                 Ok(()) = moved.changed() => return Ok(()),
             };
             let Ok(Some(chunk)) = chunk else {

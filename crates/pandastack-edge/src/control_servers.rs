@@ -1,5 +1,5 @@
 //! The control servers that an edge may ask. They share one record, so any will do: whoever
-//! answered last is asked first, and the next one when it does not answer.
+//! answered last is asked first, and the next one when it does not respond.
 //!
 //! Requests are signed like an agent's reports.
 
@@ -55,7 +55,7 @@ impl ControlServers {
                 Ok(answer) => return Ok(answer),
                 Err(error) => failed = error,
             }
-            self.move_on(turn);
+            self.fail_over(turn);
         }
         Err(failed)
     }
@@ -89,19 +89,19 @@ impl ControlServers {
     }
 
     /// Which server is asked first.
-    pub(crate) fn turn(&self) -> usize {
+    pub(crate) fn current(&self) -> usize {
         *self.turn.borrow()
     }
 
     /// A server did not answer: the next one is asked first, unless somebody noticed before.
     /// Whether all had their turn.
-    pub(crate) fn move_on(&self, from: usize) -> bool {
+    pub(crate) fn fail_over(&self, from: usize) -> bool {
         let next = (from + 1) % self.servers.len();
         self.turn.send_if_modified(|turn| {
             let moves = *turn == from && next != from;
             if moves {
                 *turn = next;
-                tracing::info!(control = self.servers[next].name, "another control server is asked");
+                tracing::info!(control = self.servers[next].name, "switching to another control server");
             }
             moves
         });

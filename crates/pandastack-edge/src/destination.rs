@@ -1,4 +1,4 @@
-//! Where a request goes, told from its `Host` and headers alone.
+//! Determines where a request goes, from its `Host` and headers only.
 //!
 //! | `Host` | goes to |
 //! |---|---|
@@ -22,7 +22,7 @@ const SANDBOX_PORT: HeaderName = HeaderName::from_static("e2b-sandbox-port");
 /// Longest host name there can be.
 const NAME_BYTES_MAX: usize = 253;
 
-/// Where a request goes.
+/// The destination of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Destination {
     /// The platform's own API.

@@ -1,4 +1,4 @@
-//! The edge's own error responses: why a request failed, and what to do about it.
+//! Error responses of the edge: the reason, and what to do.
 //!
 //! The format depends on the client: a page for browsers, JSON for programs. Clients that name the
 //! sandbox in headers get the JSON and the statuses they expect.
@@ -21,7 +21,7 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 pub enum EdgeError {
     /// The request is malformed.
     Malformed(String),
-    /// No such sandbox, or none that this caller may know of.
+    /// The sandbox does not exist, or the caller may not know of it.
     Unknown,
     /// It is private.
     NeedsToken,
@@ -33,7 +33,7 @@ pub enum EdgeError {
     NotServing(String),
     /// Too much at once, or a wait that was too long.
     Busy(String),
-    /// The host, or something on it, does not answer.
+    /// The host, or something on it, does not respond.
     Unavailable(String),
     /// The program in the sandbox broke off.
     Broken,
@@ -157,7 +157,7 @@ impl EdgeError {
         if let Ok(id) = HeaderValue::from_str(&request_id) {
             answer.insert(REQUEST_ID, id);
         }
-        tracing::debug!(request_id, error = ?self, "answered by the edge itself");
+        tracing::debug!(request_id, error = ?self, "the edge responded itself");
         if matches!(self, EdgeError::Malformed(_) | EdgeError::TooSlow) {
             // What follows a head that can be read in two ways may be read in two ways too, and a
             // body that stopped has no end.

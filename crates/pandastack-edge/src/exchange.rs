@@ -25,7 +25,7 @@ use crate::pool::{IDLE_KEPT, IDLE_SURE, Upstream, connect};
 use crate::tunnel::{ActivityStream, UPGRADED_BUFFER_BYTES, copy};
 use crate::websocket::Relay;
 
-/// What a request is part of.
+/// The context of one request.
 pub(crate) struct Exchange<'a> {
     pub(crate) permit: Permit,
     pub(crate) port: u16,
@@ -40,8 +40,8 @@ pub(crate) enum ExchangeError {
     Other(EdgeError),
 }
 
-/// What is left of a request that got no answer.
-pub(crate) enum Rest {
+/// Whether and how a failed request can be sent again.
+pub(crate) enum Resend {
     /// All of it: the guest saw nothing. Its body.
     Unsent(RequestBody),
     /// The guest may have seen it, but it has no body and may be sent again by its nature.
@@ -53,16 +53,16 @@ pub(crate) enum Rest {
 /// A request without a response.
 pub(crate) struct FailedExchange {
     pub(crate) error: ExchangeError,
-    pub(crate) rest: Rest,
+    pub(crate) rest: Resend,
 }
 
 impl FailedExchange {
     pub(crate) fn unsent(error: impl Into<ExchangeError>, body: RequestBody) -> Self {
-        Self { error: error.into(), rest: Rest::Unsent(body) }
+        Self { error: error.into(), rest: Resend::Unsent(body) }
     }
 
     fn sent(error: impl Into<ExchangeError>, is_repeatable: bool) -> Self {
-        Self { error: error.into(), rest: if is_repeatable { Rest::Repeatable } else { Rest::Nothing } }
+        Self { error: error.into(), rest: if is_repeatable { Resend::Repeatable } else { Resend::Nothing } }
     }
 }
 
@@ -123,7 +123,7 @@ impl Exchange<'_> {
             body.wait_for_ever();
         }
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-            tracing::debug!("a guest switched protocols unasked");
+            tracing::debug!("a guest switched protocols without a request");
             return Err(EdgeError::Broken.into());
         }
         self.permit.answered();
@@ -203,7 +203,7 @@ impl Exchange<'_> {
         let protocol = response.headers_mut().remove(header::UPGRADE);
         // The answer's body is empty; the tunnel has a permit of its own, which it holds to its end.
         let is_websocket = is_websocket(protocol.as_ref());
-        tasks.spawn(tunnel(client, upstream, self.permit.another(), is_websocket));
+        tasks.spawn(tunnel(client, upstream, self.permit.duplicate(), is_websocket));
         let mut answer = self.finish(response, Source::Nothing);
         answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
         if let Some(protocol) = protocol {
@@ -229,7 +229,7 @@ async fn tunnel(client: OnUpgrade, upstream: Box<Upstream>, permit: Permit, is_w
     };
     let client = match client {
         Ok(client) => client,
-        Err(error) => return tracing::debug!(%error, "no upgrade"),
+        Err(error) => return tracing::debug!(%error, "the upgrade failed"),
     };
     if !is_websocket {
         drop(said);
@@ -301,7 +301,7 @@ fn edge_error(error: &(dyn std::error::Error + 'static)) -> EdgeError {
         }
         cause = inner.source();
     }
-    tracing::debug!(error, "a guest broke off");
+    tracing::debug!(error, "a guest closed the connection");
     EdgeError::Broken
 }
 

@@ -1,4 +1,4 @@
-//! Hold and wake: requests that come while something is not ready wait until it is.
+//! Holds requests while their target is not ready, and wakes it.
 //!
 //! ```text
 //!   shut --first request--> opening --opened--> open --the thing closes--> shut
@@ -26,7 +26,7 @@ pub trait Opened: Send + Sync + 'static {
 
 /// Why a request did not get through.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Refused<E> {
+pub enum GateError<E> {
     /// Too many wait already.
     #[error("{HELD_REQUESTS_MAX} requests are already waiting")]
     Full,
@@ -103,7 +103,7 @@ impl<T: Opened, E: Clone + Send + Sync + 'static> Gate<T, E> {
         self: &Arc<Self>,
         tasks: &TaskTracker,
         open: impl FnOnce() -> F,
-    ) -> Result<Arc<T>, Refused<E>>
+    ) -> Result<Arc<T>, GateError<E>>
     where
         F: Future<Output = Result<Arc<T>, E>> + Send + 'static,
     {
@@ -121,10 +121,10 @@ impl<T: Opened, E: Clone + Send + Sync + 'static> Gate<T, E> {
         match settled.await {
             Ok(Ok(outcome)) => match outcome.as_ref() {
                 Some(Ok(thing)) => Ok(Arc::clone(thing)),
-                Some(Err(error)) => Err(Refused::Failed(error.clone())),
-                None => Err(Refused::Late),
+                Some(Err(error)) => Err(GateError::Failed(error.clone())),
+                None => Err(GateError::Late),
             },
-            Ok(Err(_)) | Err(_) => Err(Refused::Late),
+            Ok(Err(_)) | Err(_) => Err(GateError::Late),
         }
     }
 
@@ -160,10 +160,10 @@ impl<T: Opened, E: Clone + Send + Sync + 'static> Gate<T, E> {
         receiver
     }
 
-    fn wait_in_line(&self) -> Result<WaitSlot<'_>, Refused<E>> {
+    fn wait_in_line(&self) -> Result<WaitSlot<'_>, GateError<E>> {
         if self.waiting.fetch_add(1, Ordering::SeqCst) >= HELD_REQUESTS_MAX {
             self.waiting.fetch_sub(1, Ordering::SeqCst);
-            return Err(Refused::Full);
+            return Err(GateError::Full);
         }
         Ok(WaitSlot(&self.waiting))
     }
@@ -254,7 +254,7 @@ mod tests {
     async fn a_closed_gate_opens_again_and_failures_are_not_cached() {
         let (gate, tasks) = (Arc::new(Gate::<Thing, String>::default()), TaskTracker::new());
         let failed = gate.pass(&tasks, || async { Err("asleep".to_owned()) }).await;
-        assert_eq!(failed.err(), Some(Refused::Failed("asleep".to_owned())));
+        assert_eq!(failed.err(), Some(GateError::Failed("asleep".to_owned())));
         let first = gate.pass(&tasks, || async { Ok(thing()) }).await.unwrap();
         let same = gate.pass(&tasks, || async { Err("not asked".to_owned()) }).await.unwrap();
         assert!(Arc::ptr_eq(&first, &same));
@@ -286,7 +286,7 @@ mod tests {
             assert!(futures::poll!(pass.as_mut()).is_pending());
         }
         let refused = gate.pass(&tasks, || async { Ok(thing()) }).await;
-        assert_eq!(refused.err(), Some(Refused::Full));
+        assert_eq!(refused.err(), Some(GateError::Full));
         open.send(()).unwrap();
         assert!(join_all(held).await.iter().all(Result::is_ok));
         assert!(first.await.unwrap().is_ok());

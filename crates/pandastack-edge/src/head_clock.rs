@@ -1,4 +1,4 @@
-//! How long a connection has waited for the head of its next request.
+//! Measures how long a connection has waited for the head of its next request.
 //!
 //! The HTTP library starts and drops a timer for every head. As a timer of the runtime that costs a place in its wheel each
 //! time; here it is a number that the connection's own task looks at when its one timer fires.

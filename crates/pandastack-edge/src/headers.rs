@@ -1,4 +1,4 @@
-//! What an edge changes in heads as they pass.
+//! Changes that the edge makes to headers.
 //!
 //! Headers that belong to one connection are not passed on (RFC 9110, 7.6.1), nor is anything that a client may claim
 //! about itself: the guest can trust every `X-Forwarded-*` and `Forwarded` it sees. Bodies are framed anew on each side,

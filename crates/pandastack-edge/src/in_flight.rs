@@ -1,4 +1,4 @@
-//! Requests in flight on one client's connection, and since when there is none.
+//! Requests in flight on one client connection, and since when there are none.
 //!
 //! HTTP/1 tells by the head that it waits for ([`crate::head_clock`]); on HTTP/2 nothing but this does.
 

@@ -1,4 +1,4 @@
-//! Every promised number of the edge in one place. What happens at a limit is said beside it.
+//! Limits of the edge, each with what happens beyond it.
 
 use std::time::Duration;
 
@@ -6,9 +6,9 @@ use std::time::Duration;
 pub const HELD_REQUESTS_MAX: usize = 1_000;
 /// How long a request waits for its sandbox to wake. Beyond it: 503 with `Retry-After`.
 pub const HELD_WAIT: Duration = Duration::from_secs(30);
-/// Requests, streams and tunnels under way to one sandbox. Beyond it: 503 with `Retry-After`.
+/// Requests, streams and tunnels in flight to one sandbox. Beyond it: 503 with `Retry-After`.
 pub const REQUESTS_PER_SANDBOX_MAX: usize = 16_384;
-/// Requests under way to one machine of an app before the next one is used; when all have as many, the least busy gets more.
+/// Requests in flight to one machine of an app before the next one is used; when all have as many, the least busy gets more.
 pub const REQUESTS_PER_INSTANCE: usize = 10;
 /// How long a machine of an app that a request did not reach is passed over while there are others.
 pub const AVOIDED_FOR: Duration = Duration::from_secs(5);
@@ -38,7 +38,7 @@ pub const KEEPALIVE_COUNT: u32 = 3;
 pub const PING_AFTER: Duration = Duration::from_secs(30);
 /// How long that sign may take. Beyond it: closed.
 pub const PING_WAIT: Duration = Duration::from_secs(20);
-/// Requests that one HTTP/2 connection may have under way. Beyond it: the client waits.
+/// Requests that one HTTP/2 connection may have in flight. Beyond it: the client waits.
 pub const STREAMS_PER_CONNECTION_MAX: u32 = 256;
 /// Bytes of one request body. Beyond it: 413. Bodies stream; memory does not grow with it.
 pub const BODY_BYTES_MAX: u64 = 8 * 1024 * 1024 * 1024;
@@ -46,7 +46,7 @@ pub const BODY_BYTES_MAX: u64 = 8 * 1024 * 1024 * 1024;
 pub const IDLE_UPSTREAMS_MAX: usize = 128;
 /// How long a guest may take to accept a connection. Beyond it: 504.
 pub const DIAL_WAIT: Duration = Duration::from_secs(10);
-/// How long requests under way may take when the edge stops. Beyond it: cut.
+/// How long requests in flight may take when the edge stops. Beyond it: cut.
 pub const STOP_WAIT: Duration = Duration::from_secs(5);
 /// How long a guest runs on for those that are cut and have something left to say to it. Beyond it: it stops.
 pub const PARTING_WAIT: Duration = Duration::from_secs(1);

@@ -1,4 +1,4 @@
-//! A file that lines are appended to, put aside when it has grown: `access.log`, then `access.log.1`, up to a number of them.
+//! An append-only log file with rotation: `access.log`, then `access.log.1`, and so on.
 //!
 //! Must hold: lines are not lost because files cannot be put aside; what is no plain file, such as a pipe, is only written to.
 
@@ -37,7 +37,7 @@ impl LogFile {
         if self.bytes.is_some_and(|bytes| bytes > 0 && bytes + added > self.bounds.bytes_max) {
             // Tried again with the next lines; these go where they would have gone before.
             if let Err(error) = self.begin_anew() {
-                tracing::warn!(%error, path = %self.path.display(), "a full log cannot be put aside");
+                tracing::warn!(%error, path = %self.path.display(), "cannot rotate a log file");
             }
         }
         self.file.write_all(lines)?;

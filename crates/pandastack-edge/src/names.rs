@@ -1,11 +1,11 @@
-//! Host names that lead to an app: which sandboxes and port stand behind each now.
+//! Host names of apps, with the sandboxes and port that serve each.
 //!
 //! ```text
 //!   Host --names, from memory if nothing changed--> sandboxes and port --spread--> one of them --site--> as any other request
 //! ```
 //!
 //! Must hold: every request looks up its sandboxes, so a switch applies to the next request and leaves those
-//! in flight alone; a name of no app costs a map lookup; while the source does not answer, the last answer is
+//! in flight alone; a name of no app costs a map lookup; while the source does not respond, the last answer is
 //! used. Changes are rare and reported together: everything is then read again.
 //!
 //! Entries end with a change and not with time, and a stale one is still of use, so no cache with expiry
@@ -63,7 +63,7 @@ impl Names {
                 Ok(named)
             }
             (Err(error), Some(before)) => {
-                tracing::debug!(%error, "a name is used as last read");
+                tracing::debug!(%error, "cannot refresh a name; using the last known route");
                 Ok(before)
             }
             (Err(error), None) => Err(error),

@@ -1,4 +1,4 @@
-//! Connections that carry plain requests to sandboxes, which most do, and nothing else.
+//! Connections that carry only plain requests to sandboxes, which is the common case.
 //!
 //! They are served without the HTTP library, whose generality costs more processor time than the bar leaves
 //! (`bench/README.md`, Edge). What is not plain, or not for a sandbox, ends that: the library goes on with
@@ -38,7 +38,7 @@ where
     let wait = server.head_wait;
     let timer = pin!(tokio::time::sleep(wait));
     let stopped = pin!(stop.cancelled());
-    let mut waiting = Waiting { timer, stopped, writes, send_wait: server.send_wait };
+    let mut waiting = RequestWait { timer, stopped, writes, send_wait: server.send_wait };
     loop {
         let due = Instant::now() + wait;
         let asked = match poll_fn(|context| waiting.poll_next(&mut connection, due, context)).await {
@@ -72,7 +72,7 @@ where
     }
 }
 
-/// Where plain requests go.
+/// The target of a plain request.
 enum PlainTarget {
     Sandbox(Target),
     App(Instances),
@@ -95,14 +95,14 @@ async fn find(server: &Server, parts: &Parts) -> Option<PlainTarget> {
 
 /// What ends the wait for a request, or for a client that takes nothing of an answer. One timer serves all of
 /// them: it is looked at when it fires.
-struct Waiting<'a, 't> {
+struct RequestWait<'a, 't> {
     timer: Pin<&'a mut Sleep>,
     stopped: Pin<&'a mut WaitForCancellationFuture<'t>>,
     writes: &'a WriteClock,
     send_wait: Duration,
 }
 
-impl Waiting<'_, '_> {
+impl RequestWait<'_, '_> {
     fn poll_next<S: AsyncRead + AsyncWrite + Unpin>(
         &mut self,
         connection: &mut Downstream<S>,

@@ -9,18 +9,18 @@ use pandastack_types::preview::{PreviewKey, Visibility};
 
 use crate::app_route::AppRoute;
 
-/// Where a sandbox is, and who may reach it.
+/// The location of a sandbox, and its visibility.
 #[derive(Clone)]
 pub struct Route {
     /// Where it is.
     pub to: Location,
-    /// Who may open its ports.
+    /// Visibility of its ports.
     pub visibility: Visibility,
     /// Credentials of a private one.
     pub key: Option<PreviewKey>,
 }
 
-/// Where a sandbox is.
+/// The location of a sandbox.
 #[derive(Clone)]
 #[expect(clippy::large_enum_variant, reason = "one per sandbox, and nearly always the large one")]
 pub enum Location {
@@ -37,7 +37,7 @@ pub enum Location {
     Closed(String),
 }
 
-/// The source of routes does not answer.
+/// The source of routes does not respond.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{0}")]
 pub struct RouteUnavailable(pub String);
@@ -46,7 +46,7 @@ pub struct RouteUnavailable(pub String);
 /// answer, the last answer is used.
 #[async_trait]
 pub trait RouteSource: Send + Sync + 'static {
-    /// The route of a sandbox; `None` when there is no such sandbox.
+    /// The route of a sandbox; `None` if the sandbox does not exist.
     async fn find(&self, sandbox: &SandboxId) -> Result<Option<Route>, RouteUnavailable>;
 
     /// What a host name leads to, in lowercase and without port; `None` when it is no app's. Answers are kept

@@ -1,4 +1,4 @@
-//! Listening: connections in, each request told apart and sent on its way.
+//! The listener: accepts connections and dispatches requests.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -94,7 +94,7 @@ impl Server {
         Self { tls, ..self }
     }
 
-    /// Serves until `stop`, then lets requests under way finish within [`STOP_WAIT`].
+    /// Serves until `stop`, then lets requests in flight finish within [`STOP_WAIT`].
     ///
     /// Boxed, so that the edge is compiled in this crate and not in those that await it.
     pub fn serve(
@@ -115,7 +115,7 @@ impl Server {
                 accepted = listener.accept() => match accepted {
                     Ok(accepted) => accepted,
                     Err(error) => {
-                        tracing::warn!(%error, "a connection was not accepted");
+                        tracing::warn!(%error, "cannot accept a connection");
                         tokio::time::sleep(REFUSED_PAUSE).await;
                         continue;
                     }
@@ -132,7 +132,7 @@ impl Server {
         drop(listener);
         connections.close();
         if tokio::time::timeout(STOP_WAIT, connections.wait()).await.is_err() {
-            tracing::info!("stopped with answers under way; they are cut");
+            tracing::info!("stopped with responses in flight; closing them");
         }
     }
 
@@ -202,7 +202,7 @@ async fn connection(
     stop: CancellationToken,
 ) {
     if let Err(error) = tune(&stream) {
-        tracing::debug!(%error, "a connection could not be tuned");
+        tracing::debug!(%error, "cannot set options of a connection");
     }
     let client = |is_secure| Client::new(peer.ip(), port, is_secure);
     let is_secure = match &server.tls {
@@ -217,7 +217,7 @@ async fn connection(
             Err(error) => tracing::debug!(%error, "a TLS handshake failed"),
         },
         (Ok(_), _) => requests(server, stream, writes, client(false), stop).await,
-        (Err(error), _) => tracing::debug!(%error, "a connection said nothing"),
+        (Err(error), _) => tracing::debug!(%error, "a connection sent nothing"),
     }
 }
 
@@ -238,7 +238,7 @@ async fn requests<S>(
     }
 }
 
-/// What the requests of one connection share.
+/// State shared by the requests of one connection.
 struct Shared {
     server: Arc<Server>,
     client: Client,
@@ -248,7 +248,7 @@ struct Shared {
     writes: Arc<WriteClock>,
 }
 
-/// What there is to do about a connection when its timer fires.
+/// The action for a connection when its timer fires.
 enum TimerAction {
     /// It is waited for in vain.
     Over,
@@ -262,7 +262,7 @@ enum TimerAction {
 
 impl Shared {
     /// Looks at a connection whose client was told to go, or not yet.
-    fn look(&self, is_told: bool) -> TimerAction {
+    fn timer_action(&self, is_told: bool) -> TimerAction {
         let (now, wait, head_due) = (Instant::now(), self.server.head_wait, self.clock.due());
         // The parser's clock starts once it is known which HTTP this is; some clients never get there.
         let is_silent = !self.asked.load(Ordering::Relaxed);
@@ -316,7 +316,7 @@ where
                 connection.as_mut().graceful_shutdown();
             }
             () = late.as_mut() => {
-                let again = match shared.look(stopping) {
+                let again = match shared.timer_action(stopping) {
                     TimerAction::Over => return,
                     TimerAction::Again(at) => at,
                     TimerAction::Quiet => {

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::error::EdgeError;
-use crate::gate::{Gate, Refused};
+use crate::gate::{Gate, GateError};
 use crate::grant::{NoPermit, Permit, TrafficGrant};
 use crate::limits::{AVOIDED_FOR, HELD_REQUESTS_MAX, HELD_WAIT, REQUESTS_PER_SANDBOX_MAX};
 use crate::route::{Location, Route};
@@ -174,21 +174,21 @@ impl Site {
                 Err(NoPermit::Full) => return Err(busy()),
                 // It closed in between: the next one is opened.
                 Err(NoPermit::Closed) if tokio::time::Instant::now() < deadline => {}
-                Err(NoPermit::Closed) => return Err(self.refusal(Refused::Late)),
+                Err(NoPermit::Closed) => return Err(self.refusal(GateError::Late)),
             }
         }
     }
 
-    fn refusal(&self, refused: Refused<EdgeError>) -> EdgeError {
+    fn refusal(&self, refused: GateError<EdgeError>) -> EdgeError {
         match refused {
-            Refused::Full => EdgeError::Busy(format!(
+            GateError::Full => EdgeError::Busy(format!(
                 "{HELD_REQUESTS_MAX} requests are waiting for the sandbox to wake; try again shortly"
             )),
-            Refused::Late => EdgeError::Busy(format!(
+            GateError::Late => EdgeError::Busy(format!(
                 "the sandbox did not wake within {} s; try again shortly",
                 HELD_WAIT.as_secs()
             )),
-            Refused::Failed(error) => {
+            GateError::Failed(error) => {
                 // Whatever is wrong, the next request looks at the record again.
                 self.invalidate();
                 error

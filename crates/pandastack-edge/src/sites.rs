@@ -1,7 +1,7 @@
 //! Sandboxes that were requested recently, with their routes.
 //!
 //! A route is kept until a change is reported, not for a time. It is used although it may be stale while its
-//! source does not answer, and a sandbox in use is never evicted. A cache with expiry (`moka`) offers none of
+//! source does not respond, and a sandbox in use is never evicted. A cache with expiry (`moka`) offers none of
 //! the three.
 
 use std::collections::HashMap;
@@ -71,7 +71,7 @@ impl Sites {
                 Err(EdgeError::Unknown)
             }
             Err(error) => {
-                tracing::debug!(%error, "a route is used as last read");
+                tracing::debug!(%error, "cannot refresh a route; using the last known one");
                 let route = site.route();
                 Ok((site, route))
             }
@@ -155,7 +155,7 @@ mod tests {
         }
     }
 
-    /// Asks, and while the answer is under way everything changes.
+    /// Asks, and while the answer is in progress everything changes.
     async fn find_during_change(sites: &Sites, source: &Source, id: &SandboxId) -> Visibility {
         let change = async {
             source.asked.acquire().await.unwrap().forget();

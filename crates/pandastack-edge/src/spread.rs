@@ -1,8 +1,8 @@
-//! Which machine of an app gets the next request.
+//! Load balancing: which machine of an app gets the next request.
 //!
 //! ```text
 //!   machines:  first .. always | further ones
-//!              share requests  | each is used while all before it have REQUESTS_PER_INSTANCE under way
+//!              share requests  | each is used while all before it have REQUESTS_PER_INSTANCE in flight
 //! ```
 //!
 //! Must hold: the first ones get equal shares; a further one gets nothing while those before it have room, so it falls asleep by
@@ -10,10 +10,10 @@
 
 use crate::limits::REQUESTS_PER_INSTANCE;
 
-/// What is known of one machine.
+/// The load of one machine.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Load {
-    /// Requests under way to it from here, also those that wait for it to wake.
+    /// Requests in flight to it from here, also those that wait for it to wake.
     pub(crate) in_flight: usize,
     /// A request did not reach it lately.
     pub(crate) is_avoided: bool,

@@ -1,4 +1,4 @@
-//! Plain bytes both ways: upgraded connections and forwarded ports.
+//! Relays raw bytes: upgraded connections and forwarded ports.
 
 use std::io;
 use std::pin::Pin;
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
     use crate::grant::TrafficGrant;
 
-    /// What takes this long hangs.
+    /// Timeout after which the step counts as hung.
     const PATIENCE: Duration = Duration::from_secs(20);
 
     fn grant() -> Arc<TrafficGrant> {

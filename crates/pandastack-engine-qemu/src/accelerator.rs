@@ -1,4 +1,4 @@
-//! What executes guest code.
+//! The accelerator that executes guest code.
 
 use pandastack_engine::Isolation;
 

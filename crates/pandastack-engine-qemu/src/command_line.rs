@@ -54,7 +54,7 @@ impl Inherited {
     }
 }
 
-/// What the machine starts from.
+/// The source that the machine starts from.
 #[derive(Debug, Clone)]
 pub(crate) enum Origin {
     /// A kernel.

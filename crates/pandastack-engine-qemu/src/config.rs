@@ -1,4 +1,4 @@
-//! What the engine is told.
+//! Settings of the engine.
 
 use std::path::PathBuf;
 

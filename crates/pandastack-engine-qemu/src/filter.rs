@@ -98,7 +98,7 @@ const ALLOWED: &[i64] = &[
     libc::SYS_uname,
     libc::SYS_exit,
     libc::SYS_exit_group,
-    // The fork: descriptors made anew, the listing of its own, word from its children.
+    // The fork: descriptors are recreated, the listing of its own, word from its children.
     libc::SYS_eventfd2,
     libc::SYS_signalfd4,
     libc::SYS_pipe2,
@@ -137,7 +137,7 @@ const IOCTL_TAP: u64 = b'T' as u64;
 /// Requests of KVM.
 const IOCTL_KVM: u64 = 0xae;
 
-/// Who the filter is for.
+/// The process that a filter is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Audience {
     /// A process that runs tenant code.

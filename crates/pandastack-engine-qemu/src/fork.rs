@@ -29,7 +29,7 @@ const STEP: &str = "forking the machine";
 /// Index of the rule for the accepted guest stream, the only one that need not match: nobody may be connected.
 const GUEST_ACCEPTED_RULE: usize = 6;
 
-/// Forks a machine. With `pause` everything is made ready before the machine stands still, and it runs again once all copies of it
+/// Forks a machine. With `pause` everything is prepared before the machine is paused, and it runs again once all copies of it
 /// exist, which is before they are spoken to.
 pub(crate) async fn fork(
     parent: &QemuMachine,
@@ -49,13 +49,13 @@ pub(crate) async fn fork(
     parent.require_paused(STEP).await?;
     let mut born = Vec::new();
     for batch in prepared {
-        born.push(bear(parent, batch).await);
+        born.push(fork_batch(parent, batch).await);
     }
     if let Some(going_on) = going_on {
         // Before the children are looked at: they can wait, the parent's users do.
         going_on.announce().await;
-        if let Err(error) = parent.go_on().await {
-            tracing::warn!(pid = parent.record.pid, %error, "a machine does not go on after its fork");
+        if let Err(error) = parent.continue_guest().await {
+            tracing::warn!(pid = parent.record.pid, %error, "cannot resume a machine after its fork");
         }
     }
     // Nothing below needs the parent to be still, or to go on.
@@ -127,7 +127,7 @@ fn prepare_batch(parent: &QemuMachine, places: Vec<MachineFiles>) -> Batch {
 }
 
 /// Forks into a batch.
-async fn bear(parent: &QemuMachine, batch: Batch) -> NewChildren {
+async fn fork_batch(parent: &QemuMachine, batch: Batch) -> NewChildren {
     let none = || Ok((Reply::new(Status::Ok), Vec::new()));
     let reply = if batch.seeds.is_empty() { none() } else { ask(parent, &batch.seeds).await };
     NewChildren { batch, reply }

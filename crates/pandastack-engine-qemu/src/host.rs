@@ -1,4 +1,4 @@
-//! What the machines of one engine have in common.
+//! State that the machines of one engine share.
 
 use std::path::PathBuf;
 

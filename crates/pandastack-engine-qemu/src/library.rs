@@ -62,7 +62,7 @@ impl Library {
     pub(crate) fn keep_verdict(&self, key: &str, verdict: &str) {
         let path = self.verdict_path(key);
         if let Err(error) = write_once(&path, verdict.as_bytes(), 0o644) {
-            tracing::warn!(path = %path.display(), %error, "cannot keep the verdict of the fork test");
+            tracing::warn!(path = %path.display(), %error, "cannot save the result of the fork test");
         }
     }
 

@@ -1,4 +1,4 @@
-//! One machine: the handle through which an agent controls an emulator process.
+//! One machine: the handle with which an agent controls an emulator process.
 //!
 //! Operations that must not interleave (pause, resume, save, fork) take turns on one lock; the guest stream has its own.
 
@@ -70,7 +70,7 @@ struct GuestStream {
     current: Option<OwnedFd>,
 }
 
-/// What a new machine is made of.
+/// The parts of a new machine.
 pub(crate) struct Parts {
     pub(crate) shape: Shape,
     pub(crate) runtime_dir: std::path::PathBuf,
@@ -160,7 +160,7 @@ impl QemuMachine {
     }
 
     /// Lets the processors run. The caller holds the turn.
-    pub(crate) async fn go_on(&self) -> Result<()> {
+    pub(crate) async fn continue_guest(&self) -> Result<()> {
         self.is_paused.store(false, Ordering::Release);
         self.qmp.command("cont", json!({})).await.map(drop)
     }
@@ -221,7 +221,7 @@ impl Machine for QemuMachine {
 
     async fn resume(&self) -> Result<()> {
         let _turn = self.lock_turn().await;
-        self.go_on().await?;
+        self.continue_guest().await?;
         let had = *self.announced.lock().unwrap_or_else(PoisonError::into_inner);
         volume::announce(&self.qmp, &had, &self.details.volume_bytes).await?;
         *self.announced.lock().unwrap_or_else(PoisonError::into_inner) = self.details.volume_bytes;

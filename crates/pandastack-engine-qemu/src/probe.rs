@@ -1,4 +1,4 @@
-//! Finding out what this host can do: which emulator, and whether its processes can be forked.
+//! Probes the host: which emulator it has, and whether its processes can be forked.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

@@ -1,4 +1,4 @@
-//! Writing a paused machine down.
+//! Saves a paused machine to files.
 //!
 //! Memory is copied after device state, so that whatever saving a device writes into guest memory is in the copy.
 
@@ -36,7 +36,7 @@ async fn leave_last_save(machine: &QemuMachine) -> Result<()> {
     if status.get("status").and_then(serde_json::Value::as_str) != Some("postmigrate") {
         return Ok(());
     }
-    machine.go_on().await?;
+    machine.continue_guest().await?;
     machine.stop().await
 }
 

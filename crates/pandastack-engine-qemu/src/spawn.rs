@@ -27,7 +27,7 @@ const CAPABILITIES: [libc::c_ulong; 3] = [6, 7, 18];
 /// Highest capability the kernel could know; dropping one it does not know fails and ends the loop.
 const CAPABILITY_MAX: libc::c_ulong = 63;
 
-/// What to start.
+/// The process to start.
 pub(crate) struct Launch<'a> {
     /// Emulator, preloaded library, namespaces.
     pub(crate) host: &'a Host,
@@ -98,7 +98,7 @@ fn environment(library: &Path, inherited: &Inherited) -> [(OsString, OsString); 
     ]
 }
 
-/// What the new process does to itself before it becomes the emulator. Plain numbers: nothing to allocate or drop.
+/// Setup of the new process before it becomes the emulator. Plain numbers: nothing to allocate or drop.
 struct ChildSetup {
     inherited: Inherited,
     namespaces: [(RawFd, libc::c_int); 3],

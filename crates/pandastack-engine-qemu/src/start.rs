@@ -38,7 +38,7 @@ use pandastack_engine::process::{KillOnDrop, Process};
 /// Read at a time of a device state: all of it, as a rule.
 const READ_BYTES: usize = 1 << 20;
 
-/// What to start.
+/// The machine to start.
 pub(crate) struct Start {
     pub(crate) shape: Shape,
     pub(crate) place: MachineFiles,

@@ -1,4 +1,4 @@
-//! Noticing that a machine stands still because the host's disk is full.
+//! Detects that a machine stopped because the host's disk is full.
 
 use serde_json::Value;
 use tokio::sync::broadcast::error::RecvError;
@@ -25,7 +25,7 @@ pub(crate) fn follow(
                         sender.send_replace(starved);
                     }
                 }
-                // Events come in hundreds only while a state is saved, and then the machine stands still anyway.
+                // Events come in hundreds only while a state is saved, and then the machine is paused anyway.
                 Err(RecvError::Lagged(_)) => {}
                 Err(RecvError::Closed) => return,
             }

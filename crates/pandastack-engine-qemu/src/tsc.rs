@@ -1,4 +1,4 @@
-//! How fast the processor's time stamp counter runs.
+//! Measures the frequency of the processor's time stamp counter.
 //!
 //! A guest sees the host's counter and keeps time by it. Left to itself its kernel learns the rate at boot by comparing it
 //! with an emulated timer, and on a busy host that timer is served late: rates were seen that are wrong by a factor of
@@ -13,10 +13,10 @@ const TRIES: usize = 32;
 
 /// Kernel argument that states the rate; `None` where the machine has no such counter.
 pub(crate) fn kernel_arg() -> Option<String> {
-    let (from, to) = (look()?, {
+    let (from, to) = (sample_clock()?, {
         #[expect(clippy::disallowed_methods, reason = "measures over a fixed time")]
         std::thread::sleep(WINDOW);
-        look()?
+        sample_clock()?
     });
     Some(format!("tsc_early_khz={}", rate_khz(from, to)?))
 }
@@ -24,14 +24,14 @@ pub(crate) fn kernel_arg() -> Option<String> {
 /// The counter and the clock at one moment.
 type ClockSample = (u64, Instant);
 
-fn look() -> Option<ClockSample> {
+fn sample_clock() -> Option<ClockSample> {
     let tries = (0..TRIES).filter_map(|_| {
         let before = counter()?;
         let now = Instant::now();
         let after = counter()?;
         Some((after.checked_sub(before)?, (before + (after - before) / 2, now)))
     });
-    tries.min_by_key(|(width, _)| *width).map(|(_, look)| look)
+    tries.min_by_key(|(width, _)| *width).map(|(_, sample)| sample)
 }
 
 fn rate_khz(from: ClockSample, to: ClockSample) -> Option<u64> {

@@ -1,4 +1,4 @@
-//! Durable disks: put where the emulator has empty files.
+//! Volumes: attached in place of the emulator's empty disk files.
 //!
 //! The emulator opens [`VOLUMES_MAX`] files of no length when it starts ([`crate::command_line`]). To attach a volume to a
 //! stopped machine, the preloaded library puts the image's descriptor over the file's; then the device is told its

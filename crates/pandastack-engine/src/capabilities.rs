@@ -42,7 +42,7 @@ pub enum VolumeNaming {
     Order,
 }
 
-/// What this engine can do on this host.
+/// Capabilities of an engine on this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Capabilities {
     /// Label users see, such as `qemu-tcg`.

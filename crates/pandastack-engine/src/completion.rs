@@ -1,4 +1,4 @@
-//! Work that is finished or undone even if whoever asked for it has gone away.
+//! Runs work to completion or undoes it, even if the caller is cancelled.
 //!
 //! A dropped future stops at its last await, which can be between the birth of a process and the guard that would end it.
 //! Such work runs as a task of the engine instead.
@@ -25,7 +25,7 @@ where
     let (sender, receiver) = oneshot::channel();
     tasks.spawn(async move {
         if let Err(Ok(made)) = sender.send(work.await) {
-            tracing::warn!(step, "nobody waits for the outcome any more; undoing it");
+            tracing::warn!(step, "the caller is gone; undoing the operation");
             undo(made).await;
         }
     });

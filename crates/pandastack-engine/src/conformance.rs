@@ -26,7 +26,7 @@ const BOOT_MAX: Duration = Duration::from_secs(120);
 /// Longest time for one answer of a running guest.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 
-/// What a guest can be asked. Every question is answered with a number.
+/// A question to a guest. Every answer is a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Question {
     /// Keep the number in memory; answers with it.
@@ -39,7 +39,7 @@ pub enum Question {
     Read,
 }
 
-/// What the suite needs from an engine's tests.
+/// The fixture that an engine's tests provide.
 #[async_trait]
 pub trait Fixture: Send + Sync {
     /// The engine under test.
@@ -80,7 +80,7 @@ pub enum Failure {
     /// The guest did not answer.
     #[error("the guest did not answer {question:?}: {source}")]
     Guest {
-        /// What was asked.
+        /// The request.
         question: Question,
         /// What happened instead.
         #[source]

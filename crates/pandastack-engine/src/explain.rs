@@ -1,4 +1,4 @@
-//! Errors of processes that failed to become machines: what they said themselves belongs to the reason.
+//! Errors of processes that failed to start a machine, including their own messages.
 
 use std::fs;
 use std::io::{Read, Seek, SeekFrom};
@@ -13,7 +13,7 @@ const LOG_TAIL_BYTES: u64 = 2_000;
 /// Ends a process that failed to become a machine and adds the end of its log to the error.
 pub async fn explain(error: EngineError, process: &Process, log: &Path) -> EngineError {
     if let Err(error) = process.kill().await {
-        tracing::error!(pid = process.pid, %error, "a failed machine's process is still there");
+        tracing::error!(pid = process.pid, %error, "the process of a failed machine is still running");
     }
     let log = log_tail(log);
     if log.is_empty() {

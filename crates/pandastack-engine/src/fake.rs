@@ -1,4 +1,4 @@
-//! An engine without machines, for logic tests of what stands above engines.
+//! A fake engine without machines, for logic tests of the code above engines.
 //!
 //! It keeps every promise of the [`Engine`] and [`Machine`] traits and passes the conformance suite, but a machine is
 //! a few values in this process: a byte vector for memory, the real disk file of its [`MachineFiles`], and a guest that is a
@@ -65,7 +65,7 @@ pub enum FakeAction {
     Kill,
 }
 
-/// What the guest of a fake machine has to work with.
+/// The environment of a fake machine's guest.
 #[derive(Debug, Clone)]
 pub struct FakeGuest {
     /// Guest memory: saved, restored and copied by forks. At most 1 MiB is kept by a save.
@@ -83,7 +83,7 @@ pub struct FakeEngine {
     host: Arc<Host>,
 }
 
-/// What all machines share.
+/// State shared by all machines.
 struct Host {
     capabilities: Capabilities,
     program: Box<GuestProgram>,

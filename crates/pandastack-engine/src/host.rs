@@ -1,4 +1,4 @@
-//! What engines ask the host about itself.
+//! Facts about the host that engines need.
 
 use std::fs;
 use std::path::PathBuf;

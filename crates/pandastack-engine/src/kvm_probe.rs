@@ -1,4 +1,4 @@
-//! Whether KVM on this host really runs guest code.
+//! Tests whether KVM on this host runs guest code.
 //!
 //! A device node, successful ioctls and capability bits prove nothing: there are hosts where all of those are right
 //! and a stock kernel still dies on its first `cmpxchg16b`, because guest code goes through an instruction emulator.

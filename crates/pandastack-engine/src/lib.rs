@@ -72,7 +72,7 @@ pub const RUNTIME_DIR_BYTES_MAX: usize = 80;
 /// Processor count and memory size: frozen into a snapshot, equal on every restore of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shape {
-    /// Virtual processors.
+    /// Number of vCPUs.
     pub vcpus: u8,
     /// Guest memory.
     pub memory_mib: u32,
@@ -103,7 +103,7 @@ pub enum Confinement {
 }
 
 /// A durable disk of one machine. What its guest flushes is on the host's disk; when the host has no room for a write, the
-/// machine stands still ([`Machine::starved`]) instead of seeing an error.
+/// machine is paused ([`Machine::starved`]) instead of seeing an error.
 #[derive(Debug)]
 pub struct Volume {
     /// A raw image. The machine's process keeps this very open file until it ends, so a lock that the caller took on it
@@ -164,7 +164,7 @@ pub struct Restore {
     pub memory: PathBuf,
 }
 
-/// Where [`Machine::save`] writes.
+/// The files that [`Machine::save`] writes.
 #[derive(Debug)]
 pub struct SaveTarget {
     /// Created by the engine: device state.
@@ -178,7 +178,7 @@ pub struct SaveTarget {
     pub base: PathBuf,
 }
 
-/// What a save cost.
+/// Statistics of a save.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Saved {
     /// Size of the device state.
@@ -189,7 +189,7 @@ pub struct Saved {
     pub took: Duration,
 }
 
-/// What an agent writes down to find a machine again after its own restart.
+/// The record with which an agent finds a machine after a restart.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MachineRecord {
     /// Process id.
@@ -237,9 +237,9 @@ pub enum EngineError {
     /// The capability is off on this host.
     #[error("this engine cannot {action} here: {reason}")]
     Unsupported {
-        /// What was asked.
+        /// The request.
         action: &'static str,
-        /// Why not.
+        /// Reason.
         reason: String,
     },
     /// The machine's process is gone.
@@ -421,7 +421,7 @@ pub trait Machine: Send + Sync + 'static {
     /// Makes the durable disk at `place` larger, image included, and tells the guest. The machine may run.
     async fn grow_volume(&self, place: usize, bytes: u64) -> Result<()>;
 
-    /// Whether the machine stands still because the host's disk is full: a write to a durable disk waits.
+    /// Whether the machine is paused because the host's disk is full: a write to a durable disk waits.
     /// [`Machine::resume`] tries it again.
     fn starved(&self) -> watch::Receiver<bool>;
 

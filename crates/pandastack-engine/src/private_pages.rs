@@ -1,4 +1,4 @@
-//! Which pages of guest memory differ from the file underneath, and copying them out.
+//! Finds guest memory pages that differ from the underlying file, and copies them out.
 //!
 //! Guest memory is a private mapping of a file: a page the guest wrote is anonymous, a page it only read is the file's.
 //! The kernel tells them apart in `/proc/PID/pagemap`, without any tracking while the guest runs.

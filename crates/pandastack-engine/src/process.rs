@@ -1,4 +1,4 @@
-//! The process of one machine: how an engine notices its end, and ends it.
+//! The process of one machine: detects its exit, and kills it.
 //!
 //! Ends are events on a pidfd, whoever the parent is. The watching task belongs to the engine, not to the machine's
 //! handle, so that a process is reaped even if it ends after its last handle is gone.

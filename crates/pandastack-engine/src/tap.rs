@@ -1,4 +1,4 @@
-//! Taps: checking the one that a caller gives, and making one that leads nowhere.
+//! Taps: checks one from a caller, or creates an unconnected one.
 
 use std::fs::OpenOptions;
 use std::io;

@@ -1,5 +1,5 @@
-//! Named steps of operations at which a test holds a server, so that it can kill any process while an operation stands
-//! exactly there.
+//! Fault injection: named steps at which a test pauses a server, so that it can kill any process at
+//! exactly that point of an operation.
 //!
 //! ```text
 //!   test                                       server
@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Stands still here if a test asked for it.
+/// Pauses here if a test requested it.
 pub async fn point(name: &'static str) {
     static DIR: OnceLock<Option<PathBuf>> = OnceLock::new();
     if let Some(dir) = DIR.get_or_init(|| std::env::var_os("PANDASTACK_FAULT_DIR").map(PathBuf::from)) {
@@ -29,10 +29,10 @@ pub async fn point(name: &'static str) {
 
 async fn hold(dir: &Path, name: &'static str) {
     let Some(gate) = take(dir, name) else { return };
-    tracing::warn!(name, "a test holds an operation here");
+    tracing::warn!(name, "a test paused an operation here");
     // Opening a FIFO takes until somebody opens its other end.
     if let Err(error) = tokio::fs::File::open(&gate).await {
-        tracing::error!(name, %error, "the operation goes on");
+        tracing::error!(name, %error, "the operation continues");
     }
 }
 

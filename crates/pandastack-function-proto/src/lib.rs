@@ -43,7 +43,7 @@ pub const PART_BYTES_MAX: usize = 64 * 1024;
 /// Bytes of output that are passed on for one call. What is printed beyond them is read, counted and dropped.
 pub const LOG_BYTES_MAX: usize = 256 * 1024;
 
-/// What a frame is.
+/// The kind of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
@@ -96,7 +96,7 @@ impl TryFrom<u8> for Kind {
     }
 }
 
-/// Which of a process's outputs.
+/// An output stream of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stream {
@@ -143,7 +143,7 @@ pub struct Ready {
     pub log: String,
 }
 
-/// What is said about a call.
+/// Metadata of a call.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Call {
     /// Names the call, in all of its attempts.

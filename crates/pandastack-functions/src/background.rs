@@ -1,4 +1,4 @@
-//! What goes on behind calls: taking over what an earlier server left, the queue, forgetting old runs.
+//! Background tasks: recovery after a restart, the queue, deleting old runs.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::queue;
 /// Everything that goes on behind calls, until shutdown.
 pub async fn run(functions: Arc<Functions>) {
     if let Err(error) = recover(&functions).await {
-        tracing::error!(%error, cause = error.causes(), "what an earlier server left of functions could not be seen to");
+        tracing::error!(%error, cause = error.causes(), "cannot recover functions after the restart");
     }
     queue::run(&functions).await;
 }

@@ -48,7 +48,7 @@ const GRACE: Duration = Duration::from_secs(30);
 /// Bytes of a deploy's log that are kept, its end.
 const LOG_BYTES_MAX: usize = 256 * 1024;
 
-/// A deploy under way.
+/// A deploy in progress.
 struct Build<'a> {
     functions: &'a Arc<Functions>,
     version: VersionRecord,
@@ -56,7 +56,7 @@ struct Build<'a> {
     log: String,
 }
 
-/// Builds a version and records what came of it.
+/// Builds a version and records the result.
 pub(crate) async fn run(
     functions: &Arc<Functions>,
     function: FunctionRecord,
@@ -71,20 +71,20 @@ pub(crate) async fn run(
     match built {
         Ok(()) => version.state = DeployStatus::Ready,
         Err(error) => {
-            tracing::info!(function = %function.id, version = version.version, %error, cause = error.causes(), "a deploy failed");
+            tracing::info!(function = %function.id, version = version.version, %error, cause = error.causes(), "a deployment failed");
             version.state = DeployStatus::Failed;
             version.spec.error_code = Some(error.code);
             version.spec.error = Some(error.message);
         }
     }
     if let Err(error) = functions.store.finish_version(&version, now()).await {
-        tracing::error!(function = %function.id, %error, "what came of a deploy could not be recorded; the next start does");
+        tracing::error!(function = %function.id, %error, "cannot record the result of a deployment; the next start does");
     }
     functions.built.notify_waiters();
     if version.state == DeployStatus::Ready
         && let Err(error) = versions::prune(functions, &function.id).await
     {
-        tracing::warn!(function = %function.id, %error, "old versions are removed with the next deploy");
+        tracing::warn!(function = %function.id, %error, "cannot delete old versions; retrying with the next deployment");
     }
 }
 

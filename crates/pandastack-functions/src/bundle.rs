@@ -1,4 +1,4 @@
-//! Bundles: what a client uploads as a function's code, looked at before anything is made of it.
+//! Bundles: the uploaded code of a function, validated before it is used.
 //!
 //! What must hold: a bundle that passed holds only files, directories and links that stay inside it, and unpacks to no more
 //! than its limits, however small it is packed. The guest unpacks it beneath one directory and would refuse the same; a

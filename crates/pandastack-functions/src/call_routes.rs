@@ -1,4 +1,4 @@
-//! The API of calls: making them, and what became of them.
+//! The API of calls and their results.
 
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ pub struct Qualifier {
 /// marks a failure), `Event` returns 202 with a queued run, and `DryRun` returns 204 without a call.
 /// `X-Log-Type: Tail` adds the end of the log.
 #[utoipa::path(post, path = "/v1/functions/{id}/invoke", tag = "functions",
-    params(("id" = String, Path), ("qualifier" = Option<String>, Query, description = "A version or an alias"),
+    params(("id" = String, Path), ("qualifier" = Option<String>, Query, description = "Version or alias"),
         ("X-Invocation-Type" = Option<String>, Header), ("X-Log-Type" = Option<String>, Header)),
     request_body = InvokeFunction, responses((status = 200, body = Run), (status = 202, body = Run), (status = 204),
     (status = 409, body = ErrorBody), (status = 413, body = ErrorBody), (status = 429, body = ErrorBody),
@@ -163,7 +163,7 @@ fn raw(answered: invoke::CallResult, with_log: bool) -> Response {
     response
 }
 
-/// Which calls to list.
+/// Filter of a list of calls.
 #[derive(Deserialize)]
 pub struct RunsArgs {
     limit: Option<u32>,
@@ -203,7 +203,7 @@ pub async fn run(
     Ok(Json(functions.run_store.function_run(&caller.workspace, &function.id, &run).await?.run))
 }
 
-/// Queue a dead-lettered call again with the same id, for the current version.
+/// Queue a dead-lettered call again with the same ID, for the current version.
 #[utoipa::path(post, path = "/v1/functions/{id}/runs/{run}/redrive", tag = "functions",
     params(("id" = String, Path), ("run" = RunId, Path)), responses((status = 202, body = Run),
     (status = 404, body = ErrorBody), (status = 409, body = ErrorBody), (status = 429, body = ErrorBody)))]
@@ -285,9 +285,9 @@ pub struct MetricsArgs {
     period: Option<u64>,
 }
 
-/// Get duration percentiles, errors and cold starts of recent hours.
+/// Get duration percentiles, error rate and cold start rate of recent hours.
 #[utoipa::path(get, path = "/v1/functions/{id}/metrics", tag = "functions",
-    params(("id" = String, Path), ("period" = Option<u64>, Query, description = "Hours; 24 unless said")), responses(
+    params(("id" = String, Path), ("period" = Option<u64>, Query, description = "Period in hours. Default: 24")), responses(
     (status = 200, body = FunctionMetrics), (status = 404, body = ErrorBody)))]
 pub async fn metrics(
     State(functions): State<Arc<Functions>>,

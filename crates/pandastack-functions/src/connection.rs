@@ -23,7 +23,7 @@ pub(crate) struct Connection<S = GuestTunnel<GuestStream>> {
     name: String,
 }
 
-/// What the runtime sends during a call.
+/// A frame from the runtime during a call.
 pub(crate) enum RuntimeFrame {
     /// Something was printed.
     Log(Stream, Vec<u8>),

@@ -1,4 +1,5 @@
-//! Calls of type `Event` that were given up: kept with their event, told to whoever wants to know, queued again on demand.
+//! Dead letters: `Event` calls that failed all retries. They are kept with their event, reported, and
+//! requeued on demand.
 //!
 //! A dead letter that somebody is to be told of stays in the queue, as due as a call is, until `dead_letter_url` took it or
 //! was asked often enough. So a server that is killed forgets no notice; it may give one twice.
@@ -21,7 +22,7 @@ use crate::versions;
 const REDRIVEN_MAX: u32 = 1000;
 
 /// Marks a call as given up.
-pub(crate) fn give_up(settings: &FunctionSettings, record: &mut RunRecord) {
+pub(crate) fn mark(settings: &FunctionSettings, record: &mut RunRecord) {
     if !matches!(record.run.status, FunctionRunStatus::Error | FunctionRunStatus::Timeout) {
         record.run.status = FunctionRunStatus::Error;
     }
@@ -33,7 +34,7 @@ pub(crate) fn give_up(settings: &FunctionSettings, record: &mut RunRecord) {
 }
 
 /// Tells of a dead letter, once. What comes of it is in the record, which the caller writes.
-pub(crate) async fn tell(functions: &Arc<Functions>, record: &mut RunRecord) -> Result<()> {
+pub(crate) async fn notify(functions: &Arc<Functions>, record: &mut RunRecord) -> Result<()> {
     let function = match functions.store.function(None, &record.run.function_id).await {
         Ok(function) => function,
         Err(error) => {
@@ -49,7 +50,7 @@ pub(crate) async fn tell(functions: &Arc<Functions>, record: &mut RunRecord) -> 
         record.queued = false;
         return Ok(());
     };
-    tracing::warn!(run = %record.run.id, notices = record.run.notices, why, "dead_letter_url was not told of a call");
+    tracing::warn!(run = %record.run.id, notices = record.run.notices, why, "cannot notify dead_letter_url");
     if record.run.notices >= DEAD_LETTER_NOTICES_MAX {
         record.queued = false;
         return Ok(());
@@ -116,7 +117,7 @@ pub(crate) async fn redrive_all(functions: &Functions, function: &FunctionRecord
     for record in functions.run_store.function_runs(&function.id, select).await? {
         match redrive(functions, function, record).await {
             Ok(_) => redriven += 1,
-            // Somebody else was quicker, or its notice is under way: it is counted as left.
+            // Somebody else was quicker, or its notice is in progress: it is counted as left.
             Err(error) if error.code == pandastack_types::ErrorCode::Conflict => {}
             Err(error) => return Err(error),
         }

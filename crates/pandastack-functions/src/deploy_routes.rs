@@ -1,4 +1,4 @@
-//! The API of what is deployed: bundles, versions, aliases.
+//! The API of deployments: bundles, versions, aliases.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +25,7 @@ use crate::{build, bundle, settings, versions, view};
 /// seconds with `deploy_status: building`.
 #[utoipa::path(post, path = "/v1/functions/{id}/deploy", tag = "functions", params(("id" = String, Path)),
     request_body(content = Vec<u8>, content_type = "multipart/form-data"), responses((status = 200, body = Function),
-    (status = 400, description = "The bundle is refused, or the deploy failed", body = ErrorBody),
+    (status = 400, description = "The bundle is invalid, or the deployment failed", body = ErrorBody),
     (status = 413, body = ErrorBody)))]
 pub async fn deploy(
     State(functions): State<Arc<Functions>>,
@@ -165,7 +165,7 @@ async fn await_built(functions: &Functions, function: &FunctionId, version: u32)
     }
 }
 
-/// Get the entrypoint's source, compressed with gzip.
+/// Get the source of the entry point, compressed with gzip.
 #[utoipa::path(get, path = "/v1/functions/{id}/code", tag = "functions", params(("id" = String, Path)), responses(
     (status = 200, content_type = "application/gzip", body = Vec<u8>), (status = 409, body = ErrorBody)))]
 pub async fn code(

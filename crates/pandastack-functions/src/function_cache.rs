@@ -1,4 +1,4 @@
-//! Functions that were called lately, remembered: a call asks the store once in a while, not each time.
+//! A cache of recently called functions, so that not every call queries the store.
 //!
 //! What must hold: whoever changed a function and heard that it was done calls the changed one. The store counts the changes that this
 //! server commits, and what was read before the last of them is read again. Functions are served by one server at a time, so

@@ -1,4 +1,4 @@
-//! What functions share: their stores, pools of machines, caches and figures.
+//! Shared state of functions: stores, pools of machines, caches and metrics.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,5 @@
-//! One call of a function: a place in a machine, the event in, what comes of it out, and a record of it.
+//! One call of a function: acquires a machine, sends the event, returns the response, and records the
+//! run.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -59,7 +60,7 @@ pub(crate) struct OngoingCall {
     stderr: Output,
 }
 
-/// What was printed, up to its limit.
+/// Captured output, up to its limit.
 #[derive(Default)]
 struct Output(Vec<u8>);
 
@@ -87,7 +88,7 @@ pub struct CallResult {
     pub run: Run,
     /// What the handler answered.
     pub body: Bytes,
-    /// How it ended.
+    /// Result.
     pub outcome: Outcome,
 }
 

@@ -1,4 +1,4 @@
-//! A function on its developer's own machine: the runtime, the bootstraps and the events of the platform, as plain processes.
+//! Functions as local processes: the platform's runtime, bootstraps and events, without isolation.
 //!
 //! What runs here is what runs in a machine, so it behaves the same; but there is no machine around it. The handler has the
 //! developer's files, network and packages, dependencies are those that are installed, and nothing is recorded.
@@ -40,14 +40,14 @@ const CONNECT_EVERY: Duration = Duration::from_millis(20);
 /// How much longer than its timeout a call is waited for: the runtime kills the handler and tells.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// What to run.
+/// Command to run.
 #[derive(Debug, Clone)]
 pub struct LocalFunction {
     /// Where its code is.
     pub directory: PathBuf,
-    /// What runs it.
+    /// Runtime.
     pub runtime: Runtime,
-    /// What is called.
+    /// Entry point.
     pub entrypoint: String,
     /// Environment of the handler, beside the developer's own.
     pub env: BTreeMap<String, String>,

@@ -1,4 +1,4 @@
-//! What a function's calls printed: the last ones, and as server-sent events those under way.
+//! Output of a function's calls: the latest runs, and live output as server-sent events.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use tokio::sync::broadcast::error::RecvError;
 use crate::functions::Functions;
 use crate::lookup::{FunctionPath, find};
 
-/// Which lines to show.
+/// Filter of log lines.
 #[derive(Deserialize)]
 pub struct LogsArgs {
     follow: Option<String>,

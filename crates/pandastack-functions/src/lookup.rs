@@ -1,4 +1,4 @@
-//! The function that a request is about, and what it looks like to a client.
+//! Finds the function of a request and converts it for clients.
 
 use axum::Json;
 use http::HeaderMap;

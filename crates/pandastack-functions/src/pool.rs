@@ -1,4 +1,4 @@
-//! The machines of one version of a function, and the line of calls that wait for one.
+//! The machines of one version of a function, and the queue of calls that wait for one.
 //!
 //! ```text
 //!   call --> a free slot?   yes --> leased --+--> answered --> free, or to the first in line
@@ -31,7 +31,7 @@ const AGE_MAX: Duration = Duration::from_secs(6 * 3600);
 /// Should its server never come back, a machine ends by itself.
 const TTL_SECONDS: u64 = 24 * 3600;
 
-/// What a machine of a version is made of.
+/// The source of a version's machines.
 #[derive(Debug, Clone)]
 pub(crate) struct Source {
     pub(crate) function: FunctionId,
@@ -151,7 +151,7 @@ impl Pool {
             let mut state = self.lock();
             state.limits = limits;
             if state.closed {
-                return Err(gone(&self.source.function));
+                return Err(function_gone(&self.source.function));
             }
             match state.free.pop() {
                 Some(slot) => return Ok(self.leased(sandboxes, slot)),
@@ -163,7 +163,7 @@ impl Pool {
             self.begin_missing(sandboxes, &mut state);
             waiting
         };
-        let slot = waiting.await.map_err(|_| gone(&self.source.function))??;
+        let slot = waiting.await.map_err(|_| function_gone(&self.source.function))??;
         Ok(self.leased(sandboxes, slot))
     }
 
@@ -212,7 +212,7 @@ impl Pool {
             }
             Err(error) => {
                 state.instances -= 1;
-                tracing::warn!(function = %self.source.function, %error, "a machine of a function could not be made");
+                tracing::warn!(function = %self.source.function, %error, "cannot create a machine of a function");
                 // Those that live serve the line; without any, whoever is first hears why.
                 if state.instances == 0 {
                     let mut error = Some(error);
@@ -322,7 +322,7 @@ impl Pool {
     }
 }
 
-fn gone(function: &FunctionId) -> Error {
+fn function_gone(function: &FunctionId) -> Error {
     Error::not_found("function", function.as_str())
 }
 
@@ -364,7 +364,7 @@ pub(crate) fn delete(sandboxes: &Arc<Sandboxes>, sandbox: SandboxId) {
             Err(error) => Err(error.into()),
         };
         if let Err(error) = deleted {
-            tracing::warn!(%sandbox, %error, "a function's machine is deleted at the next start, or when its time ends");
+            tracing::warn!(%sandbox, %error, "cannot delete a function's machine; the next start or its TTL does");
         }
     });
 }

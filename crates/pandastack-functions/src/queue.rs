@@ -1,4 +1,4 @@
-//! Calls of type `Event`: kept in the store, made when they are due, tried again when they fail, given up in the end.
+//! `Event` calls: stored, run when due, retried on failure, and finally dead-lettered.
 //!
 //! ```text
 //!   queued (due) --> running (no due time) --> success
@@ -120,7 +120,7 @@ pub(crate) async fn run(functions: &Arc<Functions>) {
         let wait = match begin_due(functions, &room, &in_flight).await {
             Ok(wait) => wait,
             Err(error) => {
-                tracing::warn!(%error, cause = error.causes(), "the queue of calls tries again");
+                tracing::warn!(%error, cause = error.causes(), "cannot read the queue of calls; retrying");
                 TRY_AGAIN
             }
         };
@@ -191,14 +191,14 @@ async fn begin(functions: &Functions, mut record: RunRecord) -> Result<(RunRecor
 async fn attempt(functions: &Arc<Functions>, mut record: RunRecord) {
     let id = record.run.id.clone();
     let seen_to = match record.run.dead_letter {
-        true => dead_letters::tell(functions, &mut record).await,
+        true => dead_letters::notify(functions, &mut record).await,
         false => try_once(functions, &mut record).await,
     };
     if let Err(error) = seen_to {
-        tracing::warn!(run = %id, %error, cause = error.causes(), "a queued call could not be seen to");
+        tracing::warn!(run = %id, %error, cause = error.causes(), "cannot process a queued call");
     }
     while let Err(error) = functions.run_store.put_runs(std::slice::from_ref(&record)).await {
-        tracing::error!(run = %id, %error, "what came of a queued call is written again");
+        tracing::error!(run = %id, %error, "cannot record the result of a queued call; retrying");
         tokio::select! {
             () = functions.sandboxes.shutdown.cancelled() => return,
             () = tokio::time::sleep(TRY_AGAIN) => {}
@@ -272,7 +272,7 @@ fn settle_failed(function: &FunctionRecord, record: &mut RunRecord, jitter: u32)
             record.run.next_attempt_at = Some(next);
             record.due_at = Some(next);
         }
-        None => dead_letters::give_up(&function.spec.settings, record),
+        None => dead_letters::mark(&function.spec.settings, record),
     }
 }
 

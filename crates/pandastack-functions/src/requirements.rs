@@ -1,4 +1,5 @@
-//! What pip is asked to install for a bundle: its `requirements.txt`, or else the dependencies of its `pyproject.toml`.
+//! The requirements that pip installs for a bundle: its `requirements.txt`, or else the dependencies of
+//! its `pyproject.toml`.
 
 use serde::Deserialize;
 
@@ -9,7 +10,7 @@ pub(crate) const REQUIREMENTS: &str = "requirements.txt";
 /// Name of the one that is read without it.
 pub(crate) const PYPROJECT: &str = "pyproject.toml";
 
-/// Where the list for pip is.
+/// The location of the requirements for pip.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Requirements {
     /// The bundle has a `requirements.txt` with this content.

@@ -1,4 +1,4 @@
-//! All of the API of functions, put together.
+//! The router of the functions API.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The API of functions themselves, and all of it put together.
+//! The API of functions.
 
 use std::sync::Arc;
 
@@ -91,7 +91,7 @@ pub async fn list(
     Ok(Json(Items { items }))
 }
 
-/// Get a function by id or name.
+/// Get a function by ID or name.
 #[utoipa::path(get, path = "/v1/functions/{id}", operation_id = "look", tag = "functions",
     params(("id" = String, Path)), responses(
     (status = 200, body = Function), (status = 404, body = ErrorBody)))]
@@ -106,8 +106,8 @@ pub async fn describe(
     Ok(Json(caller.shown(function)))
 }
 
-/// Update a function. A change of environment, secrets, entrypoint, template, size or concurrency deploys a
-/// new version.
+/// Update a function. A change of environment, secrets, entry point, template, size or concurrency deploys
+/// a new version.
 #[utoipa::path(patch, path = "/v1/functions/{id}", tag = "functions", params(("id" = String, Path)),
     request_body = PatchFunction, responses((status = 200, body = Function), (status = 400, body = ErrorBody),
     (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
@@ -173,7 +173,7 @@ fn is_held_by_version(before: &FunctionSpec, after: &FunctionSpec) -> bool {
         || before.settings.memory_mb != after.settings.memory_mb
 }
 
-/// Delete a function with its versions, machines and runs.
+/// Delete a function with its versions, instances and runs.
 #[utoipa::path(delete, path = "/v1/functions/{id}", tag = "functions", params(("id" = String, Path)), responses(
     (status = 204), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub async fn remove(

@@ -1,4 +1,4 @@
-//! How a function is called: what clients may set, what they get when they do not.
+//! Settings of functions: validation and defaults.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,7 +19,7 @@ const ENTRYPOINT_BYTES_MAX: usize = 256;
 /// Longest time that a call of type `Event` is tried.
 const AGE_SECONDS_MAX: u64 = 7 * 24 * 3600;
 
-/// What the pool must know.
+/// Limits for the pool.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Limits {
     pub(crate) max_instances: usize,

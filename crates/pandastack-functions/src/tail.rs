@@ -1,4 +1,4 @@
-//! What functions print, for whoever follows now. Nothing is kept here; runs keep what was printed.
+//! Live output of functions for current followers. Runs keep the output; nothing is stored here.
 
 use pandastack_function_proto::Stream;
 use pandastack_types::{FunctionId, RunId};

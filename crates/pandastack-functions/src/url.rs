@@ -204,10 +204,10 @@ fn query_parameters(query: &str) -> BTreeMap<String, String> {
     parameters
 }
 
-/// What a handler answers.
+/// The response of a handler.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Answer {
+struct HandlerResponse {
     status_code: Option<u16>,
     #[serde(default)]
     headers: BTreeMap<String, Value>,
@@ -265,11 +265,11 @@ pub(crate) fn collected(bytes: &[u8], content_type: &str) -> Result<Response, St
     }
     if content_type != INTEGRATION {
         let headers = [("content-type".to_owned(), Value::String(content_type.to_owned()))].into();
-        return begun(&Answer { headers, ..Answer::default() }, Body::from(bytes.to_vec()));
+        return begun(&HandlerResponse { headers, ..HandlerResponse::default() }, Body::from(bytes.to_vec()));
     }
     let at = bytes.windows(PRELUDE_END.len()).position(|window| window == PRELUDE_END);
-    let (prelude, rest) = bytes.split_at(at.ok_or("it ended before its headers did")?);
-    let answer: Answer = serde_json::from_slice(prelude).map_err(|error| error.to_string())?;
+    let (prelude, rest) = bytes.split_at(at.ok_or("it ended before the end of its headers")?);
+    let answer: HandlerResponse = serde_json::from_slice(prelude).map_err(|error| error.to_string())?;
     begun(&answer, Body::from(rest.get(PRELUDE_END.len()..).unwrap_or_default().to_vec()))
 }
 
@@ -285,7 +285,7 @@ fn whole(bytes: &[u8]) -> Result<Response, String> {
         response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         return Ok(response);
     }
-    let answer: Answer = serde_json::from_value(value).map_err(|error| error.to_string())?;
+    let answer: HandlerResponse = serde_json::from_value(value).map_err(|error| error.to_string())?;
     let body = match answer.body.clone().unwrap_or_default() {
         Value::Null => Vec::new(),
         Value::String(text) if answer.is_base64_encoded => {
@@ -298,7 +298,7 @@ fn whole(bytes: &[u8]) -> Result<Response, String> {
 }
 
 /// A response with status, headers and cookies of an answer.
-fn begun(answer: &Answer, body: Body) -> Result<Response, String> {
+fn begun(answer: &HandlerResponse, body: Body) -> Result<Response, String> {
     let code = answer.status_code.unwrap_or(200);
     let status = StatusCode::from_u16(code).ok().filter(|status| status.as_u16() >= 200);
     let mut response = Response::new(body);
@@ -329,7 +329,7 @@ fn begun(answer: &Answer, body: Body) -> Result<Response, String> {
 /// Passes an answer on in parts.
 async fn stream(functions: &Arc<Functions>, mut ongoing: OngoingCall, head: &Head) -> Result<Response> {
     let mut first = Vec::new();
-    let mut answer = Answer::default();
+    let mut answer = HandlerResponse::default();
     if head.content_type == INTEGRATION {
         loop {
             if let Some(at) = first.windows(PRELUDE_END.len()).position(|window| window == PRELUDE_END) {
@@ -343,7 +343,7 @@ async fn stream(functions: &Arc<Functions>, mut ongoing: OngoingCall, head: &Hea
             match part {
                 Ok(Part::Data(part)) if first.len() <= PRELUDE_BYTES_MAX => first.extend_from_slice(&part),
                 Ok(_) => {
-                    let error = malformed("it ended before its headers did");
+                    let error = malformed("it ended before the end of its headers");
                     ongoing.fail(&error).await;
                     return Err(error);
                 }

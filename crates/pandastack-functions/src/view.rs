@@ -1,4 +1,4 @@
-//! Records of functions as clients see them.
+//! Converts function records to API responses.
 
 use http::HeaderMap;
 use pandastack_store::functions::{FunctionRecord, RunFigures, VersionRecord};
@@ -23,7 +23,7 @@ pub(crate) fn function(record: FunctionRecord, versions: &[VersionRecord], heade
         env: spec.env,
         secrets: spec.secrets.into_keys().collect(),
         public: spec.public,
-        // Published clients count deploys; the one under way counts.
+        // Published clients count deploys; the one in progress counts.
         version: newest
             .filter(|newest| newest.state == DeployStatus::Building)
             .map_or(record.version, |newest| newest.version),

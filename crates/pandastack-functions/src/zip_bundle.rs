@@ -1,4 +1,4 @@
-//! Zip archives as bundles: turned into the one form that is kept and unpacked, a gzip-compressed tar archive.
+//! Converts zip bundles to gzip-compressed tar archives.
 //!
 //! What must hold: at most the limits of a bundle are ever unpacked, counted on the bytes that come out and not on what the
 //! archive says of itself; nothing but files, directories and links that stay inside passes. Names and links are then

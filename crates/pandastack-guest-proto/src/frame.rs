@@ -30,7 +30,7 @@ pub const FLAG_STDERR: u8 = 0b0000_0001;
 
 const FLAGS_KNOWN: u8 = FLAG_STDERR;
 
-/// What a frame is for.
+/// The kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum FrameKind {

@@ -34,7 +34,7 @@ pub const RESYNC_DISCARD_BYTES_MAX: usize = 8 * 1024 * 1024;
 pub const OUTPUT_RING_BYTES: usize = 1024 * 1024;
 
 /// Output that the guest keeps behind what it sent to a reader, for that reader to ask again after its connection broke:
-/// what may be under way in every buffer between guest and client.
+/// what may be in progress in every buffer between guest and client.
 pub const OUTPUT_UNSEEN_BYTES: usize = OUTPUT_RING_BYTES * 3 / 4;
 
 /// How long, on the guest's clock, a process is held back for a reader that was lost, before its oldest output goes.

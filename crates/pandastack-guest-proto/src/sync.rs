@@ -1,4 +1,4 @@
-//! Finding the start of a connection on a channel that has none.
+//! Finds the start of a connection on a channel without connections.
 //!
 //! A virtio-serial port is one byte stream for the life of the machine: what an earlier host wrote, whole
 //! or cut in the middle of a frame, is still there after a snapshot, a fork or a reconnect, and the guest
@@ -48,7 +48,7 @@ pub fn find_ack_end(bytes: &[u8], nonce: &Nonce) -> Option<usize> {
     memchr::memmem::find(bytes, &ack(nonce)).map(|at| at + ACK_BYTES)
 }
 
-/// What the guest finds in the byte stream.
+/// An item in the byte stream, as seen by the guest.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Input<'a> {
     /// A host connected: forget the last one's calls, answer with [`ack`].

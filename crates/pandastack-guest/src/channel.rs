@@ -1,4 +1,4 @@
-//! The channel to the host: bytes in, inputs out; frames in, bytes out.
+//! The channel to the host: decodes incoming bytes and encodes outgoing frames.
 //!
 //! A virtio port has no connections. Without a host peer reads return 0 and the port stays "readable"; the
 //! poller's edge triggering makes that one event per change. The port is opened once and never closed: the
@@ -32,7 +32,7 @@ enum Line {
     Socket { listener: OwnedFd, peer: Option<File> },
 }
 
-/// What reading brought.
+/// The result of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Received {
     /// Bytes; ask for inputs, then read on.

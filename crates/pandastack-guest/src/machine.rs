@@ -1,4 +1,4 @@
-//! What the machine says about itself: uptime, statistics, listening ports.
+//! Facts about the machine: uptime, statistics, listening ports.
 
 use std::collections::VecDeque;
 

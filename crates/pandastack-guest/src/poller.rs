@@ -11,7 +11,7 @@ use pandastack_guest_proto::message::ProcessId;
 /// Events taken from the kernel at once.
 const EVENTS_MAX: usize = 64;
 
-/// What became ready.
+/// Identifies a ready descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Token {
     /// The channel to the host.

@@ -1,4 +1,4 @@
-//! The end of a machine.
+//! Powers off or reboots the machine.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Keeping the guest program responsive while user processes take everything.
+//! Keeps the guest program responsive while user processes use all resources.
 //!
 //! The event loop runs in real time (it never computes for long), workers at the highest nice level;
 //! `process/clone.rs` undoes that for children. The OOM killer needs no telling: it never takes PID 1. Setting

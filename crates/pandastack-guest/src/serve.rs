@@ -11,7 +11,7 @@ use crate::process::UserCgroup;
 use crate::server::Server;
 use crate::surroundings::Surroundings;
 
-/// Where and around what to serve.
+/// Options of serve mode.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ServeOptions {
     pub(crate) socket: PathBuf,

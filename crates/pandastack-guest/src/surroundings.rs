@@ -1,10 +1,10 @@
-//! Where the guest program runs: a machine of its own, or a directory in tests.
+//! The environment of the guest program: a machine, or a directory in tests.
 
 use std::path::PathBuf;
 
 use crate::process::UserCgroup;
 
-/// Where the guest program runs.
+/// The environment of the guest program.
 #[derive(Clone, Debug)]
 pub(crate) struct Surroundings {
     /// `/` on a machine; elsewhere the directory that `etc` and `run` of the identity are written to.

@@ -1,4 +1,4 @@
-//! Durable disks: found by serial number or device name, mounted where the host says.
+//! Volumes: found by serial number or device name, and mounted at the path that the host sends.
 //!
 //! The places of durable disks are devices that every machine has. One without a volume has no size; the news of a size
 //! comes with an interrupt, moments after the machine runs, so whoever mounts waits for it.

@@ -1,4 +1,4 @@
-//! Threads for what may wait for a disk: opening, reading, writing, listing, starting programs.
+//! Worker threads for operations that may wait for a disk.
 //!
 //! The event loop never blocks; it hands over a job and hears of its completion through an eventfd. Jobs are
 //! short (one chunk of a file, not a file), so few threads serve many streams. Threads are made on demand up

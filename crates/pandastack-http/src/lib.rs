@@ -18,12 +18,12 @@ use rustls::{ClientConfig, RootCertStore};
 static SYSTEM_ROOTS: LazyLock<Arc<RootCertStore>> = LazyLock::new(|| {
     let found = rustls_native_certs::load_native_certs();
     for error in found.errors {
-        tracing::debug!(%error, "a certificate of the system was not read");
+        tracing::debug!(%error, "cannot read a system certificate");
     }
     let mut roots = RootCertStore::empty();
     let (_, unusable) = roots.add_parsable_certificates(found.certs);
     if unusable > 0 {
-        tracing::debug!(unusable, "certificates of the system are not usable");
+        tracing::debug!(unusable, "system certificates are not usable");
     }
     Arc::new(roots)
 });

@@ -35,7 +35,7 @@ pub struct Image {
     pub manifest: Arc<ImageManifest>,
 }
 
-/// What is in an image.
+/// The contents of an image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageManifest {
     /// The template.
@@ -142,7 +142,7 @@ impl ImageBuilder {
             return Err(ImageError::Drifted { drifted });
         }
         for change in &drifted {
-            tracing::warn!(template = %recipe.name, %change, "a Debian package is not as locked");
+            tracing::warn!(template = %recipe.name, %change, "a Debian package differs from the lock");
         }
         let manifest = ImageManifest {
             name: recipe.name.clone(),

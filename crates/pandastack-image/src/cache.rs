@@ -4,7 +4,7 @@
 //! <cache>/images/<key>.ext4      a sealed root filesystem
 //! <cache>/images/<key>.json      its manifest; written last, so it alone says "complete"
 //! <cache>/kernels/<key>/         vmlinuz, modules, manifest.json
-//! <cache>/work/<key>/            a build under way; whoever holds the lock may delete what a dead one left
+//! <cache>/work/<key>/            a build in progress; whoever holds the lock may delete what a dead one left
 //! <cache>/locks/<key>            flock: one build of a key at a time, across processes
 //! ```
 //!
@@ -89,7 +89,7 @@ impl WorkDir {
 impl Drop for WorkDir {
     fn drop(&mut self) {
         if let Err(error) = remove_dir(&self.path) {
-            tracing::warn!(%error, "a build directory stays behind; the next build of this key deletes it");
+            tracing::warn!(%error, "cannot remove a build directory; the next build of this key does");
         }
     }
 }

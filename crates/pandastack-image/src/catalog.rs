@@ -1,4 +1,4 @@
-//! The templates that come with the product, built into it: no checkout is needed to build them.
+//! The templates that come with the platform, embedded in the program.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;

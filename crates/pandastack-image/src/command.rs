@@ -1,4 +1,4 @@
-//! Running the host's own programs: one place that captures output, bounds it, and turns failure into a sentence.
+//! Runs programs of the host: captures and bounds output, and converts failures to errors.
 
 use std::ffi::OsStr;
 use std::fs::File;

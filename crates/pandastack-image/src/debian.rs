@@ -1,4 +1,4 @@
-//! Debian archives as this host reaches them: which mirror, and a private apt that asks it for any release.
+//! Access to Debian archives: the mirror, and a private apt for any release.
 //!
 //! The host's apt decides the mirror, proxy and certificates, so that builds work wherever `apt-get install` does.
 //! The private apt keeps its lists and cache in a work directory: the host's own package state is never touched,

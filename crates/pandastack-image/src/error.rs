@@ -1,4 +1,4 @@
-//! What can go wrong while kernels and root filesystems are fetched and built.
+//! Errors of fetching and building kernels and root file systems.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -27,9 +27,9 @@ pub enum ImageError {
     Io {
         /// What was tried, as an infinitive.
         action: &'static str,
-        /// On which path.
+        /// Path of the failed operation.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the operating system.
         reason: io::Error,
     },
     /// A program of the host could not be started.
@@ -41,27 +41,27 @@ pub enum ImageError {
         program: String,
         /// What it was to do, as an infinitive.
         purpose: String,
-        /// What the system said.
+        /// Error of the operating system.
         reason: io::Error,
     },
     /// A program of the host failed.
-    #[error("cannot {purpose}: {program} ended with {status}: {said}")]
+    #[error("cannot {purpose}: {program} failed with {status}: {said}")]
     Program {
         /// Its name.
         program: String,
         /// What it was to do, as an infinitive.
         purpose: String,
-        /// How it ended.
+        /// Result.
         status: ExitStatus,
         /// The end of what it printed.
         said: String,
     },
     /// Building needs rights this process lacks.
-    #[error("cannot {purpose}: {reason}; it takes root, where mounting is allowed: run it with sudo")]
+    #[error("cannot {purpose}: {reason}; this needs root and permission to mount: run it with sudo")]
     NotRoot {
         /// What was to be done, as an infinitive.
         purpose: &'static str,
-        /// What the system said.
+        /// Error of the operating system.
         reason: io::Error,
     },
     /// The host's apt knows no Debian archive to take packages from.
@@ -73,9 +73,9 @@ pub enum ImageError {
     /// A recipe, lock or package file does not have the form it must have.
     #[error("{what} is malformed: {why}")]
     Malformed {
-        /// Which file.
+        /// The file.
         what: String,
-        /// What is wrong with it.
+        /// Reason why it is invalid.
         why: String,
     },
     /// A downloaded file is not the one in the lock.

@@ -1,4 +1,5 @@
-//! Exactly which packages a recipe's names mean: `templates/<name>/lock.toml` and `npm-lock.json`.
+//! Lock files of recipes, with exact package versions: `templates/<name>/lock.toml` and
+//! `npm-lock.json`.
 //!
 //! PyPI and npm never change a published file, so those pins are strict: another digest is an error. Debian's archive
 //! drops a version when it publishes the next, so a Debian pin that is gone gives way to the current signed version,

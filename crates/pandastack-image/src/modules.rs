@@ -1,4 +1,4 @@
-//! Which kernel modules a machine gets, and in which order they can be loaded.
+//! Selects the kernel modules of a machine, and the order in which to load them.
 //!
 //! Debian's cloud kernel has ext4 built in and the virtio drivers as modules. Those are needed before there is a root
 //! disk ([`BOOT_MODULES`]); the rest is there so that `mount -t overlay`, `docker` or `wg` work inside a sandbox,

@@ -1,4 +1,4 @@
-//! What a long fetch or build tells its caller while it runs.
+//! Progress of long fetches and builds.
 
 /// The steps a user sees. Not every build has every step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -26,7 +26,7 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// A short name for people, in the imperative.
+    /// A short human-readable name, in the imperative.
     pub fn label(self) -> &'static str {
         match self {
             Phase::WaitForOther => "wait for another build",

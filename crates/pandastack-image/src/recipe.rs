@@ -1,4 +1,4 @@
-//! What a template is: `templates/<name>/template.toml`.
+//! The recipe of a template: `templates/<name>/template.toml`.
 //!
 //! A recipe is data, never a program: packages by name, files, and a few commands that run in the offline chroot.
 //! Exactly which packages those names mean is the [`Lock`]'s part. What the fields do, in the order of a build:
@@ -78,7 +78,7 @@ pub struct Recipe {
     pub lock: Lock,
 }
 
-/// Where a tree comes from.
+/// The source of a tree.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Source {

@@ -1,4 +1,4 @@
-//! Regenerating locks from what the registries carry today, for `cargo xtask template lock <name>`.
+//! Regenerates locks from the current state of the registries, for `cargo xtask template lock <name>`.
 
 use std::path::Path;
 

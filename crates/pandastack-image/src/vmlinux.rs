@@ -1,4 +1,4 @@
-//! The kernel as an uncompressed ELF image, taken out of the compressed one that Debian ships.
+//! Extracts the uncompressed ELF kernel from Debian's compressed image.
 //!
 //! A bzImage is a small loader with the compressed kernel inside. Its header says where ("setup
 //! header" of the x86 boot protocol, since version 2.08), and the last four bytes of the payload

@@ -1,4 +1,4 @@
-//! What programs of the platform count, as a page in the Prometheus text format.
+//! Metrics of the platform's programs, in the Prometheus text format.
 //!
 //! - Labels are few and known beforehand: routes, states and hosts, never ids of sandboxes.
 //! - A service keeps its histograms and adds them to a page when asked. Figures that somebody else

@@ -30,7 +30,7 @@ impl fmt::Display for SlotIndex {
     }
 }
 
-/// What one slot may take of its host. Existing slots keep what they were made with.
+/// Resource limits of one slot. Existing slots keep their limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlotLimits {
     /// Connections that a guest may have, UDP flows of the last half minute included. Further ones get no answer.
@@ -40,7 +40,7 @@ pub struct SlotLimits {
     pub bytes_per_second: Option<u64>,
 }
 
-/// [`SlotLimits::connections_max`] unless said.
+/// Default of [`SlotLimits::connections_max`].
 pub const CONNECTIONS_PER_SLOT_DEFAULT: u32 = 8192;
 
 impl Default for SlotLimits {
@@ -68,7 +68,7 @@ pub struct NetConfig {
     pub limits: SlotLimits,
     /// Networks that are not the internet and that policies may open. Empty: none.
     pub reachable_private: Vec<Cidr>,
-    /// Who opens outgoing mail.
+    /// Access to outbound mail ports.
     pub mail: Mail,
 }
 

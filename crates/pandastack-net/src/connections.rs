@@ -1,4 +1,4 @@
-//! The host's table of connections: room for those of the slots, and nothing of slots that are gone.
+//! The host's connection tracking table: sized for all slots, and cleared of slots that are gone.
 //!
 //! A guest's connection is in two tables. That of its namespace ends with the slot; in the host's it would stay as long as
 //! the kernel keeps what is idle, which is five days for TCP, count against everybody's room, and be found by the next slot
@@ -61,13 +61,13 @@ pub(crate) struct TableSpace {
 }
 
 /// Room in the calling thread's namespace; `None` while the kernel tracks nothing.
-pub(crate) fn room() -> Option<TableSpace> {
+pub(crate) fn table_space() -> Option<TableSpace> {
     Some(TableSpace { used: read_number(COUNT_PATH)?, max: read_number(MAX_PATH)? })
 }
 
 /// Raises the kernel's bound to what slots may need, where memory permits. Never lowers it, and a host that does not let it be
 /// raised is served as it is.
-pub(crate) fn make_room(slots: usize, connections_per_slot: u32) {
+pub(crate) fn enlarge_table(slots: usize, connections_per_slot: u32) {
     let Some(max) = read_number(MAX_PATH) else { return };
     let of_all_slots = (slots as u64).saturating_mul(connections_per_slot.into());
     let wanted = wanted_room(memory_bytes(), of_all_slots);
@@ -76,7 +76,7 @@ pub(crate) fn make_room(slots: usize, connections_per_slot: u32) {
     }
     match fs::write(MAX_PATH, wanted.to_string()) {
         Ok(()) => tracing::info!(from = max, to = wanted, "raised nf_conntrack_max"),
-        Err(error) => tracing::debug!(%error, max, wanted, "nf_conntrack_max stays"),
+        Err(error) => tracing::debug!(%error, max, wanted, "cannot raise nf_conntrack_max"),
     }
 }
 

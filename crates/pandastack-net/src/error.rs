@@ -1,4 +1,4 @@
-//! What can go wrong with a network slot, in sentences an operator can act on.
+//! Errors of network slots.
 
 use std::io;
 use std::path::PathBuf;
@@ -55,7 +55,7 @@ pub enum NetError {
     /// The kernel refused a netlink request.
     #[error("{action} ({target}): {reason}")]
     Netlink {
-        /// What was asked.
+        /// The request.
         action: String,
         /// On which slot or table.
         target: String,

@@ -1,5 +1,5 @@
-//! What a pool needs of the host, once: names nobody else uses, a free subnet, forwarding, our nftables table, and room for
-//! connections.
+//! One-time setup of the host for a pool: unique names, a free subnet, forwarding, our nftables table,
+//! and room for connections.
 //!
 //! Safe to repeat. Only our own table is ever touched, and forwarding is switched on but never off, as room is made and not
 //! taken back: by the time a pool ends, something else on the host may need it.
@@ -38,7 +38,7 @@ pub(crate) fn prepare(plan: &Plan) -> Result<(Claim, Sockets)> {
     slot::set_sysctl("/proc/sys/net/ipv4/ip_forward", "1")?;
     ruleset::host(plan, sockets.ports()?).commit(&Netlink::open(Subsystem::Netfilter)?)?;
     // After our rules, which load what tracks connections.
-    connections::make_room(plan.capacity(), plan.limits.connections_max);
+    connections::enlarge_table(plan.capacity(), plan.limits.connections_max);
     Ok((Claim { _socket: socket }, sockets))
 }
 
@@ -52,7 +52,7 @@ pub(crate) fn restore(plan: &Plan) -> Result<()> {
 /// Names are claimed by an abstract socket: scoped to the host's network namespace like the links themselves, and
 /// freed by the kernel however the process ends.
 ///
-/// A name found taken is tried again for a moment: a child process of a killed agent holds its descriptors until it
+/// A name found taken is retried for a moment: a child process of a killed agent holds its descriptors until it
 /// executes its program, and nothing tells when.
 fn claim_prefix(plan: &Plan) -> Result<UnixDatagram> {
     let name = format!("pandastack-net/{}", plan.prefix());

@@ -9,7 +9,7 @@ const DNS_PORT: u16 = 53;
 pub(crate) const SERVICES: [(libc::c_int, u16); 3] =
     [(IPPROTO_UDP, DNS_PORT), (IPPROTO_TCP, DNS_PORT), (IPPROTO_TCP, DATABASES_ADDRESS.port())];
 
-/// Where the host listens for guests: the resolver, and connections to databases.
+/// Ports on which the host listens for guests: the resolver, and connections to databases.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ListeningPorts {
     pub(crate) udp: u16,

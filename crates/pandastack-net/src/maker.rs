@@ -100,7 +100,7 @@ impl Shared {
             match outcome {
                 Ok(()) => pause = RETRY_PAUSE_MIN,
                 Err(error) => {
-                    tracing::warn!(?job, %error, "network slot work failed; it will be tried again");
+                    tracing::warn!(?job, %error, "a network slot operation failed; retrying");
                     self.pause_after(error, pause);
                     pause = (pause * 2).min(RETRY_PAUSE_MAX);
                 }
@@ -171,7 +171,7 @@ impl Shared {
         let occupied =
             std::mem::replace(&mut *self.lock(), State { closing: true, ..State::default() }).occupied;
         self.host.run(|| {
-            // Goes on after a failure, and reports the first one: as little as possible stays behind.
+            // Goes on after a failure, and reports the first one: as little as possible is left behind.
             let mut outcome = Ok(());
             for batch in Vec::from_iter(occupied).chunks(DESTROY_BATCH_MAX) {
                 outcome = outcome.and(slot::destroy(&self.plan, batch));

@@ -34,7 +34,7 @@ const ATTRIBUTE_HEADER_BYTES: usize = 4;
 /// Without the flags for nesting and byte order.
 const ATTRIBUTE_KIND_MASK: u16 = 0x3fff;
 
-/// Which half of the kernel to talk to.
+/// The netlink subsystem to use.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Subsystem {
     /// Links, addresses, routes, neighbours.

@@ -1,4 +1,5 @@
-//! Just enough of the nftables netlink language: one table, its chains, rules and address sets, as one atomic batch.
+//! A minimal nftables netlink client: one table, its chains, rules and address sets, as one atomic
+//! batch.
 //!
 //! Kept apart from what the rules mean ([`crate::ruleset`]). A batch either takes effect whole or not at all, so
 //! replacing a table leaves no moment without it. Numbers are from `linux/netfilter/nf_tables.h`; attributes are
@@ -52,7 +53,7 @@ const NOTE_BYTES_MAX: usize = 127;
 /// What begins a note, so that the `nft` program shows it as a comment.
 const NOTE_KIND: u8 = 0;
 
-/// Where a chain hangs.
+/// The hook of a chain.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Hook {
     /// `filter` or `nat`.

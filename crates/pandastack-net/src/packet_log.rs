@@ -1,4 +1,4 @@
-//! Packets that rules tell of, read from a log group of one namespace.
+//! Reads logged packets from a log group of one namespace.
 //!
 //! Numbers are from `linux/netfilter/nfnetlink_log.h`.
 

@@ -1,4 +1,5 @@
-//! The pool: slots made ahead of need, leased in microseconds, destroyed behind the scenes.
+//! The slot pool: slots are created ahead of need, leased in microseconds, and destroyed in the
+//! background.
 //!
 //! ```text
 //!            make                take                release            destroy
@@ -201,11 +202,11 @@ impl SlotPool {
             failed => failed,
         };
         let Err(error) = applied else { return true };
-        tracing::error!(slot = %index, %error, "a network policy cannot be put in force: its sandbox has no network until it sleeps and wakes");
+        tracing::error!(slot = %index, %error, "cannot apply a network policy: its sandbox has no network until it hibernates and wakes");
         let shared = Arc::clone(&self.shared);
         let closed = blocking(move || shared.host.run(|| slot::close(&shared.plan, index))).await;
         if let Err(error) = &closed {
-            tracing::error!(slot = %index, %error, "a network slot cannot be closed, and is removed");
+            tracing::error!(slot = %index, %error, "cannot close a network slot; removing it");
         }
         closed.is_ok()
     }

@@ -1,5 +1,5 @@
-//! Whether this host can give machines a network: everything is tried for real, in a namespace that is thrown
-//! away.
+//! Tests whether this host can give machines a network: everything is tried for real, in a namespace
+//! that is thrown away.
 
 use std::collections::BTreeSet;
 
@@ -52,7 +52,7 @@ pub fn probe() -> Vec<Check> {
             "load the module: modprobe nf_conntrack_netlink",
             namespace::in_new(|| connections::forget(&BTreeSet::new())),
         ),
-        check_room(connections::room()),
+        check_room(connections::table_space()),
         check_resolver(),
     ]
 }

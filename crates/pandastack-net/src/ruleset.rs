@@ -1,4 +1,4 @@
-//! What the rules say: one table on the host, one in every slot's namespace.
+//! The firewall rules: one table on the host, one in every slot's namespace.
 //!
 //! The slot's table knows the guest; the host's table does not trust it to. Each would hold the guest alone
 //! against other slots and the host, so a mistake in one is not an open door.
@@ -134,7 +134,8 @@ pub(crate) fn slot(plan: &Plan, index: SlotIndex) -> Batch {
     batch.add_expiring_set(NAMED, NAMED_ADDRESSES_MAX);
     batch.add_expiring_set(CLOSED, 1);
     batch.add_plain_chain(DENY);
-    batch.add_rule(DENY, Rule::new().at_most_per_second(DENIED_PER_SECOND).tell(DENIED_GROUP, DENIED_BYTES));
+    batch
+        .add_rule(DENY, Rule::new().at_most_per_second(DENIED_PER_SECOND).log_to(DENIED_GROUP, DENIED_BYTES));
     batch.add_rule(DENY, Rule::new().reject());
     batch.add_plain_chain(INSPECT);
     batch.add_plain_chain(EGRESS);
@@ -197,7 +198,7 @@ fn add_filters(batch: &mut Batch, plan: &Plan, index: SlotIndex) {
     batch.add_rule("input", answers());
     let proxied = from_guest().redirected().destination_port(IPPROTO_TCP, PROXY_PORT);
     batch.add_rule("input", proxied.accept());
-    // While no agent runs, nobody listens there: connections wait and are tried again, instead of failing at
+    // While no agent runs, nobody listens there: connections wait and are retried, instead of failing at
     // once.
     batch.add_chain("output", filter(NF_INET_LOCAL_OUT, PRIORITY_FILTER, Policy::Accept));
     batch.add_rule("output", Rule::new().output_link(TAP_NAME).ipv4().refuses_connection().drop());

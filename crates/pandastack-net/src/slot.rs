@@ -51,7 +51,7 @@ pub(crate) fn make(plan: &Plan, host: &NetNs, index: SlotIndex) -> Result<ReadyS
     if made.is_err()
         && let Err(error) = destroy(plan, &[index])
     {
-        tracing::warn!(%index, %error, "a half-made network slot could not be removed");
+        tracing::warn!(%index, %error, "cannot remove an incomplete network slot");
     }
     made
 }
@@ -75,7 +75,7 @@ pub(crate) fn destroy(plan: &Plan, indexes: &[SlotIndex]) -> Result<()> {
     // cannot forget is no reason to keep their indexes; `doctor` tells of it.
     let addresses = indexes.iter().map(|index| plan.slot_side(*index)).collect();
     if let Err(error) = connections::forget(&addresses) {
-        tracing::warn!(%error, "connections of network slots that are gone stay until they time out");
+        tracing::warn!(%error, "cannot remove connections of deleted network slots; they time out");
     }
     Ok(())
 }

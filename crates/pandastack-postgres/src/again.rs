@@ -1,4 +1,4 @@
-//! Beginning a session again where its server takes none for the moment: it starts, stops, or recovers from a crash of its own.
+//! Retries a session while its server starts, stops, or recovers from a crash.
 //!
 //! A server says so before it has done anything, so its client need not know of it. No event tells when it takes sessions again: it is
 //! asked, over ways that [`Databases::connect`](crate::Databases::connect) opens, which waits for machines.

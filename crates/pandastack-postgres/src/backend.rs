@@ -1,4 +1,4 @@
-//! What this crate must be told of databases: how to reach one.
+//! The interface to databases: how to reach one.
 
 use async_trait::async_trait;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -13,7 +13,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> ByteStream for S {}
 /// Says whether a session works, so that its machine knows when nobody needs it. A session that only stays open does not
 /// keep a database awake.
 pub trait InUse: Send + Sync {
-    /// A query or a transaction is under way, or no more.
+    /// A query or a transaction is in progress, or no more.
     fn set_busy(&mut self, busy: bool);
 }
 
@@ -23,7 +23,7 @@ pub struct Backend {
     pub stream: Box<dyn ByteStream>,
     /// Told when work begins and ends.
     pub in_use: Box<dyn InUse>,
-    /// Cancelled when the machine is about to stop: whoever has no work under way should leave.
+    /// Cancelled when the machine is about to stop: whoever has no work in progress should leave.
     pub closing: CancellationToken,
     /// Cancelled when it stops now.
     pub cut: CancellationToken,

@@ -1,5 +1,5 @@
-//! Cancel requests: they come on a connection of their own, mostly without TLS and a name, so the numbers in them must
-//! say everything.
+//! Cancel requests. They come on a separate connection, mostly without TLS and a name, so the numbers
+//! in them must say everything.
 //!
 //! A client gets numbers of ours in place of its backend's ([`CancelEntry`]); they are random, so nobody can end another's query, and
 //! good as long as its session.
@@ -14,7 +14,7 @@ use crate::backend::Databases;
 use crate::endpoint::Endpoint;
 use crate::startup::encode_cancel;
 
-/// What a client sends to have its query ended.
+/// The key with which a client cancels its query.
 pub(crate) type Token = (i32, i32);
 
 /// The backend that a token stands for.
@@ -78,7 +78,7 @@ pub(crate) async fn send(target: &Target, databases: &dyn Databases) {
     };
     let mut backend = match connected {
         Ok(backend) => backend,
-        Err(error) => return tracing::debug!(%error, "a cancel request was not passed on"),
+        Err(error) => return tracing::debug!(%error, "cannot forward a cancel request"),
     };
     let asked = async {
         backend.stream.write_all(&encode_cancel(target.process, target.secret)).await?;
@@ -91,7 +91,7 @@ pub(crate) async fn send(target: &Target, databases: &dyn Databases) {
         () = target.closing.cancelled() => return,
     };
     if let Err(error) = asked {
-        tracing::debug!(%error, "a cancel request broke off");
+        tracing::debug!(%error, "a cancel request was interrupted");
     }
 }
 

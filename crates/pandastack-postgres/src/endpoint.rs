@@ -1,4 +1,4 @@
-//! Which database a client means.
+//! Determines which database a client wants.
 //!
 //! ```text
 //!   SNI or Host:  <id>.<domain>             PostgreSQL itself, below the domain of this installation
@@ -19,7 +19,7 @@ const RESERVED: [&str; 2] = ["api", "apiauth"];
 /// Options that name a database.
 const OPTIONS: [&str; 2] = ["endpoint=", "project="];
 
-/// What listens in a database's machine.
+/// A listener in a database's machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Listener {
     /// PostgreSQL.

@@ -1,5 +1,5 @@
-//! Errors of a server that need a word from the platform: what a server says of a full disk, or of a query that was cancelled because of
-//! it, does not tell a client what to do.
+//! Server errors to which the platform adds a hint: the server's own message about a full disk, or
+//! about a query cancelled because of it, does not say what to do.
 //!
 //! [`Errors`] cuts a server's stream of any chunks into what passes as it is and whole `ErrorResponse` messages. Only those are
 //! held back until they are complete, and none that is longer than [`ERROR_BYTES_MAX`].
@@ -52,7 +52,7 @@ impl Errors {
             if self.is_error() {
                 self.held.extend_from_slice(&chunk[at..at + taken]);
                 passed = at + taken;
-                pieces.extend(self.let_go());
+                pieces.extend(self.release());
             }
             at += taken;
             if self.head_bytes == HEAD_BYTES && self.body_left == 0 {
@@ -81,7 +81,7 @@ impl Errors {
         taken
     }
 
-    /// Whether the message under way is an error that is held back.
+    /// Whether the message in progress is an error that is held back.
     fn is_error(&self) -> bool {
         self.head[0] == ERROR
             && !(self.head_bytes == HEAD_BYTES
@@ -90,7 +90,7 @@ impl Errors {
     }
 
     /// An error that is complete, or will be too long.
-    fn let_go(&mut self) -> Option<Piece<'static>> {
+    fn release(&mut self) -> Option<Piece<'static>> {
         if self.head_bytes < HEAD_BYTES {
             return None;
         }

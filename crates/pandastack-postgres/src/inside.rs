@@ -1,4 +1,4 @@
-//! Sessions of machines of this platform, which reach databases without leaving it.
+//! Sessions of the platform's own machines, which do not pass through the edge.
 //!
 //! There is no TLS, because the stream ends in our own processes; a client that prefers it is told that there is none and goes on. Which
 //! databases a machine may mean is decided by the [`Databases`] that it is served with.
@@ -16,7 +16,7 @@ use crate::server::{refuse, refuse_startup, run_session, take_named};
 use crate::startup::{Packet, Startup, StartupError, read};
 use crate::wire::Fatal;
 
-/// What all sessions of machines share.
+/// State shared by all sessions of machines.
 #[derive(Debug)]
 pub struct InsideServer {
     cancel: Arc<CancelTable>,
@@ -45,7 +45,7 @@ impl InsideServer {
             return refuse(&mut stream, &full.hint("close some, or try again shortly")).await;
         };
         let mut startup = match tokio::time::timeout(STARTUP_WAIT, self.begin(&mut stream, databases)).await {
-            Err(_) => return tracing::debug!("a machine did not say what it wants in time"),
+            Err(_) => return tracing::debug!("a machine did not send its startup packet in time"),
             Ok(Err(error)) => return tracing::debug!(%error, "a connection ended before its session"),
             Ok(Ok(None)) => return,
             Ok(Ok(Some(startup))) => startup,

@@ -1,4 +1,4 @@
-//! The word that a statement begins with. Nothing else of SQL is understood here.
+//! The first keyword of a statement. No other SQL is parsed here.
 
 /// The first word of a statement in capital letters, without the comments, spaces and empty statements before it.
 pub(crate) fn keyword(sql: &str) -> String {

@@ -13,7 +13,7 @@
 //! | `server` | listening, TLS, limits of connections |
 //! | `inside` | sessions of machines of the platform, without TLS |
 //! | `again` | sessions whose server takes none for the moment |
-//! | `relay` | bytes of a session, and whether a query is under way |
+//! | `relay` | bytes of a session, and whether a query is in progress |
 //! | `errors` | a word from the platform in errors of servers |
 //! | `cancel` | tokens that stand for a backend's own |
 //! | `login` | being a client: a session opened with a password |

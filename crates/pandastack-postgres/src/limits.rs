@@ -1,4 +1,4 @@
-//! Every promised number of the PostgreSQL edge in one place. What happens at a limit is said beside it.
+//! Limits of the PostgreSQL edge, each with what happens beyond it.
 
 use std::time::Duration;
 

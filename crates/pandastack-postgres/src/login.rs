@@ -1,4 +1,5 @@
-//! Being a client: a session that is opened with a password, for clients that do not speak the protocol themselves.
+//! A PostgreSQL client that logs in with a password, for clients that do not use the protocol
+//! themselves.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -22,7 +23,7 @@ use crate::wire::{Fatal, take};
 /// Tests do not wait that long.
 const WAIT: Duration = if cfg!(test) { Duration::from_millis(500) } else { LOGIN_WAIT };
 
-/// Who logs in where.
+/// Credentials and database of a login.
 #[derive(Clone)]
 pub struct Credentials {
     /// Role.
@@ -108,9 +109,9 @@ impl Session {
             match Self::over(databases.connect(endpoint).await?, credentials).await {
                 Err(error) if error.is_not_yet() && patience.is_left().await => match error {
                     LoginError::Late => {
-                        tracing::warn!(database = %endpoint.database, "a login timed out and is tried again")
+                        tracing::warn!(database = %endpoint.database, "a login timed out; retrying")
                     }
-                    error => tracing::debug!(%error, "a login is tried again"),
+                    error => tracing::debug!(%error, "retrying a login"),
                 },
                 opened => return opened,
             }

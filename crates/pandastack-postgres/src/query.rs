@@ -65,7 +65,7 @@ pub struct Column {
     pub type_modifier: i32,
 }
 
-/// What a statement came to.
+/// The result of a statement.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// Columns.
@@ -164,7 +164,7 @@ pub enum RunError {
     #[error(transparent)]
     Session(#[from] LoginError),
     /// The results are larger than they may be.
-    #[error("the result is larger than {RESULT_BYTES_MAX} bytes; ask for fewer rows or columns")]
+    #[error("the result is larger than {RESULT_BYTES_MAX} bytes; select fewer rows or columns")]
     TooLarge,
 }
 
@@ -181,7 +181,7 @@ impl From<SqlError> for RunError {
 }
 
 impl Session {
-    /// Runs statements, one after another or as one transaction. Whatever takes too long or brings too much is cancelled; what is under way when
+    /// Runs statements, one after another or as one transaction. Whatever takes too long or brings too much is cancelled; what is in progress when
     /// the machine stops ends with that.
     pub async fn run(
         &mut self,

@@ -1,4 +1,4 @@
-//! A session once its server is connected: bytes both ways, and whether a query is under way.
+//! Relays a session between client and server, and tracks whether a query is in progress.
 //!
 //! Until the first `ReadyForQuery` the server's messages are read one by one, because the numbers for cancel requests are
 //! replaced; after that bytes pass as they come, but for errors that need a word from the platform. A session is busy from a client's request to its `ReadyForQuery`, and while a
@@ -15,9 +15,9 @@ use crate::cancel::{CancelEntry, CancelTable};
 use crate::endpoint::Endpoint;
 use crate::errors::{Errors, Piece, code_of, with_hint, word};
 use crate::limits::RELAY_BUFFER_BYTES;
-use crate::wire::{Fatal, Frames, IDLE, Seen, message, read_message};
+use crate::wire::{Fatal, Frames, IDLE, MessageHead, message, read_message};
 
-/// What is under way on a session.
+/// The work in progress on a session.
 struct Work {
     in_use: Box<dyn InUse>,
     /// Requests without their `ReadyForQuery`; the login is the first.
@@ -30,7 +30,7 @@ struct Work {
 
 struct Shared {
     work: Mutex<Work>,
-    /// Told when a session has nothing under way any more.
+    /// Told when a session has nothing in progress any more.
     rested: Notify,
 }
 
@@ -45,7 +45,7 @@ impl Shared {
         self.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn client_said(&self, seen: Seen) {
+    fn client_said(&self, seen: MessageHead) {
         let mut work = self.lock();
         match seen.kind {
             b'Q' | b'F' => work.unanswered += 1,
@@ -56,7 +56,7 @@ impl Shared {
         work.settle();
     }
 
-    fn server_said(&self, seen: Seen) {
+    fn server_said(&self, seen: MessageHead) {
         let mut work = self.lock();
         match seen.kind {
             b'Z' => {
@@ -91,7 +91,7 @@ impl Work {
     }
 }
 
-/// Whose session is relayed.
+/// The owner of a relayed session.
 #[derive(Clone, Copy)]
 pub(crate) struct SessionOwner<'a> {
     pub(crate) endpoint: &'a Endpoint,
@@ -148,7 +148,7 @@ async fn exchange(
             }
             None => None,
         };
-        shared.server_said(Seen { kind: b'Z', first: Some(IDLE) });
+        shared.server_said(MessageHead { kind: b'Z', first: Some(IDLE) });
         pump_answers(&mut server_reader, &mut client_writer, owner, |seen| shared.server_said(seen)).await
     };
     let asleep = async {
@@ -168,7 +168,7 @@ async fn exchange(
             // The client may be gone too.
             let _ = client_writer.write_all(&Fatal::asleep().encode()).await;
         }
-        Err(error) => tracing::debug!(%error, "a session broke off"),
+        Err(error) => tracing::debug!(%error, "a session was interrupted"),
     }
     let _ = client_writer.shutdown().await;
     let _ = server_writer.shutdown().await;
@@ -179,7 +179,7 @@ async fn pump(
     from: &mut (impl AsyncRead + Unpin),
     to: &mut (impl AsyncWrite + Unpin),
     early: BytesMut,
-    see: impl Fn(Seen),
+    see: impl Fn(MessageHead),
 ) -> std::io::Result<()> {
     let mut frames = Frames::default();
     if !early.is_empty() {
@@ -204,7 +204,7 @@ async fn pump_answers(
     from: &mut (impl AsyncRead + Unpin),
     to: &mut (impl AsyncWrite + Unpin),
     owner: SessionOwner<'_>,
-    see: impl Fn(Seen),
+    see: impl Fn(MessageHead),
 ) -> std::io::Result<()> {
     let (mut frames, mut errors) = (Frames::default(), Errors::default());
     let mut buffer = vec![0; RELAY_BUFFER_BYTES];

@@ -1,4 +1,4 @@
-//! Listening: TLS, who is meant, and the session.
+//! The listener: TLS, the target database, and the session.
 //!
 //! ```text
 //!   first byte 0x16 --> TLS at once (ALPN `postgresql`) ---------------+
@@ -37,7 +37,7 @@ const REFUSED_PAUSE: Duration = Duration::from_millis(50);
 /// How long sessions may go on after a stop was asked for.
 const STOP_WAIT: Duration = Duration::from_secs(2);
 
-/// What all listeners share.
+/// State shared by all listeners.
 pub struct Server {
     databases: Arc<dyn Databases>,
     tls: Tls,
@@ -75,7 +75,7 @@ impl Server {
                 accepted = listener.accept() => match accepted {
                     Ok(accepted) => accepted,
                     Err(error) => {
-                        tracing::warn!(%error, "a connection was not accepted");
+                        tracing::warn!(%error, "cannot accept a connection");
                         tokio::time::sleep(REFUSED_PAUSE).await;
                         continue;
                     }
@@ -93,7 +93,7 @@ impl Server {
         drop(listener);
         sessions.close();
         if tokio::time::timeout(STOP_WAIT, sessions.wait()).await.is_err() {
-            tracing::info!("stopped with sessions open; they are cut");
+            tracing::info!("stopped with open sessions; closing them");
         }
         cut.cancel();
         sessions.wait().await;
@@ -101,7 +101,7 @@ impl Server {
 
     async fn connection(&self, mut stream: TcpStream, peer: SocketAddr, of: Option<&Endpoint>) {
         if let Err(error) = tune(&stream) {
-            tracing::debug!(%error, "options of a connection");
+            tracing::debug!(%error, "cannot set options of a connection");
         }
         let Ok(_place) = Arc::clone(&self.room).try_acquire_owned() else {
             let full = Fatal::new(
@@ -111,7 +111,7 @@ impl Server {
             return refuse(&mut stream, &full.hint("close some, or try again shortly")).await;
         };
         match tokio::time::timeout(STARTUP_WAIT, self.secure(stream)).await {
-            Err(_) => tracing::debug!(%peer, "a client did not say what it wants in time"),
+            Err(_) => tracing::debug!(%peer, "a client did not send its startup packet in time"),
             Ok(Err(error)) => tracing::debug!(%peer, %error, "a connection ended before its session"),
             Ok(Ok(None)) => {}
             Ok(Ok(Some((stream, startup)))) => self.session(stream, startup, of).await,
@@ -204,12 +204,12 @@ pub(crate) async fn run_session(
     if let Some(negotiation) = startup.negotiation()
         && let Err(error) = client.write_all(&negotiation).await
     {
-        return tracing::debug!(%error, "a session broke off before it began");
+        return tracing::debug!(%error, "a session was interrupted before it started");
     }
     let mut early = BytesMut::new();
     let begun = tokio::select! {
         begun = begin(&startup, endpoint, databases) => begun,
-        () = left(&mut client, &mut early) => return tracing::debug!("a client left before its session began"),
+        () = left(&mut client, &mut early) => return tracing::debug!("a client disconnected before its session started"),
     };
     match begun {
         Ok((backend, first)) => {
@@ -293,7 +293,7 @@ async fn begin(
             Some((kind, body)) => *kind == b'E' && is_not_yet(&SqlError::parse(body).code),
         };
         if is_not_yet && patience.is_left().await {
-            tracing::debug!(database = endpoint.database, "a startup is sent again");
+            tracing::debug!(database = endpoint.database, "retrying a startup");
             continue;
         }
         let hung_up =
@@ -325,7 +325,7 @@ pub(crate) async fn left(client: &mut (impl AsyncRead + Unpin), early: &mut Byte
 
 /// Says why, and ends the connection in a way that the client reads it.
 pub(crate) async fn refuse(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), fatal: &Fatal) {
-    tracing::debug!(code = %fatal.code, message = fatal.message, "a connection is refused");
+    tracing::debug!(code = %fatal.code, message = fatal.message, "refused a connection");
     // The client may be gone.
     let _ = stream.write_all(&fatal.encode()).await;
     let _ = stream.shutdown().await;

@@ -15,7 +15,7 @@ pub(crate) const VERSION_3: u32 = 196_608;
 /// Parameters with this start are extensions of the protocol; none is known here.
 const EXTENSION_START: &str = "_pq_.";
 
-/// What a client may say first.
+/// The first packet of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Packet {
     /// It wants TLS.

@@ -1,4 +1,4 @@
-//! Sessions with servers that are played here.
+//! Tests of sessions with fake servers.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};

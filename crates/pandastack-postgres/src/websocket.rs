@@ -76,7 +76,7 @@ async fn serve(
     };
     let opened = tokio::select! {
         opened = Session::open(databases, &endpoint, &credentials) => opened.map_err(refusal),
-        () = left(&mut stream, &mut early) => return tracing::debug!("a client left before its session began"),
+        () = left(&mut stream, &mut early) => return tracing::debug!("a client disconnected before its session started"),
     };
     let opened = match opened {
         Ok(session) => greet(&mut stream, session).await,
@@ -91,7 +91,7 @@ async fn serve(
     }
 }
 
-/// What a client said before its session.
+/// The startup of a client.
 struct ClientStartup {
     endpoint: Endpoint,
     credentials: Credentials,

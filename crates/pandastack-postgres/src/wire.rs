@@ -1,4 +1,4 @@
-//! Messages: where they begin and end, and our own errors in their form.
+//! Wire messages: their boundaries, and our own errors in their format.
 //!
 //! A message is one byte of kind, four of length (itself included), and a body. [`Frames`] finds the kinds in a stream of any
 //! chunks without keeping bodies, so a session of gigabytes costs five bytes of state.
@@ -28,7 +28,7 @@ pub(crate) struct Frames {
 
 /// Something that passed by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub(crate) struct MessageHead {
     pub(crate) kind: u8,
     /// First byte of its body, for `ReadyForQuery`.
     pub(crate) first: Option<u8>,
@@ -36,11 +36,11 @@ pub(crate) struct Seen {
 
 impl Frames {
     /// Tells `see` of every message whose head (and first byte, if it has a body) is complete with this chunk.
-    pub(crate) fn pass(&mut self, mut chunk: &[u8], mut see: impl FnMut(Seen)) {
+    pub(crate) fn pass(&mut self, mut chunk: &[u8], mut see: impl FnMut(MessageHead)) {
         while !chunk.is_empty() {
             if self.body_left > 0 {
                 if std::mem::take(&mut self.at_first) {
-                    see(Seen { kind: self.head[0], first: chunk.first().copied() });
+                    see(MessageHead { kind: self.head[0], first: chunk.first().copied() });
                 }
                 let taken = self.body_left.min(chunk.len());
                 self.body_left -= taken;
@@ -56,7 +56,7 @@ impl Frames {
                 self.body_left = body_bytes(&self.head).unwrap_or(0);
                 self.at_first = self.body_left > 0;
                 if !self.at_first {
-                    see(Seen { kind: self.head[0], first: None });
+                    see(MessageHead { kind: self.head[0], first: None });
                 }
             }
         }
@@ -120,7 +120,7 @@ impl Fatal {
         Self { code: code.into(), message: message.into(), hint: None }
     }
 
-    /// What whoever has work under way is told when the machine stops.
+    /// What whoever has work in progress is told when the machine stops.
     pub(crate) fn asleep() -> Self {
         Self::new("57P01", "the database went to sleep or was stopped")
             .hint("connect again; connecting wakes a sleeping database")

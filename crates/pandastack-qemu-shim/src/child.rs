@@ -1,7 +1,7 @@
 //! The life of a child from the clone call to its own first request.
 //!
 //! One thread, no heap, no locks. Every step that fails ends the process with the step's status as exit code, after a line in
-//! its log. Nobody waits for a child here: whoever asked for it finds out when it does not answer.
+//! its log. Nobody waits for a child here: whoever asked for it finds out when it does not respond.
 
 use libc::c_int;
 
@@ -17,7 +17,7 @@ use crate::threads;
 /// Where the emulator's words go: its log. A child has one of its own once its descriptors are replaced.
 const LOG_FD: c_int = 2;
 
-/// What a child needs to become a machine of its own.
+/// Inputs with which a child becomes a separate machine.
 pub(crate) struct ChildSetup<'a> {
     /// What becomes of the descriptors.
     pub(crate) plan: &'a Plan,
@@ -43,7 +43,7 @@ impl ChildSetup<'_> {
     pub(crate) fn complete(&self, parked: Parked) {
         threads::adopt_this_thread(self.robust_list);
         if let Err((status, errno)) = self.run(&parked) {
-            tell(status, errno);
+            log_failure(status, errno);
             sys::exit_group(status as c_int);
         }
         parked.forget();
@@ -115,7 +115,7 @@ impl ChildSetup<'_> {
 }
 
 /// A line in the log: what failed, and the system error or descriptor behind it.
-fn tell(status: Status, Errno(errno): Errno) {
+fn log_failure(status: Status, Errno(errno): Errno) {
     let mut line = Text::<128>::EMPTY;
     line.push(b"a copy of this machine gave up: ");
     line.push(status.describe().as_bytes());

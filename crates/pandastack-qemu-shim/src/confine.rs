@@ -1,4 +1,4 @@
-//! Locking a process in: root directory, user, system call filter.
+//! Confines a process: root directory, user, system call filter.
 //!
 //! Two ways to the same end. A child is still single-threaded and uses bare system calls; a restored process already
 //! has threads, so user changes go through the C library, which carries them to each, and the filter is synchronised by

@@ -1,4 +1,4 @@
-//! The control thread: takes one request per connection, carries it out, answers.
+//! The control thread: one request per connection, executed and answered.
 //!
 //! It is the only thread of ours. While it parks the others it must not block on anything of theirs, so all its memory
 //! is static.
@@ -26,7 +26,7 @@ const REQUEST_MS_MAX: i64 = 5_000;
 /// Room for the control message with all descriptors.
 const ANCILLARY_BYTES: usize = 2048;
 
-/// What the control thread reads into and writes from.
+/// Buffers of the control thread.
 struct Buffers {
     request: [u8; REQUEST_BYTES_MAX],
     ancillary: Aligned<ANCILLARY_BYTES>,

@@ -1,4 +1,4 @@
-//! What happens to each descriptor of the process in a child.
+//! Decides what happens to each descriptor of the process in a child.
 //!
 //! The plan is made in the parent while its threads are parked, so that a descriptor that cannot be copied costs an
 //! error and no child; the child carries it out and then checks the outcome with fresh eyes.
@@ -19,7 +19,7 @@ const PLAN_MAX: usize = 512;
 /// Longest name of a descriptor that is looked at.
 const LINK_BYTES_MAX: usize = 128;
 
-/// What the child does with one descriptor.
+/// The action of the child for one descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Action {
     /// Nothing: no state to share.
@@ -47,7 +47,7 @@ pub(crate) struct Entry {
     pub(crate) kind: u32,
 }
 
-/// What the library itself holds open, and what it knows about the machine.
+/// Descriptors of the library itself, and known ones of the machine.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct KnownDescriptors<'a> {
     /// Stays: the process file system.
@@ -72,7 +72,7 @@ pub(crate) enum PlanError {
     System(Errno),
 }
 
-/// What becomes of every descriptor.
+/// The actions for all descriptors.
 pub(crate) struct Plan {
     entries: [Entry; PLAN_MAX],
     len: usize,
@@ -180,7 +180,7 @@ fn describe(matches: &Match) -> &[u8] {
     }
 }
 
-/// What can be seen of a descriptor.
+/// Observable properties of a descriptor.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct View {
     fd: c_int,

@@ -1,4 +1,4 @@
-//! C library functions that the emulator gets from us instead, and the start of it all.
+//! Interposed C library functions of the emulator, and the initialization of the shim.
 //!
 //! | function | difference |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! Bringing every other thread to rest, and letting them go again.
+//! Parks all other threads, and releases them.
 //!
 //! Each thread gets a real-time signal that names its slot; the handler writes down where the interrupted state is
 //! saved and waits on a futex. A park counts only if every thread was interrupted inside a system call that waits:

@@ -112,7 +112,7 @@ pub struct Fork<'a> {
     pub lockdown: Lockdown<'a>,
 }
 
-/// What the engine asks.
+/// A request of the engine.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[expect(clippy::large_enum_variant, reason = "the receiving side has no heap to box it in")]
 pub enum Request<'a> {

@@ -1,4 +1,4 @@
-//! Making the threads of the parent again in a child.
+//! Recreates the threads of the parent in a child.
 //!
 //! A fork copies one thread. The others are recreated with `clone`, each with its old thread pointer, and return
 //! through the signal frame their original left on its stack, so they continue where it was interrupted, with its

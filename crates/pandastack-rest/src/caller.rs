@@ -1,4 +1,4 @@
-//! Who makes a request.
+//! The caller of a request: its key, workspace and role.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{ApiError, ApiResult};
 
-/// Who calls. Authentication puts it into the request's extensions.
+/// The caller of a request. Authentication puts it into the request's extensions.
 #[derive(Debug, Clone)]
 pub struct Caller {
     /// Whose things the call is about.
@@ -40,7 +40,7 @@ impl Caller {
         let (prefix, has) = (&self.prefix, self.role);
         let message = format!(
             "this request needs role `{needed}`, but key `{prefix}...` has `{has}`; \
-             create a key with `pandastack token create --role {needed}`, using an owner's key"
+             create a key with `pandastack token create --role {needed}`, using an owner key"
         );
         Err(Error::new(ErrorCode::Forbidden, message))
     }
@@ -59,7 +59,7 @@ impl Caller {
             return Ok(());
         }
         let message = format!(
-            "this request needs an operator's key, and `{}...` is none; ask the operator of this \
+            "this request needs an operator key, but `{}...` is not one; ask the operator of this \
              installation",
             self.prefix
         );

@@ -1,4 +1,4 @@
-//! A domain error as an HTTP answer: the status of its code, and the body of [`ErrorBody`].
+//! Converts a domain error to an HTTP response: the status of its code, and the body of [`ErrorBody`].
 //!
 //! The request id is filled in by [`crate::request_id`], which alone knows it; that is why the
 //! error also travels in the response's extensions.
@@ -23,7 +23,7 @@ impl<E: Into<Error>> From<E> for ApiError {
     }
 }
 
-/// What [`crate::request_id`] needs to finish an error response.
+/// Data with which [`crate::request_id`] completes an error response.
 #[derive(Clone)]
 pub(crate) struct Failure {
     pub(crate) body: ErrorBody,

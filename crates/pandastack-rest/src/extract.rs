@@ -1,4 +1,4 @@
-//! Extractors whose refusals are our JSON errors, never the framework's plain text.
+//! Extractors that reject with our JSON errors, never the framework's plain text.
 
 use std::time::Duration;
 

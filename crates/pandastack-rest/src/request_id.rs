@@ -1,5 +1,5 @@
-//! Every request has an id: the client's `x-request-id` or a fresh one. It is echoed, logged, and
-//! put into error bodies here, since only here are both known.
+//! Request ids: the client's `x-request-id` or a new one. It is echoed, logged, and put into error
+//! bodies here, since only here are both known.
 
 use axum::Json;
 use axum::extract::{MatchedPath, Request};

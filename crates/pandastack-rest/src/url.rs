@@ -1,4 +1,4 @@
-//! Addresses as the caller reaches them.
+//! URLs as the caller can reach them.
 
 use std::net::IpAddr;
 

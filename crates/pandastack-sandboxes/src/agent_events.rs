@@ -1,4 +1,4 @@
-//! Server-sent events of an agent, cut out of bytes as they come.
+//! Parses server-sent events of an agent.
 
 /// Bytes of one event; an agent sends output in pieces far below it.
 const EVENT_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -6,7 +6,7 @@ const EVENT_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// One event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AgentEvent {
-    /// Where to go on from after a lost stream.
+    /// Event ID to resume from after a lost stream.
     pub id: Option<String>,
     /// Its kind.
     pub name: String,

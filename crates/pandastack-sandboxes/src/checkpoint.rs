@@ -1,4 +1,4 @@
-//! Automatic checkpoints: snapshots of sandboxes in which something happened, every so often.
+//! Automatic checkpoints: periodic snapshots of active sandboxes.
 //!
 //! Hosts report every few seconds how long each sandbox has been idle; each report is looked at
 //! once, and what is due is taken beside it. Nothing here is written down: after a restart the
@@ -83,7 +83,7 @@ fn begin(sandboxes: &Arc<Sandboxes>, row: SandboxRecord, wanted: Checkpoints) {
         let id = row.id.clone();
         let taken = ops::snapshot::take(&own, row, client, request, SnapshotKind::Checkpoint).await;
         if let Err(error) = taken {
-            tracing::warn!(sandbox = %id, %error, "no checkpoint; tried again after another period");
+            tracing::warn!(sandbox = %id, %error, "cannot take a checkpoint; retrying after the next interval");
         }
     });
 }

@@ -1,6 +1,6 @@
-//! The hosts as control knows them now: last report, when it came, and a client for each.
+//! The hosts as control knows them: the last report, its time, and a client for each.
 //!
-//! In memory, loaded from the store at start. Memory promised to creates that are under way is
+//! In memory, loaded from the store at start. Memory promised to creates that are in progress is
 //! subtracted from what the last report said, so that two creates at once do not both count on the
 //! same megabytes.
 
@@ -35,7 +35,7 @@ struct Entry {
     sandboxes: u64,
 }
 
-/// Memory set aside on a host for a create that is under way.
+/// Memory set aside on a host for a create that is in progress.
 pub struct MemoryReservation {
     hosts: Arc<Hosts>,
     host: HostId,
@@ -61,7 +61,7 @@ impl Drop for MemoryReservation {
     }
 }
 
-/// Where a new sandbox goes.
+/// The host chosen for a new sandbox.
 pub struct Placement {
     /// The host.
     pub host: HostId,
@@ -101,14 +101,14 @@ impl Hosts {
     }
 
     /// Takes over what another replica heard just now.
-    pub fn told(&self, record: HostRecord) {
+    pub fn apply_record(&self, record: HostRecord) {
         if let Err(error) = self.put(record.summary, Instant::now(), record.last_seen_at) {
             tracing::warn!(%error, "a host is not usable until it reports again");
         }
     }
 
     /// Notes a report; its lists of sandboxes and snapshots are not kept.
-    pub fn heard(&self, summary: HostReport, at: Timestamp) -> Result<HostRecord, AgentError> {
+    pub fn record_report(&self, summary: HostReport, at: Timestamp) -> Result<HostRecord, AgentError> {
         self.put(summary.clone(), Instant::now(), at)?;
         let summary = HostReport {
             sandboxes: Vec::new(),
@@ -362,7 +362,7 @@ fn rank(status: TemplateStatus) -> u8 {
     }
 }
 
-/// A template as one host has it; on a host that does not answer it cannot be used.
+/// A template as one host has it; on a host that does not respond it cannot be used.
 fn shown_template(known: &AgentTemplate, reachable: bool) -> Template {
     let info = &known.template;
     Template {

@@ -1,4 +1,5 @@
-//! What this process is working on. Reconciling leaves it alone, on this server and on its peers.
+//! Operations in progress on this server. Reconciliation leaves them alone, on this server and on its
+//! peers.
 
 use std::collections::HashSet;
 use std::fmt;

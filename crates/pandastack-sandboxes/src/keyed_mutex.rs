@@ -1,4 +1,4 @@
-//! A lock per key.
+//! A keyed async mutex; unused entries are dropped.
 
 use std::collections::HashMap;
 use std::hash::Hash;

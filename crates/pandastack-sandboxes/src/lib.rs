@@ -73,7 +73,7 @@ const NAMES_BUFFERED_MAX: usize = 1024;
 /// The other servers on the same database.
 #[async_trait]
 pub trait Peers: Send + Sync {
-    /// What they are working on. Fails when one does not answer: then nothing may be taken for a leftover.
+    /// What they are working on. Fails when one does not respond: then nothing may be taken for a leftover.
     async fn marks(&self) -> Result<Marks>;
 }
 
@@ -93,9 +93,9 @@ pub struct Sandboxes {
     pub names: broadcast::Sender<()>,
     /// Notified when a lifetime may have changed.
     pub expiry_changed: Notify,
-    /// What this process is working on.
+    /// Operations in progress in this process.
     pub in_flight: Arc<InFlight>,
-    /// Where sandboxes are.
+    /// Cache of sandbox locations.
     pub locations: LocationCache,
     /// Held while the network policy of a sandbox changes.
     pub network_locks: KeyedMutex<SandboxId>,
@@ -112,14 +112,14 @@ pub struct Sandboxes {
     peers: Box<dyn Peers>,
 }
 
-/// What followers of events receive.
+/// A notice to followers of events.
 #[derive(Debug, Clone)]
 pub enum EventNotice {
     /// A committed event.
     Event {
-        /// Whose it is: others ignore it.
+        /// Workspace of the event; followers of others ignore it.
         workspace: WorkspaceId,
-        /// What happened.
+        /// The event.
         event: Event,
     },
     /// Events were missed; the store has them.
@@ -205,13 +205,13 @@ impl Sandboxes {
         for event in events {
             match self.store.tells_news() {
                 true => self.forget(&event.sandbox_id),
-                false => self.tell(workspace.clone(), event),
+                false => self.send_event(workspace.clone(), event),
             }
         }
     }
 
     /// Sends an event to its followers, and forgets what was cached of the sandbox.
-    pub fn tell(&self, workspace: WorkspaceId, event: Event) {
+    pub fn send_event(&self, workspace: WorkspaceId, event: Event) {
         self.forget(&event.sandbox_id);
         self.expiry_changed.notify_one();
         let _ = self.events.send(EventNotice::Event { workspace, event });
@@ -231,7 +231,7 @@ impl Sandboxes {
         let store = Arc::clone(&self.store);
         self.tasks.spawn(async move {
             if let Err(error) = store.tell_names_changed().await {
-                tracing::warn!(%error, "other replicas may use old names of apps until they look them up again");
+                tracing::warn!(%error, "cannot notify other replicas; they may use outdated app names for a while");
             }
         });
     }
@@ -261,7 +261,7 @@ impl Sandboxes {
         Ok(self.tenancy.needs_hardware(u64::try_from(workspaces).unwrap_or(u64::MAX)))
     }
 
-    /// What any replica is working on. Fails when one does not answer.
+    /// What any replica is working on. Fails when one does not respond.
     pub async fn marks_of_all(&self) -> Result<Marks> {
         let mut marks = self.in_flight.marks();
         marks.extend(self.peers.marks().await?);

@@ -1,4 +1,5 @@
-//! Where sandboxes live, remembered: the data path asks the store once per sandbox, not once per call.
+//! A cache of sandbox locations, so that the data path queries the store once per sandbox, not once per
+//! call.
 //!
 //! Every change that this process commits makes it forget the sandbox
 //! ([`Sandboxes::publish`](super::Sandboxes::publish)), and so does one of another replica, as soon
@@ -19,14 +20,14 @@ const REMEMBERED: Duration = Duration::from_secs(5);
 /// Locations remembered at once; beyond it all are forgotten and looked up again.
 const REMEMBERED_MAX: usize = 10_000;
 
-/// Where a live sandbox is.
+/// The location of a live sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Location {
-    /// Whose it is.
+    /// Workspace of the sandbox.
     pub workspace: WorkspaceId,
     /// The host that has it.
     pub host: HostId,
-    /// Which life of it.
+    /// Incarnation of the sandbox.
     pub incarnation: u64,
     /// It slept when it was looked up: whoever uses it wakes it, and a client that looks afterwards
     /// must see that.
@@ -49,14 +50,14 @@ struct CachedLocation {
 pub struct Reading(u64);
 
 impl LocationCache {
-    fn known(&self) -> MutexGuard<'_, CachedLocation> {
+    fn lock(&self) -> MutexGuard<'_, CachedLocation> {
         // Every critical section leaves the map whole, so a panic elsewhere does not make it wrong.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The sandbox's location if it is known, else what to remember it with.
     pub fn find(&self, workspace: &WorkspaceId, id: &SandboxId) -> Result<Location, Reading> {
-        let known = self.known();
+        let known = self.lock();
         let location = known
             .locations
             .get(id)
@@ -66,7 +67,7 @@ impl LocationCache {
 
     /// Remembers what was read since [`LocationCache::find`], unless something changed meanwhile.
     pub fn remember(&self, reading: Reading, id: &SandboxId, location: &Location) {
-        let mut known = self.known();
+        let mut known = self.lock();
         if known.forgotten != reading.0 {
             return;
         }
@@ -78,14 +79,14 @@ impl LocationCache {
 
     /// Forgets all: what changed is not known.
     pub fn forget_all(&self) {
-        let mut known = self.known();
+        let mut known = self.lock();
         known.forgotten += 1;
         known.locations.clear();
     }
 
     /// Forgets a sandbox that changed.
     pub fn forget(&self, id: &SandboxId) {
-        let mut known = self.known();
+        let mut known = self.lock();
         known.forgotten += 1;
         known.locations.remove(id);
     }

@@ -30,7 +30,7 @@ use crate::output::{Events, Exit, Lines, OutputEvent};
 
 /// How long a short call may take; it may have to wake the machine.
 const CALL_WAIT: Duration = Duration::from_secs(60);
-/// How long an agent that does not answer is waited for.
+/// How long an agent that does not respond is waited for.
 const AGENT_WAIT: Duration = Duration::from_secs(60);
 /// Between two tries to reach it.
 const AGENT_RETRY: Duration = Duration::from_millis(500);
@@ -102,7 +102,7 @@ impl Machine {
         Ok(self.client.call(call, on(&self.record, CALL_WAIT), &kill).await?)
     }
 
-    /// What listens in it now.
+    /// Listening ports of the machine.
     pub async fn ports(&self) -> Result<Vec<Port>> {
         let call = endpoints::ListPorts::new(self.id().clone());
         Ok(self.client.call(call, on(&self.record, CALL_WAIT), ()).await?.ports)
@@ -167,14 +167,18 @@ impl Machine {
     /// Wakes it, if it sleeps.
     pub async fn wake(&self) -> Result<()> {
         let record = self.sandboxes.store.sandbox(None, &self.record.id).await?;
-        ops::lifecycle::go(&self.sandboxes, record, self.client.clone(), Move::Wake, false).await.map(drop)
+        ops::lifecycle::change_state(&self.sandboxes, record, self.client.clone(), Move::Wake, false)
+            .await
+            .map(drop)
     }
 
-    /// Puts it to sleep once the requests under way to it ended.
+    /// Puts it to sleep once the requests in progress to it ended.
     pub async fn sleep(&self) -> Result<()> {
         let record = self.sandboxes.store.sandbox(None, &self.record.id).await?;
         let asleep = Move::Hibernate(Keep::default());
-        ops::lifecycle::go(&self.sandboxes, record, self.client.clone(), asleep, false).await.map(drop)
+        ops::lifecycle::change_state(&self.sandboxes, record, self.client.clone(), asleep, false)
+            .await
+            .map(drop)
     }
 
     /// Takes a snapshot for a service.

@@ -1,4 +1,5 @@
-//! Machines for services: the narrow interface through which a service makes, finds and deletes its machines.
+//! Machines for services: the narrow interface with which a service creates, finds and deletes its
+//! machines.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,16 +12,16 @@ use pandastack_types::{Owner, Result, SandboxId, WorkspaceId};
 use crate::machine::Machine;
 use crate::{Sandboxes, ops};
 
-/// What a machine is made of.
+/// The specification of a machine.
 #[derive(Debug, Clone)]
 pub struct MachineSpec {
-    /// Whose quota it counts against.
+    /// Workspace whose quota the machine counts against.
     pub workspace: WorkspaceId,
     /// Template or snapshot, size, lifetime, variables.
     pub request: CreateSandbox,
 }
 
-/// What a service does when a template is being built or no host has room.
+/// What to do when a template is being built or no host has capacity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WaitPolicy {
     /// Fail; somebody waits for the answer.

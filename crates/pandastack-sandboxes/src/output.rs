@@ -1,4 +1,4 @@
-//! The events of a process as its agent streams them, and lines out of them.
+//! The events of a process from its agent, split into lines.
 
 use std::collections::VecDeque;
 
@@ -14,9 +14,9 @@ const LINE_BYTES_MAX: usize = 64 * 1024;
 pub enum OutputEvent {
     /// Text of standard output or error.
     Text(String),
-    /// It ended.
+    /// The process ended.
     Exit(Exit),
-    /// It could not be followed.
+    /// The process could not be followed.
     Failed(String),
 }
 
@@ -31,7 +31,7 @@ pub struct Exit {
     /// Its time was over.
     #[serde(default)]
     pub timed_out: bool,
-    /// What it printed last, if that was followed.
+    /// Last lines of output, if they were followed.
     #[serde(skip)]
     pub last_lines: Vec<String>,
 }
@@ -41,7 +41,7 @@ pub struct Exit {
 pub struct Events {
     events: AgentEvents,
     ready: VecDeque<OutputEvent>,
-    /// Where to go on from after a lost stream.
+    /// Event ID to resume from after a lost stream.
     pub last_id: Option<String>,
 }
 
@@ -108,7 +108,7 @@ impl Lines {
         lines
     }
 
-    /// What is left at the end.
+    /// The remaining text at the end.
     pub fn rest(&mut self) -> Option<String> {
         let rest = std::mem::take(&mut self.0);
         (!rest.is_empty()).then_some(rest)

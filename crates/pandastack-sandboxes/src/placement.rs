@@ -1,4 +1,4 @@
-//! Which host takes a new sandbox. Pure: facts in, decision out.
+//! Chooses the host of a new sandbox. Pure: facts in, decision out.
 //!
 //! Among hosts that answer, know the template, and have memory and a network slot to spare, those
 //! that have the template baked come first, then the one with the most memory free.
@@ -6,12 +6,12 @@
 use pandastack_types::api::TemplateStatus;
 use pandastack_types::{Error, ErrorCode, HostId};
 
-/// What placement knows of a host, for one template.
+/// A host as a candidate for placement, for one template.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
     /// The host.
     pub host: HostId,
-    /// It was heard lately.
+    /// Whether the host reported recently.
     pub reachable: bool,
     /// Memory that nobody was promised.
     pub memory_free_mb: u64,
@@ -36,8 +36,8 @@ pub enum PlacementRefused {
     NoHosts,
     /// Tenants share the installation, and its hosts emulate processors.
     #[error(
-        "the hosts of this installation emulate processors, which does not keep tenants apart; add a host \
-         with KVM, or set `allow_emulated_machines_between_tenants = true` if every tenant trusts every other"
+        "the hosts of this installation use emulation, which does not isolate tenants; add a host with KVM, or set \
+         `allow_emulated_machines_between_tenants = true` if every tenant trusts every other"
     )]
     Emulated,
     /// Hardware virtualization was asked for, and no host has it.
@@ -49,7 +49,7 @@ pub enum PlacementRefused {
          or add a host"
     )]
     Full {
-        /// What it needs.
+        /// Required memory.
         memory_mb: u32,
     },
 }

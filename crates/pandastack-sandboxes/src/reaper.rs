@@ -1,8 +1,8 @@
-//! Ends lifetimes when they end.
+//! Deletes or hibernates sandboxes when their TTL ends.
 //!
 //! The reaper sleeps until the next expiry in the record and is woken when one changes; it never
 //! polls. It takes no input: whatever is due when it looks is handled, so a restart, a missed
-//! wake-up or a repeated one does no harm. What cannot be done now (its host does not answer) is
+//! wake-up or a repeated one does no harm. What cannot be done now (its host does not respond) is
 //! put off for [`PUT_OFF`] without holding up the rest.
 
 use std::collections::HashMap;
@@ -35,7 +35,7 @@ pub async fn run(sandboxes: Arc<Sandboxes>) {
         let wake_at = match reap(&sandboxes, &mut put_off).await {
             Ok(wake_at) => wake_at,
             Err(error) => {
-                tracing::warn!(%error, cause = error.causes(), "the reaper tries again");
+                tracing::warn!(%error, cause = error.causes(), "the reaper failed; retrying");
                 Instant::now() + PUT_OFF
             }
         };
@@ -60,7 +60,7 @@ async fn reap(sandboxes: &Arc<Sandboxes>, put_off: &mut HashMap<SandboxId, Insta
     let ended: Vec<_> = ended.buffer_unordered(ENDED_AT_ONCE).collect().await;
     for (id, result) in ended {
         if let Err(error) = result {
-            tracing::warn!(sandbox = %id, %error, "its lifetime ended, but it could not be; tried again soon");
+            tracing::warn!(sandbox = %id, %error, "cannot end an expired sandbox; retrying soon");
             put_off.insert(id, Instant::now() + PUT_OFF);
         }
     }
@@ -91,6 +91,6 @@ async fn end(sandboxes: &Arc<Sandboxes>, record: SandboxRecord) -> Result<()> {
         return Ok(());
     }
     let client = sandboxes.hosts.client(&record.host)?;
-    ops::lifecycle::go(sandboxes, record, client, Move::Hibernate(Keep::Memory), true).await?;
+    ops::lifecycle::change_state(sandboxes, record, client, Move::Hibernate(Keep::Memory), true).await?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What a host says, compared with what the record says.
+//! Reconciles a host's report with the records.
 //!
 //! Reports are complete, so one comparison suffices and a lost report is made good by the next. Rules:
 //! - A host's view of a state wins over the record's, unless the record changed after the report was made.
@@ -23,14 +23,14 @@ use crate::in_flight::{Marks, OperationKey};
 use crate::ops;
 use crate::ops::lifecycle::{settle, towards};
 
-/// What a comparison found.
+/// The findings of a reconciliation.
 #[derive(Debug, Default)]
 struct Findings {
     /// Rows whose state or place differs from what the host sees.
     changed: Vec<(SandboxRecord, AgentSandbox)>,
     /// Rows that need the host to be asked: absent from the report, or left in `creating` or `stopping`.
     doubtful: Vec<SandboxRecord>,
-    /// What the host shall remove.
+    /// Sandboxes that the host must remove.
     unknown: Vec<SandboxId>,
     /// Snapshots that the host shall remove.
     unknown_snapshots: Vec<SnapshotId>,
@@ -52,7 +52,7 @@ impl Findings {
 
 /// Takes a report in and answers what the host shall forget.
 pub async fn take(sandboxes: &Arc<Sandboxes>, report: HostReport) -> Result<ReportAnswer> {
-    let record = sandboxes.hosts.heard(report.clone(), now())?;
+    let record = sandboxes.hosts.record_report(report.clone(), now())?;
     sandboxes.store.put_host(&record).await?;
     note_denials(sandboxes, &report).await?;
     let mut findings = find(sandboxes, &report, &sandboxes.in_flight.marks()).await?;
@@ -60,7 +60,7 @@ pub async fn take(sandboxes: &Arc<Sandboxes>, report: HostReport) -> Result<Repo
         findings = match sandboxes.marks_of_all().await {
             Ok(marks) => find(sandboxes, &report, &marks).await?,
             Err(error) => {
-                tracing::warn!(%error, cause = error.causes(), "another server does not say what it works on; nothing is settled");
+                tracing::warn!(%error, cause = error.causes(), "cannot get the operations in progress of another server; skipping reconciliation");
                 Findings { checkpointed: findings.checkpointed, usage: findings.usage, ..Findings::default() }
             }
         };
@@ -68,7 +68,7 @@ pub async fn take(sandboxes: &Arc<Sandboxes>, report: HostReport) -> Result<Repo
     checkpoint::take_due(sandboxes, &findings.checkpointed, &report).await?;
     for (row, seen) in findings.changed {
         if let Err(error) = settle(sandboxes, &row, seen, Change::at(now())).await {
-            tracing::warn!(sandbox = %row.id, %error, "a report could not be recorded");
+            tracing::warn!(sandbox = %row.id, %error, "cannot record a report");
         }
     }
     if sandboxes.usage_clock.is_due(&report.host) {
@@ -148,7 +148,7 @@ fn compare(
 async fn resolve(sandboxes: &Sandboxes, row: SandboxRecord) {
     if row.state == SandboxState::Stopping {
         if let Err(error) = ops::delete::finish(sandboxes, &row).await {
-            tracing::warn!(sandbox = %row.id, %error, "a delete is tried again at the next report");
+            tracing::warn!(sandbox = %row.id, %error, "cannot delete; retrying at the next report");
         }
         return;
     }
@@ -177,6 +177,6 @@ async fn resolve(sandboxes: &Sandboxes, row: SandboxRecord) {
         }
     };
     if let Err(error) = result {
-        tracing::warn!(sandbox = %row.id, %error, "a sandbox is looked at again at the next report");
+        tracing::warn!(sandbox = %row.id, %error, "cannot reconcile a sandbox; retrying at the next report");
     }
 }

@@ -1,4 +1,4 @@
-//! Machines of suspended workspaces: they sleep, and whatever wakes one puts it back to sleep.
+//! Machines of suspended workspaces: they are hibernated, also when something wakes one.
 //!
 //! A machine is hibernated with its memory, so that it goes on where it was. One that cannot be, on a
 //! full disk for example, is paused: it uses no processor, and nothing of it is lost.
@@ -18,7 +18,7 @@ use crate::ops::lifecycle::{Move, go};
 /// Machines of one workspace that are put to sleep at the same time.
 const AT_ONCE: usize = 16;
 
-/// Puts every machine of a workspace to sleep. One that could not be is tried again with the next
+/// Puts every machine of a workspace to sleep. One that could not be is retried with the next
 /// report of its host.
 pub async fn stop_machines(sandboxes: &Arc<Sandboxes>, workspace: &WorkspaceId) -> Result<()> {
     let rows = sandboxes.store.sandboxes(&Select::WholeWorkspace(workspace.clone())).await?;
@@ -58,8 +58,8 @@ async fn stop(sandboxes: &Arc<Sandboxes>, row: SandboxRecord) {
     let Ok(client) = sandboxes.hosts.client(&row.host) else { return };
     let asleep = go(sandboxes, row.clone(), client.clone(), Move::Hibernate(Keep::Memory), false).await;
     let Err(error) = asleep else { return };
-    tracing::warn!(sandbox = %id, %error, "a machine of a suspended workspace is paused, not hibernated");
+    tracing::warn!(sandbox = %id, %error, "paused a machine of a suspended workspace instead of hibernating it");
     if let Err(error) = go(sandboxes, row, client, Move::Pause, false).await {
-        tracing::warn!(sandbox = %id, %error, "a machine of a suspended workspace is stopped later");
+        tracing::warn!(sandbox = %id, %error, "cannot stop a machine of a suspended workspace; retrying later");
     }
 }

@@ -1,4 +1,4 @@
-//! Whether strangers share this installation, and what that forbids.
+//! Tenancy: whether the installation is shared, and what that forbids.
 //!
 //! An emulated processor is not a wall between strangers: the emulator is a large program that was
 //! not written to be one. So where several workspaces share an installation, new machines are made

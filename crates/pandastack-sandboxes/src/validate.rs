@@ -167,7 +167,7 @@ pub fn env(env: &BTreeMap<String, String>) -> Result<()> {
         if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
             let shown: String = name.chars().take(40).collect();
             return refuse(format!(
-                "invalid variable `{shown}` in `env`; use no empty name, no `=` in a name and no NUL"
+                "invalid variable `{shown}` in `env`; names must not be empty or contain `=`, and nothing may contain NUL"
             ));
         }
     }

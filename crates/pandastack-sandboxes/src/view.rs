@@ -1,4 +1,4 @@
-//! Records as clients see them.
+//! Converts records to API responses.
 
 use pandastack_store::{SandboxRecord, SnapshotRecord};
 use pandastack_types::api::{Metadata, Sandbox, Snapshot};

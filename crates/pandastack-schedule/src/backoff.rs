@@ -1,4 +1,4 @@
-//! Waits between tries.
+//! Delays between attempts.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Which instants are due at a time, and what becomes of those that were missed.
+//! Computes which runs are due, and what to do with missed ones.
 //!
 //! ```text
 //!   cursor          missed                    newest      now
@@ -21,7 +21,7 @@ pub const MISSED_COUNT_MAX: u32 = 1_000;
 /// First span that is looked at backwards from now; it doubles until it holds enough instants or all there are.
 const FIRST_LOOK: SignedDuration = SignedDuration::from_mins(10);
 
-/// What happens to instants that passed while nothing could run.
+/// What to do with runs that were missed during downtime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MissedPolicy {
     /// Only the newest runs, and only if it is at most this late.
@@ -38,7 +38,7 @@ pub enum MissedPolicy {
     },
 }
 
-/// What is to be done at a time.
+/// The runs that are due at a time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Due {
     /// Instants that get a run, oldest first.

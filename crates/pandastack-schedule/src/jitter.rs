@@ -1,4 +1,4 @@
-//! Spreading runs that are due at the same instant.
+//! Spreads runs that are due at the same time.
 
 use std::time::Duration;
 

@@ -1,18 +1,18 @@
-//! Whether a run may begin beside others of its schedule.
+//! Decides whether a run may start while others of its schedule are in progress.
 
 use pandastack_types::api::Overlap;
 use pandastack_types::limits::{RUNS_PER_SCHEDULE_MAX, RUNS_WAITING_MAX};
 
-/// What becomes of a run whose time has come.
+/// The decision about a run that is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Admission {
     /// It begins.
     Start,
-    /// Those under way are ended, then it begins.
+    /// Those in progress are ended, then it begins.
     Replace,
-    /// It waits until one under way has ended.
+    /// It waits until one in progress has ended.
     Wait,
-    /// It is not run, because another is under way.
+    /// It is not run, because another is in progress.
     Skip,
     /// It is not run, because too many wait already.
     Full,

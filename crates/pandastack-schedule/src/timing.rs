@@ -22,7 +22,7 @@ pub enum TimingError {
     Cron {
         /// What was given.
         text: String,
-        /// What is wrong with it.
+        /// Reason why it is invalid.
         why: String,
     },
     /// No day is like that.

@@ -1,4 +1,4 @@
-//! What goes on in this process: the bell, the runs under way, who waits for them, and their figures.
+//! Activity of this process: the wake-up signal, runs in progress, their waiters and metrics.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -12,7 +12,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// What handlers and the scheduler share: a bell, the runs of this process, and who waits for them.
+/// State shared by handlers and the scheduler: a wake-up signal, the runs of this process, and their waiters.
 pub(crate) struct Activity {
     /// Rung when there may be something to do sooner.
     pub(crate) changed: Notify,
@@ -29,7 +29,7 @@ pub(crate) struct Activity {
 }
 
 impl Activity {
-    /// Nothing is under way.
+    /// Nothing is in progress.
     pub(crate) fn new() -> Self {
         Self {
             changed: Notify::new(),

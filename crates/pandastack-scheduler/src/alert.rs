@@ -1,4 +1,4 @@
-//! Telling a webhook that a schedule's runs keep failing.
+//! Notifies a webhook that a schedule's runs keep failing.
 //!
 //! An alert is in the store until it was answered with 2xx or given up, so that it survives a restart; it may then arrive
 //! twice.
@@ -18,7 +18,7 @@ use crate::spec;
 
 /// Times that an alert is tried.
 const ATTEMPTS_MAX: u32 = 5;
-/// Wait before it is tried again, from the end of the last try at the latest.
+/// Wait before it is retried, from the end of the last try at the latest.
 const RETRY_WAIT: Duration = Duration::from_secs(15);
 /// Alerts sent at once.
 const ALERTS_AT_ONCE: u32 = 32;
@@ -32,7 +32,7 @@ pub(crate) async fn send_due(dispatcher: &Arc<Dispatcher>, now: Timestamp) -> st
             let attempts = schedule.alert.as_ref().map_or(0, |alert| alert.attempts) + 1;
             let sent = send(&owner.webhooks, &schedule, &run).await;
             if let Err(why) = &sent {
-                tracing::warn!(schedule = %schedule.id, attempts, why, "an alert was not delivered");
+                tracing::warn!(schedule = %schedule.id, attempts, why, "cannot deliver an alert");
             }
             if sent.is_ok() || attempts >= ATTEMPTS_MAX {
                 if let Err(error) = owner.store.settle_alert(&schedule.id, &run.id).await {

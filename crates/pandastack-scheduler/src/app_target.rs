@@ -1,5 +1,5 @@
-//! Requests of schedules to apps: by the way that those of the edge take, so that an app which sleeps wakes for them, and stays awake
-//! until it answered.
+//! Requests of schedules to apps. They take the same path as those of the edge, so a sleeping
+//! app wakes and stays awake until it responds.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! One attempt of one run, and who makes it.
+//! One attempt of one run, and the interface that makes it.
 
 use async_trait::async_trait;
 use pandastack_store::schedules::{RunOutcome, RunRecord, RunState, ScheduleRecord};
@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 pub struct Attempt {
     /// In which state.
     pub state: RunState,
-    /// What came of it.
+    /// Result.
     pub outcome: RunOutcome,
 }
 

@@ -1,4 +1,4 @@
-//! The loop that fires schedules, with this server's clock, stores and targets.
+//! Runs the dispatch loop with this server's clock, stores and targets.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The loop that fires schedules and begins runs.
+//! The loop that fires schedules and starts runs.
 //!
 //! [`Dispatcher::step`] does what is to be done at a time and says when to look again; it knows no clock, so tests drive
 //! it on a virtual one. It takes no other input: whatever is due is handled, so a missed or repeated wake-up does no harm,
@@ -51,12 +51,12 @@ pub(crate) async fn run(dispatcher: Arc<Dispatcher>, shutdown: &CancellationToke
     let timer = match WallTimer::new() {
         Ok(timer) => timer,
         Err(error) => {
-            tracing::error!(%error, "no timer on the wall clock; schedules do not run until the server is restarted");
+            tracing::error!(%error, "cannot create a wall clock timer; schedules do not run until the server is restarted");
             return;
         }
     };
     while let Err(error) = dispatcher.take_over(now()).await {
-        tracing::warn!(%error, "schedules cannot be read; tried again");
+        tracing::warn!(%error, "cannot read schedules; retrying");
         tokio::select! {
             () = shutdown.cancelled() => return,
             () = tokio::time::sleep(STORE_RETRY) => {}
@@ -66,7 +66,7 @@ pub(crate) async fn run(dispatcher: Arc<Dispatcher>, shutdown: &CancellationToke
         let wake_at = match dispatcher.step(now()).await {
             Ok(next) => next.unwrap_or(Timestamp::MAX).min(later(now(), SLEEP_MAX)),
             Err(error) => {
-                tracing::warn!(%error, "schedules are looked at again soon");
+                tracing::warn!(%error, "cannot process schedules; retrying soon");
                 later(now(), STORE_RETRY)
             }
         };
@@ -80,7 +80,7 @@ pub(crate) async fn run(dispatcher: Arc<Dispatcher>, shutdown: &CancellationToke
             }
         }
     }
-    // What is under way ends with this process; the next one tries it again.
+    // What is in progress ends with this process; the next one tries it again.
     dispatcher.activity.end_all();
     dispatcher.activity.tasks.close();
     dispatcher.activity.tasks.wait().await;
@@ -91,7 +91,7 @@ impl Dispatcher {
     pub(crate) async fn take_over(&self, now: Timestamp) -> store::Result<()> {
         let interrupted = self.run_store.take_over_runs(&self.instance, now).await?;
         if interrupted > 0 {
-            tracing::info!(interrupted, "runs of schedules were cut off by a restart");
+            tracing::info!(interrupted, "a restart interrupted runs of schedules");
         }
         for mut schedule in self.store.schedules_pending().await? {
             let next =
@@ -120,16 +120,16 @@ impl Dispatcher {
         }
         alert::send_due(self, now).await?;
         // What is ready but finds no room begins when a run ends, which rings the bell.
-        self.store.next_schedule_work(self.room() > 0).await
+        self.store.next_schedule_work(self.free_slots() > 0).await
     }
 
-    fn room(&self) -> u32 {
+    fn free_slots(&self) -> u32 {
         u32::try_from(RUNS_AT_ONCE_MAX.saturating_sub(self.activity.count_in_flight())).unwrap_or(0)
     }
 
     /// Begins runs that may; whether any run changed.
     async fn begin_runs(self: &Arc<Self>, now: Timestamp) -> store::Result<bool> {
-        let room = self.room();
+        let room = self.free_slots();
         if room == 0 {
             return Ok(false);
         }
@@ -180,10 +180,10 @@ impl Dispatcher {
         self.activity.wake();
     }
 
-    /// Writes an end down, for as long as it takes: without it the run would stay under way for ever.
+    /// Writes an end down, for as long as it takes: without it the run would stay in progress for ever.
     async fn record_end(&self, end: &RunEnd) {
         while let Err(error) = self.run_store.end_run(end).await {
-            tracing::warn!(run = %end.run, %error, "the end of a run is not recorded yet");
+            tracing::warn!(run = %end.run, %error, "cannot record the end of a run yet");
             tokio::time::sleep(STORE_RETRY).await;
         }
     }
@@ -285,7 +285,7 @@ fn missed_run(schedule: &ScheduleRecord, newest: Timestamp, missed: u32, now: Ti
     }
 }
 
-/// When a run that failed is tried again. A client that asked for one sees the failure and decides itself. Attempts that
+/// When a run that failed is retried. A client that asked for one sees the failure and decides itself. Attempts that
 /// ended with their server are not held against it.
 fn retry_at(schedule: &ScheduleRecord, run: &RunRecord, at: Timestamp) -> Option<Timestamp> {
     let options = &schedule.spec.options;

@@ -10,7 +10,7 @@
 //! the store sees to it that each instant is decided once.
 //!
 //! Must hold: nothing is remembered here that is not in the store, so a `kill -9` at any point loses no run: what had
-//! begun is tried again as its next attempt. A schedule drives sandboxes through the same operations as the public API.
+//! begun is retried as its next attempt. A schedule drives sandboxes through the same operations as the public API.
 //!
 //! Left to others: functions and databases, which are reached through [`Services`].
 

@@ -1,4 +1,4 @@
-//! Making, changing, deleting and triggering schedules.
+//! Creates, changes, deletes and triggers schedules.
 
 use std::sync::Arc;
 
@@ -140,7 +140,7 @@ pub async fn delete_all(scheduler: &Scheduler, workspace: &WorkspaceId) -> Resul
     Ok(())
 }
 
-/// Deletes a schedule, its runs and what is under way.
+/// Deletes a schedule, its runs and what is in progress.
 pub(crate) async fn delete(scheduler: &Scheduler, workspace: &WorkspaceId, id: &ScheduleId) -> Result<()> {
     for run in scheduler.store.delete_schedule(workspace, id).await? {
         scheduler.activity.end(&run);

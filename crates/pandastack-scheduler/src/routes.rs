@@ -93,7 +93,7 @@ pub async fn get_one(
     Ok(Json(caller.shown(spec::schedule_view(record))))
 }
 
-/// Update a schedule. Fields that are left out stay as they are.
+/// Update a schedule. Omitted settings are kept.
 #[utoipa::path(patch, path = "/v1/schedules/{id}", tag = "schedules", params(("id" = ScheduleId, Path)),
     request_body = PatchSchedule, responses((status = 200, body = Schedule), (status = 400, body = ErrorBody),
     (status = 404, body = ErrorBody)))]
@@ -118,7 +118,7 @@ pub async fn delete(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Run a schedule now and wait for the run. Its next times do not change.
+/// Run a schedule now and wait for the run. Its next run times do not change.
 #[utoipa::path(post, path = "/v1/schedules/{id}/trigger", tag = "schedules", params(("id" = ScheduleId, Path)),
     request_body = TriggerSchedule, responses((status = 200, body = ScheduleRun), (status = 404, body = ErrorBody)))]
 pub async fn trigger(
@@ -132,7 +132,7 @@ pub async fn trigger(
     Ok(Json(spec::run_view(&schedule, run)))
 }
 
-/// Which runs to list.
+/// Filter of a list of runs.
 #[derive(Deserialize)]
 pub struct RunsQuery {
     limit: Option<u32>,
@@ -141,7 +141,7 @@ pub struct RunsQuery {
 
 /// List a schedule's runs, newest first.
 #[utoipa::path(get, path = "/v1/schedules/{id}/runs", tag = "schedules", params(("id" = ScheduleId, Path),
-    ("limit" = Option<u32>, Query), ("before" = Option<String>, Query, description = "Only runs recorded before this time")),
+    ("limit" = Option<u32>, Query), ("before" = Option<String>, Query, description = "Return only runs recorded before this time")),
     responses((status = 200, body = Items<ScheduleRun>), (status = 404, body = ErrorBody)))]
 pub async fn runs(
     State(scheduler): State<Arc<Scheduler>>,
@@ -190,7 +190,7 @@ pub struct NextQuery {
     count: Option<u32>,
 }
 
-/// Get the next times of a schedule, also of a paused one.
+/// Get the next run times of a schedule, even if it is paused.
 #[utoipa::path(get, path = "/v1/schedules/{id}/next", tag = "schedules", params(("id" = ScheduleId, Path),
     ("count" = Option<u32>, Query)), responses((status = 200, body = NextRuns), (status = 400, body = ErrorBody),
     (status = 404, body = ErrorBody)))]
@@ -205,7 +205,7 @@ pub async fn next(
     Ok(Json(ops::next_runs(&record.spec.timing, record.spec.anchor, after, query.count)?))
 }
 
-/// Preview the times of a schedule without creating it.
+/// Preview the run times of a schedule without creating it.
 #[utoipa::path(post, path = "/v1/schedules/preview", tag = "schedules", request_body = PreviewSchedule, responses(
     (status = 200, body = NextRuns), (status = 400, body = ErrorBody)))]
 pub async fn preview(JsonBody(request): JsonBody<PreviewSchedule>) -> ApiResult<Json<NextRuns>> {

@@ -1,4 +1,4 @@
-//! Doing what a schedule is for: one attempt of one run.
+//! Executes a schedule's target: one attempt of one run.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -113,7 +113,7 @@ async fn sandbox(
         SandboxAction::Wake => Move::Wake,
         SandboxAction::Hibernate => Move::Hibernate(Keep::default()),
     };
-    let record = ops::lifecycle::go(&scheduler.sandboxes, record, client, movement, false).await?;
+    let record = ops::lifecycle::change_state(&scheduler.sandboxes, record, client, movement, false).await?;
     let stdout = format!("{} is {}", record.id, record.state.as_str());
     Ok(succeeded(RunOutcome { stdout, sandbox: Some(record.id), ..RunOutcome::default() }))
 }

@@ -1,4 +1,4 @@
-//! What the API of schedules and the loop that fires them share.
+//! Shared state of the schedules API and the dispatch loop.
 
 use std::sync::Arc;
 

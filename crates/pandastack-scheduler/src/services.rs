@@ -1,4 +1,4 @@
-//! Functions and databases as targets of schedules. The server puts them in place.
+//! The interface to functions and databases as targets of schedules; the server provides it.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use pandastack_types::{Result, WorkspaceId};
 
 use crate::attempt::Attempt;
 
-/// What schedules ask of other services.
+/// Operations of other services that schedules use.
 #[async_trait]
 pub trait Services: Send + Sync {
     /// Refuses a function that the workspace does not have.

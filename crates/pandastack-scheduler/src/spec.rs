@@ -1,4 +1,4 @@
-//! What clients send about schedules, checked and completed; and records as clients see them.
+//! Validates and completes schedules from clients, and converts records to API responses.
 
 use jiff::Timestamp;
 use pandastack_sandboxes::validate;

@@ -1,4 +1,4 @@
-//! The scheduler on a virtual clock, with targets that do what a test says, on the real store.
+//! Tests of the scheduler on a virtual clock, with scripted targets and the real store.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
@@ -133,7 +133,7 @@ impl World {
     }
 }
 
-/// Waits until no run is under way; whether there was one.
+/// Waits until no run is in progress; whether there was one.
 async fn idle(scheduler: &Arc<Dispatcher>) -> bool {
     let mut waited = false;
     while scheduler.activity.count_in_flight() > 0 {
@@ -225,7 +225,7 @@ async fn a_clock_that_goes_back_fires_nothing_twice() {
     assert_eq!(world.runs(&schedule).await.len(), 12);
 }
 
-/// Two instants, the first of whose runs is still under way at the second: their states then, and after both may end.
+/// Two instants, the first of whose runs is still in progress at the second: their states then, and after both may end.
 #[track_caller]
 fn overlap_case(overlap: Overlap) -> ([RunState; 2], [RunState; 2]) {
     use RunState::{Cancelled, Running, Skipped, Success, Waiting};

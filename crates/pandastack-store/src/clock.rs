@@ -1,4 +1,4 @@
-//! The time of day, as everything here that is written down or waits for a date reads it.
+//! The wall clock, for everything that is recorded or waits for a date.
 //!
 //! A simulation runs servers for years in a second: on threads that entered a [`Clock`], the time
 //! is as far ahead of the host's as that clock was moved. Signatures between control and agents are
@@ -39,7 +39,7 @@ impl Clock {
         self.0.moved.notify_one();
     }
 
-    /// What it shows.
+    /// The current time.
     pub fn now(&self) -> Timestamp {
         let host = Timestamp::now();
         host.checked_add(SignedDuration::from_micros(self.0.us.load(Ordering::Relaxed))).unwrap_or(host)

@@ -1,4 +1,4 @@
-//! What the web console needs: its sessions, and the events of a whole workspace.
+//! Console sessions, and the events of a workspace.
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -21,7 +21,7 @@ pub struct ConsoleSession {
     pub workspace: WorkspaceId,
     /// The public part of the API key that it was opened with.
     pub token_prefix: String,
-    /// What the browser calls itself.
+    /// User agent of the browser.
     pub browser: String,
     /// When it was opened.
     pub created_at: Timestamp,

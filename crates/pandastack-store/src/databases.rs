@@ -1,4 +1,4 @@
-//! Managed databases as the store keeps them. Nothing secret is among it: passwords are derived.
+//! Records of managed databases. They contain no secrets: passwords are derived.
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -13,17 +13,17 @@ use super::Result;
 pub struct DatabaseRecord {
     /// Its id.
     pub id: DatabaseId,
-    /// Tenant.
+    /// Workspace that owns it.
     pub workspace: WorkspaceId,
-    /// Where it stands.
+    /// Current state.
     pub state: DatabaseState,
     /// Its machine, once it is ready.
     pub sandbox: Option<SandboxId>,
-    /// When it was asked for.
+    /// Time of the request.
     pub created_at: Timestamp,
     /// How the last try to restore it went. Written by [`DatabaseStore::note_drill`] only.
     pub drill: Option<DatabaseDrill>,
-    /// The rest.
+    /// The other fields.
     pub spec: DatabaseSpecRecord,
 }
 
@@ -40,9 +40,9 @@ pub enum DatabaseState {
     Creating,
     /// It was reached once; from then on its machine's state counts.
     Ready,
-    /// It was never finished.
+    /// Creation failed.
     Failed,
-    /// It goes.
+    /// Being deleted.
     Deleting,
 }
 
@@ -65,15 +65,15 @@ impl DatabaseState {
     }
 }
 
-/// What no query selects on. New fields need a default.
+/// Fields that no query selects on, stored as JSON. New fields need a default.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DatabaseSpecRecord {
-    /// Name for people.
+    /// Human-readable name.
     pub label: Option<String>,
     /// Memory, as users write it.
     pub size: String,
-    /// Virtual processors; the template's when absent.
+    /// Number of vCPUs. Default: from the template.
     pub cpu: Option<u32>,
     /// Never sleeps.
     pub always_on: bool,

@@ -1,4 +1,4 @@
-//! Why a store call failed.
+//! Errors of the store.
 
 use pandastack_types::{TransitionRefused, WorkspaceId};
 
@@ -16,7 +16,7 @@ pub enum StoreError {
     NotFound {
         /// Kind of thing.
         what: &'static str,
-        /// What was asked for.
+        /// The requested value.
         id: String,
     },
     /// The state does not allow it.
@@ -68,12 +68,12 @@ pub enum StoreError {
     /// Someone has it, or has taken its name.
     #[error("{0}")]
     Held(String),
-    /// It would leave the workspace without a key that can make others.
+    /// The deletion would leave the workspace without a key that can create others.
     #[error("`{prefix}` is the last {kind} key of this workspace; create another before you delete it")]
     LastToken {
         /// The key.
         prefix: String,
-        /// What it is the last of.
+        /// Kind of the key.
         kind: &'static str,
     },
     /// The key that made the request was revoked or expired before its change was written.
@@ -87,7 +87,7 @@ pub enum StoreError {
     Corrupt {
         /// Where.
         what: &'static str,
-        /// Why.
+        /// Reason.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },

@@ -1,4 +1,4 @@
-//! A failed change of the record as the error of the operation that made it.
+//! Converts a store error into the error of its operation.
 
 use pandastack_types::{Error, ErrorCode};
 

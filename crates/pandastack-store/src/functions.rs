@@ -1,4 +1,4 @@
-//! Functions, their versions and calls, as the program sees them.
+//! Records of functions, their versions and calls.
 
 use std::collections::BTreeMap;
 
@@ -17,29 +17,29 @@ use super::Result;
 pub struct FunctionRecord {
     /// Its id.
     pub id: FunctionId,
-    /// Tenant.
+    /// Workspace that owns it.
     pub workspace: WorkspaceId,
     /// Unique in the workspace.
     pub name: String,
     /// The version that is called; 0 before the first.
     pub version: u32,
-    /// When it was made.
+    /// Creation time.
     pub created_at: Timestamp,
-    /// When it was last changed.
+    /// Time of the last change.
     pub updated_at: Timestamp,
-    /// The rest.
+    /// The other fields.
     pub spec: FunctionSpec,
 }
 
-/// What no query selects on. New fields need a default.
+/// Fields that no query selects on, stored as JSON. New fields need a default.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FunctionSpec {
-    /// What runs it.
+    /// Runtime.
     pub runtime: Runtime,
-    /// What is called.
+    /// Entry point.
     pub entrypoint: String,
-    /// Template of its machines.
+    /// Template of the machines.
     pub template: String,
     /// Whether its URL can be called without a key.
     pub public: bool,
@@ -60,27 +60,27 @@ pub struct VersionRecord {
     pub function: FunctionId,
     /// Its number.
     pub version: u32,
-    /// Tenant.
+    /// Workspace that owns it.
     pub workspace: WorkspaceId,
     /// How far its deploy is.
     pub state: DeployStatus,
-    /// What its dependencies are made of; `None` without any.
+    /// Key of the dependency layer; `None` without dependencies.
     pub layer_key: Option<String>,
     /// When it was deployed.
     pub created_at: Timestamp,
-    /// The rest.
+    /// The other fields.
     pub spec: VersionSpec,
 }
 
-/// What no query selects on. New fields need a default.
+/// Fields that no query selects on, stored as JSON. New fields need a default.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct VersionSpec {
-    /// What runs it.
+    /// Runtime.
     pub runtime: Runtime,
-    /// What is called.
+    /// Entry point.
     pub entrypoint: String,
-    /// Template of its machines.
+    /// Template of the machines.
     pub template: String,
     /// Environment, secrets included.
     pub env: BTreeMap<String, String>,
@@ -104,9 +104,9 @@ pub struct VersionSpec {
     pub host: Option<HostId>,
     /// Why it failed.
     pub error: Option<String>,
-    /// What kind of failure that was: not every one is the bundle's.
+    /// Error code of the failure; not every failure is caused by the bundle.
     pub error_code: Option<ErrorCode>,
-    /// What the deploy printed.
+    /// Log of the deployment.
     pub log: String,
     /// How long it took.
     pub build_ms: Option<u64>,
@@ -115,15 +115,15 @@ pub struct VersionSpec {
 /// A call.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunRecord {
-    /// Tenant.
+    /// Workspace that owns it.
     pub workspace: WorkspaceId,
-    /// As clients see it.
+    /// The run, as in API responses.
     pub run: Run,
     /// The queue sees to it.
     pub queued: bool,
     /// When its next attempt begins; `None` while one runs.
     pub due_at: Option<Timestamp>,
-    /// What the handler gets, while queued and after it was given up.
+    /// The event, while queued and after the call was dead-lettered.
     pub event: Option<Vec<u8>>,
     /// Milliseconds of an attempt that ended since it was last written; they become usage with it.
     pub used_ms: Option<u64>,
@@ -168,7 +168,7 @@ impl RunRecord {
     }
 }
 
-/// Which calls of a function.
+/// Filter of a function's calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RunSelect {
     /// Only those that were given up.
@@ -177,7 +177,7 @@ pub struct RunSelect {
     pub limit: u32,
 }
 
-/// What metrics are computed of.
+/// Inputs of the metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RunFigures {
     /// Time that the handler took.

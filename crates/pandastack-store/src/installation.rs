@@ -1,4 +1,4 @@
-//! What belongs to the installation as a whole.
+//! Facts about the installation as a whole.
 
 use async_trait::async_trait;
 

@@ -1,4 +1,4 @@
-//! What was done and what was used: the audit log and sums of usage.
+//! The audit log and usage totals.
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -16,7 +16,7 @@ pub struct AuditRecord {
     pub entry: AuditEntry,
 }
 
-/// Which entries of a workspace's audit log.
+/// Filter of a workspace's audit log.
 #[derive(Debug, Clone, Default)]
 pub struct AuditSelect {
     /// Only older ones than this id.
@@ -36,7 +36,7 @@ pub trait LedgerStore: Send + Sync {
     async fn audit(&self, workspace: &WorkspaceId, select: &AuditSelect) -> Result<Vec<AuditEntry>>;
     /// Removes entries older than given.
     async fn prune_audit(&self, before: Timestamp) -> Result<u64>;
-    /// What a workspace used from one time up to, not including, another.
+    /// Usage of a workspace from one time (inclusive) to another (exclusive).
     async fn usage(&self, workspace: &WorkspaceId, from: Timestamp, to: Timestamp) -> Result<UsageTotals>;
     /// The same by sandbox, most processor time first, at most `limit`.
     async fn usage_by_sandbox(

@@ -1,5 +1,5 @@
-//! The record of truth behind one trait per noun, so that SQLite and PostgreSQL differ in SQL and
-//! in nothing else.
+//! The record of truth, with one trait per noun, so that SQLite and PostgreSQL differ in SQL and in
+//! nothing else.
 //!
 //! Must hold, for every backend:
 //! - a transition and its event row are one transaction, and only [`SandboxStore::transition`]
@@ -44,7 +44,7 @@ pub use record::{
     Amendment, Change, HostRecord, SandboxRecord, SandboxSpecRecord, SnapshotRecord, TokenRecord,
 };
 
-/// What a commit must survive before its caller continues.
+/// The durability of a commit before its caller continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Durability {
     /// `kill -9`. After power loss the row may be missing, and reconciling with the hosts makes that good.
@@ -71,9 +71,9 @@ pub fn durability_of(transition: Transition) -> Durability {
 /// Names one request of one workspace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IdempotencyKey {
-    /// Tenant.
+    /// Workspace that owns it.
     pub workspace: WorkspaceId,
-    /// What the client sent.
+    /// The client's idempotency key.
     pub key: String,
 }
 
@@ -92,19 +92,19 @@ pub struct IdempotencyClaim {
     pub not_before: Timestamp,
 }
 
-/// What the store knows of such a request.
+/// The outcome of claiming an idempotent request.
 #[derive(Debug, Clone)]
 pub enum IdempotencyOutcome {
     /// Nothing: the caller does it now.
     Fresh,
-    /// It was answered: repeat this.
+    /// The request was completed: repeat this response.
     Replay {
         /// HTTP status.
         status: u16,
         /// Body.
         body: Vec<u8>,
     },
-    /// It is being done.
+    /// The request is in progress.
     Running,
     /// The key belongs to another request.
     Mismatch,
@@ -121,7 +121,7 @@ pub struct Moved {
     pub event: Option<Event>,
 }
 
-/// What became of the children of a fork when one of them was promoted.
+/// The result of the children of a fork when one of them was promoted.
 #[derive(Debug, Clone)]
 pub struct Promotion {
     /// Of the winner and of those that go.
@@ -132,7 +132,7 @@ pub struct Promotion {
     pub staying: Vec<SandboxId>,
 }
 
-/// Which sandboxes.
+/// Filter of sandboxes.
 #[derive(Debug, Clone)]
 pub enum Select {
     /// Of a workspace, oldest first, without those that belong to a service.
@@ -271,7 +271,7 @@ pub trait HistoryStore: Send + Sync {
     ) -> Result<Vec<Event>>;
     /// The last events of a sandbox, oldest first.
     async fn events_tail(&self, workspace: &WorkspaceId, id: &SandboxId, limit: u32) -> Result<Vec<Event>>;
-    /// Claims a request or says what became of it.
+    /// Claims a request, or returns its earlier result.
     async fn idempotency_begin(&self, claim: &IdempotencyClaim) -> Result<IdempotencyOutcome>;
     /// Keeps the answer, or with `None` forgets the request so that it may be tried again.
     async fn idempotency_finish(&self, key: &IdempotencyKey, answer: Option<(u16, &[u8])>) -> Result<()>;

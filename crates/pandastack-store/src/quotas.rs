@@ -1,4 +1,4 @@
-//! What a workspace may have: set by the operator, counted where things are added.
+//! Quotas of workspaces: set by the operator, checked where resources are added.
 
 use async_trait::async_trait;
 use pandastack_types::WorkspaceId;
@@ -9,10 +9,10 @@ use super::Result;
 /// Quotas of workspaces.
 #[async_trait]
 pub trait QuotaStore: Send + Sync {
-    /// What a workspace may have; empty when nobody set anything.
+    /// Quotas of a workspace; empty if none are set.
     async fn quota(&self, workspace: &WorkspaceId) -> Result<Quota>;
     /// Replaces it. What is there already stays, also if it is more.
     async fn set_quota(&self, workspace: &WorkspaceId, quota: &Quota) -> Result<()>;
-    /// What a workspace has.
+    /// Current usage of a workspace's quotas.
     async fn quota_use(&self, workspace: &WorkspaceId) -> Result<QuotaUse>;
 }

@@ -1,4 +1,4 @@
-//! Rows as the program sees them, and the pure rules of how they change.
+//! Records and the pure rules of how they change.
 
 use std::collections::BTreeMap;
 
@@ -20,19 +20,19 @@ use super::StoreError;
 pub struct TokenRecord {
     /// Public part.
     pub prefix: String,
-    /// Tenant.
+    /// Workspace that owns it.
     pub workspace: WorkspaceId,
     /// SHA-256 of the whole key.
     pub hash: Vec<u8>,
-    /// Name for people.
+    /// Human-readable name.
     pub label: String,
-    /// What it may do in its workspace.
+    /// Role of the key in its workspace.
     pub role: Role,
     /// Whether it may also manage the installation. Such keys are of workspace `default`.
     pub operator: bool,
     /// Networks that it may be used from; everywhere when empty.
     pub allow_from: Vec<String>,
-    /// When it was made.
+    /// Creation time.
     pub created_at: Timestamp,
     /// When it stops working.
     pub expires_at: Option<Timestamp>,
@@ -54,11 +54,11 @@ pub struct HostRecord {
 pub struct SandboxRecord {
     /// Its id.
     pub id: SandboxId,
-    /// Tenant.
+    /// Workspace that owns it.
     pub workspace: WorkspaceId,
     /// Host it lives on.
     pub host: HostId,
-    /// Where it stands.
+    /// Current state.
     pub state: SandboxState,
     /// Every command to its host carries this.
     pub incarnation: u64,
@@ -70,7 +70,7 @@ pub struct SandboxRecord {
     pub tree: Option<TreeId>,
     /// The service it belongs to, if any. The sandbox API neither lists nor deletes such a machine.
     pub owner: Option<Owner>,
-    /// When it was asked for.
+    /// Time of the request.
     pub created_at: Timestamp,
     /// When its state last changed.
     pub changed_at: Timestamp,
@@ -78,11 +78,11 @@ pub struct SandboxRecord {
     pub expires_at: Option<Timestamp>,
     /// Labels.
     pub metadata: Metadata,
-    /// The rest.
+    /// The other fields.
     pub spec: SandboxSpecRecord,
 }
 
-/// What no query selects on. New fields need a default.
+/// Fields that no query selects on, stored as JSON. New fields need a default.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SandboxSpecRecord {
@@ -104,7 +104,7 @@ pub struct SandboxSpecRecord {
     pub idle_timeout_seconds: u64,
     /// Hibernates when idle though it is not persistent: it was given an idle timeout.
     pub idle_given: bool,
-    /// What happens at the end of the TTL.
+    /// Action when the TTL ends.
     pub on_timeout: OnTimeout,
     /// Snapshots taken by the platform.
     pub checkpoints: Option<Checkpoints>,
@@ -114,7 +114,7 @@ pub struct SandboxSpecRecord {
     pub candidate: bool,
     /// It was promoted: no sibling's promotion deletes it.
     pub promoted: bool,
-    /// Virtual processors.
+    /// Number of vCPUs.
     pub cpu: u32,
     /// Memory.
     pub memory_mb: u32,
@@ -122,9 +122,9 @@ pub struct SandboxSpecRecord {
     pub engine: String,
     /// `hardware` or `emulated`.
     pub isolation: String,
-    /// Where a sleeper's memory is.
+    /// Where the memory of a sleeping sandbox is.
     pub residency: Option<Residency>,
-    /// What a sleeper kept that was told to sleep.
+    /// State kept by a hibernation that a client requested.
     pub kept: Option<Keep>,
     /// Address on its host, while awake.
     pub guest_ip: Option<String>,
@@ -132,7 +132,7 @@ pub struct SandboxSpecRecord {
     pub boot_mode: Option<String>,
     /// Time from request to ready.
     pub boot_ms: Option<u64>,
-    /// Where that time went.
+    /// Stages of the boot time.
     pub boot_stages_us: BTreeMap<String, u64>,
     /// How long the parent of a fork stood still.
     pub pause_ms: Option<f64>,
@@ -140,11 +140,11 @@ pub struct SandboxSpecRecord {
     pub failure: Option<String>,
     /// Totals already in the usage events.
     pub usage: Usage,
-    /// What it may reach.
+    /// Network policy.
     pub network: NetworkPolicy,
     /// How often it wanted to reach something that it may not.
     pub egress_denied: u64,
-    /// Who may open its ports.
+    /// Visibility of its ports.
     pub visibility: Visibility,
     /// How often the credentials of its previews were revoked.
     pub preview_revision: u64,
@@ -196,29 +196,29 @@ impl Default for SandboxSpecRecord {
 pub struct SnapshotRecord {
     /// Its id.
     pub id: SnapshotId,
-    /// Tenant.
+    /// Workspace that owns it.
     pub workspace: WorkspaceId,
     /// Sandbox it shows.
     pub sandbox: SandboxId,
     /// Host that holds it.
     pub host: HostId,
-    /// When it was made.
+    /// Creation time.
     pub created_at: Timestamp,
     /// When it is deleted by itself.
     pub expires_at: Option<Timestamp>,
-    /// The rest.
+    /// The other fields.
     pub spec: SnapshotSpecRecord,
 }
 
-/// What no query selects on. New fields need a default.
+/// Fields that no query selects on, stored as JSON. New fields need a default.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SnapshotSpecRecord {
     /// Template of that sandbox.
     pub template: String,
-    /// Who took it.
+    /// Origin of the snapshot.
     pub kind: SnapshotKind,
-    /// Name for people.
+    /// Human-readable name.
     pub name: Option<String>,
     /// Labels.
     pub metadata: Metadata,
@@ -238,13 +238,13 @@ pub struct SnapshotSpecRecord {
     pub user: Option<String>,
     /// Working directory of its commands that name none.
     pub cwd: Option<String>,
-    /// What that sandbox could reach.
+    /// Network policy of the sandbox.
     pub network: NetworkPolicy,
     /// Volumes that the sandbox had, of which it has copies.
     pub volumes: Vec<AttachedVolume>,
 }
 
-/// What comes with a transition.
+/// Data of a transition.
 #[derive(Debug, Clone, Default)]
 pub struct Change {
     /// When.
@@ -257,7 +257,7 @@ pub struct Change {
     pub pause_ms: Option<f64>,
     /// The transition is the end of a lifetime: there is no other end until it wakes.
     pub ends_lifetime: bool,
-    /// What it keeps, where it was told to sleep.
+    /// State to keep, if a client requested the hibernation.
     pub kept: Option<Keep>,
 }
 
@@ -295,20 +295,20 @@ pub enum Amendment {
         idle_given: bool,
         /// Snapshots taken by the platform.
         checkpoints: Option<Checkpoints>,
-        /// What happens at the end.
+        /// Action when the TTL ends.
         on_timeout: OnTimeout,
         /// When that is.
         expires_at: Option<Timestamp>,
     },
-    /// It returned to a snapshot.
+    /// The sandbox was rolled back to a snapshot.
     RolledBack(SnapshotId),
     /// Other people may open its ports.
     Visibility(Visibility),
     /// Tokens and signed URLs of its previews work no more.
     PreviewsRevoked,
-    /// It may reach other things.
+    /// The network policy was changed.
     Network(Box<NetworkPolicy>),
-    /// It wanted to reach something that it may not.
+    /// The network policy denied a connection.
     EgressDenied {
         /// What, as a sentence.
         detail: String,

@@ -1,4 +1,4 @@
-//! Several control servers on one database: who lives, who leads, and what the others changed.
+//! Several control servers on one database: liveness, leadership, and changes by others.
 //!
 //! A replica has a [`Session`] for as long as it is connected to the database. Whether it lives and
 //! whether it leads are facts about that session, kept by the database itself, so neither clocks
@@ -18,11 +18,11 @@ pub struct Replica {
     pub instance: String,
     /// Where the others reach it: `unix:/path` or `http://address:port`.
     pub address: String,
-    /// It does what only one may do.
+    /// Whether the replica is the leader.
     pub leads: bool,
 }
 
-/// What another replica, or this one, changed.
+/// A change made by a replica.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ReplicaChange {
     /// Something happened to a sandbox of a workspace.

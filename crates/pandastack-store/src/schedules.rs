@@ -1,4 +1,4 @@
-//! Schedules and their runs, as they are kept.
+//! Records of schedules and their runs.
 //!
 //! ```text
 //!            +--------- no retry, or no more ----> success | error | timeout
@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Result;
 
-/// What a schedule is, apart from where it stands.
+/// The definition of a schedule, without its state.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ScheduleSpec {
     /// When; checked.
@@ -53,11 +53,11 @@ pub struct PendingAlert {
 pub struct ScheduleRecord {
     /// Id.
     pub id: ScheduleId,
-    /// Tenant.
+    /// Workspace that owns it.
     pub workspace: WorkspaceId,
-    /// Name for people.
+    /// Human-readable name.
     pub name: String,
-    /// What it is.
+    /// The definition of the schedule.
     pub spec: ScheduleSpec,
     /// Whether it rests.
     pub paused: bool,
@@ -73,7 +73,7 @@ pub struct ScheduleRecord {
     pub last_run_at: Option<Timestamp>,
     /// An alert that is still to be sent.
     pub alert: Option<PendingAlert>,
-    /// When it was made.
+    /// Creation time.
     pub created_at: Timestamp,
     /// When a client last changed it.
     pub updated_at: Timestamp,
@@ -108,7 +108,7 @@ pub enum RunState {
     Queued,
     /// Begins when an earlier run has ended.
     Waiting,
-    /// Under way.
+    /// In progress.
     Running,
     /// Done.
     Success,
@@ -153,7 +153,7 @@ impl RunState {
         Self::ALL.into_iter().find(|state| state.as_str() == text)
     }
 
-    /// As clients see it.
+    /// The status in API responses.
     pub fn status(self) -> RunStatus {
         match self {
             RunState::Queued | RunState::Waiting => RunStatus::Queued,
@@ -167,7 +167,7 @@ impl RunState {
     }
 }
 
-/// What came of a run so far.
+/// The result of a run so far.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RunOutcome {
@@ -185,7 +185,7 @@ pub struct RunOutcome {
     pub error: Option<String>,
     /// Time of the last try.
     pub duration_ms: u64,
-    /// Where it ran.
+    /// Sandbox of the run.
     pub sandbox: Option<SandboxId>,
     /// Missed instants before this one that get no run.
     pub missed: u32,
@@ -196,11 +196,11 @@ pub struct RunOutcome {
 pub struct RunRecord {
     /// Id.
     pub id: ScheduleRunId,
-    /// Whose.
+    /// Owner.
     pub schedule: ScheduleId,
-    /// Tenant.
+    /// Workspace that owns it.
     pub workspace: WorkspaceId,
-    /// Who asked for it.
+    /// Origin of the run.
     pub origin: RunOrigin,
     /// The instant it stands for.
     pub scheduled_for: Timestamp,
@@ -220,26 +220,26 @@ pub struct RunRecord {
     pub started_at: Option<Timestamp>,
     /// When it ended for good.
     pub ended_at: Option<Timestamp>,
-    /// What came of it.
+    /// Result.
     pub outcome: RunOutcome,
 }
 
 /// The decision about what is due of a schedule.
 #[derive(Debug, Clone)]
 pub struct DueRuns {
-    /// Whose.
+    /// Owner.
     pub schedule: ScheduleId,
     /// The revision that was looked at.
     pub revision: i64,
     /// Everything up to here is decided.
     pub cursor: Timestamp,
-    /// What comes next.
+    /// Time of the next run.
     pub next_run_at: Option<Timestamp>,
     /// The runs.
     pub runs: Vec<RunRecord>,
 }
 
-/// What was claimed by one look at the queue.
+/// The runs claimed by one read of the queue.
 #[derive(Debug, Default)]
 pub struct Claimed {
     /// Runs that begin now, with their schedules.
@@ -251,15 +251,15 @@ pub struct Claimed {
 /// How a try ended.
 #[derive(Debug, Clone)]
 pub struct RunEnd {
-    /// Which run.
+    /// Run ID.
     pub run: ScheduleRunId,
     /// The process that worked on it.
     pub instance: String,
     /// Success, error, timeout or cancelled.
     pub state: RunState,
-    /// What came of it.
+    /// Result.
     pub outcome: RunOutcome,
-    /// When it is tried again; `None` when that was all.
+    /// When it is retried; `None` when that was all.
     pub retry_at: Option<Timestamp>,
     /// Now.
     pub at: Timestamp,
@@ -270,7 +270,7 @@ pub struct RunEnd {
 pub trait ScheduleStore: Send + Sync {
     /// Adds one. Quota: `SCHEDULES_PER_WORKSPACE_MAX`.
     async fn insert_schedule(&self, schedule: &ScheduleRecord) -> Result<()>;
-    /// One of a workspace.
+    /// A schedule of a workspace.
     async fn schedule(&self, workspace: &WorkspaceId, id: &ScheduleId) -> Result<ScheduleRecord>;
     /// Those of a workspace, oldest first.
     async fn schedules(&self, workspace: &WorkspaceId) -> Result<Vec<ScheduleRecord>>;
@@ -279,7 +279,7 @@ pub trait ScheduleStore: Send + Sync {
     /// Replaces one if it is still at `record.revision`, and lets runs that wait be looked at
     /// again; whether it did.
     async fn replace_schedule(&self, record: &ScheduleRecord) -> Result<bool>;
-    /// Removes one with its runs; answers those that were under way.
+    /// Removes one with its runs; answers those that were in progress.
     async fn delete_schedule(&self, workspace: &WorkspaceId, id: &ScheduleId) -> Result<Vec<ScheduleRunId>>;
     /// Those whose next run is due, longest overdue first.
     async fn schedules_due(&self, at: Timestamp, limit: u32) -> Result<Vec<ScheduleRecord>>;
@@ -288,7 +288,7 @@ pub trait ScheduleStore: Send + Sync {
     async fn fire(&self, firings: &[DueRuns]) -> Result<u64>;
     /// When there is something to do next: a time to fire, an alert, and `with_runs` a run that may begin.
     async fn next_schedule_work(&self, with_runs: bool) -> Result<Option<Timestamp>>;
-    /// Alerts to be sent now; each counts as tried, and is tried again at `retry_at` unless it is settled.
+    /// Alerts to be sent now; each counts as tried, and is retried at `retry_at` unless it is settled.
     async fn claim_alerts(
         &self,
         at: Timestamp,

@@ -16,21 +16,21 @@ pub const LATEST: &str = "latest";
 pub struct TemplateRecord {
     /// Its id, which stays when it is renamed.
     pub id: TemplateId,
-    /// Tenant.
+    /// Workspace that owns it.
     pub workspace: WorkspaceId,
     /// Its name, unique in the workspace.
     pub name: String,
     /// When it was first built.
     pub created_at: Timestamp,
-    /// The rest.
+    /// The other fields.
     pub spec: TemplateSpec,
 }
 
-/// What no query selects on. New fields need a default.
+/// Fields that no query selects on, stored as JSON. New fields need a default.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TemplateSpec {
-    /// What is in it, for people.
+    /// Human-readable description.
     pub description: String,
 }
 
@@ -85,56 +85,56 @@ impl BuildState {
 pub struct BuildRecord {
     /// Its id.
     pub id: BuildId,
-    /// Tenant.
+    /// Workspace that owns it.
     pub workspace: WorkspaceId,
     /// Its template.
     pub template: TemplateId,
-    /// Where it stands.
+    /// Current state.
     pub state: BuildState,
-    /// When it was asked for.
+    /// Time of the request.
     pub created_at: Timestamp,
-    /// The rest.
+    /// The other fields.
     pub spec: BuildSpec,
 }
 
-/// What decides whether a build is kept.
+/// The fields that decide whether a build is kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BuildHead {
     /// Its id.
     pub id: BuildId,
     /// Its template.
     pub template: TemplateId,
-    /// Where it stands.
+    /// Current state.
     pub state: BuildState,
     /// The machine of a finished build.
     pub snapshot: Option<SnapshotId>,
 }
 
-/// What no query selects on. New fields need a default.
+/// Fields that no query selects on, stored as JSON. New fields need a default.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct BuildSpec {
     /// Name of its template.
     pub name: String,
-    /// What was asked for.
+    /// The requested value.
     pub request: CreateBuild,
     /// What to build, once that is known and until the build ends.
     pub start: Option<StartBuild>,
     /// When files were last added. They are in the build's context machine.
     pub files_at: Option<Timestamp>,
-    /// When it ended.
+    /// End time.
     pub ended_at: Option<Timestamp>,
-    /// What it does now.
+    /// Current phase.
     pub phase: String,
     /// Why it failed.
     pub error: Option<String>,
-    /// Where it failed.
+    /// Details of the failure.
     pub failure: Option<BuildFailure>,
     /// Steps in all.
     pub steps: Option<usize>,
     /// Steps that came from an earlier build.
     pub cached_steps: Option<usize>,
-    /// What it was built from.
+    /// Base of the build.
     pub base: String,
     /// The machine that it made.
     pub snapshot: Option<SnapshotId>,

@@ -1,4 +1,4 @@
-//! Volumes and who has them.
+//! Volumes and their attachments.
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -12,7 +12,7 @@ use super::Result;
 pub struct VolumeRecord {
     /// Its id.
     pub id: VolumeId,
-    /// Tenant.
+    /// Workspace that owns it.
     pub workspace: WorkspaceId,
     /// Its name.
     pub name: String,
@@ -22,9 +22,9 @@ pub struct VolumeRecord {
     pub state: VolumeState,
     /// Raised with every writer.
     pub generation: u64,
-    /// When it was asked for.
+    /// Time of the request.
     pub created_at: Timestamp,
-    /// The rest.
+    /// The other fields.
     pub spec: VolumeSpecRecord,
 }
 
@@ -33,7 +33,7 @@ pub struct VolumeRecord {
 pub enum VolumeState {
     /// Its host may not have it yet.
     Creating,
-    /// It can.
+    /// Ready to use.
     Ready,
     /// Its host may still have it.
     Deleting,
@@ -57,7 +57,7 @@ impl VolumeState {
     }
 }
 
-/// What no query selects on. New fields need a default.
+/// Fields that no query selects on, stored as JSON. New fields need a default.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct VolumeSpecRecord {
@@ -82,7 +82,7 @@ pub struct VolumeHolderRecord {
     pub volume: VolumeId,
     /// The sandbox.
     pub sandbox: SandboxId,
-    /// It only reads.
+    /// Whether the volume is attached read-only.
     pub read_only: bool,
 }
 
@@ -98,7 +98,7 @@ pub trait VolumeStore: Send + Sync {
     async fn volumes(&self, workspace: &WorkspaceId) -> Result<Vec<VolumeRecord>>;
     /// All on a host.
     async fn volumes_on(&self, host: &HostId) -> Result<Vec<VolumeRecord>>;
-    /// Who has volumes of a workspace.
+    /// Sandboxes that use volumes of a workspace.
     async fn volume_holders(&self, workspace: &WorkspaceId) -> Result<Vec<VolumeHolderRecord>>;
     /// Notes that a volume is ready, and what is known of it. One that is being deleted stays so.
     async fn update_volume(&self, id: &VolumeId, spec: &VolumeSpecRecord) -> Result<()>;

@@ -15,13 +15,13 @@ pub struct WorkspaceRecord {
     pub id: WorkspaceId,
     /// Whether it may be used.
     pub state: WorkspaceState,
-    /// When it was created.
+    /// Creation time.
     pub created_at: Timestamp,
     /// When it was suspended, if it is.
     pub suspended_at: Option<Timestamp>,
     /// Why it was suspended.
     pub suspend_reason: Option<String>,
-    /// What it may have.
+    /// Quotas of the workspace.
     pub quota: Quota,
     /// Defaults of its new sandboxes.
     pub settings: WorkspaceSettings,

@@ -1,7 +1,7 @@
-//! Records that are written behind the answer, in batches, by one task.
+//! Records that one task writes in batches after the response.
 //!
 //! A commit for each call would cost more than most calls. The queue is bounded and a full one makes calls wait, so nothing is
-//! left out to be faster; what a crash can lose is what waits for company ([`LINGER`]) and the batch under way. What must not be
+//! left out to be faster; what a crash can lose is what waits for company ([`LINGER`]) and the batch in progress. What must not be
 //! lost is not put here, but committed before it is answered. Whoever looks at the records waits for those that were put before
 //! ([`WriteBehind::flush`]), and so does not see that they are late.
 
@@ -85,7 +85,7 @@ impl<T: WriteBehindItem> WriteBehind<T> {
                 self.put.fetch_add(1, Ordering::SeqCst);
                 place.send(record);
             }
-            Err(_) => tracing::error!(what = T::WHAT, "was not written: its queue is closed"),
+            Err(_) => tracing::error!(what = T::WHAT, "cannot write a record: its queue is closed"),
         }
     }
 
@@ -123,7 +123,7 @@ impl<T: WriteBehindItem> WriteBehind<T> {
                 }
             }
             while let Err(error) = T::insert(store, &batch).await {
-                tracing::error!(what = T::WHAT, %error, records = batch.len(), "could not be written; trying again");
+                tracing::error!(what = T::WHAT, %error, records = batch.len(), "cannot write a record; retrying");
                 tokio::select! {
                     () = stop.cancelled() => return,
                     () = tokio::time::sleep(RETRY_AFTER) => {}

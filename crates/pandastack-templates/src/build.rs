@@ -20,7 +20,7 @@ use crate::service::Templates;
 use crate::stage::Head;
 use crate::step::{self, Outcome};
 
-/// A build under way.
+/// A build in progress.
 pub(crate) struct Build<'a> {
     pub(crate) templates: &'a Templates,
     pub(crate) record: &'a BuildRecord,
@@ -36,7 +36,7 @@ pub(crate) struct Build<'a> {
     cached: usize,
 }
 
-/// What a build came to.
+/// The result of a build.
 pub(crate) struct Built {
     pub(crate) snapshot: SnapshotId,
     pub(crate) config: ImageConfig,

@@ -27,7 +27,7 @@ pub struct LogArgs {
 }
 
 /// A build of the workspace; `None` if there is none of that id.
-async fn own(templates: &Templates, caller: &Caller, id: &BuildId) -> Result<Option<BuildRecord>> {
+async fn own_build(templates: &Templates, caller: &Caller, id: &BuildId) -> Result<Option<BuildRecord>> {
     match templates.store.build(&caller.workspace, id).await {
         Err(StoreError::NotFound { .. }) => Ok(None),
         found => Ok(Some(found?)),
@@ -38,7 +38,7 @@ async fn find(templates: &Templates, caller: &Caller, id: &BuildId) -> Result<Bu
     Ok(templates.store.build(&caller.workspace, id).await?)
 }
 
-/// Create a template build. Without `start` it waits for files, and for `.../start`.
+/// Create a template build. Without `start`, it waits for files and for `.../start`.
 #[utoipa::path(post, path = "/v1/templates/builds", tag = "templates", request_body = CreateBuild, responses(
     (status = 202, body = Build), (status = 400, body = ErrorBody), (status = 429, body = ErrorBody)))]
 pub async fn create(
@@ -50,12 +50,12 @@ pub async fn create(
     Ok((StatusCode::ACCEPTED, Json(view::build(record))))
 }
 
-/// Add files to a build: a tar archive, compressed or not. Can be repeated.
+/// Add files to a build from a tar archive, compressed or not. Can be repeated.
 #[utoipa::path(put, path = "/v1/templates/builds/{id}/files", tag = "templates",
     params(("id" = BuildId, Path)),
     request_body(content = Vec<u8>, content_type = "application/x-tar"), responses(
     (status = 204), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
-    (status = 409, description = "It was started", body = ErrorBody), (status = 413, body = ErrorBody)))]
+    (status = 409, description = "The build was already started", body = ErrorBody), (status = 413, body = ErrorBody)))]
 pub async fn add_files(
     State(templates): State<Arc<Templates>>,
     caller: Caller,
@@ -77,7 +77,7 @@ pub async fn add_files(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Start a build that has its files.
+/// Start a build after its files were added.
 #[utoipa::path(post, path = "/v1/templates/builds/{id}/start", tag = "templates",
     params(("id" = BuildId, Path)),
     request_body = StartBuild, responses((status = 202, body = Build), (status = 400, body = ErrorBody),
@@ -93,7 +93,7 @@ pub async fn start(
     Ok((StatusCode::ACCEPTED, Json(view::build(record))))
 }
 
-/// Cancel a build. Its command is killed at once.
+/// Cancel a build. Its command is killed immediately.
 #[utoipa::path(post, path = "/v1/templates/builds/{id}/cancel", tag = "templates",
     params(("id" = BuildId, Path)),
     responses((status = 202), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
@@ -107,7 +107,7 @@ pub async fn cancel(
     Ok(StatusCode::ACCEPTED)
 }
 
-/// List template builds of the workspace, and those of all hosts that respond, newest first.
+/// List template builds of the workspace and of all hosts that respond, newest first.
 #[utoipa::path(get, path = "/v1/templates/builds", tag = "templates", operation_id = "builds",
     responses((status = 200, body = Vec<Build>)))]
 pub async fn list(State(templates): State<Arc<Templates>>, caller: Caller) -> ApiResult<Json<Vec<Build>>> {
@@ -126,7 +126,7 @@ pub async fn describe(
     caller: Caller,
     Id(id): Id<BuildId>,
 ) -> ApiResult<Json<Build>> {
-    match own(&templates, &caller, &id).await? {
+    match own_build(&templates, &caller, &id).await? {
         Some(record) => Ok(Json(caller.shown(view::build(record)))),
         None => Ok(Json(catalogue::find(&templates.sandboxes, &id).await?.1)),
     }
@@ -145,7 +145,7 @@ pub async fn logs(
     Query(args): Query<LogArgs>,
 ) -> ApiResult<Response> {
     let follow = is_set(args.follow.as_deref());
-    match own(&templates, &caller, &id).await? {
+    match own_build(&templates, &caller, &id).await? {
         Some(record) => Ok(log::respond(templates, record, follow)),
         None => Ok(catalogue::bake_logs(Arc::clone(&templates.sandboxes), &id, follow).await?),
     }

@@ -34,7 +34,7 @@ const FILES_WAIT: Duration = Duration::from_secs(900);
 const UNPACK: &str =
     r#"mkdir -p "$DIR" && tar -x -f "$FILE" -C "$DIR" $OWNER 2>&1; code=$?; rm -f "$FILE"; exit $code"#;
 
-/// What `copy.py` is asked.
+/// The request to `copy.py`.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Selection {
     /// Directory that sources are below.
@@ -45,7 +45,7 @@ pub(crate) struct Selection {
     pub(crate) sources: Vec<String>,
     /// Files whose content is in the Dockerfile.
     pub(crate) heredocs: Vec<(String, String)>,
-    /// Patterns of what is left out.
+    /// Patterns of excluded files.
     pub(crate) exclude: Vec<String>,
     /// Keep the directories above sources.
     pub(crate) parents: bool,
@@ -61,7 +61,7 @@ pub(crate) struct Selection {
     pub(crate) out: String,
 }
 
-/// What it answers.
+/// The response of `copy.py`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Selected {
@@ -76,7 +76,7 @@ pub(crate) struct Selected {
     pub(crate) is_tree: bool,
 }
 
-/// What one owner has.
+/// The files of one owner.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Archive {
     /// `uid:gid`; empty where owners are not kept.
@@ -133,7 +133,7 @@ pub(crate) async fn add(machine: &Machine, archive: Body) -> Result<()> {
 }
 
 /// Copies a path of another stage's machine here, with its owners; returns the directory it is below.
-pub(crate) async fn bring(
+pub(crate) async fn copy_tree(
     machine: &Machine,
     stage: &Machine,
     index: usize,

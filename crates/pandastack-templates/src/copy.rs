@@ -22,7 +22,7 @@ pub(crate) async fn run(
     head: &mut Head,
     step: &CopyStep,
 ) -> Result<Outcome, BuildError> {
-    let wanted = Wanted::of(&head.scope, step)?;
+    let wanted = CopySpec::of(&head.scope, step)?;
     let from = match &wanted.from {
         Some(name) => Some(build.stage_of(name)?),
         None => None,
@@ -46,7 +46,7 @@ pub(crate) async fn run(
     let root = match from {
         Some(stage) => {
             let mut other = build.take_head(stage)?;
-            let brought = bring(build, &context, &mut other, stage, &wanted.sources).await;
+            let brought = fetch_sources(build, &context, &mut other, stage, &wanted.sources).await;
             build.put_head(stage, other);
             brought?
         }
@@ -83,7 +83,7 @@ pub(crate) async fn run(
 }
 
 /// Copies the sources of another stage into the context machine.
-async fn bring(
+async fn fetch_sources(
     build: &Build<'_>,
     context: &Machine,
     other: &mut Head,
@@ -97,13 +97,13 @@ async fn bring(
         let parts: Vec<&str> = source.split('/').filter(|part| !part.is_empty()).collect();
         let fixed =
             parts.iter().take_while(|part| !part.contains(['*', '?', '['])).copied().collect::<Vec<_>>();
-        root = context::bring(context, machine, stage, &format!("/{}", fixed.join("/"))).await?;
+        root = context::copy_tree(context, machine, stage, &format!("/{}", fixed.join("/"))).await?;
     }
     Ok(root)
 }
 
-/// What is copied, with variables expanded.
-struct Wanted {
+/// A copy instruction, with variables expanded.
+struct CopySpec {
     from: Option<String>,
     sources: Vec<String>,
     heredocs: Vec<(String, String)>,
@@ -116,7 +116,7 @@ struct Wanted {
     slash: bool,
 }
 
-impl Wanted {
+impl CopySpec {
     fn of(scope: &Scope, step: &CopyStep) -> Result<Self, BuildError> {
         let sources = scope.expand_all(&step.sources)?;
         if let Some(url) = sources.iter().find(|source| source.contains("://") || source.starts_with("git@"))
@@ -193,12 +193,12 @@ mod tests {
 
     use super::*;
 
-    fn wanted(line: &str) -> Wanted {
+    fn wanted(line: &str) -> CopySpec {
         let file = pandastack_dockerfile::parse(&format!("FROM base\n{line}\n")).unwrap();
         let Instruction::Copy(step) = &file.stages[0].steps[0].instruction else { panic!("{line}") };
         let mut config = ImageConfig::default();
         config.env.insert("NAME".to_owned(), "panda".to_owned());
-        Wanted::of(&Scope::new(config, file.escape), step).unwrap()
+        CopySpec::of(&Scope::new(config, file.escape), step).unwrap()
     }
 
     #[test]

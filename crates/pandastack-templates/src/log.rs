@@ -1,4 +1,4 @@
-//! The log of a build: bounded, written in batches, followed by whoever wants to.
+//! The log of a build: bounded, written in batches, and streamed to followers.
 //!
 //! Lines have the form that people know from image builds: `#3 [3/7] RUN make` begins a step, `#3 0.512
 //! text` is a line that its command printed after so many seconds, `#3 DONE 2.1s`, `#3 CACHED` or `#3
@@ -40,7 +40,7 @@ impl LogWriter {
     /// Waits until everything is written.
     pub(crate) async fn finish(self) {
         if let Err(error) = self.0.await {
-            tracing::error!(%error, "the end of a template build's log was not written");
+            tracing::error!(%error, "cannot write the end of a template build log");
         }
     }
 }
@@ -117,9 +117,9 @@ async fn write(templates: Arc<Templates>, id: BuildId, mut next: u64, mut lines:
         }
         match templates.store.append_build_log(&id, next, &kept).await {
             Ok(()) => next += kept.len() as u64,
-            Err(error) => tracing::warn!(build = %id, %error, "lines of a template build's log were lost"),
+            Err(error) => tracing::warn!(build = %id, %error, "lost lines of a template build log"),
         }
-        templates.tell();
+        templates.notify();
     }
 }
 

@@ -30,7 +30,7 @@ const UNPACK_WAIT: Duration = Duration::from_secs(900);
 /// How long a machine lives at most.
 pub(crate) const TTL_SECONDS: u64 = TEMPLATE_BUILD_SECONDS_MAX + TEMPLATE_BUILD_WAIT_SECONDS_MAX;
 
-/// What a machine is made from.
+/// The source of a machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Origin {
     /// A template that comes with the platform.

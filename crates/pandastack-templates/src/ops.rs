@@ -1,4 +1,4 @@
-//! What clients do with templates and builds.
+//! Operations of clients on templates and builds.
 
 use std::sync::Arc;
 
@@ -118,7 +118,8 @@ async fn ensure(
 pub(crate) async fn add_files(templates: &Templates, build: &BuildRecord, archive: Body) -> Result<()> {
     let turn = templates.uploads.of(build.id.clone());
     let _turn = turn.lock().await;
-    let refused = || Error::conflict(format!("build `{}` takes no more files; it was started", build.id));
+    let refused =
+        || Error::conflict(format!("build `{}` was already started and accepts no more files", build.id));
     let mut build = templates.store.build(&build.workspace, &build.id).await?;
     if build.state != BuildState::Waiting {
         return Err(refused());
@@ -151,10 +152,10 @@ pub(crate) async fn start(
     build.spec.start = Some(start);
     "queued".clone_into(&mut build.spec.phase);
     if !templates.store.put_build(&build, BuildState::Waiting).await? {
-        return Err(Error::conflict(format!("build `{}` was started or ended before", build.id)));
+        return Err(Error::conflict(format!("build `{}` was already started, or it has ended", build.id)));
     }
     templates.work.notify_one();
-    templates.tell();
+    templates.notify();
     Ok(build)
 }
 
@@ -215,7 +216,7 @@ pub(crate) async fn publish(
     }
     if !snapshot.spec.volumes.is_empty() {
         return Err(Error::bad_request(format!(
-            "snapshot `{}` has volumes, which a template cannot have; take one of a sandbox without",
+            "snapshot `{}` has volumes, which a template cannot have; snapshot a sandbox without volumes",
             snapshot.id
         )));
     }
@@ -249,7 +250,7 @@ pub(crate) async fn publish(
     build.state = BuildState::Done;
     match templates.store.publish_build(&build, BuildState::Running, &request.tags).await? {
         true => Ok(build),
-        false => Err(Error::conflict(format!("template `{}` was deleted meanwhile", build.spec.name))),
+        false => Err(Error::conflict(format!("template `{}` was deleted during the build", build.spec.name))),
     }
 }
 
@@ -324,7 +325,7 @@ pub(crate) async fn set_tags(
 pub(crate) async fn delete_tag(templates: &Templates, template: &TemplateRecord, tag: &str) -> Result<()> {
     if tag == LATEST {
         return Err(Error::bad_request(
-            "the tag `latest` cannot be deleted; set it to another build, or delete the template",
+            "the tag `latest` cannot be deleted; point it to another build, or delete the template",
         ));
     }
     match templates.store.delete_tag(&template.id, tag).await? {

@@ -1,6 +1,6 @@
-//! Which layers, versions and snapshots a workspace needs. The rest is deleted.
+//! Computes which layers, versions and snapshots a workspace needs; the others are deleted.
 //!
-//! Looks at nothing but the record, so it is safe to repeat. Snapshots of builds that are under way are
+//! Looks at nothing but the record, so it is safe to repeat. Snapshots of builds that are in progress are
 //! left alone.
 
 use std::collections::{HashMap, HashSet};
@@ -26,14 +26,14 @@ pub(crate) async fn all(templates: &Templates) {
                 workspace(templates, &id).await;
             }
         }
-        Err(error) => tracing::warn!(%error, "layers of template builds were not looked at"),
+        Err(error) => tracing::warn!(%error, "cannot list layers of template builds"),
     }
 }
 
 /// Tidies up one workspace.
 pub(crate) async fn workspace(templates: &Templates, id: &WorkspaceId) {
     if let Err(error) = tidy(templates, id).await {
-        tracing::warn!(workspace = %id, %error, "layers were not tidied up; trying again later");
+        tracing::warn!(workspace = %id, %error, "cannot delete unused layers; retrying later");
     }
 }
 

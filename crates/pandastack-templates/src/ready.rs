@@ -1,4 +1,4 @@
-//! Start commands, and how to tell that they are ready.
+//! Start commands and their ready checks.
 
 use std::time::Duration;
 

@@ -40,7 +40,7 @@ pub fn repeatable(templates: &Arc<Templates>) -> Router {
         .with_state(Arc::clone(templates))
 }
 
-/// List templates: first those of the platform.
+/// List templates, starting with those of the platform.
 #[utoipa::path(get, path = "/v1/templates", tag = "templates",
     responses((status = 200, body = Vec<Template>)))]
 pub async fn list(State(templates): State<Arc<Templates>>, caller: Caller) -> ApiResult<Json<Vec<Template>>> {
@@ -68,11 +68,11 @@ pub async fn describe(
     Ok(Json(caller.shown(view::template(&templates, record).await?)))
 }
 
-/// Delete a template with all its versions. Sandboxes made from it stay.
+/// Delete a template with all its versions. Sandboxes created from it are kept.
 #[utoipa::path(delete, path = "/v1/templates/{name}", tag = "templates",
     params(("name" = String, Path)), responses(
-    (status = 204), (status = 403, description = "It comes with the platform", body = ErrorBody),
-    (status = 404, body = ErrorBody), (status = 409, description = "It is being built", body = ErrorBody)))]
+    (status = 204), (status = 403, description = "The template comes with the platform", body = ErrorBody),
+    (status = 404, body = ErrorBody), (status = 409, description = "The template is being built", body = ErrorBody)))]
 pub async fn remove(
     State(templates): State<Arc<Templates>>,
     caller: Caller,
@@ -128,7 +128,7 @@ pub async fn set_tag(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Delete a tag. The version that it meant is kept for a while.
+/// Delete a tag. The version that it pointed to is kept for a while.
 #[utoipa::path(delete, path = "/v1/templates/{name}/tags/{tag}", tag = "templates",
     params(("name" = String, Path), ("tag" = String, Path)), responses(
     (status = 204), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]

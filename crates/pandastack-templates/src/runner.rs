@@ -1,7 +1,7 @@
-//! Whose turn it is, and what is left after a crash.
+//! Schedules builds, and recovers them after a crash.
 //!
 //! Builds run on the leader, a few at once. Workspaces take turns; of one workspace, the oldest build is
-//! first. A build that was under way when its server ended is not taken up again: it fails, its machines go,
+//! first. A build that was in progress when its server ended is not taken up again: it fails, its machines go,
 //! and the next build finds the layers that it made.
 
 use std::collections::HashMap;
@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use crate::build::{Build, Built};
 use crate::build_error::{BuildError, CANCELLED, TOO_LONG};
 use crate::log::Log;
-use crate::service::{Running, Templates};
+use crate::service::{BuildLock, Templates};
 use crate::{context, machines, prune};
 
 /// How often layers, and builds that nobody starts, are looked at.
@@ -42,7 +42,7 @@ pub async fn run(templates: Arc<Templates>) {
             }
         }
         if let Err(error) = take_turns(&templates).await {
-            tracing::warn!(%error, "template builds could not be started; trying again");
+            tracing::warn!(%error, "cannot start template builds; retrying");
         }
     }
 }
@@ -52,7 +52,7 @@ async fn end_left(templates: &Arc<Templates>) {
     let builds = match templates.store.builds_under_way().await {
         Ok(builds) => builds,
         Err(error) => {
-            tracing::warn!(%error, "template builds that are left were not ended; trying again");
+            tracing::warn!(%error, "cannot end interrupted template builds; retrying");
             return;
         }
     };
@@ -62,7 +62,7 @@ async fn end_left(templates: &Arc<Templates>) {
             && let Some(_running) = templates.begin(&build)
             && let Err(error) = fail(templates, build, &error, phase).await
         {
-            tracing::warn!(build = %id, %error, "a template build that is left was not ended; trying again");
+            tracing::warn!(build = %id, %error, "cannot end an interrupted template build; retrying");
         }
     }
 }
@@ -98,18 +98,18 @@ async fn take_turns(templates: &Arc<Templates>) -> Result<()> {
     let mut queued = templates.store.builds_under_way().await?;
     queued.retain(|build| build.state == BuildState::Queued);
     loop {
-        let next = next_turn(&queued, &templates.count_running(), &templates.turns());
+        let next = next_turn(&queued, &templates.count_running(), &templates.last_starts());
         let Some(index) = next else { return Ok(()) };
         let mut build = queued.remove(index);
         let Some(running) = templates.begin(&build) else { continue };
         {
-            let mut turns = templates.turns();
+            let mut turns = templates.last_starts();
             let turn = turns.values().max().map_or(1, |last| last + 1);
             turns.insert(build.workspace.clone(), turn);
         }
         (build.state, build.spec.phase) = (BuildState::Running, "building".to_owned());
         if templates.store.put_build(&build, BuildState::Queued).await? {
-            let task = carry_out(Arc::clone(templates), build, running);
+            let task = run_build(Arc::clone(templates), build, running);
             templates.sandboxes.tasks.spawn(task);
         }
     }
@@ -131,19 +131,19 @@ fn next_turn(
     next.map(|(index, _)| index)
 }
 
-async fn carry_out(templates: Arc<Templates>, build: BuildRecord, running: Running) {
+async fn run_build(templates: Arc<Templates>, build: BuildRecord, running: BuildLock) {
     let id = build.id.clone();
     let ended = run_one(&templates, build, &running).await;
     if let Err(error) = ended {
-        tracing::error!(build = %id, %error, "a template build's end was not recorded; trying again");
+        tracing::error!(build = %id, %error, "cannot record the end of a template build; retrying");
     }
     drop(running);
 }
 
-async fn run_one(templates: &Arc<Templates>, build: BuildRecord, running: &Running) -> Result<()> {
+async fn run_one(templates: &Arc<Templates>, build: BuildRecord, running: &BuildLock) -> Result<()> {
     if let Err(error) = context::prolong(templates, &build).await {
         // If its files are gone when they are needed, the build says so.
-        tracing::warn!(build = %build.id, %error, "the machine with the build files was not prolonged");
+        tracing::warn!(build = %build.id, %error, "cannot extend the TTL of the machine with the build files");
     }
     let (log, writer) = Log::open(templates, &build.id).await?;
     let deadline = Instant::now() + Duration::from_secs(TEMPLATE_BUILD_SECONDS_MAX);
@@ -199,7 +199,7 @@ async fn publish(templates: &Arc<Templates>, mut build: BuildRecord, built: Buil
     machines::delete_all(templates, &build.id).await?;
     match templates.store.publish_build(&build, BuildState::Running, &tags).await? {
         true => Ok(()),
-        false => Err(Error::conflict(format!("build `{}` was ended by somebody else", build.id))),
+        false => Err(Error::conflict(format!("build `{}` was ended by another request", build.id))),
     }
 }
 
@@ -214,7 +214,7 @@ pub(crate) async fn fail(
     let before = std::mem::replace(&mut build.state, BuildState::Running);
     build.spec.phase = phase.to_owned();
     (build.spec.error, build.spec.failure) = (Some(error.message.clone()), Some(error.failure.clone()));
-    // Until its machines are deleted, the build has not ended: if that fails, it is tried again.
+    // Until its machines are deleted, the build has not ended: if that fails, it is retried.
     if !templates.store.put_build(&build, before).await? {
         return Ok(false);
     }
@@ -222,7 +222,7 @@ pub(crate) async fn fail(
     build.state = BuildState::Failed;
     (build.spec.ended_at, build.spec.start) = (Some(now()), None);
     templates.store.put_build(&build, BuildState::Running).await?;
-    templates.tell();
+    templates.notify();
     Ok(true)
 }
 

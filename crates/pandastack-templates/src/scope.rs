@@ -35,7 +35,7 @@ const PLATFORM: [(&str, &str); 8] = [
 /// Beyond it: the build fails.
 const SCOPE_BYTES_MAX: usize = 256 * 1024;
 
-/// What instructions of a stage see and change.
+/// Variables and configuration that instructions of a stage read and change.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Scope {
     /// What the image says.

@@ -1,4 +1,4 @@
-//! State of the service.
+//! State of the template service.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -39,17 +39,17 @@ struct RunningBuild {
 
 /// The right to run or end a build: one at a time has it. Dropping it takes the build off the list of those
 /// that run.
-pub(crate) struct Running {
+pub(crate) struct BuildLock {
     templates: Arc<Templates>,
     id: BuildId,
     pub(crate) stop: CancellationToken,
 }
 
-impl Drop for Running {
+impl Drop for BuildLock {
     fn drop(&mut self) {
         self.templates.running().remove(&self.id);
         self.templates.work.notify_one();
-        self.templates.tell();
+        self.templates.notify();
     }
 }
 
@@ -74,7 +74,7 @@ impl Templates {
     }
 
     /// Notes that a build runs here, or is ended here; `None` if it is already.
-    pub(crate) fn begin(self: &Arc<Self>, build: &BuildRecord) -> Option<Running> {
+    pub(crate) fn begin(self: &Arc<Self>, build: &BuildRecord) -> Option<BuildLock> {
         let mut running = self.running();
         if running.contains_key(&build.id) {
             return None;
@@ -82,7 +82,7 @@ impl Templates {
         let stop = self.sandboxes.shutdown.child_token();
         let one = RunningBuild { workspace: build.workspace.clone(), stop: stop.clone() };
         running.insert(build.id.clone(), one);
-        Some(Running { templates: Arc::clone(self), id: build.id.clone(), stop })
+        Some(BuildLock { templates: Arc::clone(self), id: build.id.clone(), stop })
     }
 
     /// How many builds of each workspace run here.
@@ -95,7 +95,7 @@ impl Templates {
     }
 
     /// When workspaces last had their turns.
-    pub(crate) fn turns(&self) -> MutexGuard<'_, HashMap<WorkspaceId, u64>> {
+    pub(crate) fn last_starts(&self) -> MutexGuard<'_, HashMap<WorkspaceId, u64>> {
         self.turns.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -121,7 +121,7 @@ impl Templates {
     }
 
     /// Tells followers that something changed.
-    pub(crate) fn tell(&self) {
+    pub(crate) fn notify(&self) {
         self.news.send_modify(|news| *news += 1);
     }
 

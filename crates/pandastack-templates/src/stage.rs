@@ -1,4 +1,4 @@
-//! Where a stage of a build stands: its key, its configuration, and the machine that has its files.
+//! The state of a build stage: its key, its configuration, and the machine with its files.
 
 use pandastack_sandboxes::machine::Machine;
 use pandastack_sandboxes::machines::Machines;

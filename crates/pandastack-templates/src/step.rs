@@ -34,7 +34,7 @@ pub(crate) async fn run(
 ) -> Result<Outcome, BuildError> {
     let log = build.log.step(number, build.total, &step.text).await;
     let began = Instant::now();
-    let outcome = carry_out(build, head, step, &log).await;
+    let outcome = execute(build, head, step, &log).await;
     match &outcome {
         Ok(Outcome::Cached) => log.end("CACHED").await,
         Ok(_) => log.end(&format!("DONE {:.1}s", began.elapsed().as_secs_f64())).await,
@@ -43,7 +43,7 @@ pub(crate) async fn run(
     outcome.map_err(|error| error.at_step(number, step))
 }
 
-async fn carry_out(
+async fn execute(
     build: &mut Build<'_>,
     head: &mut Head,
     step: &Step,

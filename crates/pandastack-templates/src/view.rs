@@ -1,4 +1,4 @@
-//! Records as clients see them.
+//! Converts records to API responses.
 
 use pandastack_store::templates::{BuildRecord, BuildState, LATEST, TagRecord, TemplateRecord};
 use pandastack_types::Result;

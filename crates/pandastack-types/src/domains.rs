@@ -1,4 +1,4 @@
-//! Which host names are the platform's, and below which domains apps have theirs.
+//! Host names of the platform, and the domains of apps.
 //!
 //! | name, for a domain `D` | belongs to |
 //! |---|---|

@@ -5,24 +5,24 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Body of every failed call.
+/// Response body of a failed call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct ErrorBody {
-    /// One sentence that a user can act on.
+    /// Human-readable message, in one sentence.
     pub error: String,
-    /// Stable name of the kind of failure.
+    /// Stable error code.
     pub code: ErrorCode,
-    /// Names this request in the server's log.
+    /// Request ID, as in the server's log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request_id: Option<String>,
-    /// The template build to watch, with `template_baking`.
+    /// Template build to wait for, with the code `template_baking`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub build_id: Option<String>,
 }
 
 macro_rules! error_codes {
     ($($(#[$doc:meta])* $variant:ident = $status:literal,)*) => {
-        /// Kinds of failure.
+        /// Error code.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
         #[serde(rename_all = "snake_case")]
         pub enum ErrorCode { $($(#[$doc])* $variant,)* }

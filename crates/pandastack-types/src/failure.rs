@@ -7,7 +7,7 @@ use crate::ErrorCode;
 /// Result of an operation.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What made an operation fail.
+/// The cause of a failed operation.
 pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 /// A failed operation.
@@ -16,7 +16,7 @@ pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 pub struct Error {
     /// Kind of failure.
     pub code: ErrorCode,
-    /// What the user reads.
+    /// Message for the user.
     pub message: String,
     /// Seconds after which trying again may help.
     pub retry_after: Option<u32>,

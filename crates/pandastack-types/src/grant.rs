@@ -1,7 +1,7 @@
 //! Traffic grants: the protocol by which an agent permits an edge to send requests to a guest.
 //!
 //! An edge that wants to send requests to a sandbox asks its agent for a grant (`POST /agent/v1/sandboxes/{id}/door`,
-//! upgraded to [`UPGRADE`]). The agent wakes a sleeper, or with `?wake=false` refuses with `conflict`, then answers with the guest's address in
+//! upgraded to [`UPGRADE`]). The agent wakes a sleeping sandbox, or with `?wake=false` refuses with `conflict`, then answers with the guest's address in
 //! [`ADDRESS_HEADER`].
 //! While the stream is open the edge may use that address without asking. Each message is one byte:
 //!
@@ -9,7 +9,7 @@
 //!   edge                                   agent
 //!    |  BUSY, IDLE: whether requests run    |   an idle sandbox may go to sleep
 //!    |<------------------------------ HOLD  |   before it sleeps, stops or goes: no new requests
-//!    |  DRAINED ---------------------------->   none is under way any more (or DRAIN_SECONDS passed)
+//!    |  DRAINED ---------------------------->   none is in progress any more (or DRAIN_SECONDS passed)
 //!    |<----------------------------- close  |   the next request asks for a new grant
 //! ```
 //!
@@ -23,16 +23,16 @@ pub const TUNNEL_UPGRADE: &str = "pandastack-tunnel";
 /// Header of the answer with the guest's address on its host.
 pub const ADDRESS_HEADER: &str = "x-pandastack-guest-address";
 
-/// Edge: requests are under way.
+/// Edge: requests are in progress.
 pub const BUSY: u8 = b'B';
-/// Edge: no request is under way and no byte moved lately.
+/// Edge: no request is in progress and no byte moved lately.
 pub const IDLE: u8 = b'I';
 /// Agent: begin no more requests.
 pub const HOLD: u8 = b'H';
 /// Edge: every request ended.
 pub const DRAINED: u8 = b'D';
 
-/// How long requests under way may take to end after HOLD; then the edge cuts them.
+/// How long requests in progress may take to end after HOLD; then the edge cuts them.
 pub const DRAIN_SECONDS: u64 = 10;
 /// How long an agent waits for DRAINED before it goes on without.
 pub const HOLD_SECONDS: u64 = DRAIN_SECONDS + 2;

@@ -76,77 +76,78 @@ macro_rules! typed_id {
 }
 
 typed_id!(
-    /// A sandbox. Random and unguessable: it is also the credential of an unlisted preview.
+    /// Sandbox ID. It is random and cannot be guessed, because it is also the credential of an unlisted
+    /// preview.
     SandboxId,
     "sandbox"
 );
 typed_id!(
-    /// A snapshot.
+    /// Snapshot ID.
     SnapshotId,
     "snapshot"
 );
 typed_id!(
-    /// A host with an agent.
+    /// ID of a host with an agent.
     HostId,
     "host"
 );
 typed_id!(
-    /// One build or bake of a template.
+    /// ID of a template build.
     BuildId,
     "build"
 );
 typed_id!(
-    /// A template that a workspace made, whatever its name.
+    /// ID of a template of a workspace. It stays the same when the name changes.
     TemplateId,
     "template"
 );
 typed_id!(
-    /// The children of one fork-tree call.
+    /// ID of a fork-tree call, shared by its children.
     TreeId,
     "tree"
 );
 typed_id!(
-    /// A function. Part of its URL.
+    /// Function ID, which is part of the function URL.
     FunctionId,
     "function"
 );
 typed_id!(
-    /// One call of a function, in all of its attempts.
+    /// ID of a function call, shared by its attempts.
     RunId,
     "run"
 );
 typed_id!(
-    /// A schedule.
+    /// Schedule ID.
     ScheduleId,
     "schedule"
 );
 typed_id!(
-    /// One run of a schedule.
+    /// ID of a schedule run.
     ScheduleRunId,
     "run"
 );
 typed_id!(
-    /// An app; also a name of its address.
+    /// App ID, which is also a label of its host name.
     AppId,
     "app"
 );
 typed_id!(
-    /// One deployment of an app.
+    /// ID of an app deployment.
     DeploymentId,
     "deployment"
 );
 typed_id!(
-    /// A volume. Its name belongs to its workspace and may be given again; this never is.
+    /// Volume ID. It is never reused, unlike the name of a volume.
     VolumeId,
     "volume"
 );
 typed_id!(
-    /// A managed database. With `-pooler` behind it, it is still a host name label.
+    /// Database ID. With the suffix `-pooler`, it is still a valid host name label.
     DatabaseId,
     "database"
 );
 typed_id!(
-    /// A tenant.
+    /// Workspace ID.
     WorkspaceId,
     "workspace"
 );

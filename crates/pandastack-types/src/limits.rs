@@ -1,4 +1,4 @@
-//! Every promised number of the API in one place. What happens at a limit is said beside it.
+//! Limits of the API, each with what happens beyond it.
 
 /// Largest JSON request body. Beyond it: 413 `body_too_large`.
 pub const JSON_BODY_BYTES_MAX: usize = 1024 * 1024;
@@ -38,7 +38,7 @@ pub const PROCESS_CPU_RANGE: std::ops::RangeInclusive<f64> = 0.01..=1024.0;
 pub const TERMINAL_SIDE_MAX: u16 = 4096;
 /// Longest wait of one `GET .../wait`. Beyond it: 400 `bad_request`.
 pub const PROCESS_WAIT_SECONDS_MAX: u64 = 300;
-/// Commands under way at once on one WebSocket. Beyond it a command is refused with `no_capacity`.
+/// Commands in progress at once on one WebSocket. Beyond it a command is refused with `no_capacity`.
 pub const SOCKET_COMMANDS_MAX: usize = 64;
 /// One WebSocket message. Beyond it the socket is closed.
 pub const SOCKET_MESSAGE_BYTES_MAX: usize = 1024 * 1024;
@@ -194,7 +194,7 @@ pub const FUNCTION_IDLE_SECONDS_DEFAULT: u64 = 60;
 pub const FUNCTION_RETRIES_MAX: u32 = 10;
 /// Retries of a function that names no number.
 pub const FUNCTION_RETRIES_DEFAULT: u32 = 2;
-/// How long a call of type `Event` is tried, unless said.
+/// Default time that a call of type `Event` is retried.
 pub const FUNCTION_AGE_SECONDS_DEFAULT: u64 = 6 * 3600;
 /// Calls of type `Event` of one workspace that wait or run. Beyond it: 429 `quota_exceeded`.
 pub const QUEUED_RUNS_PER_WORKSPACE_MAX: u64 = 100_000;
@@ -233,11 +233,11 @@ pub const SCHEDULE_PREVIEW_MAX: u32 = 100;
 /// Bytes kept of each output stream of a run, of a command the last ones, of an answer the first ones. The rest is
 /// dropped and `truncated` is true.
 pub const RUN_OUTPUT_BYTES_MAX: usize = 64 * 1024;
-/// Runs of one schedule under way at once with `overlap: allow`. Beyond it they wait.
+/// Runs of one schedule in progress at once with `overlap: allow`. Beyond it they wait.
 pub const RUNS_PER_SCHEDULE_MAX: u64 = 10;
 /// Runs of one schedule that may wait for an earlier one. Beyond it they are skipped.
 pub const RUNS_WAITING_MAX: u64 = 100;
-/// Runs under way at once in one control server. Beyond it they wait.
+/// Runs in progress at once in one control server. Beyond it they wait.
 pub const RUNS_AT_ONCE_MAX: usize = 128;
 /// Runs kept of one schedule, and most returned by one call.
 pub const RUNS_KEPT_MAX: u32 = 1_000;
@@ -285,7 +285,7 @@ pub const DEPLOY_LOG_LINE_BYTES_MAX: usize = 4096;
 pub const BUILD_SECONDS_MAX: u64 = 1200;
 /// Seconds that a new version may take to answer its health check. Beyond it: the deployment fails.
 pub const HEALTH_SECONDS_MAX: u64 = 120;
-/// Deployments under way at once; the rest wait.
+/// Deployments in progress at once; the rest wait.
 pub const DEPLOYS_AT_ONCE_MAX: usize = 4;
 
 /// Templates of one workspace. Beyond it: 429 `quota_exceeded`.

@@ -24,7 +24,7 @@ pub const SECRET_BYTES_MIN: usize = 32;
 /// Hex digits of a fingerprint.
 const FINGERPRINT_DIGITS: usize = 16;
 
-/// Who calls whom.
+/// The direction of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     /// Control calls an agent.

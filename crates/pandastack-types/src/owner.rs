@@ -1,4 +1,4 @@
-//! What machines and their volumes belong to when a service made them.
+//! The service that owns a machine or volume.
 //!
 //! Stored and shown as `app:<id>`, `function:<id>` and so on; this is the one place that writes and reads that form.
 

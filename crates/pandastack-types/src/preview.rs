@@ -1,4 +1,4 @@
-//! Who may open a preview, and the credentials of a private one.
+//! Visibility of previews, and the credentials of a private one.
 //!
 //! Nothing secret is stored: a preview's token is derived from the installation's join secret, the sandbox and a number
 //! that counts revocations. Raising the number revokes the token and every URL signed with it.
@@ -23,16 +23,16 @@ pub const SECURE_COOKIE: &str = "__Host-pandastack_preview";
 /// Header with the token of a private preview.
 pub const TOKEN_HEADER: &str = "x-pandastack-preview-token";
 
-/// Who may open a sandbox's ports from outside.
+/// Visibility of a sandbox's ports from outside.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Visibility {
-    /// Whoever knows the sandbox's id, which nobody can guess.
+    /// Anyone who knows the sandbox ID, which cannot be guessed.
     #[default]
     Unlisted,
-    /// Whoever has the token or a signed URL.
+    /// Anyone with the preview token or a signed URL.
     Private,
-    /// Nobody.
+    /// No one.
     Off,
 }
 
@@ -56,12 +56,12 @@ impl std::str::FromStr for Visibility {
     }
 }
 
-/// A word that is not the name of a visibility.
+/// A string that is not the name of a visibility.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("must be `unlisted`, `private` or `off`")]
 pub struct UnknownVisibility;
 
-/// The credentials of one sandbox's previews.
+/// Credentials for the previews of one sandbox.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PreviewKey(String);
 
@@ -77,7 +77,7 @@ impl PreviewKey {
         Self(link.derive("preview", &[sandbox.as_str(), &revision.to_string()]))
     }
 
-    /// What goes into [`TOKEN_HEADER`].
+    /// The token for [`TOKEN_HEADER`].
     pub fn token(&self) -> &str {
         &self.0
     }
@@ -105,12 +105,12 @@ impl PreviewKey {
     }
 }
 
-/// How long a credential is good.
+/// Validity of an accepted credential.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Accepted {
     /// Until it is revoked.
     Always,
-    /// Until then, in Unix seconds.
+    /// Until this time, in Unix seconds.
     Until(i64),
 }
 

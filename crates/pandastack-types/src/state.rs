@@ -14,65 +14,65 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Where a sandbox stands.
+/// State of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SandboxState {
-    /// Being made; not usable yet.
+    /// Being created; not usable yet.
     Creating,
-    /// Guest code runs.
+    /// Running.
     Running,
-    /// In memory, processors stopped.
+    /// In memory, with stopped vCPUs.
     Paused,
     /// Asleep; the next call wakes it.
     Hibernated,
     /// Being deleted.
     Stopping,
-    /// Lost; the reason is in its events.
+    /// Failed; its events show the reason.
     Failed,
-    /// Gone. Not listed.
+    /// Deleted; not listed.
     Deleted,
 }
 
-/// Where a sleeping sandbox's memory is.
+/// Where the memory of a sleeping sandbox is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Residency {
-    /// Stopped in memory.
+    /// Suspended in memory.
     Memory,
-    /// Written to disk; holds no process, slot or memory.
+    /// Written to disk; the sandbox uses no process, network slot or memory.
     Disk,
 }
 
-/// What happened to a sandbox.
+/// A change of a sandbox's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Transition {
-    /// It is ready for its first command.
+    /// Ready for the first command.
     Created,
-    /// Its processors were stopped.
+    /// The vCPUs were stopped.
     Paused,
-    /// Its processors run again.
+    /// The vCPUs run again.
     Resumed,
-    /// It went to sleep.
+    /// The sandbox went to sleep.
     Hibernated,
-    /// It woke.
+    /// The sandbox woke up.
     Woken,
-    /// Its machine died or its host lost it.
+    /// The machine died, or its host lost it.
     Lost,
-    /// Its deletion began.
+    /// Deletion started.
     Deleting,
-    /// It is gone.
+    /// Deletion finished.
     Deleted,
 }
 
-/// A transition that the present state does not allow.
+/// A transition that the current state does not allow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the sandbox is {} and cannot become {}", .state.as_str(), .transition.as_str())]
 pub struct TransitionRefused {
-    /// The present state.
+    /// Current state.
     pub state: SandboxState,
-    /// What was asked.
+    /// Requested transition.
     pub transition: Transition,
 }
 

@@ -163,7 +163,7 @@ impl Webhooks {
             && self.domains.is_platform(name)
             && !self.allow_private
         {
-            return Err(refuse(format!("leads back to this server, `{name}`; use a target of another kind")));
+            return Err(refuse(format!("points to this server, `{name}`; use a target of another kind")));
         }
         if literal.is_some_and(|address| !is_permitted(address, self.allow_private)) {
             return Err(refuse(

@@ -9,20 +9,20 @@ use serde::Deserialize;
 pub struct NetworkSection {
     /// Private networks that policies may open.
     pub reachable_private: Vec<Cidr>,
-    /// Who opens outbound mail.
+    /// Access to outbound mail ports.
     pub mail: Option<MailMode>,
 }
 
-/// Who opens the ports of outbound mail.
+/// Access to the ports of outbound mail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum MailMode {
-    /// Network policies that name the port
+    /// Open for network policies that name the port
     #[default]
     ByPolicy,
-    /// Everybody
+    /// Open for all sandboxes
     Open,
-    /// Nobody
+    /// Closed for all sandboxes
     Closed,
 }
 

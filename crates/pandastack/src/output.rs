@@ -9,7 +9,7 @@ use serde::Serialize;
 /// Spaces between two columns.
 const GAP: usize = 2;
 
-/// Where a command's data goes.
+/// The output of a command.
 #[derive(Debug, Clone, Copy)]
 pub struct Output {
     json: bool,

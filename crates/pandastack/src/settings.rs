@@ -128,7 +128,7 @@ pub struct Settings {
     pub backup_retention_days: u16,
     /// Domains for app host names.
     pub domains: Vec<String>,
-    /// Further host names of the API.
+    /// Additional host names of the API.
     pub api_names: Vec<String>,
     /// Whether another join secret than before is accepted.
     pub accept_new_link_secret: bool,
@@ -146,7 +146,7 @@ pub struct Settings {
     pub resolver: Option<SocketAddr>,
     /// Private networks that policies may open.
     pub reachable_private: Vec<Cidr>,
-    /// Who opens outbound mail.
+    /// Access to outbound mail ports.
     pub mail: MailMode,
     /// Maximum outbound connections per sandbox.
     pub connections_max: u32,

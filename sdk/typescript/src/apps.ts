@@ -7,7 +7,7 @@ import { type JsonObject, type LifecycleInfo, type WireRecord, withCamelCase } f
 import type { Transport } from "./transport.js";
 import { type Call, create, CREATE_MS_MAX, del, get, given, MACHINE_MS_MAX, post, segment, STREAM_IDLE_MS_MAX, UPLOAD_MS_MAX } from "./wire.js";
 
-/** A machine that serves an app. */
+/** An instance of an app. */
 export type AppInstance = WireRecord<{
   sandbox_id: string;
   /** As of any sandbox; `failed` also if it is gone, until it is replaced. */
@@ -57,14 +57,14 @@ export type AppInfo = JsonObject & WireRecord<{
   created_at?: string;
   updated_at?: string;
 }>;
-/** Resource use of one machine of an app; `host` and `guest` as for a sandbox, absent where unknown. */
+/** Resource usage of one instance of an app; `host` and `guest` as for a sandbox, absent where unknown. */
 export type AppInstanceMetrics = WireRecord<{
   sandbox_id: string;
   status: string;
   host?: Record<string, number>;
   guest?: Record<string, number>;
 }>;
-/** Resource use of an app. */
+/** Resource usage of an app. */
 export type AppMetrics = WireRecord<{
   at: string;
   /** The version that serves; absent before the first one does. */
@@ -137,7 +137,7 @@ export class AppsAPI {
     return appOf((await this.#transport.send({ ...post(path(app), settings), method: "PATCH" })).record());
   }
 
-  /** Set how many machines serve an app, and how many of them never sleep. Takes effect at once. */
+  /** Set the maximum number of instances, and the number that never sleeps. Takes effect immediately. */
   async scale(app: string, options: { minInstances?: number; maxInstances?: number }): Promise<AppInfo> {
     return await this.update(app, given({ min_instances: options.minInstances, max_instances: options.maxInstances }));
   }
@@ -216,12 +216,12 @@ export class AppsAPI {
     return this.#lines({ ...get(path(app, "/runtime-logs"), query), signal: options.signal });
   }
 
-  /** Get the live version's resource use, in total and per machine. Does not wake it. */
+  /** Get the live version's resource usage, in total and per machine. Does not wake it. */
   async metrics(app: string): Promise<AppMetrics> {
     return appOf((await this.#transport.send(get(path(app, "/metrics")))).record()) as unknown as AppMetrics;
   }
 
-  /** Keep the live version awake for this many seconds, for background work. Wakes its first machine. 0 ends it. */
+  /** Keep the live version awake for this many seconds, for background work. Wakes its first machine. 0 ends the lease. */
   async keepAwake(app: string, seconds: number): Promise<LifecycleInfo> {
     const answer = await this.#transport.send(post(path(app, "/keep-awake"), { seconds }, MACHINE_MS_MAX));
     return withCamelCase(answer.record()) as unknown as LifecycleInfo;
@@ -283,14 +283,14 @@ export class AppsAPI {
     return (await this.#transport.send(get(repoPath(githubRepoId)))).records("env");
   }
 
-  /** Set a variable of previews. A variable of the app with that name wins. Previews of forks see no secrets. */
+  /** Set a variable of previews. A variable of the app with the same name takes precedence. Previews of forks see no secrets. */
   async setPreviewEnv(githubRepoId: number, key: string, value: string, options: { secret?: boolean } = {}): Promise<JsonObject> {
     const body = { value, ...given({ secret: options.secret }) };
     const call = post(repoPath(githubRepoId, `/${segment(key, "variable")}`), body);
     return (await this.#transport.send({ ...call, method: "PUT" })).record();
   }
 
-  /** Remove one of them. */
+  /** Remove a variable of previews. */
   async unsetPreviewEnv(githubRepoId: number, key: string): Promise<void> {
     await this.#transport.send(del(repoPath(githubRepoId, `/${segment(key, "variable")}`)));
   }

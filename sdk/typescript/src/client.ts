@@ -116,7 +116,7 @@ export interface SandboxCreateOptions {
   checkpoints?: Checkpoints;
   /** What it may reach: `none`, `all`, or lists such as `{ allow: ["*.example.com"] }`. */
   network?: NetworkPolicy | Egress;
-  /** Who may open its ports. */
+  /** Visibility of its ports. */
   visibility?: Visibility;
   /** Isolation that it needs: `hardware` refuses hosts that emulate processors. */
   isolation?: RequiredIsolation;
@@ -219,7 +219,7 @@ export class PandaStack {
     return (await this.#transport.send(get("/usage", query))).record() as Usage;
   }
 
-  /** Calls that could change something, newest first. Needs an owner's key. */
+  /** List the audit log, newest first. Requires an owner key. */
   async audit(options: { sandboxId?: string; before?: number; limit?: number } = {}): Promise<AuditEntry[]> {
     const { sandboxId, before, limit } = options;
     const query = given({ sandbox_id: sandboxId, before: before?.toString(), limit: limit?.toString() });
@@ -247,17 +247,17 @@ export class PandaStack {
     }
   }
 
-  /** List the installation's hosts. Requires an admin key. */
+  /** List the installation's hosts. Requires an operator key. */
   async hosts(): Promise<JsonObject[]> {
     return (await this.#transport.send(get("/hosts"))).records("items");
   }
 
-  /** Get workspace quotas (`quota`) and current use (`used`). */
+  /** Get workspace quotas (`quota`) and current usage (`used`). */
   async quota(): Promise<JsonObject> {
     return (await this.#transport.send(get("/me/quota"))).record();
   }
 
-  /** Set workspace quotas; a limit left out is the platform's own. Requires an operator key. */
+  /** Set workspace quotas; for omitted quotas, the platform's limits apply. Requires an operator key. */
   async setQuota(limits: QuotaLimits): Promise<JsonObject> {
     return (await this.#transport.send({ ...post("/me/quota", quotaBody(limits)), method: "PUT" })).record();
   }
@@ -267,7 +267,7 @@ export class PandaStack {
     return (await this.#transport.send(get("/me/workspace"))).record();
   }
 
-  /** Set what new sandboxes get unless their create says otherwise. Needs an owner's key. */
+  /** Set the workspace's defaults for new sandboxes. Requires an owner key. */
   async setWorkspace(settings: { defaultVisibility?: Visibility }): Promise<JsonObject> {
     const body = given({ default_visibility: settings.defaultVisibility });
     return (await this.#transport.send({ ...post("/me/workspace", body), method: "PATCH" })).record();
@@ -323,7 +323,7 @@ export class SandboxesAPI {
     return child as Sandbox; // forkChildren throws rather than return nothing
   }
 
-  /** Create `count` copies of the same instant. The server may create fewer. */
+  /** Create `count` forks at the same point in time. The server may create fewer. */
   async forkTree(id: string, options: { count: number; metadata?: Record<string, string> }): Promise<Sandbox[]> {
     const { count, metadata } = options;
     if (!Number.isInteger(count) || count < 1) throw new BadRequestError(`count must be at least 1, got ${count}`);

@@ -4,7 +4,7 @@ import type { JsonObject, MeInfo } from "./models.js";
 import type { Transport } from "./transport.js";
 import { del, get, post, segment } from "./wire.js";
 
-/** A signed-in browser. */
+/** A console session of one browser. */
 export interface ConsoleSession extends JsonObject {
   id: string;
   token_prefix: string;
@@ -23,7 +23,7 @@ export class ConsoleAPI {
     this.#transport = transport;
   }
 
-  /** Sign in with an API key. The browser gets a cookie; the key is kept nowhere. */
+  /** Sign in with an API key. The browser gets a cookie; the key is not stored. */
   async signIn(apiKey: string): Promise<MeInfo> {
     return (await this.#transport.send(post("/console/session", { api_key: apiKey }))).record();
   }
@@ -33,12 +33,12 @@ export class ConsoleAPI {
     await this.#transport.send(del("/console/session"));
   }
 
-  /** The workspace's sessions, newest first. Needs an admin key. */
+  /** List the workspace's sessions, newest first. Requires an owner key. */
   async sessions(): Promise<ConsoleSession[]> {
     return (await this.#transport.send(get("/console/sessions"))).records("items") as ConsoleSession[];
   }
 
-  /** Revoke a session; it ends at once. Needs an admin key. */
+  /** Revoke a session; it ends immediately. Requires an owner key. */
   async revoke(id: string): Promise<void> {
     await this.#transport.send(del(`/console/sessions/${segment(id, "session id")}`));
   }

@@ -1,4 +1,4 @@
-/** Code contexts: interpreters in a sandbox that keep their state between runs, and what came of a run. */
+/** Code contexts: interpreters in a sandbox that keep their state between runs, and the result of a run. */
 
 import { type JsonObject, needText } from "./models.js";
 import { asyncDispose } from "./runtime.js";
@@ -59,7 +59,7 @@ export interface RunCodeOptions {
   signal?: AbortSignal | undefined;
 }
 
-/** An interpreter in a sandbox. Variables and imports of one run are there in the next, also after sleep and in forks. */
+/** An interpreter in a sandbox. Variables and imports are kept between runs, including after sleep and in forks. */
 export class CodeContext {
   readonly id: string;
   readonly language: string;
@@ -76,7 +76,7 @@ export class CodeContext {
     this.#path = `${sandboxPath(sandboxId)}/repl/sessions/${segment(this.id, "context id")}`;
   }
 
-  /** Run code; the value of its last expression is among the results. */
+  /** Run code. The results include the value of its last expression. */
   async runCode(code: string, options: RunCodeOptions = {}): Promise<Execution> {
     const { timeoutSeconds, env, signal } = options;
     const timeout_ms = timeoutSeconds === undefined ? undefined : Math.ceil(timeoutSeconds * 1000);

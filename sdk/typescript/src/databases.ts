@@ -12,7 +12,7 @@ const RESTORE_MS_MAX = 4 * 3_600_000;
 /** Between two looks at a restore. */
 const RESTORE_LOOK_MS = 1000;
 
-/** How to connect to a database. */
+/** Connection details of a database. */
 export type DatabaseConnection = WireRecord<{
   host: string;
   port: number;
@@ -54,7 +54,7 @@ export type Database = WireRecord<{
   broker_token?: string;
 }>;
 
-/** Rows of a result. `int8` and `numeric` are text, because numbers lose digits. */
+/** Rows of a result. `int8` and `numeric` are strings, because numbers lose digits. */
 export type DatabaseRows = WireRecord<{
   columns: { name: string; type: string }[];
   rows: unknown[][];
@@ -92,7 +92,7 @@ export type DatabaseStats = WireRecord<{
   storage_used_bytes: number;
 }>;
 
-/** A base backup: all files of a database. Its log restores later times. */
+/** A base backup: a copy of all files, from which WAL is replayed. */
 export type DatabaseBaseBackup = WireRecord<{
   name: string;
   started_at: string;
@@ -122,7 +122,7 @@ export type DatabaseBackups = WireRecord<{
   last_drill?: DatabaseDrill;
 }>;
 
-/** `client.databases`: PostgreSQL, each in a machine of its own. */
+/** `client.databases`: PostgreSQL, each in its own machine. */
 export class DatabasesAPI {
   readonly #transport: Transport;
 
@@ -131,7 +131,7 @@ export class DatabasesAPI {
     this.#transport = transport;
   }
 
-  /** Create a database. It accepts queries when this resolves; `connection_url` says where. */
+  /** Create a database. It accepts queries at `connection_url` when this resolves. */
   async create(options: CreateDatabaseOptions = {}): Promise<Database> {
     const { alwaysOn, ...rest } = options;
     const body = given({ ...rest, always_on: alwaysOn });
@@ -148,7 +148,7 @@ export class DatabasesAPI {
     return databaseOf((await this.#transport.send(get(path(id)))).record());
   }
 
-  /** How to connect. */
+  /** Get the connection details. */
   async connection(id: string): Promise<DatabaseConnection> {
     const record = (await this.#transport.send(get(path(id, "/connection")))).record();
     return withCamelCase(record) as unknown as DatabaseConnection;
@@ -184,8 +184,8 @@ export class DatabasesAPI {
   }
 
   /**
-   * Restore a database from its backups as it was at an instant (RFC 3339, or a `Date`), as a new one. It takes queries when this
-   * resolves.
+   * Restore a database from its backups to a point in time (RFC 3339, or a `Date`), as a new database. It accepts
+   * queries when this resolves.
    */
   async restore(id: string, at: string | Date, options: { label?: string; timeoutSeconds?: number } = {}): Promise<Database> {
     const { label, timeoutSeconds = RESTORE_MS_MAX / 1000 } = options;
@@ -222,7 +222,7 @@ export class DatabasesAPI {
     return withCamelCase((await this.#transport.send(call)).record()) as unknown as DatabaseDrill;
   }
 
-  /** Replace a database whose host does not respond by a copy restored from its backups. */
+  /** Fail over a database whose host does not respond to a copy restored from its backups. */
   async failover(id: string): Promise<Database> {
     return databaseOf((await this.#transport.send(post(path(id, "/failover"), undefined, RESTORE_MS_MAX))).record());
   }

@@ -88,7 +88,7 @@ export class ExecStream implements AsyncIterable<ExecChunk> {
     return new ExecStream(transport, stream, { path, ends });
   }
 
-  /** The process's id, for `sandbox.process(id)`; `undefined` from a server that does not say. */
+  /** The process's id, for `sandbox.process(id)`; `undefined` if the server does not report it. */
   get processId(): number | undefined {
     return this.#path === undefined ? undefined : Number(this.#path.slice(this.#path.lastIndexOf("/") + 1));
   }

@@ -7,7 +7,7 @@ import type { Sandbox } from "./sandbox.js";
 
 /** Most candidates of one exploration: as many copies as one fork makes. */
 const CANDIDATES_MAX = 100;
-/** Branches that run at once, unless said. */
+/** Default number of concurrent branches. */
 const CONCURRENCY = 4;
 /** Characters kept of the end of each output. */
 const TAIL_CHARS = 4096;
@@ -20,7 +20,7 @@ const ROOTS = ["/srv", "/app", "/work", "/workspace", "/root", "/home", "/tmp"];
 
 /** A candidate to try: a shell command, or a function that receives the copy. */
 export interface Candidate {
-  /** Name for people. */
+  /** Human-readable name. */
   label: string;
   /** Shell command. */
   cmd?: string;
@@ -89,7 +89,7 @@ export interface ExploreResult {
   errors: string[];
 }
 
-/** There was nothing to explore, or no branch worth keeping. */
+/** No candidates were given, or none succeeded. */
 export class ExploreError extends PandaStackError {
   /** What each branch did. */
   readonly outcomes: BranchOutcome[];

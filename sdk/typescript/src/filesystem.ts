@@ -35,7 +35,7 @@ export interface DownloadOptions {
 export interface ReadRange {
   /** First byte. */
   offset?: number;
-  /** How many bytes; to the end when absent. */
+  /** Number of bytes. Default: to the end. */
   length?: number;
 }
 
@@ -60,7 +60,7 @@ export class SandboxFilesystem {
     this.#sandboxId = sandboxId;
   }
 
-  /** The whole file as UTF-8 text, or as bytes with `{ format: "bytes" }`. */
+  /** Read a file as UTF-8 text, or as bytes with `{ format: "bytes" }`. */
   async read(path: string, options: { format: "bytes" } & ReadRange): Promise<Uint8Array>;
   async read(path: string, options?: { format?: "text" } & ReadRange): Promise<string>;
   async read(path: string, options: { format?: "text" | "bytes" } & ReadRange = {}): Promise<string | Uint8Array> {
@@ -69,7 +69,7 @@ export class SandboxFilesystem {
     return options.format === "bytes" ? answer.body : answer.text();
   }
 
-  /** The whole file as bytes. */
+  /** Read a file as bytes. */
   async readBytes(path: string): Promise<Uint8Array> {
     return await this.read(path, { format: "bytes" });
   }
@@ -141,7 +141,7 @@ export class SandboxFilesystem {
     return answer.records("entries").map((entry) => parseFile(entry, path));
   }
 
-  /** One file or directory. */
+  /** A file or directory. */
   async stat(path: string): Promise<FileInfo> {
     const record = (await this.#transport.send(this.#get("/fs/stat", path))).record();
     return parseFile({ path, ...record }, "");
@@ -164,7 +164,7 @@ export class SandboxFilesystem {
     await this.#transport.send({ ...post(this.#path("/fs/mkdir")), query: query(path) });
   }
 
-  /** Delete a file, or a directory with its content. */
+  /** Delete a file, or a directory with its contents. */
   async remove(path: string): Promise<void> {
     await this.#transport.send(del(this.#path("/fs"), query(path)));
   }
@@ -226,7 +226,7 @@ export class SandboxFilesystem {
     await this.#save({ ...this.#get("/fs/tar", remotePath), accept: "application/x-tar" }, localPath, {});
   }
 
-  /** Upload the content of a local directory in one call. */
+  /** Upload the contents of a local directory in one call. */
   async uploadDir(localPath: string, remotePath: string): Promise<WriteResult> {
     const call = { ...this.#put(remotePath), path: this.#path("/fs/tar"), contentType: "application/x-tar" };
     const packed = watched(await packTree(localPath));
@@ -236,7 +236,7 @@ export class SandboxFilesystem {
     });
   }
 
-  /** Download the content of a directory into a local one. Nothing is written outside of it. */
+  /** Download the contents of a directory into a local one. Nothing is written outside of it. */
   async downloadDir(remotePath: string, localPath: string): Promise<void> {
     const call = { ...this.#get("/fs/tar", remotePath), accept: "application/x-tar" };
     const stream = await this.#transport.openStream(call, TRANSFER_IDLE_MS_MAX);
@@ -276,8 +276,8 @@ export class SandboxFilesystem {
   }
 
   /**
-   * Create a temporary URL that reads (`GET`) or writes (`PUT`) one file without a key. It expires at its
-   * time, or when this client's key is revoked.
+   * Create a temporary URL that reads (`GET`) or writes (`PUT`) one file without a key. It stops working when it
+   * expires or when this client's key is revoked.
    */
   async signedUrl(path: string, options: { method?: "GET" | "PUT"; expiresInSeconds?: number } = {}): Promise<string> {
     const { method = "GET", expiresInSeconds } = options;

@@ -53,7 +53,7 @@ export type FunctionInfo = WireRecord<{
   updated_at?: string;
 }>;
 
-/** One call of a function. */
+/** A call of a function. */
 export type FunctionRun = WireRecord<{
   id: string;
   function_id: string;
@@ -101,7 +101,7 @@ export type FunctionVersion = WireRecord<{
   dependencies_reused?: boolean;
 }>;
 
-/** Durations and failures of calls. */
+/** Duration percentiles and error rates of calls. */
 export type FunctionMetrics = WireRecord<{
   period: number;
   total: number;
@@ -133,7 +133,7 @@ export interface FunctionOptions {
   maxInstances?: number;
   isolation?: "reuse" | "fresh";
   retries?: number;
-  /** Processors and memory in MiB of its machines; those of the template when absent. */
+  /** vCPUs and memory in MiB per instance. Default: from the template. */
   cpu?: number;
   memoryMb?: number;
   /** Told of every queued call that was given up. */
@@ -205,7 +205,7 @@ export class FunctionsAPI {
     return this.waitUntilReady(name);
   }
 
-  /** Wait until the newest deploy ends; throws if it failed. */
+  /** Wait until the newest deployment ends; throws if it failed. */
   async waitUntilReady(name: string, options: { timeoutMs?: number } = {}): Promise<FunctionInfo> {
     const deadline = Date.now() + (options.timeoutMs ?? 1_200_000);
     for (;;) {
@@ -286,7 +286,7 @@ export class FunctionsAPI {
     return functionOf((await this.#transport.send(call)).record());
   }
 
-  /** Durations and failures of calls. */
+  /** Get duration percentiles and error rates of calls. */
   async metrics(name: string, periodHours = 24): Promise<FunctionMetrics> {
     const call = get(pathOf(name, "/metrics"), { period: String(periodHours) });
     return withCamelCase((await this.#transport.send(call)).record()) as unknown as FunctionMetrics;
@@ -321,7 +321,7 @@ function pathOf(name: string, rest = ""): string {
   return `/functions/${segment(name, "function")}${rest}`;
 }
 
-/** A local file or directory as a bundle; of a file also its name, which is its entrypoint unless said. */
+/** A local file or directory as a bundle; of a file also its name, which is the default entry point. */
 async function bundleOf(localPath: string): Promise<{ bundle: Uint8Array; file?: string }> {
   if (BUNDLES.some((end) => localPath.toLowerCase().endsWith(end))) {
     return { bundle: await (await importBuiltin("fs/promises")).readFile(localPath) };

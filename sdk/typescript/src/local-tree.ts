@@ -211,7 +211,7 @@ class Target {
     await this.#open?.file.writeFile(content);
   }
 
-  /** Closes the file under way. */
+  /** Closes the file in progress. */
   async end(): Promise<void> {
     const open = this.#open;
     this.#open = undefined;

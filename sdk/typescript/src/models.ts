@@ -52,7 +52,7 @@ export interface ExecChunk {
   text: string;
 }
 
-/** The server's record of a sandbox, in the names of the wire. */
+/** The server's record of a sandbox, with its JSON names. */
 export interface SandboxInfo {
   id: string;
   template: string;
@@ -84,7 +84,7 @@ export interface SandboxInfo {
   workspace?: string;
   /** The host it lives on. */
   host?: string;
-  /** `false` when its host does not answer; `status` is then the last one known. */
+  /** `false` when its host does not respond; `status` is then the last one known. */
   host_reachable?: boolean;
   /** What it may reach, unless that is the whole public internet. */
   network?: NetworkPolicy;
@@ -96,7 +96,7 @@ export interface SandboxInfo {
   [field: string]: unknown;
 }
 
-/** One file or directory. `mtime` is in Unix seconds. */
+/** A file or directory. `mtime` is in Unix seconds. */
 export type FileInfo = WireRecord<{
   name: string;
   path: string;
@@ -116,7 +116,7 @@ export type FileInfo = WireRecord<{
   link_target?: string;
 }>;
 
-/** A line that matches a search. */
+/** A matching line. */
 export interface GrepMatch {
   path: string;
   line: number;
@@ -137,7 +137,7 @@ export interface FileChange {
   sequence: number;
 }
 
-/** Resource use of a sandbox. `guest` is absent while it does not run. */
+/** Resource usage of a sandbox. `guest` is absent while it does not run. */
 export type SandboxMetrics = WireRecord<{
   at: string;
   status: string;
@@ -152,13 +152,13 @@ export interface WriteResult {
   bytes: number;
 }
 
-/** What happens to a sandbox at the end of its time. */
+/** Action when the TTL ends. */
 export type OnTimeout = "kill" | "hibernate";
 
-/** What a sleeping sandbox keeps: memory and disk, or the disk only. */
+/** State that a hibernated sandbox keeps: memory and disk, or only the disk. */
 export type Keep = "memory" | "disk";
 
-/** Snapshots that the platform takes by itself while something happens in a sandbox. */
+/** Automatic snapshots of an active sandbox. */
 export interface Checkpoints {
   /** At least so long between two; 0 takes none. */
   everySeconds: number;
@@ -174,22 +174,21 @@ export function checkpointsOf(checkpoints: Checkpoints): JsonObject {
     : { every_seconds: everySeconds, keep_last: keepLast };
 }
 
-/** Where a network policy starts from: the public internet, or nothing. */
+/** Base of a network policy: the public internet, or nothing. */
 export type Egress = "all" | "none";
 
-/** Who may open a sandbox's ports. */
+/** Visibility of a sandbox's ports. */
 export type Visibility = "unlisted" | "private" | "off";
 
 /** Isolation that a sandbox needs. */
 export type RequiredIsolation = "any" | "hardware";
 
 /**
- * A sandbox's network policy. `deny` wins over `allow`. Entries are addresses, networks, names and `*.`
- * names, each with
- * ports if wanted: `10.0.0.0/8:5432`, `api.example.com`, `*.example.com:443`.
+ * A sandbox's network policy. `deny` takes precedence over `allow`. Entries are addresses, networks, names and `*.`
+ * names, with optional ports: `10.0.0.0/8:5432`, `api.example.com`, `*.example.com:443`.
  */
 export interface NetworkPolicy {
-  /** `none` unless said when `allow` or `presets` name something, else `all`. */
+  /** Default: `none` if `allow` or `presets` is set, otherwise `all`. */
   egress?: Egress;
   /** Lists kept by the platform. */
   presets?: Array<"package-registries">;
@@ -269,7 +268,7 @@ export type PromoteResult = WireRecord<{
   failures: Record<string, string>;
 }>;
 
-/** One transition in a sandbox's life. Unknown fields are kept. */
+/** An event of a sandbox. Unknown fields are kept. */
 export interface SandboxEvent {
   id?: number;
   at?: string;
@@ -316,7 +315,7 @@ export type TemplateInfo = WireRecord<{
   version?: JsonObject;
 }>;
 
-/** A template build and its progress; a status that is not `done` or `failed` means it is going on. */
+/** A template build and its progress; any status except `done` and `failed` means that it is in progress. */
 export type TemplateBuild = WireRecord<{
   id: string;
   name: string;
@@ -353,15 +352,15 @@ interface TokenFields {
   created_at?: string;
   expires_at?: string;
   last_used_at?: string;
-  /** Networks it may be used from; everywhere when absent. */
+  /** Networks that the key can be used from. Default: everywhere. */
   allow_from?: string[];
 }
 /** An API key, without its secret. */
 export type TokenInfo = WireRecord<TokenFields>;
-/** A key just made; `token` is never shown again. */
+/** A new API key; `token` is never shown again. */
 export type CreatedToken = WireRecord<TokenFields & { token: string; replaces?: string; replaced_until?: string }>;
 
-/** A workspace, as operators see it. */
+/** A workspace, as shown to operators. */
 export type WorkspaceInfo = WireRecord<{
   id: string;
   /** `active`, `suspended` or `deleting`. */
@@ -369,7 +368,7 @@ export type WorkspaceInfo = WireRecord<{
   created_at?: string;
   suspended_at?: string;
   suspend_reason?: string;
-  /** What it may have; what is absent has the platform's own limit. */
+  /** Quotas. For omitted quotas, the platform's limits apply. */
   quota: Record<string, number>;
   /** What it has. */
   used: Record<string, number>;
@@ -400,7 +399,7 @@ export interface Usage {
   [field: string]: unknown;
 }
 
-/** A call that could change something. */
+/** An entry of the audit log. */
 export interface AuditEntry {
   id: number;
   at: string;

@@ -33,7 +33,7 @@ export interface StartOptions extends ExecOptions {
   tag?: string;
 }
 
-/** The server's record of a process, in the names of the wire. Offsets count bytes from its start. */
+/** The server's record of a process, with its JSON names. Offsets count bytes from its start. */
 export interface ProcessInfo extends JsonObject {
   id: number;
   pid: number;
@@ -62,7 +62,7 @@ export function startCall(path: string, cmd: Command | undefined, options: Start
   return { ...post(path, { ...body, ...more }, MACHINE_MS_MAX), signal: options.signal };
 }
 
-/** A handle on one process. */
+/** A handle for one process. */
 export class Process {
   readonly #transport: Transport;
   readonly #sandboxId: string;
@@ -79,11 +79,11 @@ export class Process {
   get info(): ProcessInfo {
     return this.#info;
   }
-  /** Names the process in this sandbox, and in forks made while it existed. */
+  /** Process ID in this sandbox, and in forks created while it existed. */
   get id(): number {
     return this.#info.id;
   }
-  /** The kernel's process id inside the sandbox. */
+  /** Process ID in the sandbox's kernel. */
   get pid(): number {
     return this.#info.pid;
   }
@@ -127,7 +127,7 @@ export class Process {
     await this.#sendInput(new Uint8Array(), true);
   }
 
-  /** Send a signal, such as `"INT"`. `"KILL"` reaches everything that the process ever started. */
+  /** Send a signal, such as `"INT"`. `"KILL"` also kills all processes that the process started. */
   async signal(signal: string | number): Promise<void> {
     await this.#transport.send(post(this.#path("/signal"), { signal }));
   }

@@ -59,13 +59,13 @@ export class SnapshotsAPI {
 export interface BuildTemplateOptions {
   /** A local directory whose files the Dockerfile can copy, but for those that its `.dockerignore` excludes. */
   directory?: string;
-  /** Text of the Dockerfile; that in `directory` when absent. */
+  /** Content of the Dockerfile. Default: the one in `directory`. */
   dockerfile?: string;
   /** Tags of this version, besides `latest`. */
   tags?: string[];
   /** Values of `ARG`s. */
   args?: Record<string, string>;
-  /** Stage to build; the last when absent. */
+  /** Stage to build. Default: the last. */
   target?: string;
   /** Command that runs in every sandbox from the start. */
   startCommand?: string;
@@ -142,7 +142,7 @@ export class TemplatesAPI {
     await this.#transport.send(post(`/templates/builds/${segment(id, "build id")}/cancel`, {}));
   }
 
-  /** Make a snapshot a version of a template. */
+  /** Publish a snapshot as a template version. */
   async publish(
     snapshotId: string,
     name: string,
@@ -152,7 +152,7 @@ export class TemplatesAPI {
     return buildOf((await this.#transport.send(post("/templates/publish", body))).record());
   }
 
-  /** Make a tag mean a finished build; `latest` rolls a template back. */
+  /** Point a tag to a finished build; set `latest` to roll back. */
   async setTag(name: string, tag: string, buildId: string): Promise<void> {
     const path = `/templates/${segment(name, "template name")}/tags/${segment(tag, "tag")}`;
     await this.#transport.send({ ...post(path, { build_id: buildId }), method: "PUT" });
@@ -212,22 +212,22 @@ export class TemplatesAPI {
 
 /** Settings of a new key. */
 export interface CreateTokenOptions {
-  /** What it may do in its workspace; `developer` when absent. */
+  /** Role of the key in its workspace. Default: `developer`. */
   role?: "viewer" | "developer" | "owner";
   /** The earlier name of `role`. */
   scope?: "read" | "sandboxes" | "admin";
-  /** Whether it may also manage the installation; needs an operator's key. */
+  /** Whether it may also manage the installation; needs an operator key. */
   operator?: boolean;
   expiresInDays?: number;
   /** When it stops working, in RFC 3339. */
   expiresAt?: string;
-  /** Networks it may be used from, such as `10.1.0.0/16`; everywhere when absent. */
+  /** Networks that the key can be used from, such as `10.1.0.0/16`. Default: everywhere. */
   allowFrom?: string[];
-  /** Another workspace than the key's own; needs an operator's key. */
+  /** Another workspace than the key's own; needs an operator key. */
   workspace?: string;
 }
 
-/** `client.tokens`. With `workspace`, an operator's key manages the keys of another workspace. */
+/** `client.tokens`. With `workspace`, an operator key manages the keys of another workspace. */
 export class TokensAPI {
   readonly #transport: Transport;
 
@@ -236,13 +236,13 @@ export class TokensAPI {
     this.#transport = transport;
   }
 
-  /** API keys, without their secret part. */
+  /** List API keys, without their secrets. */
   async list(options: { workspace?: string } = {}): Promise<TokenInfo[]> {
     const records = (await this.#transport.send(get(tokensOf(options.workspace)))).records("tokens");
     return records.map((record) => withCamelCase({ ...record, prefix: String(record.prefix ?? "") }));
   }
 
-  /** A new key; `token` of the result is shown this once. Its role is `developer` unless told otherwise. */
+  /** Create an API key. Its secret, `token`, is shown only in this result. The default role is `developer`. */
   async create(label?: string, options: CreateTokenOptions = {}): Promise<CreatedToken> {
     const { role, scope, operator, expiresInDays, expiresAt, allowFrom, workspace } = options;
     const body = given({
@@ -257,7 +257,7 @@ export class TokensAPI {
     return createdToken((await this.#transport.send(post(tokensOf(workspace), body))).record());
   }
 
-  /** Replace the secret of a key. The old one keeps working for `overlapSeconds`, a day by default. */
+  /** Rotate an API key: replace its secret. The old one keeps working for `overlapSeconds`, a day by default. */
   async rotate(
     prefix: string,
     options: { overlapSeconds?: number; workspace?: string } = {},
@@ -267,13 +267,13 @@ export class TokensAPI {
     return createdToken((await this.#transport.send(post(path, body))).record());
   }
 
-  /** End a key, named by its public prefix. */
+  /** Revoke an API key by its prefix. */
   async revoke(prefix: string, options: { workspace?: string } = {}): Promise<void> {
     await this.#transport.send(del(`${tokensOf(options.workspace)}/${segment(prefix, "token prefix")}`));
   }
 }
 
-/** What a workspace may have. */
+/** Quotas of a workspace. */
 export interface QuotaLimits {
   sandboxes?: number;
   cpu?: number;
@@ -294,7 +294,7 @@ export function quotaBody(limits: QuotaLimits): JsonObject {
   }) as JsonObject;
 }
 
-/** `client.workspaces`. Every call needs an operator's key. */
+/** `client.workspaces`. Every call requires an operator key. */
 export class WorkspacesAPI {
   readonly #transport: Transport;
 
@@ -303,7 +303,7 @@ export class WorkspacesAPI {
     this.#transport = transport;
   }
 
-  /** A new workspace without keys; see `client.tokens.create(label, { workspace })`. */
+  /** Create a workspace without API keys; see `client.tokens.create(label, { workspace })`. */
   async create(
     name: string,
     options: { quota?: QuotaLimits; defaultVisibility?: Visibility } = {},
@@ -312,7 +312,7 @@ export class WorkspacesAPI {
     return this.#workspace(post("/workspaces", given({ id: name, quota, default_visibility: options.defaultVisibility })));
   }
 
-  /** All workspaces, oldest first. */
+  /** List workspaces, oldest first. */
   async list(): Promise<WorkspaceInfo[]> {
     return (await this.#transport.send(get("/workspaces"))).records("workspaces").map(workspaceInfo);
   }
@@ -322,27 +322,27 @@ export class WorkspacesAPI {
     return this.#workspace(get(workspacePath(name)));
   }
 
-  /** Put all its machines to sleep and refuse its keys. Nothing is lost. */
+  /** Suspend a workspace: put its machines to sleep and reject its keys. Nothing is lost. */
   async suspend(name: string, reason?: string): Promise<WorkspaceInfo> {
     return this.#workspace(post(workspacePath(name, "/suspend"), given({ reason }), MACHINE_MS_MAX));
   }
 
-  /** Let a suspended workspace go on where it was. */
+  /** Resume a suspended workspace. */
   async resume(name: string): Promise<WorkspaceInfo> {
     return this.#workspace(post(workspacePath(name, "/resume"), {}));
   }
 
-  /** Delete a workspace with everything in it, including backups. */
+  /** Delete a workspace and everything in it, including backups. */
   async delete(name: string): Promise<void> {
     await this.#transport.send(del(workspacePath(name)));
   }
 
-  /** What a workspace may have (`quota`) and has (`used`). */
+  /** Get a workspace's quotas (`quota`) and current usage (`used`). */
   async quota(name: string): Promise<JsonObject> {
     return (await this.#transport.send(get(workspacePath(name, "/quota")))).record();
   }
 
-  /** Set what a workspace may have; what is left out has the platform's own limit. */
+  /** Set a workspace's quotas. For omitted quotas, the platform's limits apply. */
   async setQuota(name: string, limits: QuotaLimits): Promise<JsonObject> {
     const call = { ...post(workspacePath(name, "/quota"), quotaBody(limits)), method: "PUT" };
     return (await this.#transport.send(call)).record();

@@ -80,7 +80,7 @@ export interface LifecycleChange {
 
 /** Options of `snapshot`. */
 export interface SnapshotOptions {
-  /** Name for people. */
+  /** Human-readable name. */
   name?: string;
   /** Labels. */
   metadata?: Record<string, string>;
@@ -90,11 +90,11 @@ export interface SnapshotOptions {
   keepLast?: number;
 }
 
-/** A machine of your own, with its own kernel. */
+/** A sandbox: a virtual machine with its own kernel. */
 export class Sandbox {
   /** The sandbox's files. */
   readonly filesystem: SandboxFilesystem;
-  /** `commands.run` is {@link exec} under another name. */
+  /** `commands.run` is an alias of {@link exec}. */
   readonly commands: { run: (cmd: Command, options?: SandboxExecOptions) => Promise<ExecResult> };
   readonly #client: PandaStack;
   readonly #transport: Transport;
@@ -153,7 +153,7 @@ export class Sandbox {
   get engine(): string | undefined {
     return this.#info.engine;
   }
-  /** What kind of isolation that is: `hardware` or `emulated`. */
+  /** Isolation: `hardware` or `emulated`. */
   get isolation(): string | undefined {
     return this.#info.isolation;
   }
@@ -268,7 +268,7 @@ export class Sandbox {
     }
   }
 
-  /** Get its current resource use, as measured by the host and the guest. Does not wake it. */
+  /** Get its current resource usage, as measured by the host and the guest. Does not wake it. */
   async metrics(): Promise<SandboxMetrics> {
     const record = (await this.#transport.send(get(this.#path("/metrics")))).record();
     return withCamelCase(record as { at: string; status: string; host: Record<string, number> });
@@ -279,7 +279,7 @@ export class Sandbox {
     return await this.#client.sandboxes.fork(this.id, options);
   }
 
-  /** Create several copies of the same instant, as one tree. See {@link promote}. */
+  /** Create several forks at the same point in time, as one tree. See {@link promote}. */
   async forkTree(options: { count: number; metadata?: Record<string, string> }): Promise<Sandbox[]> {
     return await this.#client.sandboxes.forkTree(this.id, options);
   }
@@ -339,7 +339,7 @@ export class Sandbox {
     return withCamelCase({ ...record, id: needText(record, "id", "a lineage") }) as LineageInfo;
   }
 
-  /** Keep it awake for this many seconds, for background work. 0 ends it. */
+  /** Keep it awake for this many seconds, for background work. 0 ends the lease. */
   async keepAwake(seconds: number): Promise<LifecycleInfo> {
     return lifecycleOf((await this.#transport.send(post(this.#path("/keep-awake"), { seconds }, MACHINE_MS_MAX))).record());
   }
@@ -414,7 +414,7 @@ export class Sandbox {
     return previewUrl(this.#client.baseUrl, this.id, port, { host: this.#client.previewHost, scheme });
   }
 
-  /** Host name of a port, as in its preview address, without the scheme. */
+  /** Get the host name of a port's preview URL, without the scheme. */
   getHost(port: number): string {
     return this.previewUrl(port).replace(/^\w+:\/\//, "");
   }

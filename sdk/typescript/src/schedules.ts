@@ -7,11 +7,11 @@ import { del, EXEC_MS_MAX, get, given, post, segment } from "./wire.js";
 /** What a run does: `{ type: "http", url }`, `{ type: "command", cmd, sandbox_id }` and others. */
 export type ScheduleTarget = { type: "http" | "command" | "sandbox" | "app" | "function" | "sql" } & JsonObject;
 
-/** When, what and how. One of `cron`, `everySeconds` and `at`; `target` or `functionId`. */
+/** Timing, target and options. One of `cron`, `everySeconds` and `at`; `target` or `functionId`. */
 export interface ScheduleOptions {
   /** Five fields, or a name such as `@daily`. */
   cron?: string;
-  /** IANA name; `UTC` when absent. */
+  /** IANA name. Default: `UTC`. */
   timezone?: string;
   /** Seconds from one run to the next. */
   everySeconds?: number;
@@ -23,7 +23,7 @@ export interface ScheduleOptions {
   functionId?: string;
   /** Made or left resting. */
   paused?: boolean;
-  /** A run is due while an earlier one is under way. */
+  /** A run is due while an earlier one is in progress. */
   overlap?: "skip" | "queue" | "replace" | "allow";
   /** Times that passed while no server ran. */
   missed?: "skip" | "run_once" | "run_all";
@@ -35,7 +35,7 @@ export interface ScheduleOptions {
   jitterSeconds?: number;
   /** Of one try. */
   timeoutSeconds?: number;
-  /** How often a failed run is tried again. */
+  /** How often a failed run is retried. */
   retries?: number;
   /** Wait before the first of them. */
   retryDelaySeconds?: number;
@@ -99,10 +99,10 @@ export interface ScheduleRunFields {
   /** The function it invoked, if that was its target. */
   function_id?: string;
 }
-/** One run; a schedule has one per instant. */
+/** A run of a schedule. A schedule has at most one run for a time. */
 export type ScheduleRun = WireRecord<ScheduleRunFields>;
 
-/** The next times of a schedule, also on the clock of its zone. */
+/** Next run times of a schedule, also in its time zone. */
 export interface NextRuns {
   items: string[];
   local: string[];
@@ -144,7 +144,7 @@ export class SchedulesAPI {
     return await this.update(id, { paused: true });
   }
 
-  /** Resume a schedule. Missed times are not made up. */
+  /** Resume a schedule. Missed runs are not started. */
   async resume(id: string): Promise<ScheduleInfo> {
     return await this.update(id, { paused: false });
   }
@@ -175,12 +175,12 @@ export class SchedulesAPI {
     return runOf((await this.#transport.send(post(path(id, `/runs/${segment(runId, "run id")}/cancel`)))).record());
   }
 
-  /** Get its next times. */
+  /** Get its next run times. */
   async next(id: string, count = 5): Promise<NextRuns> {
     return nextOf((await this.#transport.send(get(path(id, "/next"), { count: String(count) }))).record());
   }
 
-  /** Preview the times of a schedule without creating it. */
+  /** Preview the run times of a schedule without creating it. */
   async preview(timing: Pick<ScheduleOptions, "cron" | "timezone" | "everySeconds" | "at">, count = 5): Promise<NextRuns> {
     return nextOf((await this.#transport.send(post("/schedules/preview", { ...bodyOf(timing), count }))).record());
   }

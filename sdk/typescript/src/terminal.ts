@@ -53,7 +53,7 @@ export class Terminal {
     this.#connect().catch((error: unknown) => this.#end(String(error)));
   }
 
-  /** The process of the shell, once it is known; `sandbox.process(id)` takes it. */
+  /** Process ID of the shell, once known, for `sandbox.process(id)`. */
   get process(): number | undefined {
     return this.#process;
   }
@@ -63,7 +63,7 @@ export class Terminal {
     return this.#offset;
   }
 
-  /** Type. What is typed while there is no connection is sent when there is one. */
+  /** Send input. Input that is written while disconnected is sent after reconnecting. */
   write(data: string | Uint8Array): void {
     if (this.#isOver) return;
     const bytes = typeof data === "string" ? new TextEncoder().encode(data) : data;
@@ -78,7 +78,7 @@ export class Terminal {
     if (this.#socket?.readyState === 1) this.#socket.send(JSON.stringify({ resize: this.#size }));
   }
 
-  /** Disconnect. The shell goes on in the sandbox. */
+  /** Disconnect. The shell keeps running in the sandbox. */
   close(): void {
     this.#end("closed here");
   }

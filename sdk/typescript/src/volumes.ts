@@ -28,17 +28,17 @@ export class VolumesAPI {
     return this.#volume(get(path(name)));
   }
 
-  /** Grow a volume. A running sandbox that uses it sees the new size at once. */
+  /** Grow a volume. A running sandbox that uses it sees the new size immediately. */
   async grow(name: string, sizeMb: number): Promise<VolumeInfo> {
     return this.#volume(post(path(name, "/grow"), { size_mb: sizeMb }, MACHINE_MS_MAX));
   }
 
-  /** Copy a volume as of one instant, also while a sandbox writes to it. */
+  /** Clone a volume at one point in time, even while a sandbox writes to it. */
   async clone(name: string, copy: string): Promise<VolumeInfo> {
     return this.#volume(post(path(name, "/clone"), { name: copy }, MACHINE_MS_MAX));
   }
 
-  /** Take a snapshot of a volume: a copy that can be read and cloned, but not written. */
+  /** Take a snapshot of a volume: a read-only copy that can be cloned. */
   async snapshot(name: string, snapshot?: string): Promise<VolumeInfo> {
     return this.#volume(post(path(name, "/snapshot"), given({ name: snapshot }), MACHINE_MS_MAX));
   }

@@ -196,7 +196,7 @@ def test_log_that_waits_in_a_sleeping_database_is_named_until_it_wakes(client: P
     with archive_down(database["id"]):
         since = fail_to_archive(client, database)["failing_since"]
         client.databases.pause(database["id"])
-    said = lambda: "sleeps with log that is not archived" in client.databases.backups(database["id"]).get("error", "")
+    said = lambda: "asleep with WAL that is not archived" in client.databases.backups(database["id"]).get("error", "")
     wait_for("it says so", said)
     backups = client.databases.backups(database["id"])
     assert (backups["healthy"], backups["failing_since"]) == (False, since) and backups["lag_bytes"] > 0, backups

@@ -12,7 +12,7 @@ from internet import DATAGRAM_PORT, OTHER, PLAIN_PORT, PRIVATE, RESOLVER, SERVER
 from pandastack import BadRequestError, NetworkPolicy, PandaStack, PandaStackError, Sandbox
 from platform_process import BINARY, Platform, wait_until
 
-#: Runs in a sandbox: tries what it is given and prints, for each, what came of it.
+#: Runs in a sandbox: tries what it is given and prints the result of each.
 TRY = r"""
 import json, os, socket, ssl, sys
 os.environ["RES_OPTIONS"] = "timeout:2 attempts:1"

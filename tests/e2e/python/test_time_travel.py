@@ -527,7 +527,7 @@ def test_a_sandbox_can_sleep_with_its_disk_alone(client: PandaStack, platform: P
     own.hibernate()
     assert own.refresh().raw["kept"] == "disk", "it has nothing else to keep"
     kept = {path.name for path in sleep_dir(platform, own).iterdir()}
-    # The record's second name is made anew behind the answer.
+    # The record's second name is created again behind the answer.
     assert kept - {"record.new"} == {"disk", "manifest.json", "record.json"}
     assert own.exec("cat /srv/kept", timeout_seconds=120).stdout == "kept\n"
     assert own.exec("cat /dev/shm/gone").exit_code != 0

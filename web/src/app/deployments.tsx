@@ -89,7 +89,7 @@ export function Deployments({ app }: { app: AppInfo }) {
             )}
             <ConfirmByName
               title="Roll back?"
-              hint="The chosen version serves from now on."
+              hint="The chosen version goes live."
               name={app.name}
               action="Roll back"
               open={target !== undefined}

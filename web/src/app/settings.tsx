@@ -89,7 +89,7 @@ export function Environment({ name }: { name: string }) {
       )}
       <ConfirmByName
         title="Remove this variable?"
-        hint="It is gone from the next deployment or restart on."
+        hint="It is removed with the next deployment or restart."
         name={removing ?? ""}
         action="Remove"
         open={removing !== undefined}
@@ -120,7 +120,7 @@ export function Domains({ name }: { name: string }) {
       <Problem error={list.error} />
       <Table
         head={["Domain", "State", "DNS", ""]}
-        empty={<Empty title="No domains beside the app's own" />}
+        empty={<Empty title="No custom domains yet" />}
         rows={(list.data ?? []).map((entry) => ({
           key: String(entry.domain),
           cells: [
@@ -164,7 +164,7 @@ export function Domains({ name }: { name: string }) {
       )}
       <ConfirmByName
         title="Remove this domain?"
-        hint="Requests to it are no longer answered."
+        hint="The app no longer receives its requests."
         name={removing ?? ""}
         action="Remove"
         open={removing !== undefined}

@@ -44,7 +44,7 @@ export function History({ id }: { id: string }) {
         <div className="stack">
           <Card title="Timeline" actions={<Status value={backups.healthy ? "ok" : "failed"} />}>
             {backups.restorable.length === 0 ? (
-              <Empty title="Nothing to restore yet">The first base backup makes it possible.</Empty>
+              <Empty title="Nothing to restore yet">You can restore after the first base backup.</Empty>
             ) : (
               <>
                 <Timeline
@@ -66,7 +66,7 @@ export function History({ id }: { id: string }) {
                       void restore();
                     }}
                   >
-                    <Field label="Restore as it was at" hint="Click the line, or choose a time">
+                    <Field label="Restore to" hint="Click the timeline, or choose a time">
                       <input
                         className="input"
                         type="datetime-local"
@@ -77,7 +77,7 @@ export function History({ id }: { id: string }) {
                         }
                       />
                     </Field>
-                    <Field label="Name of the new database" hint="The present one stays as it is">
+                    <Field label="Name of the new database" hint="The current database is not changed">
                       <input
                         className="input"
                         value={label}

@@ -97,7 +97,7 @@ function Actions({ app }: { app: AppInfo }) {
       />
       <ConfirmByName
         title="Delete this app?"
-        hint="All its versions are deleted. Attached databases stay."
+        hint="All its versions are deleted. Attached databases are kept."
         name={app.name}
         open={deleting}
         onClose={() => setDeleting(false)}
@@ -122,7 +122,7 @@ function Instances({ app }: { app: AppInfo }) {
       <Card title="Together">
         <Fields
           of={[
-            ["Processor", `${(total.cpu_used_percent ?? 0).toFixed(0)} %`],
+            ["CPU", `${(total.cpu_used_percent ?? 0).toFixed(0)} %`],
             ["Memory", bytes(total.memory_bytes)],
             ["Instances", `${app.min_instances} to ${app.max_instances}`],
           ]}
@@ -130,7 +130,7 @@ function Instances({ app }: { app: AppInfo }) {
       </Card>
       <Card title="Instances" flush>
         <Table
-          head={["Machine", "State", "Processor", "Memory"]}
+          head={["Machine", "State", "CPU", "Memory"]}
           rows={(metrics.data?.instances ?? []).map((instance) => ({
             key: instance.sandbox_id,
             cells: [

@@ -115,7 +115,7 @@ function Actions({ database }: { database: Database }) {
       )}
       <ConfirmByName
         title="Reset the password?"
-        hint="The old password stops working at once."
+        hint="The old password stops working immediately."
         name={name}
         action="Reset"
         open={asking === "reset"}
@@ -127,7 +127,7 @@ function Actions({ database }: { database: Database }) {
       />
       <ConfirmByName
         title="Delete this database?"
-        hint="All its data is deleted. Branches stay."
+        hint="All its data is deleted. Branches are kept."
         name={name}
         open={asking === "delete"}
         onClose={() => setAsking(undefined)}

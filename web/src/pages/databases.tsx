@@ -29,7 +29,7 @@ export default function Databases() {
               head={["Database", "State", "Size", "Branch of", "Created"]}
               empty={
                 <Empty title="No databases yet">
-                  A database is PostgreSQL in a machine of its own. It sleeps when idle and branches in
+                  A database is PostgreSQL in its own machine. It sleeps when idle and branches in
                   seconds.
                 </Empty>
               }

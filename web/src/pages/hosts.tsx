@@ -27,7 +27,7 @@ export default function Hosts() {
                 "Version",
                 "Seen",
               ]}
-              empty={<Empty title="No host has reported yet" />}
+              empty={<Empty title="No hosts have reported yet" />}
               rows={all.map((host) => ({
                 key: String(host.id),
                 cells: [

@@ -113,8 +113,8 @@ export default function Keys() {
         title={asking?.kind === "key" ? "Delete this key?" : "Revoke this session?"}
         hint={
           asking?.kind === "key"
-            ? "It stops working at once, with every session that was opened with it."
-            : "The browser is signed out at once."
+            ? "It stops working immediately, and all sessions opened with it end."
+            : "The browser is signed out immediately."
         }
         name={asking?.name ?? ""}
         action={asking?.kind === "key" ? "Delete" : "Revoke"}
@@ -192,7 +192,7 @@ function CreateKey({ onClose }: { onClose: () => void }) {
               <option value="admin">admin: keys, quotas and hosts, too</option>
             </select>
           </Field>
-          <Field label="Days until it expires" hint="Empty: never">
+          <Field label="Days until it expires" hint="Default: never">
             <input
               className="input"
               inputMode="numeric"

@@ -77,7 +77,7 @@ export function Overview() {
               <Link key={key} to={href}>
                 <Status value={status} />
                 <b className="cut">{name}</b>
-                <span className="cut muted">{why ?? "Open it to see why"}</span>
+                <span className="cut muted">{why ?? "Open it to see the reason"}</span>
               </Link>
             ))}
           </div>
@@ -146,7 +146,7 @@ function UsageToday() {
   const total = usage.data?.total ?? {};
   const rows: [string, string][] = [
     ["Sandboxes created", String(total.creates ?? 0)],
-    ["Processor time", span((total.cpu_ms ?? 0) / 1000)],
+    ["CPU time", span((total.cpu_ms ?? 0) / 1000)],
     ["Memory", `${((total.memory_mb_seconds ?? 0) / 1024 / 3600).toFixed(2)} GB h`],
     ["Asleep", span(total.asleep_seconds ?? 0)],
     ["Function calls", String(total.calls ?? 0)],

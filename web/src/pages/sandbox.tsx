@@ -123,7 +123,7 @@ function Actions({ id, status }: { id: string; status: string }) {
       />
       <ConfirmByName
         title="Delete this sandbox?"
-        hint="Its memory and disk are deleted. Snapshots and forks stay."
+        hint="Its memory and disk are deleted. Snapshots and forks are kept."
         name={id}
         open={asking === "delete"}
         onClose={() => setAsking(undefined)}
@@ -136,7 +136,7 @@ function Actions({ id, status }: { id: string; status: string }) {
       {asking === "snapshot" && (
         <Ask
           title="Take a snapshot"
-          hint="Saves memory and disk. The sandbox goes on."
+          hint="Saves memory and disk. The sandbox keeps running."
           label="Name"
           action="Take snapshot"
           optional

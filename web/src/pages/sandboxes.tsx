@@ -103,7 +103,7 @@ export function Sandboxes() {
         {query.isSuccess && shown.length === 0 ? (
           <Empty title={query.data.length ? "No sandbox matches the filter" : "No sandboxes yet"}>
             {!query.data.length && (
-              <span>A sandbox is a machine of its own that starts in a fraction of a second.</span>
+              <span>A sandbox is an isolated virtual machine that starts in a fraction of a second.</span>
             )}
           </Empty>
         ) : (
@@ -262,7 +262,7 @@ function Bulk({ chosen, onDone }: { chosen: SandboxInfo[]; onDone: () => void })
       </Button>
       <ConfirmByName
         title={`Delete ${chosen.length === 1 ? "this sandbox" : `${chosen.length} sandboxes`}?`}
-        hint="Their memory and disks are deleted. Snapshots and forks stay."
+        hint="Their memory and disks are deleted. Snapshots and forks are kept."
         name={phrase}
         open={deleting}
         onClose={() => setDeleting(false)}

@@ -1,4 +1,4 @@
-/** What the workspace used, and what it may have. */
+/** Usage and quotas of the workspace. */
 
 import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
@@ -44,7 +44,7 @@ export default function Usage() {
               {(
                 [
                   ["Sandboxes created", String(total.creates ?? 0)],
-                  ["Processor time", span((total.cpu_ms ?? 0) / 1000)],
+                  ["CPU time", span((total.cpu_ms ?? 0) / 1000)],
                   ["Memory", hours(total.memory_mb_seconds)],
                   ["Function calls", String(total.calls ?? 0)],
                   ["Sent", bytes(total.sent_bytes)],
@@ -59,8 +59,8 @@ export default function Usage() {
             </div>
             <Card title={`By sandbox${truncated ? ", the largest" : ""}`} flush>
               <Table
-                head={["Sandbox", "Processor time", "Memory", "Asleep", "Sent", "Received"]}
-                empty={<Empty title="Nothing was used in this period" />}
+                head={["Sandbox", "CPU time", "Memory", "Asleep", "Sent", "Received"]}
+                empty={<Empty title="No usage in this period" />}
                 rows={sandboxes.slice(0, 100).map((row) => ({
                   key: String(row.sandbox_id),
                   cells: [

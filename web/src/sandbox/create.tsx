@@ -99,7 +99,7 @@ export default function CreateSandbox({ onClose }: { onClose: () => void }) {
             label="Template"
             hint={
               templates.data?.find(({ name }) => name === form.template)?.description ??
-              "What the machine starts from"
+              "Template to create from"
             }
           >
             <select
@@ -130,7 +130,7 @@ export default function CreateSandbox({ onClose }: { onClose: () => void }) {
             </select>
           </Field>
           {form.lifetime === "ttl" && (
-            <Field label="Seconds to live">
+            <Field label="TTL in seconds">
               <input
                 className="input"
                 inputMode="numeric"
@@ -151,7 +151,7 @@ export default function CreateSandbox({ onClose }: { onClose: () => void }) {
               <option value="none">No network access</option>
             </select>
           </Field>
-          <Field label="Processors" hint="Empty: the template's">
+          <Field label="Processors" hint="Default: from the template">
             <input
               className="input"
               inputMode="numeric"
@@ -160,7 +160,7 @@ export default function CreateSandbox({ onClose }: { onClose: () => void }) {
               onChange={(event) => set({ cpu: event.target.value })}
             />
           </Field>
-          <Field label="Memory in MB" hint="In steps of 128; empty: the template's">
+          <Field label="Memory in MB" hint="A multiple of 128. Default: from the template">
             <input
               className="input"
               inputMode="numeric"
@@ -171,7 +171,7 @@ export default function CreateSandbox({ onClose }: { onClose: () => void }) {
           </Field>
         </div>
         <div className="stack s">
-          <div className="row" role="group" aria-label="The same as code">
+          <div className="row" role="group" aria-label="As code">
             {SHOWN.map(([label], at) => (
               <Button
                 key={label}

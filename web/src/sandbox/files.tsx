@@ -93,7 +93,7 @@ export default function Files({ id }: { id: string }) {
             }}
           />
         ) : (
-          <Empty title="Choose a file to look at it" />
+          <Empty title="Choose a file to view it" />
         )}
       </div>
     </Card>

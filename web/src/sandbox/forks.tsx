@@ -63,7 +63,7 @@ export function Forks({ id }: { id: string }) {
             <Tree items={items} current={id} />
             <ConfirmByName
               title="Promote this fork?"
-              hint="Its siblings are deleted; this fork stays."
+              hint="Its siblings are deleted; this fork is kept."
               name={id}
               action="Promote"
               open={promoting}

@@ -58,9 +58,9 @@ export default function Metrics({ id }: { id: string }) {
       <Problem error={metrics.error} />
       <Suspense fallback={null}>
         <div className="grid">
-          <Card title="Processor">
+          <Card title="CPU">
             <Chart
-              title="Processor use"
+              title="CPU usage"
               times={times}
               values={[samples.map(({ cpu }) => cpu)]}
               series={[{ label: "CPU", colour: "--green", format: percent }]}
@@ -97,7 +97,7 @@ export default function Metrics({ id }: { id: string }) {
                 ]}
               />
             ) : (
-              <p className="muted">The machine does not run.</p>
+              <p className="muted">The sandbox is not running.</p>
             )}
           </Card>
         </div>

@@ -82,7 +82,7 @@ export default function Network({ id }: { id: string }) {
               onChange={(event) => setForm({ ...form, allow: event.target.value })}
             />
           </Field>
-          <Field label="Deny" hint="Wins over Allow">
+          <Field label="Deny" hint="Takes precedence over Allow">
             <textarea
               className="input mono"
               value={form.deny}

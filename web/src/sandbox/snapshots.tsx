@@ -120,7 +120,7 @@ export default function Snapshots({ id }: { id: string }) {
       </Card>
       <ConfirmByName
         title="Roll back this sandbox?"
-        hint="Everything since the snapshot is lost. The id and the URLs stay."
+        hint="All changes since the snapshot are lost. The ID and URLs stay the same."
         name={asking?.name ?? ""}
         action="Roll back"
         open={asking?.kind === "rollback"}
@@ -132,7 +132,7 @@ export default function Snapshots({ id }: { id: string }) {
       />
       <ConfirmByName
         title="Delete this snapshot?"
-        hint="Sandboxes that were started from it stay."
+        hint="Sandboxes created from it are kept."
         name={asking?.name ?? ""}
         open={asking?.kind === "delete"}
         onClose={() => setAsking(undefined)}

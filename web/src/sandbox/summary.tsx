@@ -80,7 +80,7 @@ function Ports({ id }: { id: string }) {
       title="Ports"
       flush
       actions={
-        <Button kind="ghost icon s" aria-label="Look for ports again" onClick={() => void ports.refetch()}>
+        <Button kind="ghost icon s" aria-label="Refresh ports" onClick={() => void ports.refetch()}>
           <RefreshCw />
         </Button>
       }

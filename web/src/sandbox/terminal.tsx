@@ -79,7 +79,7 @@ export default function TerminalTab({ id }: { id: string }) {
   if (!allowed)
     return (
       <Card>
-        <Empty title="This key may only read">
+        <Empty title="This key is read-only">
           Sign in with a key of scope <code>sandboxes</code> to open a terminal.
         </Empty>
       </Card>

@@ -46,7 +46,7 @@ export function LogView({
       stop.abort();
       clearInterval(timer);
     };
-    // A new id is a new log; the functions are made anew with every render.
+    // A new id is a new log; the functions are created again with every render.
   }, [id]);
   useEffect(() => {
     if (atEnd.current && box.current) box.current.scrollTop = box.current.scrollHeight;

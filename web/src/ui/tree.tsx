@@ -50,7 +50,7 @@ export function Tree({ items, current }: { items: TreeItem[]; current: string })
   const height = Math.max(...nodes.map(({ x }) => x)) - top + HEIGHT + 4;
   const width = Math.max(...nodes.map(({ y }) => y)) + WIDTH + 4;
   return (
-    <div className="tree" tabIndex={0} role="group" aria-label="Tree of copies">
+    <div className="tree" tabIndex={0} role="group" aria-label="Fork tree">
       <svg
         width={width}
         height={height}

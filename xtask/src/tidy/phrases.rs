@@ -6,7 +6,7 @@ use super::allowance;
 
 /// A phrase in lower case, the term to use instead, and the number of lines that still have it. A
 /// number only goes down; a phrase with none left stays, so that it does not come back.
-const PHRASES: [(&str, &str, usize); 42] = [
+const PHRASES: [(&str, &str, usize); 69] = [
     ("lead ports of this machine", "forward local ports", 0),
     ("make, use and delete", "manage", 0),
     ("show and set what", "show or change", 0),
@@ -49,6 +49,33 @@ const PHRASES: [(&str, &str, usize); 42] = [
     ("nobody knows why", "the cause is unknown", 0),
     ("when it needs it no more", "when no longer needed", 0),
     ("which leads out of it", "points outside of it", 0),
+    ("name for people", "human-readable name", 0),
+    ("as its users are told", "shown to its users", 0),
+    ("stay awake whoever looks", "never sleep", 0),
+    ("takes a setting back", "resets a setting", 0),
+    ("an operator's key", "an operator key", 0),
+    ("an owner's key", "an owner key", 0),
+    ("who may open its ports", "visibility of its ports", 0),
+    ("what it gives to sandboxes", "defaults for new sandboxes", 0),
+    ("unless said", "Default: ...", 0),
+    ("told how deployments go", "reports deployment status", 0),
+    ("tell of pushes", "send webhooks for pushes", 0),
+    ("looked at again soon", "retrying soon", 0),
+    ("does not admit this request", "is not accepted for this request", 0),
+    ("which does not keep tenants apart", "which does not isolate tenants", 0),
+    ("goes on in another machine", "moves to another machine", 0),
+    ("is none; ask", "is not one; ask", 0),
+    ("ended by somebody else", "ended by another request", 0),
+    ("leads back to this server", "points to this server", 0),
+    ("takes no more files", "accepts no more files", 0),
+    ("has the operators' keys", "contains the operator keys", 0),
+    ("light sleeper", "sandbox asleep in memory", 0),
+    ("answers something unexpected", "unexpected response", 0),
+    ("what an agent is told when it starts", "settings of an agent", 0),
+    ("is said beside it", "each with what happens beyond it", 0),
+    ("records as clients see them", "converts records to API responses", 0),
+    ("when it is mended", "fix the cause", 0),
+    ("one sentence that a user can act on", "human-readable message", 0),
 ];
 /// The file with the table above.
 const OWN_FILE: &str = "xtask/src/tidy/phrases.rs";

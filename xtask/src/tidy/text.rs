@@ -11,7 +11,7 @@ pub const COLUMNS_MAX: usize = 110;
 /// Names that say nothing about what is inside.
 const EMPTY_NAMES: [&str; 5] = ["utils", "util", "common", "helpers", "manager"];
 /// Lines of Rust sources that are still wider. The number only goes down.
-const WIDE_ALLOWED: usize = 1497;
+const WIDE_ALLOWED: usize = 1485;
 /// The file with the number above.
 const OWN_FILE: &str = "xtask/src/tidy/text.rs";
 

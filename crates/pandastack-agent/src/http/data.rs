@@ -1,4 +1,4 @@
-//! The data path: commands, files, ports and logs. A sleeper wakes.
+//! The data path: commands, files, ports and logs. Calls wake a sleeping sandbox.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -107,7 +107,7 @@ pub(super) async fn ports(call: SandboxCall<ListPorts>) -> Result<PortList> {
     Ok(PortList { ports: found.into_iter().map(port).collect() })
 }
 
-/// The console's last lines, or all from there on as events. Never wakes a sleeper.
+/// The console's last lines, or all from there on as events. Never wakes a sleeping sandbox.
 pub(super) async fn logs(call: SandboxCall<ReadLogs>) -> Result<ValueOrEvents<Response>> {
     let SandboxCall { host, sandbox, endpoint: ReadLogs { query, .. }, .. } = call;
     // A console is one stream; the parameter is there for clients that always send it.
@@ -126,7 +126,7 @@ pub(super) async fn logs(call: SandboxCall<ReadLogs>) -> Result<ValueOrEvents<Re
     Ok(ValueOrEvents::Value(text.into_response()))
 }
 
-/// What the sandbox uses. Never wakes a sleeper.
+/// What the sandbox uses. Never wakes a sleeping sandbox.
 pub(super) async fn metrics(call: SandboxCall<ReadMetrics>) -> Result<SandboxMetrics> {
     Ok(crate::observe::metrics(call.sandbox.observe().await?).await)
 }

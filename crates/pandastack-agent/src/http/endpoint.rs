@@ -28,9 +28,9 @@ use crate::error::{AgentError, Result};
 use crate::host::Host;
 use crate::sandbox::handle::SandboxHandle;
 
-/// What a handler is given of a request's body.
+/// The request body that a handler receives.
 type RequestOf<E> = <<E as Endpoint>::Request as ReadRequest>::Value;
-/// What a handler answers.
+/// The response of a handler.
 type ResponseOf<E> = <<E as Endpoint>::Response as WriteResponse>::Value;
 
 /// A call on the host.

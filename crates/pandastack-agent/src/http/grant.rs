@@ -46,7 +46,7 @@ pub(super) async fn tunnel(mut call: SandboxCall<OpenTunnel>) -> Result<Switchin
     host.tasks.spawn(async move {
         let copy = async {
             let edge = TokioIo::new(upgrade.await.map_err(std::io::Error::other)?);
-            carry(edge, guest, is_there, LOOK_AFTER).await
+            relay(edge, guest, is_there, LOOK_AFTER).await
         };
         tokio::select! {
             ended = copy => drop(ended.inspect_err(|error| tracing::debug!(%error, "a tunnel broke"))),
@@ -59,7 +59,7 @@ pub(super) async fn tunnel(mut call: SandboxCall<OpenTunnel>) -> Result<Switchin
 /// Passes bytes until both sides ended or one broke. After the edge's last one the guest may still
 /// answer, for as long as it is there: one that was stopped says no last word, and its address
 /// becomes another's.
-async fn carry(
+async fn relay(
     edge: impl AsyncRead + AsyncWrite,
     guest: impl AsyncRead + AsyncWrite,
     is_there: impl Fn() -> bool,
@@ -98,8 +98,8 @@ async fn dial(handle: &crate::sandbox::handle::SandboxHandle, port: u16) -> Resu
         Ok(Err(error)) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
             return Err(AgentError::PortClosed(port));
         }
-        Ok(Err(error)) => return Err(AgentError::Launch(format!("port {port} does not answer: {error}"))),
-        Err(_) => return Err(AgentError::Launch(format!("port {port} did not answer in time"))),
+        Ok(Err(error)) => return Err(AgentError::Launch(format!("port {port} is not responding: {error}"))),
+        Err(_) => return Err(AgentError::Launch(format!("port {port} did not respond in time"))),
     };
     // Tunnels carry small messages as often as bulk.
     stream.set_nodelay(true).map_err(|error| AgentError::Launch(error.to_string()))?;
@@ -110,7 +110,7 @@ async fn dial(handle: &crate::sandbox::handle::SandboxHandle, port: u16) -> Resu
 async fn serve_grant(upgrade: OnUpgrade, end: EdgeGrant, shutdown: CancellationToken) {
     let stream = match upgrade.await {
         Ok(stream) => stream,
-        Err(error) => return tracing::debug!(%error, "an edge went away before its grant opened"),
+        Err(error) => return tracing::debug!(%error, "an edge disconnected before its grant opened"),
     };
     let mut stream = TokioIo::new(stream);
     // Whoever asked has a request to send.
@@ -147,7 +147,7 @@ mod tests {
 
     use super::*;
 
-    /// What takes this long hangs.
+    /// Timeout after which the step counts as hung.
     const PATIENCE: Duration = Duration::from_secs(20);
 
     #[tokio::test]
@@ -157,7 +157,7 @@ mod tests {
         let is_awake = Arc::new(AtomicBool::new(true));
         let awake = Arc::clone(&is_awake);
         let is_there = move || awake.load(Ordering::SeqCst);
-        let carried = tokio::spawn(carry(edge_side, guest_side, is_there, Duration::from_millis(10)));
+        let carried = tokio::spawn(relay(edge_side, guest_side, is_there, Duration::from_millis(10)));
         edge.write_all(b"all").await.unwrap();
         edge.shutdown().await.unwrap();
         let mut asked = Vec::new();
@@ -176,7 +176,7 @@ mod tests {
     async fn a_tunnel_ends_with_both_its_sides() {
         let (mut edge, edge_side) = duplex(64);
         let (mut guest, guest_side) = duplex(64);
-        let carried = tokio::spawn(carry(edge_side, guest_side, || true, Duration::from_millis(10)));
+        let carried = tokio::spawn(relay(edge_side, guest_side, || true, Duration::from_millis(10)));
         guest.write_all(b"hello").await.unwrap();
         guest.shutdown().await.unwrap();
         let mut said = Vec::new();

@@ -1,4 +1,4 @@
-//! Creating, moving and deleting sandboxes and snapshots.
+//! Routes that create, change and delete sandboxes and snapshots.
 
 use pandastack_types::agent_api::endpoints::{
     CreateSandbox, DeleteSandbox, DeleteSnapshot, ForkSandbox, HibernateSandbox, KeepAwake, PatchSandbox,

@@ -1,4 +1,4 @@
-//! The data path of trees of files.
+//! Routes for trees of files.
 
 use axum::response::{IntoResponse, Response};
 use pandastack_types::agent_api::LAST_EVENT_ID_HEADER;

@@ -1,4 +1,4 @@
-//! What a process does, as events of a stream.
+//! Events of a process, for a stream.
 //!
 //! ```text
 //! id: 10-0

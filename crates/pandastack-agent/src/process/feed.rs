@@ -1,4 +1,4 @@
-//! What a process does, across lost connections, sleep and waking.
+//! Follows a process across lost connections, sleep and waking.
 
 use pandastack_fault as fault;
 use pandastack_guest_proto::client::{ClientError, CollectedOutput, Collector, ProcessEvent, ProcessStream};

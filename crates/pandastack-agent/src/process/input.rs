@@ -65,6 +65,6 @@ pub(super) async fn write_first(lease: GuestLease, write: StdinWrite, input: Str
         writer.finish().await
     };
     if let Err(error) = written.await {
-        tracing::debug!(error = %named(error, process), "a first input was not taken whole");
+        tracing::debug!(error = %named(error, process), "the first input was not accepted completely");
     }
 }

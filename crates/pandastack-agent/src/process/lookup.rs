@@ -1,4 +1,4 @@
-//! Processes by id: one, all of them, and the end of one.
+//! Looks up processes by id: one, all, or the exit of one.
 
 use pandastack_guest_proto::client::{ClientError, GuestClient};
 use pandastack_guest_proto::message::{ErrorCode, ProcessId, ProcessInfo};

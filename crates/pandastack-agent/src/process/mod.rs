@@ -6,7 +6,7 @@
 //! [`terminal_socket`]).
 //!
 //! What must hold: a follower gets every byte once, in order, or is told which are gone; following
-//! neither wakes a sleeper again that was put to sleep, nor ends because of it; a process ends only
+//! neither wakes a sleeping sandbox again that was put to sleep, nor ends because of it; a process ends only
 //! by itself, by a signal or by its timeout, never because somebody stopped looking.
 
 pub(crate) mod events;

@@ -84,7 +84,7 @@ pub(crate) async fn serve(handle: SandboxHandle, socket: WebSocket, style: Style
         tokio::select! {
             message = messages.next() => match message {
                 Some(Ok(Message::Text(text))) => take(&handle, style, &text, &out, &mut commands, &mut open).await,
-                Some(Ok(Message::Binary(_))) => tell(&out, "", &AgentError::BadRequest("send text messages".to_owned())).await,
+                Some(Ok(Message::Binary(_))) => send_error(&out, "", &AgentError::BadRequest("send text messages".to_owned())).await,
                 Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
                 Some(Ok(Message::Close(_)) | Err(_)) | None => break,
             },
@@ -127,13 +127,13 @@ async fn take(
         Ok(order) => order,
         Err(error) => {
             let refused = AgentError::BadRequest(format!("the message is invalid: {error}"));
-            return tell(out, "", &refused).await;
+            return send_error(out, "", &refused).await;
         }
     };
     let id = order.id.clone();
     if let Some(command) = open.get(&id) {
         if command.try_send(order).is_err() {
-            tell(
+            send_error(
                 out,
                 &id,
                 &AgentError::NoCapacity(
@@ -146,20 +146,20 @@ async fn take(
     }
     if open.len() >= SOCKET_COMMANDS_MAX {
         let full = format!("{SOCKET_COMMANDS_MAX} commands are running on this socket; wait for one to end");
-        return tell(out, &id, &AgentError::NoCapacity(full)).await;
+        return send_error(out, &id, &AgentError::NoCapacity(full)).await;
     }
     let (orders, queue) = mpsc::channel(ORDER_QUEUE_MAX);
     open.insert(id.clone(), orders);
     let (handle, out) = (handle.clone(), out.clone());
     commands.spawn(async move {
         if let Err(error) = run(handle, style, order, queue, &out).await {
-            tell(&out, &id, &error).await;
+            send_error(&out, &id, &error).await;
         }
         id
     });
 }
 
-async fn tell(out: &mpsc::Sender<Value>, id: &str, error: &AgentError) {
+async fn send_error(out: &mpsc::Sender<Value>, id: &str, error: &AgentError) {
     // A socket that is gone needs no answer.
     let _ = out.send(json!({ "id": id, "error": error.to_string(), "code": error.code() })).await;
 }
@@ -191,7 +191,7 @@ async fn run(
             },
             order = orders.recv() => match order {
                 Some(order) => if let Err(error) = obey(&handle, process, order, &writes).await {
-                    tell(out, &id, &error).await;
+                    send_error(out, &id, &error).await;
                 },
                 None => break false,
             },
@@ -249,7 +249,7 @@ async fn write_in(handle: SandboxHandle, process: ProcessId, mut queue: mpsc::Re
     while let Some((bytes, close)) = queue.recv().await {
         let written = async { Input::open(handle.clone(), process).await?.write(&bytes, close).await };
         if let Err(error) = written.await {
-            return tracing::debug!(%error, "a command takes no more input");
+            return tracing::debug!(%error, "a command accepts no more input");
         }
     }
 }

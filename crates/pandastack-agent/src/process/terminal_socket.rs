@@ -52,7 +52,7 @@ impl TerminalSocket {
         let (keys, typed) = mpsc::channel(INPUT_QUEUE_MAX);
         let typist = tokio::spawn(type_in(self.handle.clone(), process, typed));
         let hello = json!({ "process": process.0, "offset": self.offset });
-        let greeted = self.tell(&mut socket, hello).await.is_ok();
+        let greeted = self.send_json(&mut socket, hello).await.is_ok();
         let has_ended = greeted && self.relay(&mut socket, keys).await;
         typist.abort();
         if self.is_plain && !has_ended {
@@ -64,7 +64,7 @@ impl TerminalSocket {
         let process = self.feed.process();
         let hung_up = async { Ok::<_, AgentError>(self.handle.lease().await?.guest.hang_up(process).await?) };
         if let Err(error) = hung_up.await {
-            tracing::warn!(%error, %process, "a terminal whose socket is gone was not hung up");
+            tracing::warn!(%error, %process, "cannot hang up a terminal after its socket closed");
         }
     }
 
@@ -95,7 +95,7 @@ impl TerminalSocket {
                             waiting = input;
                             Ok(())
                         }
-                        Err(error) => self.tell(socket, json!({ "error": error.to_string() })).await,
+                        Err(error) => self.send_json(socket, json!({ "error": error.to_string() })).await,
                     },
                     Some(Ok(Message::Ping(_) | Message::Pong(_))) => Ok(()),
                     Some(Ok(Message::Close(_)) | Err(_)) | None => return false,
@@ -119,15 +119,18 @@ impl TerminalSocket {
                 return socket.send(Message::Binary(bytes)).await.map(|()| true);
             }
             Ok(Some(ProcessEvent::Gap { from, to, .. })) => {
-                return self.tell(socket, json!({ "gap": { "from": from, "to": to } })).await.map(|()| true);
+                return self
+                    .send_json(socket, json!({ "gap": { "from": from, "to": to } }))
+                    .await
+                    .map(|()| true);
             }
             Ok(Some(ProcessEvent::Exit(exit))) => {
-                self.tell(socket, json!({ "exit": exit.shell_code(), "signal": exit.signal })).await?;
+                self.send_json(socket, json!({ "exit": exit.shell_code(), "signal": exit.signal })).await?;
                 close_code::NORMAL
             }
             Ok(None) => close_code::NORMAL,
             Err(error) => {
-                self.tell(socket, json!({ "error": error.to_string(), "code": error.code() })).await?;
+                self.send_json(socket, json!({ "error": error.to_string(), "code": error.code() })).await?;
                 close_code::ERROR
             }
         };
@@ -135,7 +138,7 @@ impl TerminalSocket {
         Ok(false)
     }
 
-    async fn tell(&self, socket: &mut WebSocket, what: Value) -> Result<(), axum::Error> {
+    async fn send_json(&self, socket: &mut WebSocket, what: Value) -> Result<(), axum::Error> {
         if self.is_plain {
             return Ok(());
         }
@@ -162,11 +165,11 @@ async fn type_in(
 ) {
     let mut input = match Input::open(handle, process).await {
         Ok(input) => input,
-        Err(error) => return tracing::debug!(%error, "a terminal takes no input"),
+        Err(error) => return tracing::debug!(%error, "a terminal accepts no input"),
     };
     while let Some(bytes) = typed.recv().await {
         if let Err(error) = input.write(&bytes, false).await {
-            return tracing::debug!(%error, "a terminal takes no more input");
+            return tracing::debug!(%error, "a terminal accepts no more input");
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use pandastack_types::SandboxState;
 
-/// What is asked of a sandbox.
+/// A kind of request to a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Request {
     /// Talk to the guest: exec, files, ports.
@@ -16,7 +16,7 @@ pub(crate) enum Request {
     Rollback,
 }
 
-/// What to do about it.
+/// The decision about a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// Do it on the machine.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Last use of a sandbox, and how many uses are under way.
+/// Last use of a sandbox, and how many uses are in progress.
 #[derive(Debug)]
 pub(crate) struct Activity {
     origin: Instant,
@@ -12,7 +12,7 @@ pub(crate) struct Activity {
     in_flight: AtomicUsize,
 }
 
-/// One use under way.
+/// One use in progress.
 #[derive(Debug)]
 pub(crate) struct ActivityGuard(Arc<Activity>);
 
@@ -26,7 +26,7 @@ impl Activity {
         ActivityGuard(self.clone())
     }
 
-    /// Time since the last use ended; zero while one is under way.
+    /// Time since the last use ended; zero while one is in progress.
     pub(crate) fn idle(&self) -> Duration {
         if self.in_flight.load(Ordering::SeqCst) > 0 {
             return Duration::ZERO;
@@ -48,7 +48,7 @@ impl Drop for ActivityGuard {
     }
 }
 
-/// What the last look at the byte counters saw, and when.
+/// A sample of the byte counters.
 pub(super) struct TrafficSample {
     pub(super) bytes: u64,
     pub(super) at: Instant,

@@ -1,4 +1,4 @@
-//! Taking snapshots: the sandbox stands still for a moment and goes on while its state is written.
+//! Takes snapshots: the sandbox pauses briefly and continues while its state is written.
 //!
 //! The driver does the pause; the writing is a task beside it, so that whoever uses the sandbox meanwhile does not wait for
 //! the disk. One snapshot of a sandbox is written at a time. What ends the machine waits for it first, since machine and
@@ -80,7 +80,7 @@ impl Driver {
             match self.take_by_twin().await {
                 Ok(taken) => return Ok(taken),
                 Err(error) => {
-                    tracing::warn!(sandbox = %self.record.spec.id, %error, "no twin; writing in place");
+                    tracing::warn!(sandbox = %self.record.spec.id, %error, "cannot create a twin; writing the snapshot in place");
                 }
             }
         }
@@ -122,7 +122,7 @@ impl Driver {
         }
     }
 
-    /// For a machine that stands still anyway, or where there can be no twin.
+    /// For a machine that is paused anyway, or that cannot have a twin.
     async fn take_in_place(&mut self, goes_on: bool) -> Result<CapturedState> {
         let capture = self.begin_capture()?.await?;
         let began = Instant::now();

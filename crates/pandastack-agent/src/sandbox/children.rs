@@ -1,4 +1,4 @@
-//! Children of a fork, from the end of their parent's pause until somebody can use them.
+//! Children of a fork, from the end of their parent's pause until they are usable.
 //!
 //! They come up beside their parent's driver. Must hold: what ends the parent's machine waits for them first
 //! ([`super::driver::Driver::alone`]), because forks begin in its control group, and copies are read from its directory.
@@ -32,7 +32,7 @@ pub(super) struct Children {
     pub start: Start,
 }
 
-/// What children start from.
+/// The source that children start from.
 pub(super) enum Start {
     /// Machines of their own, which stand still, and what their parent had resolved.
     Forks { forking: JoinHandle<Vec<Result<Forked>>>, resolved: Vec<Resolved> },

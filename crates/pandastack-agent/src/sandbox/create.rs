@@ -1,4 +1,4 @@
-//! Making a sandbox from a template or a snapshot.
+//! Creates a sandbox from a template or a snapshot.
 
 use std::sync::Arc;
 
@@ -154,7 +154,7 @@ async fn forked(
         // Its volumes are copies of the zygote's, and fit no other memory.
         Err(error) if !record.spec.volumes.is_empty() => return Err(error),
         Err(error) => {
-            tracing::warn!(sandbox = %record.spec.id, %error, "not forked; it is restored");
+            tracing::warn!(sandbox = %record.spec.id, %error, "cannot fork the zygote; restoring the snapshot");
             return Ok(None);
         }
     };

@@ -1,4 +1,4 @@
-//! The driver: owns a sandbox's record and machine, and does one thing at a time.
+//! The driver: owns a sandbox's record and machine, and performs one operation at a time.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -46,7 +46,7 @@ pub(crate) struct Driver {
     pub(super) thawing: Option<JoinHandle<Result<IdentityApplied>>>,
     /// When the present sleep began.
     pub(super) asleep_since: Instant,
-    /// A permit for each start that is under way.
+    /// A permit for each start that is in progress.
     pub(super) starts: Arc<Semaphore>,
     /// How often it went back: what ran before a rollback cannot be followed after it.
     pub(super) rollbacks: u64,
@@ -136,7 +136,7 @@ impl Driver {
                 // Silence from before counts for the time that held then.
                 self.activity.touch();
                 self.record.spec.idle_timeout_seconds = seconds;
-                drop(reply.send(self.save().await.map(|()| self.look())));
+                drop(reply.send(self.save().await.map(|()| self.describe())));
             }
             Command::SetNetwork(policy, reply) => drop(reply.send(self.set_network(*policy).await)),
             Command::GrowVolume(id, bytes, reply) => drop(reply.send(self.grow_volume(id, bytes).await)),
@@ -174,7 +174,7 @@ impl Driver {
         self.activity.touch();
         self.record.awake_until = until;
         self.save().await?;
-        Ok(self.look())
+        Ok(self.describe())
     }
 
     /// Answers as soon as the sandbox is safe on disk. What is asked next waits until its machine
@@ -183,11 +183,11 @@ impl Driver {
         let written = match self.accept(Request::Hibernate) {
             Verdict::Refuse(reason) => Err(self.refusal(reason)),
             Verdict::Do => self.write_down(keep).await,
-            _ => return drop(reply.send(Ok(self.look()))),
+            _ => return drop(reply.send(Ok(self.describe()))),
         };
         match written {
             Ok(left) => {
-                drop(reply.send(Ok(self.look())));
+                drop(reply.send(Ok(self.describe())));
                 self.sleep_without(left).await;
             }
             Err(error) => drop(reply.send(Err(error))),
@@ -202,10 +202,10 @@ impl Driver {
             (Verdict::Do, Request::Pause) => self.pause().await?,
             _ => {}
         }
-        Ok(self.look())
+        Ok(self.describe())
     }
 
-    /// A connection to the guest; a lost one is made anew.
+    /// A connection to the guest; a lost one is reopened.
     pub(super) async fn guest(&mut self) -> Result<GuestClient> {
         let gone = || AgentError::Conflict("the sandbox has no machine".to_owned());
         let live = self.live.as_mut().ok_or_else(gone)?;
@@ -229,14 +229,14 @@ impl Driver {
     }
 
     async fn resume(&mut self) -> Result<()> {
-        self.go_on(Transition::Resumed, async |driver| driver.run_guest().await).await?;
+        self.resume_marked(Transition::Resumed, async |driver| driver.run_guest().await).await?;
         self.activity.touch();
         Ok(())
     }
 
     /// Resumes a stopped machine. The record is marked running first, because a successor agent
     /// trusts it and would copy a machine that runs. On failure the machine is stopped as before.
-    pub(super) async fn go_on(
+    pub(super) async fn resume_marked(
         &mut self,
         transition: Transition,
         run: impl AsyncFnOnce(&mut Self) -> Result<()>,
@@ -250,11 +250,11 @@ impl Driver {
             if let Some(live) = &self.live
                 && let Err(error) = live.machine.pause().await
             {
-                tracing::warn!(sandbox = %still.spec.id, %error, "its processors may run");
+                tracing::warn!(sandbox = %still.spec.id, %error, "cannot pause a machine; its vCPUs may be running");
             }
             self.record = still;
             if let Err(error) = self.save().await {
-                tracing::error!(sandbox = %self.record.spec.id, %error, "its record may say that it runs");
+                tracing::error!(sandbox = %self.record.spec.id, %error, "cannot restore the record of a sandbox; it may say running");
             }
         }
         gone_on
@@ -293,7 +293,7 @@ impl Driver {
         self.host.changed.notify_one();
     }
 
-    pub(super) fn look(&mut self) -> AgentSandbox {
+    pub(super) fn describe(&mut self) -> AgentSandbox {
         self.show();
         self.view.borrow().clone()
     }
@@ -306,7 +306,7 @@ impl Driver {
     }
 }
 
-/// Writes a record. Only that of a sleeper on disk is synced, and waits for that on a thread that may block.
+/// Writes a record. Only that of a sleeping sandbox on disk is synced, and waits for that on a thread that may block.
 pub(super) async fn store_record(host: &Host, record: &SandboxRecord) -> Result<()> {
     if !record.sleeps_on_disk() {
         return write_record(&host.layout, record);

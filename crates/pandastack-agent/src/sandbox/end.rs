@@ -15,7 +15,7 @@ const WRITE_OUT_MAX: Duration = Duration::from_secs(20);
 impl Driver {
     /// The machine ended by itself.
     pub(super) async fn lose(&mut self, exit: MachineExit) {
-        tracing::error!(sandbox = %self.record.spec.id, reason = exit.reason, "a machine ended by itself");
+        tracing::error!(sandbox = %self.record.spec.id, reason = exit.reason, "a machine exited unexpectedly");
         self.grants.hold();
         self.alone().await;
         self.settle_usage();
@@ -31,7 +31,7 @@ impl Driver {
         self.record.slot = None;
         self.record.failure = Some(reason);
         if let Err(error) = self.step(Transition::Lost).await {
-            tracing::error!(sandbox = %self.record.spec.id, %error, "the loss was not recorded");
+            tracing::error!(sandbox = %self.record.spec.id, %error, "cannot record the loss of a machine");
         }
     }
 
@@ -61,10 +61,10 @@ impl Driver {
         match tokio::time::timeout(WRITE_OUT_MAX, written).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
-                tracing::warn!(sandbox = %self.record.spec.id, %error, "its volumes have only what was synced before");
+                tracing::warn!(sandbox = %self.record.spec.id, %error, "cannot sync volumes; they contain only data that was synced before");
             }
             Err(_) => {
-                tracing::warn!(sandbox = %self.record.spec.id, "syncing its volumes takes too long");
+                tracing::warn!(sandbox = %self.record.spec.id, "syncing volumes timed out");
             }
         }
     }

@@ -36,7 +36,7 @@ use crate::{launch, launch_children};
 type Prepared = Result<(MachineResources, MachineFiles)>;
 type Forked = Vec<Result<launch_children::Forked>>;
 
-/// What the driver and a fork beside it tell each other.
+/// Signals between the driver and a fork in progress.
 struct ForkSignals {
     /// Told when all is ready for the machine to stand still.
     ready: oneshot::Sender<()>,
@@ -113,7 +113,7 @@ async fn with_disks(host: &Host, forked: Forked, cloned: Vec<Result<()>>) -> For
 }
 
 impl Driver {
-    /// Forks the sandbox and answers when its children are up. It goes on as it was; a sleeper stays asleep.
+    /// Forks the sandbox and answers when its children are up. It goes on as it was; a sleeping sandbox stays asleep.
     pub(super) async fn fork(&mut self, children: Vec<SandboxSpec>, reply: Reply<AgentForked>) {
         self.children_up().await;
         match self.begin_fork(children).await {
@@ -131,7 +131,7 @@ impl Driver {
         if let Some(coming_up) = self.coming_up.take()
             && let Err(error) = coming_up.await
         {
-            tracing::error!(sandbox = %self.record.spec.id, %error, "children were left while they came up");
+            tracing::error!(sandbox = %self.record.spec.id, %error, "children of a fork were abandoned while they started");
         }
     }
 
@@ -239,7 +239,7 @@ impl Driver {
             written_out.push(crate::zygote::sync_file(&image).await);
         }
         for error in written_out.into_iter().filter_map(Result::err) {
-            tracing::warn!(%error, "a disk is written out while the sandbox stands still");
+            tracing::warn!(%error, "writing out a disk while the sandbox is paused");
         }
         Ok(prepared)
     }
@@ -288,7 +288,7 @@ impl Driver {
         Ok(Children { pause_ms, records, start: Start::Copies { snapshot, dir } })
     }
 
-    /// Children of what a sleeper sleeps on. They get links of their own to it: should it wake meanwhile, its sleep is removed.
+    /// Children of what a sleeping sandbox sleeps on. They get links of their own to it: should it wake meanwhile, its sleep is removed.
     async fn fork_sleep(&mut self, children: Vec<SandboxSpec>) -> Result<Children> {
         let sleep = self.open_sleep()?;
         // Here, so that it is read once and not once for each child: the links have the mark that it was.

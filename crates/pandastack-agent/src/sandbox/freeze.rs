@@ -1,4 +1,4 @@
-//! Stopping a sandbox for a moment, and letting it go on.
+//! Pauses a sandbox briefly and resumes it.
 //!
 //! ```text
 //!   runs --freeze--> user processes frozen --stop--> processors stopped --run--> processors run --thaw--> runs
@@ -19,7 +19,7 @@ use crate::launch::GUEST_ANSWER_MAX;
 
 /// How long a guest may take to freeze its processes and write its file systems out.
 const FREEZE_MAX: Duration = Duration::from_secs(120);
-/// How long starts that are under way are waited for.
+/// How long starts that are in progress are waited for.
 const STARTS_WAIT: Duration = Duration::from_secs(5);
 /// How long a guest that did not freeze is listened to after it was told to go on.
 const THAW_TOLD_MAX: Duration = Duration::from_secs(2);
@@ -40,12 +40,12 @@ impl Driver {
             self.run_guest().await?;
             return Err(error.into());
         }
-        tracing::debug!(freeze = ?frozen, stop = ?(began.elapsed() - frozen), "the guest stands still");
+        tracing::debug!(freeze = ?frozen, stop = ?(began.elapsed() - frozen), "the guest is frozen");
         Ok(())
     }
 
     /// Freezes user processes, and writes the guest's file systems out if told to. A guest that
-    /// does not answer in time would keep its sandbox from being deleted; should it hear of this
+    /// does not respond in time would keep its sandbox from being deleted; should it hear of this
     /// later, it is told at once to go on.
     pub(super) async fn freeze(&mut self, sync: bool) -> Result<()> {
         // Those that are late are cut off, as everything else is.
@@ -55,7 +55,7 @@ impl Driver {
         if frozen.is_err()
             && let Err(error) = answered(THAW_TOLD_MAX, guest.thaw()).await
         {
-            tracing::warn!(sandbox = %self.record.spec.id, %error, "its processes may be frozen");
+            tracing::warn!(sandbox = %self.record.spec.id, %error, "cannot thaw the guest; its processes may be frozen");
         }
         frozen
     }
@@ -89,7 +89,7 @@ impl Driver {
         let Some(live) = &self.live else { return Ok(()) };
         let machine = live.machine.clone();
         let Some(guest) = live.guest.clone().filter(|guest| !guest.is_closed()) else {
-            // A guest that stands still cannot greet: its processors run first.
+            // A paused guest cannot complete a handshake: its vCPUs run first.
             return self.run_guest().await;
         };
         let answer = guest.begin_identity(self.stood_still()).await?;
@@ -108,7 +108,7 @@ impl Driver {
         self.thawing = None;
         let is_to_run = self.live.is_some() && self.record.state == SandboxState::Running;
         let Some(error) = told.err().filter(|_| is_to_run) else { return };
-        tracing::warn!(sandbox = %self.record.spec.id, %error, "it did not go on, and is told again");
+        tracing::warn!(sandbox = %self.record.spec.id, %error, "the guest did not thaw; retrying");
         if let Err(error) = self.run_guest().await {
             self.thawing = Some(tokio::spawn(async {
                 tokio::time::sleep(THAW_AGAIN_AFTER).await;
@@ -135,7 +135,7 @@ impl Driver {
         let guest = self.guest().await?;
         let applied = answered(GUEST_ANSWER_MAX, guest.set_identity(self.stood_still())).await?;
         let (thaw, in_guest) = (began.elapsed(), Duration::from_micros(applied.elapsed_us));
-        tracing::debug!(?thaw, ?in_guest, "the guest goes on");
+        tracing::debug!(?thaw, ?in_guest, "the guest is thawed");
         Ok(())
     }
 }

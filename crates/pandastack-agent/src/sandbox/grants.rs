@@ -29,7 +29,7 @@ pub(crate) struct EdgeGrant {
     pub address: IpAddr,
     /// Cancelled when no more requests may begin.
     pub hold: CancellationToken,
-    /// For use while requests are under way.
+    /// For use while requests are in flight.
     pub activity: Arc<Activity>,
     /// Held, not read.
     _gone: DropGuard,
@@ -39,7 +39,9 @@ impl Grants {
     pub(super) fn open(&mut self, address: IpAddr, activity: Arc<Activity>) -> Result<EdgeGrant> {
         self.0.retain(|grant| !grant.gone.is_cancelled());
         if self.0.len() >= GRANTS_MAX {
-            return Err(AgentError::NoCapacity(format!("{GRANTS_MAX} edges already send to this sandbox")));
+            return Err(AgentError::NoCapacity(format!(
+                "{GRANTS_MAX} edges are already connected to this sandbox"
+            )));
         }
         let (hold, gone) = (CancellationToken::new(), CancellationToken::new());
         self.0.push(Grant { hold: hold.clone(), gone: gone.clone() });
@@ -53,7 +55,7 @@ impl Grants {
         }
     }
 
-    /// Closes all grants: returns when no request is under way, or after [`HOLD_SECONDS`].
+    /// Closes all grants: returns when no request is in flight, or after [`HOLD_SECONDS`].
     pub(super) async fn close(&mut self) {
         self.close_within(Duration::from_secs(HOLD_SECONDS)).await;
     }

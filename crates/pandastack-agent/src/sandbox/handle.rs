@@ -1,4 +1,4 @@
-//! The outside of a sandbox's driver: what it is asked, and what is known of it without asking.
+//! The handle of a sandbox's driver: its requests, and the state that can be read without it.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,11 +26,11 @@ const LOSS_SEEN_MAX: Duration = Duration::from_secs(2);
 
 pub(super) type Reply<T> = oneshot::Sender<Result<T>>;
 
-/// What a driver is asked.
+/// A request to a driver.
 pub(crate) enum Command {
     Lease(Reply<GuestLease>),
     LeaseToStart(Reply<GuestLease>),
-    /// A lease if the sandbox is awake; `None` while it sleeps or stands still.
+    /// A lease if the sandbox is awake; `None` while it sleeps or is paused.
     Join(Reply<Option<GuestLease>>),
     Grant {
         wake: bool,
@@ -223,7 +223,7 @@ impl SandboxHandle {
         self.ask(|reply| Command::GrowVolume(id, bytes, reply)).await
     }
 
-    /// Copies one of its volumes as of one instant, at which it stands still.
+    /// Copies one of its volumes at one point in time, at which it is paused.
     pub(crate) async fn copy_volume(&self, from: VolumeId, to: VolumeId) -> Result<()> {
         self.ask(|reply| Command::CopyVolume(from, to, reply)).await
     }
@@ -240,9 +240,10 @@ impl SandboxHandle {
     async fn ask<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T> {
         let (reply, answer) = oneshot::channel();
         self.commands.try_send(command(reply)).map_err(|error| match error {
-            mpsc::error::TrySendError::Full(_) => {
-                AgentError::NoCapacity(format!("{QUEUE_MAX} requests already wait for sandbox {}", self.id))
-            }
+            mpsc::error::TrySendError::Full(_) => AgentError::NoCapacity(format!(
+                "{QUEUE_MAX} requests are already waiting for sandbox {}",
+                self.id
+            )),
             mpsc::error::TrySendError::Closed(_) => AgentError::NoSandbox(self.id.clone()),
         })?;
         answer.await.map_err(|_| AgentError::NoSandbox(self.id.clone()))?

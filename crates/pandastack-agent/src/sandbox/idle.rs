@@ -1,6 +1,6 @@
-//! When a sandbox counts as idle, and what then happens to it.
+//! Idle detection, and what happens to an idle sandbox.
 //!
-//! Idle is a sandbox that nobody uses (no exec, stream or file call under way), that has no
+//! Idle is a sandbox that nobody uses (no exec, stream or file call in progress), that has no
 //! keep-awake lease, and that exchanges next to nothing over its network. After its idle timeout it
 //! sleeps in memory: stopped, at hand. If it is not used for the host's light-sleep time either, it
 //! is written to disk. One without a timeout is looked at too: whether something happened in it
@@ -35,7 +35,7 @@ fn next_look(limit: Option<Duration>, left: Duration, since_last: Duration) -> D
     left.min(every.saturating_sub(since_last)).max(LOOK_MIN)
 }
 
-/// Network bytes that are not activity, so long after the last look. A sleeper was not looked at,
+/// Network bytes that are not activity, so long after the last look. A sleeping sandbox was not looked at,
 /// and has exchanged nothing meanwhile.
 fn noise_bytes_max(since_last: Duration) -> u64 {
     NOISE_BYTES_MAX + NOISE_BYTES_PER_SECOND * since_last.min(LOOK_MAX).as_secs()
@@ -57,7 +57,7 @@ impl Driver {
         Some(next_look(limit, left, self.looked.at.elapsed()))
     }
 
-    /// Decides whether to sleep in memory, or to write a light sleeper to disk.
+    /// Decides whether to sleep in memory, or to write a sandbox asleep in memory to disk.
     pub(super) async fn on_time(&mut self) {
         let outcome = if self.record.sleeps_in_memory() {
             if self.asleep_since.elapsed() < self.host.config.light_sleep {

@@ -1,4 +1,4 @@
-//! Ways to the guest that work beside the driver: leases and grants. Both wake a sleeper.
+//! Access to the guest without the driver: leases and grants. Both wake a sleeping sandbox.
 
 use pandastack_types::SandboxState;
 
@@ -46,7 +46,7 @@ impl Driver {
         }
     }
 
-    /// Opens a grant. A sleeper wakes, if it is to; a hundred edges wake it once, because the driver
+    /// Opens a grant. A sleeping sandbox wakes, if it is to; a hundred edges wake it once, because the driver
     /// does one thing at a time.
     pub(super) async fn open_grant(&mut self, wake: bool) -> Result<EdgeGrant> {
         // Held until the edge says whether it is busy: a sandbox just woken must not fall asleep at once.

@@ -2,7 +2,7 @@
 //!
 //! Everything that changes a sandbox goes through its bounded queue and is done in order, so
 //! impossible pairs (fork while deleting, wake while snapshotting) cannot happen. A hundred
-//! requests to a sleeper wake it once: the first one wakes it, the others find it awake. Using the
+//! requests to a sleeping sandbox wake it once: the first one wakes it, the others find it awake. Using the
 //! guest does not occupy the driver: a [`handle::GuestLease`] is a handle to the guest that works beside
 //! it. So do what a snapshot writes and the children of a fork, once the pause is over.
 //!

@@ -1,4 +1,4 @@
-//! Changing what a sandbox may reach, and what its copies need to know of it.
+//! Changes a sandbox's network policy, and passes it on to copies.
 
 use pandastack_net::{Resolved, SlotIndex};
 use pandastack_types::SandboxState;
@@ -10,7 +10,7 @@ use crate::error::Result;
 
 impl Driver {
     /// Changes the policy: in the slot at once, if there is one, and in the record, from which every later slot of this
-    /// sandbox gets it. A sleeper is not woken. When it fails, slot and record have the policy that they had.
+    /// sandbox gets it. A sleeping sandbox is not woken. When it fails, slot and record have the policy that they had.
     pub(super) async fn set_network(&mut self, policy: NetworkPolicy) -> Result<AgentSandbox> {
         if matches!(self.record.state, SandboxState::Failed | SandboxState::Stopping | SandboxState::Deleted)
         {
@@ -31,7 +31,7 @@ impl Driver {
             self.take_back(slot).await;
             return Err(error);
         }
-        Ok(self.look())
+        Ok(self.describe())
     }
 
     /// Puts the record's policy in force again: the caller is told that no other holds, also if the kernel took one and was too slow to
@@ -40,7 +40,7 @@ impl Driver {
         if let Some(slot) = slot
             && let Err(error) = self.host.slots.set_policy(slot, &self.record.spec.network).await
         {
-            tracing::error!(sandbox = %self.record.spec.id, %error, "a network policy could not be taken back");
+            tracing::error!(sandbox = %self.record.spec.id, %error, "cannot revert a network policy");
         }
     }
 

@@ -40,7 +40,7 @@ impl Driver {
         self.end_machine().await;
         fault::point("rollback.ended").await;
         self.wake().await?;
-        Ok(self.look())
+        Ok(self.describe())
     }
 
     fn open_own(&self, id: &SnapshotId) -> Result<Snapshot> {

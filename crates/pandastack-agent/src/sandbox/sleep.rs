@@ -6,7 +6,7 @@
 //!      +------------------+---------- hibernate --------------+
 //! ```
 //!
-//! A sleeper on disk is a snapshot directory and a record, nothing else. The order of writes makes
+//! A sleeping sandbox on disk is a snapshot directory and a record, nothing else. The order of writes makes
 //! every crash harmless: the snapshot is complete before the record says that the sandbox sleeps on
 //! it, the record says so before the machine ends (and whoever asked for the sleep is answered in
 //! between); and on waking the snapshot stays until the record says `running` again. A power loss
@@ -98,7 +98,7 @@ impl Driver {
         self.end(left).await;
         fault::point("hibernate.ended").await;
         if let Err(error) = self.save().await {
-            tracing::warn!(sandbox = %self.record.spec.id, %error, "the record still names a machine that ended");
+            tracing::warn!(sandbox = %self.record.spec.id, %error, "cannot update the record of a machine that exited");
         }
     }
 
@@ -178,7 +178,7 @@ impl Driver {
     /// have changed meanwhile.
     pub(super) async fn wake(&mut self) -> Result<()> {
         if self.record.sleeps_in_memory() {
-            self.go_on(Transition::Woken, async |driver| driver.run_guest_ahead().await).await?;
+            self.resume_marked(Transition::Woken, async |driver| driver.run_guest_ahead().await).await?;
         } else {
             self.host.make_room(self.record.shape, 1, Some(&self.record.spec.id)).await?;
             match self.wake_from_disk().await {
@@ -201,7 +201,7 @@ impl Driver {
             return error;
         }
         let reason = format!(
-            "the sandbox did not start when it was woken: {error}. Its volumes may have changed since it went to sleep, \
+            "the sandbox did not start when it was woken: {error}; its volumes may have changed since it went to sleep, \
              so its memory cannot be used again; data on the volumes is kept"
         );
         self.fail(reason.clone()).await;
@@ -222,14 +222,14 @@ impl Driver {
         launch::restore(&self.host, &mut self.record, &snapshot, Stages::begin()).await
     }
 
-    /// Whether a sleeper on disk left its memory behind.
+    /// Whether a sleeping sandbox on disk left its memory behind.
     pub(super) fn sleeps_with_disk_alone(&self) -> Result<bool> {
         let sleep = self.host.layout.sleep(&self.record.spec.id);
         let manifest: Manifest = read_json(&sleep.join(names::MANIFEST))?;
         Ok(manifest.disk_only)
     }
 
-    /// What a sleeper on disk sleeps on.
+    /// What a sleeping sandbox on disk sleeps on.
     pub(super) fn open_sleep(&self) -> Result<Snapshot> {
         let sleep = self.host.layout.sleep(&self.record.spec.id);
         Snapshot::open(&sleep, self.host.engine.capabilities())

@@ -1,4 +1,4 @@
-//! What a sandbox uses, as seen from its host.
+//! Resource usage of a sandbox, as seen from its host.
 
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ impl Driver {
 
     /// What the sandbox uses, without asking its guest.
     pub(super) fn observe(&mut self) -> Observed {
-        let usage = self.look().usage;
+        let usage = self.describe().usage;
         let shape = self.record.shape;
         let since = match &self.live {
             Some(live) => self.cpu_seen.unwrap_or((live.awake_since, self.record.usage.cpu_ms)),

@@ -1,4 +1,4 @@
-//! What control is told about a sandbox.
+//! The description of a sandbox that control receives.
 
 use pandastack_engine::Shape;
 use pandastack_types::agent_api::{AgentSandbox, Usage};

@@ -1,4 +1,4 @@
-//! What is done to a volume while a sandbox has it.
+//! Operations on a volume while a sandbox uses it.
 
 use pandastack_types::{SandboxState, VolumeId};
 

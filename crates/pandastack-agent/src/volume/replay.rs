@@ -1,4 +1,5 @@
-//! Journals of images whose last machine did not unmount them, which is all but those that were never written.
+//! Replays journals of images that their last machine did not unmount, which is all but those that were
+//! never written.
 //!
 //! Who only reads mounts without the journal, because it cannot be written to. But what a killed machine had synced may be there and nowhere else, so it is
 //! replayed first, on the host.

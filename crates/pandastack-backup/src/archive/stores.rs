@@ -1,4 +1,4 @@
-//! What holds in a folder holds in every store that an address can name.
+//! Tests of all object stores: what works in a folder works in each of them.
 
 #[path = "../../tests/real/bucket.rs"]
 mod bucket;

@@ -85,7 +85,7 @@ impl Work {
         replication.ensure_slot(&self.login.slot).await?;
         let writer = self.begin_at_slot(replication, system).await?;
         let gap = Gap { timeline: ended.timeline(), from: ended.archived(), to: writer.archived() };
-        tracing::warn!(from = %gap.from, to = %gap.to, "log was lost before it was archived; take a base backup");
+        tracing::warn!(from = %gap.from, to = %gap.to, "WAL was lost before it was archived; take a base backup");
         self.status.send_modify(|status| status.gap = Some(gap));
         Ok(writer)
     }
@@ -155,7 +155,7 @@ impl Work {
                     due = if writer.is_waiting() { due.or(Some(heard + PIECE_WAIT)) } else { None };
                 }
                 () = at(due) => {
-                    self.put_away(stream, writer).await?;
+                    self.flush_and_confirm(stream, writer).await?;
                     due = None;
                 }
                 () = tokio::time::sleep_until(next_status) => {
@@ -189,7 +189,7 @@ impl Work {
         let mut flushed = Lsn(0);
         loop {
             self.catch_up(&mut stream, writer, flushed).await?;
-            self.put_away(&mut stream, writer).await?;
+            self.flush_and_confirm(&mut stream, writer).await?;
             let mut replication = stream.finish().await?.replication;
             // Asked between two streams: an answer within one tells what was sent, not what there is.
             flushed = replication.identify().await?.flushed;
@@ -252,14 +252,14 @@ impl Work {
                 }
                 self.status.send_modify(|status| status.lag_bytes = writer.lag_bytes());
                 if writer.is_segment_full() {
-                    self.put_away(stream, writer).await?;
+                    self.flush_and_confirm(stream, writer).await?;
                 }
             }
             WalMessage::Keepalive { sent_at, wants_status, .. } => {
                 writer.note_answer(sent_at);
                 if wants_status {
                     // A server that stops waits for this, so nothing is held back for company.
-                    self.put_away(stream, writer).await?;
+                    self.flush_and_confirm(stream, writer).await?;
                 }
                 self.note_archived(writer);
             }
@@ -268,7 +268,11 @@ impl Work {
         Ok(())
     }
 
-    async fn put_away(&self, stream: &mut WalStream, writer: &mut LogWriter) -> Result<(), ArchiverError> {
+    async fn flush_and_confirm(
+        &self,
+        stream: &mut WalStream,
+        writer: &mut LogWriter,
+    ) -> Result<(), ArchiverError> {
         writer.flush().await?;
         stream.confirm(writer.received(), writer.archived(), false).await?;
         self.note_archived(writer);

@@ -1,4 +1,4 @@
-//! An archive that is away, with a server of the tests' own.
+//! Tests of an unreachable archive, with a fake server.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};

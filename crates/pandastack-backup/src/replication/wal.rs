@@ -1,4 +1,4 @@
-//! The stream of the log.
+//! The stream of the WAL.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use jiff::Timestamp;
@@ -108,7 +108,7 @@ impl WalStream {
     }
 }
 
-/// What an asked stream is.
+/// The kind of stream that the server started.
 pub enum Started {
     /// There is log to come.
     Streaming(WalStream),
@@ -116,7 +116,7 @@ pub enum Started {
     Ended(StreamEnd),
 }
 
-/// What is left of a stream.
+/// The end of a stream.
 pub struct StreamEnd {
     /// The session, ready for the next command.
     pub replication: Replication,

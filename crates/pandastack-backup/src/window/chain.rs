@@ -1,4 +1,4 @@
-//! The log after a base: which objects have it, across timelines, and where it ends.
+//! The WAL after a base backup: which objects contain it, across timelines, and where it ends.
 
 use crate::layout::{Entry, Piece};
 use crate::limits::SEGMENT_BYTES;

@@ -1,4 +1,4 @@
-//! What may go.
+//! Computes which objects can be deleted.
 
 use std::collections::BTreeSet;
 

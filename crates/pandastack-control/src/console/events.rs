@@ -35,8 +35,8 @@ pub(crate) struct Args {
     follow: Option<String>,
 }
 
-/// List what happened to the workspace's sandboxes, oldest first. With `follow=1`, as server-sent events from
-/// `Last-Event-ID` on.
+/// List events of the workspace's sandboxes, oldest first. With `follow=1`, stream them as server-sent
+/// events, starting after `Last-Event-ID`.
 #[utoipa::path(get, path = "/v1/events", tag = "events",
     params(("tail" = Option<u32>, Query), ("follow" = Option<String>, Query),
            ("Last-Event-ID" = Option<i64>, Header)),

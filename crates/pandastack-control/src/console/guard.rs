@@ -1,4 +1,4 @@
-//! Which requests may use a session's cookie: those that the console's own pages make.
+//! Checks that requests with a session cookie come from the console's own pages.
 //!
 //! `SameSite=Strict` is not enough: apps and previews can be on the same site. A request must say that it
 //! comes from this very origin, in `Sec-Fetch-Site` or `Origin`, whichever the browser sends; both if it
@@ -17,17 +17,17 @@ const DATA_ONLY: &str = "default-src 'none'; sandbox; frame-ancestors 'none'";
 pub(super) fn check(uri: &Uri, headers: &HeaderMap) -> Result<()> {
     let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or_default());
     if text("sec-fetch-dest").is_some_and(|kind| !matches!(kind, "empty" | "websocket")) {
-        return Err(refused("it is a navigation, not a call"));
+        return Err(refused("it is a page navigation"));
     }
     let site = text("sec-fetch-site");
     if site.is_some_and(|site| site != "same-origin") {
-        return Err(refused("another site made it"));
+        return Err(refused("it comes from another site"));
     }
     match text("origin") {
         Some(origin) if is_own(origin, uri, headers) => Ok(()),
-        Some(_) => Err(refused("another origin made it")),
+        Some(_) => Err(refused("it comes from another origin")),
         None if site.is_some() => Ok(()),
-        None => Err(refused("it names no origin")),
+        None => Err(refused("it has no Origin header")),
     }
 }
 
@@ -64,7 +64,7 @@ pub(crate) fn protect(mut response: Response) -> Response {
 
 fn refused(why: &str) -> Error {
     let message = format!(
-        "the console's cookie does not admit this request, because {why}; send an API key as \
+        "the console's cookie is not accepted for this request, because {why}; send an API key as \
          `Authorization: Bearer pds_...`"
     );
     Error::new(ErrorCode::Forbidden, message)

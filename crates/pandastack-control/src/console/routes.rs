@@ -26,29 +26,29 @@ use crate::services::{ServerState, Services};
 /// Longest time for the body of a sign-in to arrive.
 const SIGN_IN_WAIT: Duration = Duration::from_secs(SIGN_IN_SECONDS_MAX);
 
-/// `POST /v1/console/session`.
+/// Request body of `POST /v1/console/session`.
 #[derive(Deserialize, ToSchema)]
 pub(crate) struct SignIn {
-    /// The key to sign in with. It is not stored.
+    /// API key to sign in with. It is not stored.
     api_key: String,
 }
 
-/// A signed-in browser.
+/// A console session of one browser.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Session {
-    /// Names the session.
+    /// Session ID.
     id: String,
-    /// The public part of the key that it was opened with.
+    /// Prefix of the API key that opened the session.
     token_prefix: String,
-    /// What the browser calls itself.
+    /// User agent of the browser.
     browser: String,
-    /// When it was opened.
+    /// Time of sign-in.
     #[schema(value_type = String, format = DateTime)]
     created_at: Timestamp,
-    /// When it was last used, within a few minutes.
+    /// Time of the last request, accurate to a few minutes.
     #[schema(value_type = String, format = DateTime)]
     last_used_at: Timestamp,
-    /// When it ends at the latest.
+    /// Time when the session expires.
     #[schema(value_type = String, format = DateTime)]
     expires_at: Timestamp,
 }
@@ -97,8 +97,10 @@ pub(crate) async fn sign_in(
     // Otherwise another site could sign somebody in with a key of its own, and see what they do next.
     super::guard::check(&uri, &headers)?;
     if !super::guard::keeps_cookies(&headers) {
-        let next = "open it with https, or through a loopback address such as http://127.0.0.1:8080";
-        return Err(Error::bad_request(format!("browsers keep no session over plain http; {next}")).into());
+        let next = "open the console over HTTPS, or through a loopback address such as http://127.0.0.1:8080";
+        return Err(
+            Error::bad_request(format!("browsers store no session cookie over plain HTTP; {next}")).into()
+        );
     }
     let read = async {
         let body = read_body_within(request.into_body(), SIGN_IN_BYTES_MAX, SIGN_IN_WAIT).await?;
@@ -113,7 +115,7 @@ pub(crate) async fn sign_in(
     Ok(super::protect((set_cookie, crate::routes::tokens::me(caller).await).into_response()))
 }
 
-/// Sign out of the web console: the session of the cookie ends.
+/// Sign out of the web console. The session of the cookie ends.
 #[utoipa::path(delete, path = "/v1/console/session", tag = "console", responses(
     (status = 204), (status = 403, body = ErrorBody)))]
 pub(crate) async fn sign_out(
@@ -133,7 +135,7 @@ pub(crate) async fn sign_out(
     Ok((StatusCode::NO_CONTENT, [(header::SET_COOKIE, super::no_cookie()?)]).into_response())
 }
 
-/// List the workspace's console sessions, newest first. Needs an admin key.
+/// List the workspace's console sessions, newest first. Requires an owner key.
 #[utoipa::path(get, path = "/v1/console/sessions", tag = "console",
     responses((status = 200, body = Items<Session>), (status = 403, body = ErrorBody)))]
 pub(crate) async fn list(
@@ -152,7 +154,7 @@ pub(crate) async fn list(
     Ok(Json(Items { items: items.collect() }))
 }
 
-/// Revoke a console session. It ends at once. Needs an admin key.
+/// Revoke a console session. It ends immediately. Requires an owner key.
 #[utoipa::path(delete, path = "/v1/console/sessions/{id}", tag = "console", params(("id" = String, Path)),
     responses((status = 204), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub(crate) async fn revoke(

@@ -1,4 +1,4 @@
-//! Passing requests on to the leader.
+//! Forwards requests to the leader.
 //!
 //! A request goes as it came, with its key, and the leader checks it: nothing is decided here but where it goes. Bodies
 //! stream both ways. The client's address goes with it, signed with the link: a key's networks and the limit
@@ -50,7 +50,7 @@ const HOP_BY_HOP: [HeaderName; 6] = [
     HeaderName::from_static("keep-alive"),
 ];
 
-/// Where the leader is.
+/// The address of the leader.
 #[derive(Clone)]
 pub(super) struct Leader {
     replica: Replica,

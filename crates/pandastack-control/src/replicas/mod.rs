@@ -1,4 +1,4 @@
-//! This server among others on one database.
+//! Replicas: several control servers on one database.
 //!
 //! ```text
 //!   client --> any replica: sandboxes, files, exec, ports, databases' wire          from the store and the hosts
@@ -46,7 +46,7 @@ const TAKEOVER_WAIT: Duration = Duration::from_millis(3500);
 /// How long a replica that follows waits before it joins again.
 const REJOIN_AFTER: Duration = Duration::from_millis(500);
 
-/// Who this server is among the replicas.
+/// The state of this server among the replicas.
 pub(crate) struct Replicas {
     /// Names this process.
     pub(crate) instance: String,
@@ -113,7 +113,7 @@ pub(crate) async fn run(
             }
             End::Lost(error) if member.replicas.leads() => return Err(LeadershipLost(error)),
             End::Lost(error) => {
-                tracing::warn!(%error, "the session with the database is lost; joining again")
+                tracing::warn!(%error, "lost the database session; rejoining")
             }
         }
         // Its locks end with it.
@@ -140,7 +140,7 @@ async fn take_part(
         tokio::select! {
             () = leave.cancelled() => return End::Left,
             news = session.news() => match news {
-                Ok(news) => hear(member, news).await,
+                Ok(news) => apply_changes(member, news).await,
                 Err(error) => return End::Lost(error),
             },
             _ = beat.tick() => match timeout(BEAT_MAX, session.beat()).await {
@@ -163,7 +163,7 @@ async fn join_again(member: &Member, leave: &CancellationToken) -> Option<Box<dy
         let joined = timeout(BEAT_MAX, join(member.sandboxes.store.as_ref(), &member.replicas)).await;
         match joined.unwrap_or(Err(StoreError::timed_out())) {
             Ok(session) => return Some(session),
-            Err(error) => tracing::debug!(%error, "the database does not answer yet"),
+            Err(error) => tracing::debug!(%error, "the database is not responding yet"),
         }
     }
 }
@@ -173,7 +173,7 @@ pub(crate) async fn join(store: &dyn Store, me: &Replicas) -> pandastack_store::
     store.join(&me.instance, &me.address).await
 }
 
-/// What only the leader does. It ends by itself at shutdown, and with this at the latest.
+/// Background tasks of the leader. They end at shutdown, or when this is dropped.
 struct Work<'a> {
     tasks: &'a [LeaderTask],
     running: Vec<AbortHandle>,
@@ -181,7 +181,7 @@ struct Work<'a> {
 
 impl Work<'_> {
     fn begin(&mut self, member: &Member) {
-        tracing::info!(instance = member.replicas.instance, "this server leads");
+        tracing::info!(instance = member.replicas.instance, "this server is the leader");
         member.replicas.lead();
         self.running =
             self.tasks.iter().map(|task| member.sandboxes.tasks.spawn(task()).abort_handle()).collect();
@@ -195,16 +195,16 @@ impl Drop for Work<'_> {
 }
 
 /// Takes in what was changed, by whomever.
-async fn hear(member: &Member, news: Vec<ReplicaChange>) {
+async fn apply_changes(member: &Member, news: Vec<ReplicaChange>) {
     let sandboxes = &member.sandboxes;
     for one in news {
         match one {
-            ReplicaChange::Event(workspace, event) => sandboxes.tell(workspace, event),
+            ReplicaChange::Event(workspace, event) => sandboxes.send_event(workspace, event),
             ReplicaChange::Host(host) if !member.replicas.leads() => {
                 match sandboxes.store.host(&host).await {
-                    Ok(Some(record)) => sandboxes.hosts.told(record),
+                    Ok(Some(record)) => sandboxes.hosts.apply_record(record),
                     Ok(None) => {}
-                    Err(error) => tracing::warn!(%host, %error, "a report of a host was not seen"),
+                    Err(error) => tracing::warn!(%host, %error, "cannot read the report of a host"),
                 }
             }
             ReplicaChange::Host(_) => {}
@@ -220,6 +220,6 @@ async fn catch_up(sandboxes: &Sandboxes) {
     let hosts: Result<_> = sandboxes.store.hosts().await.map_err(Into::into);
     match hosts {
         Ok(hosts) => sandboxes.hosts.load(hosts, pandastack_store::clock::now()),
-        Err(error) => tracing::warn!(%error, "hosts are seen again when they report"),
+        Err(error) => tracing::warn!(%error, "cannot read hosts; they are listed again when they report"),
     }
 }

@@ -1,4 +1,4 @@
-//! What the other replicas are working on, asked for when something looks left behind.
+//! Asks other replicas for their operations in progress when something looks abandoned.
 //!
 //! A replica that makes, copies or saves a sandbox marks it in its own memory ([`InFlight`]). The leader, who compares
 //! reports with the record, asks the others for their marks before it takes anything for a leftover: a question now and

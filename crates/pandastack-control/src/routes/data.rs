@@ -1,6 +1,6 @@
 //! The data path: exec, files, ports and logs go straight to the sandbox's agent, streaming both ways.
 //!
-//! Control authenticates, finds the host and checks what is cheap to check; the agent wakes a sleeper, does the work
+//! Control authenticates, finds the host and checks what is cheap to check; the agent wakes a sleeping sandbox, does the work
 //! and shapes the answer. Nothing is repeated, nothing but small JSON is held in memory, and when the client goes away
 //! its request to the agent is dropped with it.
 
@@ -75,7 +75,7 @@ pub(crate) async fn exec(
 
 /// Run a command and stream its output as server-sent events: `stdout`, `stderr`, then `exit` or `error`.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/exec/stream", tag = "exec", params(("id" = SandboxId, Path),
-    ("encoding" = Option<String>, Query, description = "`text` or `base64`")),
+    ("encoding" = Option<String>, Query, description = "Encoding of output: `text` or `base64`")),
     request_body = ExecRequest, responses((status = 200, content_type = "text/event-stream", body = String),
     (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub(crate) async fn exec_stream(
@@ -105,13 +105,13 @@ pub(crate) async fn read(
     Ok(forward(&sandboxes, &caller, &id, ReadFile::pass_through, request).await?)
 }
 
-/// Write a file and create its parent directories. The body is streamed; readers see the old file until the
+/// Write a file and create its parent directories. The body is streamed. Readers see the old file until the
 /// new one is complete.
 #[utoipa::path(put, path = "/v1/sandboxes/{id}/fs", tag = "files",
     params(("id" = SandboxId, Path), ("path" = String, Query),
-        ("write" = Option<String>, Query, description = "`atomic` (the default), `in_place` or `append`"),
-        ("mode" = Option<String>, Query, description = "Permissions in octal"),
-        ("user" = Option<String>, Query, description = "Owner of a new file and its new parents")),
+        ("write" = Option<String>, Query, description = "Write mode: `atomic` (default), `in_place` or `append`"),
+        ("mode" = Option<String>, Query, description = "File permissions in octal"),
+        ("user" = Option<String>, Query, description = "Owner of a new file and of new parent directories")),
     request_body(content = Vec<u8>, content_type = "application/octet-stream"),
     responses((status = 200, body = FileWritten), (status = 413, body = ErrorBody), (status = 507, body = ErrorBody)))]
 pub(crate) async fn write(
@@ -139,7 +139,7 @@ pub(super) fn limit_body(request: Request) -> Result<Request> {
     Ok(request.map(|body| Body::new(Limited::new(body, limit))))
 }
 
-/// Delete a file, or a directory with its content.
+/// Delete a file, or a directory with its contents.
 #[utoipa::path(delete, path = "/v1/sandboxes/{id}/fs", tag = "files", params(("id" = SandboxId, Path), ("path" = String, Query)),
     responses((status = 204), (status = 404, body = ErrorBody)))]
 pub(crate) async fn remove(

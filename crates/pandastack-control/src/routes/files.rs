@@ -41,7 +41,7 @@ impl SearchArgs {
 /// Find files by name below a directory, `/` by default. Does not follow links or enter other file systems.
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/fs/find", tag = "files",
     params(("id" = SandboxId, Path), ("path" = Option<String>, Query),
-        ("glob" = Option<String>, Query, description = "`*.rs` matches names, `src/**/*.rs` relative paths"),
+        ("glob" = Option<String>, Query, description = "Glob pattern: `*.rs` matches names, `src/**/*.rs` matches relative paths"),
         ("depth" = Option<u32>, Query), ("limit" = Option<u32>, Query)),
     responses((status = 200, body = DirectoryListing), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub(crate) async fn find(
@@ -156,8 +156,8 @@ pub(crate) async fn watch(
     Ok(forward(&sandboxes, &caller, &id, WatchFiles::pass_through, request.map(|_| Body::empty())).await?)
 }
 
-/// Create a signed URL that reads or writes one file without a key. It expires at its time, or when the key
-/// that created it is revoked.
+/// Create a signed URL that reads or writes one file without an API key. It stops working when it expires
+/// or when the key that created it is revoked.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/fs/sign", tag = "files", params(("id" = SandboxId, Path)),
     request_body = SignFile, responses((status = 200, body = SignedUrl), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub(crate) async fn sign(

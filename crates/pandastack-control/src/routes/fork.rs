@@ -33,7 +33,7 @@ pub(crate) async fn fork(
     Ok((StatusCode::CREATED, Json(view::sandbox(&sandboxes.hosts, child))))
 }
 
-/// Fork a sandbox into several copies of the same instant.
+/// Create several forks of a sandbox at the same point in time.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/fork-tree", tag = "fork", params(("id" = SandboxId, Path)),
     request_body = ForkTree, responses((status = 201, body = ForkTreeResult), (status = 400, body = ErrorBody),
     (status = 404, body = ErrorBody), (status = 503, body = ErrorBody)))]
@@ -75,7 +75,7 @@ pub(crate) async fn lineage(
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/promote", tag = "fork", params(("id" = SandboxId, Path)),
     request_body = Promote, responses((status = 200, body = Promoted), (status = 400, body = ErrorBody),
     (status = 404, body = ErrorBody),
-    (status = 409, description = "Another child was promoted before it, or it was deleted", body = ErrorBody)))]
+    (status = 409, description = "Another fork was promoted before, or this one was deleted", body = ErrorBody)))]
 pub(crate) async fn promote(
     State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,

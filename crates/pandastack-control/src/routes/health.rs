@@ -16,20 +16,20 @@ use utoipa::ToSchema;
 
 use crate::services::Services;
 
-/// A health answer.
+/// Response of a health check.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Health {
-    /// `ok`.
+    /// Always `ok`.
     status: &'static str,
 }
 
-/// Check that the process runs.
+/// Check that the server process is running.
 #[utoipa::path(get, path = "/healthz", tag = "health", security(()), responses((status = 200, body = Health)))]
 pub(crate) async fn healthz() -> Json<Health> {
     Json(Health { status: "ok" })
 }
 
-/// Check that the store and at least one host respond.
+/// Check that the database and at least one host respond.
 #[utoipa::path(get, path = "/readyz", tag = "health", security(()), responses((status = 200, body = Health), (status = 503, body = ErrorBody)))]
 pub(crate) async fn readyz(State(services): State<Arc<Services>>) -> ApiResult<Json<Health>> {
     if let Err(error) = services.sandboxes.store.ping().await {

@@ -1,4 +1,4 @@
-//! What agents and edges call. Signed, never with an API key.
+//! Routes for agents and edges. Signed, never with an API key.
 
 use std::sync::Arc;
 
@@ -118,7 +118,7 @@ pub(crate) async fn route_changes(
     request: Request,
 ) -> ApiResult<Body> {
     let edge = signer(&sandboxes, &request.into_parts().0)?;
-    tracing::info!(%edge, "an edge follows");
+    tracing::info!(%edge, "an edge connected");
     let (events, names) = (sandboxes.events.subscribe(), sandboxes.names.subscribe());
     let lines = futures::stream::unfold(
         (sandboxes, events, names),

@@ -1,4 +1,4 @@
-//! Pause, resume, hibernate, wake, and the lifetime.
+//! Pause, resume, hibernate, wake, and lifetime settings.
 
 use std::sync::Arc;
 
@@ -12,17 +12,17 @@ use pandastack_store::SandboxRecord;
 use pandastack_types::api::{Hibernate, KeepAwake, Lifecycle, PatchLifecycle, StatusAnswer};
 use pandastack_types::{ErrorBody, Result, SandboxId};
 
-async fn go(
+async fn change_state(
     sandboxes: &Arc<Sandboxes>,
     caller: &Caller,
     id: &SandboxId,
     movement: Move,
 ) -> Result<SandboxRecord> {
     let (record, client) = ops::live(sandboxes, &caller.workspace, id).await?;
-    ops::lifecycle::go(sandboxes, record, client, movement, false).await
+    ops::lifecycle::change_state(sandboxes, record, client, movement, false).await
 }
 
-/// Pause a sandbox's processors. Its memory stays on the host.
+/// Pause a sandbox: stop its vCPUs. Its memory stays on the host.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/pause", tag = "lifecycle", params(("id" = SandboxId, Path)), responses(
     (status = 204), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(crate) async fn pause(
@@ -30,7 +30,7 @@ pub(crate) async fn pause(
     caller: Caller,
     Id(id): Id<SandboxId>,
 ) -> ApiResult<StatusCode> {
-    go(&sandboxes, &caller, &id, Move::Pause).await?;
+    change_state(&sandboxes, &caller, &id, Move::Pause).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -42,7 +42,7 @@ pub(crate) async fn resume(
     caller: Caller,
     Id(id): Id<SandboxId>,
 ) -> ApiResult<StatusCode> {
-    go(&sandboxes, &caller, &id, Move::Resume).await?;
+    change_state(&sandboxes, &caller, &id, Move::Resume).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -56,11 +56,11 @@ pub(crate) async fn hibernate(
     Id(id): Id<SandboxId>,
     JsonBody(request): JsonBody<Hibernate>,
 ) -> ApiResult<Json<StatusAnswer>> {
-    let record = go(&sandboxes, &caller, &id, Move::Hibernate(request.keep)).await?;
+    let record = change_state(&sandboxes, &caller, &id, Move::Hibernate(request.keep)).await?;
     Ok(Json(StatusAnswer { status: record.state }))
 }
 
-/// Wake a sandbox. Has no effect on one that is awake.
+/// Wake a sandbox. Has no effect if it is awake.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/wake", tag = "lifecycle", params(("id" = SandboxId, Path)), responses(
     (status = 200, body = StatusAnswer), (status = 404, body = ErrorBody), (status = 503, body = ErrorBody)))]
 pub(crate) async fn wake(
@@ -68,7 +68,7 @@ pub(crate) async fn wake(
     caller: Caller,
     Id(id): Id<SandboxId>,
 ) -> ApiResult<Json<StatusAnswer>> {
-    let record = go(&sandboxes, &caller, &id, Move::Wake).await?;
+    let record = change_state(&sandboxes, &caller, &id, Move::Wake).await?;
     Ok(Json(StatusAnswer { status: record.state }))
 }
 

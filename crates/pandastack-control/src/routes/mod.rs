@@ -1,4 +1,4 @@
-//! The HTTP surface: one file per resource, all of it put together here.
+//! The HTTP routes: one file per resource, assembled here.
 
 pub(crate) mod data;
 pub(crate) mod events;

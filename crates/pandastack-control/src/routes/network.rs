@@ -1,4 +1,4 @@
-//! What a sandbox may reach.
+//! Network policies of sandboxes.
 
 use std::sync::Arc;
 
@@ -21,7 +21,8 @@ pub(crate) async fn get(
     Ok(Json(sandboxes.store.sandbox(Some(&caller.workspace), &id).await?.spec.network))
 }
 
-/// Change a sandbox's network policy. Applies at once, also to open connections. Does not wake it.
+/// Change a sandbox's network policy. Takes effect immediately, including for open connections. Does not
+/// wake it.
 #[utoipa::path(put, path = "/v1/sandboxes/{id}/network", tag = "network", params(("id" = SandboxId, Path)),
     request_body = NetworkPolicy, responses((status = 200, body = NetworkPolicy), (status = 400, body = ErrorBody),
     (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]

@@ -1,4 +1,4 @@
-//! What a sandbox uses, what a workspace used, and who did what.
+//! Metrics of sandboxes, usage of workspaces, and the audit log.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ const AUDIT_PAGE_DEFAULT: u32 = 100;
 /// Period of a usage report that names no begin.
 const USAGE_DAYS_DEFAULT: i64 = 30;
 
-/// Get a sandbox's current resource use, as measured by the host and by the guest. Does not wake it.
+/// Get a sandbox's current resource usage, as measured by the host and by the guest. Does not wake it.
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/metrics", tag = "sandboxes", params(("id" = SandboxId, Path)),
     responses((status = 200, body = SandboxMetrics), (status = 404, body = ErrorBody)))]
 pub(crate) async fn metrics(
@@ -47,7 +47,7 @@ fn time(name: &str, text: Option<&str>, default: Timestamp) -> Result<Timestamp>
 /// Get the workspace's usage in total, by sandbox and by function. Running sandboxes are counted up to the
 /// last minute.
 #[utoipa::path(get, path = "/v1/usage", tag = "account",
-    params(("from" = Option<String>, Query, description = "RFC 3339; 30 days ago when absent"), ("to" = Option<String>, Query)),
+    params(("from" = Option<String>, Query, description = "Start of the period (RFC 3339). Default: 30 days ago"), ("to" = Option<String>, Query)),
     responses((status = 200, body = UsageReport), (status = 400, body = ErrorBody)))]
 pub(crate) async fn usage(
     State(services): State<Arc<Services>>,
@@ -83,7 +83,7 @@ pub(crate) struct AuditArgs {
 
 /// List calls that could change something in this workspace, newest first. Requires an owner key.
 #[utoipa::path(get, path = "/v1/audit", tag = "account",
-    params(("before" = Option<i64>, Query, description = "Only entries older than this id"),
+    params(("before" = Option<i64>, Query, description = "Return only entries older than this ID"),
         ("limit" = Option<u32>, Query), ("sandbox_id" = Option<String>, Query)),
     responses((status = 200, body = AuditList), (status = 400, body = ErrorBody), (status = 403, body = ErrorBody)))]
 pub(crate) async fn audit(

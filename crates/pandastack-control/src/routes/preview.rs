@@ -1,4 +1,4 @@
-//! Previews: who may open a sandbox's ports, URLs that do, and streams for `pandastack forward`.
+//! Previews: visibility of a sandbox's ports, signed URLs, and streams for `pandastack forward`.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use pandastack_types::preview::{PARAMETER, PreviewKey, Visibility};
 use pandastack_types::{Error, ErrorBody, SandboxId};
 use serde::Deserialize;
 
-/// How long a signed URL works unless said.
+/// Default lifetime of a signed URL.
 const SIGNED_SECONDS_DEFAULT: u64 = 3600;
 /// Bytes held in each direction of a forwarded connection.
 const TUNNEL_BUFFER_BYTES: usize = 16 * 1024;
@@ -144,8 +144,8 @@ pub(crate) struct TunnelArg {
 /// Open a byte stream to a port, with `Upgrade: pandastack-tunnel`.
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/tunnel", tag = "previews",
     params(("id" = SandboxId, Path), ("port" = u16, Query)),
-    responses((status = 101, description = "Bytes both ways"), (status = 400, body = ErrorBody),
-    (status = 404, body = ErrorBody), (status = 502, description = "Nothing listens there", body = ErrorBody)))]
+    responses((status = 101, description = "Byte stream in both directions"), (status = 400, body = ErrorBody),
+    (status = 404, body = ErrorBody), (status = 502, description = "No process listens on this port", body = ErrorBody)))]
 pub(crate) async fn tunnel(
     State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,

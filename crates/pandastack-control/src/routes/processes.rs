@@ -1,4 +1,4 @@
-//! Processes by id: started, followed, written to and ended. As all of the data path, they are the agent's to serve.
+//! Processes by id. Like all of the data path, requests are forwarded to the agent.
 
 use std::sync::Arc;
 
@@ -79,12 +79,12 @@ pub(crate) async fn list(
     Ok(forward(&sandboxes, &caller, &id, ListProcesses::pass_through, request).await?)
 }
 
-/// Start a background process. It outlives this call, restarts of the servers, sleep and forks. With
-/// `follow`, the response streams its events from the first byte, as `.../output` does;
-/// `x-pandastack-process` and `x-pandastack-pid` identify it.
+/// Start a background process. It keeps running after this call, through server restarts, sleep and forks.
+/// With `follow`, the response streams its events from the first byte, like `.../output`. The headers
+/// `x-pandastack-process` and `x-pandastack-pid` identify the process.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/processes", tag = "processes", params(("id" = SandboxId, Path),
-    ("follow" = Option<String>, Query, description = "1: answer with its events"),
-    ("encoding" = Option<String>, Query, description = "`text` or `base64`")),
+    ("follow" = Option<String>, Query, description = "1 to stream the events of the process"),
+    ("encoding" = Option<String>, Query, description = "Encoding of output: `text` or `base64`")),
     request_body = StartProcess, responses((status = 201, body = Process), (status = 400, body = ErrorBody),
     (status = 404, body = ErrorBody)))]
 pub(crate) async fn start(
@@ -110,7 +110,8 @@ pub(crate) async fn look(
     Ok(of.forward(&sandboxes, &caller, ReadProcess::pass_through, request).await?)
 }
 
-/// Wait for a process to end, 30 seconds by default. If it still runs after that, the response says so.
+/// Wait for a process to end, by default for 30 seconds. If it is still running after that, the response
+/// shows its state.
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/processes/{process}/wait", tag = "processes",
     params(("id" = SandboxId, Path), ("process" = u64, Path), ("timeout_seconds" = Option<u64>, Query)),
     responses((status = 200, body = Process), (status = 404, body = ErrorBody)))]
@@ -127,7 +128,7 @@ pub(crate) async fn wait(
 /// `stderr`, `gap`, then `exit` or `error`.
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/processes/{process}/output", tag = "processes",
     params(("id" = SandboxId, Path), ("process" = u64, Path), ("stdout_offset" = Option<u64>, Query),
-    ("stderr_offset" = Option<u64>, Query), ("encoding" = Option<String>, Query, description = "`text` or `base64`"),
+    ("stderr_offset" = Option<u64>, Query), ("encoding" = Option<String>, Query, description = "Encoding of output: `text` or `base64`"),
     ("last-event-id" = Option<String>, Header)),
     responses((status = 200, content_type = "text/event-stream", body = String), (status = 404, body = ErrorBody)))]
 pub(crate) async fn output(
@@ -139,11 +140,11 @@ pub(crate) async fn output(
     Ok(of.forward(&sandboxes, &caller, ProcessOutput::pass_through, request).await?)
 }
 
-/// Write to a process's standard input, at the speed at which it reads. With an `offset`, a write can be
-/// repeated: bytes that were already accepted are skipped.
+/// Write to a process's standard input, as fast as the process reads. With an `offset`, you can retry a
+/// write: bytes that were already accepted are skipped.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/processes/{process}/stdin", tag = "processes",
     params(("id" = SandboxId, Path), ("process" = u64, Path), ("offset" = Option<u64>, Query),
-    ("close" = Option<bool>, Query, description = "end the input after these bytes")),
+    ("close" = Option<bool>, Query, description = "Close standard input after these bytes")),
     request_body(content = Vec<u8>, content_type = "application/octet-stream"),
     responses((status = 200, body = StdinWritten), (status = 400, body = ErrorBody), (status = 413, body = ErrorBody)))]
 pub(crate) async fn write_stdin(
@@ -157,7 +158,7 @@ pub(crate) async fn write_stdin(
     Ok(of.forward(&sandboxes, &caller, WriteStdin::pass_through, request).await?)
 }
 
-/// Send a signal to a process's group. KILL reaches every process that it started.
+/// Send a signal to a process group. KILL also kills all processes that the process started.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/processes/{process}/signal", tag = "processes",
     params(("id" = SandboxId, Path), ("process" = u64, Path)), request_body = SignalProcess,
     responses((status = 204), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]

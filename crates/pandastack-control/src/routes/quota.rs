@@ -1,4 +1,4 @@
-//! What a workspace may have, and has.
+//! Quotas and usage of a workspace.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use pandastack_types::{Error, ErrorBody, Result, WorkspaceId};
 
 use crate::services::Services;
 
-/// Get workspace quotas and current use.
+/// Get workspace quotas and current usage.
 #[utoipa::path(get, path = "/v1/me/quota", tag = "keys", responses((status = 200, body = QuotaReport)))]
 pub(crate) async fn get(
     State(services): State<Arc<Services>>,
@@ -19,7 +19,7 @@ pub(crate) async fn get(
     Ok(Json(report(&services, caller.workspace).await?))
 }
 
-/// Set workspace quotas. A quota that is left out returns to the platform's limit. Requires an operator key.
+/// Set workspace quotas. For omitted quotas, the platform's limits apply. Requires an operator key.
 #[utoipa::path(put, path = "/v1/me/quota", tag = "keys", request_body = Quota, responses(
     (status = 200, body = QuotaReport), (status = 400, body = ErrorBody), (status = 403, body = ErrorBody)))]
 pub(crate) async fn set(
@@ -51,7 +51,7 @@ pub(super) async fn replace(
 pub(super) fn check(quota: &Quota) -> Result<()> {
     match quota.requests_per_second {
         Some(0) => Err(Error::bad_request(
-            "`requests_per_second` must be at least 1; 0 would block every request, also to change it back",
+            "`requests_per_second` must be at least 1; 0 would also block the request to change it back",
         )),
         _ => Ok(()),
     }

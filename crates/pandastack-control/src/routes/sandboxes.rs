@@ -16,7 +16,7 @@ use crate::idempotency::Claimed;
 /// Create a sandbox. Returns when it is ready for its first command.
 #[utoipa::path(post, path = "/v1/sandboxes", tag = "sandboxes", request_body = CreateSandbox, responses(
     (status = 201, body = Sandbox), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
-    (status = 429, body = ErrorBody), (status = 503, description = "Retry-After says when to try again", body = ErrorBody)))]
+    (status = 429, body = ErrorBody), (status = 503, description = "Temporarily unavailable; retry after the time in `Retry-After`", body = ErrorBody)))]
 pub(crate) async fn create(
     State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
@@ -54,7 +54,7 @@ pub(crate) async fn get(
 /// Delete a sandbox. If its host does not respond, the deletion is recorded and completed later.
 #[utoipa::path(delete, path = "/v1/sandboxes/{id}", tag = "sandboxes", params(("id" = SandboxId, Path)), responses(
     (status = 204), (status = 404, body = ErrorBody),
-    (status = 409, description = "It belongs to a service, which is named", body = ErrorBody)))]
+    (status = 409, description = "The sandbox belongs to a service, named in the message", body = ErrorBody)))]
 pub(crate) async fn delete(
     State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,

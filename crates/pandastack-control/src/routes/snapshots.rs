@@ -31,8 +31,8 @@ pub(crate) async fn create(
     Ok((StatusCode::CREATED, Json(view::snapshot(snapshot))))
 }
 
-/// Roll a sandbox back to one of its own snapshots. It keeps its id, labels and lifetime, and runs
-/// afterwards.
+/// Roll back a sandbox to one of its own snapshots. The ID, metadata and lifetime are kept, and the sandbox
+/// runs afterwards.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/rollback", tag = "snapshots", params(("id" = SandboxId, Path)),
     request_body = Rollback, responses((status = 200, body = Sandbox), (status = 400, body = ErrorBody),
     (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
@@ -78,7 +78,7 @@ pub(crate) async fn get(
 /// Delete a snapshot.
 #[utoipa::path(delete, path = "/v1/snapshots/{id}", tag = "snapshots", params(("id" = SnapshotId, Path)), responses(
     (status = 204), (status = 404, body = ErrorBody),
-    (status = 409, description = "It is a version of a template", body = ErrorBody)))]
+    (status = 409, description = "The snapshot is a version of a template", body = ErrorBody)))]
 pub(crate) async fn delete(
     State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,

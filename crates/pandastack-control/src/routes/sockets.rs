@@ -1,4 +1,4 @@
-//! WebSockets of a sandbox: control authenticates, finds the host, and passes bytes both ways without reading them.
+//! WebSockets of a sandbox: control authenticates, finds the host, and relays bytes.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ pub(super) fn routes() -> Router<Arc<Sandboxes>> {
 
 /// Run several commands over one WebSocket.
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/exec/ws", tag = "processes", params(("id" = SandboxId, Path),
-    ("encoding" = Option<String>, Query, description = "`text` or `base64`")),
+    ("encoding" = Option<String>, Query, description = "Encoding of output: `text` or `base64`")),
     responses((status = 101), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub(crate) async fn commands(
     State(sandboxes): State<Arc<Sandboxes>>,

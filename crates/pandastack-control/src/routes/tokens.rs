@@ -23,7 +23,7 @@ const LABEL_BYTES_MAX: usize = 256;
 /// Longest life of a key that has an end.
 const EXPIRY_DAYS_MAX: u32 = 3650;
 const DAY_SECONDS: u64 = 24 * 3600;
-/// How long a replaced secret works unless said.
+/// Default time that a replaced secret keeps working.
 const OVERLAP_SECONDS_DEFAULT: u64 = DAY_SECONDS;
 /// Longest time for which a replaced secret works.
 const OVERLAP_SECONDS_MAX: u64 = 30 * DAY_SECONDS;
@@ -66,7 +66,7 @@ pub(crate) async fn create(
     Ok((StatusCode::CREATED, Json(created)))
 }
 
-/// Replace the secret of a key. The old one keeps working for `overlap_seconds`.
+/// Rotate an API key: replace its secret. The old secret keeps working for `overlap_seconds`.
 #[utoipa::path(post, path = "/v1/me/tokens/{prefix}/rotate", tag = "keys", params(("prefix" = String, Path)),
     request_body = RotateToken, responses((status = 201, body = TokenCreated),
     (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
@@ -81,9 +81,9 @@ pub(crate) async fn rotate(
     Ok((StatusCode::CREATED, Json(created)))
 }
 
-/// Revoke an API key. It stops working at once.
+/// Revoke an API key. It stops working immediately.
 #[utoipa::path(delete, path = "/v1/me/tokens/{prefix}", tag = "keys", params(("prefix" = String, Path)), responses(
-    (status = 204), (status = 404, body = ErrorBody), (status = 409, description = "The last key stays", body = ErrorBody)))]
+    (status = 204), (status = 404, body = ErrorBody), (status = 409, description = "The last owner or operator key cannot be deleted", body = ErrorBody)))]
 pub(crate) async fn delete(
     State(services): State<Arc<Services>>,
     caller: Caller,
@@ -117,7 +117,7 @@ pub(super) async fn create_in(
         if *workspace != WorkspaceId::default_workspace()
             || request.role.is_some_and(|role| role != Role::Owner)
         {
-            let message = "an operator's key is an owner's key of workspace `default`; leave out `role`";
+            let message = "an operator key is always an owner key of workspace `default`; leave out `role`";
             return Err(Error::bad_request(message));
         }
     }

@@ -93,8 +93,8 @@ pub(crate) async fn grow(
     Ok(shown(&sandboxes, &caller, record).await?)
 }
 
-/// Copy a volume, also while a sandbox writes to it. The copy is of one instant and shares space with the
-/// original.
+/// Clone a volume, even while a sandbox writes to it. The clone is a copy at one point in time and shares
+/// disk space with the original.
 #[utoipa::path(post, path = "/v1/volumes/{name}/clone", tag = "volumes", params(("name" = String, Path)),
     request_body = CloneVolume, responses((status = 201, body = Volume), (status = 404, body = ErrorBody),
     (status = 409, body = ErrorBody), (status = 507, body = ErrorBody)))]
@@ -108,7 +108,7 @@ pub(crate) async fn clone_volume(
     Ok((StatusCode::CREATED, Json(view(&sandboxes.hosts, made, &[]))))
 }
 
-/// Take a snapshot of a volume: a copy that can be read and cloned, but not written.
+/// Take a snapshot of a volume: a read-only copy that can be cloned.
 #[utoipa::path(post, path = "/v1/volumes/{name}/snapshot", tag = "volumes", params(("name" = String, Path)),
     request_body = SnapshotVolume, responses((status = 201, body = Volume), (status = 404, body = ErrorBody),
     (status = 409, body = ErrorBody), (status = 507, body = ErrorBody)))]

@@ -1,4 +1,4 @@
-//! The caller's workspace, and what it gives to new sandboxes.
+//! The caller's workspace and its defaults for new sandboxes.
 
 use std::sync::Arc;
 

@@ -42,7 +42,7 @@ impl<S: Send + Sync> FromRequestParts<S> for WorkspacePath {
     }
 }
 
-/// All workspaces, oldest first. Needs an operator's key.
+/// List workspaces, oldest first. Requires an operator key.
 #[utoipa::path(get, path = "/v1/workspaces", tag = "workspaces",
     operation_id = "list_workspaces", responses(
     (status = 200, body = Items<WorkspaceInfo>), (status = 403, body = ErrorBody)))]
@@ -54,13 +54,13 @@ pub(crate) async fn list(State(services): State<Arc<Services>>) -> ApiResult<Jso
     Ok(Json(Items { items }))
 }
 
-/// Create a workspace. It has no keys yet. Needs an operator's key.
+/// Create a workspace, without API keys. Requires an operator key.
 #[utoipa::path(post, path = "/v1/workspaces", tag = "workspaces",
     operation_id = "create_workspace",
     request_body = CreateWorkspace, responses((status = 201, body = WorkspaceInfo),
     (status = 400, body = ErrorBody),
     (status = 403, body = ErrorBody), (status = 409,
-    description = "The name is or was in use", body = ErrorBody)))]
+    description = "The name is in use, or was used before", body = ErrorBody)))]
 pub(crate) async fn create(
     State(services): State<Arc<Services>>,
     JsonBody(request): JsonBody<CreateWorkspace>,
@@ -77,7 +77,7 @@ pub(crate) async fn create(
     Ok((StatusCode::CREATED, Json(shown(&services, record).await?)))
 }
 
-/// One workspace. Needs an operator's key.
+/// Get a workspace. Requires an operator key.
 #[utoipa::path(get, path = "/v1/workspaces/{id}", tag = "workspaces",
     operation_id = "get_workspace",
     params(("id" = String, Path)), responses((status = 200, body = WorkspaceInfo),
@@ -91,14 +91,13 @@ pub(crate) async fn get(
     Ok(Json(shown(&services, record).await?))
 }
 
-/// Delete a workspace with everything in it: keys, apps, functions, schedules, databases, sandboxes,
-/// snapshots and
-/// volumes, also protected ones. What a host that does not answer has is deleted when it does. Needs an
-/// operator's key.
+/// Delete a workspace and everything in it: keys, apps, functions, schedules, databases, sandboxes,
+/// snapshots and volumes, including protected ones. Data on a host that does not respond is deleted when
+/// the host returns. Requires an operator key.
 #[utoipa::path(delete, path = "/v1/workspaces/{id}", tag = "workspaces",
     operation_id = "delete_workspace",
     params(("id" = String, Path)), responses((status = 204), (status = 403, body = ErrorBody),
-    (status = 404, body = ErrorBody), (status = 409, description = "`default` stays", body = ErrorBody)))]
+    (status = 404, body = ErrorBody), (status = 409, description = "The workspace `default` cannot be deleted or suspended", body = ErrorBody)))]
 pub(crate) async fn delete(
     State(services): State<Arc<Services>>,
     path: WorkspacePath,
@@ -107,15 +106,14 @@ pub(crate) async fn delete(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Suspend a workspace: its machines go to sleep, its keys are refused, its apps answer with a notice.
-/// Nothing is
-/// lost. Needs an operator's key.
+/// Suspend a workspace: its machines go to sleep, its keys are rejected, and its apps respond with a
+/// notice. Nothing is lost. Requires an operator key.
 #[utoipa::path(post, path = "/v1/workspaces/{id}/suspend", tag = "workspaces",
     operation_id = "suspend_workspace",
     params(("id" = String, Path)), request_body = SuspendWorkspace,
     responses((status = 200, body = WorkspaceInfo),
     (status = 403, body = ErrorBody), (status = 404, body = ErrorBody),
-    (status = 409, description = "`default` stays", body = ErrorBody)))]
+    (status = 409, description = "The workspace `default` cannot be deleted or suspended", body = ErrorBody)))]
 pub(crate) async fn suspend(
     State(services): State<Arc<Services>>,
     path: WorkspacePath,
@@ -128,7 +126,7 @@ pub(crate) async fn suspend(
     Ok(Json(shown(&services, record).await?))
 }
 
-/// Resume a suspended workspace. Its machines wake with their next request. Needs an operator's key.
+/// Resume a suspended workspace. Its machines wake with the next request. Requires an operator key.
 #[utoipa::path(post, path = "/v1/workspaces/{id}/resume", tag = "workspaces",
     operation_id = "resume_workspace",
     params(("id" = String, Path)), responses((status = 200, body = WorkspaceInfo),
@@ -142,7 +140,7 @@ pub(crate) async fn resume(
     Ok(Json(shown(&services, record).await?))
 }
 
-/// What a workspace may have, and has. Needs an operator's key.
+/// Get a workspace's quotas and current usage. Requires an operator key.
 #[utoipa::path(get, path = "/v1/workspaces/{id}/quota", tag = "workspaces",
     operation_id = "get_workspace_quota",
     params(("id" = String, Path)), responses((status = 200, body = QuotaReport),
@@ -156,7 +154,7 @@ pub(crate) async fn quota(
     Ok(Json(quota::report(&services, path.id).await?))
 }
 
-/// Set what a workspace may have; what is left out has the platform's own limit. Needs an operator's key.
+/// Set a workspace's quotas. For omitted quotas, the platform's limits apply. Requires an operator key.
 #[utoipa::path(put, path = "/v1/workspaces/{id}/quota", tag = "workspaces",
     operation_id = "set_workspace_quota",
     params(("id" = String, Path)), request_body = Quota, responses((status = 200, body = QuotaReport),
@@ -170,7 +168,7 @@ pub(crate) async fn set_quota(
     Ok(Json(quota::replace(&services, path.id, &wanted).await?))
 }
 
-/// Keys of a workspace, without their secrets. Needs an operator's key.
+/// List a workspace's API keys, without their secrets. Requires an operator key.
 #[utoipa::path(get, path = "/v1/workspaces/{id}/tokens", tag = "workspaces",
     operation_id = "list_workspace_tokens",
     params(("id" = String, Path)), responses((status = 200, body = Items<TokenInfo>),
@@ -184,7 +182,8 @@ pub(crate) async fn list_tokens(
     Ok(Json(tokens::list_of(&services, &path.id).await?))
 }
 
-/// Create a key of a workspace. Its secret is shown here and never again. Needs an operator's key.
+/// Create an API key for a workspace. The response contains its secret, which is not shown again. Requires
+/// an operator key.
 #[utoipa::path(post, path = "/v1/workspaces/{id}/tokens", tag = "workspaces",
     operation_id = "create_workspace_token",
     params(("id" = String, Path)), request_body = CreateToken, responses((status = 201, body = TokenCreated),
@@ -199,8 +198,8 @@ pub(crate) async fn create_token(
     Ok((StatusCode::CREATED, Json(created)))
 }
 
-/// Replace the secret of a key of a workspace. The old one keeps working for `overlap_seconds`. Needs an
-/// operator's key.
+/// Rotate an API key of a workspace: replace its secret. The old secret keeps working for
+/// `overlap_seconds`. Requires an operator key.
 #[utoipa::path(post, path = "/v1/workspaces/{id}/tokens/{prefix}/rotate", tag = "workspaces",
     operation_id = "rotate_workspace_token", params(("id" = String, Path), ("prefix" = String, Path)),
     request_body = RotateToken, responses((status = 201, body = TokenCreated),
@@ -216,12 +215,12 @@ pub(crate) async fn rotate_token(
     Ok((StatusCode::CREATED, Json(created)))
 }
 
-/// Delete a key of a workspace. It stops working at once. Needs an operator's key.
+/// Revoke an API key of a workspace. It stops working immediately. Requires an operator key.
 #[utoipa::path(delete, path = "/v1/workspaces/{id}/tokens/{prefix}", tag = "workspaces",
     operation_id = "delete_workspace_token",
     params(("id" = String, Path), ("prefix" = String, Path)), responses(
     (status = 204), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody),
-    (status = 409, description = "The last key stays", body = ErrorBody)))]
+    (status = 409, description = "The last owner or operator key cannot be deleted", body = ErrorBody)))]
 pub(crate) async fn delete_token(
     State(services): State<Arc<Services>>,
     caller: Caller,

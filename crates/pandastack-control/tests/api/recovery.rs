@@ -24,7 +24,7 @@ async fn everything_is_there_after_a_restart() {
     assert_eq!(world.ids().await, [id]);
 }
 
-/// A crash while a create is under way: finished if the host made it, undone if not; the key gives the same sandbox.
+/// A crash while a create is in progress: finished if the host made it, undone if not; the key gives the same sandbox.
 #[tokio::test]
 async fn a_crash_in_the_middle_of_creates() {
     let mut world = World::start().await;

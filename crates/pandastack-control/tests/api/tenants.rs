@@ -203,7 +203,7 @@ async fn a_deleted_workspace_takes_everything_with_it() {
         "target": {"type": "http", "url": "https://example.com/"}});
     send(&world, &owner, Method::POST, "/v1/schedules", schedule).await;
     let stranger = world.create().await;
-    // Its host does not answer: the deletion is recorded, and ends when the host is back.
+    // Its host does not respond: the deletion is recorded, and ends when the host is back.
     agent.lock().is_down = true;
     world.delete("/v1/workspaces/shop").await.expect(204);
     send(&world, &owner, Method::GET, "/v1/me", json!({})).await.refused(401, "unauthorized");

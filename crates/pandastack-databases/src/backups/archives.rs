@@ -1,4 +1,4 @@
-//! The archives of databases, and how their backup goes.
+//! The archives of databases and the status of their backups.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -26,10 +26,10 @@ const BASES_AT_ONCE: usize = 1;
 const KEEPER_WAIT: Duration = Duration::from_secs(30);
 /// How often the restore of a database is tried.
 pub(super) const DRILL_EVERY: Duration = Duration::from_secs(7 * 24 * 60 * 60);
-/// When it is tried again after it failed: a host may only have been full.
+/// When it is retried after it failed: a host may only have been full.
 pub(super) const DRILL_RETRY_AFTER: Duration = Duration::from_secs(6 * 60 * 60);
 
-/// What is shared about backups.
+/// Shared state of backups.
 pub(crate) struct Backups {
     config: Option<BackupConfig>,
     pub(super) kept: Mutex<HashMap<DatabaseId, BackupStatus>>,
@@ -64,7 +64,7 @@ impl Backups {
     }
 
     pub(super) fn config(&self) -> Result<&BackupConfig> {
-        let message = "this server makes no backups; ask its operator to set --backups to a URL";
+        let message = "backups are disabled on this server; ask its operator to set --backups to a URL";
         self.config.as_ref().ok_or_else(|| Error::new(ErrorCode::NotImplemented, message))
     }
 

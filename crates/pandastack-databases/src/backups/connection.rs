@@ -1,5 +1,5 @@
-//! Connections to the server of a machine that is awake. They neither wake it nor, if they only
-//! follow its log, keep it awake.
+//! Connections to the server of a machine that is awake. They neither wake it nor, if they only follow
+//! its log, keep it awake.
 
 use std::io;
 use std::pin::Pin;
@@ -18,7 +18,7 @@ use crate::revive;
 use crate::service::ManagedDatabases;
 use crate::spec::machine_of;
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// The log, for as long as the machine is awake.
@@ -60,7 +60,7 @@ fn restart(databases: &Arc<ManagedDatabases>, machine: &SandboxRecord) {
     let (databases, sandbox) = (Arc::clone(databases), machine.id.clone());
     databases.sandboxes.tasks.clone().spawn(async move {
         if let Err(error) = revive::restart(&databases, &id, &sandbox).await {
-            tracing::debug!(database = %id, %error, "it is tried again when its log is looked for again");
+            tracing::debug!(database = %id, %error, "cannot connect to a database; retrying later");
         }
     });
 }

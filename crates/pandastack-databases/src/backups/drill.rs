@@ -30,7 +30,7 @@ fn owner(id: &DatabaseId) -> Owner {
     Owner::Drill(id.clone())
 }
 
-/// Tries a restore and notes the outcome. Fails only if that cannot be noted, or another one is under way.
+/// Tries a restore and notes the outcome. Fails only if that cannot be noted, or another one is in progress.
 pub(super) async fn run(databases: &Arc<ManagedDatabases>, record: &DatabaseRecord) -> Result<DatabaseDrill> {
     let id = record.id.clone();
     let taken = || Error::conflict(format!("a restore test of database `{id}` is already in progress"));

@@ -1,5 +1,5 @@
-//! A restored copy takes over: a database whose host is out of reach goes on elsewhere, under its
-//! id, address and password, with what its archive has.
+//! Failover: a restored copy replaces a database whose host is unreachable, under its id, address and
+//! password, with what its archive has.
 //!
 //! Must hold: nothing takes over from a machine that can be reached, whose volume has more than the
 //! archive. What is left on the lost host is reached by nobody and writes into no archive, and is
@@ -19,7 +19,7 @@ use crate::service::ManagedDatabases;
 use crate::spec::{machine_request, owner};
 use crate::{machines, reset, server};
 
-/// Whether the machine of a database is on a host that does not answer, and there are backups to go on with.
+/// Whether the machine of a database is on a host that does not respond, and there are backups to go on with.
 pub(crate) async fn can_fail_over(databases: &ManagedDatabases, record: &DatabaseRecord) -> bool {
     let Some(sandbox) = record.sandbox.as_ref().filter(|_| databases.backups.are_made()) else {
         return false;

@@ -1,4 +1,4 @@
-//! The log of a restore, handed to its server as that asks for it.
+//! Feeds archived WAL to a server that is being restored.
 //!
 //! ```text
 //!   in the machine: the server wants a file -> `take` names it in `asked`, waits until it is there, and copies it

@@ -51,7 +51,7 @@ pub async fn run(databases: Arc<ManagedDatabases>) {
     let mut events = databases.sandboxes.events.subscribe();
     loop {
         let pause = keepers.reconcile().await.unwrap_or_else(|error| {
-            tracing::warn!(%error, cause = error.causes(), "databases without backups are looked for again soon");
+            tracing::warn!(%error, cause = error.causes(), "cannot list databases without backups; retrying soon");
             CHECK_EVERY
         });
         tokio::select! {
@@ -191,7 +191,7 @@ impl BaseBackupTask {
                     pause
                 }
                 Err(error) => {
-                    tracing::warn!(database = %self.record.id, %error, cause = error.causes(), "a database is not backed up; it is tried again");
+                    tracing::warn!(database = %self.record.id, %error, cause = error.causes(), "cannot back up a database; retrying");
                     self.failing.send_replace(Some(error.to_string()));
                     again = (again * 2).min(RETRY_AFTER_MAX);
                     again
@@ -302,11 +302,11 @@ pub(super) async fn take(
         BaseError::Archive(error) => unavailable(error),
         other => Error::new(ErrorCode::GuestUnavailable, other.to_string()),
     })?;
-    tracing::info!(database = %id, label = base.label, bytes = base.tar_bytes, "a base backup is taken");
+    tracing::info!(database = %id, label = base.label, bytes = base.tar_bytes, "taking a base backup");
     // The machine is awake, and its log, which has this too, is backed up. Not being told is no
     // reason to have no backup.
     if let Err(error) = reset::record_revision(databases, id, sandbox).await {
-        tracing::debug!(database = %id, %error, "its last reset is noted with the next base backup");
+        tracing::debug!(database = %id, %error, "cannot record the last password reset; the next base backup records it");
     }
     Ok(base)
 }

@@ -1,4 +1,4 @@
-//! Backups of databases: their log and base backups go into an archive, and databases are made from it.
+//! Backups of databases: WAL and base backups are archived, and databases are restored from them.
 //!
 //! ```text
 //!   leader: for every database that is ready, a keeper: log, always while it is awake; a base backup at once, then daily

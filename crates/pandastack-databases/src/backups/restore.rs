@@ -1,4 +1,4 @@
-//! A machine's server made into what the archive says.
+//! Restores a database server from the archive.
 //!
 //! ```text
 //!   machine like a new database's -> its server stopped, its data gone -> base unpacked, recovery asked for
@@ -54,7 +54,7 @@ const CONFIGURE: &str = "data=/var/lib/postgresql/data; cat /var/lib/postgresql/
 const CLEAN_UP: &str =
     "cd /var/lib/postgresql && for i in 1 2 3 4 5; do rm -rf restore && exit 0; sleep 0.2; done; exit 1";
 
-/// Begins a copy of a database as it was at an instant. It is under way when this returns; its
+/// Begins a copy of a database as it was at an instant. It is in progress when this returns; its
 /// record tells the outcome.
 pub(crate) async fn begin_restore(
     databases: &Arc<ManagedDatabases>,
@@ -71,7 +71,7 @@ pub(crate) async fn begin_restore(
         let (databases, record) = (for_task, of_task);
         if let Err(error) = build(&databases, &record, &original, &restore).await {
             tracing::warn!(database = %record.id, %error, cause = error.causes(), "a restore failed");
-            give_up(&databases, record, &error).await;
+            mark_failed(&databases, record, &error).await;
         }
         drop(marked);
     });
@@ -119,7 +119,7 @@ async fn build(
 }
 
 /// Nobody waits for an answer: the record has it.
-async fn give_up(databases: &Arc<ManagedDatabases>, mut record: DatabaseRecord, error: &Error) {
+async fn mark_failed(databases: &Arc<ManagedDatabases>, mut record: DatabaseRecord, error: &Error) {
     record.state = DatabaseState::Failed;
     record.spec.failure = Some(format!("the restore failed: {error}"));
     let gone = async {
@@ -128,7 +128,7 @@ async fn give_up(databases: &Arc<ManagedDatabases>, mut record: DatabaseRecord, 
         Ok::<_, Error>(databases.store.update_database(&record).await?)
     };
     if let Err(left) = gone.await {
-        tracing::warn!(database = %record.id, %left, "what a failed restore left is removed at the next start");
+        tracing::warn!(database = %record.id, %left, "cannot clean up a failed restore; the next start does");
     }
 }
 

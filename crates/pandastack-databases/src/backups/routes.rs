@@ -29,7 +29,7 @@ pub fn routes(databases: &Arc<ManagedDatabases>) -> Router {
 #[utoipa::path(get, path = "/v1/databases/{id}/backups", tag = "databases", operation_id = "look",
     params(("id" = DatabaseId, Path)), responses(
     (status = 200, body = DatabaseBackups), (status = 404, body = ErrorBody),
-    (status = 501, description = "This server makes no backups", body = ErrorBody),
+    (status = 501, description = "Backups are disabled on this server", body = ErrorBody),
     (status = 503, description = "The archive cannot be reached", body = ErrorBody)))]
 pub async fn describe(
     State(databases): State<Arc<ManagedDatabases>>,
@@ -43,7 +43,7 @@ pub async fn describe(
 /// Take a base backup. Returns when it is complete. Wakes the database.
 #[utoipa::path(post, path = "/v1/databases/{id}/backups", tag = "databases", params(("id" = DatabaseId, Path)), responses(
     (status = 201, body = DatabaseBaseBackup), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody),
-    (status = 501, description = "This server makes no backups", body = ErrorBody)))]
+    (status = 501, description = "Backups are disabled on this server", body = ErrorBody)))]
 pub async fn take(
     State(databases): State<Arc<ManagedDatabases>>,
     caller: Caller,
@@ -67,9 +67,9 @@ pub async fn take(
 /// Test a database's backups: restore the latest state into a separate machine, check every table and
 /// index, and delete the machine.
 #[utoipa::path(post, path = "/v1/databases/{id}/backups/drill", tag = "databases", params(("id" = DatabaseId, Path)),
-    responses((status = 200, description = "`ok` tells whether it worked", body = DatabaseDrill),
+    responses((status = 200, description = "`ok` is true if the drill succeeded", body = DatabaseDrill),
     (status = 404, body = ErrorBody), (status = 409, body = ErrorBody),
-    (status = 501, description = "This server makes no backups", body = ErrorBody)))]
+    (status = 501, description = "Backups are disabled on this server", body = ErrorBody)))]
 pub async fn drill(
     State(databases): State<Arc<ManagedDatabases>>,
     caller: Caller,

@@ -1,4 +1,4 @@
-//! Making a sandbox.
+//! Creates a sandbox.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ use crate::native::{Caller, Native, NativeError};
 use crate::sandbox_state::AUTO_RESUME_LABEL;
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
-/// What a client asks for.
+/// Request body of a create.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct NewSandbox {

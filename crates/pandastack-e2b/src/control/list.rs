@@ -13,7 +13,7 @@ use super::template_name::template_name;
 use crate::error::{RestError, RestResult};
 use crate::sandbox_state::is_visible;
 
-/// What a list is asked for.
+/// Filter parameters of a list.
 #[derive(Debug, Default, PartialEq)]
 struct Filter {
     metadata: Metadata,

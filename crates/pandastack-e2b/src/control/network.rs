@@ -1,4 +1,4 @@
-//! Rules of the network: E2B's lists as a policy of the platform, and back.
+//! Network rules: converts E2B's lists to a network policy and back.
 //!
 //! The two mean different things by the same words. There everything is open, `denyOut` closes, and **`allowOut` wins**;
 //! here `deny` wins. So what is allowed is cut out of what is denied before it is passed on, and a list that denies
@@ -15,7 +15,7 @@ use crate::error::{RestError, RestResult};
 /// Everything.
 const ALL: Cidr = Cidr::literal([0, 0, 0, 0], 0);
 
-/// What a client asks for, at create and later.
+/// Network rules in a request, at create or later.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Network {

@@ -1,4 +1,4 @@
-//! Pages: a list in order, cut after what the last page ended with.
+//! Pagination: a sorted list, continued after the last item of the previous page.
 
 use axum::Json;
 use axum::response::{IntoResponse, Response};

@@ -1,4 +1,4 @@
-//! One sandbox: looking, connecting, pausing, forking, ending.
+//! One sandbox: get, connect, pause, fork, kill.
 
 use axum::Json;
 use axum::body::Body;
@@ -205,7 +205,7 @@ async fn settle(native: &Native, caller: &Caller, child: &Sandbox, seconds: u64,
         Err(why) => {
             let path = format!("/sandboxes/{}", child.id);
             if let Err(error) = caller.call(Method::DELETE, &path, None::<&()>).await {
-                tracing::warn!(sandbox = %child.id, %error, "a fork without its lifetime was not deleted");
+                tracing::warn!(sandbox = %child.id, %error, "cannot delete a fork whose lifetime was not set");
             }
             failure(&why)
         }

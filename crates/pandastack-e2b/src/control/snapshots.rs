@@ -1,4 +1,4 @@
-//! Snapshots, which these clients take for a kind of template.
+//! Snapshots, which E2B's clients treat as templates.
 
 use axum::Json;
 use axum::body::Body;

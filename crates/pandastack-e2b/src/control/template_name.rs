@@ -1,4 +1,4 @@
-//! Names of templates: E2B's and ours.
+//! Maps template names between E2B and this platform.
 
 /// E2B's names of templates that have another name here.
 const ALIASES: [(&str, &str); 2] =

@@ -148,7 +148,7 @@ pub(super) fn refused(error: RpcError) -> Response {
     stream(futures::stream::iter([end(Err(error))]))
 }
 
-/// What a client asks of a stream's time.
+/// Timing options of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Pace {
     /// Its longest duration.

@@ -1,4 +1,4 @@
-//! `/files`: bytes out and in, for holders of the token or of a URL signed with it.
+//! `/files`: downloads and uploads, with the token or a signed URL.
 //!
 //! A signed URL that a client made with one address for all sandboxes names none, and a signature alone does
 //! not tell which one is meant. Such a URL needs `sandbox_id` in its query, or the request `E2b-Sandbox-Id`.

@@ -1,4 +1,4 @@
-//! A process's native events as the stream that clients read: `start`, `data`..., `end`, and the end frame.
+//! Converts a process's native events to E2B's stream: `start`, `data`..., `end`, and the end frame.
 
 use std::time::Duration;
 
@@ -117,7 +117,7 @@ impl Follow {
             let kill = SignalProcess { signal: Signal::KILL };
             if let Err(error) = self.session.native.call(Method::POST, &path, Some(&kill)).await {
                 // It has ended, or its own limit will end it.
-                tracing::debug!(%error, "a process past its time was not killed");
+                tracing::debug!(%error, "cannot kill a process after its timeout");
             }
         }
         RpcError::new(RpcCode::DeadlineExceeded, "the request's deadline has passed")

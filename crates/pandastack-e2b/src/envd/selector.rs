@@ -1,4 +1,4 @@
-//! Which process a client means: by the kernel's number or by the name it gave.
+//! Selects a process by the kernel's pid or by the client's tag.
 
 use pandastack_types::api::{Process, ProcessList, ProcessState};
 use serde::Deserialize;

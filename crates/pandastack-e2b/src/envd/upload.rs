@@ -1,4 +1,4 @@
-//! Uploads: one file as the body itself, or several as parts of a form. Everything streams.
+//! Uploads: one file as the body, or several as parts of a form. All of them are streamed.
 
 use std::io::Write as _;
 
@@ -20,7 +20,7 @@ const PIECES_BUFFERED_MAX: usize = 4;
 /// Compressed bytes unpacked at once: at gzip's best they become a thousand times as many.
 const PACKED_BYTES_AT_ONCE: usize = 4 * 1024;
 
-/// Stores what a request carries, and says what became of it.
+/// Stores what a request carries, and returns the result.
 pub(super) async fn store(
     session: &Session,
     user: &User,

@@ -19,7 +19,7 @@ use crate::native::encode;
 use crate::session::Session;
 use crate::sse::Events;
 
-/// What to watch.
+/// Request body of a watch.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct WatchRequest {

@@ -1,4 +1,4 @@
-//! Contexts, as E2B's clients ask for them.
+//! Code contexts for E2B's clients.
 
 use axum::Json;
 use axum::body::Body;

@@ -1,4 +1,4 @@
-//! Admission of calls for which clients send no access token.
+//! Admits calls for which clients send no access token.
 
 use axum::extract::{Request, State};
 use axum::middleware::Next;

@@ -1,4 +1,4 @@
-//! Why a body has no end.
+//! Errors of bodies that end early.
 
 use crate::limits::BODY_BYTES_MAX;
 

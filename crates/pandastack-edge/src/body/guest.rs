@@ -1,4 +1,4 @@
-//! The body of a guest's response: passed on as it comes, and cut when the guest's grant is.
+//! The body of a guest's response: streamed, and cut when the guest's grant is.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::pool::Upstream;
 #[error("the sandbox stopped before the response was complete")]
 struct Cut;
 
-/// Where a guest's answer comes from.
+/// The source of a guest's response.
 pub(crate) enum Source {
     /// A connection that carries nothing else meanwhile, which this body drives.
     Upstream(Box<Upstream>),

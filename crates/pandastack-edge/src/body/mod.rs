@@ -1,4 +1,4 @@
-//! Bodies as they pass through. None is collected in memory.
+//! Bodies, which are streamed and never collected in memory.
 
 mod error;
 mod guest;

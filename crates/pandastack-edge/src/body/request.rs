@@ -1,4 +1,4 @@
-//! The body of a request: counted against a limit, and never waited for longer than agreed.
+//! The body of a request: counted against a limit, with a read timeout.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};

@@ -1,4 +1,4 @@
-//! The body of a response, whoever it comes from.
+//! The body of a response, from a guest or from the edge itself.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};

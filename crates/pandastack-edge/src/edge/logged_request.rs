@@ -1,4 +1,4 @@
-//! What the access log needs to know of a request before it is changed.
+//! The parts of a request that the access log needs.
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -1,4 +1,4 @@
-//! The edge itself: what all of its requests share.
+//! The edge: state shared by all requests.
 
 mod logged_request;
 mod serve;
@@ -71,7 +71,7 @@ impl Edge {
         found.map_err(|error| EdgeError::Unavailable(error.to_string()))
     }
 
-    /// Ends grants, tunnels and the log. Requests under way were waited for by the server.
+    /// Ends grants, tunnels and the log. Requests in flight were waited for by the server.
     pub async fn shut_down(&self) {
         self.stop.cancel();
         self.tasks.close();

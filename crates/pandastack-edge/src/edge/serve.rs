@@ -12,7 +12,7 @@ use crate::body::{GuestBody, RequestBody, ResponseBody};
 use crate::cookies;
 use crate::destination::Target;
 use crate::error::EdgeError;
-use crate::exchange::{Exchange, ExchangeError, FailedExchange, Rest, stopped};
+use crate::exchange::{Exchange, ExchangeError, FailedExchange, Resend, stopped};
 use crate::headers::{Client, is_ambiguous, to_guest, upgrade_of};
 use crate::limits::BODY_BYTES_MAX;
 use crate::route::Route;
@@ -29,7 +29,7 @@ impl Edge {
     ) -> Response<ResponseBody> {
         let request = LoggedRequest::of(parts, client);
         let (mut site, mut outcome) = self.attempt(target, parts, body, client).await;
-        if let Err(FailedExchange { error: ExchangeError::Cut, rest: Rest::Repeatable }) = outcome
+        if let Err(FailedExchange { error: ExchangeError::Cut, rest: Resend::Repeatable }) = outcome
             && !self.stop.is_cancelled()
         {
             // Boxed: rare, and large beside what a usual request needs.

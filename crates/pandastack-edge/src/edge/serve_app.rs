@@ -1,4 +1,4 @@
-//! The path of one request to an app: which of its machines gets it, and which one if that fails.
+//! The path of one request to an app: which machine gets it, and which one on failure.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,7 +13,7 @@ use crate::app_route::Instances;
 use crate::body::{RequestBody, ResponseBody};
 use crate::destination::Target;
 use crate::error::EdgeError;
-use crate::exchange::{ExchangeError, FailedExchange, Rest};
+use crate::exchange::{ExchangeError, FailedExchange, Resend};
 use crate::headers::Client;
 use crate::limits::HELD_WAIT;
 use crate::site::Site;
@@ -51,11 +51,11 @@ impl Edge {
                 Err(FailedExchange { error, rest }) => (error, rest),
                 Ok(response) => return self.conclude(request, &target, site, response),
             };
-            if let (Some(site), Rest::Unsent(_) | Rest::Repeatable) = (&site, &rest) {
+            if let (Some(site), Resend::Unsent(_) | Resend::Repeatable) = (&site, &rest) {
                 site.note_missed();
             }
             tried.push(at);
-            if let (ExchangeError::Cut, Rest::Repeatable) = (&error, &rest) {
+            if let (ExchangeError::Cut, Resend::Repeatable) = (&error, &rest) {
                 // What it waited for until now was an answer, not a machine.
                 since = Instant::now();
                 cut_off.get_or_insert((at, head));
@@ -63,9 +63,9 @@ impl Edge {
             // Each is waited for while it wakes: together no longer than one may be.
             let next = self.choose(app, &tried).filter(|_| since.elapsed() < HELD_WAIT);
             (at, body) = match (next, rest) {
-                (Some(next), Rest::Unsent(body)) => (next, body),
+                (Some(next), Resend::Unsent(body)) => (next, body),
                 // Once: what breaks one machine could break the others, too.
-                (Some(next), Rest::Repeatable) if !is_repeated => {
+                (Some(next), Resend::Repeatable) if !is_repeated => {
                     is_repeated = true;
                     (next, RequestBody::Empty)
                 }

@@ -1,4 +1,4 @@
-//! Streams to ports of sandboxes: for protocols other than HTTP, which know themselves what to say.
+//! Raw streams to ports of sandboxes, for protocols other than HTTP.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ impl Edge {
         Ok(GuestTunnel::new(stream, permit))
     }
 
-    /// The same for protocols that know when work is under way: see [`Permit::set_busy`].
+    /// The same for protocols that know when work is in progress: see [`Permit::set_busy`].
     pub async fn connect(&self, sandbox: &SandboxId, port: u16) -> Result<(GuestStream, Permit), EdgeError> {
         let (site, route) = self.sites.find(sandbox, self.source.as_ref()).await?;
         let permit = site.enter(&route, &self.tasks, &self.stop).await?;

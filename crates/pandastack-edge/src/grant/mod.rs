@@ -3,7 +3,7 @@
 //! Must hold: a [`Permit`] exists only while the guest runs, because the agent stops a guest only
 //! after the edge reported that no permit is left ([`pandastack_types::grant`]). Taking a permit
 //! costs two atomic additions, so a request to a sandbox that is awake needs no call to the agent.
-//! Before a stop, requests and responses in progress have the drain's time to end. Idle streams are
+//! Before a stop, requests and responses in flight have the drain's time to end. Idle streams are
 //! not waited for.
 
 mod follow;
@@ -52,9 +52,9 @@ pub struct TrafficGrant {
     held: AtomicBool,
     /// A permit ended or began to rest, while the grant is held.
     drained: Notify,
-    /// Tells streams that have nothing under way to end.
+    /// Tells streams that have nothing in progress to end.
     closing: CancellationToken,
-    /// Ends whatever is still under way.
+    /// Ends whatever is still in progress.
     pub(crate) cut: CancellationToken,
 }
 
@@ -89,7 +89,7 @@ impl TrafficGrant {
         }
     }
 
-    /// Asks the agent for a grant, which wakes a sleeper. The agent is listened to until either side closes.
+    /// Asks the agent for a grant, which wakes a sleeping sandbox. The agent is listened to until either side closes.
     pub async fn open(
         client: AgentClient,
         sandbox: SandboxId,
@@ -151,11 +151,11 @@ impl TrafficGrant {
         }
     }
 
-    /// Waits until nothing goes on any more, for at most `wait`; then cuts what is still under way,
+    /// Waits until nothing goes on any more, for at most `wait`; then cuts what is still in progress,
     /// and lets it take its leave of the guest.
     pub async fn drain(&self, wait: Duration) {
-        if tokio::time::timeout(wait, self.settled()).await.is_err() {
-            tracing::info!("requests did not end before their sandbox stopped; they are cut");
+        if tokio::time::timeout(wait, self.wait_idle()).await.is_err() {
+            tracing::info!("requests did not finish before their sandbox stopped; closing them");
         }
         self.cut.cancel();
         // Long enough for a word to the guest. What holds its permit longer waits for its client,
@@ -171,7 +171,7 @@ impl TrafficGrant {
     }
 
     /// Waits until no permit is left, or only those of streams on which nothing happens.
-    async fn settled(&self) {
+    async fn wait_idle(&self) {
         while !self.has_settled() {
             tokio::select! {
                 () = self.drained.notified() => {}

@@ -12,7 +12,7 @@ use super::TrafficGrant;
 pub enum NoPermit {
     /// The grant closed; the next one may be opened.
     Closed,
-    /// [`REQUESTS_PER_SANDBOX_MAX`] are under way.
+    /// [`REQUESTS_PER_SANDBOX_MAX`] are in progress.
     Full,
 }
 
@@ -47,7 +47,7 @@ impl Permit {
 
     /// One more, for what goes on after the answer. Also given while the grant is held: what began
     /// may go on until it is cut.
-    pub(crate) fn another(&self) -> Permit {
+    pub(crate) fn duplicate(&self) -> Permit {
         self.grant.in_flight.fetch_add(1, Ordering::SeqCst);
         self.grant.note_activity();
         Permit::new(Arc::clone(&self.grant), false)
@@ -93,7 +93,7 @@ impl Permit {
         }
     }
 
-    /// For streams whose protocol tells when work is under way: while it is, the sandbox stays
+    /// For streams whose protocol tells when work is in progress: while it is, the sandbox stays
     /// awake though no byte moves.
     pub fn set_busy(&mut self, busy: bool) {
         self.grant.note_activity();
@@ -105,12 +105,12 @@ impl Permit {
         }
     }
 
-    /// Cancelled when the sandbox is about to stop: a stream without work under way should end.
+    /// Cancelled when the sandbox is about to stop: a stream without work in progress should end.
     pub fn closing(&self) -> CancellationToken {
         self.grant.closing.clone()
     }
 
-    /// Cancelled when whatever is still under way ends now.
+    /// Cancelled when whatever is still in progress ends now.
     pub fn cut(&self) -> CancellationToken {
         self.grant.cut.clone()
     }

@@ -25,7 +25,7 @@ async fn what_goes_on_after_its_answer_is_waited_for_too() {
     let grant = open();
     let permit = grant.enter().ok().unwrap();
     grant.hold();
-    let tunnel = permit.another();
+    let tunnel = permit.duplicate();
     drop(permit);
     let mut drain = Box::pin(grant.drain(Duration::from_secs(60)));
     assert!(futures::poll!(&mut drain).is_pending());

@@ -1,4 +1,4 @@
-//! The head of a guest's answer, as it is read.
+//! Parses the head of a guest's response.
 
 use std::mem::MaybeUninit;
 

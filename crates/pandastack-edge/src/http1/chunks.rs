@@ -17,7 +17,7 @@ const SIZE_LINE_BYTES_MAX: usize = 1024;
 /// All trailers of an answer.
 const TRAILER_BYTES_MAX: usize = 16 * 1024;
 
-/// What comes next.
+/// The state of the chunk parser.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Chunks {
     /// A chunk's size.

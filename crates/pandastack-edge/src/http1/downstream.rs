@@ -29,7 +29,7 @@ use crate::limits::HEAD_BYTES_MAX;
 
 /// Room for a read, made when less than [`ROOM_BYTES_MIN`] is left.
 const READ_BYTES: usize = 8 * 1024;
-/// Of an earlier read: while a request is under way its head holds on to the buffer, and a new one for every read costs.
+/// Of an earlier read: while a request is in flight its head holds on to the buffer, and a new one for every read costs.
 const ROOM_BYTES_MIN: usize = 1024;
 
 /// A plain request.
@@ -49,7 +49,7 @@ impl PlainRequest {
     }
 }
 
-/// What the form of an answer depends on.
+/// Properties that determine the form of a response.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ResponseForm {
     pub(super) asked_for_head: bool,
@@ -143,7 +143,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Downstream<S> {
         match ready!(poll_read_buf(Pin::new(&mut self.stream), context, &mut self.input)) {
             Ok(read) => Poll::Ready(read > 0),
             Err(error) => {
-                tracing::debug!(%error, "a client broke off");
+                tracing::debug!(%error, "a client closed the connection");
                 Poll::Ready(false)
             }
         }

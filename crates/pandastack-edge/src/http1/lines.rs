@@ -1,4 +1,4 @@
-//! What all heads have in common: lines, and an empty one at the end.
+//! Parsing shared by all heads: lines, up to an empty one.
 
 use bytes::Bytes;
 use http::header::{HeaderMap, HeaderName, HeaderValue};

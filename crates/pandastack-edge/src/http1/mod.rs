@@ -1,4 +1,4 @@
-//! HTTP/1.1 as we speak it ourselves: to guests ([`Upstream`]), and to clients as long as they ask plainly
+//! Our own HTTP/1.1: to guests ([`Upstream`]), and to clients as long as they send plain requests
 //! ([`Downstream`]).
 //!
 //! It has no tasks and no channels: whoever uses a connection drives it, so a request costs no hand-over, and nothing but

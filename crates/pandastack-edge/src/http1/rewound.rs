@@ -1,4 +1,4 @@
-//! A stream of which some bytes were read already.
+//! A stream with some bytes already read.
 
 use std::io::IoSlice;
 use std::pin::Pin;

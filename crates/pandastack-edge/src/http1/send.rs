@@ -1,4 +1,4 @@
-//! A message on its way: its head, and its body in pieces as they come.
+//! Sends a message: its head, then its body in pieces.
 
 use std::io::{IoSlice, Write};
 use std::pin::Pin;
@@ -101,7 +101,7 @@ impl<B: Body<Data = Bytes, Error = BodyError> + Unpin> Sending<B> {
                 error
             })?;
             if let Err(error) = ready!(self.poll_write(stream, context)) {
-                tracing::debug!(%error, "no more of a message is taken");
+                tracing::debug!(%error, "the receiver accepts no more of a message");
                 self.give_up();
             }
             ready!(is_fetched);

@@ -54,7 +54,7 @@ impl From<Malformed> for UpstreamError {
     }
 }
 
-/// What a read brought.
+/// The result of a read.
 enum ReadOutcome {
     More,
     Closed,
@@ -202,7 +202,7 @@ where
                 Poll::Ready(ReadOutcome::More)
             }
             Err(error) => {
-                tracing::debug!(%error, "a guest broke off");
+                tracing::debug!(%error, "a guest closed the connection");
                 Poll::Ready(ReadOutcome::Broken)
             }
         }

@@ -1,4 +1,4 @@
-//! A certificate authority of this installation alone, for machines without a public name.
+//! A local certificate authority, for machines without a public name.
 //!
 //! It lives in two files and signs a certificate for each name when it is first asked for; one for `*.` of a name's domain
 //! covers every preview of it. Whoever installs `ca.pem` trusts every certificate made here, so its key stays with root.
@@ -33,7 +33,7 @@ const NAME_DEFAULT: &str = "localhost";
 /// How long the authority and its certificates are good for.
 const AUTHORITY_YEARS: i32 = 10;
 const LEAF_DAYS: i32 = 90;
-/// A certificate is made anew after so long.
+/// A certificate is created again after so long.
 const LEAF_KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
 /// Certificates kept. When full all are forgotten, and made again as they are asked for.
 const LEAVES_MAX: usize = 1024;
@@ -104,10 +104,8 @@ impl Certificates for LocalAuthority {
         {
             return Some(Arc::clone(leaf));
         }
-        let leaf = self
-            .leaf(&name)
-            .inspect_err(|error| tracing::warn!(%error, "a TLS connection is refused"))
-            .ok()?;
+        let leaf =
+            self.leaf(&name).inspect_err(|error| tracing::warn!(%error, "refused a TLS connection")).ok()?;
         if leaves.len() >= LEAVES_MAX {
             leaves.clear();
         }

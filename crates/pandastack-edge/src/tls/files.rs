@@ -1,4 +1,4 @@
-//! A certificate in two files, which is read again when they change.
+//! A certificate and key in two files, reloaded when they change.
 //!
 //! Must hold: whatever the files hold meanwhile, there is a certificate: what was read before stays until both files are good.
 
@@ -34,7 +34,7 @@ struct Pair {
     looked: Instant,
 }
 
-/// What tells that a file is another than before; of a file that is not there, nothing.
+/// Identifies a version of a file; empty for a missing file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Mark {
     modified: (i64, i64),
@@ -53,20 +53,20 @@ impl FileCertificates {
         Ok(Self { chain: chain.to_owned(), key: key.to_owned(), pair: Mutex::new(pair) })
     }
 
-    fn look(&self, pair: &mut Pair) {
+    fn reload_if_changed(&self, pair: &mut Pair) {
         let marks = marks(&self.chain, &self.key);
         if marks == pair.marks {
             return;
         }
         match read_pair(&self.chain, &self.key) {
             Ok(certified) => {
-                tracing::info!(chain = %self.chain.display(), "a new certificate is served from now on");
+                tracing::info!(chain = %self.chain.display(), "loaded a new certificate");
                 *pair = Pair { certified, marks, refused: None, looked: pair.looked };
             }
-            // One of the files may not be written yet: it is tried again, and said once.
+            // One of the files may not be written yet: it is retried, and said once.
             Err(error) => {
                 if pair.refused.replace(marks) != Some(marks) {
-                    tracing::warn!(%error, "a changed certificate is not used; the one before stays");
+                    tracing::warn!(%error, "cannot load a changed certificate; keeping the previous one");
                 }
             }
         }
@@ -78,7 +78,7 @@ impl Certificates for FileCertificates {
         let mut pair = self.pair.lock().unwrap_or_else(PoisonError::into_inner);
         if pair.looked.elapsed() >= LOOK_AFTER {
             pair.looked = Instant::now();
-            self.look(&mut pair);
+            self.reload_if_changed(&mut pair);
         }
         Some(Arc::clone(&pair.certified))
     }
@@ -131,7 +131,7 @@ mod tests {
         let files = FileCertificates::read(&chain, &key).unwrap();
         let served = || {
             let mut pair = files.pair.lock().unwrap();
-            files.look(&mut pair);
+            files.reload_if_changed(&mut pair);
             Arc::clone(&pair.certified)
         };
         let first = served();

@@ -1,4 +1,4 @@
-//! TLS: which certificate a connection gets, and telling TLS from plain HTTP on one address.
+//! TLS: chooses the certificate of a connection, and detects TLS or plain HTTP on one address.
 //!
 //! Certificates come from whoever implements [`Certificates`]: two files that may be replaced at any time
 //! ([`FileCertificates`]), or an authority of this installation that makes one for each name it is asked for
@@ -38,7 +38,7 @@ pub enum TlsError {
     File {
         /// Which.
         path: PathBuf,
-        /// Why.
+        /// Reason.
         reason: io::Error,
     },
     /// A file holds something else.
@@ -59,7 +59,7 @@ pub enum TlsError {
     Making {
         /// For which name.
         name: String,
-        /// Why.
+        /// Reason.
         reason: String,
     },
 }

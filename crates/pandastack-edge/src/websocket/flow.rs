@@ -1,4 +1,4 @@
-//! One direction of a WebSocket: bytes as they come, and where frames end among those that went on.
+//! One direction of a WebSocket: relays bytes and tracks where frames end.
 
 use std::io;
 use std::pin::Pin;
@@ -29,7 +29,7 @@ enum Stage {
     Over,
 }
 
-/// What can be said to the side that a flow leads to, when it is to end.
+/// The close notice for the receiving side of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CloseNotice {
     /// A close frame.
@@ -97,7 +97,7 @@ impl Flow {
         }
     }
 
-    /// Passes no more than what is left of the frame under way. Fails if that has no end.
+    /// Passes no more than what is left of the frame in progress. Fails if that has no end.
     pub(super) fn poll_end_frame(
         &mut self,
         context: &mut Context<'_>,

@@ -1,4 +1,4 @@
-//! Where the frames of a WebSocket end (RFC 6455, 5.2), told from their heads as bytes pass.
+//! Finds the ends of WebSocket frames (RFC 6455, 5.2) from their heads.
 //!
 //! ```text
 //!   First --opcode--> Second --0..125--------------------> Payload --its end--> First
@@ -20,7 +20,7 @@ pub(super) struct Frames {
     /// The length, as far as it is known; then what is still to come of key and payload.
     left: u64,
     part: Part,
-    /// The frame under way is a close frame.
+    /// The frame in progress is a close frame.
     is_close: bool,
     has_closed: bool,
 }
@@ -64,7 +64,7 @@ impl Frames {
         }
     }
 
-    /// How many of the bytes that come next belong to the frame that is under way.
+    /// How many of the bytes that come next belong to the frame that is in progress.
     pub(super) fn rest_within(mut self, bytes: &[u8]) -> usize {
         if self.is_between() { 0 } else { self.pass_one(bytes) }
     }

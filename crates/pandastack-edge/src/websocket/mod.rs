@@ -1,7 +1,7 @@
 //! WebSockets over upgraded connections: bytes both ways, and a close frame to either side when a grant is cut.
 //!
 //! ```text
-//!   passing --cut--> the guest's frame under way ends --> close frames --> the answers to them --> closed
+//!   passing --cut--> the guest's frame in progress ends --> close frames --> the answers to them --> closed
 //!                        | FRAME_WAIT                        GOODBYE_WAIT, CLOSE_WAIT |
 //!                        +--------------------- none can be said ---------------------+
 //! ```
@@ -102,7 +102,7 @@ async fn leave(
         stream.shutdown().await
     };
     if let Ok(Err(error)) = timeout(wait, said).await {
-        tracing::debug!(%error, "a WebSocket broke while it was closed");
+        tracing::debug!(%error, "a WebSocket broke while closing");
     }
 }
 
@@ -124,7 +124,7 @@ mod tests {
     const HELLO: &[u8] = b"\x81\x05hello";
     /// A client's frame; its key is all zeros.
     const ASKED: &[u8] = b"\x81\x83\0\0\0\0who";
-    /// What takes this long hangs.
+    /// Timeout after which the step counts as hung.
     const PATIENCE: Duration = Duration::from_secs(20);
 
     /// A WebSocket's two ends, and what is between them.

@@ -1,4 +1,4 @@
-//! Several machines behind one name: who gets a request, and what becomes of it when a machine does not answer.
+//! Several machines behind one name: who gets a request, and what becomes of it when a machine does not respond.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;

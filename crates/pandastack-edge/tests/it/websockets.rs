@@ -27,7 +27,7 @@ use crate::harness::{PATIENCE, TestEdge, host, read_until};
 struct Agent {
     client: AgentClient,
     hold: Arc<Notify>,
-    /// The edge said that nothing is under way any more.
+    /// The edge said that nothing is in progress any more.
     drained: Arc<Notify>,
     _directory: TempDir,
     _tasks: JoinSet<()>,

@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::{Semaphore, mpsc};
 
 use super::error::ClientError;
-use super::link::{Connection, Opened};
+use super::link::{Connection, ReservedStream};
 use crate::frame::{FrameKind, data_chunks, encode};
 use crate::limits::{REQUEST_BYTES_MAX, STREAM_WINDOW_BYTES, frame_charge};
 use crate::message::{Event, Reply, Request};
@@ -16,7 +16,7 @@ use crate::message::{Event, Reply, Request};
 /// a reader that keeps up, rarely enough that grants are not half the traffic.
 const GRANT_STEP_BYTES: u32 = STREAM_WINDOW_BYTES / 4;
 
-/// What arrives on a call.
+/// An incoming message of a call.
 #[derive(Debug)]
 pub(super) enum Inbound {
     Event(Bytes),
@@ -57,8 +57,8 @@ impl Call {
     }
 
     /// Takes over a call whose request was already sent.
-    pub(super) fn adopt(connection: Arc<Connection>, opened: Opened) -> Self {
-        let Opened { id, queue, send_credit } = opened;
+    pub(super) fn adopt(connection: Arc<Connection>, opened: ReservedStream) -> Self {
+        let ReservedStream { id, queue, send_credit } = opened;
         Self { connection, id, queue, send_credit, consumed: 0, done: false }
     }
 

@@ -1,4 +1,4 @@
-//! The handshake, and the identity that rides on it.
+//! The handshake, and the identity that it carries.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -20,7 +20,7 @@ impl GuestClient {
     /// that is still booting, at most until the deadline has passed.
     ///
     /// # Errors
-    /// When the guest does not answer in time, is too old, or does not speak the protocol.
+    /// When the guest does not respond in time, is too old, or does not speak the protocol.
     pub async fn connect(stream: UnixStream, deadline: Duration) -> Result<Self, ClientError> {
         let (client, _) = connect_with(stream, deadline, &[]).await?;
         Ok(client)

@@ -1,4 +1,4 @@
-//! Why a call to a guest failed.
+//! Errors of calls to a guest.
 
 use std::time::Duration;
 
@@ -15,20 +15,20 @@ pub enum ClientError {
         reason: String,
     },
     /// The guest did not answer the handshake in time.
-    #[error("the guest did not answer within {waited:?}; it may still be booting, or be stopped")]
+    #[error("the guest did not respond within {waited:?}; it may still be booting, or be stopped")]
     ConnectDeadline {
         /// How long it had.
         waited: Duration,
     },
     /// The guest broke the protocol and was disconnected.
-    #[error("the guest broke the protocol: {0}")]
+    #[error("the guest violated the protocol: {0}")]
     Protocol(String),
     /// The guest's bytes were not frames.
-    #[error("the guest broke the protocol: {0}")]
+    #[error("the guest violated the protocol: {0}")]
     Frame(FrameError),
     /// The guest is older than this program supports.
     #[error(
-        "the guest speaks protocol generation {guest}, the oldest supported is {oldest}; rebuild its template"
+        "the guest uses protocol generation {guest}, but the oldest supported is {oldest}; rebuild its template"
     )]
     Generation {
         /// The guest's.
@@ -40,14 +40,14 @@ pub enum ClientError {
     #[error("{0}")]
     Refused(ErrorBody),
     /// Too many calls are open on this connection.
-    #[error("more than {max} calls are open on one guest connection; let some finish first")]
+    #[error("more than {max} calls are in flight on one guest connection; wait for some to finish")]
     TooManyCalls {
         /// The limit.
         max: usize,
     },
     /// The request does not fit in a frame.
     #[error(
-        "the request is {bytes} bytes long, at most {max} are possible; send large content as a file or as input"
+        "the request has {bytes} bytes, and the limit is {max}; send large content as a file or as standard input"
     )]
     RequestTooLong {
         /// Its length.
@@ -68,7 +68,7 @@ pub enum ClientError {
         bytes_max: u64,
     },
     /// The host could not make a nonce.
-    #[error("the host has no random numbers: {0}")]
+    #[error("the host returned no random numbers: {0}")]
     Random(String),
 }
 
@@ -78,7 +78,7 @@ impl From<FrameError> for ClientError {
     }
 }
 
-/// What kind of failure it is: decides status codes, retries and metric labels.
+/// The kind of a failure; decides status codes, retries and metric labels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
     /// The machine cannot be talked to now.

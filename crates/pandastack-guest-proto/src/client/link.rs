@@ -37,7 +37,7 @@ impl Drop for Connection {
     }
 }
 
-/// What the tasks and the calls share.
+/// State shared by the tasks and the calls.
 #[derive(Debug)]
 pub(super) struct Shared {
     calls: Mutex<Calls>,
@@ -73,7 +73,7 @@ struct Pending {
 }
 
 /// A call's own ends of its slot.
-pub(super) struct Opened {
+pub(super) struct ReservedStream {
     pub(super) id: u32,
     pub(super) queue: mpsc::Receiver<Inbound>,
     pub(super) send_credit: Arc<Semaphore>,
@@ -87,7 +87,7 @@ impl Connection {
         write: OwnedWriteHalf,
         buffer: FrameBuffer,
         first: u32,
-    ) -> (Arc<Self>, Vec<Opened>) {
+    ) -> (Arc<Self>, Vec<ReservedStream>) {
         let (frames, frames_rx) = mpsc::channel(WRITE_QUEUE_FRAMES_MAX);
         let shared = Arc::new(Shared {
             calls: Mutex::new(Calls { open: HashMap::new(), next_id: 1 }),
@@ -131,7 +131,7 @@ impl Shared {
     }
 
     /// A slot for a new call.
-    pub(super) fn reserve(&self) -> Result<Opened, ClientError> {
+    pub(super) fn reserve(&self) -> Result<ReservedStream, ClientError> {
         let mut calls = lock(&self.calls);
         // Looked at with the table in hand: `close` empties the table after it said why, so a call that comes in between
         // would be in a table that nobody empties again, and would never end.
@@ -154,7 +154,7 @@ impl Shared {
             cancelled: false,
         };
         calls.open.insert(id, slot);
-        Ok(Opened { id, queue: queue_rx, send_credit })
+        Ok(ReservedStream { id, queue: queue_rx, send_credit })
     }
 
     /// Gives a slot back whose request was never sent.

@@ -149,7 +149,7 @@ impl GuestClient {
     }
 }
 
-/// A write to a process's standard input under way. Dropping it leaves the input open and what was sent in it.
+/// A write to a process's standard input in progress. Dropping it leaves the input open and what was sent in it.
 #[derive(Debug)]
 pub struct StdinWriter {
     call: Call,
@@ -177,7 +177,7 @@ impl StdinWriter {
     }
 }
 
-/// What a process does.
+/// An event of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProcessEvent {
     /// It wrote something.
@@ -222,7 +222,7 @@ pub struct CollectedOutput {
     pub stderr: Bytes,
     /// More was written than the limit, or a gap was reported.
     pub truncated: bool,
-    /// How it ended.
+    /// Result.
     pub exit: ExitStatus,
 }
 

@@ -11,7 +11,7 @@ use crate::message::{
     Request, WatchPosition,
 };
 
-/// What a walk or search found.
+/// Results of a walk or search.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found<T> {
     /// In the order of the walk.

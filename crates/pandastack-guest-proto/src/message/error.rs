@@ -1,4 +1,4 @@
-//! Why the guest refused a call.
+//! Errors with which the guest refuses a call.
 
 use serde::{Deserialize, Serialize};
 

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::RawPath;
 
-/// What a directory entry is.
+/// The type of a directory entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FileKind {
@@ -63,7 +63,7 @@ pub struct FileRead {
     pub length: Option<u64>,
 }
 
-/// What happens to content that is already there.
+/// How to write to an existing file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WriteMode {
@@ -82,7 +82,7 @@ pub enum WriteMode {
 pub struct FileWrite {
     /// The file; links are followed.
     pub path: RawPath,
-    /// What happens to content that is already there.
+    /// How to write to an existing file.
     #[serde(default)]
     pub write_mode: WriteMode,
     /// Permission bits; unset keeps those of an existing file and gives 0644 to a new one.

@@ -1,4 +1,4 @@
-//! What makes a restored or forked machine itself.
+//! The identity of a restored or forked machine.
 
 use std::collections::BTreeMap;
 
@@ -27,10 +27,10 @@ pub struct Identity {
     /// Variables of every process started from now on.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, Secret>,
-    /// User of processes that name none; root when absent. An older guest ignores it.
+    /// Default user of processes. Default: root. An older guest ignores it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    /// Working directory of processes that name none; the user's home when absent. An older guest ignores it.
+    /// Default working directory of processes. Default: the user's home directory. An older guest ignores it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
     /// Name servers for `/etc/resolv.conf`; empty keeps the file.

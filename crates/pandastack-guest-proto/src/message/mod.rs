@@ -1,4 +1,4 @@
-//! What the calls say.
+//! The messages of all calls.
 //!
 //! Control payloads are JSON. Unknown fields are ignored, fields added later are optional and left out
 //! when unset, names and meanings never change: a guest frozen in a snapshot must understand next year's
@@ -183,7 +183,7 @@ pub enum Request {
     },
 }
 
-/// What the guest says before the reply.
+/// An event that the guest sends before the reply.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
@@ -205,22 +205,22 @@ pub enum Event {
     },
     /// Some entries of a directory.
     Entries {
-        /// A page of them.
+        /// A page of the list.
         entries: Vec<FileEntry>,
     },
     /// Some processes.
     Processes {
-        /// A page of them.
+        /// A page of the list.
         processes: Vec<ProcessInfo>,
     },
     /// Some listening ports.
     Ports {
-        /// A page of them.
+        /// A page of the list.
         ports: Vec<ListeningPort>,
     },
     /// Some lines that match.
     Matches {
-        /// A page of them.
+        /// A page of the list.
         matches: Vec<GrepMatch>,
     },
     /// A walk or search has sent all it will.
@@ -241,7 +241,7 @@ pub enum Event {
     },
     /// Some changes, oldest first.
     Changes {
-        /// A page of them.
+        /// A page of the list.
         changes: Vec<Change>,
     },
 }

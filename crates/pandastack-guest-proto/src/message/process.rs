@@ -16,7 +16,7 @@ impl std::fmt::Display for ProcessId {
     }
 }
 
-/// What to run.
+/// Command to run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Command {
@@ -60,7 +60,7 @@ pub struct TerminalSize {
 /// A process to start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessSpec {
-    /// What to run.
+    /// Command to run.
     pub command: Command,
     /// Working directory; the user's home when unset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -149,7 +149,7 @@ pub struct Attach {
     pub exit_only: bool,
 }
 
-/// Which output.
+/// An output stream of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OutputStream {

@@ -1,4 +1,4 @@
-//! Strings with a twist: paths that are not UTF-8, values that must not be printed.
+//! Special strings: paths that are not UTF-8, and values that must not be printed.
 
 use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
 use serde::de::Error as _;

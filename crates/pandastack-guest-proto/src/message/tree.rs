@@ -94,7 +94,7 @@ pub struct WatchPosition {
     pub sequence: u64,
 }
 
-/// What happened to a file.
+/// The kind of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ChangeKind {

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{RawPath, is_false};
 
-/// Which disk goes where.
+/// A disk and its mount path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeMount {
     /// Serial number of the disk.

@@ -1,4 +1,4 @@
-//! Kernel arguments that are meant for us.
+//! Kernel arguments for the guest program.
 //!
 //! ```text
 //! pandastack.root=OPTIONS     comma-separated mount options of the root disk, besides rw,noatime

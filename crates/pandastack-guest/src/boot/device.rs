@@ -1,4 +1,4 @@
-//! Devices that appear, by the kernel's own announcements: there is no udev in the machine.
+//! Waits for devices through the kernel's announcements; there is no udev in the machine.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -69,7 +69,7 @@ fn find_port(name: &str) -> Option<PathBuf> {
     node.exists().then_some(node)
 }
 
-/// What the machine has for the channel to its host.
+/// The device for the channel to the host.
 #[derive(Debug)]
 pub(super) enum ChannelDevice {
     /// The node of a virtio port.

@@ -1,4 +1,4 @@
-//! Housekeeping that the kernel does whether anything happens or not.
+//! Disables kernel housekeeping that runs in an idle machine.
 //!
 //! A machine that does nothing should cost nothing: a host has hundreds of them, and each timer that goes off in each of them
 //! is processor time taken from those that work. On an emulated machine these three are most of it.

@@ -13,7 +13,7 @@ use super::names::Names;
 use super::source::{Source, Step};
 use super::walk::{STEP_ENTRIES, Walker};
 
-/// A change of attributes under way.
+/// A change of attributes in progress.
 #[derive(Debug)]
 pub(crate) struct AttributesSource {
     request: FileAttributes,

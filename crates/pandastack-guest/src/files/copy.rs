@@ -20,16 +20,16 @@ const STEP_BYTES: u64 = 4 * 1024 * 1024;
 /// Entries copied in one step.
 const STEP_ENTRIES: usize = 64;
 
-/// A copy under way.
+/// A copy in progress.
 #[derive(Debug)]
 pub(crate) struct CopySource {
     from: RawPath,
     to: RawPath,
-    open: Option<Open>,
+    open: Option<CopyState>,
 }
 
 #[derive(Debug)]
-struct Open {
+struct CopyState {
     to: PathBuf,
     walker: Option<Walker>,
     file: Option<Copied>,
@@ -50,14 +50,14 @@ impl CopySource {
         Self { from, to, open: None }
     }
 
-    fn open(&self) -> Result<Open, ErrorBody> {
+    fn open(&self) -> Result<CopyState, ErrorBody> {
         let (from, to) = (absolute(&self.from)?, absolute(&self.to)?);
         let fail = |error: &io::Error| refusal("copy", &from, error);
         let meta = std::fs::symlink_metadata(&from).map_err(|error| fail(&error))?;
         if let Some(parent) = to.parent() {
             make_parents(parent, DIRECTORY_MODE_DEFAULT, None)?;
         }
-        let mut open = Open { to: to.clone(), walker: None, file: None };
+        let mut open = CopyState { to: to.clone(), walker: None, file: None };
         if meta.is_dir() {
             refuse_inside(&from, &to)?;
             copy_directory(&to, &meta).map_err(|error| refusal("copy to", &to, &error))?;
@@ -69,7 +69,7 @@ impl CopySource {
     }
 }
 
-impl Open {
+impl CopyState {
     fn begin(&mut self, from: &Path, meta: &Metadata, to: &Path) -> Result<(), ErrorBody> {
         let fail = |error: io::Error| refusal("copy to", to, &error);
         if meta.is_dir() {
@@ -176,7 +176,7 @@ impl Source for CopySource {
     }
 }
 
-/// A move under way: a rename, or between file systems a copy and a removal.
+/// A move in progress: a rename, or between file systems a copy and a removal.
 #[derive(Debug)]
 pub(crate) struct MoveSource {
     from: RawPath,

@@ -1,4 +1,4 @@
-//! Everything about files but their content.
+//! File operations other than reading and writing contents.
 
 use std::fs::{DirBuilder, Metadata, ReadDir};
 use std::io::ErrorKind;

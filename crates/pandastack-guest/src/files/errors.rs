@@ -1,4 +1,4 @@
-//! From the kernel's errors to refusals.
+//! Converts kernel errors to protocol errors.
 
 use std::io::{self, ErrorKind};
 use std::path::Path;

@@ -36,12 +36,12 @@ const BUFFER_BYTES: usize = 32 * 1024;
 #[derive(Debug)]
 pub(crate) struct GrepSource {
     request: FileGrep,
-    open: Option<Open>,
+    open: Option<SearchState>,
     ended: bool,
 }
 
 #[derive(Debug)]
-struct Open {
+struct SearchState {
     files: Files,
     regex: Regex,
     left: u32,
@@ -66,7 +66,7 @@ impl GrepSource {
         Self { request, open: None, ended: false }
     }
 
-    fn open(&self) -> Result<Open, ErrorBody> {
+    fn open(&self) -> Result<SearchState, ErrorBody> {
         let path = absolute(&self.request.path)?;
         let regex = compile(&self.request)?;
         let meta = std::fs::metadata(&path).map_err(|error| refusal("search", &path, &error))?;
@@ -77,7 +77,7 @@ impl GrepSource {
         } else {
             Files::One(Some(path))
         };
-        Ok(Open { files, regex, left: self.request.matches_max, current: None })
+        Ok(SearchState { files, regex, left: self.request.matches_max, current: None })
     }
 }
 
@@ -94,7 +94,7 @@ fn compile(request: &FileGrep) -> Result<Regex, ErrorBody> {
         .map_err(|error| refuse(format!("is not a regular expression: {error}")))
 }
 
-impl Open {
+impl SearchState {
     /// The next file, or `None` at the end; the inner `None` when this step has looked at enough entries.
     fn next_file(&mut self, budget: &mut usize) -> Option<Option<Searched>> {
         loop {

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use pandastack_guest_proto::message::{ErrorBody, ErrorCode, FileEntry};
 
-/// Who the machine knows, as of when it was read.
+/// Users and groups of the machine at one time.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     users: HashMap<u32, String>,

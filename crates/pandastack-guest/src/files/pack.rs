@@ -1,4 +1,4 @@
-//! A tree as a tar archive, made while it is sent.
+//! Packs a tree as a tar archive while it is sent.
 //!
 //! Names longer than a header's field use GNU's extension. Devices, pipes and sockets are left out. A file
 //! that shrinks while it is read is filled with zeros, one that grows is cut: the archive stays readable.

@@ -16,7 +16,7 @@ use super::pack::BLOCK_BYTES;
 /// Longest name or pax record set of one entry.
 const EXTENSION_BYTES_MAX: u64 = 64 * 1024;
 
-/// What an entry is.
+/// The type of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     File { size: u64 },
@@ -34,7 +34,7 @@ pub(super) struct Entry {
     pub(super) mtime_s: u64,
 }
 
-/// What comes out.
+/// A parsed item.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Item<'a> {
     /// An entry begins.

@@ -127,12 +127,12 @@ impl Target {
         let Some((file, entry)) = self.file.take() else { return Ok(()) };
         let seconds = i64::try_from(entry.mtime_s).unwrap_or_default();
         let time = TimeSpec::new(seconds, 0);
-        self.own(&file, entry.mode)
+        self.set_owner_and_mode(&file, entry.mode)
             .and_then(|()| futimens(&file, &time, &time))
             .map_err(|errno| refuse(&entry.path, errno))
     }
 
-    fn own(&self, file: impl AsFd, mode: u32) -> Result<(), Errno> {
+    fn set_owner_and_mode(&self, file: impl AsFd, mode: u32) -> Result<(), Errno> {
         fchown(file.as_fd(), Some(self.uid), Some(self.gid))?;
         fchmod(file.as_fd(), Mode::from_bits_truncate(mode & MODE_KEPT))
     }
@@ -182,7 +182,7 @@ impl Target {
             return Ok(());
         }
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        self.own(openat(parent, name, flags, Mode::empty())?, mode)
+        self.set_owner_and_mode(openat(parent, name, flags, Mode::empty())?, mode)
     }
 
     fn new_file(&self, parent: &OwnedFd, name: &OsStr) -> Result<File, Errno> {

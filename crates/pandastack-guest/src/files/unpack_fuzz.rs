@@ -1,5 +1,5 @@
-//! Archives made to get out: whatever is in one, nothing changes outside of the directory it is unpacked
-//! into.
+//! Fuzzes unpacking: whatever an archive contains, nothing changes outside of the directory it is
+//! unpacked into.
 
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;

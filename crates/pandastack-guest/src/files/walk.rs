@@ -99,12 +99,12 @@ impl Iterator for Walker {
 pub(crate) struct WalkSource {
     request: FileWalk,
     root: PathBuf,
-    open: Option<Open>,
+    open: Option<ListState>,
     ended: bool,
 }
 
 #[derive(Debug)]
-struct Open {
+struct ListState {
     walker: Walker,
     glob: Option<Glob>,
     names: Names,
@@ -116,16 +116,16 @@ impl WalkSource {
         Self { request, root, open: None, ended: false }
     }
 
-    fn open(&self) -> Result<Open, ErrorBody> {
+    fn open(&self) -> Result<ListState, ErrorBody> {
         let path = absolute(&self.request.path)?;
         let glob = self.request.glob.as_deref().map(Glob::new).transpose()?;
         let walker =
             Walker::open(&path, self.request.depth).map_err(|error| refusal("list", &path, &error))?;
-        Ok(Open { walker, glob, names: Names::read(&self.root), left: self.request.entries_max })
+        Ok(ListState { walker, glob, names: Names::read(&self.root), left: self.request.entries_max })
     }
 }
 
-impl Open {
+impl ListState {
     /// A page of entries, and whether the walk has come to its end.
     fn page(&mut self) -> (Vec<FileEntry>, bool) {
         let (mut entries, mut bytes) = (Vec::new(), 0);

@@ -1,4 +1,4 @@
-//! Calls between their arrival and their end: a queue towards the handler, and a way back for each.
+//! Calls in progress: a queue to the handler, and a response channel for each.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -9,7 +9,7 @@ use pandastack_function_proto::{Call, Head, LOG_BYTES_MAX, Outcome, Ready, Strea
 
 /// Parts of an answer that wait for a slow connection. Beyond it the handler waits.
 const PARTS_WAITING_MAX: usize = 16;
-/// Bytes kept of what is printed while no call is under way; the next call gets them.
+/// Bytes kept of what is printed while no call is in progress; the next call gets them.
 const BETWEEN_BYTES_MAX: usize = 64 * 1024;
 
 /// A piece of what goes back for a call.
@@ -32,7 +32,7 @@ pub(super) struct Done {
     pub(super) log_dropped_bytes: u64,
 }
 
-/// What a handler answered.
+/// The response of a handler.
 #[derive(Debug, Clone)]
 pub(super) struct HandlerResponse {
     pub(super) head: Head,
@@ -62,7 +62,7 @@ pub(super) struct HandlerCall {
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct QueuedCall {
     taken: HandlerCall,
     to: SyncSender<Part>,
 }
@@ -78,9 +78,9 @@ struct InFlightCall {
 #[derive(Debug)]
 struct State {
     phase: Phase,
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<QueuedCall>,
     in_flight: Vec<InFlightCall>,
-    /// Printed while no call is under way.
+    /// Printed while no call is in progress.
     between: Vec<(Stream, Vec<u8>)>,
     between_bytes: usize,
 }
@@ -105,11 +105,11 @@ impl Default for Calls {
     }
 }
 
-/// Where a call's answer goes.
+/// The channel for a call's response.
 #[derive(Debug, Clone)]
-pub(super) struct Answer(SyncSender<Part>);
+pub(super) struct ResponseSender(SyncSender<Part>);
 
-impl Answer {
+impl ResponseSender {
     /// `false` when nobody waits for it any more.
     pub(super) fn send(&self, part: Part) -> bool {
         self.0.send(part).is_ok()
@@ -137,7 +137,7 @@ impl Calls {
             let _ = to.try_send(Part::Done(done));
             return parts;
         }
-        state.waiting.push_back(Waiting { taken: HandlerCall { call, event, deadline }, to });
+        state.waiting.push_back(QueuedCall { taken: HandlerCall { call, event, deadline }, to });
         self.changed.notify_all();
         parts
     }
@@ -157,7 +157,7 @@ impl Calls {
                 state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
-            let Waiting { taken, to } = waiting;
+            let QueuedCall { taken, to } = waiting;
             for (stream, bytes) in std::mem::take(&mut state.between) {
                 let _ = to.try_send(Part::Log(stream, bytes));
             }
@@ -168,10 +168,10 @@ impl Calls {
         }
     }
 
-    /// The way back of a call that is under way.
-    pub(super) fn answer(&self, id: &str) -> Option<Answer> {
+    /// The way back of a call that is in progress.
+    pub(super) fn answer(&self, id: &str) -> Option<ResponseSender> {
         let state = self.lock();
-        state.in_flight.iter().find(|call| call.id == id).map(|call| Answer(call.to.clone()))
+        state.in_flight.iter().find(|call| call.id == id).map(|call| ResponseSender(call.to.clone()))
     }
 
     /// Ends a call. Whatever was printed for it was noted before.
@@ -190,7 +190,7 @@ impl Calls {
         let _ = call.to.send(Part::Done(done));
     }
 
-    /// Notes what was printed: for the oldest call under way, or for the next one.
+    /// Notes what was printed: for the oldest call in progress, or for the next one.
     pub(super) fn printed(&self, stream: Stream, bytes: &[u8]) {
         let mut state = self.lock();
         let Some(call) = state.in_flight.first_mut() else {

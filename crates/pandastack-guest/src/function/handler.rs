@@ -1,4 +1,4 @@
-//! The handler's process: started once, watched to its end, killed when a call takes too long.
+//! The handler's process: started once, monitored, and killed when a call times out.
 
 use std::ffi::OsString;
 use std::io;
@@ -57,7 +57,7 @@ impl Handler {
         // What it printed last explains why it ended.
         output.drain();
         let (message, exit_code) = match status {
-            Ok(status) => (sentence(status), Some(exit_code(status))),
+            Ok(status) => (describe_exit(status), Some(exit_code(status))),
             Err(error) => (format!("the handler's process was lost: {error}"), None),
         };
         calls.end(&message, exit_code);
@@ -80,7 +80,7 @@ fn exit_code(status: ExitStatus) -> i32 {
     status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or_default())
 }
 
-fn sentence(status: ExitStatus) -> String {
+fn describe_exit(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (_, Some(9)) => "the handler's process was killed; it probably used all memory".to_owned(),
         (_, Some(signal)) => format!("the handler's process was ended by signal {signal}"),
@@ -96,10 +96,10 @@ mod tests {
     #[test]
     fn an_end_is_told_in_a_sentence() {
         let exited = |code: i32| ExitStatus::from_raw(code << 8);
-        assert!(sentence(exited(0)).contains("before it answered"));
-        assert!(sentence(exited(3)).contains("exited with 3"));
-        assert!(sentence(ExitStatus::from_raw(9)).contains("memory"));
-        assert!(sentence(ExitStatus::from_raw(11)).contains("signal 11"));
+        assert!(describe_exit(exited(0)).contains("before it answered"));
+        assert!(describe_exit(exited(3)).contains("exited with 3"));
+        assert!(describe_exit(ExitStatus::from_raw(9)).contains("memory"));
+        assert!(describe_exit(ExitStatus::from_raw(11)).contains("signal 11"));
         assert_eq!((exit_code(exited(3)), exit_code(ExitStatus::from_raw(9))), (3, 137));
     }
 }

@@ -1,4 +1,4 @@
-//! As much of HTTP/1.1 as a server needs that only the handler's own process talks to.
+//! A minimal HTTP/1.1 server for the handler's process.
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::net::TcpStream;
@@ -8,7 +8,7 @@ const HEAD_BYTES_MAX: usize = 64 * 1024;
 /// Header lines of a request. Beyond it the connection ends.
 const HEADERS_MAX: usize = 64;
 
-/// What a request says before its body.
+/// The head of a request.
 #[derive(Debug, Default)]
 pub(super) struct RequestHead {
     pub(super) method: String,

@@ -1,4 +1,4 @@
-//! The function runtime: what stands between the platform and a function's handler inside a machine.
+//! The function runtime: connects the platform with a function's handler inside a machine.
 //!
 //! ```text
 //!   control --frames, port 49910--> front --> calls --> runtime_api <--HTTP, 127.0.0.1:9001-- handler's process
@@ -55,7 +55,7 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     }
 }
 
-/// Where to listen.
+/// Addresses to listen on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Addresses {
     calls: SocketAddrV4,

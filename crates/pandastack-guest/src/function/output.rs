@@ -1,4 +1,4 @@
-//! What the handler prints: always read, so that it never blocks, and passed on to the call it belongs to.
+//! The handler's output: always drained, so that it never blocks, and assigned to its call.
 //!
 //! One lock makes reading a step that anybody can take: the pump does when there is something, and whoever ends a call does
 //! before it, so that what was printed before an answer is passed on before its end.

@@ -16,7 +16,7 @@ use std::time::{Instant, SystemTime};
 use pandastack_function_proto::{ANSWER_BYTES_MAX, Head, Outcome, PART_BYTES_MAX};
 use serde_json::json;
 
-use super::calls::{Answer, Calls, HandlerCall, HandlerResponse, Part};
+use super::calls::{Calls, HandlerCall, HandlerResponse, Part, ResponseSender};
 use super::handler::Handler;
 use super::http::{Body, RequestHead, answer, read_head};
 use super::output::Output;
@@ -97,7 +97,7 @@ impl Api<'_> {
     fn respond(&mut self, head: &RequestHead, body: &mut Body, id: &str) -> io::Result<()> {
         let Some(to) = self.calls.answer(id) else {
             self.read_all(body)?;
-            return self.refuse("400 Bad Request", "no call with this id is under way");
+            return self.refuse("400 Bad Request", "no call with this id is in progress");
         };
         let mode = head.header("lambda-runtime-function-response-mode");
         let streaming = mode.is_some_and(|mode| mode.eq_ignore_ascii_case("streaming"));
@@ -132,7 +132,7 @@ impl Api<'_> {
     }
 
     /// What nobody waits for is read to its end all the same.
-    fn pass_on(&mut self, body: &mut Body, to: &Answer) -> io::Result<()> {
+    fn pass_on(&mut self, body: &mut Body, to: &ResponseSender) -> io::Result<()> {
         loop {
             let part = body.read_part(&mut self.reader, PART_BYTES_MAX)?;
             if part.is_empty() {
@@ -145,7 +145,7 @@ impl Api<'_> {
     fn fail(&mut self, head: &RequestHead, body: &mut Body, id: &str) -> io::Result<()> {
         let (error, _) = self.read_all(body)?;
         if self.calls.answer(id).is_none() {
-            return self.refuse("400 Bad Request", "no call with this id is under way");
+            return self.refuse("400 Bad Request", "no call with this id is in progress");
         }
         let memory_peak_kb = memory_peak_kb(head);
         let head = Head { streaming: false, content_type: "application/json".to_owned() };

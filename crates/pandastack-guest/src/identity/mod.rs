@@ -1,4 +1,4 @@
-//! The identity gate: what makes a restored or forked machine itself.
+//! The identity gate: gives a restored or forked machine its own identity.
 //!
 //! Order matters: first what must never be shared (random numbers, time), then names, then what user code may
 //! look at, then hooks; the caller thaws user processes last. Entropy and clock are hard: if either fails,

@@ -36,7 +36,7 @@ pub(crate) struct ChildPlan {
     pub(crate) terminal: bool,
 }
 
-/// Who the child becomes.
+/// User and groups of the child.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Credentials {
     pub(crate) uid: u32,

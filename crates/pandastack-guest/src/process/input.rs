@@ -1,4 +1,4 @@
-//! A process's standard input: what waits to be written, in order.
+//! A process's standard input: data that waits to be written, in order.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -24,7 +24,7 @@ pub(crate) enum InputEntry {
     Finish { caller: Caller, close: bool },
 }
 
-/// What happened to a call's entry.
+/// The progress of a call's entry.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum InputProgress {
     /// A frame's bytes are in the pipe.

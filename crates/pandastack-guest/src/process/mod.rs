@@ -30,6 +30,6 @@ pub(crate) use cgroup::UserCgroup;
 pub(crate) use clone::{ChildPlan, spawn as spawn_child};
 pub(crate) use input::{Caller, InputEntry, InputProgress};
 pub(crate) use spawn::{SpawnContext, Spawned, spawn_process};
-pub(crate) use table::{Held, Process, ProcessTable};
+pub(crate) use table::{OutputHold, Process, ProcessTable};
 pub(crate) use user::User;
 pub(crate) use wait::wait_child;

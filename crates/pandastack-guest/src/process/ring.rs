@@ -1,4 +1,4 @@
-//! The output that a process wrote last, by absolute offset.
+//! The latest output of a process, by absolute offset.
 //!
 //! What must hold: bytes never change their offset; the ring never holds more than its limit; while a reader
 //! is attached nothing that it still needs is dropped, so the writer has to wait instead.

@@ -1,4 +1,4 @@
-//! From a request to a running child. Runs on a worker thread: looking up a program may wait for the disk.
+//! Starts a child for a request. Runs on a worker thread: looking up a program may wait for the disk.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -26,7 +26,7 @@ const DEFAULT_TERM: &str = "xterm-256color";
 /// `/etc/environment` beyond this length is not read.
 const ENVIRONMENT_FILE_BYTES_MAX: u64 = 64 * 1024;
 
-/// What a spawn needs to know beside the request, copied so that the worker shares nothing.
+/// Inputs of a spawn besides the request, copied so that the worker shares nothing.
 #[derive(Clone, Debug)]
 pub(crate) struct SpawnContext {
     /// When the request arrived.

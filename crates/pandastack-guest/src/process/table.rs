@@ -47,13 +47,13 @@ pub(crate) struct Process {
     /// Calls that follow it.
     pub(crate) readers: Vec<u32>,
     /// Where a follower stood that was lost and may come back.
-    pub(crate) held: Option<Held>,
+    pub(crate) held: Option<OutputHold>,
     terminal: Option<Terminal>,
 }
 
 /// Output is held back as if a reader had come this far.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Held {
+pub(crate) struct OutputHold {
     pub(crate) until: Instant,
     pub(crate) stdout_offset: u64,
     pub(crate) stderr_offset: u64,
@@ -245,9 +245,9 @@ fn shown_command(command: &Command) -> String {
 pub(crate) struct ProcessTable {
     processes: BTreeMap<ProcessId, Process>,
     last_id: u64,
-    /// Spawns under way on workers.
+    /// Spawns in progress on workers.
     starting: usize,
-    /// Children that ended before their spawn was reported, while any is under way.
+    /// Children that ended before their spawn was reported, while any is in progress.
     early: BTreeMap<i32, i32>,
 }
 

@@ -1,4 +1,4 @@
-//! Terminals: a process sees one, the guest program holds its other side.
+//! Terminals: the process has one end, the guest program the other.
 //!
 //! What must hold: no path is involved, so nothing that a tenant mounts over `/dev/pts` matters; the terminal belongs
 //! to the user who works on it.

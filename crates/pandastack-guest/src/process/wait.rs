@@ -1,4 +1,4 @@
-//! Waiting for a child that is no process of a request.
+//! Waits for children that do not belong to a request.
 
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;

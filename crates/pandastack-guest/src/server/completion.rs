@@ -1,4 +1,4 @@
-//! What comes back from workers.
+//! Results of workers.
 
 use pandastack_guest_proto::message::{
     ErrorBody, ErrorCode, Event, FileWritten, ProcessId, ProcessSpec, Started,

@@ -53,10 +53,10 @@ impl Server {
         let mut sent_any = false;
         for stream in [OutputStream::Stdout, OutputStream::Stderr] {
             match self.send_output(id, &mut reader, stream) {
-                Sent::Nothing => {}
-                Sent::Something => sent_any = true,
+                SendOutcome::Nothing => {}
+                SendOutcome::Something => sent_any = true,
                 // The host's next grant puts the stream back in line.
-                Sent::NoCredit => return self.store_reader(id, reader),
+                SendOutcome::NoCredit => return self.store_reader(id, reader),
             }
         }
         self.store_reader(id, reader);
@@ -77,10 +77,10 @@ impl Server {
         }
     }
 
-    fn send_output(&mut self, id: u32, reader: &mut Reader, stream: OutputStream) -> Sent {
-        let Ok(process) = self.processes.get_mut(reader.process) else { return Sent::Nothing };
+    fn send_output(&mut self, id: u32, reader: &mut Reader, stream: OutputStream) -> SendOutcome {
+        let Ok(process) = self.processes.get_mut(reader.process) else { return SendOutcome::Nothing };
         if reader.exit_only {
-            return Sent::Nothing;
+            return SendOutcome::Nothing;
         }
         let ring = process.output(stream).ring();
         let (offset, flags) = match stream {
@@ -88,21 +88,21 @@ impl Server {
             OutputStream::Stderr => (&mut reader.stderr_offset, FLAG_STDERR),
         };
         if *offset >= ring.end() {
-            return Sent::Nothing;
+            return SendOutcome::Nothing;
         }
         if self.session.streams.get(&id).is_none_or(|stream| (stream.credit as usize) < DATA_BYTES_MAX) {
-            return Sent::NoCredit;
+            return SendOutcome::NoCredit;
         }
         if *offset < ring.start() {
             let gap = Event::Gap { stream, from: *offset, to: ring.start() };
             *offset = ring.start();
             self.send_event(id, &gap);
-            return Sent::Something;
+            return SendOutcome::Something;
         }
         let bytes = ring.read(*offset, DATA_BYTES_MAX);
         *offset += bytes.len() as u64;
         self.send_charged(id, FrameKind::Data, flags, &bytes);
-        Sent::Something
+        SendOutcome::Something
     }
 
     /// Lets a worker take a source's next step.
@@ -168,7 +168,7 @@ impl Server {
     }
 }
 
-enum Sent {
+enum SendOutcome {
     Nothing,
     Something,
     NoCredit,

@@ -1,4 +1,4 @@
-//! What each request does. Quick ones are done here, the rest is handed to workers.
+//! Handles each request: quick ones here, the rest on workers.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The present connection: its open calls and who may send next.
+//! The current connection: its open calls, and their order of sending.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use super::Server;
 use super::file_trees::WatchReader;
 use crate::channel::Received;
 use crate::files::{Sink, Source};
-use crate::process::{Caller, Held, InputEntry};
+use crate::process::{Caller, InputEntry, OutputHold};
 
 /// Characters of an error message that are sent.
 const MESSAGE_CHARS_MAX: usize = 2000;
@@ -29,7 +29,7 @@ pub(super) struct Stream {
     receive_credit: u32,
     /// Waits in the ready queue.
     queued: bool,
-    /// The host does not want it any more; a job under way ends first.
+    /// The host does not want it any more; a job in progress ends first.
     pub(super) cancelled: bool,
     pub(super) kind: StreamKind,
 }
@@ -43,7 +43,7 @@ impl Stream {
     }
 }
 
-/// What a call is doing.
+/// The state of a call.
 pub(super) enum StreamKind {
     /// A worker is on it and replies.
     Waiting,
@@ -324,7 +324,7 @@ impl Server {
             return;
         }
         let earlier = process.held;
-        process.held = Some(Held {
+        process.held = Some(OutputHold {
             until: Instant::now() + Duration::from_secs(OUTPUT_HOLD_SECONDS),
             stdout_offset: earlier.map_or(u64::MAX, |held| held.stdout_offset).min(reader.stdout_offset),
             stderr_offset: earlier.map_or(u64::MAX, |held| held.stderr_offset).min(reader.stderr_offset),

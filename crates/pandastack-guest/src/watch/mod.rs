@@ -1,4 +1,4 @@
-//! Watches: what changed below a path, counted and kept for readers that come back.
+//! Watches: changes below a path, numbered and kept for readers that reconnect.
 //!
 //! ```text
 //! kernel --inotify--> watch thread --translates--> ring --wake--> event loop --> followers

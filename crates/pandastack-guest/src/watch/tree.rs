@@ -29,7 +29,7 @@ pub(super) struct Tree {
     directories: HashMap<WatchDescriptor, PathBuf>,
 }
 
-fn wanted() -> AddWatchFlags {
+fn watch_flags() -> AddWatchFlags {
     AddWatchFlags::IN_CREATE
         | AddWatchFlags::IN_DELETE
         | AddWatchFlags::IN_MODIFY
@@ -62,7 +62,7 @@ impl Tree {
                 return Err(io::Error::from_raw_os_error(libc::ENOSPC));
             }
             let path = self.root.join(&relative);
-            match self.inotify.add_watch(&path, wanted()) {
+            match self.inotify.add_watch(&path, watch_flags()) {
                 Ok(descriptor) => self.directories.insert(descriptor, relative.clone()),
                 // One below that vanished meanwhile; the top must be there.
                 Err(nix::errno::Errno::ENOENT | nix::errno::Errno::ENOTDIR)

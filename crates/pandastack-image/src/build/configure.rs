@@ -1,4 +1,4 @@
-//! The last hands on a tree: files, links, environment, the recipe's commands; then everything that must not be
+//! Finishes a tree: files, links, environment, the recipe's commands; then everything that must not be
 //! baked in is taken out.
 
 use std::fmt::Write as _;

@@ -35,7 +35,7 @@ use disk::Disk;
 /// Changes whenever the same recipe and lock would give another tree.
 pub(crate) const BUILDER_VERSION: &str = "image-1";
 
-/// What a build needs besides its recipe.
+/// Inputs of a build besides its recipe.
 pub(crate) struct BuildRequest<'a> {
     pub(crate) recipe: &'a Recipe,
     /// The image of the template in `from`, if it is one.

@@ -1,4 +1,4 @@
-//! Files of unpacked registry packages, copied to their places in the tree.
+//! Copies files of unpacked registry packages into the tree.
 
 use std::path::Path;
 

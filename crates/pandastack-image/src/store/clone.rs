@@ -41,7 +41,7 @@ pub(super) fn own_small_extents(dir: &Path) {
         .arg(dir)
         .run();
     if let Err(error) = told {
-        tracing::warn!(%error, "the store sets more space aside than is written; it comes back after minutes");
+        tracing::warn!(%error, "the store preallocates more space than needed; the space is freed after minutes");
     }
 }
 

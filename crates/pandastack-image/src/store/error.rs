@@ -1,4 +1,4 @@
-//! What can go wrong in the store, and which of it a caller must tell apart.
+//! Errors of the store.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -28,9 +28,9 @@ pub enum StoreError {
     Io {
         /// What was tried, as an infinitive.
         action: &'static str,
-        /// On which path.
+        /// Path of the failed operation.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the operating system.
         reason: io::Error,
     },
     /// Less space is left than the operation (or the reserve that keeps the store alive) needs.
@@ -57,7 +57,7 @@ pub enum StoreError {
         src: PathBuf,
         /// The file that was to be made.
         dst: PathBuf,
-        /// What the system said.
+        /// Error of the operating system.
         reason: io::Error,
     },
     /// A program of the host that prepares the store failed.
@@ -65,7 +65,7 @@ pub enum StoreError {
     Program {
         /// What was tried, as an infinitive.
         action: &'static str,
-        /// On which path.
+        /// Path of the failed operation.
         path: PathBuf,
         /// What the program said, and the next step.
         message: String,

@@ -1,4 +1,4 @@
-//! The copy-on-write store: where disks, memory files and snapshots live.
+//! The copy-on-write store for disks, memory files and snapshots.
 //!
 //! One directory on a file system that shares extents between files. Where the data directory's own file system
 //! cannot, a sparse XFS image beside it is made and mounted ([`Cloning::ReflinkInLoop`]); without the rights for
@@ -67,7 +67,7 @@ impl Store {
         std::fs::create_dir_all(data_dir).map_err(StoreError::io("create", data_dir))?;
         // Without an absolute path the mount would depend on the caller's working directory.
         let data_dir = data_dir.canonicalize().map_err(StoreError::io("resolve", data_dir))?;
-        let _turn = take_turn(&data_dir)?;
+        let _turn = lock_setup(&data_dir)?;
         let image = LoopImage::of(&data_dir);
         let root = data_dir.join("store");
         let cloning = prepare(&root, &image)?;
@@ -236,7 +236,7 @@ fn prepare(root: &Path, image: &LoopImage) -> Result<Cloning, StoreError> {
 }
 
 /// Serialises openers of one data directory for as long as the file lives.
-fn take_turn(data_dir: &Path) -> Result<File, StoreError> {
+fn lock_setup(data_dir: &Path) -> Result<File, StoreError> {
     let path = data_dir.join(".store.lock");
     let file = OpenOptions::new().write(true).create(true).truncate(false).open(&path);
     let file = file.map_err(StoreError::io("open", &path))?;

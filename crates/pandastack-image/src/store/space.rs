@@ -1,4 +1,4 @@
-//! How much room is left, on the store's own file system and on the one that carries it.
+//! Free space of the store's file system and of the one that contains it.
 //!
 //! With a loop-mounted store the inner file system believes it owns its whole (sparse) size. When the outer one runs
 //! full first, inner writes fail with EIO and XFS shuts itself down, with every machine on it. So both are
@@ -7,7 +7,7 @@
 use std::io;
 use std::path::Path;
 
-/// Bytes kept free on the outer file system for the inner one's metadata and for writes already under way.
+/// Bytes kept free on the outer file system for the inner one's metadata and for writes already in progress.
 pub const OUTER_RESERVE_BYTES: u64 = 1 << 30;
 
 /// Bytes kept free on the store's own file system.

@@ -1,4 +1,4 @@
-//! Directories that appear whole or not at all.
+//! Directories that are published atomically.
 //!
 //! Contents are written into a private directory of the same file system, made durable, and renamed into place.
 //! A removed directory first leaves its name by a rename, so no reader ever sees half of one. What a crash leaves

@@ -1,4 +1,4 @@
-//! Connections of guests to databases, each handed on with the slot that it comes from.
+//! Connections of guests to databases, each passed on with its slot.
 //!
 //! One listener per host takes those of all slots, as the resolver does, and knows a slot by the address that
 //! its connections come from, which the host's rules keep from being forged. A connection ends with its slot.

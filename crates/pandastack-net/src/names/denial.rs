@@ -1,4 +1,4 @@
-//! What a policy refused.
+//! Connections and names that a policy denied.
 
 use std::net::Ipv4Addr;
 

@@ -1,4 +1,4 @@
-//! Packets that a policy refused, reported by the kernel's log group of each slot's namespace.
+//! Denied packets, reported by the kernel's log group of each slot's namespace.
 //!
 //! The rules report a bounded number each second, with the first bytes of the packet; see [`crate::ruleset`].
 
@@ -34,11 +34,11 @@ pub(super) async fn watch(registry: Arc<Registry>, slot: Arc<SlotNames>, log: Op
     let log = match opened.map(register) {
         Ok(Ok(log)) => log,
         Ok(Err(error)) => {
-            return tracing::warn!(slot = %slot.index, %error, "refused connections are not reported");
+            return tracing::warn!(slot = %slot.index, %error, "cannot report denied connections");
         }
         // A slot that was released at once is no news.
         Err(error) => {
-            return tracing::debug!(slot = %slot.index, %error, "refused connections are not reported");
+            return tracing::debug!(slot = %slot.index, %error, "cannot report denied connections");
         }
     };
     tokio::select! {

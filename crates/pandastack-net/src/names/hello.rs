@@ -1,4 +1,5 @@
-//! Which name a web connection is for: the server name of a TLS hello, or the `Host` of an HTTP request.
+//! Reads the host name of a web connection: the server name of a TLS hello, or the `Host` of an HTTP
+//! request.
 
 use std::io;
 use std::net::IpAddr;

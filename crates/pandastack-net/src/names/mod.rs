@@ -1,4 +1,4 @@
-//! What cannot be decided by address alone: names, and who is told what was refused.
+//! Policies by name, which addresses alone cannot decide, and reports of denied connections.
 //!
 //! One resolver per host answers the guests of all slots and knows each by the address its queries come from,
 //! which the host's rules keep from being forged. Under a policy by name it opens the addresses it hands out,
@@ -52,7 +52,7 @@ pub(crate) use upstream::{Upstreams, host_resolvers};
 #[derive(Debug)]
 pub(crate) struct Names(Arc<Registry>);
 
-/// What guests did, for the owner of the pool.
+/// Channels that report guest activity to the owner of the pool.
 #[derive(Debug)]
 pub(crate) struct Receivers {
     pub(crate) denials: Option<mpsc::Receiver<Denial>>,

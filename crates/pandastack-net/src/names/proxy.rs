@@ -1,4 +1,4 @@
-//! The proxy of one slot: web connections pass if they ask for an allowed name.
+//! The proxy of one slot: web connections pass if their host name is allowed.
 //!
 //! It listens inside the slot's namespace, where the rules redirect connections to it, and connects from
 //! there to where the guest wanted to go, so the host's rules hold for it as for the guest. The slot's rule

@@ -1,4 +1,4 @@
-//! What a guest has resolved, taken from one slot to the next.
+//! Resolved names of a guest, carried over from one slot to the next.
 //!
 //! A program goes on with an address that it resolved before its machine slept, was forked or rolled back. Its next slot must
 //! know of that address what the last one knew, or the program is refused though its policy allows what it does. The rules of

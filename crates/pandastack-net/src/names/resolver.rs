@@ -1,4 +1,4 @@
-//! The resolver that guests ask: a forwarder that knows whose query it is.
+//! The resolver of guests: a DNS forwarder that knows the slot of each query.
 //!
 //! It looks at the question, and under a policy by name at the addresses in the answer; everything else
 //! passes as it is. A name that is not allowed does not exist for the guest, and its query goes nowhere:
@@ -142,7 +142,7 @@ async fn answer(
             None => Some(answer),
         },
         Err(error) => {
-            tracing::warn!(slot = %slot.index, %error, "the host's name servers do not answer");
+            tracing::warn!(slot = %slot.index, %error, "the host's name servers are not responding");
             reply(&message, ResponseCode::ServFail)
         }
     }
@@ -198,7 +198,7 @@ async fn follow(
     match followed.await {
         Ok(code) => code,
         Err(error) => {
-            tracing::warn!(slot = %slot.index, name, %error, "a name's addresses stay as they were");
+            tracing::warn!(slot = %slot.index, name, %error, "cannot update the addresses of a name");
             // Closed is safe. What should be closed is not told.
             (!slot.policy().shut_by(name).is_empty()).then_some(ResponseCode::ServFail)
         }

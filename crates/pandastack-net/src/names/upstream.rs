@@ -1,4 +1,4 @@
-//! The host's own name servers, and asking them.
+//! Queries the host's own name servers.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

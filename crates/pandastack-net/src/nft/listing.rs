@@ -1,4 +1,4 @@
-//! What the kernel says is in a set whose elements are forgotten after a while.
+//! Lists the elements of a set with timeouts.
 
 use std::io;
 use std::net::Ipv4Addr;

@@ -224,7 +224,7 @@ impl Rule {
     }
 
     /// Tells the listeners of a log group, with the first bytes of the packet, and goes on.
-    pub(crate) fn tell(self, group: u16, bytes: u32) -> Self {
+    pub(crate) fn log_to(self, group: u16, bytes: u32) -> Self {
         self.expression("log", |a| {
             a.bytes(1, &group.to_be_bytes());
             a.number(3, bytes);

@@ -96,7 +96,7 @@ pub(crate) fn slot_policy(policy: &NetworkPolicy, plan: &Plan, names_stay: bool)
     batch
 }
 
-/// What is known of a name's addresses once it was resolved.
+/// Addresses of a resolved name.
 #[derive(Debug, Default)]
 pub(crate) struct ResolvedName {
     /// Opened to the ports of these classes, for so long.
@@ -132,7 +132,7 @@ pub(crate) fn known(open: &[Element<'_>], shut: &[Element<'_>]) -> Batch {
     batch
 }
 
-/// What the rules know of names, by a socket of the slot's namespace.
+/// Resolved names in the rules, read through a socket of the slot's namespace.
 #[derive(Debug, Default)]
 pub(crate) struct ListedNames {
     pub(crate) open: Vec<Listed>,
@@ -272,7 +272,7 @@ fn without_web(ports: PortRange) -> Vec<PortRange> {
 }
 
 /// The same for the same policy, also in the next agent of the same build, and never zero, which unmarked
-/// connections have. Another build's differs at worst: connections by name then end and are made anew.
+/// connections have. Another build's differs at worst: connections by name then end and are opened again.
 fn mark_of(policy: &NetworkPolicy) -> u32 {
     use std::hash::{Hash, Hasher};
     let mut hasher = std::collections::hash_map::DefaultHasher::new();

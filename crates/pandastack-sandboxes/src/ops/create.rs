@@ -28,7 +28,7 @@ const TEMPLATE_DEFAULT: &str = "base";
 /// cannot be told from a wish.
 const TEMPLATES_UNASKED: [&str; 3] = [TEMPLATE_DEFAULT, "code-interpreter", "ubuntu-24.04"];
 
-/// Where and of what a sandbox is made.
+/// The plan of a create: host and source.
 struct Plan {
     record: SandboxRecord,
     source: Source,
@@ -172,7 +172,7 @@ fn volume_spec(volume: &AttachedVolume) -> VolumeSpec {
     }
 }
 
-/// Removes what a failed create left. If its host does not answer now, the machine is forgotten
+/// Removes what a failed create left. If its host does not respond now, the machine is forgotten
 /// when it reports.
 ///
 /// The intention is recorded first and in one step, as in a delete: a server that ends while the
@@ -191,7 +191,7 @@ pub async fn undo(sandboxes: &Sandboxes, record: &SandboxRecord, client: Option<
     if let Some(client) = client
         && let Err(error) = remove_machine(client, record).await
     {
-        tracing::warn!(sandbox = %record.id, %error, "a failed create is removed when its host next reports");
+        tracing::warn!(sandbox = %record.id, %error, "cannot clean up a failed create; retrying when its host reports");
     }
     go(Transition::Deleted).await;
     crate::volumes::reconcile::sandbox_gone(sandboxes, record).await;

@@ -1,7 +1,7 @@
 //! Deleting a sandbox.
 //!
 //! The intention is recorded first and cannot be taken back, so the call succeeds even when the
-//! host does not answer: the row stays `stopping` and [`crate::report`] finishes the work when the
+//! host does not respond: the row stays `stopping` and [`crate::report`] finishes the work when the
 //! host reports again.
 
 use std::sync::Arc;
@@ -60,7 +60,7 @@ pub async fn finish(sandboxes: &Sandboxes, record: &SandboxRecord) -> Result<()>
         Ok(seen) => change.seen = seen.map(Box::new),
         Err(error @ AgentError::Answered { .. }) => return Err(error.into()),
         Err(error) => {
-            tracing::info!(sandbox = %record.id, %error, "the delete is finished when the host reports");
+            tracing::info!(sandbox = %record.id, %error, "the deletion will be completed when the host reports");
             return Ok(());
         }
     }

@@ -79,7 +79,7 @@ pub async fn run(
         };
         let (sandbox_id, spec) = (record.id.clone(), record.spec.clone());
         if let Err(error) = ops::delete::delete(&own, record, None).await {
-            tracing::warn!(sandbox = %sandbox_id, %error, "the sandbox of a run is deleted by the reaper");
+            tracing::warn!(sandbox = %sandbox_id, %error, "cannot delete the sandbox of a run; the reaper does");
         }
         let (engine, isolation) = (spec.engine, spec.isolation);
         let total_ms = milliseconds(began);

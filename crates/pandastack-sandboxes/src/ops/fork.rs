@@ -31,7 +31,7 @@ const CANDIDATE_TTL_LABEL: &str = "explore_ttl";
 /// Siblings deleted at once by a promote.
 const DELETES_AT_ONCE: usize = 8;
 
-/// What became of a fork.
+/// The result of a fork.
 pub struct Forked {
     /// Names the fork.
     pub tree: TreeId,
@@ -269,7 +269,7 @@ async fn promote_in(
     Ok(Promoted { winner: winner.id, tree_id: tree, deleted, failures })
 }
 
-/// Where a sandbox stands among its relatives.
+/// Ancestors, siblings and children of a sandbox.
 pub async fn lineage(sandboxes: &Sandboxes, record: SandboxRecord) -> Result<Lineage> {
     let workspace = record.workspace.clone();
     let children = Select::Children(workspace.clone(), record.id.clone());

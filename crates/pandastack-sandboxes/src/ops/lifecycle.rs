@@ -58,7 +58,7 @@ pub fn towards(row: SandboxState, seen: SandboxState) -> Option<Transition> {
 }
 
 /// Moves a sandbox. Runs to its end even if the caller is dropped.
-pub async fn go(
+pub async fn change_state(
     sandboxes: &Arc<Sandboxes>,
     record: SandboxRecord,
     client: AgentClient,

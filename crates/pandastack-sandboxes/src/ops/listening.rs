@@ -1,5 +1,5 @@
-//! Waiting for a program in a machine to listen: the one place that looks again, because nothing
-//! tells when a program begins to.
+//! Waits for a program in a machine to listen: the one place that polls, because no event announces
+//! a listening program.
 
 use std::time::Duration;
 

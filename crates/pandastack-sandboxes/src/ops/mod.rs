@@ -134,7 +134,7 @@ pub async fn note_wake(sandboxes: &Sandboxes, location: &Location, id: &SandboxI
         Ok::<_, Error>(())
     };
     if let Err(error) = noted.await {
-        tracing::debug!(sandbox = %id, %error, "its host reports the wake-up");
+        tracing::debug!(sandbox = %id, %error, "waiting for the host to report the wake-up");
     }
 }
 
@@ -170,7 +170,7 @@ pub async fn live(
     Ok((record, client))
 }
 
-/// What a machine uses now, as its host measures it. Never wakes a sleeper.
+/// What a machine uses now, as its host measures it. Never wakes a sleeping sandbox.
 pub async fn metrics(
     sandboxes: &Sandboxes,
     workspace: &WorkspaceId,

@@ -1,4 +1,4 @@
-//! Changing what a sandbox may reach.
+//! Changes a sandbox's network policy.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::Sandboxes;
 
 /// Changes the policy at the sandbox's host, where it holds at once, then in the record. Changes of
 /// one sandbox come one after the other, so that both have the same last one. Runs to its end even
-/// if the caller is dropped. Never wakes a sleeper.
+/// if the caller is dropped. Never wakes a sleeping sandbox.
 pub async fn set(
     sandboxes: &Arc<Sandboxes>,
     record: SandboxRecord,

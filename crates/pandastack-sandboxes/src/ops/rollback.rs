@@ -1,4 +1,4 @@
-//! Returning a sandbox to one of its own snapshots.
+//! Rolls a sandbox back to one of its own snapshots.
 //!
 //! The row keeps its id, labels and lifetime; only its state and what its host sees change. Reports
 //! are left aside meanwhile: on its host the sandbox falls asleep and wakes again, which is

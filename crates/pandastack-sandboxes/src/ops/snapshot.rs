@@ -1,7 +1,7 @@
 //! Taking and deleting snapshots.
 //!
 //! A row is written only once the host has the snapshot; one without a row is forgotten by its
-//! host. Deleting removes the row first, so a host that does not answer forgets the snapshot when
+//! host. Deleting removes the row first, so a host that does not respond forgets the snapshot when
 //! it reports.
 
 use std::sync::Arc;
@@ -183,6 +183,6 @@ async fn remove_quietly(client: &AgentClient, id: &SnapshotId) {
     if let Err(error) = client.call(call, CallOptions::on_host(MOVE_WAIT), ()).await
         && !error.is_absent()
     {
-        tracing::info!(snapshot = %id, %error, "the snapshot is removed when its host next reports");
+        tracing::info!(snapshot = %id, %error, "the snapshot will be deleted when its host reports");
     }
 }

@@ -1,4 +1,4 @@
-//! The volumes of a new sandbox: those it asks for, and copies of those that its original had.
+//! The volumes of a new sandbox: requested ones, and copies of those of its original.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use super::{MIB, ops, owned};
 use crate::Sandboxes;
 use crate::in_flight::{InFlightMark, OperationKey};
 
-/// Where volumes are mounted unless said.
+/// Default directory for volume mounts.
 const MOUNT_ROOT: &str = "/volumes";
 /// Places without which the system inside does not work. Directories below them may be mounted over.
 const FORBIDDEN: [&str; 14] = [
@@ -35,17 +35,17 @@ const FORBIDDEN: [&str; 14] = [
 /// The kernel's own, with everything below.
 const KERNELS: [&str; 3] = ["/dev", "/proc", "/sys"];
 
-/// What a sandbox that asks for volumes gets.
+/// The volumes that a new sandbox gets.
 pub struct VolumePlan {
     /// Volumes that exist, by their places; those of the template come first.
     pub volumes: Vec<AttachedVolume>,
     /// The host that has them.
     pub host: Option<HostId>,
-    /// What is at the place of the template's own volume.
+    /// How the template's volume is provided.
     pub of_template: TemplateVolumeUse,
 }
 
-/// What is at the place of the volume that a template comes with.
+/// How the volume of a template is provided.
 pub enum TemplateVolumeUse {
     /// The template has none.
     None,

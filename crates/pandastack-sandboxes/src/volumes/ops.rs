@@ -88,14 +88,14 @@ async fn make(
         .await
 }
 
-/// Removes what a failed make left. If its host does not answer, the next report finishes it.
+/// Removes what a failed make left. If its host does not respond, the next report finishes it.
 async fn abandon(sandboxes: &Sandboxes, record: &VolumeRecord) {
     if let Err(error) = sandboxes.store.delete_volume(&record.id).await {
-        tracing::warn!(volume = %record.id, %error, "a volume that was not made keeps its row");
+        tracing::warn!(volume = %record.id, %error, "cannot delete the record of a volume that was not created");
         return;
     }
     if let Err(error) = finish_delete(sandboxes, record).await {
-        tracing::info!(volume = %record.id, error = %error.message, "it is removed when its host reports");
+        tracing::info!(volume = %record.id, error = %error.message, "cannot delete a volume; retrying when its host reports");
     }
 }
 
@@ -173,7 +173,7 @@ pub async fn finish_delete(sandboxes: &Sandboxes, record: &VolumeRecord) -> Resu
         Err(error) if error.is_absent() => {}
         Err(error @ AgentError::Answered { .. }) => return Err(error.into()),
         Err(error) => {
-            tracing::info!(volume = %record.id, %error, "the delete is finished when the host reports");
+            tracing::info!(volume = %record.id, %error, "the deletion will be completed when the host reports");
             return Ok(());
         }
     }

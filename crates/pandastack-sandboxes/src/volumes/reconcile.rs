@@ -1,4 +1,4 @@
-//! What a host has, compared with what the record says of volumes.
+//! Reconciles a host's volumes with the records.
 //!
 //! Rules: a volume in `creating` that nobody works on is ready if its host has it and otherwise
 //! never was; one in `deleting` is deleted until its host has it no longer; one that goes with its
@@ -23,7 +23,7 @@ pub async fn take(sandboxes: &Arc<Sandboxes>, report: &HostReport) -> Result<()>
     let seen: HashSet<&VolumeId> = report.volumes.iter().map(|volume| &volume.id).collect();
     let known: HashSet<&VolumeId> = rows.iter().map(|row| &row.id).collect();
     for orphan in seen.difference(&known) {
-        tracing::debug!(host = %report.host, volume = %orphan, "the host has a volume that the record does not; it is kept");
+        tracing::debug!(host = %report.host, volume = %orphan, "a host has an unknown volume; keeping it");
     }
     let doubtful = |row: &&VolumeRecord| row.state != VolumeState::Ready || goes_with_sandbox(row);
     if !rows.iter().any(|row| doubtful(&row)) {
@@ -49,7 +49,7 @@ async fn settle(sandboxes: &Arc<Sandboxes>, row: &VolumeRecord, is_there: bool) 
             let (own, row) = (Arc::clone(sandboxes), row.clone());
             sandboxes.tasks.spawn(async move {
                 if let Err(error) = ops::finish_delete(&own, &row).await {
-                    tracing::warn!(volume = %row.id, %error, "a delete is tried again at the next report");
+                    tracing::warn!(volume = %row.id, %error, "cannot delete; retrying at the next report");
                 }
             });
             Ok(())
@@ -67,14 +67,14 @@ pub async fn sandbox_gone(sandboxes: &Sandboxes, sandbox: &SandboxRecord) {
     let rows = match sandboxes.store.volumes(&sandbox.workspace).await {
         Ok(rows) => rows,
         Err(error) => {
-            tracing::warn!(sandbox = %sandbox.id, %error, "its volumes are looked at when the host reports");
+            tracing::warn!(sandbox = %sandbox.id, %error, "cannot reconcile volumes; retrying when the host reports");
             return;
         }
     };
     let had = |row: &VolumeRecord| sandbox.spec.volumes.iter().any(|volume| volume.id == row.id);
     for row in rows.iter().filter(|row| had(row) && goes_with_sandbox(row)) {
         if let Err(error) = delete_unheld(sandboxes, row).await {
-            tracing::warn!(volume = %row.id, %error, "it is deleted when its host reports");
+            tracing::warn!(volume = %row.id, %error, "cannot delete a volume; retrying when its host reports");
         }
     }
 }

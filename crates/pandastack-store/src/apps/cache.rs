@@ -1,4 +1,4 @@
-//! The machine with installed dependencies, from which builds begin.
+//! The dependency cache: the machine with installed dependencies, from which builds start.
 //!
 //! Must hold: a build begins from one of the template and size that the app is to have now, or from
 //! none. A machine that is made from a snapshot is what the snapshot shows, whatever the app's
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::record::AppSpec;
 
-/// What a machine is made of.
+/// The size and template of a machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shape {
     /// Its template.
@@ -23,7 +23,7 @@ pub struct Shape {
 }
 
 impl AppSpec {
-    /// What machines are that are made without a snapshot.
+    /// The shape of machines that are created without a snapshot.
     pub fn shape(&self) -> Shape {
         Shape { template: self.template.clone(), cpu: self.cpu, memory_mb: self.memory_mb }
     }

@@ -1,4 +1,4 @@
-//! Rows of deployments as the program sees them.
+//! Records of deployments.
 
 use std::collections::BTreeMap;
 
@@ -18,21 +18,21 @@ pub struct DeploymentRecord {
     pub id: DeploymentId,
     /// The app.
     pub app: AppId,
-    /// Tenant.
+    /// Workspace that owns it.
     pub workspace: WorkspaceId,
-    /// Where it stands.
+    /// Current state.
     pub status: DeploymentStatus,
-    /// When it was asked for.
+    /// Time of the request.
     pub created_at: Timestamp,
     /// When it last changed.
     pub updated_at: Timestamp,
     /// When it was over, or live.
     pub finished_at: Option<Timestamp>,
-    /// The rest.
+    /// The other fields.
     pub spec: DeploymentSpec,
 }
 
-/// Where the source comes from.
+/// The source of a deployment.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
@@ -41,17 +41,17 @@ pub enum Source {
     Git,
     /// An archive that lies in the build machine already.
     Archive,
-    /// What an earlier deployment built.
+    /// The build of an earlier deployment.
     Artifact,
 }
 
-/// What no query selects on. New fields need a default.
+/// Fields that no query selects on, stored as JSON. New fields need a default.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DeploymentSpec {
-    /// Where the source comes from.
+    /// The source of a deployment.
     pub source: Source,
-    /// What began it.
+    /// Trigger of the deployment.
     pub trigger: String,
     /// Branch, tag or commit that was asked for.
     pub git_ref: Option<String>,
@@ -75,7 +75,7 @@ pub struct DeploymentSpec {
     pub build_machine: Option<SandboxId>,
     /// What that is, if it was made before its turn: the app's settings may have changed since.
     pub build_shape: Option<Shape>,
-    /// What was built: a machine ready to start.
+    /// The build result: a machine ready to start.
     pub artifact: Option<SnapshotId>,
     /// The machine that serves it, the first one of several.
     pub machine: Option<SandboxId>,
@@ -115,12 +115,12 @@ pub struct StartSpec {
     pub port: u16,
     /// Variables that the kind of app wants, beside the app's own.
     pub env: BTreeMap<String, String>,
-    /// What the source says of itself.
+    /// Settings from the source.
     pub source: SourceConfig,
 }
 
 impl DeploymentRecord {
-    /// One that waits for its turn.
+    /// A queued deployment.
     pub fn queued(app: &AppRecord, trigger: &str, at: Timestamp) -> Self {
         Self {
             id: DeploymentId::random(),
@@ -134,7 +134,7 @@ impl DeploymentRecord {
         }
     }
 
-    /// One that brings back what another built, in new machines unless some are given to it.
+    /// A deployment that starts the build of another one, in new machines unless some are given.
     pub fn returning_to(app: &AppRecord, target: &Self, trigger: &str, at: Timestamp) -> Self {
         let mut new = Self::queued(app, trigger, at);
         let old = &target.spec;

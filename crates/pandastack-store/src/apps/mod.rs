@@ -1,4 +1,4 @@
-//! What the record of truth keeps of apps.
+//! Records of apps.
 //!
 //! Must hold: which version serves changes in one transaction with the states of both versions
 //! ([`AppStore::go_live`]), so that a crash leaves either the old one live or the new one, never

@@ -1,4 +1,4 @@
-//! Rows of apps as the program sees them.
+//! The record of an app.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ pub const HEALTH_PATH_DEFAULT: &str = "/";
 pub struct AppRecord {
     /// Its id.
     pub id: AppId,
-    /// Tenant.
+    /// Workspace that owns it.
     pub workspace: WorkspaceId,
     /// First label of its address.
     pub name: String,
@@ -32,11 +32,11 @@ pub struct AppRecord {
     pub active: Option<DeploymentId>,
     /// The app that it is a preview of.
     pub preview_of: Option<AppId>,
-    /// When it was made.
+    /// Creation time.
     pub created_at: Timestamp,
     /// When it was last changed or deployed.
     pub updated_at: Timestamp,
-    /// The rest.
+    /// The other fields.
     pub spec: AppSpec,
 }
 
@@ -57,7 +57,7 @@ impl AppRecord {
     }
 }
 
-/// What no query selects on. New fields need a default.
+/// Fields that no query selects on, stored as JSON. New fields need a default.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct AppSpec {
@@ -81,21 +81,21 @@ pub struct AppSpec {
     pub git_api_url: Option<String>,
     /// The repository, as its last delivery from GitHub told.
     pub github_repo_id: Option<GithubRepoId>,
-    /// As said.
+    /// As configured.
     pub framework: Option<String>,
-    /// As said.
+    /// As configured.
     pub install_command: Option<String>,
-    /// As said.
+    /// As configured.
     pub build_command: Option<String>,
-    /// As said.
+    /// As configured.
     pub start_command: Option<String>,
-    /// As said.
+    /// As configured.
     pub root_directory: Option<String>,
     /// `$PORT`.
     pub port: u16,
     /// Path of the health check.
     pub health_path: String,
-    /// Which of these were said of the app itself, so that its source has no word in them.
+    /// Settings that were set on the app itself, so that the source cannot override them.
     pub said: ExplicitSettings,
     /// Idle seconds before it sleeps.
     pub idle_timeout_seconds: u64,
@@ -103,7 +103,7 @@ pub struct AppSpec {
     pub min_instances: u32,
     /// Machines that serve a version.
     pub max_instances: u32,
-    /// Template of its machines.
+    /// Template of the machines.
     pub template: String,
     /// Virtual processors, if other than the template's.
     pub cpu: Option<u32>,
@@ -111,13 +111,13 @@ pub struct AppSpec {
     pub memory_mb: Option<u32>,
     /// Secret of its webhook.
     pub webhook_secret: Option<String>,
-    /// Which pull requests get a preview.
+    /// Pull requests that get a preview.
     pub previews: AppPreviews,
     /// When somebody last said that; not known of what was said before this was noted.
     pub previews_said_at: Option<Timestamp>,
     /// Pull requests that were closed, and when: a delivery from before brings no preview back.
     pub closed_pulls: BTreeMap<u32, Timestamp>,
-    /// What a preview is a preview of.
+    /// The pull request of a preview.
     pub pull: Option<PullSpec>,
     /// Seconds between two looks at the repository, if it is looked at.
     pub poll_seconds: Option<u64>,
@@ -252,7 +252,7 @@ pub struct EnvEntry {
     /// Never shown.
     #[serde(default)]
     pub secret: bool,
-    /// Which deployments see it.
+    /// Deployments that see the variable.
     #[serde(default)]
     pub scope: EnvScope,
     /// When it is there.
@@ -262,7 +262,7 @@ pub struct EnvEntry {
     pub updated_at: Timestamp,
 }
 
-/// What a workspace says of a repository of GitHub.
+/// Settings of a workspace for a GitHub repository.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PreviewRepoRecord {
     /// The repository.
@@ -278,7 +278,7 @@ pub struct PreviewRepoRecord {
 }
 
 impl PreviewRepoRecord {
-    /// One of which nothing is said yet.
+    /// A record without settings.
     pub fn new(id: GithubRepoId, at: Timestamp) -> Self {
         Self { id, full_name: None, enabled_at: None, created_at: at, env: BTreeMap::new() }
     }
@@ -294,7 +294,7 @@ impl PreviewRepoRecord {
 pub struct AttachedDatabase {
     /// The database.
     pub database: DatabaseId,
-    /// Which deployments reach it.
+    /// Deployments that can use the database.
     pub scope: EnvScope,
     /// Whether builds reach it too.
     #[serde(default)]

@@ -1,4 +1,4 @@
-//! Settings that a source brings along in `pandastack.toml`, as they are stored.
+//! Stored settings from a source's `pandastack.toml`.
 //!
 //! Precedence: the app's own settings and variables, then the file, then defaults and what detection finds.
 

@@ -69,7 +69,7 @@ impl HistoryStore for SqlStore {
         .fetch_optional(write.conn())
         .await?;
         let live = row.filter(|row| row.created_at_us >= claim.not_before.as_microsecond());
-        if let Some(outcome) = judge(&mut write, live, claim).await? {
+        if let Some(outcome) = earlier_outcome(&mut write, live, claim).await? {
             return Ok(outcome);
         }
         sqlx::query(
@@ -130,8 +130,8 @@ impl HistoryStore for SqlStore {
     }
 }
 
-/// What a record that is still good says about a request; `None` when the request may begin.
-async fn judge(
+/// The outcome of an earlier request with the same key; `None` if the request may start.
+async fn earlier_outcome(
     write: &mut Write,
     row: Option<IdempotencyRow>,
     claim: &IdempotencyClaim,

@@ -1,4 +1,4 @@
-//! Facts of the installation, a row each.
+//! Facts about the installation, one row each.
 
 use async_trait::async_trait;
 

@@ -13,7 +13,7 @@ use pandastack_types::WorkspaceId;
 /// Connections to the server, without the one of the replica's session.
 const CONNECTIONS_MAX: u32 = 16;
 
-/// What is known of a PostgreSQL database beside its connections.
+/// State of a PostgreSQL database besides its connections.
 pub(super) struct Postgres {
     url: String,
 }

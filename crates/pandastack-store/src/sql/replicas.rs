@@ -27,7 +27,7 @@ use crate::replicas::{Replica, ReplicaChange, ReplicaStore, Session};
 const LEADER_LOCK: i64 = 0x7061_6e64_6173_7461;
 /// The class of the locks of members: "pand" in ASCII.
 const MEMBER_CLASS: i32 = 0x7061_6e64;
-/// Where replicas hear of each other's changes. The triggers of the schema name it too.
+/// The channel on which replicas receive changes. The triggers of the schema use it too.
 const CHANNEL: &str = "pandastack";
 /// Notifications taken at once, so that a burst of events is read with one query.
 const NEWS_AT_ONCE: usize = 256;
@@ -225,13 +225,13 @@ impl Session for PostgresSession {
     async fn leave(&mut self) {
         let unlocked = sqlx::query("SELECT pg_advisory_unlock_all()").execute(&mut self.listener).await;
         if let Err(error) = unlocked {
-            tracing::debug!(%error, "the session was lost before it ended");
+            tracing::debug!(%error, "the session was lost before it was closed");
         }
     }
 }
 
 impl PostgresSession {
-    /// What was heard, each thing once.
+    /// Received changes, without duplicates.
     async fn read(&self) -> Result<Vec<ReplicaChange>> {
         let mut numbers = Vec::new();
         let mut others: Vec<ReplicaChange> = Vec::new();

@@ -1,4 +1,4 @@
-//! Calls of functions: what became of them, and the queue of those that must still be made.
+//! Calls of functions: their results, and the queue of pending ones.
 
 use std::collections::BTreeMap;
 

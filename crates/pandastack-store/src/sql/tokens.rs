@@ -1,4 +1,4 @@
-//! Keys.
+//! API keys.
 
 use async_trait::async_trait;
 use jiff::Timestamp;

@@ -1,4 +1,4 @@
-//! Volumes and who has them.
+//! Volumes and their attachments.
 
 use async_trait::async_trait;
 use pandastack_types::api::AttachedVolume;

@@ -68,7 +68,7 @@ impl WorkspaceStore for SqlStore {
             let name = &record.id;
             return Err(match state == WorkspaceState::Deleted.as_str() {
                 true => StoreError::Held(format!(
-                    "workspace `{name}` was deleted, and its name is not used again; choose another name"
+                    "workspace `{name}` was deleted, and its name cannot be reused; choose another name"
                 )),
                 false => StoreError::Exists { what: "workspace", id: name.to_string() },
             });
@@ -168,7 +168,7 @@ impl WorkspaceStore for SqlStore {
     }
 }
 
-/// What a move makes of a workspace.
+/// Applies a state change to a workspace.
 fn moved(record: WorkspaceRecord, movement: &WorkspaceMove, at: Timestamp) -> Result<WorkspaceRecord> {
     use WorkspaceState as S;
     let name = &record.id;

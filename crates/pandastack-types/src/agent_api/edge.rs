@@ -1,10 +1,10 @@
-//! What edges ask control for.
+//! Requests of edges to control.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{HostId, SandboxId};
 
-/// What an edge must know of a sandbox: `GET /internal/v1/routes/{id}`.
+/// The route of a sandbox for an edge: `GET /internal/v1/routes/{id}`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EdgeRoute {
     /// Host it lives on.
@@ -13,7 +13,7 @@ pub struct EdgeRoute {
     pub agent_address: String,
     /// Its incarnation.
     pub incarnation: u64,
-    /// Who may open its ports.
+    /// Visibility of its ports.
     pub visibility: crate::preview::Visibility,
     /// How often the credentials of its previews were revoked.
     pub preview_revision: u64,
@@ -22,7 +22,7 @@ pub struct EdgeRoute {
     pub closed: Option<String>,
 }
 
-/// What stands behind an app's host name: `GET /internal/v1/names/{name}`.
+/// The target of an app's host name: `GET /internal/v1/names/{name}`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EdgeName {
@@ -43,9 +43,9 @@ pub enum EdgeName {
         #[serde(default)]
         own_domain: bool,
     },
-    /// It serves nobody yet.
+    /// The app does not serve requests yet.
     NotServing {
-        /// What to do about it.
+        /// Reason, and what to do.
         why: String,
     },
 }

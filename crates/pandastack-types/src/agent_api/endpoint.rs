@@ -63,9 +63,9 @@ pub trait Endpoint: Sized + Send + Sync + 'static {
     const PATH: &'static str;
     /// Its query parameters.
     type Query: Serialize + DeserializeOwned + Send;
-    /// What is sent.
+    /// The request body.
     type Request;
-    /// What the agent answers.
+    /// The response of the agent.
     type Response;
 
     /// The path of this call below [`PREFIX`].
@@ -154,7 +154,7 @@ pub struct Upgrade<P>(PhantomData<fn() -> P>);
 
 /// A response that is read as one value.
 pub trait JsonResponse {
-    /// What it is read as.
+    /// The type that it is read as.
     type Value: Serialize + DeserializeOwned + Send + 'static;
     /// Its status.
     const STATUS: u16;
@@ -196,7 +196,7 @@ impl<M: MediaType> StreamResponse for Bytes<M> {}
 impl StreamResponse for Events {}
 impl<K> StreamResponse for OrEvents<K> {}
 
-/// What a stream of bytes contains.
+/// The media type of a byte stream.
 pub trait MediaType {
     /// Its `Content-Type`.
     const NAME: &'static str;
@@ -221,7 +221,7 @@ impl MediaType for PlainText {
     const NAME: &'static str = "text/plain; charset=utf-8";
 }
 
-/// What is spoken on an upgraded connection.
+/// The protocol of an upgraded connection.
 pub trait Protocol {
     /// Its name in the `Upgrade` header.
     const NAME: &'static str;

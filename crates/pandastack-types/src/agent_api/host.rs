@@ -27,17 +27,17 @@ pub struct TemplateInfo {
     pub name: String,
     /// Other names it answers to.
     pub aliases: Vec<String>,
-    /// Name for people.
+    /// Human-readable name.
     pub label: String,
-    /// What is in it.
+    /// Description of the contents.
     pub description: String,
     /// Group.
     pub category: String,
-    /// What it is built from.
+    /// Base of the template.
     pub base: String,
     /// Programs it offers.
     pub tools: Vec<String>,
-    /// Virtual processors.
+    /// Number of vCPUs.
     pub cpu: u32,
     /// Memory.
     pub memory_mb: u32,
@@ -99,14 +99,14 @@ fn all_of_it() -> u32 {
 /// Something that a sandbox wanted to reach and may not.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentDenial {
-    /// Which sandbox.
+    /// Sandbox ID.
     pub sandbox: SandboxId,
     /// `tcp`, `udp`, `icmp`, another protocol's number, or `dns` for a name that was not resolved.
     pub protocol: String,
-    /// Where to; none for names, and for what is only counted.
+    /// Destination address; none for names and for totals.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<std::net::Ipv4Addr>,
-    /// Which port.
+    /// Destination port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
     /// For which name, where the sandbox said so.

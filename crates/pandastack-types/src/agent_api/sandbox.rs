@@ -1,4 +1,4 @@
-//! Sandboxes and snapshots, as control asks for them and as agents describe them.
+//! Sandboxes and snapshots in the private API.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::VolumeSpec;
 use crate::network::NetworkPolicy;
 use crate::{Residency, SandboxId, SandboxState, SnapshotId};
 
-/// What a new sandbox is made of.
+/// The source of a new sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
@@ -22,7 +22,7 @@ pub enum Source {
     Snapshot(SnapshotId),
 }
 
-/// What the agent must know of a sandbox beyond its source.
+/// The specification of a sandbox, without its source.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SandboxSpec {
     /// Its id.
@@ -32,16 +32,16 @@ pub struct SandboxSpec {
     /// Environment of every command.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
-    /// User of commands that name none; root when absent.
+    /// Default user of commands. Default: root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    /// Working directory of commands that name none; the user's home when absent.
+    /// Default working directory of commands. Default: the user's home directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
     /// Hibernate after this long without activity.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_timeout_seconds: Option<u64>,
-    /// What it may reach.
+    /// Network policy.
     #[serde(default, skip_serializing_if = "NetworkPolicy::is_default")]
     pub network: NetworkPolicy,
     /// Its durable disks, by their places.
@@ -52,9 +52,9 @@ pub struct SandboxSpec {
 /// Make a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentCreate {
-    /// What it is.
+    /// The specification of the sandbox.
     pub spec: SandboxSpec,
-    /// What it is made of.
+    /// The source of the sandbox.
     pub source: Source,
     /// Its size, where that is not the template's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -64,7 +64,7 @@ pub struct AgentCreate {
 /// Processors and memory of a machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MachineSize {
-    /// Virtual processors.
+    /// Number of vCPUs.
     pub cpu: u32,
     /// Memory in MiB.
     pub memory_mb: u32,
@@ -98,14 +98,14 @@ pub struct AgentSandbox {
     pub id: SandboxId,
     /// Its incarnation.
     pub incarnation: u64,
-    /// Where it stands.
+    /// Current state.
     pub state: SandboxState,
-    /// Where a sleeper's memory is.
+    /// Where the memory of a sleeping sandbox is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub residency: Option<Residency>,
     /// Template it descends from.
     pub template: String,
-    /// Virtual processors.
+    /// Number of vCPUs.
     pub cpu: u32,
     /// Memory.
     pub memory_mb: u32,
@@ -120,7 +120,7 @@ pub struct AgentSandbox {
     pub boot_mode: String,
     /// Time from request to ready.
     pub boot_ms: u64,
-    /// Where that time went, in microseconds.
+    /// Stages of the boot time, in microseconds.
     #[serde(default)]
     pub boot_stages_us: BTreeMap<String, u64>,
     /// Seconds since the last activity.
@@ -131,7 +131,7 @@ pub struct AgentSandbox {
     /// Why it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
-    /// What it used so far. Only grows within an incarnation.
+    /// Usage so far. It only grows within an incarnation.
     #[serde(default)]
     pub usage: Usage,
 }
@@ -183,12 +183,12 @@ pub struct AgentForked {
     pub children: Vec<ChildOutcome>,
 }
 
-/// What became of one child.
+/// The result of one child.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ChildOutcome {
     /// It is ready.
     Made(Box<AgentSandbox>),
-    /// It is not, and nothing is left of it.
+    /// It could not be created, and nothing is left of it.
     Failed(String),
 }

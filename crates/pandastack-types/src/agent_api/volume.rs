@@ -1,4 +1,4 @@
-//! Volumes, as control asks for them and as agents describe them.
+//! Volumes in the private API.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +9,7 @@ use crate::{SandboxId, VolumeId};
 pub struct VolumeSpec {
     /// Which.
     pub id: VolumeId,
-    /// Where the guest mounts it.
+    /// Mount path in the guest.
     pub path: String,
     /// Only read.
     #[serde(default)]
@@ -26,10 +26,10 @@ pub struct AgentVolumeCreate {
     pub id: VolumeId,
     /// Its size; at least that of `from`.
     pub size_bytes: u64,
-    /// What it is a copy of; empty when absent.
+    /// Volume to copy. Default: create an empty volume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<VolumeId>,
-    /// The sandbox that writes `from`: it stands still for the moment of the copy.
+    /// The sandbox that writes `from`: it is paused during the copy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub writer: Option<SandboxId>,
 }

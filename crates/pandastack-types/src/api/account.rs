@@ -7,107 +7,107 @@ use utoipa::ToSchema;
 use crate::preview::Visibility;
 use crate::{HostId, WorkspaceId};
 
-/// What a workspace may have and ask for. What is absent has the platform's own limit.
+/// Quotas of a workspace. For omitted quotas, the platform's limits apply.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Quota {
-    /// Sandboxes.
+    /// Maximum number of sandboxes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandboxes: Option<u64>,
-    /// Processors of all sandboxes together, asleep or not.
+    /// Maximum vCPUs of all sandboxes together, including sleeping ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<u64>,
-    /// Memory of all sandboxes together, asleep or not.
+    /// Maximum memory of all sandboxes together in MiB, including sleeping ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_mb: Option<u64>,
-    /// Snapshots on disk, in MiB.
+    /// Maximum disk space of all snapshots together, in MiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot_mb: Option<u64>,
-    /// Requests per second, on average.
+    /// Maximum API requests per second, on average.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requests_per_second: Option<u32>,
 }
 
-/// What a workspace has of what its quota counts.
+/// Current usage of a workspace's quotas.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct QuotaUse {
-    /// Sandboxes.
+    /// Number of sandboxes.
     pub sandboxes: u64,
-    /// Their processors.
+    /// vCPUs of all sandboxes.
     pub cpu: u64,
-    /// Their memory.
+    /// Memory of all sandboxes, in MiB.
     pub memory_mb: u64,
-    /// Snapshots on disk, in MiB.
+    /// Disk space of all snapshots, in MiB.
     pub snapshot_mb: u64,
 }
 
-/// `GET /v1/me/quota`.
+/// Response of `GET /v1/me/quota`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct QuotaReport {
-    /// Whose.
+    /// Workspace ID.
     pub workspace: WorkspaceId,
-    /// What it may have.
+    /// Quotas of the workspace.
     pub quota: Quota,
-    /// What it has.
+    /// Current usage.
     pub used: QuotaUse,
 }
 
-/// `GET /v1/me/workspace`.
+/// Response of `GET /v1/me/workspace`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Workspace {
-    /// Which.
+    /// Workspace ID.
     pub id: WorkspaceId,
-    /// What it gives to sandboxes that are created without a value of their own.
+    /// Defaults for new sandboxes.
     #[serde(flatten)]
     pub settings: WorkspaceSettings,
 }
 
-/// What a workspace gives to sandboxes that are created without a value of their own.
+/// Defaults of a workspace for new sandboxes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct WorkspaceSettings {
-    /// Who may open the ports of a new sandbox.
+    /// Default visibility of sandbox ports.
     pub default_visibility: Visibility,
 }
 
-/// Body of `PATCH /v1/me/workspace`. What is absent stays as it is.
+/// Request body of `PATCH /v1/me/workspace`. Omitted settings are kept.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PatchWorkspace {
-    /// Who may open the ports of sandboxes created from now on; those that exist keep what they have.
+    /// Default visibility of sandbox ports. Existing sandboxes keep theirs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default_visibility: Option<Visibility>,
 }
 
-/// A host, as operators see it.
+/// A host, as shown to operators.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Host {
-    /// Its id.
+    /// Host ID.
     pub id: HostId,
-    /// Whether its agent answers.
+    /// Whether the agent on the host responds.
     pub reachable: bool,
-    /// Engine of new sandboxes.
+    /// Engine for new sandboxes.
     pub engine: String,
     /// `hardware` or `emulated`.
     pub isolation: String,
-    /// Sandboxes on it.
+    /// Number of sandboxes on the host.
     pub sandboxes: u64,
-    /// Memory not promised to anyone.
+    /// Memory that is not reserved, in MiB.
     pub memory_free_mb: u64,
-    /// Free space of its store.
+    /// Free disk space in the host's store, in bytes.
     pub disk_free_bytes: u64,
-    /// Version of its agent.
+    /// Version of the agent.
     pub version: String,
-    /// When it was last heard.
+    /// Time of the agent's last report.
     #[schema(value_type = String, format = DateTime)]
     pub last_seen_at: Timestamp,
 }
 
-/// `GET /version`.
+/// Response of `GET /version`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Version {
-    /// Of the server.
+    /// Server version.
     pub version: String,
-    /// Of the API.
+    /// API version.
     pub api: String,
 }

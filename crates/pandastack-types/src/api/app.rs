@@ -1,4 +1,4 @@
-//! Apps: a source that is built, served under a stable address, and replaced without a failed request.
+//! Apps: deployed from a source, served at a stable address, and replaced without a failed request.
 
 use std::collections::BTreeMap;
 
@@ -9,123 +9,123 @@ use utoipa::ToSchema;
 use super::{AppDatabase, AppPreviews};
 use crate::{AppId, DeploymentId, SandboxId, SandboxState, WorkspaceId};
 
-/// `POST /v1/apps`. Without `git_url` the app is deployed by uploads or from sandboxes.
+/// Request body of `POST /v1/apps`. Without `git_url`, deploy the app from uploads or sandboxes.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CreateApp {
-    /// Name, and the first label of its address.
+    /// App name, which is also the first label of its host name.
     #[serde(default)]
     pub name: String,
-    /// Everything else.
+    /// Other settings.
     #[serde(flatten)]
     pub settings: AppSettings,
-    /// Environment, as if each were set with scope `all`.
+    /// Environment variables, each with scope `all`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub env: Option<BTreeMap<String, String>>,
-    /// Template of its machines; `base` when absent.
+    /// Template of the instances. Default: `base`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<String>,
-    /// Virtual processors; the template's when absent.
+    /// vCPUs per instance. Default: from the template.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<u32>,
-    /// Memory; the template's when absent.
+    /// Memory per instance in MiB. Default: from the template.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_mb: Option<u32>,
 }
 
-/// `PATCH /v1/apps/{id}`. What is absent stays as it is.
+/// Request body of `PATCH /v1/apps/{id}`. Omitted settings are kept.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct UpdateApp {
-    /// Settings.
+    /// Settings to change.
     #[serde(flatten)]
     pub settings: AppSettings,
-    /// Variables to set. One that is there keeps its scope and stage, and stays a secret; others stay. `********`, as secrets are
-    /// shown, changes nothing.
+    /// Variables to set. Existing variables keep their scope, stage and secrecy; others are not changed. The
+    /// value `********`, which masks secrets in responses, changes nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub env: Option<BTreeMap<String, String>>,
-    /// Template of its machines, from the next build on.
+    /// Template of the instances, from the next build on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<String>,
-    /// Virtual processors, from the next build on; 0 for the template's.
+    /// vCPUs per instance, from the next build on; 0 for the template's default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<u32>,
-    /// Memory, from the next build on; 0 for the template's.
+    /// Memory per instance in MiB, from the next build on; 0 for the template's default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_mb: Option<u32>,
 }
 
-/// What can be said when an app is made and changed afterwards. What is absent stays as it is; an empty text takes a setting back.
+/// Settings of an app. Omitted settings are kept; an empty string resets a setting to its default.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct AppSettings {
-    /// Repository: `https://...`, `http://...`, `ssh://git@host/path` or `git@host:path`.
+    /// Git repository: `https://...`, `http://...`, `ssh://git@host/path` or `git@host:path`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub git_url: Option<String>,
-    /// Branch that is deployed; `main` when absent.
+    /// Branch to deploy. Default: `main`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub git_branch: Option<String>,
     /// Password or token for the repository. Never shown again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub git_token: Option<String>,
-    /// Private key for a repository by ssh, without a passphrase. Never shown again. Without one the app has a key of its
-    /// own, whose public half is `git_public_key`.
+    /// Private key for an SSH repository, without a passphrase. Never shown again. Default: a generated key,
+    /// whose public part is `git_public_key`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub git_deploy_key: Option<String>,
-    /// Keys of the repository's host, as lines of ssh's `known_hosts`; without them, those that it shows first. An empty
-    /// text forgets both.
+    /// SSH host keys of the Git host, as `known_hosts` lines. Default: the keys seen first. An empty string
+    /// forgets both.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub git_known_hosts: Option<String>,
-    /// Kind of the repository's host, where it is told how deployments go; by its deliveries or name when absent.
+    /// Kind of Git host, for reporting deployment status. Default: detected from its webhooks or name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub git_host: Option<GitHost>,
-    /// Address of that host's API, where it is not where such hosts have it. An empty text takes it back.
+    /// API URL of the Git host, if it is not the standard one. An empty string resets it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub git_api_url: Option<String>,
-    /// Kind of app, instead of looking: `next`, `vite`, `cra`, `node`, `python`, `static`.
+    /// Framework: `next`, `vite`, `cra`, `node`, `python` or `static`. Default: detected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub framework: Option<String>,
-    /// Installs dependencies, instead of what was found.
+    /// Command to install dependencies. Default: detected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub install_command: Option<String>,
-    /// Builds, instead of what was found.
+    /// Command to build the app. Default: detected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub build_command: Option<String>,
-    /// Starts the server, instead of what was found. It listens on 0.0.0.0 and `$PORT`.
+    /// Command to start the server, which must listen on 0.0.0.0 and `$PORT`. Default: detected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_command: Option<String>,
-    /// Directory of the app within its source.
+    /// Subdirectory of the source that contains the app.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub root_directory: Option<String>,
-    /// The app's `$PORT`; 8080 when absent.
+    /// Port that the app listens on, passed as `$PORT`. Default: 8080.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
-    /// Path that must answer with a status below 500 before a version goes live; `/` when absent.
+    /// Health check path. It must return a status below 500 before a version goes live. Default: `/`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health_path: Option<String>,
-    /// Seconds without a request before it sleeps; 300 when absent.
+    /// Seconds without a request before the app sleeps. Default: 300.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_timeout_seconds: Option<u64>,
-    /// Machines that stay awake whoever looks, at most `max_instances`; 0 when absent, so that it sleeps.
+    /// Minimum number of instances, which never sleep; at most `max_instances`. Default: 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_instances: Option<u32>,
-    /// Machines that serve it, 1 to 10; 1 when absent. Those beyond `min_instances` sleep until there is enough to do. The live version
-    /// follows a change at once.
+    /// Maximum number of instances, 1 to 10. Those beyond `min_instances` sleep until they are needed.
+    /// Changes apply to the live version immediately. Default: 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_instances: Option<u32>,
-    /// Secret of its webhook. An empty text closes the webhook.
+    /// Webhook secret. An empty string disables the webhook.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub webhook_secret: Option<String>,
-    /// Looks at the repository every so many seconds, for hosts that tell of no pushes; 0 ends that.
+    /// Seconds between polls of the repository, for Git hosts without webhooks; 0 disables polling.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub poll_seconds: Option<u64>,
-    /// Which pull requests get a preview; `branches` when absent.
+    /// Pull requests that get a preview. Default: `branches`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub previews: Option<AppPreviews>,
 }
 
-/// A kind of repository host.
+/// Kind of Git host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum GitHost {
-    /// GitHub, also on a host of one's own.
+    /// GitHub, including GitHub Enterprise Server.
     Github,
     /// GitLab.
     Gitlab,
@@ -133,114 +133,114 @@ pub enum GitHost {
     Gitea,
 }
 
-/// Where an app stands.
+/// Status of an app.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AppStatus {
-    /// It was never deployed.
+    /// Never deployed.
     Created,
-    /// Its first version is being built.
+    /// The first version is being built.
     Building,
-    /// It serves.
+    /// Serving requests.
     Running,
-    /// It sleeps, and wakes with the next request.
+    /// Asleep; the next request wakes it.
     Hibernated,
-    /// No version serves, and the last deployment failed.
+    /// No version is live, and the last deployment failed.
     Error,
-    /// Its machine was lost or stopped.
+    /// The machine was lost or stopped.
     Stopped,
 }
 
 /// An app.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct App {
-    /// Its id.
+    /// App ID.
     pub id: AppId,
-    /// Tenant.
+    /// Workspace of the app.
     pub workspace: WorkspaceId,
-    /// Name, and the first label of its address.
+    /// App name, which is also the first label of its host name.
     pub name: String,
-    /// Repository; empty for one that is deployed by uploads.
+    /// Git repository; empty for an app that is deployed from uploads.
     pub git_url: String,
-    /// Branch that is deployed.
+    /// Branch to deploy.
     pub git_branch: String,
-    /// Kind of the repository's host, if it is known.
+    /// Kind of Git host, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub git_host: Option<GitHost>,
-    /// What the host of a repository by ssh is to be given, so that it knows the app.
+    /// SSH public key of the app, to add to the repository.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub git_public_key: Option<String>,
-    /// Keys that the host of a repository by ssh must show: those that were said, else those of the first time.
+    /// Accepted SSH host keys of the Git host: the configured ones, otherwise those seen first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub git_known_hosts: Option<String>,
-    /// Kind of app: as said, else as found by the last build.
+    /// Framework: the configured one, otherwise the one that the last build detected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub framework: Option<String>,
-    /// As said.
+    /// Configured command to install dependencies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub install_command: Option<String>,
-    /// As said.
+    /// Configured command to build the app.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub build_command: Option<String>,
-    /// As said.
+    /// Configured command to start the server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_command: Option<String>,
-    /// As said.
+    /// Configured subdirectory of the source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub root_directory: Option<String>,
-    /// Its `$PORT`.
+    /// Port that the app listens on, passed as `$PORT`.
     pub port: u16,
-    /// Path of the health check.
+    /// Health check path.
     pub health_path: String,
-    /// Seconds without a request before it sleeps.
+    /// Seconds without a request before the app sleeps.
     pub idle_timeout_seconds: u64,
-    /// Machines that never sleep.
+    /// Minimum number of instances, which never sleep.
     #[serde(default)]
     pub min_instances: u32,
-    /// Machines that serve it; those beyond `min_instances` sleep until there is enough to do.
+    /// Maximum number of instances; those beyond `min_instances` sleep until they are needed.
     #[serde(default = "one")]
     pub max_instances: u32,
-    /// Environment; secrets are masked.
+    /// Environment variables; secrets are masked.
     pub env: BTreeMap<String, String>,
-    /// Template of its machines.
+    /// Template of the instances.
     pub template: String,
-    /// Virtual processors.
+    /// vCPUs per instance.
     pub cpu: u32,
-    /// Memory.
+    /// Memory per instance in MiB.
     pub memory_mb: u32,
-    /// The machine that serves; the first one of several.
+    /// Sandbox of the first instance.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox_id: Option<SandboxId>,
-    /// All machines that serve, in the order in which they are used.
+    /// Instances of the live version, in the order in which they receive requests.
     #[serde(default)]
     pub instances: Vec<AppInstance>,
-    /// The version that serves.
+    /// Deployment that is live.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub active_deployment_id: Option<DeploymentId>,
-    /// Where it stands.
+    /// Current status.
     pub status: AppStatus,
-    /// Its address, as the caller would reach it.
+    /// URL of the app, as the caller can reach it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
-    /// Where its repository may tell of pushes, if it has a webhook secret.
+    /// URL for webhooks of the repository, if a webhook secret is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub webhook_url: Option<String>,
-    /// Seconds between two looks at its repository, if it is looked at.
+    /// Seconds between polls of the repository, if polling is enabled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub poll_seconds: Option<u64>,
-    /// Which pull requests get a preview.
+    /// Pull requests that get a preview.
     #[serde(default)]
     pub previews: AppPreviews,
-    /// Databases that it reaches, by their variables.
+    /// Attached databases, by variable.
     #[serde(default)]
     pub databases: Vec<AppDatabase>,
-    /// The app that this one is a preview of.
+    /// App that this preview belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preview_of: Option<AppId>,
-    /// When it was made.
+    /// Creation time.
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
-    /// When it was last changed or deployed.
+    /// Time of the last change or deployment.
     #[schema(value_type = String, format = DateTime)]
     pub updated_at: Timestamp,
 }
@@ -249,42 +249,42 @@ fn one() -> u32 {
     1
 }
 
-/// A machine that serves an app.
+/// An instance of an app.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AppInstance {
-    /// The machine.
+    /// Sandbox of the instance.
     pub sandbox_id: SandboxId,
-    /// Where it stands; `failed` also if it is gone, until it is replaced.
+    /// Current state; also `failed` for a lost instance until it is replaced.
     pub status: SandboxState,
 }
 
-/// `POST /v1/apps/{id}/deploys` with JSON; the body may be empty. An archive (`application/x-tar`, `application/gzip`)
-/// as the body is the source itself.
+/// JSON request body of `POST /v1/apps/{id}/deploys`, or empty. To upload the source, send an archive instead
+/// (`application/x-tar` or `application/gzip`).
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct DeployApp {
-    /// Branch, tag or commit; the head of the app's branch when absent.
+    /// Branch, tag or commit. Default: the head of the app's branch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub git_ref: Option<String>,
-    /// A running sandbox that has the source.
+    /// Running sandbox that contains the source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from_sandbox: Option<SandboxId>,
-    /// The directory there.
+    /// Directory of the source in the sandbox.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// Install everything anew.
+    /// Build without the cache.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub clear_cache: bool,
 }
 
-/// `POST /v1/apps/{id}/rollback`; the body may be empty.
+/// Request body of `POST /v1/apps/{id}/rollback`, or empty.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct RollbackApp {
-    /// The version to return to; the one before the live one when absent.
+    /// Deployment to roll back to. Default: the one before the live one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deployment_id: Option<DeploymentId>,
 }
 
-/// Where a deployment stands.
+/// Status of a deployment.
 ///
 /// ```text
 ///   queued --> building --> deploying --> live --> superseded | rolled_back
@@ -294,21 +294,21 @@ pub struct RollbackApp {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DeploymentStatus {
-    /// It waits for its turn.
+    /// Waiting to start.
     Queued,
-    /// Its source is fetched, its dependencies installed, and it is built.
+    /// Fetching the source, installing dependencies and building.
     Building,
-    /// It is started and checked.
+    /// Starting instances and checking their health.
     Deploying,
-    /// It serves.
+    /// Serving requests.
     Live,
-    /// A newer one took its place.
+    /// Replaced by a newer deployment.
     Superseded,
-    /// It did not come to serve.
+    /// Failed before it went live.
     Failed,
-    /// Somebody stopped it.
+    /// Canceled by a client.
     Canceled,
-    /// It served, and an older one was preferred.
+    /// Was live, then replaced by a rollback.
     RolledBack,
 }
 
@@ -348,116 +348,117 @@ impl DeploymentStatus {
     }
 }
 
-/// One deployment of an app.
+/// A deployment of an app.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Deployment {
-    /// Its id.
+    /// Deployment ID.
     pub id: DeploymentId,
-    /// The app.
+    /// App ID.
     pub app_id: AppId,
-    /// Tenant.
+    /// Workspace of the app.
     pub workspace: WorkspaceId,
-    /// Where it stands.
+    /// Current status.
     pub status: DeploymentStatus,
-    /// What began it: `api`, `upload`, `sandbox`, `push`, `pull_request`, `poll`, `rollback`, `restart`, `recovery`,
-    /// `scale`.
+    /// Trigger: `api`, `upload`, `sandbox`, `push`, `pull_request`, `poll`, `rollback`, `restart`, `recovery`
+    /// or `scale`.
     pub trigger: String,
     /// Commit that was built.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub git_commit: Option<String>,
-    /// Branch, tag or commit that was asked for.
+    /// Requested branch, tag or commit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub git_ref: Option<String>,
-    /// Kind of app that was found.
+    /// Detected framework.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub framework: Option<String>,
-    /// The machine that serves it, or served it.
+    /// Sandbox of the first instance.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox_id: Option<SandboxId>,
-    /// The version that a rollback or restart returned to.
+    /// Deployment that a rollback or restart started again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from_deployment_id: Option<DeploymentId>,
-    /// Whether a rollback to it would find it.
+    /// Whether the app can be rolled back to this deployment.
     pub kept: bool,
-    /// The whole log; not in lists.
+    /// Complete log; omitted in lists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub build_logs: Option<String>,
-    /// Why it failed.
+    /// Reason for the failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// When it was asked for.
+    /// Time of the request.
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
-    /// When it last changed.
+    /// Time of the last change.
     #[schema(value_type = String, format = DateTime)]
     pub updated_at: Timestamp,
-    /// When it went live, failed or was overtaken.
+    /// Time when the deployment went live, failed or was superseded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub finished_at: Option<Timestamp>,
 }
 
-/// `POST /v1/apps/{id}/domains`.
+/// Request body of `POST /v1/apps/{id}/domains`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct AddAppDomain {
-    /// A name such as `www.example.com`.
+    /// Domain, such as `www.example.com`.
     #[serde(default)]
     pub domain: String,
 }
 
-/// A name that leads to an app beside its own.
+/// A custom domain of an app.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct AppDomain {
-    /// The name.
+    /// Domain name.
     pub domain: String,
-    /// The app.
+    /// App ID.
     pub app_id: AppId,
-    /// `pending` until the TXT record proves it, then `active`: requests reach the app once DNS leads here.
+    /// `pending` until the TXT record proves ownership, then `active`. Requests reach the app once DNS points
+    /// here.
     pub status: String,
-    /// What to know about DNS.
+    /// Advice about the DNS setup.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dns_note: Option<String>,
-    /// Entries to make in DNS.
+    /// DNS records to create.
     pub records: Vec<DnsRecord>,
-    /// When it was added.
+    /// Time when the domain was added.
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
-    /// When it was proven, or else added.
+    /// Time when ownership was proven; before that, when the domain was added.
     #[schema(value_type = String, format = DateTime)]
     pub updated_at: Timestamp,
 }
 
-/// An entry to make in DNS.
+/// A DNS record to create.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DnsRecord {
-    /// `CNAME` or `TXT`.
+    /// Record type: `CNAME` or `TXT`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// Of which name.
+    /// Record name.
     pub name: String,
-    /// What it says.
+    /// Record value.
     pub value: String,
-    /// `routing` or `ownership`.
+    /// Purpose: `routing` or `ownership`.
     pub purpose: String,
 }
 
-/// `GET /v1/apps/{id}/domains`.
+/// Response of `GET /v1/apps/{id}/domains`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct AppDomainList {
-    /// By name.
+    /// Custom domains, sorted by name.
     pub domains: Vec<AppDomain>,
 }
 
-/// Answer to a webhook.
+/// Response to a webhook delivery.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct HookAnswer {
-    /// The deployment it began.
+    /// Deployment that the delivery started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deployment_id: Option<DeploymentId>,
-    /// The preview that it is about. Without a deployment, it is being removed.
+    /// Preview that the delivery concerns. Without `deployment_id`, the preview is being removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preview: Option<String>,
-    /// Why it began none.
+    /// Reason why no deployment was started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ignored: Option<String>,
 }

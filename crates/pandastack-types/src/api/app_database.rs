@@ -6,16 +6,16 @@ use utoipa::ToSchema;
 use super::EnvScope;
 use crate::DatabaseId;
 
-/// `PUT /v1/apps/{id}/databases/{database}`.
+/// Request body of `PUT /v1/apps/{id}/databases/{database}`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct AttachDatabase {
-    /// Variable that holds its connection string; `DATABASE_URL` when absent.
+    /// Environment variable for the connection string. Default: `DATABASE_URL`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub env: Option<String>,
-    /// Which deployments reach it; `production` when absent. Previews of forks never do.
+    /// Deployments that can use the database. Previews of forks never can. Default: `production`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scope: Option<EnvScope>,
-    /// Whether builds reach it too, for migrations and pages made ahead.
+    /// Whether builds can use the database too, for migrations or static generation.
     #[serde(default)]
     pub build: bool,
 }
@@ -23,12 +23,12 @@ pub struct AttachDatabase {
 /// A database that is attached to an app.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct AppDatabase {
-    /// The database.
+    /// Database ID.
     pub database: DatabaseId,
-    /// Variable that holds its connection string.
+    /// Environment variable with the connection string.
     pub env: String,
-    /// Which deployments reach it.
+    /// Deployments that can use the database.
     pub scope: EnvScope,
-    /// Whether builds reach it too.
+    /// Whether builds can use the database too.
     pub build: bool,
 }

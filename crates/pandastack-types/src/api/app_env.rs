@@ -4,14 +4,14 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Which deployments see a variable.
+/// Deployments that see a variable.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum EnvScope {
-    /// All.
+    /// All deployments.
     #[default]
     All,
-    /// Those of the app itself.
+    /// Deployments of the app itself.
     Production,
     /// Previews of pull requests.
     Preview,
@@ -28,16 +28,16 @@ impl EnvScope {
     }
 }
 
-/// When a variable is there.
+/// Stage in which a variable is set.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum EnvStage {
-    /// In builds and in the machines that serve.
+    /// In builds and at run time.
     #[default]
     All,
-    /// While dependencies are installed and the app is built; never in a machine that serves.
+    /// Only while dependencies are installed and the app is built.
     Build,
-    /// In the machines that serve; never in a build.
+    /// Only at run time.
     Run,
 }
 
@@ -60,88 +60,91 @@ impl EnvStage {
     }
 }
 
-/// A variable of an app.
+/// An environment variable of an app.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct AppEnv {
-    /// Its name.
+    /// Variable name.
     pub key: String,
-    /// Its value; masked for a secret.
+    /// Variable value; masked for a secret.
     pub value: String,
-    /// Whether it is a secret.
+    /// Whether the variable is secret.
     pub secret: bool,
-    /// Which deployments see it.
+    /// Deployments that see the variable.
     pub scope: EnvScope,
-    /// When it is there.
+    /// Stage in which the variable is set.
     #[serde(default)]
     pub stage: EnvStage,
-    /// When it was set.
+    /// Time of the last change.
     #[schema(value_type = String, format = DateTime)]
     pub updated_at: Timestamp,
 }
 
-/// `GET /v1/apps/{id}/env`.
+/// Response of `GET /v1/apps/{id}/env`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct AppEnvList {
-    /// By name.
+    /// Variables, sorted by name.
     pub env: Vec<AppEnv>,
 }
 
-/// `PUT /v1/apps/{id}/env/{key}`. What is left out stays as it is for a variable that is there; a new one is plain, and seen by all.
+/// Request body of `PUT /v1/apps/{id}/env/{key}`. Omitted properties of an existing variable are kept. A new
+/// variable is not secret and has scope and stage `all` by default.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct SetAppEnv {
-    /// Its value.
+    /// Variable value.
     #[serde(default)]
     pub value: String,
-    /// Never shown again.
+    /// Whether to mask the value in all responses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<bool>,
-    /// Which deployments see it.
+    /// Deployments that see the variable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scope: Option<EnvScope>,
-    /// When it is there.
+    /// Stage in which the variable is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stage: Option<EnvStage>,
 }
 
-/// Answer to it.
+/// Response of `PUT /v1/apps/{id}/env/{key}`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct AppEnvSet {
-    /// Its name.
+    /// Variable name.
     pub key: String,
-    /// Whether it is a secret.
+    /// Whether the variable is secret.
     pub secret: bool,
-    /// Which deployments see it.
+    /// Deployments that see the variable.
     pub scope: EnvScope,
-    /// When it is there.
+    /// Stage in which the variable is set.
     #[serde(default)]
     pub stage: EnvStage,
-    /// What to know about it, such as that it is read by the build alone.
+    /// Advice about the variable, for example that only the build reads it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
 
-/// `POST /v1/apps/{id}/env/import`. What is left out stays as it is for variables that are there; new ones are plain, and seen by all.
+/// Request body of `POST /v1/apps/{id}/env/import`. Omitted properties of existing variables are kept. New
+/// variables are not secret and have scope and stage `all` by default.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ImportAppEnv {
-    /// Lines of `KEY=value`; quotes, over several lines too, comments and `export` are understood.
+    /// Content of a `.env` file: `KEY=value` lines with optional quotes (also multi-line), comments and
+    /// `export`.
     #[serde(default)]
     pub dotenv: String,
-    /// All are secrets, or none is.
+    /// Whether all variables are secret.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<bool>,
-    /// Which deployments see them.
+    /// Deployments that see the variables.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scope: Option<EnvScope>,
-    /// When they are there.
+    /// Stage in which the variables are set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stage: Option<EnvStage>,
 }
 
-/// Answer to it.
+/// Response of `POST /v1/apps/{id}/env/import`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AppEnvImported {
-    /// Variables set by this call.
+    /// Number of variables that this call set.
     pub imported: usize,
-    /// Variables that there are now.
+    /// Number of variables after this call.
     pub total: usize,
 }

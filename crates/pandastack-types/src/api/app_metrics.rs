@@ -1,4 +1,4 @@
-//! What an app uses.
+//! Resource usage of an app.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -7,32 +7,33 @@ use utoipa::ToSchema;
 use super::{GuestView, HostView};
 use crate::{DeploymentId, SandboxId, SandboxState};
 
-/// `GET /v1/apps/{id}/metrics`: now, of the machines that serve the live version. Never wakes a sleeper.
+/// Response of `GET /v1/apps/{id}/metrics`: current resource usage of the live version. Does not wake the
+/// app.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct AppMetrics {
-    /// When.
+    /// Time of the measurement.
     #[schema(value_type = String, format = DateTime)]
     pub at: Timestamp,
-    /// The version that serves; absent before the first one does.
+    /// Deployment that is live; absent before the first one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deployment_id: Option<DeploymentId>,
-    /// All machines together. What is counted over a life is counted over the lives of these machines.
+    /// Sum over all instances. Totals since creation cover only these instances.
     pub total: HostView,
-    /// Each machine, in the order in which they are used.
+    /// Usage of each instance, in the order in which they receive requests.
     pub instances: Vec<AppInstanceMetrics>,
 }
 
-/// What one machine of an app uses.
+/// Resource usage of one instance of an app.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct AppInstanceMetrics {
-    /// The machine.
+    /// Sandbox of the instance.
     pub sandbox_id: SandboxId,
-    /// Where it stands; `failed` also if it is gone, until it is replaced.
+    /// Current state; also `failed` for a lost instance until it is replaced.
     pub status: SandboxState,
-    /// What its host sees; absent if that does not answer, or the machine is gone.
+    /// Usage as measured by the host; absent if the host does not respond or the instance is lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<HostView>,
-    /// What the machine itself sees; absent while it does not run.
+    /// Usage as measured in the guest; absent while the instance is not running.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guest: Option<GuestView>,
 }

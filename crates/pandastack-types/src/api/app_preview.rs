@@ -1,4 +1,4 @@
-//! Previews of apps: what a pull request would make of one, at an address of its own.
+//! Previews of apps: deployments of pull requests, each at its own address.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -7,16 +7,16 @@ use utoipa::ToSchema;
 use super::{AppStatus, Deployment};
 use crate::{AppId, SandboxId};
 
-/// Which pull requests of an app's repository get a preview.
+/// Pull requests that get a preview.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AppPreviews {
     /// None.
     Off,
-    /// Those from branches of the repository itself.
+    /// Pull requests from branches of the repository itself.
     #[default]
     Branches,
-    /// Also those from forks: code of anybody, which sees no secret.
+    /// Also pull requests from forks, whose code sees no secrets.
     All,
 }
 
@@ -31,43 +31,43 @@ impl AppPreviews {
     }
 }
 
-/// The preview of a pull request. It is an app too: its name and id serve for logs, deployments and commands.
+/// The preview of a pull request. It is also an app: use its name or ID for logs, deployments and commands.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct AppPreview {
-    /// Its own id as an app.
+    /// App ID of the preview.
     pub id: AppId,
-    /// The app that it is a preview of.
+    /// App that the preview belongs to.
     pub app_id: AppId,
-    /// First label of its address: `pr-<number>-<app>`.
+    /// App name of the preview, `pr-<number>-<app>`, which is also the first label of its host name.
     pub name: String,
-    /// Number of the pull request.
+    /// Pull request number.
     pub number: u32,
-    /// Title of the pull request.
+    /// Pull request title.
     pub title: String,
-    /// Branch that it would merge.
+    /// Source branch of the pull request.
     pub branch: String,
-    /// Whether that branch is of another repository. Then the preview sees no secret.
+    /// Whether the source branch is in a fork. Previews of forks see no secrets.
     pub fork: bool,
-    /// Address of the pull request.
+    /// URL of the pull request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pull_url: Option<String>,
-    /// Newest commit that was told of.
+    /// Latest known commit.
     pub git_commit: String,
-    /// Where it stands.
+    /// Current status.
     pub status: AppStatus,
-    /// Its address, as the caller would reach it.
+    /// URL of the preview, as the caller can reach it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
-    /// The machine that serves.
+    /// Sandbox of the first instance.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox_id: Option<SandboxId>,
-    /// Its newest deployment.
+    /// Latest deployment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deployment: Option<Deployment>,
-    /// When it was made.
+    /// Creation time.
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
-    /// When it was last changed or deployed.
+    /// Time of the last change or deployment.
     #[schema(value_type = String, format = DateTime)]
     pub updated_at: Timestamp,
 }

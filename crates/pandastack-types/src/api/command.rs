@@ -8,31 +8,31 @@ use utoipa::ToSchema;
 use super::ProcessLimits;
 use crate::SandboxId;
 
-/// `POST /v1/sandboxes/{id}/exec` and `.../exec/stream`. Exactly one of `cmd` and `argv`.
+/// Request body of `POST /v1/sandboxes/{id}/exec` and `.../exec/stream`. Set exactly one of `cmd` and `argv`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ExecRequest {
-    /// Run by `sh -c`.
+    /// Command, run by `sh -c`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cmd: Option<String>,
-    /// Program and arguments, no shell.
+    /// Program and arguments, run without a shell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub argv: Option<Vec<String>>,
-    /// Working directory; the user's home when absent.
+    /// Working directory. Default: the user's home directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
-    /// Added to the sandbox's environment.
+    /// Environment variables, in addition to those of the sandbox.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub env: Option<BTreeMap<String, String>>,
-    /// User to run as; root when absent.
+    /// User to run as. Default: root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    /// The command and everything it started are killed after this.
+    /// Seconds until the command and all processes it started are killed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_seconds: Option<u64>,
-    /// Standard input; it ends after this. Without it the command reads the end at once.
+    /// Standard input, followed by end of file. Default: empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stdin: Option<String>,
-    /// Limits of the command and all it starts.
+    /// Resource limits for the command and all processes it starts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<ProcessLimits>,
 }
@@ -40,48 +40,48 @@ pub struct ExecRequest {
 /// Result of a command.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ExecResult {
-    /// Standard output, invalid UTF-8 replaced.
+    /// Standard output, with invalid UTF-8 replaced.
     pub stdout: String,
-    /// Standard error, invalid UTF-8 replaced.
+    /// Standard error, with invalid UTF-8 replaced.
     pub stderr: String,
-    /// Exit code; 128 + signal when killed by one.
+    /// Exit code; 128 + the signal number if a signal ended the command.
     pub exit_code: i32,
-    /// The signal that ended it.
+    /// Signal that ended the command.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
-    /// Time in the guest, from the request's arrival there to the command's end.
+    /// Time in the guest, from the arrival of the request to the end of the command.
     pub duration_ms: u64,
-    /// The same in microseconds.
+    /// `duration_ms` in microseconds.
     #[serde(default)]
     pub duration_us: u64,
-    /// Output beyond the limit was dropped.
+    /// Whether output beyond the limit was dropped.
     pub truncated: bool,
 }
 
-/// `POST /v1/run`: create, run, return, delete.
+/// Request body of `POST /v1/run`, which runs a command in a temporary sandbox.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct RunRequest {
-    /// Template name or alias; `base` when absent.
+    /// Template name or alias. Default: `base`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<String>,
-    /// The command.
+    /// Command to run.
     #[serde(flatten)]
     pub exec: ExecRequest,
 }
 
-/// Answer to a run.
+/// Response of `POST /v1/run`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct RunResult {
-    /// What the command did.
+    /// Result of the command.
     #[serde(flatten)]
     pub result: ExecResult,
-    /// The sandbox it ran in, gone by now.
+    /// Sandbox that ran the command; it is deleted by now.
     pub sandbox_id: SandboxId,
-    /// Time to make that sandbox.
+    /// Time to create the sandbox.
     pub create_ms: u64,
-    /// Time of the whole call.
+    /// Total time of the call.
     pub total_ms: u64,
-    /// Engine that ran it.
+    /// Engine that ran the sandbox.
     pub engine: String,
     /// `hardware` or `emulated`.
     pub isolation: String,

@@ -13,66 +13,66 @@ pub const CONTEXT_TAG: &str = "code-context ";
 /// The context of runs that name none. It begins with its first run.
 pub const CONTEXT_DEFAULT: &str = "default";
 
-/// `POST /v1/sandboxes/{id}/repl/sessions`.
+/// Request body of `POST /v1/sandboxes/{id}/repl/sessions`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CreateContext {
-    /// `python`, which is also the default.
+    /// Language of the code. Only `python`, which is the default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub language: Option<String>,
-    /// Where code runs; the home of `user` by default.
+    /// Working directory. Default: the home directory of `user`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
 }
 
-/// An interpreter in a sandbox. It lives as long as the sandbox, asleep and in forks too.
+/// A code context: an interpreter that keeps its state while the sandbox exists, including sleep and forks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CodeContext {
-    /// Names it within its sandbox; the same in a fork.
+    /// Context ID, unique in its sandbox and the same in forks.
     pub id: String,
-    /// Whose it is.
+    /// Sandbox of the context.
     pub sandbox_id: SandboxId,
-    /// What it understands.
+    /// Language of the code.
     pub language: String,
-    /// Where code runs.
+    /// Working directory.
     pub cwd: String,
-    /// When it was made, or begun anew.
+    /// Time of creation or of the last restart.
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
 }
 
-/// `POST /v1/sandboxes/{id}/repl/sessions/{context}/run`.
+/// Request body of `POST /v1/sandboxes/{id}/repl/sessions/{context}/run`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RunCode {
-    /// What to run.
+    /// Code to run.
     pub code: String,
-    /// After so long the code is interrupted; the context stays.
+    /// Milliseconds until the code is interrupted. The context is kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
-    /// Environment variables of this run only.
+    /// Environment variables for this run only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub env: Option<BTreeMap<String, String>>,
 }
 
-/// What came of a run. Code that raised an exception was run.
+/// Result of running code. An exception in the code is a result, not an API error.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Execution {
-    /// What it printed.
+    /// Standard output.
     pub stdout: String,
-    /// What it printed to standard error.
+    /// Standard error.
     pub stderr: String,
-    /// The exception with its traceback.
+    /// Exception with traceback.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// 1 after an exception, else 0.
+    /// 1 after an exception, otherwise 0.
     pub exit: i32,
-    /// How long it took.
+    /// Duration.
     pub duration_ms: u64,
-    /// How many runs the context has seen, this one included.
+    /// Number of runs in this context, including this one.
     pub execution_count: u64,
-    /// What the code showed, in order: each in one or several representations by media type. Pictures are in base64,
-    /// `application/json` is JSON text.
+    /// Results that the code displayed, in order. Each maps media types to representations: images are
+    /// base64, `application/json` is JSON text.
     pub results: Vec<BTreeMap<String, String>>,
-    /// Output or results were more than an answer holds, and cut.
+    /// Whether output or results beyond the limit were dropped.
     #[serde(default)]
     pub truncated: bool,
 }

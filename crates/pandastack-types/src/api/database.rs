@@ -6,81 +6,82 @@ use utoipa::ToSchema;
 
 use crate::{DatabaseId, SandboxId};
 
-/// `POST /v1/databases`.
+/// Request body of `POST /v1/databases`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CreateDatabase {
-    /// Name for people.
+    /// Human-readable label.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
-    /// Memory: `1g` unless said, `2g`, `4g`, `8g` or `16g`.
+    /// Memory size: `1g`, `2g`, `4g`, `8g` or `16g`. Default: `1g`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<String>,
-    /// Never sleeps.
+    /// Whether the database never sleeps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub always_on: Option<bool>,
-    /// Cannot be deleted until this is taken back.
+    /// Whether the database is protected from deletion.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protected: Option<bool>,
-    /// Virtual processors; 1 unless said.
+    /// Number of vCPUs. Default: 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<u32>,
-    /// Memory in MiB, in place of `size`.
+    /// Memory in MiB, instead of `size`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_mb: Option<u32>,
 }
 
-/// `PATCH /v1/databases/{id}`. What is absent stays.
+/// Request body of `PATCH /v1/databases/{id}`. Omitted settings are kept.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PatchDatabase {
-    /// Name for people.
+    /// Human-readable label.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
-    /// Never sleeps.
+    /// Whether the database never sleeps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub always_on: Option<bool>,
-    /// Cannot be deleted.
+    /// Whether the database is protected from deletion.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protected: Option<bool>,
-    /// Room for data in MiB; it can only grow, while the database is awake.
+    /// Storage size in MiB. It can only grow, and only while the database is awake.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub storage_mb: Option<u64>,
-    /// Memory: `1g`, `2g`, `4g`, `8g` or `16g`. The server stops and goes on in another machine; sessions end, new ones wait.
+    /// Memory size: `1g`, `2g`, `4g`, `8g` or `16g`. A change moves the server to another machine: open
+    /// sessions end, and new ones wait.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<String>,
 }
 
-/// `POST /v1/databases/{id}/clone`.
+/// Request body of `POST /v1/databases/{id}/clone`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CloneDatabase {
-    /// Name for people.
+    /// Human-readable label.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
-    /// The instant to copy; now when absent.
+    /// Point in time to restore. Default: now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub target_time: Option<Timestamp>,
-    /// Memory; as the original's.
+    /// Memory size. Default: the size of the original.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<String>,
 }
 
-/// Where a database stands.
+/// Status of a database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DatabaseStatus {
-    /// It is being made.
+    /// Being created.
     Provisioning,
-    /// It takes connections.
+    /// Accepting connections.
     Running,
-    /// It takes connections, and reads only: its disk is full. `error` says what to do.
+    /// Accepting connections, but read-only because the disk is full. `error` shows what to do.
     ReadOnly,
-    /// It sleeps; a connection wakes it.
+    /// Asleep; the next connection wakes it.
     Hibernated,
-    /// Its machine was lost and is replaced by one with the same data; connections wait.
+    /// The machine was lost and is being replaced, with the same data. Connections wait.
     Recovering,
-    /// It cannot be used; `error` says why.
+    /// Unusable; `error` shows the reason.
     Failed,
-    /// It is being deleted.
+    /// Being deleted.
     Deleting,
 }
 
@@ -99,82 +100,82 @@ impl DatabaseStatus {
     }
 }
 
-/// A database. Lists are without credentials.
+/// A database. Lists omit credentials.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Database {
-    /// Its id, and the first label of its host name.
+    /// Database ID, which is also the first label of its host name.
     pub id: DatabaseId,
-    /// Where it stands.
+    /// Current status.
     pub status: DatabaseStatus,
-    /// Engine and version.
+    /// Database engine and version.
     pub template: String,
-    /// Name for people.
+    /// Human-readable label.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
-    /// When it was made.
+    /// Creation time.
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
-    /// Memory.
+    /// Memory size.
     pub size: String,
-    /// Never sleeps.
+    /// Whether the database never sleeps.
     pub always_on: bool,
-    /// Cannot be deleted.
+    /// Whether the database is protected from deletion.
     pub protected: bool,
-    /// How to connect; absent in lists, and until it is ready.
+    /// Connection details; omitted in lists and until the database is ready.
     #[serde(flatten)]
     pub connection: Option<DatabaseConnection>,
-    /// Machine it runs in.
+    /// Sandbox that runs the database.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox_id: Option<SandboxId>,
-    /// Database it is a copy of.
+    /// Database that this one was cloned from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cloned_from: Option<DatabaseId>,
-    /// Why it failed, is being recovered or takes reads only.
+    /// Reason why the database failed, is recovering or is read-only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Whether another copy could take over.
+    /// Whether the database can be failed over to a restored copy.
     pub failover_available: bool,
 }
 
-/// How to connect to a database.
+/// Connection details of a database.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DatabaseConnection {
     /// Host name or address.
     pub host: String,
-    /// Port there.
+    /// Port number.
     pub port: u16,
-    /// Database in the server.
+    /// Name of the database in the server.
     pub database: String,
-    /// Role.
+    /// User name.
     pub username: String,
-    /// Its password.
+    /// Password of the user.
     pub password: String,
-    /// All of it in one.
+    /// Connection string.
     pub connection_url: String,
-    /// The same through the pooler, for many short connections.
+    /// Connection string through the pooler, for many short connections.
     pub pooled_url: String,
-    /// Where queries over HTTP go, with `broker_token` as bearer token.
+    /// URL for queries over HTTP, with `broker_token` as the bearer token.
     pub broker_url: String,
-    /// Good for this database's broker and nothing else.
+    /// Token for `broker_url`; valid for this database only.
     pub broker_token: String,
 }
 
-/// `POST /v1/databases/{id}/query`.
+/// Request body of `POST /v1/databases/{id}/query`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct DatabaseQuery {
-    /// One statement, with `$1`, `$2`, ... for parameters.
+    /// One SQL statement, with `$1`, `$2`, ... for parameters.
     pub sql: String,
-    /// Their values.
+    /// Parameter values.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(value_type = Vec<Object>)]
     pub params: Vec<serde_json::Value>,
-    /// Database in the server; `app` when absent.
+    /// Name of the database in the server. Default: `app`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub database: Option<String>,
-    /// Cancelled after this.
+    /// Milliseconds until the statement is cancelled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
-    /// At most so many rows.
+    /// Maximum number of rows to return.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_rows: Option<u32>,
 }
@@ -182,146 +183,147 @@ pub struct DatabaseQuery {
 /// A column of a result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DatabaseColumn {
-    /// Name.
+    /// Column name.
     pub name: String,
-    /// Type, such as `int4`, `text[]`; its number where it has no common name.
+    /// Column type, such as `int4` or `text[]`; the type's OID if it has no common name.
     #[serde(rename = "type")]
     pub type_name: String,
 }
 
-/// Rows of a result. Numbers that JSON cannot hold exactly (`int8`, `numeric`) are text.
+/// Rows of a result. Numbers that JSON cannot represent exactly (`int8`, `numeric`) are strings.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct DatabaseRows {
-    /// Columns.
+    /// Columns of the result.
     pub columns: Vec<DatabaseColumn>,
     /// Values, row by row.
     #[schema(value_type = Vec<Vec<Object>>)]
     pub rows: Vec<Vec<serde_json::Value>>,
-    /// Rows returned or changed.
+    /// Number of rows returned or changed.
     pub count: u64,
-    /// First word of what was done: `SELECT`, `INSERT`.
+    /// Command tag, such as `SELECT` or `INSERT`.
     pub command: String,
-    /// There are more rows.
+    /// Whether rows beyond the limit were omitted.
     pub truncated: bool,
-    /// Time in the server and on the way.
+    /// Execution time, including the network.
     pub duration_ms: u64,
 }
 
-/// Answer to a wake.
+/// Response of `POST /v1/databases/{id}/wake`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DatabaseWaking {
-    /// The database.
+    /// Database ID.
     pub id: DatabaseId,
-    /// `running`: it is awake when the call returns.
+    /// Always `running`: the database is awake when the call returns.
     pub status: DatabaseStatus,
 }
 
-/// What a database does. Asking wakes it.
+/// Statistics of a database. Reading them wakes it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DatabaseStats {
-    /// Bytes of all databases of the server.
+    /// Total size of all databases in the server, in bytes.
     pub size_bytes: u64,
-    /// Sessions, ours included.
+    /// Number of sessions, including internal ones.
     pub connections: u32,
-    /// Sessions that run a statement.
+    /// Number of sessions that are running a statement.
     pub active: u32,
-    /// Most sessions.
+    /// Maximum number of sessions.
     pub connections_max: u32,
-    /// Transactions committed since the server's statistics began.
+    /// Number of transactions committed since the statistics were reset.
     pub commits: u64,
-    /// Transactions rolled back.
+    /// Number of transactions rolled back since the statistics were reset.
     pub rollbacks: u64,
-    /// Of all blocks read, how many were in memory: 0 to 100.
+    /// Share of block reads served from memory, 0 to 100.
     pub cache_hit_percent: u32,
-    /// The server's version.
+    /// Server version.
     pub version: String,
-    /// Room for data.
+    /// Storage size in bytes.
     pub storage_bytes: u64,
-    /// Of it, what is taken on the host's disk; a branch shares with its original until either is written.
+    /// Storage used on the host's disk, in bytes. A branch shares blocks with its original until either
+    /// changes them.
     pub storage_used_bytes: u64,
 }
 
-/// `GET /v1/databases/{id}/backups`: what can be restored, and how the backup goes.
+/// Response of `GET /v1/databases/{id}/backups`: the restorable period and the state of the backups.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DatabaseBackups {
-    /// Something can be restored, and nothing keeps the rest from being archived.
+    /// Whether the database can be restored and archiving is not failing.
     pub healthy: bool,
-    /// The log is being followed right now; that of a sleeping database is not.
+    /// Whether the WAL is being streamed now. It is not while the database sleeps.
     pub following: bool,
-    /// Everything before this position of the log is in the archive.
+    /// WAL position up to which everything is archived.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_archived_wal: Option<String>,
-    /// When something was put into the archive last, since this server started.
+    /// Time of the last upload to the archive since this server started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub last_archived_at: Option<Timestamp>,
-    /// Bytes of the log that the archive does not have yet.
+    /// Bytes of WAL that are not archived yet.
     pub lag_bytes: u64,
-    /// Since when nothing could be archived.
+    /// Time since when archiving has been failing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub failing_since: Option<Timestamp>,
-    /// Why.
+    /// Reason why archiving is failing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// The earliest instant that can be restored.
+    /// Earliest point in time that can be restored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub earliest_restorable: Option<Timestamp>,
-    /// The latest.
+    /// Latest point in time that can be restored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub latest_restorable: Option<Timestamp>,
-    /// Every instant in these can be restored; more than one only where log was lost.
+    /// Periods that can be restored without gaps. There is more than one only if WAL was lost.
     pub restorable: Vec<RestorablePeriod>,
     /// Base backups, oldest first.
     pub base_backups: Vec<DatabaseBaseBackup>,
-    /// For how long what is archived is kept.
+    /// Days that backups are kept.
     pub retention_days: u16,
-    /// The last restore that was tried.
+    /// Result of the last backup drill.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_drill: Option<DatabaseDrill>,
 }
 
-/// A period without gaps.
+/// A restorable period without gaps.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RestorablePeriod {
-    /// From then on.
+    /// Start of the period.
     #[schema(value_type = String, format = DateTime)]
     pub from: Timestamp,
-    /// Until then.
+    /// End of the period.
     #[schema(value_type = String, format = DateTime)]
     pub to: Timestamp,
 }
 
-/// All files of a database, from which its log leads to later instants.
+/// A base backup: a copy of all files, from which WAL is replayed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DatabaseBaseBackup {
-    /// Its name.
+    /// Name of the base backup.
     pub name: String,
-    /// When it was begun.
+    /// Start time.
     #[schema(value_type = String, format = DateTime)]
     pub started_at: Timestamp,
-    /// When it was complete: the earliest instant that it leads to.
+    /// Completion time, which is the earliest point in time that it can restore.
     #[schema(value_type = String, format = DateTime)]
     pub finished_at: Timestamp,
-    /// Bytes, before compression.
+    /// Size in bytes, before compression.
     pub size_bytes: u64,
-    /// Version of the server.
+    /// Server version.
     pub version: String,
 }
 
-/// A restore that was only tried.
+/// Result of a backup drill, which restores the database and deletes the copy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DatabaseDrill {
-    /// When it ended.
+    /// End time.
     #[schema(value_type = String, format = DateTime)]
     pub at: Timestamp,
-    /// The latest state was restored, and every table and index of it is sound.
+    /// Whether the latest state was restored and all its tables and indexes are intact.
     pub ok: bool,
-    /// How long it took.
+    /// Duration.
     pub took_ms: u64,
-    /// Why it failed.
+    /// Reason for the failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }

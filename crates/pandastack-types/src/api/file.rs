@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// What a directory entry is.
+/// Type of a directory entry.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FileKind {
@@ -22,177 +22,178 @@ pub enum FileKind {
 /// A file or directory.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct FileEntry {
-    /// Last part of the path.
+    /// File name, without its directory.
     pub name: String,
     /// Absolute path.
     pub path: String,
-    /// True for directories.
+    /// Whether this is a directory.
     pub is_dir: bool,
-    /// What it is; in listings a link is a link.
+    /// Type of the entry. Listings do not follow symbolic links.
     #[serde(default)]
     pub kind: FileKind,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
     /// Permissions, such as `-rw-r--r--`.
     pub mode: String,
-    /// The permission bits as a number.
+    /// Permission bits as a number.
     #[serde(default)]
     pub permissions: u32,
-    /// Owner's number.
+    /// User ID of the owner.
     #[serde(default)]
     pub uid: u32,
-    /// Group's number.
+    /// Group ID.
     #[serde(default)]
     pub gid: u32,
-    /// Owner's name, if the sandbox has one for the number.
+    /// Name of the owner, if the sandbox has a user with this ID.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
-    /// Group's name, if the sandbox has one for the number.
+    /// Name of the group, if the sandbox has a group with this ID.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
-    /// Modification time, Unix seconds.
+    /// Modification time in Unix seconds.
     pub mtime: i64,
     /// Target of a symbolic link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link_target: Option<String>,
 }
 
-/// `GET /v1/sandboxes/{id}/fs/dir` and `.../fs/find`.
+/// Response of `GET /v1/sandboxes/{id}/fs/dir` and `.../fs/find`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct DirectoryListing {
-    /// The directory.
+    /// Path of the directory.
     pub path: String,
-    /// Its entries, by path.
+    /// Entries, sorted by path.
     pub entries: Vec<FileEntry>,
-    /// There are more than the limit.
+    /// Whether entries beyond the limit were omitted.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub truncated: bool,
 }
 
-/// Answer of `PUT /v1/sandboxes/{id}/fs` and `.../fs/tar`.
+/// Response of `PUT /v1/sandboxes/{id}/fs` and `.../fs/tar`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct FileWritten {
-    /// Where.
+    /// Path that was written.
     pub path: String,
-    /// How much.
+    /// Number of bytes written.
     pub bytes: u64,
 }
 
-/// `POST /v1/sandboxes/{id}/fs/rename`.
+/// Request body of `POST /v1/sandboxes/{id}/fs/rename`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct RenameFile {
     /// Old absolute path.
     pub from: String,
     /// New absolute path.
     pub to: String,
-    /// Make missing parents of the new path.
+    /// Create missing parent directories of the new path.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub make_parents: bool,
 }
 
-/// `POST /v1/sandboxes/{id}/fs/copy`. Files and whole trees, with permissions and owners.
+/// Request body of `POST /v1/sandboxes/{id}/fs/copy`. Copies files and directory trees, with permissions and
+/// owners.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CopyFile {
-    /// The original.
+    /// Path to copy from.
     pub from: String,
-    /// The copy's own path, not the directory it goes into; its parents are made.
+    /// Path of the copy itself, not of the directory to copy into. Parent directories are created.
     pub to: String,
 }
 
-/// `PATCH /v1/sandboxes/{id}/fs`. What is absent stays.
+/// Request body of `PATCH /v1/sandboxes/{id}/fs`. Omitted attributes are kept.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct SetAttributes {
     /// Permissions in octal, such as `0644`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<String>,
-    /// Owner, by name or number.
+    /// Owner, by name or ID.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    /// Group, by name or number.
+    /// Group, by name or ID.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
-    /// Everything below a directory, too.
+    /// Also change everything below a directory.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub recursive: bool,
 }
 
-/// A line that matches a search.
+/// A matching line.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct GrepMatch {
     /// Absolute path of the file.
     pub path: String,
-    /// Number of the line, from 1.
+    /// Line number, from 1.
     pub line: u64,
-    /// The line without its end; long ones are cut, invalid UTF-8 is replaced.
+    /// Text of the line; long lines are truncated, and invalid UTF-8 is replaced.
     pub text: String,
 }
 
-/// `GET /v1/sandboxes/{id}/fs/grep`.
+/// Response of `GET /v1/sandboxes/{id}/fs/grep`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct GrepResult {
-    /// Lines that match, by path and number.
+    /// Matching lines, sorted by path and line number.
     pub matches: Vec<GrepMatch>,
-    /// There are more than the limit.
+    /// Whether matches beyond the limit were omitted.
     pub truncated: bool,
 }
 
-/// What happened to a file.
+/// Kind of change to a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ChangeKind {
-    /// It is there now.
+    /// The file was created.
     Created,
-    /// Its content changed.
+    /// The content changed.
     Modified,
-    /// It is gone.
+    /// The file was deleted.
     Removed,
-    /// It has another name now, in `to`.
+    /// The file was renamed to `to`.
     Renamed,
-    /// Its permissions, owner or times changed.
+    /// The permissions, owner or times changed.
     Attributes,
-    /// Changes were lost: look again at everything.
+    /// Some changes were lost; list the directory again.
     Overflow,
 }
 
 /// A `change` event of `GET /v1/sandboxes/{id}/fs/watch`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct FileChange {
-    /// Counts the changes of a watch from 1.
+    /// Number of the change in this watch, from 1.
     pub sequence: u64,
-    /// What happened.
+    /// Kind of change.
     pub kind: ChangeKind,
     /// Absolute path.
     pub path: String,
     /// Absolute path after a rename.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
-    /// It is a directory.
+    /// Whether the path is a directory.
     pub is_dir: bool,
 }
 
-/// `POST /v1/sandboxes/{id}/fs/sign`.
+/// Request body of `POST /v1/sandboxes/{id}/fs/sign`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct SignFile {
     /// Absolute path.
     pub path: String,
-    /// `GET` to read it, `PUT` to write it.
+    /// `GET` to read the file, `PUT` to write it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub method: Option<String>,
-    /// How long the URL works.
+    /// Seconds until the URL expires.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_in_seconds: Option<u64>,
 }
 
-/// A URL that works without a key.
+/// A signed URL, which works without an API key.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct SignedUrl {
-    /// The whole URL, made from the address that this request came to.
+    /// Complete URL, based on the address that the request was sent to.
     pub url: String,
-    /// Path and query alone, for callers that know a better address.
+    /// Path and query only, for callers that use another address.
     pub target: String,
-    /// The one method it works for.
+    /// HTTP method that the URL is valid for.
     pub method: String,
-    /// When it stops working. It also stops when the key that signed it is deleted.
+    /// Time when the URL expires. It also stops working when the key that signed it is deleted.
     #[schema(value_type = String, format = DateTime)]
     pub expires_at: Timestamp,
 }

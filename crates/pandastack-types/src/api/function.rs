@@ -1,4 +1,4 @@
-//! Functions: code that is called, each version frozen in a snapshot with its handler ready.
+//! Functions, their versions and calls. Each version is a snapshot with its handler loaded.
 
 use std::collections::BTreeMap;
 
@@ -8,18 +8,18 @@ use utoipa::ToSchema;
 
 use crate::{FunctionId, RunId, SandboxId, WorkspaceId};
 
-/// What runs a function's code.
+/// Runtime of a function.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Runtime {
-    /// Python 3, by our bootstrap.
+    /// Python 3, with the built-in bootstrap.
     #[default]
     #[serde(alias = "python3", alias = "py")]
     Python,
-    /// Node, by our bootstrap.
+    /// Node.js, with the built-in bootstrap.
     #[serde(alias = "node", alias = "javascript", alias = "js")]
     Nodejs,
-    /// An executable of the bundle that speaks the AWS Lambda runtime API.
+    /// An executable in the bundle that implements the AWS Lambda runtime API.
     #[serde(alias = "provided")]
     Custom,
 }
@@ -44,108 +44,110 @@ impl Runtime {
     }
 }
 
-/// Whether a machine serves one call or many.
+/// Whether instances are reused between calls.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Isolation {
-    /// A machine serves calls one after another until it is idle.
+    /// An instance serves one call after another until it is idle.
     #[default]
     Reuse,
-    /// Every call has a machine of its own that nobody used before.
+    /// Every call gets a new instance.
     Fresh,
 }
 
-/// How a function is called. What is absent in a request stays as it is, or has the default.
+/// Settings of a function. On create, omitted settings have their defaults; on update, they are kept.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct FunctionSettings {
     /// Seconds until a call is killed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_seconds: Option<u64>,
-    /// Calls that one machine serves at once.
+    /// Maximum concurrent calls per instance.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub concurrency: Option<u32>,
-    /// Machines that it may have at once.
+    /// Maximum number of instances.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_instances: Option<u32>,
-    /// Calls that may wait for a machine. Beyond it: 429.
+    /// Maximum number of calls that wait for an instance. Further calls fail with status 429.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue_max: Option<u32>,
-    /// Seconds after which a machine that nobody calls is deleted.
+    /// Seconds until an idle instance is deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_seconds: Option<u64>,
-    /// Whether machines are used again.
+    /// Whether instances are reused between calls.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub isolation: Option<Isolation>,
-    /// How often a failed call of type `Event` is tried again.
+    /// Maximum retries of a failed asynchronous call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retries: Option<u32>,
-    /// Seconds after which such a call is given up, however often it was tried.
+    /// Seconds after which a failed asynchronous call is not retried, regardless of `retries`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_age_seconds: Option<u64>,
-    /// Processors of its machines; those of the template when absent. Part of a version.
+    /// vCPUs per instance. Part of a version. Default: from the template.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<u32>,
-    /// Memory of its machines in MiB; that of the template when absent. Part of a version.
+    /// Memory per instance in MiB. Part of a version. Default: from the template.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_mb: Option<u32>,
-    /// Told by a `POST` of every call of type `Event` that was given up. Empty removes it.
+    /// URL that receives a `POST` for every asynchronous call that failed all its retries. An empty string
+    /// removes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dead_letter_url: Option<String>,
 }
 
-/// `POST /v1/functions`.
+/// Request body of `POST /v1/functions`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CreateFunction {
-    /// Its name, unique in the workspace.
+    /// Function name, unique in the workspace.
     pub name: String,
-    /// What runs it.
+    /// Runtime of the code.
     #[serde(default)]
     pub runtime: Runtime,
-    /// What is called: `module.function`, or a file of the bundle.
+    /// Entry point: `module.function` or a file of the bundle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entrypoint: Option<String>,
-    /// Template of its machines; `base` when absent.
+    /// Template of the instances. Default: `base`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<String>,
-    /// Whether its URL can be called without a key.
+    /// Whether the URL can be called without an API key.
     #[serde(default)]
     pub public: bool,
-    /// Environment.
+    /// Environment variables.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub env: Option<BTreeMap<String, String>>,
-    /// Environment that is never shown again.
+    /// Secret environment variables, never shown again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secrets: Option<BTreeMap<String, String>>,
-    /// The entrypoint's source, in base64, plain or gzip; deployed at once.
+    /// Source of the entry point to deploy, encoded as base64 and optionally compressed with gzip.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
-    /// How it is called.
+    /// Other settings.
     #[serde(flatten)]
     pub settings: FunctionSettings,
 }
 
-/// `PATCH /v1/functions/{id}`. A change of what a version holds (environment, entrypoint, template) deploys the code again.
+/// Request body of `PATCH /v1/functions/{id}`. A change of environment, entry point or template deploys a new
+/// version.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PatchFunction {
     /// New name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// New environment, in place of the old one.
+    /// Environment variables, replacing all existing ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub env: Option<BTreeMap<String, String>>,
-    /// New secrets, in place of the old ones.
+    /// Secret environment variables, replacing all existing ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secrets: Option<BTreeMap<String, String>>,
-    /// Whether its URL can be called without a key.
+    /// Whether the URL can be called without an API key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub public: Option<bool>,
-    /// New entrypoint.
+    /// New entry point.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entrypoint: Option<String>,
     /// New template.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<String>,
-    /// How it is called.
+    /// Other settings to change.
     #[serde(flatten)]
     pub settings: FunctionSettings,
 }
@@ -153,74 +155,74 @@ pub struct PatchFunction {
 /// A function.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Function {
-    /// Its id.
+    /// Function ID.
     pub id: FunctionId,
-    /// Tenant.
+    /// Workspace of the function.
     pub workspace: WorkspaceId,
-    /// Its name.
+    /// Function name.
     pub name: String,
-    /// What runs it.
+    /// Runtime of the code.
     pub runtime: Runtime,
-    /// What is called.
+    /// Entry point: `module.function` or a file of the bundle.
     pub entrypoint: String,
-    /// Bytes of the deployed bundle.
+    /// Size of the deployed bundle in bytes.
     pub code_size: u64,
-    /// Template of its machines.
+    /// Template of the instances.
     pub template: String,
-    /// Environment.
+    /// Environment variables.
     pub env: BTreeMap<String, String>,
-    /// Names of its secrets.
+    /// Names of the secret environment variables.
     pub secrets: Vec<String>,
-    /// Whether its URL can be called without a key.
+    /// Whether the URL can be called without an API key.
     pub public: bool,
-    /// Where it is called over HTTP.
+    /// URL of the function.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
-    /// The version that is called; 0 before the first one.
+    /// Current version; 0 before the first deployment.
     pub version: u32,
-    /// Whether it can be called.
+    /// Whether the function can be called.
     pub is_ready: bool,
-    /// State of the newest version.
+    /// Status of the newest version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deploy_status: Option<DeployStatus>,
-    /// Why the newest version could not be deployed.
+    /// Reason why the newest version could not be deployed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deploy_error: Option<String>,
-    /// Names that stand for versions.
+    /// Aliases by name.
     pub aliases: BTreeMap<String, Alias>,
-    /// How it is called, with every default filled in.
+    /// Other settings, including defaults.
     #[serde(flatten)]
     pub settings: FunctionSettings,
-    /// When it was made.
+    /// Creation time.
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
-    /// When it was last changed.
+    /// Time of the last change.
     #[schema(value_type = String, format = DateTime)]
     pub updated_at: Timestamp,
 }
 
-/// A name for a version, or for two by weight.
+/// An alias for one version, or for two versions by weight.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Alias {
-    /// The version.
+    /// Version that the alias points to.
     pub version: u32,
-    /// Another version that gets some of the calls.
+    /// Second version that receives a share of the calls.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub canary_version: Option<u32>,
-    /// How many of 100 calls go there.
+    /// Share of calls that go to the canary version, in percent.
     #[serde(default)]
     pub canary_percent: u32,
 }
 
-/// How far a deploy is.
+/// Status of a function version's deployment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DeployStatus {
-    /// Dependencies are installed and the handler is imported.
+    /// Installing dependencies and importing the handler.
     Building,
-    /// It can be called.
+    /// Ready to be called.
     Ready,
-    /// It could not be built; `error` and the log say why.
+    /// Failed; `error` and the log show the reason.
     Failed,
 }
 
@@ -235,43 +237,43 @@ impl DeployStatus {
     }
 }
 
-/// One immutable version of a function.
+/// An immutable version of a function.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct FunctionVersion {
-    /// Its number.
+    /// Version number.
     pub version: u32,
-    /// How far its deploy is.
+    /// Status of the deployment.
     pub status: DeployStatus,
-    /// Why it failed.
+    /// Reason for the failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// What is called.
+    /// Entry point: `module.function` or a file of the bundle.
     pub entrypoint: String,
     /// SHA-256 of the bundle, in hex.
     pub code_sha256: String,
-    /// Bytes of the bundle.
+    /// Size of the bundle in bytes.
     pub code_size: u64,
-    /// How long the deploy took.
+    /// Duration of the deployment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub build_ms: Option<u64>,
-    /// Whether its dependencies were there already.
+    /// Whether dependencies were reused from an earlier deployment.
     #[serde(default)]
     pub dependencies_reused: bool,
-    /// When it was deployed.
+    /// Time of the deployment.
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
 }
 
-/// How a call is made.
+/// How a call was made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RunKind {
-    /// The caller waits for the result.
+    /// Synchronous: the caller waits for the result.
     #[default]
     Sync,
-    /// The caller gets an id; the call is tried until it succeeds or is given up.
+    /// Asynchronous: the caller receives a run ID, and failed attempts are retried.
     Async,
-    /// Over the function's URL.
+    /// Through the function URL.
     Http,
     /// By a schedule.
     Schedule,
@@ -292,20 +294,20 @@ impl RunKind {
     }
 }
 
-/// How far a call is.
+/// Status of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FunctionRunStatus {
-    /// It waits for its first or next attempt.
+    /// Waiting for its first or next attempt.
     Queued,
-    /// It runs.
+    /// Running.
     Running,
-    /// The handler answered.
+    /// The handler returned a response.
     Success,
-    /// The handler failed, or its process ended.
+    /// The handler failed, or its process exited.
     #[serde(alias = "failed")]
     Error,
-    /// It took too long and was killed.
+    /// Killed by its timeout.
     Timeout,
 }
 
@@ -326,150 +328,150 @@ fn is_zero(number: &u32) -> bool {
     *number == 0
 }
 
-/// One call of a function.
+/// A call of a function.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Run {
-    /// Its id, the same in all attempts.
+    /// Run ID, the same for all attempts.
     pub id: RunId,
-    /// The function.
+    /// Function ID.
     pub function_id: FunctionId,
-    /// The schedule that made it.
+    /// Schedule that made the call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schedule_id: Option<String>,
-    /// The machine that served it last.
+    /// Sandbox of the instance that served the last attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox_id: Option<SandboxId>,
-    /// How it was made.
+    /// How the call was made.
     #[serde(default)]
     pub kind: RunKind,
-    /// How far it is.
+    /// Current status.
     pub status: FunctionRunStatus,
-    /// 0 for success, 1 for an error of the handler, or the exit code of its process.
+    /// 0 for success, 1 for a handler error, or the exit code of the process.
     pub exit_code: i32,
-    /// What it printed, up to a limit.
+    /// Standard output, up to a limit.
     pub stdout: String,
-    /// What it printed to standard error, up to a limit.
+    /// Standard error, up to a limit.
     pub stderr: String,
-    /// What the handler answered, if it is JSON.
+    /// Response of the handler, if it is JSON.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub output: Option<serde_json::Value>,
-    /// Why it failed: the handler's error, or a sentence.
+    /// Error of the handler, or the reason for the failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Time that the handler took.
+    /// Run time of the handler.
     pub duration_ms: f64,
-    /// Time that is counted as used: from when the machine was there to the end, in whole milliseconds, of all attempts.
+    /// Billed time of all attempts in whole milliseconds, from when the instance was ready to the end.
     #[serde(default)]
     pub billed_ms: u64,
-    /// Time until a machine was there.
+    /// Time until an instance was ready.
     #[serde(default)]
     pub wait_ms: f64,
-    /// The machine was made for this call.
+    /// Whether a new instance was created for this call.
     #[serde(default)]
     pub cold: bool,
-    /// Most memory the handler had so far.
+    /// Peak memory of the handler so far, in MiB.
     #[serde(default)]
     pub memory_peak_mb: u64,
     /// Version that was called.
     #[serde(default)]
     pub version: u32,
-    /// Attempts so far.
+    /// Number of attempts so far.
     #[serde(default)]
     pub attempt: u32,
-    /// It was given up after its last attempt.
+    /// Whether the call failed all its retries.
     #[serde(default)]
     pub dead_letter: bool,
-    /// How often `dead_letter_url` was told of it.
+    /// Number of notifications sent to `dead_letter_url`.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub notices: u32,
-    /// When the next attempt begins.
+    /// Time of the next attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub next_attempt_at: Option<Timestamp>,
-    /// When it was asked for.
+    /// Time of the request.
     #[schema(value_type = String, format = DateTime)]
     pub started_at: Timestamp,
-    /// When it ended.
+    /// End time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub ended_at: Option<Timestamp>,
 }
 
-/// `POST /v1/functions/{id}/redrive`.
+/// Response of `POST /v1/functions/{id}/redrive`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Redriven {
-    /// Calls that were given up and are queued again.
+    /// Number of dead-lettered calls that were queued again.
     pub redriven: u64,
-    /// Those that are still given up: there are more than one call queues.
+    /// Number of dead-lettered calls that remain, because a request queues a limited number.
     pub left: u64,
 }
 
-/// `POST /v1/functions/{id}/invoke` without `X-Invocation-Type`.
+/// Request body of `POST /v1/functions/{id}/invoke` without `X-Invocation-Type`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct InvokeFunction {
-    /// The event.
+    /// Event for the handler.
     #[serde(default)]
     #[schema(value_type = Option<Object>)]
     pub input: Option<serde_json::Value>,
-    /// Return at once with a queued run.
+    /// Return immediately with a queued run.
     #[serde(default, rename = "async")]
     pub is_async: bool,
 }
 
-/// `POST /v1/functions/{id}/runs`: a client ran the code itself and tells.
+/// Request body of `POST /v1/functions/{id}/runs`, which records a run that the client made itself.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct RecordRun {
-    /// Where.
+    /// Sandbox that ran the code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox_id: Option<SandboxId>,
-    /// With what result.
+    /// Result of the run.
     pub status: FunctionRunStatus,
     /// Exit code.
     #[serde(default)]
     pub exit_code: i32,
-    /// What it printed.
+    /// Standard output.
     #[serde(default)]
     pub stdout: String,
-    /// What it printed to standard error.
+    /// Standard error.
     #[serde(default)]
     pub stderr: String,
-    /// How long it took.
+    /// Duration.
     #[serde(default)]
     pub duration_ms: Option<f64>,
 }
 
-/// `GET /v1/functions/{id}/metrics`.
+/// Response of `GET /v1/functions/{id}/metrics`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct FunctionMetrics {
-    /// Hours that were looked at.
+    /// Period in hours.
     pub period: u64,
-    /// Calls that ended.
+    /// Number of finished calls.
     pub total: u64,
-    /// Those that failed.
+    /// Number of failed calls.
     pub errors: u64,
-    /// Errors by calls.
+    /// Share of calls that failed, 0 to 1.
     pub error_rate: f64,
-    /// Half of the calls took no longer.
+    /// Median duration.
     pub p50_ms: f64,
-    /// 95 of 100 took no longer.
+    /// 95th percentile of the duration.
     pub p95_ms: f64,
-    /// 99 of 100 took no longer.
+    /// 99th percentile of the duration.
     pub p99_ms: f64,
-    /// Calls that a machine was made for, by calls.
+    /// Share of calls that needed a new instance, 0 to 1.
     pub cold_start_rate: f64,
-    /// Time that is counted as used.
+    /// Total billed time.
     pub billed_ms: u64,
-    /// Machines that run now.
+    /// Number of running instances.
     pub instances: u64,
-    /// Calls that wait for a machine now.
+    /// Number of calls that wait for an instance.
     pub waiting: u64,
 }
 
-/// `POST /v1/functions/{id}/rollback`; the body may be empty.
+/// Request body of `POST /v1/functions/{id}/rollback`, or empty.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct RollbackFunction {
-    /// The version to call from now on; the newest ready one before the present when absent.
+    /// Version to roll back to. Default: the newest ready version before the current one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<u32>,
 }

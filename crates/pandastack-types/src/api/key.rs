@@ -1,4 +1,4 @@
-//! API keys: roles, and what is shown of a key.
+//! API keys and their roles.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -6,18 +6,18 @@ use utoipa::ToSchema;
 
 use crate::WorkspaceId;
 
-/// What a key may do in its workspace; each role includes those before it.
+/// Permissions of an API key in its workspace. Each role includes the ones before it.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize, ToSchema,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// List and describe resources. Reads no files, output or logs of programs, and wakes nothing.
+    /// List and describe resources. Cannot read files, output or logs, and wakes nothing.
     Viewer,
-    /// Create, use and delete sandboxes, apps, databases and everything else in the workspace.
+    /// Create, use and delete sandboxes, apps, databases and all other resources of the workspace.
     #[default]
     Developer,
-    /// Manage keys and settings of the workspace.
+    /// Manage API keys and settings of the workspace.
     Owner,
 }
 
@@ -49,7 +49,7 @@ impl std::str::FromStr for Role {
     }
 }
 
-/// The earlier names of roles, which older clients send and read.
+/// Former names of roles, which older clients use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
@@ -95,107 +95,107 @@ impl std::str::FromStr for Scope {
     }
 }
 
-/// `POST /v1/me/tokens` and `POST /v1/workspaces/{id}/tokens`.
+/// Request body of `POST /v1/me/tokens` and `POST /v1/workspaces/{id}/tokens`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CreateToken {
-    /// Name for people.
+    /// Human-readable label.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
-    /// What it may do in its workspace; `developer` when absent.
+    /// Role of the key in its workspace. Default: `developer`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<Role>,
-    /// The earlier name of `role`; `role` wins.
+    /// Former name of `role`; ignored if `role` is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scope: Option<Scope>,
-    /// Whether it may also manage the installation: workspaces, their quotas, and hosts. Such a key
-    /// is an owner's key of workspace `default`, and only an operator's key creates one.
+    /// Whether the key can also manage the installation: workspaces, quotas and hosts. An operator key is an
+    /// owner key of workspace `default`. Only an operator key can create another.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub operator: bool,
-    /// Days until it stops working.
+    /// Days until the key expires.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_in_days: Option<u32>,
-    /// When it stops working, instead of `expires_in_days`.
+    /// Time when the key expires, instead of `expires_in_days`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub expires_at: Option<Timestamp>,
-    /// Addresses and networks that it may be used from, such as `10.1.0.0/16`; everywhere when empty.
+    /// Addresses and networks that the key can be used from, such as `10.1.0.0/16`. Default: everywhere.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allow_from: Vec<String>,
 }
 
-/// `POST /v1/me/tokens/{prefix}/rotate`.
+/// Request body of `POST /v1/me/tokens/{prefix}/rotate`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RotateToken {
-    /// How long the old secret keeps working; 24 hours when absent, 0 for not at all.
+    /// Seconds that the old secret keeps working; 0 to revoke it immediately. Default: 24 hours.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overlap_seconds: Option<u64>,
 }
 
-/// A key, without its secret.
+/// An API key, without its secret.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TokenInfo {
-    /// Public part.
+    /// Public prefix of the key.
     pub prefix: String,
-    /// Name for people.
+    /// Human-readable label.
     pub label: String,
-    /// What it may do in its workspace.
+    /// Role of the key in its workspace.
     #[serde(default)]
     pub role: Role,
-    /// The earlier name of `role`.
+    /// Former name of `role`.
     #[serde(default)]
     pub scope: Scope,
-    /// Whether it may also manage the installation.
+    /// Whether the key can also manage the installation.
     #[serde(default)]
     pub operator: bool,
-    /// When it was created.
+    /// Creation time.
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
-    /// When it stops working.
+    /// Time when the key expires.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub expires_at: Option<Timestamp>,
-    /// When it was last used, to the minute.
+    /// Time of the last use, accurate to the minute.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub last_used_at: Option<Timestamp>,
-    /// Addresses and networks that it may be used from; everywhere when empty.
+    /// Addresses and networks that the key can be used from; empty means everywhere.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allow_from: Vec<String>,
 }
 
-/// A new key; the only time its secret is shown.
+/// A new API key. The secret is shown only in this response.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TokenCreated {
-    /// `pds_...`.
+    /// The key, including its secret: `pds_...`.
     pub token: String,
-    /// The rest.
+    /// Properties of the key.
     #[serde(flatten)]
     pub info: TokenInfo,
-    /// After a rotation: the prefix of the key that this one replaces.
+    /// Prefix of the key that this one replaces, after a rotation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replaces: Option<String>,
-    /// After a rotation: when the replaced key stops working.
+    /// Time when the replaced key stops working, after a rotation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub replaced_until: Option<Timestamp>,
 }
 
-/// `GET /v1/me`.
+/// Response of `GET /v1/me`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Me {
-    /// Tenant of the key.
+    /// Workspace of the key.
     pub workspace: WorkspaceId,
-    /// Public part of the key.
+    /// Public prefix of the key.
     pub token_prefix: String,
-    /// Name of the key.
+    /// Label of the key.
     pub token_label: String,
-    /// What the key may do in its workspace.
+    /// Role of the key in its workspace.
     #[serde(default)]
     pub token_role: Role,
-    /// The earlier name of `token_role`.
+    /// Former name of `token_role`.
     #[serde(default)]
     pub token_scope: Scope,
-    /// Whether the key may also manage the installation.
+    /// Whether the key can also manage the installation.
     #[serde(default)]
     pub operator: bool,
     /// Always `api_key`.

@@ -1,4 +1,4 @@
-//! What a sandbox uses, what a workspace used, and who did what.
+//! Metrics of sandboxes, usage of workspaces, and the audit log.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -6,84 +6,85 @@ use utoipa::ToSchema;
 
 use crate::{FunctionId, SandboxId, SandboxState};
 
-/// `GET /v1/sandboxes/{id}/metrics`: now, seen from both sides. Never wakes a sleeper.
+/// Response of `GET /v1/sandboxes/{id}/metrics`: current resource usage. Does not wake the sandbox.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct SandboxMetrics {
-    /// When.
+    /// Time of the measurement.
     #[schema(value_type = String, format = DateTime)]
     pub at: Timestamp,
-    /// Where it stands.
+    /// Current state.
     pub status: SandboxState,
-    /// What its host sees.
+    /// Usage as measured by the host.
     pub host: HostView,
-    /// Connections and names that its network policy refused, over its whole life, as far as its events tell of them.
+    /// Number of connections and host names that the network policy denied since creation, as recorded in the
+    /// events.
     #[serde(default)]
     pub egress_denied: u64,
-    /// What the machine itself sees; absent while it does not run.
+    /// Usage as measured in the guest; absent while the sandbox is not running.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guest: Option<GuestView>,
 }
 
-/// What a sandbox costs its host.
+/// Resource usage of a sandbox, as measured by its host.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct HostView {
-    /// Virtual processors.
+    /// Number of vCPUs.
     pub cpu_count: u32,
-    /// Processor time of its process, over its whole life.
+    /// CPU time since creation.
     pub cpu_ms: u64,
-    /// Share of its processors in use since the last look, at most a second ago or since it woke; 100 is all of them.
+    /// CPU usage since the previous measurement, or since the sandbox woke; 100 means all vCPUs.
     pub cpu_used_percent: f64,
-    /// Memory of its process that is its own.
+    /// Private memory of the sandbox's process, in bytes.
     pub memory_bytes: u64,
-    /// Memory it was given.
+    /// Memory limit in bytes.
     pub memory_limit_bytes: u64,
-    /// Space of its root disk that is filled.
+    /// Disk space used by the root disk, in bytes.
     pub disk_bytes: u64,
-    /// Bytes it sent, over its whole life.
+    /// Bytes sent since creation.
     pub sent_bytes: u64,
-    /// Bytes it received, over its whole life.
+    /// Bytes received since creation.
     pub received_bytes: u64,
 }
 
-/// What a machine says about itself.
+/// Resource usage of a sandbox, as measured in the guest.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct GuestView {
-    /// Time since it booted, on its own clock; its template's boot counts.
+    /// Time since boot on the guest's clock, including the template's boot.
     pub uptime_ms: u64,
-    /// Processors.
+    /// Number of CPUs.
     pub cpu_count: u32,
-    /// Time in user code since boot.
+    /// CPU time in user mode since boot.
     pub cpu_user_ms: u64,
-    /// Time in the kernel since boot.
+    /// CPU time in the kernel since boot.
     pub cpu_system_ms: u64,
-    /// Runnable tasks, averaged over a minute.
+    /// Load average over one minute.
     pub load_1m: f64,
-    /// All memory.
+    /// Total memory in bytes.
     pub memory_total_bytes: u64,
-    /// Memory that programs and the kernel use.
+    /// Memory used by programs and the kernel, in bytes.
     pub memory_used_bytes: u64,
-    /// File pages.
+    /// Page cache in bytes.
     pub memory_cached_bytes: u64,
-    /// Size of the root file system.
+    /// Size of the root file system in bytes.
     pub disk_total_bytes: u64,
-    /// Used of it.
+    /// Used space of the root file system in bytes.
     pub disk_used_bytes: u64,
-    /// Bytes that came in since boot.
+    /// Bytes received since boot.
     pub received_bytes: u64,
-    /// Bytes that went out since boot.
+    /// Bytes sent since boot.
     pub sent_bytes: u64,
-    /// Processes that were started through the API and still run.
+    /// Number of running processes that were started through the API.
     pub processes_running: u32,
 }
 
-/// Sums over a period.
+/// Usage totals over a period.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct UsageTotals {
-    /// Sandboxes made.
+    /// Number of sandboxes created.
     pub creates: u64,
-    /// Processor time, in milliseconds.
+    /// CPU time in milliseconds.
     pub cpu_ms: u64,
-    /// Memory given times seconds awake.
+    /// Allocated memory in MiB multiplied by seconds awake.
     pub memory_mb_seconds: u64,
     /// Seconds asleep.
     pub asleep_seconds: u64,
@@ -91,87 +92,87 @@ pub struct UsageTotals {
     pub sent_bytes: u64,
     /// Bytes received.
     pub received_bytes: u64,
-    /// Calls of functions; each attempt is one.
+    /// Number of function calls; each attempt counts.
     #[serde(default)]
     pub calls: u64,
-    /// Time of these calls, in milliseconds.
+    /// Billed time of function calls, in milliseconds.
     #[serde(default)]
     pub billed_ms: u64,
 }
 
-/// Calls of one function.
+/// Usage of one function.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FunctionUsage {
-    /// Which; it may be gone.
+    /// Function ID. The function may be deleted.
     pub function_id: FunctionId,
-    /// Calls; each attempt is one.
+    /// Number of calls; each attempt counts.
     pub calls: u64,
-    /// Their time, in milliseconds.
+    /// Billed time of the calls, in milliseconds.
     pub billed_ms: u64,
 }
 
-/// Sums of one sandbox.
+/// Usage of one sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SandboxUsage {
-    /// Which; it may be gone.
+    /// Sandbox ID. The sandbox may be deleted.
     pub sandbox_id: SandboxId,
-    /// What it used.
+    /// Usage totals.
     #[serde(flatten)]
     pub used: UsageTotals,
 }
 
-/// `GET /v1/usage`.
+/// Response of `GET /v1/usage`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct UsageReport {
-    /// Begin of the period, included.
+    /// Start of the period, inclusive.
     #[schema(value_type = String, format = DateTime)]
     pub from: Timestamp,
-    /// End of the period, not included.
+    /// End of the period, exclusive.
     #[schema(value_type = String, format = DateTime)]
     pub to: Timestamp,
-    /// Of the whole workspace.
+    /// Totals of the workspace.
     pub total: UsageTotals,
-    /// By sandbox, most processor time first.
+    /// Usage by sandbox, most CPU time first.
     pub sandboxes: Vec<SandboxUsage>,
-    /// There are more sandboxes than are shown; the total counts them all.
+    /// Whether sandboxes beyond the limit were omitted. The total includes them.
     pub truncated: bool,
-    /// By function, most time first, as many as there are sandboxes at most.
+    /// Usage by function, most billed time first; limited like `sandboxes`.
     #[serde(default)]
     pub functions: Vec<FunctionUsage>,
 }
 
-/// A call that could change something.
+/// An entry of the audit log: a call that could change something.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AuditEntry {
-    /// Grows with every entry of the installation.
+    /// Entry ID, which increases across the installation.
     pub id: i64,
-    /// When the call began.
+    /// Start time of the call.
     #[schema(value_type = String, format = DateTime)]
     pub at: Timestamp,
-    /// Public part of the key that called.
+    /// Prefix of the API key that made the call.
     pub token_prefix: String,
-    /// Name of that key.
+    /// Label of that key.
     pub token_label: String,
     /// HTTP method.
     pub method: String,
-    /// The call, such as `/v1/sandboxes/{id}/exec`.
+    /// Route of the call, such as `/v1/sandboxes/{id}/exec`.
     pub route: String,
-    /// The path as it was called, without its query.
+    /// Request path, without the query.
     pub path: String,
-    /// The sandbox it was about.
+    /// Sandbox that the call concerned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox_id: Option<SandboxId>,
-    /// What came of it.
+    /// HTTP status of the response.
     pub status: u16,
-    /// Names the request in the logs.
+    /// Request ID, as in the server's log.
     pub request_id: String,
-    /// Time to the head of the answer.
+    /// Time until the response headers were sent.
     pub took_ms: u64,
 }
 
-/// `GET /v1/audit`.
+/// Response of `GET /v1/audit`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AuditList {
-    /// Newest first.
+    /// Entries, newest first.
     pub entries: Vec<AuditEntry>,
 }

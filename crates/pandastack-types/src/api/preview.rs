@@ -1,4 +1,4 @@
-//! Previews: who may open a sandbox's ports, and with what.
+//! Previews: visibility of a sandbox's ports, and credentials for them.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -7,45 +7,45 @@ use utoipa::ToSchema;
 use crate::SandboxId;
 use crate::preview::Visibility;
 
-/// `GET /v1/sandboxes/{id}/preview`.
+/// Response of `GET /v1/sandboxes/{id}/preview`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Preview {
-    /// Who may open the sandbox's ports.
+    /// Visibility of the sandbox's ports.
     pub visibility: Visibility,
-    /// What opens a private one, in the header `x-pandastack-preview-token`.
+    /// Token that opens the ports of a private sandbox, sent in the header `x-pandastack-preview-token`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<String>,
 }
 
-/// Body of `PUT /v1/sandboxes/{id}/preview`.
+/// Request body of `PUT /v1/sandboxes/{id}/preview`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SetPreview {
-    /// Who may open the sandbox's ports.
+    /// Visibility of the sandbox's ports.
     pub visibility: Visibility,
 }
 
-/// Body of `POST /v1/sandboxes/{id}/preview-token`.
+/// Request body of `POST /v1/sandboxes/{id}/preview-token`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SignPreview {
-    /// The port.
+    /// Port number.
     pub port: u16,
-    /// How long the URL works; an hour unless said.
+    /// Seconds until the URL expires. Default: 3600.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_seconds: Option<u64>,
 }
 
-/// A URL that opens a private preview for a while.
+/// A temporary URL for one port of a private sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SignedPreview {
-    /// The whole URL.
+    /// Complete URL.
     pub url: String,
-    /// Its secret part, to be sent in a header or put into another URL of the same port.
+    /// Token in the URL. It can also be sent in a header or used in other URLs of the same port.
     pub token: String,
-    /// The sandbox.
+    /// Sandbox ID.
     pub sandbox_id: SandboxId,
-    /// The port.
+    /// Port number.
     pub port: u16,
-    /// When it stops working.
+    /// Time when the URL expires.
     #[schema(value_type = String, format = DateTime)]
     pub expires_at: Timestamp,
 }

@@ -1,4 +1,4 @@
-//! Repositories of GitHub: whose pull requests get previews, and which variables those see.
+//! GitHub repositories with previews, and the variables of those previews.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,13 +6,13 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// A repository, as GitHub numbers it. Its name may change, this does not.
+/// Numeric ID of a repository on GitHub. It stays the same when the repository is renamed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(try_from = "i64", into = "i64")]
 #[schema(value_type = i64, minimum = 1)]
 pub struct GithubRepoId(i64);
 
-/// A number or text that is not such an id.
+/// A value that is not a GitHub repository ID.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a GitHub repository id; use a positive integer")]
 pub struct GithubRepoIdError(String);
@@ -50,12 +50,12 @@ impl fmt::Display for GithubRepoId {
     }
 }
 
-/// `POST /v1/preview-repos`.
+/// Request body of `POST /v1/preview-repos`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EnablePreviewRepo {
-    /// The repository.
+    /// Repository ID.
     pub github_repo_id: GithubRepoId,
-    /// `owner/name`. Apps whose repository has not told its id yet are known by it.
+    /// Repository as `owner/name`. It identifies apps whose repository ID is not known yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repo_full_name: Option<String>,
 }
@@ -63,39 +63,42 @@ pub struct EnablePreviewRepo {
 /// A repository whose pull requests get previews.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PreviewRepo {
-    /// The repository.
+    /// Repository ID.
     pub github_repo_id: GithubRepoId,
-    /// `owner/name`; empty if nobody said it.
+    /// Repository as `owner/name`; empty if unknown.
     pub repo_full_name: String,
-    /// Whether they do.
+    /// Whether previews are enabled.
     pub enabled: bool,
 }
 
-/// `GET /v1/preview-repos`.
+/// Response of `GET /v1/preview-repos`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PreviewRepoList {
-    /// Oldest first.
+    /// Repositories, oldest first.
     pub repos: Vec<PreviewRepo>,
 }
 
-/// `PUT /v1/repos/{repo}/preview-env/{key}`. Without `secret`, a variable that is there stays what it is; a new one is plain.
+/// Request body of `PUT /v1/repos/{repo}/preview-env/{key}`. Without `secret`, an existing variable keeps its
+/// secrecy, and a new one is not secret.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SetPreviewEnv {
-    /// Its value.
+    /// Value of the variable.
     #[serde(default)]
     pub value: String,
-    /// Never shown again.
+    /// Whether to mask the value in all responses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<bool>,
 }
 
-/// `POST /v1/repos/{repo}/preview-env/import`. Without `secret`, variables that are there stay what they are; new ones are plain.
+/// Request body of `POST /v1/repos/{repo}/preview-env/import`. Without `secret`, existing variables keep
+/// their secrecy, and new ones are not secret.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ImportPreviewEnv {
-    /// Lines of `KEY=value`; quotes, over several lines too, comments and `export` are understood.
+    /// Content of a `.env` file: `KEY=value` lines with optional quotes (also multi-line), comments and
+    /// `export`.
     #[serde(default)]
     pub dotenv: String,
-    /// All are secrets, or none is.
+    /// Whether all variables are secret.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<bool>,
 }

@@ -1,20 +1,21 @@
-//! Processes that a sandbox keeps: started, followed, written to and ended by id.
+//! Processes of a sandbox, by id.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::ExecRequest;
 
-/// Limits of one command and all it starts. What is absent is limited by the sandbox alone.
+/// Resource limits for a command and all processes it starts. Without a limit, only those of the sandbox
+/// apply.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ProcessLimits {
-    /// Memory; beyond it the whole tree is killed.
+    /// Memory in MiB. Beyond it, the whole process tree is killed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_mb: Option<u64>,
-    /// Processes and threads; beyond it none can be started.
+    /// Number of processes and threads. Beyond it, no more can be started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pids: Option<u32>,
-    /// Processors, such as 0.5; beyond it the tree waits.
+    /// Number of CPUs, such as 0.5. Beyond it, the process tree is throttled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<f64>,
 }
@@ -22,9 +23,9 @@ pub struct ProcessLimits {
 /// Size of a terminal, in characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TerminalSize {
-    /// Lines.
+    /// Number of rows.
     pub rows: u16,
-    /// Characters in a line.
+    /// Number of columns.
     pub cols: u16,
 }
 
@@ -34,96 +35,97 @@ impl Default for TerminalSize {
     }
 }
 
-/// `POST /v1/sandboxes/{id}/processes`. As for exec, but without `timeout_seconds` it runs until it ends; with `pty`
-/// and no command it is the user's login shell.
+/// Request body of `POST /v1/sandboxes/{id}/processes`, with the fields of `exec`. Without `timeout_seconds`,
+/// there is no timeout. With `pty` and no command, the user's login shell is started.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct StartProcess {
-    /// What to run.
+    /// Command to run.
     #[serde(flatten)]
     pub exec: ExecRequest,
-    /// Leave standard input open for `POST .../stdin`. A terminal's always is.
+    /// Keep standard input open for `POST .../stdin`. Always true for a terminal.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stdin_open: bool,
-    /// Give it a terminal of this size.
+    /// Allocate a terminal of this size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pty: Option<TerminalSize>,
-    /// A name of the caller's own, shown in listings.
+    /// Custom name, shown in listings.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tag: Option<String>,
 }
 
-/// Whether a process runs.
+/// State of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ProcessState {
-    /// It runs.
+    /// Running.
     Running,
-    /// It ended.
+    /// Ended.
     Exited,
 }
 
-/// A process of a sandbox. Ended ones are kept for a while.
+/// A process of a sandbox. Ended processes are listed for a while.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Process {
-    /// Names it in calls; never used again within a sandbox, the same in a fork's children.
+    /// Process ID in this API. It is never reused in a sandbox, and is the same in forks.
     pub id: u64,
-    /// The kernel's process id inside the sandbox.
+    /// Process ID in the sandbox's kernel.
     pub pid: i32,
-    /// The caller's name for it.
+    /// Custom name given by the client.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tag: Option<String>,
-    /// What runs, cut to 200 characters.
+    /// Command, truncated to 200 characters.
     pub command: String,
-    /// Whether it runs.
+    /// Current state.
     pub state: ProcessState,
-    /// Exit code once it ended; 128 + signal when killed by one.
+    /// Exit code after the end; 128 + the signal number if a signal ended the process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
-    /// The signal that ended it.
+    /// Signal that ended the process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
-    /// Its timeout ended it.
+    /// Whether the process was killed by its timeout.
     #[serde(default)]
     pub timed_out: bool,
-    /// It ended, but something that it started still runs.
+    /// Whether processes that it started still run after its end.
     #[serde(default)]
     pub lingering: bool,
-    /// How long it runs or ran, in the guest; time asleep does not count.
+    /// Run time in the guest, without time asleep.
     pub duration_ms: u64,
-    /// First byte of standard output that can still be read.
+    /// Offset of the first byte of standard output that can still be read.
     pub stdout_start: u64,
     /// Bytes of standard output so far.
     pub stdout_end: u64,
-    /// First byte of standard error that can still be read.
+    /// Offset of the first byte of standard error that can still be read.
     pub stderr_start: u64,
     /// Bytes of standard error so far.
     pub stderr_end: u64,
-    /// Bytes of standard input taken so far.
+    /// Bytes of standard input accepted so far.
     pub stdin_offset: u64,
-    /// Its terminal, if it has one.
+    /// Terminal size, if the process has a terminal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pty: Option<TerminalSize>,
 }
 
-/// `GET /v1/sandboxes/{id}/processes`.
+/// Response of `GET /v1/sandboxes/{id}/processes`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ProcessList {
-    /// Running ones and those that ended a short while ago, oldest first.
+    /// Running and recently ended processes, oldest first.
     pub processes: Vec<Process>,
 }
 
-/// `POST /v1/sandboxes/{id}/processes/{process}/signal`.
+/// Request body of `POST /v1/sandboxes/{id}/processes/{process}/signal`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SignalProcess {
-    /// `TERM`, `SIGTERM` or 15. `KILL` reaches everything that the process ever started.
+    /// Signal name or number: `TERM`, `SIGTERM` or 15. `KILL` also kills all processes that the process
+    /// started.
     #[schema(value_type = String)]
     pub signal: Signal,
 }
 
-/// Answer of `POST /v1/sandboxes/{id}/processes/{process}/stdin`.
+/// Response of `POST /v1/sandboxes/{id}/processes/{process}/stdin`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct StdinWritten {
-    /// Bytes of standard input taken so far: where the next write begins.
+    /// Bytes of standard input accepted so far, which is the offset of the next write.
     pub offset: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Sandboxes: how they are made, what they look like, what happens to them.
+//! Sandboxes: creation, state and events.
 
 use std::collections::BTreeMap;
 
@@ -14,52 +14,52 @@ use crate::{HostId, Residency, SandboxId, SandboxState, SnapshotId, WorkspaceId}
 /// User-chosen labels.
 pub type Metadata = BTreeMap<String, String>;
 
-/// `POST /v1/sandboxes`.
+/// Request body of `POST /v1/sandboxes`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CreateSandbox {
-    /// Template name or alias; `base` when neither this nor `from_snapshot` is given. With `from_snapshot` leave it out: another
-    /// one than the snapshot's own is refused, apart from those that clients send when nobody names one (`base`,
-    /// `ubuntu-24.04`, `code-interpreter`).
+    /// Template name or alias. Default: `base`. Omit it with `from_snapshot`: a template other than the
+    /// snapshot's is rejected, except the defaults of clients (`base`, `ubuntu-24.04` and
+    /// `code-interpreter`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<String>,
-    /// Start from this snapshot instead of a template.
+    /// Snapshot to create from, instead of a template.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from_snapshot: Option<SnapshotId>,
-    /// Virtual processors; the template's when absent. Like `memory_mb`, another number than the template's is baked once
-    /// per host, at its first use. A sandbox `from_snapshot` has the snapshot's.
+    /// Number of vCPUs. Default: from the template. Each host builds a new size of a template once, on first
+    /// use. With `from_snapshot`, the snapshot's size applies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<u32>,
-    /// Memory in MiB, in steps of 128; the template's when absent.
+    /// Memory in MiB, a multiple of 128. Default: from the template.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_mb: Option<u32>,
-    /// Labels.
+    /// Metadata labels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Metadata>,
-    /// Environment of every command.
+    /// Environment variables for all commands.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub env: Option<BTreeMap<String, String>>,
-    /// Lifetime in seconds.
+    /// Time to live in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_seconds: Option<u64>,
-    /// No TTL; hibernates when idle.
+    /// Never expire; hibernate when idle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub persistent: Option<bool>,
-    /// Idle seconds before the sandbox hibernates. When absent, persistent ones do after 300 and others never.
+    /// Idle seconds before the sandbox hibernates. Default: 300 if persistent, otherwise never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_timeout_seconds: Option<u64>,
-    /// What happens at the end of the TTL.
+    /// Action when the TTL ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_timeout: Option<OnTimeout>,
-    /// Snapshots taken by the platform.
+    /// Automatic snapshots.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoints: Option<Checkpoints>,
-    /// What it may reach; the public internet unless said, or what the sandbox of `from_snapshot` could reach.
+    /// Network policy. Default: allow the public internet, or with `from_snapshot` the policy of its sandbox.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<NetworkPolicy>,
-    /// Who may open its ports; `unlisted` unless said.
+    /// Visibility of the sandbox's ports. Default: `unlisted`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub visibility: Option<Visibility>,
-    /// Volumes to mount in it, at most `VOLUMES_PER_SANDBOX_MAX`.
+    /// Volumes to mount, at most `VOLUMES_PER_SANDBOX_MAX`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volumes: Option<Vec<AttachVolume>>,
     /// Isolation that the sandbox needs; `any` when absent.
@@ -95,12 +95,13 @@ impl std::str::FromStr for RequiredIsolation {
     }
 }
 
-/// Snapshots that the platform takes of a sandbox by itself.
+/// Automatic snapshots of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Checkpoints {
-    /// At least so long between two; none is taken while nothing happens in the sandbox. 0 takes none.
+    /// Minimum interval between snapshots, in seconds. No snapshot is taken while the sandbox is inactive. 0
+    /// disables them.
     pub every_seconds: u64,
-    /// How many are kept, the newest.
+    /// Number of newest snapshots to keep.
     #[serde(default = "keep_last_default")]
     pub keep_last: u32,
 }
@@ -109,34 +110,34 @@ fn keep_last_default() -> u32 {
     crate::limits::CHECKPOINTS_KEPT_DEFAULT
 }
 
-/// `POST /v1/sandboxes/{id}/keep-awake`.
+/// Request body of `POST /v1/sandboxes/{id}/keep-awake`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct KeepAwake {
-    /// Do not count it as idle for this long from now; 0 ends an earlier lease.
+    /// Seconds from now during which the sandbox does not count as idle; 0 ends an earlier lease.
     pub seconds: u64,
 }
 
-/// `POST /v1/sandboxes/{id}/hibernate`; the body may be empty.
+/// Request body of `POST /v1/sandboxes/{id}/hibernate`, or empty.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Hibernate {
-    /// What is kept.
+    /// State to keep.
     #[serde(default)]
     pub keep: Keep,
 }
 
-/// What a sleeping sandbox keeps.
+/// State that a hibernated sandbox keeps.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Keep {
-    /// Memory and disk: it wakes in the middle of what it did.
+    /// Memory and disk: the sandbox continues where it stopped.
     #[default]
     Memory,
-    /// The disk only, which takes the least space: it wakes by booting.
+    /// Only the disk, which uses the least space: the sandbox boots when it wakes.
     Disk,
 }
 
-/// What happens at the end of a TTL.
+/// Action when the TTL ends.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OnTimeout {
@@ -150,184 +151,184 @@ pub enum OnTimeout {
 /// A sandbox.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Sandbox {
-    /// Its id.
+    /// Sandbox ID.
     pub id: SandboxId,
-    /// Tenant.
+    /// Workspace of the sandbox.
     pub workspace: WorkspaceId,
-    /// Template it was made from.
+    /// Template that the sandbox was created from.
     pub template: String,
-    /// Virtual processors.
+    /// Number of vCPUs.
     pub cpu: u32,
-    /// Memory.
+    /// Memory in MiB.
     pub memory_mb: u32,
-    /// Where it stands.
+    /// Current state.
     pub status: SandboxState,
-    /// Where a sleeper's memory is.
+    /// Where the memory of a sleeping sandbox is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub residency: Option<Residency>,
-    /// What it kept when it was told to sleep: with `disk` it wakes by booting. Absent while it is awake, and where it fell
-    /// asleep by itself, which keeps memory.
+    /// State kept by a hibernation that was requested; with `disk`, the sandbox boots when it wakes. Absent
+    /// while it is awake, and after it hibernated by itself, which keeps memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept: Option<Keep>,
-    /// Address on its host, while awake.
+    /// IP address on its host, while awake.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guest_ip: Option<String>,
-    /// Host it lives on.
+    /// Host that the sandbox is on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<HostId>,
-    /// False when its host does not answer; the status is then the last one known.
+    /// Whether the host responds. If not, `status` is the last known state.
     pub host_reachable: bool,
-    /// Engine that runs it.
+    /// Engine that runs the sandbox.
     pub engine: String,
     /// `hardware` or `emulated`.
     pub isolation: String,
-    /// Labels.
+    /// Metadata labels.
     pub metadata: Metadata,
-    /// What it may reach, unless that is the whole public internet.
+    /// Network policy; absent if it allows the whole public internet.
     #[serde(default, skip_serializing_if = "NetworkPolicy::is_default")]
     pub network: NetworkPolicy,
-    /// Snapshot it was made from.
+    /// Snapshot that the sandbox was created from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from_snapshot: Option<SnapshotId>,
-    /// Sandbox it was forked from.
+    /// Sandbox that this one was forked from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent_id: Option<SandboxId>,
-    /// How it came to be: `fork`, `restore`, or `boot`.
+    /// How the sandbox was started: `fork`, `restore` or `boot`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot_mode: Option<String>,
-    /// Time from request to ready, as the host saw it.
+    /// Time from request to ready, as measured by the host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot_ms: Option<u64>,
-    /// Where that time went, in microseconds.
+    /// Stages of `boot_ms`, in microseconds.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub boot_stages_us: BTreeMap<String, u64>,
-    /// How long the parent of a fork stood still.
+    /// Time that the parent was paused for the fork.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pause_ms: Option<f64>,
-    /// Its volumes.
+    /// Attached volumes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<AttachedVolume>,
-    /// No TTL.
+    /// Whether the sandbox never expires.
     pub persistent: bool,
-    /// Lifetime in seconds, unless persistent.
+    /// Time to live in seconds, unless persistent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_seconds: Option<u64>,
-    /// When it was made.
+    /// Creation time.
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
-    /// When its TTL ends.
+    /// Time when the TTL ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub expires_at: Option<Timestamp>,
-    /// Why it failed.
+    /// Reason for the failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
 }
 
-/// `{"items": [...]}`.
+/// A list: `{"items": [...]}`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Items<T> {
-    /// The elements.
+    /// Elements of the list.
     pub items: Vec<T>,
 }
 
-/// Answer to hibernate and wake.
+/// Response of hibernate and wake.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct StatusAnswer {
-    /// Where the sandbox stands now.
+    /// Current state of the sandbox.
     pub status: SandboxState,
 }
 
-/// `GET` and `PATCH /v1/sandboxes/{id}/lifecycle`.
+/// Response of `GET` and `PATCH /v1/sandboxes/{id}/lifecycle`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Lifecycle {
-    /// Lifetime in seconds, from creation.
+    /// Time to live in seconds, from creation.
     pub ttl_seconds: u64,
-    /// No TTL.
+    /// Whether the sandbox never expires.
     pub persistent: bool,
     /// Seconds since the last activity.
     pub idle_seconds: u64,
-    /// Idle seconds before it hibernates, if it does.
+    /// Idle seconds before the sandbox hibernates, if it does.
     pub idle_timeout_seconds: u64,
-    /// Whether it hibernates when idle: persistent ones, and those that were given an idle timeout.
+    /// Whether the sandbox hibernates when idle: if it is persistent or has an idle timeout.
     #[serde(default)]
     pub sleeps_when_idle: bool,
-    /// What happens at the end of the TTL.
+    /// Action when the TTL ends.
     pub on_timeout: OnTimeout,
-    /// When the TTL ends.
+    /// Time when the TTL ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub expires_at: Option<Timestamp>,
-    /// Until when it does not count as idle.
+    /// Time until which the sandbox does not count as idle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub awake_until: Option<Timestamp>,
-    /// Snapshots taken by the platform.
+    /// Automatic snapshots.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoints: Option<Checkpoints>,
 }
 
-/// Body of `PATCH /v1/sandboxes/{id}/lifecycle`.
+/// Request body of `PATCH /v1/sandboxes/{id}/lifecycle`. Omitted settings are kept.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PatchLifecycle {
-    /// New lifetime, counted from now.
+    /// New time to live in seconds, from now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_seconds: Option<u64>,
-    /// No TTL.
+    /// Whether the sandbox never expires.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub persistent: Option<bool>,
-    /// Idle seconds before it hibernates.
+    /// Idle seconds before the sandbox hibernates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_timeout_seconds: Option<u64>,
-    /// What happens at the end of the TTL.
+    /// Action when the TTL ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_timeout: Option<OnTimeout>,
-    /// Snapshots taken by the platform; `every_seconds` of 0 ends them.
+    /// Automatic snapshots; an `every_seconds` of 0 disables them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoints: Option<Checkpoints>,
 }
 
-/// A port something listens on in a sandbox.
+/// A listening port in a sandbox.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Port {
-    /// TCP port.
+    /// TCP port number.
     pub port: u16,
-    /// Address it is bound to inside the guest.
+    /// Address that the port is bound to in the guest.
     pub address: String,
     /// Always true: only listening ports are listed.
     pub listening: bool,
-    /// Where it is reached from outside, unless it listens inside the sandbox only.
+    /// URL of the port; absent if the port accepts only connections from inside the sandbox.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proxy_url: Option<String>,
 }
 
-/// `GET /v1/sandboxes/{id}/ports`.
+/// Response of `GET /v1/sandboxes/{id}/ports`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PortList {
-    /// By number.
+    /// Ports, sorted by number.
     pub ports: Vec<Port>,
 }
 
-/// Something that happened to a sandbox.
+/// An event of a sandbox.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Event {
-    /// Grows with every event of the installation.
+    /// Event ID, which increases across the installation.
     pub id: i64,
-    /// The sandbox.
+    /// Sandbox ID.
     pub sandbox_id: SandboxId,
-    /// What happened: a transition's name, or `snapshot_created` and the like.
+    /// Kind of event: the name of a transition, or another such as `snapshot_created`.
     pub kind: String,
-    /// When.
+    /// Time of the event.
     #[schema(value_type = String, format = DateTime)]
     pub at: Timestamp,
-    /// Why, in a sentence.
+    /// Details, in one sentence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
 }
 
-/// `GET /v1/sandboxes/{id}/events`.
+/// Response of `GET /v1/sandboxes/{id}/events`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct EventList {
-    /// Oldest first.
+    /// Events, oldest first.
     pub events: Vec<Event>,
 }

@@ -12,108 +12,109 @@ use crate::{SandboxId, ScheduleId, ScheduleRunId, WorkspaceId};
 /// When a schedule runs: exactly one of `cron`, `every_seconds` and `at`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ScheduleTiming {
-    /// Five fields (minute, hour, day of month, month, day of week), with names, lists, ranges, steps, `L`, `W` and `#`,
-    /// or one of `@hourly`, `@daily`, `@weekly`, `@monthly` and `@yearly`.
+    /// Cron expression with five fields (minute, hour, day of month, month, day of week), which support
+    /// names, lists, ranges, steps, `L`, `W` and `#`; or `@hourly`, `@daily`, `@weekly`, `@monthly` or
+    /// `@yearly`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cron: Option<String>,
-    /// IANA time zone of `cron`; `UTC` when absent.
+    /// IANA time zone of `cron`. Default: `UTC`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timezone: Option<String>,
-    /// Seconds from one run to the next, counted from when the schedule was made.
+    /// Seconds between runs, counted from when the schedule was created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub every_seconds: Option<u64>,
-    /// Once, at this time.
+    /// Time of a single run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub at: Option<Timestamp>,
 }
 
-/// What happens when a run is due while an earlier one is under way.
+/// What to do when a run is due while an earlier one is in progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Overlap {
-    /// The later one is not run.
+    /// Skip the new run.
     #[default]
     Skip,
-    /// The later one waits.
+    /// Queue the new run.
     Queue,
-    /// The earlier one is ended.
+    /// Cancel the earlier run.
     Replace,
-    /// Both run.
+    /// Run both.
     Allow,
 }
 
-/// What happens to times that passed while nothing could run.
+/// What to do with runs that were missed during downtime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum MissedRuns {
-    /// Nothing, unless the last of them is at most `starting_deadline_seconds` ago.
+    /// Skip them, unless the last one is at most `starting_deadline_seconds` late.
     Skip,
-    /// One run stands for all of them.
+    /// Start one run for all of them.
     #[default]
     RunOnce,
-    /// The last `missed_max` of them run, oldest first.
+    /// Start the last `missed_max` of them, oldest first.
     RunAll,
 }
 
-/// What a run does.
+/// Action of a schedule.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum ScheduleTarget {
-    /// An HTTP request. Any answer but 2xx is a failure; redirects are not followed.
+    /// An HTTP request. Responses other than 2xx are failures; redirects are not followed.
     Http(HttpTarget),
-    /// A command, in a sandbox that exists (and is woken for it) or in one of its own that is gone afterwards.
+    /// A command in an existing sandbox, which is woken, or in a temporary one.
     Command(CommandTarget),
-    /// Wakes or hibernates a sandbox.
+    /// Wake or hibernate a sandbox.
     Sandbox(SandboxTarget),
-    /// An HTTP request to an app, which wakes for it. Any answer but 2xx is a failure.
+    /// An HTTP request to an app, which is woken. Responses other than 2xx are failures.
     App(AppTarget),
-    /// Invokes a function.
+    /// A function call.
     Function(FunctionTarget),
-    /// Runs SQL on a database.
+    /// SQL statements on a database.
     Sql(SqlTarget),
 }
 
-/// See [`ScheduleTarget::Http`].
+/// HTTP request of a schedule.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct HttpTarget {
-    /// `http` or `https`.
+    /// URL with scheme `http` or `https`.
     pub url: String,
-    /// `POST` when absent.
+    /// HTTP method. Default: `POST`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub method: Option<String>,
-    /// Sent with it.
+    /// Request headers.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, String>,
-    /// Body.
+    /// Request body.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub body: Option<String>,
 }
 
-/// See [`ScheduleTarget::Command`].
+/// Command of a schedule.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CommandTarget {
-    /// Where; a fresh sandbox of `template` when absent.
+    /// Sandbox to run the command in. Default: a new sandbox from `template`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox_id: Option<SandboxId>,
-    /// Template of the fresh sandbox; `base` when absent.
+    /// Template of the new sandbox. Default: `base`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<String>,
-    /// The command. Its timeout is the schedule's.
+    /// Command to run. Its timeout is the one of the schedule.
     #[serde(flatten)]
     pub exec: ExecRequest,
 }
 
-/// See [`ScheduleTarget::Sandbox`].
+/// Sandbox to wake or hibernate.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SandboxTarget {
-    /// Which.
+    /// Sandbox ID.
     pub sandbox_id: SandboxId,
-    /// What to do with it.
+    /// Action to perform.
     pub action: SandboxAction,
 }
 
-/// What a schedule does with a sandbox.
+/// Action of a schedule on a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SandboxAction {
@@ -123,127 +124,127 @@ pub enum SandboxAction {
     Hibernate,
 }
 
-/// See [`ScheduleTarget::App`].
+/// HTTP request of a schedule to an app.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AppTarget {
-    /// Which, by id or name.
+    /// App ID or name.
     pub app_id: String,
-    /// Path, and a query if it has one; `/` when absent.
+    /// Path with optional query. Default: `/`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// `POST` when absent.
+    /// HTTP method. Default: `POST`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub method: Option<String>,
-    /// Sent with it.
+    /// Request headers.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, String>,
-    /// Body.
+    /// Request body.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub body: Option<String>,
 }
 
-/// See [`ScheduleTarget::Function`].
+/// Function call of a schedule.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct FunctionTarget {
-    /// Which.
+    /// Function ID.
     pub function_id: String,
-    /// Its input.
+    /// Event for the function.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input: Option<serde_json::Value>,
 }
 
-/// See [`ScheduleTarget::Sql`].
+/// SQL statements of a schedule.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SqlTarget {
-    /// Which.
+    /// Database ID.
     pub database_id: String,
-    /// Statements.
+    /// SQL statements to run.
     pub sql: String,
 }
 
-/// Whom to tell when runs keep failing.
+/// Notification about runs that keep failing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ScheduleAlert {
-    /// Gets a `POST` with the schedule and the last run.
+    /// URL that receives a `POST` with the schedule and its last run.
     pub url: String,
-    /// After this many failures in a row.
+    /// Number of consecutive failures before a notification.
     pub after_failures: u32,
 }
 
-/// How a schedule runs. Absent fields have their defaults on create, and stay as they are on change.
+/// Options of a schedule. On create, omitted options have their defaults; on update, they are kept.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ScheduleOptions {
-    /// `skip` when absent.
+    /// What to do when a run is due while an earlier one is in progress. Default: `skip`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overlap: Option<Overlap>,
-    /// `run_once` when absent.
+    /// What to do with runs that were missed during downtime. Default: `run_once`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missed: Option<MissedRuns>,
-    /// Most runs of `run_all`; 10 when absent.
+    /// Maximum number of missed runs to start with `run_all`. Default: 10.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missed_max: Option<u32>,
-    /// With `missed: skip`, how late a run may still begin; 30 when absent.
+    /// Latest start of a run with `missed: skip`, in seconds after its time. Default: 30.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub starting_deadline_seconds: Option<u64>,
-    /// Each run begins up to this much later, by an amount that is fixed for its schedule and time; 0 when absent.
+    /// Maximum delay of a run in seconds. The delay is fixed for a schedule and a time. Default: 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jitter_seconds: Option<u64>,
-    /// A try that takes longer is ended; 300 when absent.
+    /// Timeout of each attempt in seconds. Default: 300.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_seconds: Option<u64>,
-    /// How often a failed run is tried again; 0 when absent.
+    /// Maximum retries of a failed run. Default: 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retries: Option<u32>,
-    /// Wait before the first of them, doubled for each further one; 10 when absent.
+    /// Delay before the first retry in seconds; it doubles with each retry. Default: 10.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_delay_seconds: Option<u64>,
-    /// Whom to tell when runs keep failing.
+    /// Notification about runs that keep failing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alert: Option<ScheduleAlert>,
-    /// The schedule is paused after this many failures in a row; 0 for never.
+    /// Number of consecutive failures after which the schedule is paused; 0 for never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pause_after_failures: Option<u32>,
 }
 
-/// `POST /v1/schedules`.
+/// Request body of `POST /v1/schedules`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CreateSchedule {
-    /// Name for people.
+    /// Human-readable name.
     #[serde(default)]
     pub name: String,
-    /// When.
+    /// When the schedule runs.
     #[serde(flatten)]
     pub timing: ScheduleTiming,
-    /// What.
+    /// Action of the schedule.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<ScheduleTarget>,
-    /// Short for a target of type `function`.
+    /// Short form of a target of type `function`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub function_id: Option<String>,
-    /// How.
+    /// Options of the schedule.
     #[serde(flatten)]
     pub options: ScheduleOptions,
-    /// Made, but not run until resumed.
+    /// Create the schedule paused.
     #[serde(default)]
     pub paused: bool,
 }
 
-/// `PATCH /v1/schedules/{id}`: what is absent stays.
+/// Request body of `PATCH /v1/schedules/{id}`. Omitted settings are kept.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PatchSchedule {
-    /// Name for people.
+    /// Human-readable name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// When. Giving one of its three kinds replaces the others.
+    /// When the schedule runs. Setting one of the three kinds replaces the others.
     #[serde(flatten)]
     pub timing: ScheduleTiming,
-    /// What.
+    /// Action of the schedule.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<ScheduleTarget>,
-    /// How.
+    /// Options of the schedule.
     #[serde(flatten)]
     pub options: ScheduleOptions,
-    /// Stop or go on. Times that pass while it is paused are not missed runs.
+    /// Pause or resume the schedule. Runs that are due while it is paused do not count as missed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused: Option<bool>,
 }
@@ -251,162 +252,162 @@ pub struct PatchSchedule {
 /// A schedule.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Schedule {
-    /// Its id.
+    /// Schedule ID.
     pub id: ScheduleId,
-    /// Tenant.
+    /// Workspace of the schedule.
     pub workspace: WorkspaceId,
-    /// Name for people.
+    /// Human-readable name.
     pub name: String,
-    /// The function it invokes; empty for other targets.
+    /// Function that the schedule calls; empty for other targets.
     pub function_id: String,
-    /// Its cron expression; empty for intervals and one-off schedules.
+    /// Cron expression; empty for intervals and single runs.
     pub cron: String,
     /// Time zone of `cron`.
     pub timezone: String,
-    /// Its interval.
+    /// Seconds between runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub every_seconds: Option<u64>,
-    /// Its one time.
+    /// Time of a single run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub at: Option<Timestamp>,
-    /// What it does.
+    /// Action of the schedule.
     pub target: ScheduleTarget,
-    /// How, with every default filled in.
+    /// Options of the schedule, including defaults.
     #[serde(flatten)]
     pub options: ScheduleOptions,
-    /// Whether it rests.
+    /// Whether the schedule is paused.
     pub paused: bool,
-    /// Why, when it was not a client that paused it.
+    /// Reason for the pause, unless a client paused it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused_reason: Option<String>,
-    /// Failures since the last success.
+    /// Number of failures since the last success.
     pub consecutive_failures: u32,
-    /// When the last run was due, or was asked for.
+    /// Time when the last run was due or requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub last_run_at: Option<Timestamp>,
-    /// When the next run is due; absent when paused or over.
+    /// Time when the next run is due; absent if paused or finished.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub next_run_at: Option<Timestamp>,
-    /// When it was made.
+    /// Creation time.
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
-    /// When it was last changed by a client.
+    /// Time of the last change by a client.
     #[schema(value_type = String, format = DateTime)]
     pub updated_at: Timestamp,
 }
 
-/// State of a run.
+/// Status of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RunStatus {
-    /// Not begun, or waiting for its next try.
+    /// Waiting for its first or next attempt.
     Queued,
-    /// Under way.
+    /// In progress.
     Running,
-    /// Done.
+    /// Succeeded.
     Success,
-    /// Failed, and not tried again.
+    /// Failed, with no more retries.
     Error,
-    /// Took too long, and not tried again.
+    /// Timed out, with no more retries.
     Timeout,
-    /// Not run: an earlier one was under way, or its time was missed.
+    /// Skipped, because an earlier run was in progress or the time was missed.
     Skipped,
-    /// Ended by a later one, or by a client.
+    /// Cancelled by a client or replaced by a later run.
     Cancelled,
 }
 
-/// Who asked for a run.
+/// Origin of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RunOrigin {
-    /// Its time came.
+    /// The schedule was due.
     Schedule,
-    /// A client.
+    /// A client requested it.
     Manual,
 }
 
-/// One run of a schedule.
+/// A run of a schedule.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ScheduleRun {
-    /// Its id.
+    /// Run ID.
     pub id: ScheduleRunId,
-    /// Whose run.
+    /// Schedule ID.
     pub schedule_id: ScheduleId,
-    /// The function it invoked; empty for other targets.
+    /// Function that the run called; empty for other targets.
     pub function_id: String,
-    /// The sandbox it ran in.
+    /// Sandbox that the run used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox_id: Option<SandboxId>,
-    /// State.
+    /// Current status.
     pub status: RunStatus,
-    /// Who asked for it.
+    /// Origin of the run.
     pub origin: RunOrigin,
-    /// The instant it stands for; a schedule has one run per instant.
+    /// Time that the run was scheduled for. A schedule has at most one run for a time.
     #[schema(value_type = String, format = DateTime)]
     pub scheduled_for: Timestamp,
-    /// Tries so far, those included that a restart of the server cut off.
+    /// Number of attempts so far, including those that a server restart interrupted.
     pub attempt: u32,
     /// Exit code of a command; 0 for other successes, -1 for other failures.
     pub exit_code: i32,
-    /// Status of an HTTP answer.
+    /// HTTP status of the response.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub http_status: Option<u16>,
-    /// Standard output, or what was answered.
+    /// Standard output, or the response body.
     pub stdout: String,
     /// Standard error.
     pub stderr: String,
-    /// Some of it was dropped.
+    /// Whether output beyond the limit was dropped.
     pub truncated: bool,
-    /// Why it failed, was skipped or was cancelled.
+    /// Reason why the run failed, was skipped or was cancelled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Times before this one that passed while nothing could run and that get no run of their own.
+    /// Number of earlier times that were missed and get no run of their own.
     pub missed: u32,
-    /// Time of the last try.
+    /// Duration of the last attempt.
     pub duration_ms: u64,
-    /// When the last try began; before the first, when the run was recorded.
+    /// Start time of the last attempt; before the first attempt, the time when the run was recorded.
     #[schema(value_type = String, format = DateTime)]
     pub started_at: Timestamp,
-    /// When it ended.
+    /// End time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub ended_at: Option<Timestamp>,
 }
 
-/// `POST /v1/schedules/{id}/trigger`.
+/// Request body of `POST /v1/schedules/{id}/trigger`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TriggerSchedule {
-    /// `false` answers at once, with the run as it is then.
+    /// Set to `false` to return immediately, without waiting for the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait: Option<bool>,
 }
 
-/// `POST /v1/schedules/preview`.
+/// Request body of `POST /v1/schedules/preview`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PreviewSchedule {
-    /// When.
+    /// Timing to preview.
     #[serde(flatten)]
     pub timing: ScheduleTiming,
-    /// The times after this one; now when absent.
+    /// Show times after this one. Default: now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub after: Option<Timestamp>,
-    /// How many; 5 when absent.
+    /// Number of times to show. Default: 5.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub count: Option<u32>,
 }
 
-/// The next times of a schedule.
+/// Next run times of a schedule.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct NextRuns {
-    /// Earliest first.
+    /// Times, earliest first.
     #[schema(value_type = Vec<String>)]
     pub items: Vec<Timestamp>,
-    /// The same on the clock of the schedule's time zone.
+    /// The same times in the schedule's time zone.
     pub local: Vec<String>,
-    /// That time zone.
+    /// Time zone of `local`.
     pub timezone: String,
 }

@@ -12,174 +12,174 @@ use utoipa::ToSchema;
 use super::{Metadata, Sandbox};
 use crate::{HostId, SandboxId, SnapshotId, TreeId, WorkspaceId};
 
-/// `POST /v1/sandboxes/{id}/snapshots`; the body may be empty.
+/// Request body of `POST /v1/sandboxes/{id}/snapshots`, or empty.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateSnapshot {
-    /// Name for people: one line of at most 256 bytes. Several snapshots may have the same.
+    /// Human-readable name: one line of at most 256 bytes. It does not have to be unique.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Labels.
+    /// Metadata labels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Metadata>,
-    /// Delete it after this many seconds.
+    /// Seconds until the snapshot is deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_seconds: Option<u64>,
-    /// Afterwards, of the sandbox's snapshots without a name keep only this many, the newest. Checkpoints are counted
-    /// apart; named snapshots stay.
+    /// Number of the sandbox's unnamed snapshots to keep, newest first; older ones are deleted. Checkpoints
+    /// are counted separately, and named snapshots are always kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep_last: Option<u32>,
 }
 
-/// Who took a snapshot.
+/// Origin of a snapshot.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SnapshotKind {
-    /// A client.
+    /// Requested by a client.
     #[default]
     Manual,
-    /// The platform, because the sandbox's lifecycle has `checkpoints`. Deleted with its sandbox.
+    /// Taken by the platform as a checkpoint. It is deleted with its sandbox.
     Checkpoint,
-    /// The platform, for a service such as an app. Neither listed nor deleted by clients.
+    /// Taken by the platform for a service such as an app. Clients can neither list nor delete it.
     Service,
 }
 
-/// `POST /v1/sandboxes/{id}/rollback`; the body may be empty.
+/// Request body of `POST /v1/sandboxes/{id}/rollback`, or empty.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Rollback {
-    /// A snapshot of this sandbox; its newest when absent.
+    /// Snapshot of this sandbox to restore. Default: the newest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot_id: Option<SnapshotId>,
 }
 
-/// `GET /v1/sandboxes/{id}/lineage`.
+/// Response of `GET /v1/sandboxes/{id}/lineage`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Lineage {
-    /// The sandbox.
+    /// Sandbox ID.
     pub id: SandboxId,
-    /// Sandbox it was forked from, also when that is gone.
+    /// Sandbox that this one was forked from, which may be deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent_id: Option<SandboxId>,
-    /// The fork it came from.
+    /// ID of the fork call that created this sandbox.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tree_id: Option<TreeId>,
-    /// From its parent up to the first of the line, also those that are gone; at most `ANCESTORS_MAX`.
+    /// Ancestors from the parent to the root, including deleted ones; at most `ANCESTORS_MAX`.
     pub ancestors: Vec<SandboxId>,
-    /// Its children that exist, oldest first.
+    /// Existing children, oldest first.
     pub children: Vec<Sandbox>,
-    /// Other children of the same fork that exist, oldest first.
+    /// Existing children of the same fork call, oldest first.
     pub siblings: Vec<Sandbox>,
 }
 
 /// A snapshot.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Snapshot {
-    /// Its id.
+    /// Snapshot ID.
     pub id: SnapshotId,
-    /// Sandbox it shows.
+    /// Sandbox that the snapshot was taken of.
     pub sandbox_id: SandboxId,
-    /// Tenant.
+    /// Workspace of the snapshot.
     pub workspace: WorkspaceId,
-    /// Template of that sandbox.
+    /// Template of the sandbox.
     pub template: String,
-    /// Name for people.
+    /// Human-readable name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Labels.
+    /// Metadata labels.
     pub metadata: Metadata,
-    /// Bytes written for it.
+    /// Bytes written for this snapshot.
     pub size_bytes: u64,
-    /// How long the sandbox stood still.
+    /// Time that the sandbox was paused for the snapshot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pause_ms: Option<f64>,
-    /// Host that holds it.
+    /// Host that stores the snapshot.
     pub host: HostId,
-    /// Who took it.
+    /// Origin of the snapshot.
     #[serde(default)]
     pub kind: SnapshotKind,
-    /// When it was made.
+    /// Creation time.
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
-    /// When it is deleted by itself.
+    /// Time when the snapshot is deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub expires_at: Option<Timestamp>,
 }
 
-/// `GET /v1/snapshots`.
+/// Response of `GET /v1/snapshots`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct SnapshotList {
-    /// Newest first.
+    /// Snapshots, newest first.
     pub snapshots: Vec<Snapshot>,
 }
 
-/// `POST /v1/sandboxes/{id}/fork`; the body may be empty.
+/// Request body of `POST /v1/sandboxes/{id}/fork`, or empty.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ForkSandbox {
-    /// Labels of the child, over those of the parent.
+    /// Metadata labels of the fork, merged over those of the parent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Metadata>,
 }
 
-/// `POST /v1/sandboxes/{id}/fork-tree`.
+/// Request body of `POST /v1/sandboxes/{id}/fork-tree`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ForkTree {
-    /// How many children.
+    /// Number of forks.
     pub count: u32,
-    /// Labels of every child, over those of the parent.
+    /// Metadata labels of every fork, merged over those of the parent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Metadata>,
 }
 
-/// Children of one fork-tree call.
+/// Response of `POST /v1/sandboxes/{id}/fork-tree`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ForkTreeResult {
-    /// The ones that were made, in order.
+    /// Forks that were created, in order.
     pub children: Vec<Sandbox>,
-    /// Names the call; also in each child's `metadata.fork_tree_id`.
+    /// ID of this call, also stored in each fork's `metadata.fork_tree_id`.
     pub tree_id: TreeId,
-    /// The parent.
+    /// Sandbox that was forked.
     pub parent_id: SandboxId,
-    /// How long the parent stood still.
+    /// Time that the parent was paused.
     pub pause_ms: f64,
-    /// The ones that were not made.
+    /// Forks that could not be created.
     pub errors: Vec<ForkError>,
 }
 
-/// One child that was not made.
+/// A fork that could not be created.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ForkError {
-    /// Its place in the order.
+    /// Index of the fork in the request.
     pub index: u32,
-    /// Why.
+    /// Reason for the failure.
     pub err: String,
 }
 
-/// `POST /v1/sandboxes/{id}/promote`; the body may be empty.
+/// Request body of `POST /v1/sandboxes/{id}/promote`, or empty.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Promote {
-    /// Delete the other children of the tree, apart from those that were promoted before.
+    /// Delete the other forks of the tree, except those that were promoted before.
     #[serde(default)]
     pub cleanup_siblings: bool,
-    /// The tree; from the sandbox's metadata when absent.
+    /// ID of the fork call. Default: from the sandbox's metadata.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tree_id: Option<TreeId>,
 }
 
-/// Answer to a promote.
+/// Response of `POST /v1/sandboxes/{id}/promote`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Promoted {
-    /// The sandbox that stays.
+    /// Sandbox that was promoted.
     pub winner: SandboxId,
-    /// The tree.
+    /// ID of the fork call.
     pub tree_id: TreeId,
     /// Siblings that were deleted.
     pub deleted: Vec<SandboxId>,
-    /// Siblings that were not, and why.
+    /// Siblings that could not be deleted, with the reason.
     pub failures: BTreeMap<String, String>,
 }
 

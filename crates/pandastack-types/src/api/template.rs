@@ -11,281 +11,283 @@ use crate::{BuildId, SnapshotId};
 /// A template.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Template {
-    /// Name to create from.
+    /// Template name.
     pub name: String,
-    /// Other names it answers to.
+    /// Alternative names.
     pub aliases: Vec<String>,
-    /// Name for people.
+    /// Human-readable label.
     pub label: String,
-    /// What is in it.
+    /// Description of the contents.
     pub description: String,
-    /// Group in a catalogue.
+    /// Category in the catalogue.
     pub category: String,
-    /// What it is built from.
+    /// Image or template that this one is built from.
     pub base: String,
-    /// Programs it offers.
+    /// Installed programs.
     pub tools: Vec<String>,
-    /// Virtual processors.
+    /// vCPUs of its sandboxes.
     pub cpu: u32,
-    /// Memory.
+    /// Memory of its sandboxes, in MiB.
     pub memory_mb: u32,
-    /// Size of its files on a host that has it; 0 where none does.
+    /// Size of the files on a host that has the template; 0 if no host has it.
     pub size_bytes: u64,
-    /// Owned by the installation, not by a workspace.
+    /// Whether the template comes with the platform, rather than from a workspace.
     pub is_global: bool,
     /// `ready`, `baking`, `unbaked` or `failed`.
     pub status: TemplateStatus,
-    /// Why the last bake failed.
+    /// Reason why the last build failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Volume that each sandbox of it comes with.
+    /// Volume that each sandbox of this template gets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volume: Option<TemplateVolume>,
-    /// What was built or published; absent for the templates that come with the platform.
+    /// Version that was built or published; absent for templates that come with the platform.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<TemplateVersion>,
 }
 
-/// The version of a template that its name means without a tag.
+/// The version of a template that is used without a tag.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TemplateVersion {
-    /// The build that made it.
+    /// Build that created the version.
     pub build_id: String,
-    /// When.
+    /// Creation time.
     #[schema(value_type = Option<String>, format = DateTime)]
     pub created_at: Option<Timestamp>,
-    /// Tags of the template, by name.
+    /// Tags of the template, sorted by name.
     pub tags: Vec<TemplateTag>,
-    /// How its sandboxes run commands.
+    /// How sandboxes of this version run commands.
     pub config: ImageConfig,
 }
 
-/// A tag: a name for one version of a template.
+/// A tag, which points to one version of a template.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TemplateTag {
-    /// Its name.
+    /// Tag name.
     pub tag: String,
-    /// The build it means.
+    /// Build that the tag points to.
     pub build_id: BuildId,
-    /// When it was set.
+    /// Time when the tag was set.
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
 }
 
-/// What a Dockerfile or an image says about the processes of a machine.
+/// Process settings from a Dockerfile or an image.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct ImageConfig {
-    /// Environment of every command.
+    /// Environment variables for all commands.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
-    /// User of commands that name none, as `name`, `uid` or either with `:group`.
+    /// Default user of commands: `name` or `uid`, optionally with `:group`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    /// Working directory of commands that name none.
+    /// Default working directory of commands.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workdir: Option<String>,
-    /// Program of the image.
+    /// Entry point of the image.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub entrypoint: Option<Vec<String>>,
-    /// Its arguments, or the program where there is no entrypoint.
+    /// Arguments of the entry point, or the program if there is no entry point.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cmd: Option<Vec<String>>,
-    /// Shell of `RUN`, `CMD` and `ENTRYPOINT` in their shell form; `/bin/sh -c` when empty.
+    /// Shell for the shell form of `RUN`, `CMD` and `ENTRYPOINT`; empty means `/bin/sh -c`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub shell: Vec<String>,
-    /// Ports that it says it listens on.
+    /// Ports that the image declares with `EXPOSE`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<String>,
-    /// Paths that it wants as volumes.
+    /// Paths that the image declares with `VOLUME`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<String>,
-    /// Labels.
+    /// Labels of the image.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// Signal that ends its program.
+    /// Signal that stops the program.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stop_signal: Option<String>,
-    /// Command that tells whether it is healthy.
+    /// Health check command.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub healthcheck: Option<Vec<String>>,
 }
 
-/// `POST /v1/templates/builds`: begins a build. Without `start` it waits for files and `.../start`.
+/// Request body of `POST /v1/templates/builds`. Without `start`, the build waits for files and for
+/// `.../start`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateBuild {
-    /// Name of the template, which is created on first use.
+    /// Template name. The template is created on first use.
     pub name: String,
-    /// Tags that the version gets beside `latest`.
+    /// Tags of the version, besides `latest`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
-    /// What is in it, for people.
+    /// Human-readable description.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// Virtual processors of its sandboxes; those of what it is built from when absent.
+    /// vCPUs of its sandboxes. Default: from the base.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<u32>,
-    /// Memory of its sandboxes in MiB, a multiple of 128; that of what it is built from when absent.
+    /// Memory of its sandboxes in MiB, a multiple of 128. Default: from the base.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_mb: Option<u32>,
-    /// Start at once, without files.
+    /// Start the build immediately, without files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start: Option<StartBuild>,
 }
 
-/// `POST /v1/templates/builds/{id}/start`: what to build.
+/// Request body of `POST /v1/templates/builds/{id}/start`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StartBuild {
-    /// Text of the Dockerfile.
+    /// Content of the Dockerfile.
     pub dockerfile: String,
-    /// Values of its `ARG`s.
+    /// Values of `ARG` instructions.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub args: BTreeMap<String, String>,
-    /// Stage to build; the last when absent.
+    /// Stage to build. Default: the last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
-    /// Run every step, though an earlier build did.
+    /// Build without the cache.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub no_cache: bool,
-    /// Started after the last step; sandboxes are created with it running.
+    /// Command to start after the last step. It runs in every sandbox from the start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_command: Option<String>,
-    /// How to tell that it is ready.
+    /// Check that the start command is ready.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready: Option<ReadyCheck>,
 }
 
-/// How to tell that a start command is ready.
+/// Check that a start command is ready.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ReadyCheck {
-    /// Something listens on this TCP port.
+    /// A process listens on this TCP port.
     Port(u16),
-    /// This URL, fetched inside the machine, answers with a status below 400.
+    /// This URL, requested from inside the machine, returns a status below 400.
     Url(String),
     /// This file exists.
     File(String),
-    /// A process of this name runs. Linux keeps 15 bytes of a name, so the rest does not count.
+    /// A process with this name runs. Only the first 15 bytes are compared, because Linux truncates process
+    /// names.
     Process(String),
     /// This command exits with 0.
     Command(String),
 }
 
-/// `POST /v1/templates/publish`: makes a snapshot a version of a template.
+/// Request body of `POST /v1/templates/publish`, which publishes a snapshot as a template version.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PublishTemplate {
-    /// The snapshot, which stays as it is.
+    /// Snapshot to publish. The snapshot is kept.
     pub snapshot_id: SnapshotId,
-    /// Name of the template, which is created on first use.
+    /// Template name. The template is created on first use.
     pub name: String,
-    /// Tags that the version gets beside `latest`.
+    /// Tags of the version, besides `latest`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
-    /// What is in it, for people.
+    /// Human-readable description.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
 }
 
-/// `PUT /v1/templates/{name}/tags/{tag}`.
+/// Request body of `PUT /v1/templates/{name}/tags/{tag}`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SetTemplateTag {
-    /// The build it means from now on: a finished one of the same template.
+    /// Build that the tag points to: a finished build of the same template.
     pub build_id: BuildId,
 }
 
-/// Where and why a build failed.
+/// Details of a failed build.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct BuildFailure {
-    /// Number of the step, from 1.
+    /// Step number, from 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<usize>,
-    /// Line of the Dockerfile.
+    /// Line number in the Dockerfile.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub line: Option<usize>,
-    /// The instruction.
+    /// Instruction that failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instruction: Option<String>,
-    /// Exit code of its command.
+    /// Exit code of the command.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
-    /// The last lines that the command printed.
+    /// Last lines of the command's output.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub output: Vec<String>,
 }
 
-/// A volume that sandboxes of a template come with: a copy of what the template has there.
+/// A volume that each sandbox of a template gets, as a copy of the template's data.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TemplateVolume {
-    /// Where it is mounted.
+    /// Mount path.
     pub path: String,
-    /// Its size in MiB.
+    /// Size in MiB.
     pub size_mb: u64,
 }
 
-/// Whether a template can be created from at once.
+/// Status of a template.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TemplateStatus {
-    /// Not built on any host; the first create builds it.
+    /// Not built on any host; the first sandbox builds it.
     Unbaked,
     /// Being built.
     Baking,
-    /// Creates restore it.
+    /// Ready to create sandboxes from.
     Ready,
-    /// The last build failed; the next create tries again.
+    /// The last build failed; the next sandbox builds it again.
     Failed,
 }
 
-/// One build of a template.
+/// A template build.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Build {
-    /// Its id.
+    /// Build ID.
     pub id: BuildId,
-    /// Template.
+    /// Template name.
     pub name: String,
     /// `queued`, `running`, `done` or `failed`.
     pub status: BuildStatus,
-    /// What it does now.
+    /// Current phase.
     pub phase: String,
-    /// Why it failed.
+    /// Reason for the failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// When it began.
+    /// Start time.
     #[schema(value_type = String, format = DateTime)]
     pub started_at: Timestamp,
-    /// When it ended.
+    /// End time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub ended_at: Option<Timestamp>,
-    /// Lines logged so far; beyond a bound the oldest are gone.
+    /// Log lines so far. Beyond a limit, the oldest are dropped.
     #[serde(default)]
     pub log: Vec<String>,
-    /// Tags that the version gets, or has.
+    /// Tags of the version.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
-    /// Steps that came from an earlier build.
+    /// Number of steps taken from the cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cached_steps: Option<usize>,
-    /// Steps in all, once they are known.
+    /// Total number of steps, once known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steps: Option<usize>,
-    /// Where it failed.
+    /// Details of the failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<BuildFailure>,
 }
 
-/// Where a build stands.
+/// Status of a build.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum BuildStatus {
-    /// Waiting for its files or its turn.
+    /// Waiting for files, or for other builds.
     Queued,
-    /// Under way.
+    /// In progress.
     Running,
     /// Finished.
     Done,

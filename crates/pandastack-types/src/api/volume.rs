@@ -6,47 +6,47 @@ use utoipa::ToSchema;
 
 use crate::{HostId, SandboxId, VolumeId};
 
-/// `POST /v1/volumes`.
+/// Request body of `POST /v1/volumes`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CreateVolume {
-    /// Name, unique in the workspace: lowercase letters, digits and `-`.
+    /// Volume name, unique in the workspace: lowercase letters, digits and `-`.
     pub name: String,
-    /// Size in MiB. Space is taken as it is written.
+    /// Size in MiB. Disk space is allocated as data is written.
     pub size_mb: u64,
-    /// Refuse to delete it until this is changed.
+    /// Whether the volume is protected from deletion.
     #[serde(default)]
     pub protected: bool,
 }
 
-/// `POST /v1/volumes/{name}/grow`.
+/// Request body of `POST /v1/volumes/{name}/grow`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct GrowVolume {
-    /// New size in MiB; at least the present one. A running sandbox has the room when the call returns.
+    /// New size in MiB, at least the current one. A running sandbox sees it when the call returns.
     pub size_mb: u64,
 }
 
-/// `POST /v1/volumes/{name}/clone`.
+/// Request body of `POST /v1/volumes/{name}/clone`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CloneVolume {
     /// Name of the clone.
     pub name: String,
 }
 
-/// `POST /v1/volumes/{name}/snapshot`; the body may be empty.
+/// Request body of `POST /v1/volumes/{name}/snapshot`, or empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SnapshotVolume {
-    /// Name of the snapshot; made of the volume's name and the time when absent.
+    /// Name of the snapshot. Default: volume name and time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
 }
 
-/// `PATCH /v1/volumes/{name}`.
+/// Request body of `PATCH /v1/volumes/{name}`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PatchVolume {
-    /// Refuse to delete it.
+    /// Whether the volume is protected from deletion.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protected: Option<bool>,
-    /// Delete it together with the sandbox that has it, as volumes made by a fork are.
+    /// Whether to delete the volume with its sandbox, as for volumes created by a fork.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delete_with_sandbox: Option<bool>,
 }
@@ -54,69 +54,70 @@ pub struct PatchVolume {
 /// A volume.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Volume {
-    /// Its id, which no other volume ever has.
+    /// Volume ID, which is never reused.
     pub id: VolumeId,
-    /// Its name.
+    /// Volume name.
     pub name: String,
     /// Size in MiB.
     pub size_mb: u64,
     /// Size in bytes.
     pub size_bytes: u64,
-    /// Bytes it takes on its host, as of the host's last report; what it shares with clones is counted.
+    /// Bytes used on the host, as of its last report. Includes blocks shared with clones.
     pub used_bytes: u64,
-    /// Raised with every sandbox that may write it. A sandbox that slept through that is not woken with it.
+    /// Incremented whenever a sandbox attaches the volume for writing. A sandbox that slept through a change
+    /// cannot wake with the volume.
     pub generation: u64,
-    /// Host that holds it; sandboxes with it are made there.
+    /// Host that stores the volume. Sandboxes that use the volume are created there.
     pub host: HostId,
-    /// Refuses to be deleted.
+    /// Whether the volume is protected from deletion.
     pub protected: bool,
-    /// Deleted together with its sandbox.
+    /// Whether the volume is deleted with its sandbox.
     pub delete_with_sandbox: bool,
-    /// Can be read and cloned, not written.
+    /// Whether this is a snapshot: it can be read and cloned, but not written.
     pub snapshot: bool,
-    /// Volume it was made from, by id, also when that is gone.
+    /// ID of the volume that this one was cloned from, which may be deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cloned_from: Option<VolumeId>,
-    /// Sandboxes that have it: one that writes, or any number that read.
+    /// Sandboxes that use the volume: one writer, or any number of readers.
     pub attached_to: Vec<VolumeHolder>,
-    /// When it was made.
+    /// Creation time.
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
 }
 
-/// A sandbox that has a volume.
+/// A sandbox that uses a volume.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct VolumeHolder {
-    /// The sandbox.
+    /// Sandbox ID.
     pub sandbox_id: SandboxId,
-    /// It only reads.
+    /// Whether the volume is attached read-only.
     pub read_only: bool,
 }
 
-/// A volume for a new sandbox.
+/// A volume to attach to a new sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AttachVolume {
-    /// Name of the volume.
+    /// Volume name.
     pub name: String,
-    /// Where it is mounted; `/volumes/<name>` when absent.
+    /// Mount path. Default: `/volumes/<name>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// Only read it. Any number of sandboxes may, as long as none writes.
+    /// Attach the volume read-only. Any number of sandboxes can read a volume while none writes to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub read_only: Option<bool>,
 }
 
-/// A volume of a sandbox.
+/// A volume that is attached to a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AttachedVolume {
-    /// Which.
+    /// Volume ID.
     pub id: VolumeId,
-    /// Its name when it was attached.
+    /// Name of the volume when it was attached.
     pub name: String,
-    /// Where it is mounted.
+    /// Mount path.
     pub path: String,
-    /// Only read.
+    /// Whether the volume is attached read-only.
     pub read_only: bool,
-    /// The volume's generation since this sandbox has it.
+    /// Generation of the volume when it was attached.
     pub generation: u64,
 }

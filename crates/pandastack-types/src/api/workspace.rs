@@ -8,18 +8,18 @@ use super::account::{Quota, QuotaUse, WorkspaceSettings};
 use crate::WorkspaceId;
 use crate::preview::Visibility;
 
-/// Whether a workspace may be used.
+/// State of a workspace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum WorkspaceState {
-    /// It may.
+    /// In use.
     #[default]
     Active,
-    /// Its machines sleep, its keys are refused and its apps answer with a notice.
+    /// Suspended: its machines sleep, its keys are rejected, and its apps respond with a notice.
     Suspended,
-    /// Everything in it is being deleted.
+    /// Being deleted, with everything in it.
     Deleting,
-    /// It is gone. Its name is not used again, because usage and audit entries still bear it.
+    /// Deleted. The name is not reused, because usage and audit entries refer to it.
     Deleted,
 }
 
@@ -46,51 +46,51 @@ impl std::str::FromStr for WorkspaceState {
     }
 }
 
-/// A workspace, as operators see it.
+/// A workspace, as shown to operators.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WorkspaceInfo {
-    /// Its name.
+    /// Workspace name.
     pub id: WorkspaceId,
-    /// Whether it may be used.
+    /// Current state.
     pub state: WorkspaceState,
-    /// When it was created.
+    /// Creation time.
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
-    /// When it was suspended.
+    /// Time of the suspension.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub suspended_at: Option<Timestamp>,
-    /// Why it was suspended, as its users are told.
+    /// Reason for the suspension, shown to its users.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspend_reason: Option<String>,
-    /// What it may have.
+    /// Quotas of the workspace.
     pub quota: Quota,
-    /// What it has.
+    /// Current usage.
     pub used: QuotaUse,
-    /// Defaults of its new sandboxes.
+    /// Defaults for new sandboxes.
     #[serde(flatten)]
     pub settings: WorkspaceSettings,
 }
 
-/// `POST /v1/workspaces`.
+/// Request body of `POST /v1/workspaces`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateWorkspace {
-    /// Its name: lowercase letters, digits and `-`.
+    /// Workspace name: lowercase letters, digits and `-`.
     pub id: WorkspaceId,
-    /// What it may have; the platform's own limits when absent.
+    /// Quotas of the workspace. Default: the platform's limits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quota: Option<Quota>,
-    /// Who may open the ports of its new sandboxes.
+    /// Default visibility of sandbox ports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default_visibility: Option<Visibility>,
 }
 
-/// `POST /v1/workspaces/{id}/suspend`.
+/// Request body of `POST /v1/workspaces/{id}/suspend`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SuspendWorkspace {
-    /// Why, as its users are told.
+    /// Reason, shown to the users of the workspace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }

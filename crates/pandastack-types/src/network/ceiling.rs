@@ -1,4 +1,4 @@
-//! What the operator of a host allows at most. It cuts every policy, whoever wrote it.
+//! The operator's limit on network policies of a host; it applies to every policy.
 
 use std::net::Ipv4Addr;
 
@@ -10,7 +10,7 @@ use super::{Cidr, NetworkPolicy, PortRange};
 /// Ports of mail servers and of mail submission.
 pub const MAIL_PORTS: [u16; 3] = [25, 465, 587];
 
-/// Who opens connections to [`MAIL_PORTS`].
+/// Access to [`MAIL_PORTS`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mail {

@@ -1,4 +1,4 @@
-//! What `deny` takes away from names that are open: whole networks, and ports of denied names.
+//! Effect of `deny` on allowed names: whole networks, and ports of denied names.
 //!
 //! Boxes of [`NetworkPolicy::openings`] have nothing of it; a name's addresses are known only once it is resolved, so these
 //! are kept apart, to be asked for before what names open.

@@ -1,4 +1,4 @@
-//! What a sandbox may reach: the policy as data, its grammar and limits, and which names pass.
+//! Network policies: data, grammar, limits, and name matching.
 //!
 //! A policy starts from everything or nothing ([`Egress`]), adds what its `allow` list names and takes away what its
 //! `deny` list names: **deny wins**. What nobody may reach (the host, other sandboxes, metadata, link-local) is taken away
@@ -34,22 +34,22 @@ use crate::limits::{NETWORK_OPENINGS_MAX, NETWORK_PORT_CLASSES_MAX, NETWORK_TARG
 /// all machines. Without TLS: the way ends in the agent of the same host.
 pub const DATABASES_ADDRESS: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(192, 0, 0, 1), 5432);
 
-/// Where a policy starts from.
+/// Base of a network policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Egress {
-    /// Everything that is publicly routed, and every name.
+    /// Allow the public internet and all host names.
     #[default]
     All,
-    /// Nothing, not even name resolution: queries carry data out.
+    /// Deny everything, including DNS, because queries can carry data out.
     None,
 }
 
-/// A list kept by the platform.
+/// A predefined list of hosts, maintained by the platform.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Preset {
-    /// Where pip, npm, cargo, go, apt and their like get packages from, over HTTP and HTTPS.
+    /// Registries of pip, npm, cargo, go, apt and similar package managers, over HTTP and HTTPS.
     PackageRegistries,
 }
 
@@ -95,26 +95,28 @@ const PACKAGE_REGISTRIES: [&str; 36] = [
 
 const WEB_PORTS: [PortRange; 2] = [PortRange { first: 80, last: 80 }, PortRange { first: 443, last: 443 }];
 
-/// What a sandbox may reach by itself. Requests to the sandbox and their answers are not affected.
+/// Network policy for connections that a sandbox opens. Incoming requests and their responses are not
+/// affected.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize, ToSchema)]
 #[serde(try_from = "Draft")]
 pub struct NetworkPolicy {
-    /// Where it starts from. When absent: `none` if `allow` or `presets` say something, `all` otherwise.
+    /// Base policy. Default: `none` if `allow` or `presets` is set, otherwise `all`.
     pub egress: Egress,
-    /// Lists kept by the platform, added to `allow`.
+    /// Predefined lists of hosts to allow, in addition to `allow`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub presets: Vec<Preset>,
-    /// Added: addresses, networks, names and `*.` names, each with ports if wanted, such as `10.0.0.0/8:5432`.
+    /// Targets to allow: addresses, networks, host names and `*.` wildcards, with optional ports, such as
+    /// `10.0.0.0/8:5432`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(value_type = Vec<String>)]
     pub allow: Vec<Target>,
-    /// Taken away, also from what `allow` adds.
+    /// Targets to deny. Takes precedence over `allow`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(value_type = Vec<String>)]
     pub deny: Vec<Target>,
 }
 
-/// A policy as people write it.
+/// A policy as written by the user, before validation.
 #[derive(Deserialize)]
 struct Draft {
     egress: Option<Egress>,
@@ -126,7 +128,7 @@ struct Draft {
     deny: Vec<Target>,
 }
 
-/// Why a policy cannot be used.
+/// Reason why a policy is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyError {
     /// A list is too long.
@@ -135,18 +137,18 @@ pub enum PolicyError {
          names"
     )]
     TooMany {
-        /// Which list.
+        /// Name of the list.
         list: &'static str,
         /// Its length.
         count: usize,
     },
-    /// Too many names with ports of their own.
+    /// Too many host names have their own ports.
     #[error(
         "the network policy has {0} different port sets for names, but the limit is \
          {NETWORK_PORT_CLASSES_MAX}; give more names the same ports"
     )]
     PortClasses(usize),
-    /// Addresses times ports are more than a kernel should look through.
+    /// The product of addresses and ports exceeds the limit of firewall rules.
     #[error(
         "the network policy needs {0} combinations of networks and ports, but the limit is \
          {NETWORK_OPENINGS_MAX}; use fewer port ranges or larger networks"

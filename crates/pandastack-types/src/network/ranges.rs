@@ -1,4 +1,4 @@
-//! From lists to what a kernel can look up: disjoint boxes of addresses and ports.
+//! Converts lists of targets to disjoint ranges of addresses and ports for the kernel.
 
 use super::{Ceiling, Cidr, Destination, Egress, NetworkPolicy, PortRange, Target};
 

@@ -1,4 +1,4 @@
-//! One entry of a list: an address, network or name, and the ports it is about.
+//! One entry of a list: an address, network or name, with optional ports.
 //!
 //! ```text
 //!   target = place [ ":" ports ]          10.0.0.0/8        10.0.0.5:5432       api.example.com
@@ -28,7 +28,7 @@ pub struct PortRange {
     pub last: u16,
 }
 
-/// What an entry of a policy's list is about.
+/// An entry of a policy's list.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Target {
@@ -38,7 +38,7 @@ pub struct Target {
     pub ports: Vec<PortRange>,
 }
 
-/// Where an entry points.
+/// The destination of an entry.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Destination {
     /// Addresses.

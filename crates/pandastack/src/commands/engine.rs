@@ -33,7 +33,7 @@ pub enum Installable {
     Firecracker,
 }
 
-/// What was installed.
+/// The installed engine.
 #[derive(Debug, serde::Serialize)]
 struct Installed {
     /// Name of the engine.
@@ -50,7 +50,7 @@ impl Command {
         let Command::Install { engine: Installable::Firecracker, from, common } = self;
         let settings = Settings::resolve(&common, &ControlArgs::default(), &AgentArgs::default())?;
         let from = from.or_else(|| program_on_path("firecracker")).ok_or_else(|| {
-            Failure::new("firecracker is not on the PATH; name its file with --from".to_owned())
+            Failure::new("firecracker is not on the PATH; set its path with --from".to_owned())
         })?;
         let installed = install::install(&from, &settings.data_dir)
             .with_context(|| format!("cannot install Firecracker {}", install::PINNED_VERSION))?;

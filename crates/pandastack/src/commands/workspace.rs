@@ -24,9 +24,9 @@ pub enum Command {
     Show,
     /// Change the defaults of the workspace; needs an owner key
     Set(Settings),
-    /// Create a workspace; needs an operator key, as do all following commands
+    /// Create a workspace; needs an operator key
     Create {
-        /// Name: lowercase letters, digits and `-`
+        /// Workspace name: lowercase letters, digits and `-`
         name: WorkspaceId,
         #[command(flatten)]
         limits: Limits,
@@ -34,39 +34,39 @@ pub enum Command {
         #[arg(long, value_name = "unlisted|private|off")]
         default_visibility: Option<Visibility>,
     },
-    /// List workspaces
+    /// List workspaces; needs an operator key
     #[command(visible_alias = "ls")]
     List,
-    /// Show a workspace
+    /// Show a workspace; needs an operator key
     Get {
-        /// Name
+        /// Workspace name
         name: String,
     },
-    /// Put all machines of a workspace to sleep and refuse its keys; nothing is lost
+    /// Suspend a workspace: put its machines to sleep and reject its keys; needs an operator key
     Suspend {
-        /// Name
+        /// Workspace name
         name: String,
         /// Reason, shown to the users of the workspace
         #[arg(long)]
         reason: Option<String>,
     },
-    /// Resume a suspended workspace
+    /// Resume a suspended workspace; needs an operator key
     Resume {
-        /// Name
+        /// Workspace name
         name: String,
     },
-    /// Delete a workspace and everything in it, including backups
+    /// Delete a workspace and everything in it, including backups; needs an operator key
     #[command(visible_alias = "rm")]
     Delete {
-        /// Name
+        /// Workspace name
         name: String,
         /// Do not ask for confirmation; required with --json
         #[arg(long, short)]
         yes: bool,
     },
-    /// Show the quotas of a workspace, or change those that are given; use `none` to remove a limit
+    /// Show or change the quotas of a workspace; use `none` to remove a limit; needs an operator key
     Quota {
-        /// Name
+        /// Workspace name
         name: String,
         #[command(flatten)]
         limits: Limits,

@@ -46,11 +46,11 @@ pub struct ControlArgs {
     /// Log requests to sandbox ports to this file
     #[arg(long, env = "PANDASTACK_ACCESS_LOG", value_name = "FILE")]
     pub access_log: Option<PathBuf>,
-    /// How many tenants the installation is for: `single`, `shared`, or `auto`: shared once it has
-    /// two workspaces [default: auto]
+    /// Tenancy mode: `single`, `shared`, or `auto` (shared from the second workspace on) [default:
+    /// auto]
     #[arg(long, env = "PANDASTACK_TENANCY", value_name = "MODE")]
     pub tenancy: Option<TenancyMode>,
-    /// Allow emulated machines, which do not keep tenants apart, in a shared installation
+    /// Allow emulated machines, which do not isolate tenants, in a shared installation
     #[arg(long, env = "PANDASTACK_ALLOW_EMULATED_MACHINES_BETWEEN_TENANTS")]
     pub allow_emulated_machines_between_tenants: bool,
     /// Allow schedules to call loopback and private addresses
@@ -75,14 +75,14 @@ pub struct ControlArgs {
     /// server. Can be repeated [default: localhost only]
     #[arg(long = "domain", env = "PANDASTACK_DOMAINS", value_delimiter = ',', value_name = "DOMAIN")]
     pub domains: Vec<String>,
-    /// Further host name of the API, which no app can take; can be repeated
+    /// Additional host name of the API, reserved from apps; can be repeated
     #[arg(long = "api-name", env = "PANDASTACK_API_NAMES", value_delimiter = ',', value_name = "NAME")]
     pub api_names: Vec<String>,
-    /// Start with a join secret that is not the one of this installation; backups and passwords that
-    /// depend on the old one are lost
+    /// Accept a join secret other than this installation's; backups and passwords that depend on the
+    /// old one are lost
     #[arg(long, env = "PANDASTACK_ACCEPT_NEW_LINK_SECRET")]
     pub accept_new_link_secret: bool,
-    /// DNS server that proves who owns a custom domain [default: the host's own]
+    /// DNS server for verifying ownership of custom domains [default: the servers in /etc/resolv.conf]
     #[arg(long, env = "PANDASTACK_CHALLENGE_RESOLVER", value_name = "ADDRESS")]
     pub challenge_resolver: Option<SocketAddr>,
     #[command(flatten)]
@@ -159,8 +159,8 @@ pub struct AgentArgs {
     /// Maximum memory to reserve for sandboxes, in MiB [default: all but 1 GiB]
     #[arg(long, env = "PANDASTACK_MEMORY_LIMIT_MB", value_name = "MIB")]
     pub memory_limit_mb: Option<u64>,
-    /// Share of a sandbox's memory to reserve on creation, in percent; it can still use all of it
-    /// [default: 8]
+    /// Share of a sandbox's memory to reserve on creation, in percent; the sandbox can still use all
+    /// its memory [default: 8]
     #[arg(long, env = "PANDASTACK_MEMORY_PROMISED_PERCENT", value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=100))]
     pub memory_promised_percent: Option<u32>,
     /// Seconds that an idle sandbox stays suspended in memory before it is written to disk [default: 60]
@@ -172,10 +172,10 @@ pub struct AgentArgs {
     /// Restore new sandboxes from a snapshot instead of forking a prepared machine; for benchmarks
     #[arg(long, env = "PANDASTACK_NO_ZYGOTES")]
     pub no_zygotes: bool,
-    /// Private network that sandbox network policies may open; can be repeated [default: none]
+    /// Private network that network policies of sandboxes can allow; can be repeated [default: none]
     #[arg(long, env = "PANDASTACK_REACHABLE_PRIVATE", value_delimiter = ',', value_name = "CIDR")]
     pub reachable_private: Vec<Cidr>,
-    /// Who opens outbound mail ports 25, 465 and 587 [default: by-policy]
+    /// Access to outbound mail ports 25, 465 and 587 [default: by-policy]
     #[arg(long, env = "PANDASTACK_MAIL", value_name = "MODE")]
     pub mail: Option<MailMode>,
     /// Template to prepare at startup; can be repeated

@@ -39,7 +39,7 @@ pub struct Role {
 pub struct RoleEvent {
     /// The role.
     pub name: &'static str,
-    /// How it ended.
+    /// Result.
     pub ended: String,
 }
 

@@ -159,7 +159,7 @@ async fn get_one(Path(id): Path<String>) -> Response {
     error(StatusCode::NOT_FOUND, "not_found", "sandbox not found")
 }
 
-/// Fails when told to, and does not answer before it may.
+/// Fails when told to, and does not respond before it may.
 async fn exec(State(api): Shared, body: Bytes) -> axum::Json<Value> {
     let request: Value = serde_json::from_slice(&body).unwrap();
     if request["cmd"] == "wait" {

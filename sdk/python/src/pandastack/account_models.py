@@ -9,7 +9,7 @@ from ._fields import optional_text, text
 
 
 class WorkspaceInfo(TypedDict, total=False):
-    """A workspace, as operators see it."""
+    """A workspace, as shown to operators."""
 
     id: str
     #: ``active``, ``suspended`` or ``deleting``.

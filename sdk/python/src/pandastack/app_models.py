@@ -6,7 +6,7 @@ from typing import Any, Dict, List, TypedDict
 
 
 class AppInstance(TypedDict, total=False):
-    """A machine that serves an app."""
+    """An instance of an app."""
 
     sandbox_id: str
     #: As of any sandbox; ``"failed"`` also if it is gone, until it is replaced.
@@ -14,7 +14,7 @@ class AppInstance(TypedDict, total=False):
 
 
 class AppInstanceMetrics(TypedDict, total=False):
-    """Resource use of one machine of an app; ``host`` and ``guest`` as for a sandbox, absent where unknown."""
+    """Resource usage of one instance of an app; ``host`` and ``guest`` as for a sandbox, absent where unknown."""
 
     sandbox_id: str
     status: str
@@ -23,7 +23,7 @@ class AppInstanceMetrics(TypedDict, total=False):
 
 
 class AppMetrics(TypedDict, total=False):
-    """Resource use of an app. Unknown fields are kept."""
+    """Resource usage of an app. Unknown fields are kept."""
 
     at: str
     #: The version that serves; absent before the first one does.

@@ -1,4 +1,4 @@
-"""What came of code that ran in a context."""
+"""Results of code that ran in a context."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Execution:
-    """What came of a run. Code that raised an exception was run: see :attr:`error`."""
+    """The result of a run. If the code raised an exception, see :attr:`error`."""
 
     results: List[Result] = field(default_factory=list)
     stdout: str = ""

@@ -6,7 +6,7 @@ from typing import Any, Dict, List, TypedDict
 
 
 class DatabaseConnection(TypedDict, total=False):
-    """How to connect to a database."""
+    """Connection details of a database."""
 
     host: str
     port: int
@@ -41,7 +41,7 @@ class Database(DatabaseConnection, total=False):
 
 
 class DatabaseRows(TypedDict):
-    """Rows of a result. ``int8`` and ``numeric`` are text, because JSON numbers lose digits."""
+    """Rows of a result. ``int8`` and ``numeric`` are strings, because JSON numbers lose digits."""
 
     #: Each has ``name`` and ``type``.
     columns: List[Dict[str, str]]
@@ -74,7 +74,7 @@ RestorablePeriod = TypedDict("RestorablePeriod", {"from": str, "to": str})
 
 
 class DatabaseBaseBackup(TypedDict):
-    """A base backup: all files of a database. Its log restores later times."""
+    """A base backup: a copy of all files, from which WAL is replayed."""
 
     name: str
     started_at: str

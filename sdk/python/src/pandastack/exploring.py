@@ -16,7 +16,7 @@ FILES_MAX = 200
 
 
 class ExploreError(PandaStackError):
-    """There was nothing to explore, or no branch worth keeping. ``outcomes`` has what each did."""
+    """No candidates were given, or none succeeded. ``outcomes`` has the result of each."""
 
     def __init__(self, message: str, outcomes: Sequence[BranchOutcome] = ()) -> None:
         super().__init__(message)

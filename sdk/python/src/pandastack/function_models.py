@@ -44,7 +44,7 @@ class FunctionInfo(TypedDict, total=False):
 
 
 class FunctionVersion(TypedDict, total=False):
-    """One immutable version of a function."""
+    """An immutable version of a function."""
 
     version: int
     status: str
@@ -58,7 +58,7 @@ class FunctionVersion(TypedDict, total=False):
 
 
 class FunctionRun(TypedDict, total=False):
-    """One call of a function."""
+    """A call of a function."""
 
     id: str
     function_id: str
@@ -90,7 +90,7 @@ class FunctionRun(TypedDict, total=False):
 
 
 class FunctionMetrics(TypedDict, total=False):
-    """Durations and failures of calls."""
+    """Duration percentiles and error rates of calls."""
 
     period: int
     total: int

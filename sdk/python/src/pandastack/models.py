@@ -172,7 +172,7 @@ class ProcessInfo:
 
 @dataclass(frozen=True)
 class FileInfo:
-    """One file or directory. ``mtime`` is in Unix seconds, ``mode`` as the server writes it."""
+    """A file or directory. ``mtime`` is in Unix seconds, ``mode`` as the server writes it."""
 
     name: str
     path: str
@@ -215,7 +215,7 @@ class FileInfo:
 
 @dataclass(frozen=True)
 class GrepMatch:
-    """A line that matches a search."""
+    """A matching line."""
 
     path: str
     line: int
@@ -262,38 +262,38 @@ class WriteResult(TypedDict, total=False):
     bytes: int
 
 
-#: What happens to a sandbox at the end of its time.
+#: Action when the TTL ends.
 OnTimeout = Literal["kill", "hibernate"]
 
 
-#: What a sleeping sandbox keeps: memory and disk, or the disk only.
+#: State that a hibernated sandbox keeps: memory and disk, or only the disk.
 Keep = Literal["memory", "disk"]
 
 
 class Checkpoints(TypedDict, total=False):
-    """Snapshots that the platform takes by itself while something happens in a sandbox."""
+    """Automatic snapshots of an active sandbox."""
 
     #: At least so long between two; 0 takes none.
     every_seconds: int
     keep_last: int
 
 
-#: Where a network policy starts from: the public internet, or nothing.
+#: Base of a network policy: the public internet, or nothing.
 Egress = Literal["all", "none"]
-#: Who may open a sandbox's ports.
+#: Visibility of a sandbox's ports.
 Visibility = Literal["unlisted", "private", "off"]
 #: Isolation that a sandbox needs.
 RequiredIsolation = Literal["any", "hardware"]
 
 
 class NetworkPolicy(TypedDict, total=False):
-    """A sandbox's network policy. ``deny`` wins over ``allow``.
+    """A sandbox's network policy. ``deny`` takes precedence over ``allow``.
 
-    Entries are addresses, networks, names and ``*.`` names, each with ports if wanted: ``"10.0.0.0/8:5432"``,
+    Entries are addresses, networks, names and ``*.`` names, with optional ports: ``"10.0.0.0/8:5432"``,
     ``"api.example.com"``, ``"*.example.com:443"``.
     """
 
-    #: ``"none"`` unless said when ``allow`` or ``presets`` name something, else ``"all"``.
+    #: Default: ``"none"`` if ``allow`` or ``presets`` is set, otherwise ``"all"``.
     egress: Egress
     #: Lists kept by the platform: ``"package-registries"``.
     presets: List[str]
@@ -362,7 +362,7 @@ class PromoteResult(TypedDict, total=False):
 
 
 class SandboxEvent(TypedDict, total=False):
-    """One transition in a sandbox's life. Unknown fields are kept."""
+    """An event of a sandbox. Unknown fields are kept."""
 
     id: int
     at: str
@@ -372,7 +372,7 @@ class SandboxEvent(TypedDict, total=False):
 
 
 class SandboxMetrics(TypedDict, total=False):
-    """Resource use of a sandbox. ``guest`` is absent while it does not run. Unknown fields are kept."""
+    """Resource usage of a sandbox. ``guest`` is absent while it does not run. Unknown fields are kept."""
 
     at: str
     status: str
@@ -394,7 +394,7 @@ class Usage(_Period, total=False):
 
 
 class AuditEntry(TypedDict, total=False):
-    """A call that could change something."""
+    """An entry of the audit log."""
 
     id: int
     at: str
@@ -410,7 +410,7 @@ class AuditEntry(TypedDict, total=False):
 
 
 class Snapshot(str):
-    """A snapshot just taken. It *is* its id, so it goes wherever an id does; ``info`` has the rest."""
+    """A snapshot just taken. It is a string with its ID, so it can be used as an ID; ``info`` has the other fields."""
 
     info: SnapshotInfo
 

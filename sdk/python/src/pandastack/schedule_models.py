@@ -44,7 +44,7 @@ class Schedule(TypedDict, total=False):
 
 
 class ScheduleRun(TypedDict, total=False):
-    """One run; a schedule has one per instant."""
+    """A run of a schedule. A schedule has at most one run for a time."""
 
     id: str
     schedule_id: str
@@ -71,7 +71,7 @@ class ScheduleRun(TypedDict, total=False):
 
 
 class NextRuns(TypedDict):
-    """The next times of a schedule."""
+    """Next run times of a schedule."""
 
     items: List[str]
     #: The same on the clock of the time zone.

@@ -26,7 +26,7 @@ enum Target {
     Elsewhere,
 }
 
-/// Lookups under way, so that circles of re-exports end.
+/// Lookups in progress, so that circles of re-exports end.
 type Seen = BTreeSet<(usize, String)>;
 
 impl Resolver {

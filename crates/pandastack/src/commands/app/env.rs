@@ -27,7 +27,7 @@ pub enum Command {
         /// Variables to set
         #[arg(required = true, value_name = "KEY=VALUE")]
         pairs: Vec<String>,
-        /// Store as secrets, never shown again; a secret stays one until it is removed
+        /// Store as secrets, never shown again; a variable stays secret until it is removed
         #[arg(long)]
         secret: bool,
         /// Deployments that see the variables: all, production or preview [default: unchanged, or all if new]
@@ -51,7 +51,7 @@ pub enum Command {
         app: String,
         /// The .env file
         file: PathBuf,
-        /// Store as secrets, never shown again; a secret stays one until it is removed
+        /// Store as secrets, never shown again; a variable stays secret until it is removed
         #[arg(long)]
         secret: bool,
         /// Deployments that see the variables: all, production or preview [default: unchanged, or all if new]

@@ -38,7 +38,7 @@ pub struct Args {
     purge: bool,
 }
 
-/// What happens to the sandboxes.
+/// What to do with running sandboxes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Sandboxes {
     /// Keep sandboxes running; the next `up` reconnects to them

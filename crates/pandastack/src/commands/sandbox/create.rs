@@ -37,7 +37,7 @@ pub struct Args {
     /// Hibernate after this many idle seconds [default: 300 with --persistent, otherwise never]
     #[arg(long, value_name = "SECONDS")]
     idle_timeout: Option<u64>,
-    /// Hibernate instead of being deleted when the TTL ends
+    /// Hibernate the sandbox instead of deleting it when the TTL ends
     #[arg(long)]
     hibernate_on_timeout: bool,
     /// Interval between automatic snapshots of an active sandbox, in seconds

@@ -39,10 +39,10 @@ pub fn one(output: Output, schedule: &Schedule) -> Result<()> {
             ("next run", time(schedule.next_run_at)),
             ("last run", time(schedule.last_run_at)),
             ("consecutive failures", schedule.consecutive_failures.to_string()),
-            ("overlap", word(&schedule.options.overlap)),
-            ("missed runs", word(&schedule.options.missed)),
-            ("retries", word(&schedule.options.retries)),
-            ("timeout", format!("{} s", word(&schedule.options.timeout_seconds))),
+            ("overlap", as_text(&schedule.options.overlap)),
+            ("missed runs", as_text(&schedule.options.missed)),
+            ("retries", as_text(&schedule.options.retries)),
+            ("timeout", format!("{} s", as_text(&schedule.options.timeout_seconds))),
         ])
     })
 }
@@ -53,7 +53,7 @@ pub fn runs(output: Output, runs: &[ScheduleRun]) -> Result<()> {
         [
             run.id.to_string(),
             run.scheduled_for.to_string(),
-            word(&run.status),
+            as_text(&run.status),
             run.attempt.to_string(),
             format!("{} ms", run.duration_ms),
             run.error.clone().unwrap_or_else(|| "-".to_owned()),
@@ -66,7 +66,7 @@ pub fn run(output: Output, run: &ScheduleRun) -> Result<()> {
     output.value(run, |run| {
         let mut text = fields(&[
             ("id", run.id.to_string()),
-            ("status", word(&run.status)),
+            ("status", as_text(&run.status)),
             ("scheduled for", run.scheduled_for.to_string()),
             ("attempts", run.attempt.to_string()),
             ("duration", format!("{} ms", run.duration_ms)),
@@ -96,7 +96,7 @@ fn target(target: &ScheduleTarget) -> String {
             let sandbox = target.sandbox_id.as_ref().map_or("new sandbox", |id| id.as_str());
             format!("command in {sandbox}")
         }
-        ScheduleTarget::Sandbox(target) => format!("{} {}", word(&target.action), target.sandbox_id),
+        ScheduleTarget::Sandbox(target) => format!("{} {}", as_text(&target.action), target.sandbox_id),
         ScheduleTarget::App(target) => {
             format!("app {}{}", target.app_id, target.path.as_deref().unwrap_or("/"))
         }
@@ -110,7 +110,7 @@ fn time(at: Option<Timestamp>) -> String {
 }
 
 /// A value as written by the API.
-fn word(value: &impl Serialize) -> String {
+fn as_text(value: &impl Serialize) -> String {
     match serde_json::to_value(value) {
         Ok(serde_json::Value::String(text)) => text,
         Ok(serde_json::Value::Null) | Err(_) => "-".to_owned(),

@@ -65,7 +65,7 @@ pub enum Command {
         /// Tag
         tag: String,
     },
-    /// Delete a template with all its versions; sandboxes made from it stay
+    /// Delete a template with all its versions; sandboxes created from it are kept
     #[command(visible_alias = "rm")]
     Delete {
         /// Template name

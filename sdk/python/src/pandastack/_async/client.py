@@ -135,7 +135,7 @@ class AsyncPandaStack:
     async def audit(
         self, *, sandbox_id: Optional[str] = None, before: Optional[int] = None, limit: Optional[int] = None
     ) -> List[AuditEntry]:
-        """Calls that could change something, newest first. Needs an owner's key."""
+        """List the audit log, newest first. Requires an owner key."""
         numbers = {"before": before, "limit": limit}
         query = _wire.given(sandbox_id=sandbox_id, **{k: None if v is None else str(v) for k, v in numbers.items()})
         answer = await self._transport.send(_wire.get("/audit", query))
@@ -148,17 +148,17 @@ class AsyncPandaStack:
         return cast("List[SandboxEvent]", answer.records("events"))
 
     async def hosts(self) -> List[Dict[str, Any]]:
-        """List the installation's hosts. Requires an admin key."""
+        """List the installation's hosts. Requires an operator key."""
         return (await self._transport.send(_wire.get("/hosts"))).records("items")
 
     async def quota(self) -> Dict[str, Any]:
-        """Get workspace quotas (``quota``) and current use (``used``)."""
+        """Get workspace quotas (``quota``) and current usage (``used``)."""
         return (await self._transport.send(_wire.get("/me/quota"))).record()
 
     async def set_quota(self, **limits: Optional[int]) -> Dict[str, Any]:
         """Set workspace quotas: ``sandboxes``, ``cpu``, ``memory_mb``, ``snapshot_mb``, ``requests_per_second``.
 
-        What is left out has the platform's own limit. Needs an operator's key.
+        For omitted quotas, the platform's limits apply. Requires an operator key.
         """
         body = {name: limit for name, limit in limits.items() if limit is not None}
         return (await self._transport.send(_wire.post("/me/quota", body, method="PUT"))).record()
@@ -168,7 +168,7 @@ class AsyncPandaStack:
         return (await self._transport.send(_wire.get("/me/workspace"))).record()
 
     async def set_workspace(self, *, default_visibility: Optional[Visibility] = None) -> Dict[str, Any]:
-        """Set what new sandboxes get unless their create says otherwise. Needs an owner's key."""
+        """Set the workspace's defaults for new sandboxes. Requires an owner key."""
         body = _wire.given(default_visibility=default_visibility)
         return (await self._transport.send(_wire.post("/me/workspace", body, method="PATCH"))).record()
 
@@ -215,7 +215,7 @@ class AsyncSandboxesAPI:
         ``on_timeout="hibernate"``; a ``persistent`` one has no such end. Persistent ones, and those that were
         given ``idle_timeout_seconds``, sleep after that long without use. With ``checkpoints`` the platform
         takes snapshots by itself, to ``rollback`` to. ``network`` says what it may reach: ``"none"``, ``"all"``, or
-        lists such as ``{"allow": ["*.example.com"]}``; ``visibility`` who may open its ports. ``volumes`` are mounted
+        lists such as ``{"allow": ["*.example.com"]}``; ``visibility`` is that of its ports. ``volumes`` are mounted
         in it: ``[{"name": "data", "path": "/data", "read_only": False}]``. ``cpu`` and ``memory_mb``
         (steps of 128) may differ from the template's; the first sandbox of a size waits until that is baked. One
         ``from_snapshot`` has the snapshot's. ``isolation="hardware"`` refuses hosts that emulate processors.
@@ -262,7 +262,7 @@ class AsyncSandboxesAPI:
     async def fork_tree(
         self, sandbox_id: str, count: int, metadata: Optional[Mapping[str, str]] = None
     ) -> List[AsyncSandbox]:
-        """Create ``count`` copies of the same instant. The server may create fewer."""
+        """Create ``count`` forks at the same point in time. The server may create fewer."""
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise BadRequestError(f"count must be at least 1, got {count!r}")
         return await self._fork(_wire.sandbox_path(sandbox_id, "/fork-tree"), {"count": count}, metadata)

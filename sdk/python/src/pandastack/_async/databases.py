@@ -34,7 +34,7 @@ def _path(database_id: str, action: str = "") -> str:
 
 
 class AsyncDatabasesAPI:
-    """``client.databases``: PostgreSQL, each in a machine of its own."""
+    """``client.databases``: PostgreSQL, each in its own machine."""
 
     def __init__(self, transport: AsyncTransport) -> None:
         self._transport = transport
@@ -48,7 +48,7 @@ class AsyncDatabasesAPI:
         always_on: Optional[bool] = None,
         protected: Optional[bool] = None,
     ) -> Database:
-        """Create a database. It accepts queries when this returns; ``connection_url`` says where. ``size`` is
+        """Create a database. It accepts queries at ``connection_url`` when this returns. ``size`` is
         its memory, such as ``4g``.
         """
         body = _wire.given(label=label, size=size, cpu=cpu, always_on=always_on, protected=protected)
@@ -65,7 +65,7 @@ class AsyncDatabasesAPI:
         return cast("Database", (await self._transport.send(_wire.get(_path(database_id)))).record())
 
     async def connection(self, database_id: str) -> DatabaseConnection:
-        """How to connect."""
+        """Get the connection details."""
         answer = await self._transport.send(_wire.get(_path(database_id, "/connection")))
         return cast("DatabaseConnection", answer.record())
 
@@ -119,8 +119,8 @@ class AsyncDatabasesAPI:
         label: Optional[str] = None,
         timeout_seconds: float = RESTORE_SECONDS,
     ) -> Database:
-        """Restore a database from its backups as it was ``at`` an instant (RFC 3339, or a ``datetime`` with a time zone),
-        as a new one. It takes queries when this returns."""
+        """Restore a database from its backups to the point in time ``at`` (RFC 3339, or a ``datetime`` with a
+        time zone), as a new database. It accepts queries when this returns."""
         body = _wire.given(label=label, target_time=at if isinstance(at, str) else at.isoformat())
         call = _wire.create(_path(database_id, "/clone"), body, seconds_max=_wire.MACHINE_SECONDS_MAX)
         database = cast("Database", (await self._transport.send(call)).record())
@@ -150,7 +150,7 @@ class AsyncDatabasesAPI:
         return cast("DatabaseDrill", (await self._transport.send(call)).record())
 
     async def failover(self, database_id: str) -> Database:
-        """Replace a database whose host does not respond by a copy restored from its backups."""
+        """Fail over a database whose host does not respond to a copy restored from its backups."""
         call = _wire.post(_path(database_id, "/failover"), seconds_max=RESTORE_SECONDS)
         return cast("Database", (await self._transport.send(call)).record())
 

@@ -56,7 +56,7 @@ class AsyncExecStream:
 
     @property
     def process_id(self) -> Optional[int]:
-        """The process's id, for ``sandbox.process(id)``; ``None`` from a server that does not say."""
+        """The process's id, for ``sandbox.process(id)``; ``None`` if the server does not report it."""
         return self._progress.process_id
 
     @property

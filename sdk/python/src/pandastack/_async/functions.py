@@ -115,7 +115,7 @@ class AsyncFunctionsAPI:
         return await self.wait_until_ready(function)
 
     async def wait_until_ready(self, function: str, *, timeout_seconds: float = 1200.0) -> FunctionInfo:
-        """Wait until the newest deploy ends; :class:`~pandastack.FunctionDeployError` if it failed."""
+        """Wait until the newest deployment ends; :class:`~pandastack.FunctionDeployError` if it failed."""
         deadline = time.monotonic() + timeout_seconds
         while True:
             found = await self.get(function)
@@ -202,7 +202,7 @@ class AsyncFunctionsAPI:
         return cast("FunctionInfo", (await self._transport.send(call)).record())
 
     async def metrics(self, function: str, period_hours: int = 24) -> FunctionMetrics:
-        """Durations and failures of calls."""
+        """Get duration percentiles and error rates of calls."""
         answer = await self._transport.send(_wire.get(_path(function, "/metrics"), {"period": str(period_hours)}))
         return cast("FunctionMetrics", answer.record())
 

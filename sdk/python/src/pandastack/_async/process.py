@@ -21,7 +21,7 @@ _WAIT_SECONDS = 25
 
 
 class AsyncProcess:
-    """A handle on one process. ``info`` is what the server said last."""
+    """A handle for one process. ``info`` is the server's last response."""
 
     def __init__(self, transport: AsyncTransport, sandbox_id: str, info: ProcessInfo) -> None:
         self._transport = transport
@@ -30,12 +30,12 @@ class AsyncProcess:
 
     @property
     def id(self) -> int:
-        """Names the process in this sandbox, and in forks made while it existed."""
+        """Process ID in this sandbox, and in forks created while it existed."""
         return self.info.id
 
     @property
     def pid(self) -> int:
-        """The kernel's process id inside the sandbox."""
+        """Process ID in the sandbox's kernel."""
         return self.info.pid
 
     async def refresh(self) -> AsyncProcess:
@@ -80,7 +80,7 @@ class AsyncProcess:
         await self._send_input(b"", close=True)
 
     async def signal(self, signal: Union[str, int]) -> None:
-        """Send a signal, such as ``"INT"``. ``"KILL"`` reaches everything that the process ever started."""
+        """Send a signal, such as ``"INT"``. ``"KILL"`` also kills all processes that the process started."""
         await self._transport.send(_wire.post(self._path("/signal"), {"signal": signal}))
 
     async def kill(self) -> None:

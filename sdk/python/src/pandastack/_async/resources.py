@@ -76,7 +76,8 @@ class AsyncTemplatesAPI:
         memory_mb: Optional[int] = None,
         no_cache: bool = False,
     ) -> TemplateBuild:
-        """Start building a template from the text of a ``dockerfile``, by default that of the ``Dockerfile`` in ``directory``,
+        """Start building a template from the text of a ``dockerfile``, by default that of the ``Dockerfile`` in
+        ``directory``,
         whose files it can copy, but for those that its ``.dockerignore`` excludes. ``ready`` tells when ``start_command`` is ready, such as ``{"port": 8080}``. Wait for the
         end with :meth:`wait_for_build`."""
         if dockerfile is None:
@@ -118,12 +119,12 @@ class AsyncTemplatesAPI:
     async def publish(
         self, snapshot_id: str, name: str, *, tags: Sequence[str] = (), description: Optional[str] = None
     ) -> TemplateBuild:
-        """Make a snapshot a version of a template."""
+        """Publish a snapshot as a template version."""
         body = _wire.given(snapshot_id=snapshot_id, name=name, tags=list(tags) or None, description=description)
         return TemplateBuild.from_dict((await self._transport.send(_wire.post("/templates/publish", body))).record())
 
     async def set_tag(self, name: str, tag: str, build_id: str) -> None:
-        """Make a tag mean a finished build; ``latest`` rolls a template back."""
+        """Point a tag to a finished build; set ``latest`` to roll back."""
         path = f"/templates/{segment(name, 'template name')}/tags/{segment(tag, 'tag')}"
         await self._transport.send(_wire.post(path, {"build_id": build_id}, method="PUT"))
 
@@ -171,13 +172,13 @@ class AsyncTemplatesAPI:
 
 
 class AsyncTokensAPI:
-    """``client.tokens``. With ``workspace``, an operator's key manages the keys of another workspace."""
+    """``client.tokens``. With ``workspace``, an operator key manages the keys of another workspace."""
 
     def __init__(self, transport: AsyncTransport) -> None:
         self._transport = transport
 
     async def list(self, *, workspace: Optional[str] = None) -> List[Token]:
-        """API keys, without their secret part."""
+        """List API keys, without their secrets."""
         answer = await self._transport.send(_wire.get(_tokens(workspace)))
         return [Token.from_dict(record) for record in answer.records("tokens")]
 
@@ -193,7 +194,7 @@ class AsyncTokensAPI:
         allow_from: Sequence[str] = (),
         workspace: Optional[str] = None,
     ) -> Token:
-        """A new key; ``token`` of the result is shown this once.
+        """Create an API key. Its secret, ``token``, is shown only in this result.
 
         ``role`` is ``viewer``, ``developer`` or ``owner``; ``scope`` is its earlier name. ``expires_at``
         is an RFC 3339 time. ``allow_from`` names the networks it may be used from.
@@ -212,18 +213,19 @@ class AsyncTokensAPI:
     async def rotate(
         self, prefix: str, *, overlap_seconds: Optional[int] = None, workspace: Optional[str] = None
     ) -> Token:
-        """Replace the secret of a key. The old one keeps working for ``overlap_seconds``, a day by default."""
+        """Rotate an API key: replace its secret. The old one keeps working for ``overlap_seconds``, a day by
+        default."""
         path = f"{_tokens(workspace)}/{segment(prefix, 'token prefix')}/rotate"
         body = _wire.given(overlap_seconds=overlap_seconds)
         return Token.from_dict((await self._transport.send(_wire.post(path, body))).record())
 
     async def revoke(self, prefix: str, *, workspace: Optional[str] = None) -> None:
-        """End a key, named by its public prefix."""
+        """Revoke an API key by its prefix."""
         await self._transport.send(_wire.delete(f"{_tokens(workspace)}/{segment(prefix, 'token prefix')}"))
 
 
 class AsyncWorkspacesAPI:
-    """``client.workspaces``. Every call needs an operator's key."""
+    """``client.workspaces``. Every call requires an operator key."""
 
     def __init__(self, transport: AsyncTransport) -> None:
         self._transport = transport
@@ -231,13 +233,13 @@ class AsyncWorkspacesAPI:
     async def create(
         self, name: str, *, default_visibility: Optional[str] = None, **quota: Optional[int]
     ) -> WorkspaceInfo:
-        """A new workspace without keys; see ``client.tokens.create(workspace=...)``."""
+        """Create a workspace without API keys; see ``client.tokens.create(workspace=...)``."""
         limits = {limit: value for limit, value in quota.items() if value is not None}
         body = _wire.given(id=name, default_visibility=default_visibility, quota=limits or None)
         return await self._send(_wire.post("/workspaces", body))
 
     async def list(self) -> List[WorkspaceInfo]:
-        """All workspaces, oldest first."""
+        """List workspaces, oldest first."""
         answer = await self._transport.send(_wire.get("/workspaces"))
         return cast("List[WorkspaceInfo]", answer.records("workspaces"))
 
@@ -246,25 +248,25 @@ class AsyncWorkspacesAPI:
         return await self._send(_wire.get(_workspace(name)))
 
     async def suspend(self, name: str, reason: Optional[str] = None) -> WorkspaceInfo:
-        """Put all its machines to sleep and refuse its keys. Nothing is lost."""
+        """Suspend a workspace: put its machines to sleep and reject its keys. Nothing is lost."""
         body = _wire.given(reason=reason)
         call = _wire.post(_workspace(name, "/suspend"), body, seconds_max=_wire.MACHINE_SECONDS_MAX)
         return await self._send(call)
 
     async def resume(self, name: str) -> WorkspaceInfo:
-        """Let a suspended workspace go on where it was."""
+        """Resume a suspended workspace."""
         return await self._send(_wire.post(_workspace(name, "/resume"), {}))
 
     async def delete(self, name: str) -> None:
-        """Delete a workspace with everything in it, including backups."""
+        """Delete a workspace and everything in it, including backups."""
         await self._transport.send(_wire.delete(_workspace(name)))
 
     async def quota(self, name: str) -> Dict[str, Any]:
-        """What a workspace may have (``quota``) and has (``used``)."""
+        """Get a workspace's quotas (``quota``) and current usage (``used``)."""
         return (await self._transport.send(_wire.get(_workspace(name, "/quota")))).record()
 
     async def set_quota(self, name: str, **limits: Optional[int]) -> Dict[str, Any]:
-        """Set what a workspace may have; what is left out has the platform's own limit."""
+        """Set a workspace's quotas. For omitted quotas, the platform's limits apply."""
         body = {limit: value for limit, value in limits.items() if value is not None}
         call = _wire.post(_workspace(name, "/quota"), body, method="PUT")
         return (await self._transport.send(call)).record()

@@ -61,7 +61,7 @@ _STDERR_CHARS_SHOWN_MAX = 2000
 
 @dataclass
 class AsyncSandbox:
-    """A machine of your own, with its own kernel."""
+    """A sandbox: a virtual machine with its own kernel."""
 
     id: str
     template: str
@@ -93,7 +93,7 @@ class AsyncSandbox:
     workspace: Optional[str] = None
     #: The host it lives on.
     host: Optional[str] = None
-    #: ``False`` when its host does not answer; ``status`` is then the last one known.
+    #: ``False`` when its host does not respond; ``status`` is then the last one known.
     host_reachable: bool = True
     #: Where the time of ``boot_ms`` went, in microseconds.
     boot_stages_us: Dict[str, int] = field(default_factory=dict)
@@ -147,7 +147,7 @@ class AsyncSandbox:
 
     @property
     def commands(self) -> AsyncSandboxCommands:
-        """``commands.run`` is :meth:`exec` under another name."""
+        """``commands.run`` is an alias of :meth:`exec`."""
         return AsyncSandboxCommands(self)
 
     async def exec(
@@ -325,7 +325,7 @@ class AsyncSandbox:
                 yield cast("SandboxEvent", payload)
 
     async def metrics(self) -> SandboxMetrics:
-        """Get its current resource use, as measured by the host and the guest. Does not wake it."""
+        """Get its current resource usage, as measured by the host and the guest. Does not wake it."""
         answer = await self._client._transport.send(_wire.get(self._path("/metrics")))
         return cast("SandboxMetrics", answer.record())
 
@@ -334,7 +334,7 @@ class AsyncSandbox:
         return await self._client.sandboxes.fork(self.id, metadata)
 
     async def fork_tree(self, count: int, metadata: Optional[Mapping[str, str]] = None) -> List[AsyncSandbox]:
-        """Create several copies of the same instant, as one tree. See :meth:`promote`."""
+        """Create several forks at the same point in time, as one tree. See :meth:`promote`."""
         return await self._client.sandboxes.fork_tree(self.id, count, metadata)
 
     async def explore(
@@ -413,7 +413,7 @@ class AsyncSandbox:
         return cast("Lineage", answer.record())
 
     async def keep_awake(self, seconds: int) -> Lifecycle:
-        """Keep it awake for this many seconds, for background work. 0 ends it."""
+        """Keep it awake for this many seconds, for background work. 0 ends the lease."""
         call = _wire.post(
             self._path("/keep-awake"), {"seconds": seconds}, seconds_max=_wire.MACHINE_SECONDS_MAX
         )
@@ -501,7 +501,7 @@ class AsyncSandbox:
         )
 
     def get_host(self, port: int) -> str:
-        """Host name of a port, as in its preview address, without the scheme."""
+        """Get the host name of a port's preview URL, without the scheme."""
         return self.preview_url(port).split("://", 1)[1]
 
     async def preview_urls(self) -> Dict[int, str]:

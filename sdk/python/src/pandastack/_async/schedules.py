@@ -69,7 +69,7 @@ class AsyncSchedulesAPI:
         return await self.update(schedule_id, paused=True)
 
     async def resume(self, schedule_id: str) -> Schedule:
-        """Resume a schedule. Missed times are not made up."""
+        """Resume a schedule. Missed runs are not started."""
         return await self.update(schedule_id, paused=False)
 
     async def delete(self, schedule_id: str) -> None:
@@ -77,7 +77,7 @@ class AsyncSchedulesAPI:
         await self._transport.send(_wire.delete(_path(schedule_id)))
 
     async def trigger(self, schedule_id: str, *, wait: bool = True) -> ScheduleRun:
-        """Run it now. With ``wait``, return when the run has ended. Its next times do not change."""
+        """Run it now. With ``wait``, return when the run has ended. Its next run times do not change."""
         body: Dict[str, Any] = {} if wait else {"wait": False}
         call = _wire.post(_path(schedule_id, "/trigger"), body, seconds_max=_wire.EXEC_SECONDS_MAX)
         return cast("ScheduleRun", (await self._transport.send(call)).record())
@@ -99,7 +99,7 @@ class AsyncSchedulesAPI:
         return cast("ScheduleRun", (await self._transport.send(_wire.post(path))).record())
 
     async def next(self, schedule_id: str, count: int = 5) -> NextRuns:
-        """Get its next times."""
+        """Get its next run times."""
         answer = await self._transport.send(_wire.get(_path(schedule_id, "/next"), {"count": str(count)}))
         return cast("NextRuns", answer.record())
 
@@ -113,7 +113,7 @@ class AsyncSchedulesAPI:
         after: Optional[str] = None,
         count: int = 5,
     ) -> NextRuns:
-        """Preview the times of a schedule without creating it."""
+        """Preview the run times of a schedule without creating it."""
         body = given(cron=cron, timezone=timezone, every_seconds=every_seconds, at=at, after=after, count=count)
         return cast("NextRuns", (await self._transport.send(_wire.post("/schedules/preview", body))).record())
 

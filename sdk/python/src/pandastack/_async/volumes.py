@@ -31,17 +31,17 @@ class AsyncVolumesAPI:
         return cast("VolumeInfo", (await self._transport.send(_wire.get(_path(name)))).record())
 
     async def grow(self, name: str, size_mb: int) -> VolumeInfo:
-        """Grow a volume. A running sandbox that uses it sees the new size at once."""
+        """Grow a volume. A running sandbox that uses it sees the new size immediately."""
         body = {"size_mb": size_mb}
         call = _wire.post(_path(name, "/grow"), body, seconds_max=_wire.MACHINE_SECONDS_MAX)
         return cast("VolumeInfo", (await self._transport.send(call)).record())
 
     async def clone(self, name: str, copy: str) -> VolumeInfo:
-        """Copy a volume as of one instant, also while a sandbox writes to it."""
+        """Clone a volume at one point in time, even while a sandbox writes to it."""
         return await self._make(_path(name, "/clone"), {"name": copy})
 
     async def snapshot(self, name: str, snapshot: Optional[str] = None) -> VolumeInfo:
-        """Take a snapshot of a volume: a copy that can be read and cloned, but not written."""
+        """Take a snapshot of a volume: a read-only copy that can be cloned."""
         return await self._make(_path(name, "/snapshot"), _wire.given(name=snapshot))
 
     async def update(

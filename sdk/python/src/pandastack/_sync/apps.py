@@ -51,7 +51,7 @@ class AppsAPI:
     def scale(
         self, app: str, *, min_instances: Optional[int] = None, max_instances: Optional[int] = None
     ) -> App:
-        """Set how many machines serve an app, and how many of them never sleep. Takes effect at once."""
+        """Set the maximum number of instances, and the number that never sleeps. Takes effect immediately."""
         return self.update(app, **_wire.given(min_instances=min_instances, max_instances=max_instances))
 
     def delete(self, app: str) -> None:
@@ -131,12 +131,12 @@ class AppsAPI:
             yield line
 
     def metrics(self, app: str) -> AppMetrics:
-        """Get the live version's resource use, in total and per machine. Does not wake it."""
+        """Get the live version's resource usage, in total and per machine. Does not wake it."""
         return cast("AppMetrics", (self._transport.send(_wire.get(_path(app, "/metrics")))).record())
 
     def keep_awake(self, app: str, seconds: int) -> Lifecycle:
         """Keep the live version awake for this many seconds, for background work. Wakes its first machine. 0
-        ends it.
+        ends the lease.
         """
         call = _wire.post(_path(app, "/keep-awake"), {"seconds": seconds}, seconds_max=_wire.MACHINE_SECONDS_MAX)
         return cast("Lifecycle", (self._transport.send(call)).record())
@@ -168,7 +168,7 @@ class AppsAPI:
         stage: Optional[str] = None,
     ) -> Dict[str, Any]:
         """Set a variable. Options that are left out stay unchanged; a secret stays secret until it is removed.
-        ``stage`` ``"build"`` or ``"run"`` makes it one of builds, or of the machines that serve, alone.
+        ``stage`` ``"build"`` or ``"run"`` sets it only in builds, or only at run time.
         """
         body = {"value": value, **_wire.given(secret=secret, scope=scope, stage=stage)}
         path = _path(app, f"/env/{segment(key, 'variable')}")
@@ -187,7 +187,7 @@ class AppsAPI:
         scope: Optional[str] = None,
         stage: Optional[str] = None,
     ) -> Dict[str, Any]:
-        """Set what the text of a ``.env`` file says; ``scope`` and ``stage`` as of :meth:`set_env`."""
+        """Set variables from the text of a ``.env`` file; ``scope`` and ``stage`` as for :meth:`set_env`."""
         body = {"dotenv": dotenv, **_wire.given(secret=secret, scope=scope, stage=stage)}
         return (self._transport.send(_wire.post(_path(app, "/env/import"), body))).record()
 
@@ -215,13 +215,14 @@ class AppsAPI:
     def set_preview_env(
         self, github_repo_id: int, key: str, value: str, *, secret: Optional[bool] = None
     ) -> Dict[str, Any]:
-        """Set a variable of previews. A variable of the app with that name wins. Previews of forks see no secrets."""
+        """Set a variable of previews. A variable of the app with the same name takes precedence. Previews of
+        forks see no secrets."""
         path = _repo_path(github_repo_id, f"/{segment(key, 'variable')}")
         call = _wire.post(path, {"value": value, **_wire.given(secret=secret)}, method="PUT")
         return (self._transport.send(call)).record()
 
     def unset_preview_env(self, github_repo_id: int, key: str) -> None:
-        """Remove one of them."""
+        """Remove a variable of previews."""
         self._transport.send(_wire.delete(_repo_path(github_repo_id, f"/{segment(key, 'variable')}")))
 
     def import_preview_env(

@@ -16,7 +16,7 @@ _RUN_SECONDS_DEFAULT = 30
 
 
 class CodeContext:
-    """An interpreter. Variables and imports of one run are there in the next, also after sleep and in forks."""
+    """An interpreter. Variables and imports are kept between runs, including after sleep and in forks."""
 
     def __init__(self, transport: Transport, sandbox_id: str, record: Mapping[str, Any]) -> None:
         self._transport = transport
@@ -32,7 +32,7 @@ class CodeContext:
         *,
         env: Optional[Mapping[str, str]] = None,
     ) -> Execution:
-        """Run code; the value of its last expression is among the results.
+        """Run code. The results include the value of its last expression.
 
         Running past ``timeout_seconds`` (30) interrupts it and raises :class:`~pandastack.SandboxTimeout`; the
         context stays. ``env`` holds for this run only.

@@ -42,7 +42,7 @@ class SandboxFilesystem:
         return FileContent((self._transport.send(call)).body)
 
     def read_text(self, path: str) -> str:
-        """The whole file as UTF-8 text."""
+        """Read a file as UTF-8 text."""
         return (self.read(path)).text
 
     def write(
@@ -103,7 +103,7 @@ class SandboxFilesystem:
         return self.list(path)
 
     def stat(self, path: str) -> FileInfo:
-        """One file or directory."""
+        """A file or directory."""
         answer = self._transport.send(_wire.get(self._path("/fs/stat"), _query(path)))
         return FileInfo.from_dict({"path": path, **answer.record()})
 
@@ -122,7 +122,7 @@ class SandboxFilesystem:
         self._transport.send(_wire.Call("POST", self._path("/fs/mkdir"), query=_query(path)))
 
     def remove(self, path: str) -> None:
-        """Delete a file, or a directory with its content."""
+        """Delete a file, or a directory with its contents."""
         self._transport.send(_wire.delete(self._path("/fs"), _query(path)))
 
     def rename(self, old_path: str, new_path: str, *, make_parents: bool = False) -> None:
@@ -177,7 +177,7 @@ class SandboxFilesystem:
         return [GrepMatch.from_dict(match) for match in answer.records("matches")]
 
     def upload_dir(self, local_path: Union[str, Path], remote_path: str) -> WriteResult:
-        """Upload the content of a local directory in one call."""
+        """Upload the contents of a local directory in one call."""
         with run_blocking(_archive.packed, local_path) as archive:
             size = (run_blocking(os.fstat, archive.fileno())).st_size
             call = _wire.Call(
@@ -189,7 +189,7 @@ class SandboxFilesystem:
         return _written(answer, remote_path, size)
 
     def download_dir(self, remote_path: str, local_path: Union[str, Path]) -> None:
-        """Download the content of a directory into a local one. Nothing is written outside of it."""
+        """Download the contents of a directory into a local one. Nothing is written outside of it."""
         call = _wire.Call("GET", self._path("/fs/tar"), query=_query(remote_path), accept="application/x-tar")
         idle = _wire.TRANSFER_IDLE_SECONDS_MAX
         with run_blocking(_archive.spool) as archive:
@@ -235,7 +235,7 @@ class SandboxFilesystem:
     ) -> str:
         """Create a temporary URL that reads (``GET``) or writes (``PUT``) one file without a key.
 
-        It expires at its time, or when this client's key is revoked.
+        It stops working when it expires or when this client's key is revoked.
         """
         body = {**_query(path), "method": method, **_wire.given(expires_in_seconds=expires_in_seconds)}
         record = (self._transport.send(_wire.post(self._path("/fs/sign"), body))).record()

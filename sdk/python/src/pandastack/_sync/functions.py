@@ -116,7 +116,7 @@ class FunctionsAPI:
         return self.wait_until_ready(function)
 
     def wait_until_ready(self, function: str, *, timeout_seconds: float = 1200.0) -> FunctionInfo:
-        """Wait until the newest deploy ends; :class:`~pandastack.FunctionDeployError` if it failed."""
+        """Wait until the newest deployment ends; :class:`~pandastack.FunctionDeployError` if it failed."""
         deadline = time.monotonic() + timeout_seconds
         while True:
             found = self.get(function)
@@ -203,7 +203,7 @@ class FunctionsAPI:
         return cast("FunctionInfo", (self._transport.send(call)).record())
 
     def metrics(self, function: str, period_hours: int = 24) -> FunctionMetrics:
-        """Durations and failures of calls."""
+        """Get duration percentiles and error rates of calls."""
         answer = self._transport.send(_wire.get(_path(function, "/metrics"), {"period": str(period_hours)}))
         return cast("FunctionMetrics", answer.record())
 

@@ -22,7 +22,7 @@ _WAIT_SECONDS = 25
 
 
 class Process:
-    """A handle on one process. ``info`` is what the server said last."""
+    """A handle for one process. ``info`` is the server's last response."""
 
     def __init__(self, transport: Transport, sandbox_id: str, info: ProcessInfo) -> None:
         self._transport = transport
@@ -31,12 +31,12 @@ class Process:
 
     @property
     def id(self) -> int:
-        """Names the process in this sandbox, and in forks made while it existed."""
+        """Process ID in this sandbox, and in forks created while it existed."""
         return self.info.id
 
     @property
     def pid(self) -> int:
-        """The kernel's process id inside the sandbox."""
+        """Process ID in the sandbox's kernel."""
         return self.info.pid
 
     def refresh(self) -> Process:
@@ -81,7 +81,7 @@ class Process:
         self._send_input(b"", close=True)
 
     def signal(self, signal: Union[str, int]) -> None:
-        """Send a signal, such as ``"INT"``. ``"KILL"`` reaches everything that the process ever started."""
+        """Send a signal, such as ``"INT"``. ``"KILL"`` also kills all processes that the process started."""
         self._transport.send(_wire.post(self._path("/signal"), {"signal": signal}))
 
     def kill(self) -> None:

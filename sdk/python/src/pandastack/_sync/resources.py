@@ -77,7 +77,8 @@ class TemplatesAPI:
         memory_mb: Optional[int] = None,
         no_cache: bool = False,
     ) -> TemplateBuild:
-        """Start building a template from the text of a ``dockerfile``, by default that of the ``Dockerfile`` in ``directory``,
+        """Start building a template from the text of a ``dockerfile``, by default that of the ``Dockerfile`` in
+        ``directory``,
         whose files it can copy, but for those that its ``.dockerignore`` excludes. ``ready`` tells when ``start_command`` is ready, such as ``{"port": 8080}``. Wait for the
         end with :meth:`wait_for_build`."""
         if dockerfile is None:
@@ -119,12 +120,12 @@ class TemplatesAPI:
     def publish(
         self, snapshot_id: str, name: str, *, tags: Sequence[str] = (), description: Optional[str] = None
     ) -> TemplateBuild:
-        """Make a snapshot a version of a template."""
+        """Publish a snapshot as a template version."""
         body = _wire.given(snapshot_id=snapshot_id, name=name, tags=list(tags) or None, description=description)
         return TemplateBuild.from_dict((self._transport.send(_wire.post("/templates/publish", body))).record())
 
     def set_tag(self, name: str, tag: str, build_id: str) -> None:
-        """Make a tag mean a finished build; ``latest`` rolls a template back."""
+        """Point a tag to a finished build; set ``latest`` to roll back."""
         path = f"/templates/{segment(name, 'template name')}/tags/{segment(tag, 'tag')}"
         self._transport.send(_wire.post(path, {"build_id": build_id}, method="PUT"))
 
@@ -172,13 +173,13 @@ class TemplatesAPI:
 
 
 class TokensAPI:
-    """``client.tokens``. With ``workspace``, an operator's key manages the keys of another workspace."""
+    """``client.tokens``. With ``workspace``, an operator key manages the keys of another workspace."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
     def list(self, *, workspace: Optional[str] = None) -> List[Token]:
-        """API keys, without their secret part."""
+        """List API keys, without their secrets."""
         answer = self._transport.send(_wire.get(_tokens(workspace)))
         return [Token.from_dict(record) for record in answer.records("tokens")]
 
@@ -194,7 +195,7 @@ class TokensAPI:
         allow_from: Sequence[str] = (),
         workspace: Optional[str] = None,
     ) -> Token:
-        """A new key; ``token`` of the result is shown this once.
+        """Create an API key. Its secret, ``token``, is shown only in this result.
 
         ``role`` is ``viewer``, ``developer`` or ``owner``; ``scope`` is its earlier name. ``expires_at``
         is an RFC 3339 time. ``allow_from`` names the networks it may be used from.
@@ -213,18 +214,19 @@ class TokensAPI:
     def rotate(
         self, prefix: str, *, overlap_seconds: Optional[int] = None, workspace: Optional[str] = None
     ) -> Token:
-        """Replace the secret of a key. The old one keeps working for ``overlap_seconds``, a day by default."""
+        """Rotate an API key: replace its secret. The old one keeps working for ``overlap_seconds``, a day by
+        default."""
         path = f"{_tokens(workspace)}/{segment(prefix, 'token prefix')}/rotate"
         body = _wire.given(overlap_seconds=overlap_seconds)
         return Token.from_dict((self._transport.send(_wire.post(path, body))).record())
 
     def revoke(self, prefix: str, *, workspace: Optional[str] = None) -> None:
-        """End a key, named by its public prefix."""
+        """Revoke an API key by its prefix."""
         self._transport.send(_wire.delete(f"{_tokens(workspace)}/{segment(prefix, 'token prefix')}"))
 
 
 class WorkspacesAPI:
-    """``client.workspaces``. Every call needs an operator's key."""
+    """``client.workspaces``. Every call requires an operator key."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -232,13 +234,13 @@ class WorkspacesAPI:
     def create(
         self, name: str, *, default_visibility: Optional[str] = None, **quota: Optional[int]
     ) -> WorkspaceInfo:
-        """A new workspace without keys; see ``client.tokens.create(workspace=...)``."""
+        """Create a workspace without API keys; see ``client.tokens.create(workspace=...)``."""
         limits = {limit: value for limit, value in quota.items() if value is not None}
         body = _wire.given(id=name, default_visibility=default_visibility, quota=limits or None)
         return self._send(_wire.post("/workspaces", body))
 
     def list(self) -> List[WorkspaceInfo]:
-        """All workspaces, oldest first."""
+        """List workspaces, oldest first."""
         answer = self._transport.send(_wire.get("/workspaces"))
         return cast("List[WorkspaceInfo]", answer.records("workspaces"))
 
@@ -247,25 +249,25 @@ class WorkspacesAPI:
         return self._send(_wire.get(_workspace(name)))
 
     def suspend(self, name: str, reason: Optional[str] = None) -> WorkspaceInfo:
-        """Put all its machines to sleep and refuse its keys. Nothing is lost."""
+        """Suspend a workspace: put its machines to sleep and reject its keys. Nothing is lost."""
         body = _wire.given(reason=reason)
         call = _wire.post(_workspace(name, "/suspend"), body, seconds_max=_wire.MACHINE_SECONDS_MAX)
         return self._send(call)
 
     def resume(self, name: str) -> WorkspaceInfo:
-        """Let a suspended workspace go on where it was."""
+        """Resume a suspended workspace."""
         return self._send(_wire.post(_workspace(name, "/resume"), {}))
 
     def delete(self, name: str) -> None:
-        """Delete a workspace with everything in it, including backups."""
+        """Delete a workspace and everything in it, including backups."""
         self._transport.send(_wire.delete(_workspace(name)))
 
     def quota(self, name: str) -> Dict[str, Any]:
-        """What a workspace may have (``quota``) and has (``used``)."""
+        """Get a workspace's quotas (``quota``) and current usage (``used``)."""
         return (self._transport.send(_wire.get(_workspace(name, "/quota")))).record()
 
     def set_quota(self, name: str, **limits: Optional[int]) -> Dict[str, Any]:
-        """Set what a workspace may have; what is left out has the platform's own limit."""
+        """Set a workspace's quotas. For omitted quotas, the platform's limits apply."""
         body = {limit: value for limit, value in limits.items() if value is not None}
         call = _wire.post(_workspace(name, "/quota"), body, method="PUT")
         return (self._transport.send(call)).record()

@@ -62,7 +62,7 @@ _STDERR_CHARS_SHOWN_MAX = 2000
 
 @dataclass
 class Sandbox:
-    """A machine of your own, with its own kernel."""
+    """A sandbox: a virtual machine with its own kernel."""
 
     id: str
     template: str
@@ -94,7 +94,7 @@ class Sandbox:
     workspace: Optional[str] = None
     #: The host it lives on.
     host: Optional[str] = None
-    #: ``False`` when its host does not answer; ``status`` is then the last one known.
+    #: ``False`` when its host does not respond; ``status`` is then the last one known.
     host_reachable: bool = True
     #: Where the time of ``boot_ms`` went, in microseconds.
     boot_stages_us: Dict[str, int] = field(default_factory=dict)
@@ -148,7 +148,7 @@ class Sandbox:
 
     @property
     def commands(self) -> SandboxCommands:
-        """``commands.run`` is :meth:`exec` under another name."""
+        """``commands.run`` is an alias of :meth:`exec`."""
         return SandboxCommands(self)
 
     def exec(
@@ -326,7 +326,7 @@ class Sandbox:
                 yield cast("SandboxEvent", payload)
 
     def metrics(self) -> SandboxMetrics:
-        """Get its current resource use, as measured by the host and the guest. Does not wake it."""
+        """Get its current resource usage, as measured by the host and the guest. Does not wake it."""
         answer = self._client._transport.send(_wire.get(self._path("/metrics")))
         return cast("SandboxMetrics", answer.record())
 
@@ -335,7 +335,7 @@ class Sandbox:
         return self._client.sandboxes.fork(self.id, metadata)
 
     def fork_tree(self, count: int, metadata: Optional[Mapping[str, str]] = None) -> List[Sandbox]:
-        """Create several copies of the same instant, as one tree. See :meth:`promote`."""
+        """Create several forks at the same point in time, as one tree. See :meth:`promote`."""
         return self._client.sandboxes.fork_tree(self.id, count, metadata)
 
     def explore(
@@ -414,7 +414,7 @@ class Sandbox:
         return cast("Lineage", answer.record())
 
     def keep_awake(self, seconds: int) -> Lifecycle:
-        """Keep it awake for this many seconds, for background work. 0 ends it."""
+        """Keep it awake for this many seconds, for background work. 0 ends the lease."""
         call = _wire.post(
             self._path("/keep-awake"), {"seconds": seconds}, seconds_max=_wire.MACHINE_SECONDS_MAX
         )
@@ -502,7 +502,7 @@ class Sandbox:
         )
 
     def get_host(self, port: int) -> str:
-        """Host name of a port, as in its preview address, without the scheme."""
+        """Get the host name of a port's preview URL, without the scheme."""
         return self.preview_url(port).split("://", 1)[1]
 
     def preview_urls(self) -> Dict[int, str]:

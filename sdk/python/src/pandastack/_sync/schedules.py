@@ -70,7 +70,7 @@ class SchedulesAPI:
         return self.update(schedule_id, paused=True)
 
     def resume(self, schedule_id: str) -> Schedule:
-        """Resume a schedule. Missed times are not made up."""
+        """Resume a schedule. Missed runs are not started."""
         return self.update(schedule_id, paused=False)
 
     def delete(self, schedule_id: str) -> None:
@@ -78,7 +78,7 @@ class SchedulesAPI:
         self._transport.send(_wire.delete(_path(schedule_id)))
 
     def trigger(self, schedule_id: str, *, wait: bool = True) -> ScheduleRun:
-        """Run it now. With ``wait``, return when the run has ended. Its next times do not change."""
+        """Run it now. With ``wait``, return when the run has ended. Its next run times do not change."""
         body: Dict[str, Any] = {} if wait else {"wait": False}
         call = _wire.post(_path(schedule_id, "/trigger"), body, seconds_max=_wire.EXEC_SECONDS_MAX)
         return cast("ScheduleRun", (self._transport.send(call)).record())
@@ -100,7 +100,7 @@ class SchedulesAPI:
         return cast("ScheduleRun", (self._transport.send(_wire.post(path))).record())
 
     def next(self, schedule_id: str, count: int = 5) -> NextRuns:
-        """Get its next times."""
+        """Get its next run times."""
         answer = self._transport.send(_wire.get(_path(schedule_id, "/next"), {"count": str(count)}))
         return cast("NextRuns", answer.record())
 
@@ -114,7 +114,7 @@ class SchedulesAPI:
         after: Optional[str] = None,
         count: int = 5,
     ) -> NextRuns:
-        """Preview the times of a schedule without creating it."""
+        """Preview the run times of a schedule without creating it."""
         body = given(cron=cron, timezone=timezone, every_seconds=every_seconds, at=at, after=after, count=count)
         return cast("NextRuns", (self._transport.send(_wire.post("/schedules/preview", body))).record())
 

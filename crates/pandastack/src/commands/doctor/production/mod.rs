@@ -90,14 +90,14 @@ fn virtualization(host: &HostFiles) -> Finding {
 fn smt(host: &HostFiles) -> Finding {
     let name = "SMT";
     match host.read("sys/devices/system/cpu/smt/active").as_deref() {
-        Some("0") => Finding::ok(name, "off: no two tenants share a core"),
+        Some("0") => Finding::ok(name, "off: tenants never share a core"),
         Some("1") => Finding::warn(
             name,
-            "on: two tenants can run on the two threads of one core, and observe each other",
-            "boot with `nosmt`, or `echo off > /sys/devices/system/cpu/smt/control`; keep it on only for one \
-             tenant",
+            "on: two tenants can share a core and observe each other through side channels",
+            "boot with `nosmt`, or run `echo off > /sys/devices/system/cpu/smt/control`; keep it on only for a \
+             single tenant",
         ),
-        _ => Finding::warn(name, "the kernel does not say whether SMT is on", "look at `lscpu`"),
+        _ => Finding::warn(name, "the kernel does not report whether SMT is on", "look at `lscpu`"),
     }
 }
 
@@ -114,7 +114,7 @@ fn vulnerabilities(host: &HostFiles) -> Finding {
         .collect();
     open.sort();
     if open.is_empty() {
-        return Finding::ok(name, "every known one is mitigated, or does not affect this processor");
+        return Finding::ok(name, "all known vulnerabilities are mitigated or do not affect this processor");
     }
     Finding::fail(
         name,
@@ -129,7 +129,7 @@ fn microcode(host: &HostFiles) -> Finding {
     let revision = text.lines().find_map(|line| line.strip_prefix("microcode")?.split(':').nth(1));
     match revision.map(str::trim) {
         Some(revision) if revision != "0x0" && revision != "0xffffffff" => {
-            Finding::ok(name, format!("revision {revision}; compare it with your vendor's newest"))
+            Finding::ok(name, format!("revision {revision}; compare it with the vendor's latest"))
         }
         _ => Finding::warn(
             name,
@@ -146,8 +146,8 @@ fn ksm(host: &HostFiles) -> Finding {
         Some("0") => Finding::ok(name, "off"),
         Some(_) => Finding::fail(
             name,
-            "the kernel merges equal pages, which lets one tenant find out what another has in memory",
-            "`echo 2 > /sys/kernel/mm/ksm/run`, and disable `ksmtuned`",
+            "the kernel merges identical pages, which lets one tenant probe the memory of another",
+            "run `echo 2 > /sys/kernel/mm/ksm/run`, and disable `ksmtuned`",
         ),
     }
 }
@@ -160,8 +160,8 @@ fn swap(host: &HostFiles) -> Finding {
     }
     Finding::fail(
         name,
-        "memory of sandboxes can be written to a swap area, where it outlives them",
-        "`swapoff -a`, and remove the swap areas from /etc/fstab",
+        "memory of sandboxes can be swapped to disk and stay there after they are deleted",
+        "run `swapoff -a`, and remove the swap areas from /etc/fstab",
     )
 }
 
@@ -171,19 +171,19 @@ fn huge_pages(host: &HostFiles) -> Finding {
     if reserved > 0 {
         return Finding::warn(
             name,
-            format!("{reserved} pages are reserved, which no sandbox can use"),
-            "`sysctl vm.nr_hugepages=0`: memory of sandboxes is mapped from files in small pages",
+            format!("{reserved} huge pages are reserved, and sandboxes cannot use them"),
+            "run `sysctl vm.nr_hugepages=0`; memory of sandboxes is mapped from files in small pages",
         );
     }
     let chosen = host.read("sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
     if chosen.contains("[always]") {
         return Finding::warn(
             name,
-            "transparent huge pages are used always: a written byte can cost a sandbox 2 MiB",
-            "`echo madvise > /sys/kernel/mm/transparent_hugepage/enabled`",
+            "transparent huge pages are always on: writing one byte can use 2 MiB",
+            "run `echo madvise > /sys/kernel/mm/transparent_hugepage/enabled`",
         );
     }
-    Finding::ok(name, "none reserved, and transparent ones on request only")
+    Finding::ok(name, "none reserved; transparent huge pages only on request")
 }
 
 fn nested(host: &HostFiles) -> Finding {
@@ -196,8 +196,10 @@ fn nested(host: &HostFiles) -> Finding {
         None => Finding::ok(name, "off"),
         Some(module) => Finding::warn(
             name,
-            format!("{module} offers it to guests, which need it not and could attack it"),
-            format!("set `options {module} nested=0` in /etc/modprobe.d, and load the module anew"),
+            format!(
+                "{module} exposes nested virtualization to guests, which do not need it and could attack it"
+            ),
+            format!("set `options {module} nested=0` in /etc/modprobe.d, and reload the module"),
         ),
     }
 }
@@ -221,8 +223,8 @@ fn cgroups(host: &HostFiles) -> Finding {
     }
     Finding::warn(
         name,
-        "cgroup v2 without favordynmods: moving a machine into its group waits for a grace period",
-        "`mount -o remount,favordynmods /sys/fs/cgroup` (Linux 6.0 or newer), or boot with \
+        "cgroup v2 without favordynmods: moving a machine into its cgroup waits for an RCU grace period",
+        "run `mount -o remount,favordynmods /sys/fs/cgroup` (Linux 6.0 or newer), or boot with \
          `cgroup_favordynmods=1`",
     )
 }
@@ -234,8 +236,8 @@ fn mounts(host: &HostFiles) -> Finding {
     }
     Finding::warn(
         "mounts",
-        format!("{count} mounts: each machine starts with a copy of the table"),
-        format!("keep them below {MOUNTS_MAX}; run no containers beside the agent"),
+        format!("{count} mounts: each machine starts with a copy of the mount table"),
+        format!("keep them below {MOUNTS_MAX}; do not run containers on the same host"),
     )
 }
 
@@ -259,7 +261,7 @@ fn file_system(host: &HostFiles, data_dir: &Path) -> Finding {
     if mount_of(host, &store).is_some_and(|inner| inner[0].starts_with("/dev/loop")) {
         return Finding::warn(
             name,
-            "the store is an image file on another file system: every write goes through two of them",
+            "the store is an image file on another file system: every write goes through two file systems",
             "make the data directory's file system XFS with `mkfs.xfs -m reflink=1`",
         );
     }
@@ -268,7 +270,7 @@ fn file_system(host: &HostFiles, data_dir: &Path) -> Finding {
         kind => Finding::warn(
             name,
             format!("{} is on {kind}", data_dir.display()),
-            "use XFS with `mkfs.xfs -m reflink=1`, on a disk of its own",
+            "use XFS with `mkfs.xfs -m reflink=1`, on a dedicated disk",
         ),
     }
 }
@@ -277,7 +279,7 @@ fn disk_kind(host: &HostFiles, data_dir: &Path) -> Finding {
     let name = "data disk";
     let device = mount_of(host, data_dir).and_then(|words| words[0].strip_prefix("/dev/").map(str::to_owned));
     let Some(device) = device else {
-        return Finding::warn(name, "the data directory is on no local disk", "use a local NVMe disk");
+        return Finding::warn(name, "the data directory is not on a local disk", "use a local NVMe disk");
     };
     if device.starts_with("nvme") {
         return Finding::ok(name, format!("NVMe ({device})"));
@@ -287,7 +289,7 @@ fn disk_kind(host: &HostFiles, data_dir: &Path) -> Finding {
         // Virtual disks claim to rotate, whatever they are.
         Some("1") if disk.starts_with("sd") => Finding::fail(
             name,
-            format!("{device} rotates: snapshots are written in full before they are acknowledged"),
+            format!("{device} is a rotating disk: a snapshot is acknowledged only after it is fully written"),
             "use a local NVMe disk",
         ),
         _ => Finding::warn(name, format!("{device} is not NVMe"), "use a local NVMe disk"),
@@ -299,11 +301,11 @@ fn console(host: &HostFiles) -> Finding {
     let level = host.read("proc/sys/kernel/printk");
     let level = level.and_then(|text| text.split_ascii_whitespace().next()?.parse::<u64>().ok());
     match level {
-        Some(level) if level <= 4 => Finding::ok(name, format!("shows messages up to level {level}")),
+        Some(level) if level <= 4 => Finding::ok(name, format!("prints messages up to level {level}")),
         _ => Finding::warn(
             name,
-            "messages about guests are written to the console, which stops a processor meanwhile",
-            "boot with `quiet loglevel=1`, or `dmesg -n 1`",
+            "the kernel prints messages about guests to the console, which blocks a CPU meanwhile",
+            "boot with `quiet loglevel=1`, or run `dmesg -n 1`",
         ),
     }
 }
@@ -314,10 +316,10 @@ fn clock(host: &HostFiles) -> Finding {
         Some("tsc") => Finding::ok(name, "tsc"),
         Some(other) => Finding::warn(
             name,
-            format!("{other}: reading the time is slow, in guests too"),
-            "find out with `dmesg` why the kernel does not trust the tsc",
+            format!("{other}: reading the time is slow, also in guests"),
+            "run `dmesg` to find out why the kernel does not trust the TSC",
         ),
-        None => Finding::warn(name, "the kernel names none", "mount /sys"),
+        None => Finding::warn(name, "the kernel reports no clock source", "mount /sys"),
     }
 }
 
@@ -335,8 +337,8 @@ fn limits(host: &HostFiles) -> impl Iterator<Item = Finding> + '_ {
         Some(value) if value >= least => Finding::ok(name, value.to_string()),
         Some(value) => Finding::warn(
             name,
-            format!("{value}, and a full host needs {least}"),
-            format!("`sysctl -w {name}={least}`, and in /etc/sysctl.d for the next start"),
+            format!("{value}; a full host needs {least}"),
+            format!("run `sysctl -w {name}={least}`, and add it to /etc/sysctl.d"),
         ),
         None => Finding::warn(name, "not in this kernel", "use a kernel with networking"),
     })
