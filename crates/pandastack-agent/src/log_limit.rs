@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use pandastack_types::limits;
+use pandastack_types::{chain, limits};
 use rustix::fs::{FallocateFlags, fallocate, inotify};
 use tokio::io::unix::AsyncFd;
 use tokio_util::sync::CancellationToken;
@@ -49,7 +49,10 @@ impl LogLimit {
             // It ended meanwhile, and its log with it.
             Err(rustix::io::Errno::NOENT) => {}
             Err(error) => {
-                tracing::warn!(log = %path.display(), %error, "a log is not bounded; raise fs.inotify.max_user_watches");
+                tracing::warn!(
+                    log = %path.display(), error = %chain(&error),
+                    "a log is not bounded; raise fs.inotify.max_user_watches"
+                );
             }
         }
     }
@@ -57,7 +60,7 @@ impl LogLimit {
     /// Works until the agent stops.
     pub(crate) async fn run(self: Arc<Self>, stop: CancellationToken) {
         if let Err(error) = self.serve(&stop).await {
-            tracing::error!(%error, "logs of machines are no longer bounded");
+            tracing::error!(error = %chain(&error), "logs of machines are no longer bounded");
         }
     }
 
@@ -84,7 +87,10 @@ impl LogLimit {
                 if let Err(error) = trim(&path)
                     && error.kind() != io::ErrorKind::NotFound
                 {
-                    tracing::warn!(log = %path.display(), %error, "a log is longer than it should be");
+                    tracing::warn!(
+                        log = %path.display(), error = %chain(&error),
+                        "a log is longer than it should be"
+                    );
                 }
                 self.add(path);
             }

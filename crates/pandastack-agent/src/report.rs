@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use pandastack_types::SnapshotId;
-use pandastack_types::agent_api::{HostReport, REPORT_SECONDS, ReportAnswer};
+use pandastack_types::agent_api::{HostReport, REPORT_SECONDS, ReportAnswer, internal};
+use pandastack_types::{SnapshotId, chain};
 use reqwest::Method;
 
 use crate::control::ControlServer;
@@ -60,7 +60,8 @@ pub(crate) async fn run(host: Arc<Host>) {
             }
             Err(error) => {
                 if answered {
-                    tracing::warn!(%error, control = server.name, "control does not answer; machines go on");
+                    let error = format!("{error:#}");
+                    tracing::warn!(error, control = server.name, "control does not answer; machines go on");
                 }
                 answered = false;
                 turn += 1;
@@ -75,7 +76,7 @@ pub(crate) async fn run(host: Arc<Host>) {
 }
 
 async fn send(host: &Host, server: &ControlServer) -> anyhow::Result<ReportAnswer> {
-    let path = format!("/internal/v1/hosts/{}/report", host.config.host);
+    let path = internal::host_report(&host.config.host);
     let denials = host.denials.take();
     let body = HostReport { denials: denials.clone(), ..report(host) };
     let request = server.call(&host.config, Method::POST, &path).json(&body);
@@ -99,7 +100,10 @@ async fn obey(host: &Arc<Host>, answer: ReportAnswer) {
         if let Ok(handle) = host.sandbox(&id) {
             tracing::info!(sandbox = %id, "control does not know this sandbox; removing it");
             if let Err(error) = handle.delete().await {
-                tracing::warn!(sandbox = %id, %error, "it was not removed; the next report tries again");
+                tracing::warn!(
+                    sandbox = %id, error = %chain(&error),
+                    "it was not removed; the next report tries again"
+                );
             }
         }
     }

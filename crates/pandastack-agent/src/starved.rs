@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pandastack_engine::Machine;
+use pandastack_types::chain;
 
 use crate::host_resources::HostResources;
 
@@ -37,7 +38,10 @@ async fn feed(store: &pandastack_image::Store, machine: &dyn Machine) {
         }
         match machine.resume().await {
             Ok(()) => tracing::info!(pid, "there is room again; the machine goes on"),
-            Err(error) => tracing::error!(pid, %error, "a machine that waited for room does not go on"),
+            Err(error) => tracing::error!(
+                pid, error = %chain(&error),
+                "a machine that waited for room does not go on"
+            ),
         }
         if starved.wait_for(|starved| !*starved).await.is_err() {
             return;

@@ -10,6 +10,7 @@
 
 use bytes::{Buf, Bytes, BytesMut};
 use jiff::Timestamp;
+use pandastack_types::chain;
 
 use crate::archive::{Archive, ArchiveError};
 use crate::layout::{Entry, Piece};
@@ -236,7 +237,7 @@ impl LogWriter {
         self.pieces.push((piece, 0));
         if let Err(error) = self.merge().await {
             // Everything is there, only in more pieces than it should be. The next piece tries again.
-            tracing::warn!(%error, "pieces of the log were not merged");
+            tracing::warn!(error = %chain(&error), "pieces of the log were not merged");
         }
         Ok(())
     }
@@ -264,7 +265,7 @@ impl LogWriter {
     async fn remove(&self, pieces: &[Piece]) {
         for piece in pieces {
             if let Err(error) = self.archive.remove(&Entry::Piece(*piece)).await {
-                tracing::debug!(%error, "a piece that is no more needed stays for now");
+                tracing::debug!(error = %chain(&error), "a piece that is no more needed stays for now");
             }
         }
     }

@@ -1,5 +1,6 @@
 //! Errors of processes that failed to become machines: what they said themselves belongs to the reason.
 
+use pandastack_types::chain;
 use std::fs;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
@@ -13,7 +14,10 @@ const LOG_TAIL_BYTES: u64 = 2_000;
 /// Ends a process that failed to become a machine and adds the end of its log to the error.
 pub async fn explain(error: EngineError, process: &Process, log: &Path) -> EngineError {
     if let Err(error) = process.kill().await {
-        tracing::error!(pid = process.pid, %error, "a failed machine's process is still there");
+        tracing::error!(
+            pid = process.pid, error = %chain(&error),
+            "a failed machine's process is still there"
+        );
     }
     let log = log_tail(log);
     if log.is_empty() {

@@ -19,6 +19,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use pandastack_types::chain;
 use pandastack_types::network::NetworkPolicy;
 use tokio::sync::{Semaphore, mpsc};
 
@@ -201,11 +202,17 @@ impl SlotPool {
             failed => failed,
         };
         let Err(error) = applied else { return true };
-        tracing::error!(slot = %index, %error, "a network policy cannot be put in force: its sandbox has no network until it sleeps and wakes");
+        tracing::error!(
+            slot = %index, error = %chain(&error),
+            "a network policy cannot be put in force: its sandbox has no network until it sleeps and wakes"
+        );
         let shared = Arc::clone(&self.shared);
         let closed = blocking(move || shared.host.run(|| slot::close(&shared.plan, index))).await;
         if let Err(error) = &closed {
-            tracing::error!(slot = %index, %error, "a network slot cannot be closed, and is removed");
+            tracing::error!(
+                slot = %index, error = %chain(&error),
+                "a network slot cannot be closed, and is removed"
+            );
         }
         closed.is_ok()
     }

@@ -1,9 +1,9 @@
 //! Changing what a sandbox may reach, and what its copies need to know of it.
 
 use pandastack_net::{Resolved, SlotIndex};
-use pandastack_types::SandboxState;
 use pandastack_types::agent_api::AgentSandbox;
 use pandastack_types::network::NetworkPolicy;
+use pandastack_types::{SandboxState, chain};
 
 use super::driver::Driver;
 use crate::error::Result;
@@ -40,7 +40,10 @@ impl Driver {
         if let Some(slot) = slot
             && let Err(error) = self.host.slots.set_policy(slot, &self.record.spec.network).await
         {
-            tracing::error!(sandbox = %self.record.spec.id, %error, "a network policy could not be taken back");
+            tracing::error!(
+                sandbox = %self.record.spec.id, error = %chain(&error),
+                "a network policy could not be taken back"
+            );
         }
     }
 
