@@ -14,7 +14,7 @@ use pandastack_image::recipe::VolumeEntry;
 use pandastack_image::{Image, ImageBuilder, Kernel, Progress, Recipe};
 use pandastack_net::NetworkPolicy;
 use pandastack_types::agent_api::VolumeSpec;
-use pandastack_types::{BuildId, VolumeId};
+use pandastack_types::{BuildId, VolumeId, chain};
 
 use crate::blocking::blocking;
 use crate::builds::Builds;
@@ -272,7 +272,7 @@ fn with_console(error: AgentError, console: &Path) -> AgentError {
     let text = std::fs::read_to_string(console).unwrap_or_default();
     let lines: Vec<&str> = text.lines().rev().take(5).collect();
     let tail: Vec<&str> = lines.into_iter().rev().collect();
-    AgentError::Launch(format!("{error}; last console lines: {}", tail.join(" | ")))
+    AgentError::Launch(format!("{}; last console lines: {}", chain(&error), tail.join(" | ")))
 }
 
 /// Older bakes of the template. Machines made from them keep what they need by hard link.

@@ -22,6 +22,7 @@ use std::sync::Arc;
 use pandastack_engine::{Confinement, Machine, MachineFiles, Pause, SaveTarget};
 use pandastack_image::store::Staging;
 use pandastack_net::SlotIndex;
+use pandastack_types::chain;
 
 use crate::blocking::blocking;
 use crate::error::{AgentError, Result};
@@ -192,7 +193,10 @@ impl Twin {
     fn go_first(&self) {
         let path = format!("/proc/{}/oom_score_adj", self.machine.record().pid);
         if let Err(error) = std::fs::write(&path, TWIN_OOM_SCORE) {
-            tracing::warn!(path, %error, "the twin of a snapshot may outlive its machine if memory runs out");
+            tracing::warn!(
+                path, error = %chain(&error),
+                "the twin of a snapshot may outlive its machine if memory runs out"
+            );
         }
     }
 }
@@ -200,6 +204,9 @@ impl Twin {
 async fn remove_sockets(dir: PathBuf) {
     let removed = blocking(move || std::fs::remove_dir_all(&dir).map_err(AgentError::io("remove", &dir)));
     if let Err(error) = removed.await {
-        tracing::warn!(%error, "cannot remove sockets; the next start of the agent removes them");
+        tracing::warn!(
+            error = %chain(&error),
+            "cannot remove sockets; the next start of the agent removes them"
+        );
     }
 }

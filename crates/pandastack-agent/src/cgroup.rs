@@ -9,6 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use pandastack_engine::Shape;
+use pandastack_types::chain;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal};
@@ -227,7 +228,10 @@ impl Cgroup {
         for dir in &self.dirs {
             match fs::remove_dir(dir) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    tracing::warn!(dir = %dir.display(), %error, "cannot remove a control group; the next start removes it");
+                    tracing::warn!(
+                        dir = %dir.display(), error = %chain(&error),
+                        "cannot remove a control group; the next start removes it"
+                    );
                 }
                 _ => {}
             }

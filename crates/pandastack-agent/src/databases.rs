@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use pandastack_net::{DatabaseCall, SlotIndex};
 use pandastack_types::SandboxId;
-use pandastack_types::agent_api::DATABASE_UPGRADE;
+use pandastack_types::agent_api::{DATABASE_UPGRADE, internal};
 use reqwest::header::{CONNECTION, UPGRADE};
 use reqwest::{Method, StatusCode, Upgraded};
 use tokio::io::{AsyncWriteExt, copy};
@@ -44,7 +44,7 @@ pub(crate) async fn run(host: Arc<Host>) {
             let (slot, ended) = (call.slot, call.ended.clone());
             tokio::select! {
                 passed = pass(&host, &servers, call) => if let Err(error) = passed {
-                    tracing::info!(%slot, %error, "a connection to a database ended");
+                    tracing::info!(%slot, error = format!("{error:#}"), "a connection to a database ended");
                 },
                 () = ended.cancelled() => {}
                 () = host.shutdown.cancelled() => {}
@@ -102,7 +102,7 @@ async fn reach(
 }
 
 async fn ask(host: &Host, server: &ControlServer, sandbox: &SandboxId) -> anyhow::Result<Option<Upgraded>> {
-    let path = format!("/internal/v1/databases/{sandbox}");
+    let path = internal::databases(sandbox);
     let request = server.call(&host.config, Method::GET, &path);
     let response = request.header(CONNECTION, "upgrade").header(UPGRADE, DATABASE_UPGRADE).send().await?;
     match response.status() {

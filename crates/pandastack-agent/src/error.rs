@@ -1,13 +1,11 @@
-//! Errors of an agent and their HTTP responses.
+//! Errors of an agent. [`crate::http`] converts them to responses.
 
 use std::path::{Path, PathBuf};
 
-use axum::http::{HeaderValue, StatusCode, header};
-use axum::response::{IntoResponse, Response};
 use pandastack_engine::EngineError;
 use pandastack_guest_proto::client::ClientError;
 use pandastack_guest_proto::message::ErrorCode as GuestCode;
-use pandastack_types::{BuildId, ErrorBody, ErrorCode, SandboxId, SnapshotId, TransitionRefused, VolumeId};
+use pandastack_types::{BuildId, ErrorCode, SandboxId, SnapshotId, TransitionRefused, VolumeId, chain};
 
 /// Result of an agent operation.
 pub(crate) type Result<T, E = AgentError> = std::result::Result<T, E>;
@@ -53,7 +51,7 @@ pub(crate) enum AgentError {
     PortClosed(u16),
     #[error("the command was killed by its timeout of {seconds} s")]
     ExecTimeout { seconds: u64 },
-    #[error("{0}")]
+    #[error(transparent)]
     Unauthorized(#[from] pandastack_types::link::LinkRefused),
     #[error(transparent)]
     Engine(#[from] EngineError),
@@ -63,7 +61,7 @@ pub(crate) enum AgentError {
     Image(#[from] pandastack_image::ImageError),
     #[error(transparent)]
     Net(#[from] pandastack_net::NetError),
-    #[error("{action} {path}: {source}")]
+    #[error("{action} {}", path.display())]
     Io {
         action: &'static str,
         path: PathBuf,
@@ -99,6 +97,42 @@ impl AgentError {
     /// The connection to the guest was lost.
     pub(crate) fn is_disconnection(&self) -> bool {
         matches!(self, AgentError::Guest(ClientError::Disconnected { .. }))
+    }
+
+    /// What a tenant may read: a refusal with its causes, and of the host's own faults only their kind.
+    /// The texts of those name the host's paths; they are for the log.
+    pub(crate) fn public_text(&self) -> String {
+        if !self.is_of_host() {
+            return chain(self);
+        }
+        let text = match self.code() {
+            ErrorCode::DiskFull => {
+                "disk full: the host has no space left for this; delete sandboxes or snapshots, or ask its operator"
+            }
+            ErrorCode::NoCapacity => "the host has no network slot ready; try again shortly",
+            _ => "internal error of the host; its agent's log has the cause",
+        };
+        text.to_owned()
+    }
+
+    /// As [`Self::public_text`]; what it leaves out goes to the log.
+    pub(crate) fn logged_public_text(&self) -> String {
+        if self.is_of_host() {
+            tracing::error!(error = %chain(self), "the host failed");
+        }
+        self.public_text()
+    }
+
+    /// Whether it is a fault of the host, whose text names its files and interfaces.
+    pub(crate) fn is_of_host(&self) -> bool {
+        match self {
+            AgentError::Engine(EngineError::Deadline { .. }) => false,
+            AgentError::Engine(_) | AgentError::Store(_) | AgentError::Image(_) | AgentError::Io { .. } => {
+                true
+            }
+            AgentError::Net(error) => !matches!(error, pandastack_net::NetError::Exhausted { .. }),
+            _ => false,
+        }
     }
 
     /// The stable code, and with it the status.
@@ -168,25 +202,37 @@ fn guest_code(error: &ClientError) -> ErrorCode {
     }
 }
 
-impl IntoResponse for AgentError {
-    fn into_response(self) -> Response {
-        let code = self.code();
-        if code == ErrorCode::Internal {
-            tracing::error!(error = %self, "request failed");
-        }
-        if let AgentError::Damaged { path, reason } = &self {
-            tracing::error!(path = %path.display(), reason, "a file is damaged");
-        }
-        let build_id = match &self {
-            AgentError::TemplateBaking { build, .. } => Some(build.to_string()),
-            _ => None,
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn io(kind: std::io::ErrorKind) -> AgentError {
+        AgentError::io("write", Path::new("/srv/pandastack/x"))(kind.into())
+    }
+
+    #[test]
+    fn tenants_read_no_path_of_the_host() {
+        let store = pandastack_image::StoreError::NoSpace {
+            path: "/srv/pandastack/store".into(),
+            available_bytes: 1,
+            needed_bytes: 2,
         };
-        let body = ErrorBody { error: self.to_string(), code, request_id: None, build_id };
-        let status = StatusCode::from_u16(code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let mut response = (status, axum::Json(body)).into_response();
-        if let Some(seconds) = code.retry_after_seconds() {
-            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        for (error, code) in [
+            (io(std::io::ErrorKind::PermissionDenied), ErrorCode::Internal),
+            (io(std::io::ErrorKind::StorageFull), ErrorCode::DiskFull),
+            (store.into(), ErrorCode::DiskFull),
+        ] {
+            assert_eq!(error.code(), code);
+            assert!(chain(&error).contains("/srv/pandastack"), "{}", chain(&error));
+            let public = error.public_text();
+            assert!(!public.contains("/srv") && !public.contains("denied"), "{public}");
         }
-        response
+    }
+
+    #[test]
+    fn a_text_does_not_repeat_its_cause() {
+        let error = io(std::io::ErrorKind::PermissionDenied);
+        assert_eq!(error.to_string(), "write /srv/pandastack/x");
+        assert_eq!(chain(&error), "write /srv/pandastack/x: permission denied");
     }
 }

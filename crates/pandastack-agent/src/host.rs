@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use pandastack_engine::Shape;
-use pandastack_types::{SandboxId, SnapshotId};
+use pandastack_types::{SandboxId, SnapshotId, chain};
 
 use crate::denial_queue::DenialQueue;
 use crate::error::{AgentError, Result};
@@ -118,7 +118,7 @@ impl Host {
                     return;
                 }
                 if let Err(error) = sleeper.write_out().await {
-                    tracing::warn!(%error, "cannot write a sleeping sandbox to disk; it stays in memory");
+                    tracing::warn!(error = %chain(&error), "cannot write a sleeping sandbox to disk; it stays in memory");
                 }
             }
         };

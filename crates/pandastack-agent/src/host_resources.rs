@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use pandastack_engine::Engine;
 use pandastack_image::Store;
 use pandastack_net::SlotPool;
+use pandastack_types::chain;
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -99,7 +100,7 @@ impl HostResources {
         let store = self.store.clone();
         let shown = dir.display().to_string();
         if let Err(error) = blocking(move || store.remove(&dir)).await {
-            tracing::warn!(dir = shown, %error, "cannot remove a directory");
+            tracing::warn!(dir = shown, error = %chain(&error), "cannot remove a directory");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The identity that a guest gets before user processes run.
 
 use pandastack_guest_proto::message::{Identity, Secret};
-use pandastack_types::SandboxState;
+use pandastack_types::{SandboxState, chain};
 
 use crate::record::SandboxRecord;
 
@@ -14,7 +14,7 @@ pub(crate) fn identity(record: &SandboxRecord, reset_outbound_tcp: bool) -> Iden
     // The host's generator is initialised long before an agent starts; it does not fail after that.
     // If it did, the guest refuses an identity without entropy, and the create fails.
     if let Err(error) = getrandom::fill(&mut entropy) {
-        tracing::error!(%error, "the host has no entropy");
+        tracing::error!(error = %chain(&error), "the host has no entropy");
         entropy.clear();
     }
     let id = record.spec.id.as_str();

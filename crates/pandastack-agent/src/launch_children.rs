@@ -78,7 +78,7 @@ pub(crate) async fn fork_children(
     let mut machines = match made {
         Ok(machines) => machines.into_iter(),
         Err(error) => {
-            let reason = error.to_string();
+            let reason = AgentError::from(error).logged_public_text();
             let mut failed = Vec::new();
             for resources in all_resources {
                 failed.push(Err(match resources {

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use pandastack_types::limits;
+use pandastack_types::{chain, limits};
 use rustix::fs::{FallocateFlags, fallocate, inotify};
 use tokio::io::unix::AsyncFd;
 use tokio_util::sync::CancellationToken;
@@ -49,7 +49,10 @@ impl LogLimit {
             // It ended meanwhile, and its log with it.
             Err(rustix::io::Errno::NOENT) => {}
             Err(error) => {
-                tracing::warn!(log = %path.display(), %error, "cannot limit the size of a log; raise fs.inotify.max_user_watches");
+                tracing::warn!(
+                    log = %path.display(), error = %chain(&error),
+                    "cannot limit the size of a log; raise fs.inotify.max_user_watches"
+                );
             }
         }
     }
@@ -57,7 +60,7 @@ impl LogLimit {
     /// Works until the agent stops.
     pub(crate) async fn run(self: Arc<Self>, stop: CancellationToken) {
         if let Err(error) = self.serve(&stop).await {
-            tracing::error!(%error, "the size of machine logs is no longer limited");
+            tracing::error!(error = %chain(&error), "the size of machine logs is no longer limited");
         }
     }
 
@@ -84,7 +87,10 @@ impl LogLimit {
                 if let Err(error) = trim(&path)
                     && error.kind() != io::ErrorKind::NotFound
                 {
-                    tracing::warn!(log = %path.display(), %error, "cannot trim a log");
+                    tracing::warn!(
+                        log = %path.display(), error = %chain(&error),
+                        "cannot trim a log"
+                    );
                 }
                 self.add(path);
             }

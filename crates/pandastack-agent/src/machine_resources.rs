@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use pandastack_engine::{Confinement, MachineFiles, Shape, Volume};
 use pandastack_net::{NetworkPolicy, Resolved, SlotIndex, Traffic};
 use pandastack_types::agent_api::VolumeSpec;
+use pandastack_types::chain;
 
 use crate::blocking::blocking;
 use crate::cgroup::Cgroup;
@@ -219,7 +220,10 @@ impl MachineResources {
     pub(crate) async fn restore_resolved(&self, host: &HostResources, resolved: &[Resolved]) {
         let Some(slot) = self.slot.filter(|_| !resolved.is_empty()) else { return };
         if let Err(error) = host.slots.restore_resolved(slot, resolved).await {
-            tracing::warn!(name = self.name, %error, "cannot restore resolved addresses; they are closed");
+            tracing::warn!(
+                name = self.name, error = %chain(&error),
+                "cannot restore resolved addresses; they are closed"
+            );
         }
     }
 
@@ -236,7 +240,10 @@ impl MachineResources {
         let cgroup = self.cgroup.clone();
         let removed = blocking(move || Ok::<_, AgentError>(cgroup.remove())).await;
         if let Err(error) = removed {
-            tracing::warn!(%error, "a control group stays behind; the next start of the agent removes it");
+            tracing::warn!(
+                error = %chain(&error),
+                "a control group stays behind; the next start of the agent removes it"
+            );
         }
         remove_runtime_dir(self.runtime_dir.clone()).await;
     }
@@ -252,7 +259,7 @@ impl MachineResources {
 pub(crate) async fn resolved(host: &HostResources, slot: Option<SlotIndex>) -> Vec<Resolved> {
     let Some(slot) = slot else { return Vec::new() };
     host.slots.resolved(slot).await.unwrap_or_else(|error| {
-        tracing::warn!(%slot, %error, "cannot save resolved addresses");
+        tracing::warn!(%slot, error = %chain(&error), "cannot save resolved addresses");
         Vec::new()
     })
 }
@@ -266,7 +273,10 @@ pub(crate) async fn remove_runtime_dir(dir: PathBuf) {
         _ => Ok(()),
     };
     if let Err(error) = blocking(remove).await {
-        tracing::warn!(%error, "sockets stay behind; the next start of the agent removes them");
+        tracing::warn!(
+            error = %chain(&error),
+            "sockets stay behind; the next start of the agent removes them"
+        );
     }
 }
 

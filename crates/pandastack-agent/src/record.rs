@@ -16,7 +16,7 @@ use std::path::Path;
 use jiff::Timestamp;
 use pandastack_engine::{MachineRecord, Shape};
 use pandastack_types::agent_api::{SandboxSpec, Usage};
-use pandastack_types::{Residency, SandboxState};
+use pandastack_types::{Residency, SandboxState, chain};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{AgentError, Result};
@@ -123,7 +123,10 @@ pub(crate) fn write_record(layout: &Layout, record: &SandboxRecord) -> Result<()
     write_json_durably(&path, record)?;
     if let Err(error) = link_over(&path, &layout.sleep_record(&record.spec.id)) {
         // The record itself is safe until it is next replaced.
-        tracing::warn!(sandbox = %record.spec.id, %error, "cannot link the record of a sleeping sandbox");
+        tracing::warn!(
+            sandbox = %record.spec.id, error = %chain(&error),
+            "cannot link the record of a sleeping sandbox"
+        );
     }
     Ok(())
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use futures::StreamExt;
 use pandastack_guest_proto::client::GuestClient;
 use pandastack_net::{NetworkPolicy, SlotIndex};
-use pandastack_types::{SandboxId, SandboxState, Transition};
+use pandastack_types::{SandboxId, SandboxState, Transition, chain};
 
 use crate::blocking::blocking;
 use crate::error::{AgentError, Result};
@@ -118,7 +118,10 @@ async fn end_strays(host: &Host, records: &[SandboxRecord]) {
     match blocking(move || cgroups.end_outside(&known)).await {
         Ok(ended) if ended.is_empty() => {}
         Ok(ended) => tracing::warn!(pids = ?ended, "killed processes without a record"),
-        Err(error) => tracing::error!(%error, "cannot kill a process of the previous agent"),
+        Err(error) => tracing::error!(
+            error = %chain(&error),
+            "cannot kill a process of the previous agent"
+        ),
     }
 }
 
@@ -130,7 +133,7 @@ async fn sweep(host: &Host) {
         if !used.contains(&entry.path())
             && let Err(error) = std::fs::remove_dir_all(entry.path())
         {
-            tracing::warn!(dir = %entry.path().display(), %error, "cannot remove sockets");
+            tracing::warn!(dir = %entry.path().display(), error = %chain(&error), "cannot remove sockets");
         }
     }
     host.cgroups.sweep();
@@ -143,19 +146,22 @@ async fn records(host: &Arc<Host>) -> Vec<SandboxRecord> {
         match find_record(&dir.path()) {
             DirectoryState::Record(record) => records.push(*record),
             DirectoryState::Sleeper(record, error) => {
-                tracing::warn!(dir = shown, %error, "using the record that was saved with a sleeping sandbox's memory");
+                tracing::warn!(
+                    dir = shown, error = %chain(&error),
+                    "using the record that was saved with a sleeping sandbox's memory"
+                );
                 write_down(host, &record).await;
                 records.push(*record);
             }
             DirectoryState::Unknown(error) => tracing::error!(
                 dir = shown,
-                %error,
+                error = %chain(&error),
                 "a sandbox sleeps here that cannot be taken over; it is left as it is and cannot be used. Put a record.json \
                  back and restart the agent, or remove the directory"
             ),
             DirectoryState::Nothing(error) => {
                 // A create that had not come as far as its record; nobody was told of it.
-                tracing::warn!(dir = shown, %error, "removing a sandbox without a record");
+                tracing::warn!(dir = shown, error = %chain(&error), "removing a sandbox without a record");
                 host.remove_dir(dir.path()).await;
             }
         }
@@ -196,7 +202,10 @@ fn find_record(dir: &Path) -> DirectoryState {
 async fn write_down(host: &Host, record: &SandboxRecord) {
     let (layout, written) = (host.layout.clone(), record.clone());
     if let Err(error) = blocking(move || write_record(&layout, &written)).await {
-        tracing::error!(sandbox = %record.spec.id, %error, "cannot record the state of a sandbox");
+        tracing::error!(
+            sandbox = %record.spec.id, error = %chain(&error),
+            "cannot record the state of a sandbox"
+        );
     }
 }
 
@@ -228,11 +237,12 @@ async fn recover_one(host: &Arc<Host>, mut record: SandboxRecord) {
             sandbox::spawn(host, record, Some(live));
         }
         Err(error) => {
-            tracing::error!(sandbox = %id, %error, "a sandbox did not survive the restart");
+            tracing::error!(sandbox = %id, error = %chain(&error), "a sandbox did not survive the restart");
             end_machine(host, &record).await;
             record.machine = None;
             record.slot = None;
-            record.failure = Some(format!("its machine was gone when the agent started: {error}"));
+            let reason = error.public_text();
+            record.failure = Some(format!("its machine was gone when the agent started: {reason}"));
             if let Ok(state) = record.state.step(Transition::Lost) {
                 record.state = state;
             }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use pandastack_types::SnapshotId;
-use pandastack_types::agent_api::{HostReport, REPORT_SECONDS, ReportAnswer};
+use pandastack_types::agent_api::{HostReport, REPORT_SECONDS, ReportAnswer, internal};
+use pandastack_types::{SnapshotId, chain};
 use reqwest::Method;
 
 use crate::control::ControlServer;
@@ -61,7 +61,12 @@ pub(crate) async fn run(host: Arc<Host>) {
             }
             Err(error) => {
                 if answered {
-                    tracing::warn!(%error, control = server.name, "control is not responding; machines keep running");
+                    let error = format!("{error:#}");
+                    tracing::warn!(
+                        error,
+                        control = server.name,
+                        "control is not responding; machines keep running"
+                    );
                 }
                 answered = false;
                 turn += 1;
@@ -76,7 +81,7 @@ pub(crate) async fn run(host: Arc<Host>) {
 }
 
 async fn send(host: &Host, server: &ControlServer) -> anyhow::Result<ReportAnswer> {
-    let path = format!("/internal/v1/hosts/{}/report", host.config.host);
+    let path = internal::host_report(&host.config.host);
     let denials = host.denials.take();
     let body = HostReport { denials: denials.clone(), ..report(host) };
     let request = server.call(&host.config, Method::POST, &path).json(&body);
@@ -100,7 +105,10 @@ async fn obey(host: &Arc<Host>, answer: ReportAnswer) {
         if let Ok(handle) = host.sandbox(&id) {
             tracing::info!(sandbox = %id, "control does not know this sandbox; removing it");
             if let Err(error) = handle.delete().await {
-                tracing::warn!(sandbox = %id, %error, "cannot remove a sandbox; retrying at the next report");
+                tracing::warn!(
+                    sandbox = %id, error = %chain(&error),
+                    "cannot remove a sandbox; retrying at the next report"
+                );
             }
         }
     }

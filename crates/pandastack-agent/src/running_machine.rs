@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use pandastack_engine::Machine;
 use pandastack_guest_proto::client::GuestClient;
+use pandastack_types::chain;
 
 use crate::host_resources::HostResources;
 use crate::machine_resources::MachineResources;
@@ -43,7 +44,10 @@ impl RunningMachine {
 /// Ends a machine's process.
 pub(crate) async fn kill(machine: &dyn Machine) {
     if let Err(error) = machine.kill().await {
-        tracing::error!(pid = machine.record().pid, %error, "a machine's process did not exit");
+        tracing::error!(
+            pid = machine.record().pid, error = %chain(&error),
+            "a machine's process did not exit"
+        );
     }
 }
 

@@ -11,8 +11,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use pandastack_engine::{Capabilities, Shape};
 use pandastack_net::Resolved;
-use pandastack_types::SandboxId;
 use pandastack_types::agent_api::VolumeSpec;
+use pandastack_types::{SandboxId, chain};
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
@@ -257,7 +257,7 @@ async fn write_checksums(host: &HostResources, dir: &Path, seals: Seals) {
         integrity::write_checksums(&from, &names, &stop)
     };
     if let Err(error) = integrity::behind(sum).await {
-        tracing::debug!(dir = %dir.display(), %error, "no checksums");
+        tracing::debug!(dir = %dir.display(), error = %chain(&error), "no checksums");
     }
 }
 

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use pandastack_engine::{Confinement, Spare, SpareFiles};
 use pandastack_net::{NetworkPolicy, SlotIndex};
+use pandastack_types::chain;
 use tokio::sync::Notify;
 
 use crate::blocking::blocking;
@@ -66,7 +67,10 @@ pub(crate) async fn run(host: Arc<Host>) {
             match prepare(&host).await {
                 Ok(spare) => host.spares.ready().push_back(spare),
                 Err(error) => {
-                    tracing::warn!(%error, "cannot start a process ahead; machines start their own");
+                    tracing::warn!(
+                        error = %chain(&error),
+                        "cannot start a process ahead; machines start their own"
+                    );
                     tokio::time::sleep(RETRY_AFTER).await;
                 }
             }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pandastack_engine::Machine;
+use pandastack_types::chain;
 
 use crate::host_resources::HostResources;
 
@@ -37,7 +38,10 @@ async fn feed(store: &pandastack_image::Store, machine: &dyn Machine) {
         }
         match machine.resume().await {
             Ok(()) => tracing::info!(pid, "disk space is available again; the machine continues"),
-            Err(error) => tracing::error!(pid, %error, "cannot resume a machine that waited for disk space"),
+            Err(error) => tracing::error!(
+                pid, error = %chain(&error),
+                "cannot resume a machine that waited for disk space"
+            ),
         }
         if starved.wait_for(|starved| !*starved).await.is_err() {
             return;

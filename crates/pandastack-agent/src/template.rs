@@ -23,7 +23,7 @@ use jiff::Timestamp;
 use pandastack_image::{ImageBuilder, Recipe};
 use pandastack_types::agent_api::{AgentTemplate, MachineSize, TemplateInfo};
 use pandastack_types::api::{Build, BuildStatus, TemplateStatus, TemplateVolume};
-use pandastack_types::{BuildId, limits};
+use pandastack_types::{BuildId, chain, limits};
 use tokio::sync::watch;
 
 use crate::bake;
@@ -122,7 +122,7 @@ impl Templates {
         let (templates, id) = (self.clone(), build.clone());
         self.host.tasks.spawn(async move {
             let baked = bake::bake(&templates.host, variant, &templates.builds, &id).await;
-            let baked = baked.map(Arc::new).map_err(|error| error.to_string());
+            let baked = baked.map(Arc::new).map_err(|error| chain(&error));
             templates.builds.finish(&id, baked.as_ref().err().cloned());
             if let Ok(baked) = &baked {
                 templates.zygotes.make_behind(baked);

@@ -13,7 +13,7 @@ use std::time::Duration;
 use pandastack_engine::{Confinement, MachineRecord};
 use pandastack_guest_proto::client::GuestClient;
 use pandastack_net::NetworkPolicy;
-use pandastack_types::SnapshotId;
+use pandastack_types::{SnapshotId, chain};
 
 use crate::error::Result;
 use crate::host_resources::{HostResources, UID_FIRST};
@@ -163,7 +163,10 @@ impl Zygotes {
                     zygotes.end_orphan(&name).await;
                 }
                 Err(error) => {
-                    tracing::warn!(of = name, %error, "no zygote; creates restore the snapshot instead");
+                    tracing::warn!(
+                        of = name, error = %chain(&error),
+                        "no zygote; creates restore the snapshot instead"
+                    );
                     zygotes.lock().remove(&name);
                 }
             }
@@ -240,7 +243,10 @@ impl Zygotes {
                     self.end_orphan(&name).await;
                 }
                 Err(error) => {
-                    tracing::info!(template = name, %error, "a zygote did not survive the restart; creating it again");
+                    tracing::info!(
+                        template = name, error = %chain(&error),
+                        "a zygote did not survive the restart; creating it again"
+                    );
                     zygote::release_lost(host, &name, &dir, slots).await;
                     host.remove_dir(dir).await;
                 }

@@ -57,13 +57,14 @@ pub enum ArchiveError {
     #[error("`{0}` is not a valid database id for an archive; use letters, digits, - and _")]
     Database(String),
     /// The store failed.
-    #[error("the archive could not {act} {name}: {reason}")]
+    #[error("the archive could not {act} {name}")]
     Store {
         /// What was tried.
         act: &'static str,
         /// On which object.
         name: String,
         /// Reason.
+        #[source]
         reason: object_store::Error,
     },
     /// The store takes too long.
@@ -75,11 +76,12 @@ pub enum ArchiveError {
         name: String,
     },
     /// An object is not what it should be.
-    #[error("{name} in the archive cannot be used: {reason}")]
+    #[error("{name} in the archive cannot be used")]
     Sealed {
         /// The object.
         name: String,
         /// Reason.
+        #[source]
         reason: SealError,
     },
     /// Something else is there under the name.

@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use pandastack_postgres::ByteStream;
+use pandastack_types::chain;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -196,14 +197,14 @@ impl Work {
         let asleep = matches!(error, ArchiverError::Connect(ConnectError::Asleep));
         let stopped = asleep || matches!(error, ArchiverError::Ended);
         let broke = matches!(error, ArchiverError::Replication(ReplicationError::Broken(_)));
-        tracing::debug!(%error, "archiving is paused");
+        tracing::debug!(error = %chain(&error), "archiving is paused");
         self.status.send_modify(|status| {
             // A connection that breaks says nothing yet: whether the server sleeps, or cannot be reached, the next one tells.
             let expected = stopped || (broke && status.connected);
             status.connected = false;
             if !expected {
                 status.failing_since.get_or_insert_with(Timestamp::now);
-                status.last_error = Some(error.to_string());
+                status.last_error = Some(chain(&error));
             } else if status.lag_bytes == 0 {
                 (status.failing_since, status.last_error) = (None, None);
             } else if let Some(why) = status.last_error.as_mut().filter(|_| asleep)

@@ -44,14 +44,8 @@ pub enum BaseError {
     )]
     ManifestTooLarge,
     /// The description could not be written.
-    #[error("the base backup could not be described: {0}")]
-    Description(serde_json::Error),
-}
-
-impl From<serde_json::Error> for BaseError {
-    fn from(error: serde_json::Error) -> Self {
-        BaseError::Description(error)
-    }
+    #[error("the base backup could not be described")]
+    Description(#[from] serde_json::Error),
 }
 
 /// Takes a base backup over a stream that leads to the server. The slot is made if it is missing, so that the log which the base needs is there for

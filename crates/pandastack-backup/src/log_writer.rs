@@ -10,6 +10,7 @@
 
 use bytes::{Buf, Bytes, BytesMut};
 use jiff::Timestamp;
+use pandastack_types::chain;
 
 use crate::archive::{Archive, ArchiveError};
 use crate::layout::{Entry, Piece};
@@ -236,7 +237,7 @@ impl LogWriter {
         self.pieces.push((piece, 0));
         if let Err(error) = self.merge().await {
             // Everything is there, only in more pieces than it should be. The next piece tries again.
-            tracing::warn!(%error, "cannot merge pieces of WAL");
+            tracing::warn!(error = %chain(&error), "cannot merge pieces of WAL");
         }
         Ok(())
     }
@@ -264,7 +265,7 @@ impl LogWriter {
     async fn remove(&self, pieces: &[Piece]) {
         for piece in pieces {
             if let Err(error) = self.archive.remove(&Entry::Piece(*piece)).await {
-                tracing::debug!(%error, "cannot delete an unused piece of WAL");
+                tracing::debug!(error = %chain(&error), "cannot delete an unused piece of WAL");
             }
         }
     }

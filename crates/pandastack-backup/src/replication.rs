@@ -72,27 +72,29 @@ impl Slot {
 #[derive(Debug, thiserror::Error)]
 pub enum ReplicationError {
     /// No session.
-    #[error("the replication login failed: {0}")]
-    Login(LoginError),
+    #[error("the replication login failed")]
+    Login(#[source] LoginError),
     /// The server refused a command.
-    #[error("the server refused {command}: {reason}")]
+    #[error("the server refused {command}")]
     Refused {
         /// First words of the command.
         command: &'static str,
         /// Its answer.
+        #[source]
         reason: Box<SqlError>,
     },
     /// The log that is asked for is gone.
-    #[error("the server no longer has the WAL from {from} on ({reason}); take a new base backup")]
+    #[error("the server no longer has the WAL from {from} on; take a new base backup")]
     LogGone {
         /// The requested value.
         from: Lsn,
         /// The server's answer.
+        #[source]
         reason: Box<SqlError>,
     },
     /// The connection broke.
-    #[error("the replication connection broke: {0}")]
-    Broken(std::io::Error),
+    #[error("the replication connection broke")]
+    Broken(#[source] std::io::Error),
     /// An answer that cannot be.
     #[error("the server responded to {command} with {what}; PostgreSQL 15 or later is required")]
     Odd {

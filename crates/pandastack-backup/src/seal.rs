@@ -77,8 +77,8 @@ pub enum SealError {
     #[error("it holds more than {0} bytes")]
     TooLarge(usize),
     /// The system gives no random bytes, or compression failed.
-    #[error("it could not be sealed: {0}")]
-    System(std::io::Error),
+    #[error("it could not be sealed")]
+    System(#[source] std::io::Error),
 }
 
 /// Compresses and encrypts.

@@ -14,6 +14,7 @@ mod retention;
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
+use pandastack_types::chain;
 use serde::{Deserialize, Serialize};
 
 use crate::archive::{Archive, ArchiveError, Listed};
@@ -181,7 +182,10 @@ impl Catalog {
                     match serde_json::from_slice(&archive.get(entry).await?.plain) {
                         Ok(base) => catalog.bases.push(base),
                         Err(error) => {
-                            tracing::warn!(%error, name = entry.name(), "ignoring a base backup with an unknown format")
+                            tracing::warn!(
+                                error = %chain(&error), name = entry.name(),
+                                "ignoring a base backup with an unknown format"
+                            )
                         }
                     }
                 }

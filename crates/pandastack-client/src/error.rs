@@ -78,16 +78,6 @@ pub enum ClientError {
         /// The timeout.
         limit_seconds: u64,
     },
-    /// A local file operation failed.
-    #[error("cannot {action} {path}: {reason}", path = .path.display())]
-    LocalFile {
-        /// The operation.
-        action: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        reason: std::io::Error,
-    },
 }
 
 impl ClientError {
@@ -114,7 +104,6 @@ impl ClientError {
             ClientError::BadResponse { .. } => {
                 vec!["check that PANDASTACK_API_URL points to a PandaStack server of the same version".into()]
             }
-            ClientError::LocalFile { .. } => Vec::new(),
         }
     }
 

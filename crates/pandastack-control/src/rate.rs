@@ -3,8 +3,9 @@
 //!
 //! Kept in memory: with several replicas each admits its share of what clients send it.
 //!
-//! Written by hand because an address is asked for before its key is checked and charged only if the key is bad. The
-//! limiters of the `governor` crate charge whoever asks.
+//! Written by hand because a limiter of the `governor` crate has one rate for all its keys and charges whoever asks.
+//! Here a workspace may have a rate of its own, and an address is asked for before its key is checked and charged only
+//! if the key is bad.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -16,7 +17,8 @@ use std::time::Instant;
 use pandastack_types::limits::{KEY_FAILURES_BURST, KEY_FAILURES_PER_SECOND, REQUEST_BURST_SECONDS};
 use pandastack_types::{Error, ErrorCode, WorkspaceId};
 
-/// Buckets remembered at once; beyond it those that are full are forgotten, which changes nothing for them.
+/// Buckets remembered at once. Beyond it those that are full are forgotten, which changes nothing for them; if they are
+/// not enough, the fuller half, for whom it changes the least.
 const BUCKETS_MAX: usize = 10_000;
 
 /// How fast a bucket fills, and how much it holds.
@@ -29,11 +31,19 @@ struct Flow {
 struct Bucket {
     left: f64,
     at: Instant,
+    /// Of whoever it belongs to.
+    flow: Flow,
 }
 
 impl Bucket {
+    /// What is in it, if it fills as given.
     fn filled(&self, flow: Flow, now: Instant) -> f64 {
         flow.full.min(self.left + flow.per_second * now.saturating_duration_since(self.at).as_secs_f64())
+    }
+
+    /// How full it is, of 1.
+    fn share(&self, now: Instant) -> f64 {
+        self.filled(self.flow, now) / self.flow.full
     }
 }
 
@@ -44,13 +54,13 @@ impl<K: Eq + Hash + Clone> Buckets<K> {
     /// Whether there is something in a bucket; takes as much of it as said.
     fn take(&self, key: &K, flow: Flow, amount: f64, now: Instant) -> bool {
         let mut buckets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if buckets.len() >= BUCKETS_MAX {
-            buckets.retain(|_, bucket| bucket.filled(flow, now) < flow.full);
-        }
         let left = buckets.get(key).map_or(flow.full, |bucket| bucket.filled(flow, now));
         let admitted = left >= 1.0;
         if admitted && amount > 0.0 {
-            buckets.insert(key.clone(), Bucket { left: left - amount, at: now });
+            if buckets.len() >= BUCKETS_MAX && !buckets.contains_key(key) {
+                prune(&mut buckets, now);
+            }
+            buckets.insert(key.clone(), Bucket { left: left - amount, at: now, flow });
         }
         admitted
     }
@@ -60,9 +70,23 @@ impl<K: Eq + Hash + Clone> Buckets<K> {
         let mut buckets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(bucket) = buckets.get_mut(key) {
             let left = flow.full.min(bucket.filled(flow, now) + 1.0);
-            *bucket = Bucket { left, at: now };
+            *bucket = Bucket { left, at: now, flow };
         }
     }
+}
+
+/// Forgets the fuller half, and all that are full. Half of them, so that it is not done for every new key.
+fn prune<K>(buckets: &mut HashMap<K, Bucket>, now: Instant) {
+    let mut shares: Vec<f64> = buckets.values().map(|bucket| bucket.share(now)).collect();
+    let middle = shares.len() / 2;
+    let limit = *shares.select_nth_unstable_by(middle, f64::total_cmp).1;
+    let mut ties = middle - shares.iter().filter(|share| **share < limit).count();
+    buckets.retain(|_, bucket| {
+        let share = bucket.share(now);
+        let is_tie = share == limit && share < 1.0 && ties > 0;
+        ties -= usize::from(is_tie);
+        share < limit || is_tie
+    });
 }
 
 impl<K> Default for Buckets<K> {
@@ -168,6 +192,21 @@ mod tests {
         assert!(rates.admit(&other, start).is_ok(), "one workspace does not use up another's");
         rates.learn(&one, Some(40));
         assert_eq!(passed(start + Duration::from_secs(120)), 80, "a rate of its own");
+    }
+
+    #[test]
+    fn many_workspaces_give_nobody_a_fresh_bucket() {
+        let rates = Rates::new(NonZeroU32::new(10));
+        let (fast, now): (WorkspaceId, _) = ("fast".parse().unwrap(), Instant::now());
+        rates.learn(&fast, Some(1000));
+        assert!((0..1900).all(|_| rates.admit(&fast, now).is_ok()));
+        for n in 0..2 * BUCKETS_MAX {
+            let other = format!("w{n}").parse().unwrap();
+            // A quarter is left; of `fast` a twentieth.
+            assert!((0..15).all(|_| rates.admit(&other, now).is_ok()));
+            assert!(rates.buckets.0.lock().unwrap().len() <= BUCKETS_MAX);
+        }
+        assert_eq!((0..3000).filter(|_| rates.admit(&fast, now).is_ok()).count(), 100);
     }
 
     #[test]

@@ -21,6 +21,7 @@ use pandastack_store::clock::now;
 use pandastack_store::{Store, TokenRecord};
 use pandastack_types::link::LinkKey;
 use pandastack_types::{Error, ErrorCode, Result, SandboxId};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use sha2::Sha256;
 use subtle::ConstantTimeEq;
 
@@ -30,6 +31,8 @@ use crate::key_cache::{check_networks, networks};
 const VERSION: &str = "pandastack-file-url-2";
 /// The parameter that holds the signature.
 const SIGNATURE: &str = "signature";
+/// What is escaped in a value of the query: all but unreserved characters and `/`.
+const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/');
 
 type Pairs = Vec<(String, String)>;
 
@@ -113,7 +116,7 @@ pub(crate) fn query(
         ("expires".to_owned(), expires.to_string()),
     ];
     pairs.push((SIGNATURE.to_owned(), signature(&signing_key(link, token), method, sandbox, &pairs)));
-    let encoded = pairs.iter().map(|(name, value)| format!("{name}={}", percent_encode(value)));
+    let encoded = pairs.iter().map(|(name, value)| format!("{name}={}", utf8_percent_encode(value, ESCAPED)));
     encoded.collect::<Vec<_>>().join("&")
 }
 
@@ -133,13 +136,6 @@ fn signature(key: &[u8], method: &str, sandbox: &SandboxId, pairs: &[(String, St
         mac.update(part.as_bytes());
     }
     HEXLOWER.encode(&mac.finalize().into_bytes())
-}
-
-fn percent_encode(text: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
-    text.bytes()
-        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
-        .collect()
 }
 
 #[cfg(test)]
@@ -181,6 +177,7 @@ mod tests {
 
     #[test]
     fn paths_survive_the_query() {
-        assert_eq!(percent_encode("/a b/ü&=+?#%"), "/a%20b/%C3%BC%26%3D%2B%3F%23%25");
+        let encoded = utf8_percent_encode("/a b/ü&=+?#%", ESCAPED).to_string();
+        assert_eq!(encoded, "/a%20b/%C3%BC%26%3D%2B%3F%23%25");
     }
 }

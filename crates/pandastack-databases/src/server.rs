@@ -303,7 +303,7 @@ pub(super) fn login_error(error: LoginError) -> Error {
     match error {
         LoginError::Sql(error) => sql_error(&error),
         LoginError::Connect(_) | LoginError::Late | LoginError::Broken(_) => {
-            Error::new(ErrorCode::GuestUnavailable, error.to_string())
+            Error::new(ErrorCode::GuestUnavailable, pandastack_types::chain(&error))
         }
     }
 }

@@ -3,6 +3,10 @@
 //! Patterns are matched one by one and the last match counts; `!` brings a file back. `*` and `?` match
 //! within a name, `[a-z]` one of several characters, `**` any number of directories. A pattern also
 //! matches what is below it.
+//!
+//! These are the rules of Go's `filepath.Match`, which Docker uses. They differ from a shell's, which
+//! `pandastack-guest` implements for finding files: there are no `{one,two}`, and a pattern without `/` is
+//! matched with the whole path.
 
 /// The patterns of a `.dockerignore` file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

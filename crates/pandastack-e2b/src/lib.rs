@@ -26,6 +26,7 @@ mod gate;
 mod interpreter;
 mod limits;
 mod native;
+mod native_paths;
 mod ports;
 mod sandbox_state;
 mod session;

@@ -18,16 +18,12 @@ use pandastack_edge::Client;
 use pandastack_types::api::Sandbox;
 use pandastack_types::link::LinkKey;
 use pandastack_types::{ErrorBody, ErrorCode, SandboxId};
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tower::ServiceExt;
 
 use crate::limits::ANSWER_BYTES_MAX;
 use crate::token::TokenKey;
-
-/// Bytes that are escaped in a query or path.
-const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// Marks a request that is made for the holder of a sandbox's access token: it may do in that sandbox what a key of
 /// its workspace with scope `sandboxes` may.
@@ -221,14 +217,14 @@ impl Caller {
             Some(body) => serde_json::to_vec(body).map_err(NativeError::bad_response)?,
             None => Vec::new(),
         };
-        let request = Request::builder().method(method).uri(format!("/v1{path}"));
+        let request = Request::builder().method(method).uri(path);
         let request = request.header(header::CONTENT_TYPE, "application/json").body(Body::from(bytes));
         read_all(self.send(request.map_err(NativeError::bad_response)?).await?).await
     }
 
     /// Opens a stream, or any answer that is not read whole.
     pub(crate) async fn open(&self, path: &str) -> NativeResult<Response> {
-        let request = Request::builder().uri(format!("/v1{path}")).body(Body::empty());
+        let request = Request::builder().uri(path).body(Body::empty());
         self.send(request.map_err(NativeError::bad_response)?).await
     }
 }
@@ -249,9 +245,4 @@ async fn refusal(response: Response) -> NativeError {
         Some(body) => NativeError { status, code: Some(body.code), message: body.error, retry_after },
         None => NativeError::new(status, "the request failed without a reason"),
     }
-}
-
-/// A value as part of a query or path.
-pub(crate) fn encode(text: &str) -> String {
-    utf8_percent_encode(text, RESERVED).to_string()
 }

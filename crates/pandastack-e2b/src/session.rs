@@ -22,11 +22,6 @@ impl Session {
         Self { native: self.native.with_token_of(prefix), ..self }
     }
 
-    /// A path of the native API about this sandbox.
-    pub(crate) fn path(&self, tail: &str) -> String {
-        format!("/sandboxes/{}/{tail}", self.sandbox)
-    }
-
     /// The user that a request names.
     pub(crate) async fn user(&self, headers: &HeaderMap) -> RestResult<User> {
         user::find(&self.native, &self.sandbox, user::named_by(headers)?).await

@@ -23,12 +23,12 @@ pub(crate) struct Events {
 /// The stream cannot be read on.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StreamBroken {
-    #[error("the stream was interrupted: {0}")]
-    Body(axum::Error),
+    #[error("the stream was interrupted")]
+    Body(#[source] axum::Error),
     #[error(transparent)]
     TooLarge(#[from] EventTooLarge),
-    #[error("an event is not JSON: {0}")]
-    Json(serde_json::Error),
+    #[error("an event is not JSON")]
+    Json(#[source] serde_json::Error),
 }
 
 impl Events {

@@ -9,7 +9,8 @@ use http::{HeaderMap, StatusCode, header};
 use pandastack_types::SandboxId;
 
 use crate::error::{RestError, RestResult};
-use crate::native::{Caller, encode};
+use crate::native::Caller;
+use crate::native_paths as paths;
 
 /// Who commands and files belong to unless the client says otherwise.
 pub(crate) const DEFAULT_USER: &str = "user";
@@ -47,8 +48,7 @@ pub(crate) async fn find(native: &Caller, sandbox: &SandboxId, name: Option<Stri
         "root" => return Ok(known("/root")),
         _ => {}
     }
-    let path = format!("/sandboxes/{sandbox}/fs?path={}", encode("/etc/passwd"));
-    let body = native.open(&path).await?.into_body();
+    let body = native.open(&paths::file(sandbox, "/etc/passwd")).await?.into_body();
     let passwd = axum::body::to_bytes(body, PASSWD_BYTES_MAX).await;
     let passwd = passwd.map_err(|_| unknown("the sandbox's /etc/passwd cannot be read"))?;
     let home = home_of(&String::from_utf8_lossy(&passwd), &name);

@@ -16,7 +16,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::StreamExt;
 use pandastack_agent_client::AgentClient;
-use pandastack_types::agent_api::{EdgeName, EdgeRoute, NAMES_CHANGED};
+use pandastack_types::agent_api::{EdgeName, EdgeRoute, NAMES_CHANGED, internal};
 use pandastack_types::link::LinkKey;
 use pandastack_types::preview::PreviewKey;
 use pandastack_types::{HostId, SandboxId};
@@ -78,7 +78,7 @@ impl ControlRoutes {
     }
 
     async fn follow_once(&self, edge: &Edge) -> Result<(), RouteUnavailable> {
-        let Following { answer, mut moved } = self.control.open("/internal/v1/routes").await?;
+        let Following { answer, mut moved } = self.control.open(internal::ROUTE_CHANGES).await?;
         let mut chunks = answer.bytes_stream();
         edge.forget_route(None);
         edge.forget_names();
@@ -126,7 +126,7 @@ fn take_line(edge: &Edge, line: &[u8]) {
 #[async_trait]
 impl RouteSource for ControlRoutes {
     async fn find(&self, sandbox: &SandboxId) -> Result<Option<Route>, RouteUnavailable> {
-        let path = format!("/internal/v1/routes/{sandbox}");
+        let path = internal::edge_route(sandbox);
         let Some(route) = self.control.get::<EdgeRoute>(&path, ANSWER_WAIT).await? else { return Ok(None) };
         let key = PreviewKey::new(self.control.link(), sandbox, route.preview_revision);
         let to = match &route.closed {
@@ -141,7 +141,7 @@ impl RouteSource for ControlRoutes {
         if !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-.".contains(&byte)) {
             return Ok(None);
         }
-        let path = format!("/internal/v1/names/{name}");
+        let path = internal::edge_name(name);
         let found = self.control.get::<EdgeName>(&path, ANSWER_WAIT).await?;
         Ok(found.map(|name| match name {
             EdgeName::Serving { sandbox, port, more, always, own_domain } => {

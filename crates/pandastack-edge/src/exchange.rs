@@ -12,6 +12,7 @@ use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, Version, header};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
+use pandastack_types::chain;
 use tokio::io::AsyncWriteExt;
 use tokio_util::task::TaskTracker;
 
@@ -33,10 +34,15 @@ pub(crate) struct Exchange<'a> {
     pub(crate) client: &'a Client,
 }
 
+/// Why a request got no response.
+#[derive(Debug, thiserror::Error)]
 pub(crate) enum ExchangeError {
+    #[error(transparent)]
     Dial(DialError),
     /// The sandbox was stopped before it answered.
+    #[error("the sandbox was stopped before it answered")]
     Cut,
+    #[error(transparent)]
     Other(EdgeError),
 }
 
@@ -50,8 +56,21 @@ pub(crate) enum Resend {
     Nothing,
 }
 
+impl std::fmt::Debug for Rest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Rest::Unsent(_) => "Unsent",
+            Rest::Repeatable => "Repeatable",
+            Rest::Nothing => "Nothing",
+        })
+    }
+}
+
 /// A request without a response.
+#[derive(Debug, thiserror::Error)]
+#[error("a request got no response")]
 pub(crate) struct FailedExchange {
+    #[source]
     pub(crate) error: ExchangeError,
     pub(crate) rest: Resend,
 }
@@ -249,8 +268,11 @@ fn is_websocket(protocol: Option<&HeaderValue>) -> bool {
 }
 
 /// Why a request on an HTTP/1 connection got no response.
+#[derive(Debug, thiserror::Error)]
 enum NoResponse {
+    #[error(transparent)]
     Failed(UpstreamError),
+    #[error("the sandbox was stopped before it answered")]
     Cut,
 }
 
@@ -301,7 +323,7 @@ fn edge_error(error: &(dyn std::error::Error + 'static)) -> EdgeError {
         }
         cause = inner.source();
     }
-    tracing::debug!(error, "a guest closed the connection");
+    tracing::debug!(error = %chain(error), "a guest closed the connection");
     EdgeError::Broken
 }
 

@@ -246,6 +246,11 @@ fn edge_error(error: AgentError) -> EdgeError {
             ErrorCode::NotFound => EdgeError::Unknown,
             ErrorCode::Conflict => EdgeError::NotServing(text),
             ErrorCode::NoCapacity | ErrorCode::DiskFull => EdgeError::Busy(text),
+            // Its text names the host's files.
+            ErrorCode::Internal => {
+                tracing::error!(error = text, "a host failed");
+                EdgeError::Unavailable("the host failed; search its log".to_owned())
+            }
             _ => EdgeError::Unavailable(text),
         },
         _ => EdgeError::Unavailable(text),

@@ -59,7 +59,8 @@ pub(crate) fn find(config: &FirecrackerConfig) -> Result<ProbeOutcome> {
         ))
     })?;
     let version = version_of(&binary)?;
-    let format = version.snapshot_format().map_err(EngineError::Unavailable)?;
+    let format = version.snapshot_format();
+    let format = format.map_err(|error| EngineError::Unavailable(error.to_string()))?;
     check_format(&binary, format)?;
     let jailer = match config.launcher {
         Launcher::Jailer => find_jailer(config.jailer.clone(), &binary, version)?,

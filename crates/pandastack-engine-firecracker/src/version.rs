@@ -23,6 +23,16 @@ struct Supported {
 
 const SUPPORTED: &[Supported] = &[Supported { major: 1, minor: 16, snapshot_format: "10.0.0" }];
 
+/// A version whose snapshots are not known.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("Firecracker {0} is not supported; install a version of {names}", names = supported())]
+pub(crate) struct UnsupportedVersion(Version);
+
+fn supported() -> String {
+    let names: Vec<_> = SUPPORTED.iter().map(|known| format!("{}.{}", known.major, known.minor)).collect();
+    names.join(" or ")
+}
+
 impl Version {
     /// The version in the first line of `firecracker --version`, such as `Firecracker v1.16.1`.
     pub(crate) fn parse(output: &str) -> Option<Self> {
@@ -33,13 +43,9 @@ impl Version {
     }
 
     /// The snapshot format that this version writes and reads; the error names the versions that would do.
-    pub(crate) fn snapshot_format(self) -> Result<&'static str, String> {
+    pub(crate) fn snapshot_format(self) -> Result<&'static str, UnsupportedVersion> {
         let known = SUPPORTED.iter().find(|known| (known.major, known.minor) == (self.major, self.minor));
-        known.map(|known| known.snapshot_format).ok_or_else(|| {
-            let names: Vec<_> =
-                SUPPORTED.iter().map(|known| format!("{}.{}", known.major, known.minor)).collect();
-            format!("Firecracker {self} is not supported; install a version of {}", names.join(" or "))
-        })
+        known.map(|known| known.snapshot_format).ok_or(UnsupportedVersion(self))
     }
 
     /// Such as `1.16`: what a snapshot is bound to.
@@ -84,7 +90,7 @@ mod tests {
     fn only_listed_versions_are_taken() {
         let version = |minor, patch| Version { major: 1, minor, patch };
         assert_eq!(version(16, 1).snapshot_format(), Ok("10.0.0"));
-        let refused = version(12, 0).snapshot_format().unwrap_err();
+        let refused = version(12, 0).snapshot_format().unwrap_err().to_string();
         assert!(refused.contains("1.12.0") && refused.contains("1.16"), "{refused}");
         assert!(version(16, 1).loses_vsock_on_plain_resume());
         assert!(!version(16, 2).loses_vsock_on_plain_resume());

@@ -13,6 +13,7 @@ use pandastack_qemu_shim::protocol::{
     CHILDREN_MAX, ChildReply, Fork, Identity, List, Lockdown, Match, PathText, RULES_MAX, Reply, Request,
     Rule, Status,
 };
+use pandastack_types::chain;
 use tokio::net::UnixStream;
 
 use crate::endpoints::{self, Endpoints, FileIdentities, FileIdentity, Paths};
@@ -54,8 +55,11 @@ pub(crate) async fn fork(
     if let Some(going_on) = going_on {
         // Before the children are looked at: they can wait, the parent's users do.
         going_on.announce().await;
-        if let Err(error) = parent.continue_guest().await {
-            tracing::warn!(pid = parent.record.pid, %error, "cannot resume a machine after its fork");
+        if let Err(error) = parent.go_on().await {
+            tracing::warn!(
+                pid = parent.record.pid, error = %chain(&error),
+                "cannot resume a machine after its fork"
+            );
         }
     }
     // Nothing below needs the parent to be still, or to go on.
@@ -143,7 +147,7 @@ async fn adopt_batch(parent: &QemuMachine, born: NewChildren) -> Vec<Result<Arc<
             adopt_children(parent, seeds, &reply, pidfds).await,
             "the emulator did not answer for this child".to_owned(),
         ),
-        Err(error) => (Vec::new(), error.to_string()),
+        Err(error) => (Vec::new(), chain(&error)),
     };
     let mut children = children.into_iter();
     let silent = || Err(EngineError::Vmm { step: STEP, detail: reason.clone() });

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use pandastack_engine::host;
 use pandastack_engine::{Confinement, EngineError, Machine, MachineFiles, Result, Shape};
+use pandastack_types::chain;
 
 use crate::accelerator::Accelerator;
 use crate::command_line::{DEVICES_GENERATION, Origin};
@@ -107,7 +108,7 @@ pub(crate) async fn fork_obstacle(host: &Arc<Host>, emulator: &Emulator) -> Opti
             None
         }
         // Not kept: the reason may be gone at the next start.
-        Err(error) => Some(format!("the fork test failed: {error}")),
+        Err(error) => Some(format!("the fork test failed: {}", chain(&error))),
     }
 }
 
@@ -134,7 +135,7 @@ async fn fork_test(host: &Arc<Host>) -> Result<()> {
     fs::create_dir_all(&dir).map_err(EngineError::io("create a directory for the fork test", &dir))?;
     let outcome = fork_in(host, &dir).await;
     if let Err(error) = fs::remove_dir_all(&dir) {
-        tracing::warn!(path = %dir.display(), %error, "cannot remove the directory of the fork test");
+        tracing::warn!(path = %dir.display(), error = %chain(&error), "cannot remove the directory of the fork test");
     }
     outcome
 }

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use pandastack_types::chain;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
@@ -78,7 +79,7 @@ pub enum Failure {
     #[error(transparent)]
     Engine(#[from] EngineError),
     /// The guest did not answer.
-    #[error("the guest did not answer {question:?}: {source}")]
+    #[error("the guest did not answer {question:?}")]
     Guest {
         /// The request.
         question: Question,
@@ -116,7 +117,7 @@ impl fmt::Display for Outcome {
         match result {
             Ok(None) => write!(f, "ok ({:.1} ms)", took.as_secs_f64() * 1_000.0),
             Ok(Some(reason)) => write!(f, "skipped: {reason}"),
-            Err(failure) => write!(f, "FAILED: {failure}"),
+            Err(failure) => write!(f, "FAILED: {}", chain(failure)),
         }
     }
 }
@@ -361,7 +362,9 @@ impl<'a> Suite<'a> {
         adopted.kill().await?;
         match self.fixture.engine().adopt(record).await {
             Err(EngineError::Exited(_)) => Ok(()),
-            Err(error) => Err(Failure::Broken(format!("adopting a dead machine must say so, not: {error}"))),
+            Err(error) => {
+                Err(Failure::Broken(format!("adopting a dead machine must say so, not: {}", chain(&error))))
+            }
             Ok(_) => Err(Failure::Broken("a dead machine was adopted".to_owned())),
         }
     }

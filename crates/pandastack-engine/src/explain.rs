@@ -1,5 +1,6 @@
 //! Errors of processes that failed to start a machine, including their own messages.
 
+use pandastack_types::chain;
 use std::fs;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
@@ -13,7 +14,10 @@ const LOG_TAIL_BYTES: u64 = 2_000;
 /// Ends a process that failed to become a machine and adds the end of its log to the error.
 pub async fn explain(error: EngineError, process: &Process, log: &Path) -> EngineError {
     if let Err(error) = process.kill().await {
-        tracing::error!(pid = process.pid, %error, "the process of a failed machine is still running");
+        tracing::error!(
+            pid = process.pid, error = %chain(&error),
+            "the process of a failed machine is still running"
+        );
     }
     let log = log_tail(log);
     if log.is_empty() {

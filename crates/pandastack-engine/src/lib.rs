@@ -262,7 +262,7 @@ pub enum EngineError {
         detail: String,
     },
     /// The host refused a file, socket or process operation.
-    #[error("{action} ({path}): {source}")]
+    #[error("{action} ({})", path.display())]
     Io {
         /// What was attempted.
         action: &'static str,

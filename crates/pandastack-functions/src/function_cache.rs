@@ -3,6 +3,9 @@
 //! What must hold: whoever changed a function and heard that it was done calls the changed one. The store counts the changes that this
 //! server commits, and what was read before the last of them is read again. Functions are served by one server at a time, so
 //! that the changes of others are not missed; for those of a server that led before, nothing is remembered for long.
+//!
+//! Written by hand, and not with a cache crate (`moka`): an entry ends when the store's counter moves, which only a
+//! reader sees, so expiry by time alone does not fit.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

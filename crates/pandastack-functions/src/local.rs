@@ -61,7 +61,7 @@ pub struct LocalFunction {
 #[derive(Debug, thiserror::Error)]
 pub enum LocalError {
     /// Its processes could not be started.
-    #[error("the function cannot be started locally: {0}")]
+    #[error("the function cannot be started locally")]
     Start(#[from] std::io::Error),
     /// The handler could not be imported.
     #[error("the handler is not ready: {why}")]

@@ -14,6 +14,7 @@
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 
+use pandastack_types::chain;
 use rustix::fs::FlockOperation;
 
 use crate::error::ImageError;
@@ -89,7 +90,10 @@ impl WorkDir {
 impl Drop for WorkDir {
     fn drop(&mut self) {
         if let Err(error) = remove_dir(&self.path) {
-            tracing::warn!(%error, "cannot remove a build directory; the next build of this key does");
+            tracing::warn!(
+                error = %chain(&error),
+                "cannot remove a build directory; the next build of this key does"
+            );
         }
     }
 }

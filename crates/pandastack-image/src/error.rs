@@ -23,25 +23,25 @@ pub enum ErrorKind {
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
     /// An operation on one path failed.
-    #[error("cannot {action} {}: {reason}", path.display())]
+    #[error("cannot {action} {}", path.display())]
     Io {
         /// What was tried, as an infinitive.
         action: &'static str,
         /// Path of the failed operation.
         path: PathBuf,
         /// Error of the operating system.
+        #[source]
         reason: io::Error,
     },
     /// A program of the host could not be started.
-    #[error(
-        "cannot {purpose}: cannot run {program}: {reason}; install it (`pandastack doctor` names the package)"
-    )]
+    #[error("cannot {purpose}: cannot run {program}; install it (`pandastack doctor` names the package)")]
     Spawn {
         /// Its name.
         program: String,
         /// What it was to do, as an infinitive.
         purpose: String,
         /// Error of the operating system.
+        #[source]
         reason: io::Error,
     },
     /// A program of the host failed.
@@ -57,11 +57,12 @@ pub enum ImageError {
         said: String,
     },
     /// Building needs rights this process lacks.
-    #[error("cannot {purpose}: {reason}; this needs root and permission to mount: run it with sudo")]
+    #[error("cannot {purpose}; this needs root and permission to mount: run it with sudo")]
     NotRoot {
         /// What was to be done, as an infinitive.
         purpose: &'static str,
         /// Error of the operating system.
+        #[source]
         reason: io::Error,
     },
     /// The host's apt knows no Debian archive to take packages from.

@@ -7,6 +7,8 @@
 use std::io::Read;
 use std::path::Path;
 
+use pandastack_types::chain;
+
 use crate::error::ImageError;
 
 /// Largest kernel that is unpacked; Debian's has 53 MB.
@@ -25,7 +27,8 @@ const LZ4_BLOCK_BYTES: usize = 8 << 20;
 /// Unpacks the kernel of the bzImage at `vmlinuz` to `out`, replacing it whole.
 pub(crate) fn extract(vmlinuz: &Path, out: &Path) -> Result<(), ImageError> {
     let image = std::fs::read(vmlinuz).map_err(ImageError::io("read", vmlinuz))?;
-    let kernel = unpack(&image).map_err(|why| ImageError::malformed(vmlinuz.display().to_string(), why))?;
+    let kernel = unpack(&image);
+    let kernel = kernel.map_err(|why| ImageError::malformed(vmlinuz.display().to_string(), chain(&why)))?;
     let parent = out.parent().unwrap_or(Path::new("/"));
     let file = tempfile::NamedTempFile::new_in(parent).map_err(ImageError::io("create a file in", parent))?;
     std::fs::write(file.path(), kernel).map_err(ImageError::io("write", out))?;
@@ -34,18 +37,39 @@ pub(crate) fn extract(vmlinuz: &Path, out: &Path) -> Result<(), ImageError> {
     Ok(())
 }
 
-fn unpack(image: &[u8]) -> Result<Vec<u8>, String> {
-    let payload = payload(image).ok_or("it is no bzImage")?;
-    let (packed, length) = payload.split_last_chunk::<4>().ok_or("its payload is too short")?;
+/// Why there is no kernel in an image.
+#[derive(Debug, thiserror::Error)]
+enum KernelError {
+    #[error("it is no bzImage")]
+    NoImage,
+    #[error("its payload is too short")]
+    Short,
+    #[error("its kernel would have {0} bytes")]
+    TooLarge(u32),
+    #[error("its payload is compressed in an unknown way")]
+    UnknownCompression,
+    #[error("its payload cannot be unpacked")]
+    Stream(#[source] std::io::Error),
+    #[error("its payload cannot be unpacked")]
+    Block(#[source] lz4_flex::block::DecompressError),
+    #[error("its last block is cut short")]
+    CutShort,
+    #[error("its payload unpacks to {unpacked} bytes that are no ELF image of {expected}")]
+    NoElf { unpacked: usize, expected: u32 },
+}
+
+fn unpack(image: &[u8]) -> Result<Vec<u8>, KernelError> {
+    let payload = payload(image).ok_or(KernelError::NoImage)?;
+    let (packed, length) = payload.split_last_chunk::<4>().ok_or(KernelError::Short)?;
     let length = u32::from_le_bytes(*length);
     if length > KERNEL_BYTES_MAX {
-        return Err(format!("its kernel would have {length} bytes"));
+        return Err(KernelError::TooLarge(length));
     }
     let kernel = decompress(packed, length as usize)?;
     if kernel.len() == length as usize && kernel.starts_with(b"\x7fELF") {
         return Ok(kernel);
     }
-    Err(format!("its payload unpacks to {} bytes that are no ELF image of {length}", kernel.len()))
+    Err(KernelError::NoElf { unpacked: kernel.len(), expected: length })
 }
 
 /// The compressed kernel, with its length behind it.
@@ -60,34 +84,36 @@ fn payload(image: &[u8]) -> Option<&[u8]> {
     image.get(start..start.checked_add(word(PAYLOAD_AT + 4)?)?)
 }
 
-fn decompress(packed: &[u8], length: usize) -> Result<Vec<u8>, String> {
+fn decompress(packed: &[u8], length: usize) -> Result<Vec<u8>, KernelError> {
     let mut kernel = Vec::with_capacity(length);
     let limit = length as u64 + 1;
-    let failed = |error: std::io::Error| format!("its payload cannot be unpacked: {error}");
     match packed {
         [0x02, 0x21, 0x4c, 0x18, blocks @ ..] => return decompress_lz4(blocks, length),
         [0xfd, b'7', b'z', b'X', ..] => {
-            xz2::read::XzDecoder::new(packed).take(limit).read_to_end(&mut kernel).map_err(failed)?;
+            xz2::read::XzDecoder::new(packed)
+                .take(limit)
+                .read_to_end(&mut kernel)
+                .map_err(KernelError::Stream)?;
         }
         [0x28, 0xb5, 0x2f, 0xfd, ..] => {
-            let decoder = zstd::stream::read::Decoder::new(packed).map_err(failed)?;
-            decoder.take(limit).read_to_end(&mut kernel).map_err(failed)?;
+            let decoder = zstd::stream::read::Decoder::new(packed).map_err(KernelError::Stream)?;
+            decoder.take(limit).read_to_end(&mut kernel).map_err(KernelError::Stream)?;
         }
-        _ => return Err("its payload is compressed in an unknown way".to_owned()),
+        _ => return Err(KernelError::UnknownCompression),
     }
     Ok(kernel)
 }
 
 /// Blocks of the older LZ4 format, each with its packed length in front.
-fn decompress_lz4(mut blocks: &[u8], length: usize) -> Result<Vec<u8>, String> {
+fn decompress_lz4(mut blocks: &[u8], length: usize) -> Result<Vec<u8>, KernelError> {
     let mut kernel = vec![0; length];
     let mut filled = 0;
     while let Some((size, rest)) = blocks.split_first_chunk::<4>() {
         let size = u32::from_le_bytes(*size) as usize;
-        let (block, rest) = rest.split_at_checked(size).ok_or("its last block is cut short")?;
+        let (block, rest) = rest.split_at_checked(size).ok_or(KernelError::CutShort)?;
         let end = length.min(filled + LZ4_BLOCK_BYTES);
-        filled += lz4_flex::block::decompress_into(block, &mut kernel[filled..end])
-            .map_err(|error| format!("its payload cannot be unpacked: {error}"))?;
+        filled +=
+            lz4_flex::block::decompress_into(block, &mut kernel[filled..end]).map_err(KernelError::Block)?;
         blocks = rest;
     }
     kernel.truncate(filled);

@@ -14,6 +14,7 @@ use std::io;
 use std::net::Ipv4Addr;
 
 use libc::NFNL_SUBSYS_CTNETLINK;
+use pandastack_types::chain;
 
 use crate::error::{NetError, Result};
 use crate::netlink::{ACK_DEADLINE, FIRST_SEQUENCE, HEADER_BYTES, Netlink, Subsystem, attributes, verdicts};
@@ -76,7 +77,7 @@ pub(crate) fn enlarge_table(slots: usize, connections_per_slot: u32) {
     }
     match fs::write(MAX_PATH, wanted.to_string()) {
         Ok(()) => tracing::info!(from = max, to = wanted, "raised nf_conntrack_max"),
-        Err(error) => tracing::debug!(%error, max, wanted, "cannot raise nf_conntrack_max"),
+        Err(error) => tracing::debug!(error = %chain(&error), max, wanted, "cannot raise nf_conntrack_max"),
     }
 }
 

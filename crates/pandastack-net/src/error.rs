@@ -53,23 +53,25 @@ pub enum NetError {
     #[error("the network slot pool is shut down")]
     Closed,
     /// The kernel refused a netlink request.
-    #[error("{action} ({target}): {reason}")]
+    #[error("{action} ({target})")]
     Netlink {
         /// The request.
         action: String,
         /// On which slot or table.
         target: String,
         /// The kernel's answer.
+        #[source]
         reason: io::Error,
     },
     /// The kernel refused something else.
-    #[error("{action} ({path}): {reason}")]
+    #[error("{action} ({})", path.display())]
     Io {
         /// What was attempted.
         action: &'static str,
         /// On what.
         path: PathBuf,
         /// The kernel's answer.
+        #[source]
         reason: io::Error,
     },
 }

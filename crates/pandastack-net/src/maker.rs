@@ -7,6 +7,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use pandastack_types::chain;
 use tokio::sync::Semaphore;
 
 use crate::config::{Plan, SlotIndex};
@@ -100,7 +101,10 @@ impl Shared {
             match outcome {
                 Ok(()) => pause = RETRY_PAUSE_MIN,
                 Err(error) => {
-                    tracing::warn!(?job, %error, "a network slot operation failed; retrying");
+                    tracing::warn!(
+                        ?job, error = %chain(&error),
+                        "a network slot operation failed; retrying"
+                    );
                     self.pause_after(error, pause);
                     pause = (pause * 2).min(RETRY_PAUSE_MAX);
                 }
@@ -162,7 +166,7 @@ impl Shared {
 
     fn pause_after(&self, error: NetError, pause: Duration) {
         let mut state = self.lock();
-        state.failure = Some(error.to_string());
+        state.failure = Some(chain(&error));
         let closing = |state: &mut State| !state.closing;
         drop(self.work.wait_timeout_while(state, pause, closing));
     }

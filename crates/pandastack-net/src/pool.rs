@@ -20,6 +20,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use pandastack_types::chain;
 use pandastack_types::network::NetworkPolicy;
 use tokio::sync::{Semaphore, mpsc};
 
@@ -202,11 +203,17 @@ impl SlotPool {
             failed => failed,
         };
         let Err(error) = applied else { return true };
-        tracing::error!(slot = %index, %error, "cannot apply a network policy: its sandbox has no network until it hibernates and wakes");
+        tracing::error!(
+            slot = %index, error = %chain(&error),
+            "cannot apply a network policy: its sandbox has no network until it hibernates and wakes"
+        );
         let shared = Arc::clone(&self.shared);
         let closed = blocking(move || shared.host.run(|| slot::close(&shared.plan, index))).await;
         if let Err(error) = &closed {
-            tracing::error!(slot = %index, %error, "cannot close a network slot; removing it");
+            tracing::error!(
+                slot = %index, error = %chain(&error),
+                "cannot close a network slot; removing it"
+            );
         }
         closed.is_ok()
     }

@@ -3,6 +3,8 @@
 
 use std::collections::BTreeSet;
 
+use pandastack_types::chain;
+
 use crate::config::{CONNECTIONS_PER_SLOT_DEFAULT, NetConfig, SlotIndex};
 use crate::connections::TableSpace;
 use crate::error::Result;
@@ -67,7 +69,7 @@ fn load_rulesets() -> Result<()> {
 fn check(name: &'static str, works: &str, remedy: &'static str, outcome: Result<()>) -> Check {
     match outcome {
         Ok(()) => Check { name, ok: true, detail: works.to_owned(), remedy: None },
-        Err(error) => Check { name, ok: false, detail: error.to_string(), remedy: Some(remedy) },
+        Err(error) => Check { name, ok: false, detail: chain(&error), remedy: Some(remedy) },
     }
 }
 

@@ -4,6 +4,7 @@
 //! A slot exists in two places: its namespace file and the host end of its veth pair. Either alone is a
 //! leftover of an interrupted make or destroy, and [`destroy`] takes both away from any such state.
 
+use pandastack_types::chain;
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::fd::AsFd;
@@ -51,7 +52,7 @@ pub(crate) fn make(plan: &Plan, host: &NetNs, index: SlotIndex) -> Result<ReadyS
     if made.is_err()
         && let Err(error) = destroy(plan, &[index])
     {
-        tracing::warn!(%index, %error, "cannot remove an incomplete network slot");
+        tracing::warn!(%index, error = %chain(&error), "cannot remove an incomplete network slot");
     }
     made
 }
@@ -75,7 +76,10 @@ pub(crate) fn destroy(plan: &Plan, indexes: &[SlotIndex]) -> Result<()> {
     // cannot forget is no reason to keep their indexes; `doctor` tells of it.
     let addresses = indexes.iter().map(|index| plan.slot_side(*index)).collect();
     if let Err(error) = connections::forget(&addresses) {
-        tracing::warn!(%error, "cannot remove connections of deleted network slots; they time out");
+        tracing::warn!(
+            error = %chain(&error),
+            "cannot remove connections of deleted network slots; they time out"
+        );
     }
     Ok(())
 }

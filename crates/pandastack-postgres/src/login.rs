@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use fallible_iterator::FallibleIterator;
+use pandastack_types::chain;
 use postgres_protocol::authentication::sasl::{ChannelBinding, SCRAM_SHA_256, ScramSha256};
 use postgres_protocol::message::backend::{AuthenticationSaslBody, Message};
 use postgres_protocol::message::frontend;
@@ -49,20 +50,14 @@ pub enum LoginError {
     #[error(transparent)]
     Connect(#[from] ConnectError),
     /// The server refused, or a statement failed.
-    #[error("{0}")]
+    #[error(transparent)]
     Sql(Box<SqlError>),
     /// The connection broke, or the server said something else than it should.
-    #[error("the connection to the database was lost: {0}")]
-    Broken(std::io::Error),
+    #[error("the connection to the database was lost")]
+    Broken(#[from] std::io::Error),
     /// It took too long.
     #[error("the login to the database timed out after {} s", LOGIN_WAIT.as_secs())]
     Late,
-}
-
-impl From<std::io::Error> for LoginError {
-    fn from(error: std::io::Error) -> Self {
-        LoginError::Broken(error)
-    }
 }
 
 impl From<SqlError> for LoginError {
@@ -111,7 +106,7 @@ impl Session {
                     LoginError::Late => {
                         tracing::warn!(database = %endpoint.database, "a login timed out; retrying")
                     }
-                    error => tracing::debug!(%error, "retrying a login"),
+                    error => tracing::debug!(error = %chain(&error), "retrying a login"),
                 },
                 opened => return opened,
             }

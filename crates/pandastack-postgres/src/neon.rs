@@ -2,6 +2,7 @@
 //!
 //! The database, the role and its password come in one header, a connection string. Nothing else authenticates a call.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -12,6 +13,8 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
+use pandastack_types::chain;
+use percent_encoding::percent_decode_str;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use url::Url;
@@ -177,19 +180,7 @@ fn parse_connection(text: &str, host: Option<&str>, domain: Option<&str>) -> Opt
 }
 
 fn percent_decode(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((first, after)) = rest.split_first() {
-        if *first != b'%' {
-            bytes.push(*first);
-            rest = after;
-            continue;
-        }
-        let (digits, after) = after.split_at_checked(2)?;
-        bytes.push(u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?);
-        rest = after;
-    }
-    String::from_utf8(bytes).ok()
+    percent_decode_str(text).decode_utf8().ok().map(Cow::into_owned)
 }
 
 fn show(outcome: Outcome, raw: bool, as_arrays: bool) -> Value {
@@ -244,7 +235,7 @@ impl From<LoginError> for Refusal {
             LoginError::Connect(ConnectError::Unknown(_)) => {
                 Refusal::Sql(SqlError::new("3D000", error.to_string()))
             }
-            other => Refusal::Unavailable(other.to_string()),
+            other => Refusal::Unavailable(chain(&other)),
         }
     }
 }

@@ -15,6 +15,7 @@ use axum::response::{IntoResponse as _, Response};
 use bytes::{Bytes, BytesMut};
 use futures::{SinkExt, StreamExt, TryStreamExt};
 use http::{HeaderMap, StatusCode, header};
+use pandastack_types::chain;
 use serde::Deserialize;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio_util::io::{CopyToBytes, SinkWriter, StreamReader};
@@ -175,7 +176,7 @@ fn refusal(error: LoginError) -> Fatal {
             let hint = error.field('H').map(str::to_owned);
             Fatal { hint, ..Fatal::new(error.code, error.message) }
         }
-        other => Fatal::new("08006", other.to_string()),
+        other => Fatal::new("08006", chain(&other)),
     }
 }
 

@@ -1,21 +1,18 @@
 //! Checks of what clients send, against [`pandastack_types::limits`]. Each refusal is a sentence
 //! naming the field.
 
-use std::collections::BTreeMap;
-
 use pandastack_types::api::{
     Checkpoints, CreateSandbox, CreateSnapshot, ExecRequest, Metadata, PatchLifecycle, StartProcess,
     TerminalSize,
 };
+pub use pandastack_types::check::{env, exec, path};
 use pandastack_types::limits::{
-    CHECKPOINT_SECONDS_MIN, ENV_PAIRS_MAX, EXEC_COMMAND_BYTES_MAX, EXEC_TIMEOUT_SECONDS_MAX, KEEP_LAST_MAX,
-    METADATA_PAIRS_MAX, METADATA_TEXT_BYTES_MAX, PROCESS_TAG_BYTES_MAX, SANDBOX_CPU_MAX,
-    SANDBOX_MEMORY_MB_RANGE, SANDBOX_MEMORY_MB_STEP, TERMINAL_SIDE_MAX, TTL_SECONDS_MAX,
+    CHECKPOINT_SECONDS_MIN, KEEP_LAST_MAX, METADATA_PAIRS_MAX, METADATA_TEXT_BYTES_MAX,
+    PROCESS_TAG_BYTES_MAX, SANDBOX_CPU_MAX, SANDBOX_MEMORY_MB_RANGE, SANDBOX_MEMORY_MB_STEP,
+    TERMINAL_SIDE_MAX, TTL_SECONDS_MAX,
 };
 use pandastack_types::{Error, Result};
 
-/// Longest path in a sandbox: Linux's `PATH_MAX`.
-const PATH_BYTES_MAX: usize = 4096;
 /// Longest template name.
 const TEMPLATE_NAME_BYTES_MAX: usize = 64;
 
@@ -158,22 +155,6 @@ pub fn metadata(metadata: &Metadata) -> Result<()> {
     Ok(())
 }
 
-/// Checks environment variables.
-pub fn env(env: &BTreeMap<String, String>) -> Result<()> {
-    if env.len() > ENV_PAIRS_MAX {
-        return refuse(format!("`env` has {} variables; the limit is {ENV_PAIRS_MAX}", env.len()));
-    }
-    for (name, value) in env {
-        if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
-            let shown: String = name.chars().take(40).collect();
-            return refuse(format!(
-                "invalid variable `{shown}` in `env`; names must not be empty or contain `=`, and nothing may contain NUL"
-            ));
-        }
-    }
-    Ok(())
-}
-
 /// As for exec; a terminal without a command is the user's shell.
 pub fn start_process(request: &StartProcess) -> Result<()> {
     if let Some(size) = request.pty {
@@ -197,78 +178,9 @@ pub fn terminal(size: TerminalSize) -> Result<()> {
     Ok(())
 }
 
-/// Checks a command.
-pub fn exec(request: &ExecRequest) -> Result<()> {
-    let command = match (&request.cmd, &request.argv) {
-        (Some(_), Some(_)) => return refuse("give `cmd` or `argv`, not both".to_owned()),
-        (Some(cmd), None) if !cmd.trim().is_empty() => std::slice::from_ref(cmd),
-        (None, Some(argv)) if argv.first().is_some_and(|program| !program.is_empty()) => argv.as_slice(),
-        _ => return refuse("`cmd` is empty; give a command to run".to_owned()),
-    };
-    if command.iter().map(String::len).sum::<usize>() > EXEC_COMMAND_BYTES_MAX {
-        return refuse(format!(
-            "the command is longer than {EXEC_COMMAND_BYTES_MAX} bytes; upload a script with PUT /fs and run \
-             it"
-        ));
-    }
-    if command.iter().any(|part| part.contains('\0')) {
-        return refuse("the command contains a NUL byte; remove it".to_owned());
-    }
-    if let Some(cwd) = &request.cwd {
-        path("cwd", cwd)?;
-    }
-    if let Some(env) = &request.env {
-        self::env(env)?;
-    }
-    match request.timeout_seconds {
-        Some(0) => refuse("`timeout_seconds` must be at least 1".to_owned()),
-        Some(seconds) if seconds > EXEC_TIMEOUT_SECONDS_MAX => {
-            refuse(format!("`timeout_seconds` must be at most {EXEC_TIMEOUT_SECONDS_MAX}"))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Checks a path inside a sandbox.
-pub fn path(field: &str, path: &str) -> Result<()> {
-    if !path.starts_with('/') || path.contains('\0') || path.len() > PATH_BYTES_MAX {
-        return refuse(format!("`{field}` must be an absolute path of at most {PATH_BYTES_MAX} bytes"));
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[track_caller]
-    fn check(request: ExecRequest, refusal: Option<&str>) {
-        let got = exec(&request).err().map(|error| error.message);
-        match refusal {
-            Some(part) => assert!(got.clone().unwrap_or_default().contains(part), "{request:?}: {got:?}"),
-            None => assert_eq!(got, None, "{request:?}"),
-        }
-    }
-
-    fn cmd(cmd: &str) -> ExecRequest {
-        ExecRequest { cmd: Some(cmd.into()), ..ExecRequest::default() }
-    }
-
-    #[test]
-    fn commands() {
-        check(cmd("true"), None);
-        check(cmd("  "), Some("empty"));
-        check(ExecRequest::default(), Some("empty"));
-        check(cmd("a\0b"), Some("NUL"));
-        check(cmd(&"x".repeat(EXEC_COMMAND_BYTES_MAX + 1)), Some("longer"));
-        check(ExecRequest { argv: Some(vec!["ls".into()]), ..cmd("ls") }, Some("not both"));
-        check(ExecRequest { argv: Some(vec![]), ..ExecRequest::default() }, Some("empty"));
-        check(ExecRequest { argv: Some(vec!["ls".into(), "".into()]), ..ExecRequest::default() }, None);
-        check(ExecRequest { cwd: Some("tmp".into()), ..cmd("ls") }, Some("absolute"));
-        check(ExecRequest { timeout_seconds: Some(0), ..cmd("ls") }, Some("at least 1"));
-        check(ExecRequest { timeout_seconds: Some(u64::MAX), ..cmd("ls") }, Some("at most"));
-        check(ExecRequest { env: Some([("A=B".into(), "".into())].into()), ..cmd("ls") }, Some("A=B"));
-    }
 
     #[test]
     fn lifetimes() {

@@ -58,15 +58,58 @@ impl Error {
 
     /// The cause and its causes, for the log.
     pub fn causes(&self) -> String {
-        let mut text = String::new();
-        let mut next = self.cause.as_deref().map(|cause| cause as &dyn std::error::Error);
-        while let Some(error) = next {
-            if !text.is_empty() {
-                text.push_str(": ");
-            }
-            text.push_str(&error.to_string());
-            next = error.source();
+        self.cause.as_deref().map(|cause| chain(cause)).unwrap_or_default()
+    }
+}
+
+/// The text of an error and of its causes, joined by colons.
+///
+/// None of our texts repeats its cause, so a text alone says what failed and not why. Errors of other crates
+/// sometimes repeat it; their causes are left out.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut last = text.clone();
+    for cause in std::iter::successors(error.source(), |cause| cause.source()) {
+        let next = cause.to_string();
+        if !last.contains(&next) {
+            text.push_str(": ");
+            text.push_str(&next);
         }
-        text
+        last = next;
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("{text}")]
+    struct Link {
+        text: &'static str,
+        #[source]
+        cause: Option<Box<Link>>,
+    }
+
+    fn link(text: &'static str, cause: Option<Link>) -> Link {
+        Link { text, cause: cause.map(Box::new) }
+    }
+
+    #[test]
+    fn a_chain_has_every_text_once() {
+        let full = link("disk full", None);
+        assert_eq!(chain(&full), "disk full");
+        let written = link("cannot write x", Some(full));
+        assert_eq!(chain(&written), "cannot write x: disk full");
+        let repeating = link("cannot start: cannot write x", Some(written));
+        assert_eq!(chain(&repeating), "cannot start: cannot write x: disk full");
+    }
+
+    #[test]
+    fn causes_are_for_the_log_only() {
+        let error = Error::internal(link("cannot write /srv/x", Some(link("disk full", None))));
+        assert_eq!(error.causes(), "cannot write /srv/x: disk full");
+        assert!(!error.message.contains("/srv"), "{}", error.message);
     }
 }

@@ -8,6 +8,7 @@
 
 pub mod agent_api;
 pub mod api;
+pub mod check;
 pub mod domains;
 mod error;
 mod failure;
@@ -22,7 +23,7 @@ pub mod sse;
 pub mod state;
 
 pub use error::{ErrorBody, ErrorCode};
-pub use failure::{Cause, Error, Result};
+pub use failure::{Cause, Error, Result, chain};
 pub use id::{
     AppId, BuildId, DatabaseId, DeploymentId, FunctionId, HostId, IdError, RunId, SandboxId, ScheduleId,
     ScheduleRunId, SnapshotId, TemplateId, TreeId, VolumeId, WorkspaceId,

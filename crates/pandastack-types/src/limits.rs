@@ -15,6 +15,8 @@ pub const FILE_BODY_BYTES_MAX: u64 = 8 * 1024 * 1024 * 1024;
 pub const EXEC_OUTPUT_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Longest command string. Beyond it: 400 `bad_request`.
 pub const EXEC_COMMAND_BYTES_MAX: usize = 128 * 1024;
+/// Longest path in a sandbox: Linux's `PATH_MAX`.
+pub const PATH_BYTES_MAX: usize = 4096;
 /// Longest exec timeout. Beyond it: 400 `bad_request`.
 pub const EXEC_TIMEOUT_SECONDS_MAX: u64 = 24 * 3600;
 /// Timeout of an exec that names none.

@@ -15,6 +15,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use pandastack_types::chain;
 use pandastack_types::domains::Domains;
 use pandastack_types::{Error, Result};
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
@@ -200,12 +201,6 @@ impl Webhooks {
     pub fn client(&self) -> Result<&reqwest::Client> {
         self.client.as_ref().map_err(|error| Error::internal(error.clone()))
     }
-}
-
-/// An error and its causes; the outermost alone says only that sending failed.
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 #[cfg(test)]

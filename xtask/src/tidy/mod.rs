@@ -1,6 +1,7 @@
 //! `cargo xtask tidy`: formatting, and the house rules that no compiler checks.
 
 mod allowance;
+mod causes;
 mod circles;
 mod claims;
 mod dependencies;
@@ -62,6 +63,7 @@ pub fn problems() -> Result<Vec<String>> {
         tests.read(&text);
         if is_rust(&path) {
             wide.read(&path, &text);
+            problems.extend(causes::problems(&path, &text)?);
         }
         if path.extension().is_some_and(|kind| kind == "md") {
             docs.read(&path, &text);

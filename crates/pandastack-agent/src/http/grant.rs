@@ -8,7 +8,7 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use pandastack_types::agent_api::endpoints::{OpenGrant, OpenTunnel};
 use pandastack_types::agent_api::{GrantProtocol, TunnelProtocol};
-use pandastack_types::grant;
+use pandastack_types::{chain, grant};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
@@ -49,7 +49,10 @@ pub(super) async fn tunnel(mut call: SandboxCall<OpenTunnel>) -> Result<Switchin
             relay(edge, guest, is_there, LOOK_AFTER).await
         };
         tokio::select! {
-            ended = copy => drop(ended.inspect_err(|error| tracing::debug!(%error, "a tunnel broke"))),
+            ended = copy => drop(ended.inspect_err(|error| tracing::debug!(
+                error = %chain(&error),
+                "a tunnel broke"
+            ))),
             () = shutdown.cancelled() => {}
         }
     });
@@ -110,7 +113,12 @@ async fn dial(handle: &crate::sandbox::handle::SandboxHandle, port: u16) -> Resu
 async fn serve_grant(upgrade: OnUpgrade, end: EdgeGrant, shutdown: CancellationToken) {
     let stream = match upgrade.await {
         Ok(stream) => stream,
-        Err(error) => return tracing::debug!(%error, "an edge disconnected before its grant opened"),
+        Err(error) => {
+            return tracing::debug!(
+                error = %chain(&error),
+                "an edge disconnected before its grant opened"
+            );
+        }
     };
     let mut stream = TokioIo::new(stream);
     // Whoever asked has a request to send.

@@ -6,6 +6,7 @@
 mod builds;
 mod data;
 mod endpoint;
+mod failure;
 mod grant;
 mod processes;
 mod sandboxes;

@@ -169,7 +169,7 @@ impl OutputEvents {
         self.flush(OutputStream::Stdout);
         self.flush(OutputStream::Stderr);
         self.ended = true;
-        self.push("error", json!({ "error": error.to_string(), "code": error.code() }));
+        self.push("error", json!({ "error": error.logged_public_text(), "code": error.code() }));
     }
 
     /// Sends an incomplete character, replaced: nothing will complete it.

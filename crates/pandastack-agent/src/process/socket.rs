@@ -30,6 +30,7 @@ use futures::stream::SplitSink;
 use futures::{SinkExt, StreamExt};
 use pandastack_guest_proto::message::ProcessId;
 use pandastack_types::api::{Signal, StartProcess, TerminalSize};
+use pandastack_types::chain;
 use pandastack_types::limits::SOCKET_COMMANDS_MAX;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -161,7 +162,8 @@ async fn take(
 
 async fn send_error(out: &mpsc::Sender<Value>, id: &str, error: &AgentError) {
     // A socket that is gone needs no answer.
-    let _ = out.send(json!({ "id": id, "error": error.to_string(), "code": error.code() })).await;
+    let text = error.logged_public_text();
+    let _ = out.send(json!({ "id": id, "error": text, "code": error.code() })).await;
 }
 
 /// One command from its start to its end, or to the socket's.
@@ -249,7 +251,7 @@ async fn write_in(handle: SandboxHandle, process: ProcessId, mut queue: mpsc::Re
     while let Some((bytes, close)) = queue.recv().await {
         let written = async { Input::open(handle.clone(), process).await?.write(&bytes, close).await };
         if let Err(error) = written.await {
-            return tracing::debug!(%error, "a command accepts no more input");
+            return tracing::debug!(error = %chain(&error), "a command accepts no more input");
         }
     }
 }

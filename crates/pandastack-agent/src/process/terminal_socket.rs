@@ -13,6 +13,7 @@ use axum::extract::ws::{CloseFrame, Message, WebSocket, close_code};
 use bytes::Bytes;
 use pandastack_guest_proto::client::ProcessEvent;
 use pandastack_types::api::TerminalSize;
+use pandastack_types::chain;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -64,7 +65,10 @@ impl TerminalSocket {
         let process = self.feed.process();
         let hung_up = async { Ok::<_, AgentError>(self.handle.lease().await?.guest.hang_up(process).await?) };
         if let Err(error) = hung_up.await {
-            tracing::warn!(%error, %process, "cannot hang up a terminal after its socket closed");
+            tracing::warn!(
+                error = %chain(&error), %process,
+                "cannot hang up a terminal after its socket closed"
+            );
         }
     }
 
@@ -95,7 +99,9 @@ impl TerminalSocket {
                             waiting = input;
                             Ok(())
                         }
-                        Err(error) => self.send_json(socket, json!({ "error": error.to_string() })).await,
+                        Err(error) => {
+                            self.send_json(socket, json!({ "error": error.logged_public_text() })).await
+                        }
                     },
                     Some(Ok(Message::Ping(_) | Message::Pong(_))) => Ok(()),
                     Some(Ok(Message::Close(_)) | Err(_)) | None => return false,
@@ -130,7 +136,8 @@ impl TerminalSocket {
             }
             Ok(None) => close_code::NORMAL,
             Err(error) => {
-                self.send_json(socket, json!({ "error": error.to_string(), "code": error.code() })).await?;
+                let text = error.logged_public_text();
+                self.send_json(socket, json!({ "error": text, "code": error.code() })).await?;
                 close_code::ERROR
             }
         };
@@ -165,11 +172,11 @@ async fn type_in(
 ) {
     let mut input = match Input::open(handle, process).await {
         Ok(input) => input,
-        Err(error) => return tracing::debug!(%error, "a terminal accepts no input"),
+        Err(error) => return tracing::debug!(error = %chain(&error), "a terminal accepts no input"),
     };
     while let Some(bytes) = typed.recv().await {
         if let Err(error) = input.write(&bytes, false).await {
-            return tracing::debug!(%error, "a terminal accepts no more input");
+            return tracing::debug!(error = %chain(&error), "a terminal accepts no more input");
         }
     }
 }

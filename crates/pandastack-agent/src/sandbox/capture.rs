@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use pandastack_engine::{Confinement, Pause};
 use pandastack_fault as fault;
 use pandastack_types::agent_api::AgentSnapshotDone;
-use pandastack_types::{SandboxState, SnapshotId};
+use pandastack_types::{SandboxState, SnapshotId, chain};
 use tokio::sync::oneshot;
 
 use super::accept::{Request, Verdict};
@@ -57,7 +57,10 @@ impl Driver {
         if let Some(writing) = self.writing.take()
             && let Err(error) = writing.await
         {
-            tracing::error!(sandbox = %self.record.spec.id, %error, "writing a snapshot ended early");
+            tracing::error!(
+                sandbox = %self.record.spec.id, error = %chain(&error),
+                "writing a snapshot ended early"
+            );
         }
     }
 
@@ -80,7 +83,10 @@ impl Driver {
             match self.take_by_twin().await {
                 Ok(taken) => return Ok(taken),
                 Err(error) => {
-                    tracing::warn!(sandbox = %self.record.spec.id, %error, "cannot create a twin; writing the snapshot in place");
+                    tracing::warn!(
+                        sandbox = %self.record.spec.id, error = %chain(&error),
+                        "cannot create a twin; writing the snapshot in place"
+                    );
                 }
             }
         }

@@ -105,9 +105,9 @@ async fn settle(host: &Arc<Host>, made: LaunchResult) -> ChildOutcome {
             Ok(()) => ChildOutcome::Made(Box::new(spawn(host, record, Some(live)).view())),
             Err(error) => {
                 live.end(host).await;
-                ChildOutcome::Failed(error.to_string())
+                ChildOutcome::Failed(error.logged_public_text())
             }
         },
-        Err(error) => ChildOutcome::Failed(error.to_string()),
+        Err(error) => ChildOutcome::Failed(error.logged_public_text()),
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pandastack_fault as fault;
 use pandastack_types::agent_api::{AgentCreate, AgentSandbox, Source};
-use pandastack_types::{SnapshotId, Transition};
+use pandastack_types::{SnapshotId, Transition, chain};
 
 use super::driver::spawn;
 use crate::error::{AgentError, Result};
@@ -154,7 +154,7 @@ async fn forked(
         // Its volumes are copies of the zygote's, and fit no other memory.
         Err(error) if !record.spec.volumes.is_empty() => return Err(error),
         Err(error) => {
-            tracing::warn!(sandbox = %record.spec.id, %error, "cannot fork the zygote; restoring the snapshot");
+            tracing::warn!(sandbox = %record.spec.id, error = %chain(&error), "cannot fork the zygote; restoring the snapshot");
             return Ok(None);
         }
     };

@@ -9,7 +9,7 @@ use pandastack_guest_proto::client::GuestClient;
 use pandastack_guest_proto::message::IdentityApplied;
 use pandastack_types::agent_api::AgentSandbox;
 use pandastack_types::api::Keep;
-use pandastack_types::{SandboxState, Transition};
+use pandastack_types::{SandboxState, Transition, chain};
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinHandle;
 
@@ -250,11 +250,14 @@ impl Driver {
             if let Some(live) = &self.live
                 && let Err(error) = live.machine.pause().await
             {
-                tracing::warn!(sandbox = %still.spec.id, %error, "cannot pause a machine; its vCPUs may be running");
+                tracing::warn!(sandbox = %still.spec.id, error = %chain(&error), "cannot pause a machine; its vCPUs may be running");
             }
             self.record = still;
             if let Err(error) = self.save().await {
-                tracing::error!(sandbox = %self.record.spec.id, %error, "cannot restore the record of a sandbox; it may say running");
+                tracing::error!(
+                    sandbox = %self.record.spec.id, error = %chain(&error),
+                    "cannot restore the record of a sandbox; it may say running"
+                );
             }
         }
         gone_on

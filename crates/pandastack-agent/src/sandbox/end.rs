@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use pandastack_engine::MachineExit;
 use pandastack_fault as fault;
-use pandastack_types::{SandboxState, Transition};
+use pandastack_types::{SandboxState, Transition, chain};
 
 use super::driver::Driver;
 use crate::error::AgentError;
@@ -31,7 +31,10 @@ impl Driver {
         self.record.slot = None;
         self.record.failure = Some(reason);
         if let Err(error) = self.step(Transition::Lost).await {
-            tracing::error!(sandbox = %self.record.spec.id, %error, "cannot record the loss of a machine");
+            tracing::error!(
+                sandbox = %self.record.spec.id, error = %chain(&error),
+                "cannot record the loss of a machine"
+            );
         }
     }
 
@@ -61,7 +64,10 @@ impl Driver {
         match tokio::time::timeout(WRITE_OUT_MAX, written).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
-                tracing::warn!(sandbox = %self.record.spec.id, %error, "cannot sync volumes; they contain only data that was synced before");
+                tracing::warn!(
+                    sandbox = %self.record.spec.id, error = %chain(&error),
+                    "cannot sync volumes; they contain only data that was synced before"
+                );
             }
             Err(_) => {
                 tracing::warn!(sandbox = %self.record.spec.id, "syncing volumes timed out");

@@ -15,8 +15,8 @@ use std::time::Instant;
 
 use pandastack_engine::{Machine, MachineFiles, Pause};
 use pandastack_fault as fault;
-use pandastack_types::SandboxState;
 use pandastack_types::agent_api::{AgentForked, SandboxSpec};
+use pandastack_types::{SandboxState, chain};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -131,7 +131,10 @@ impl Driver {
         if let Some(coming_up) = self.coming_up.take()
             && let Err(error) = coming_up.await
         {
-            tracing::error!(sandbox = %self.record.spec.id, %error, "children of a fork were abandoned while they started");
+            tracing::error!(
+                sandbox = %self.record.spec.id, error = %chain(&error),
+                "children of a fork were abandoned while they started"
+            );
         }
     }
 
@@ -239,7 +242,7 @@ impl Driver {
             written_out.push(crate::zygote::sync_file(&image).await);
         }
         for error in written_out.into_iter().filter_map(Result::err) {
-            tracing::warn!(%error, "writing out a disk while the sandbox is paused");
+            tracing::warn!(error = %chain(&error), "writing out a disk while the sandbox is paused");
         }
         Ok(prepared)
     }

@@ -9,7 +9,7 @@
 use std::time::{Duration, Instant};
 
 use pandastack_guest_proto::message::{Identity, IdentityApplied};
-use pandastack_types::SandboxState;
+use pandastack_types::{SandboxState, chain};
 use tokio::sync::oneshot;
 
 use super::driver::{Driver, STARTS_MAX};
@@ -55,7 +55,10 @@ impl Driver {
         if frozen.is_err()
             && let Err(error) = answered(THAW_TOLD_MAX, guest.thaw()).await
         {
-            tracing::warn!(sandbox = %self.record.spec.id, %error, "cannot thaw the guest; its processes may be frozen");
+            tracing::warn!(
+                sandbox = %self.record.spec.id, error = %chain(&error),
+                "cannot thaw the guest; its processes may be frozen"
+            );
         }
         frozen
     }
@@ -108,7 +111,10 @@ impl Driver {
         self.thawing = None;
         let is_to_run = self.live.is_some() && self.record.state == SandboxState::Running;
         let Some(error) = told.err().filter(|_| is_to_run) else { return };
-        tracing::warn!(sandbox = %self.record.spec.id, %error, "the guest did not thaw; retrying");
+        tracing::warn!(
+            sandbox = %self.record.spec.id, error = %chain(&error),
+            "the guest did not thaw; retrying"
+        );
         if let Err(error) = self.run_guest().await {
             self.thawing = Some(tokio::spawn(async {
                 tokio::time::sleep(THAW_AGAIN_AFTER).await;

@@ -9,8 +9,8 @@
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use pandastack_types::SandboxState;
 use pandastack_types::api::Keep;
+use pandastack_types::{SandboxState, chain};
 
 use super::driver::Driver;
 
@@ -76,7 +76,10 @@ impl Driver {
             }
         };
         if let Err(error) = outcome {
-            tracing::warn!(sandbox = %self.record.spec.id, %error, "an idle sandbox did not go to sleep");
+            tracing::warn!(
+                sandbox = %self.record.spec.id, error = %chain(&error),
+                "an idle sandbox did not go to sleep"
+            );
             self.activity.touch();
             self.asleep_since = Instant::now() + RETRY_AFTER;
         }

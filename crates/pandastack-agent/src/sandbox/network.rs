@@ -1,9 +1,9 @@
 //! Changes a sandbox's network policy, and passes it on to copies.
 
 use pandastack_net::{Resolved, SlotIndex};
-use pandastack_types::SandboxState;
 use pandastack_types::agent_api::AgentSandbox;
 use pandastack_types::network::NetworkPolicy;
+use pandastack_types::{SandboxState, chain};
 
 use super::driver::Driver;
 use crate::error::Result;
@@ -40,7 +40,10 @@ impl Driver {
         if let Some(slot) = slot
             && let Err(error) = self.host.slots.set_policy(slot, &self.record.spec.network).await
         {
-            tracing::error!(sandbox = %self.record.spec.id, %error, "cannot revert a network policy");
+            tracing::error!(
+                sandbox = %self.record.spec.id, error = %chain(&error),
+                "cannot revert a network policy"
+            );
         }
     }
 

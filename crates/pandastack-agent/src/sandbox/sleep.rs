@@ -18,7 +18,7 @@
 
 use pandastack_fault as fault;
 use pandastack_types::api::Keep;
-use pandastack_types::{Residency, SandboxState, Transition};
+use pandastack_types::{Residency, SandboxState, Transition, chain};
 
 use super::driver::{Driver, store_record};
 use crate::blocking::blocking;
@@ -98,7 +98,10 @@ impl Driver {
         self.end(left).await;
         fault::point("hibernate.ended").await;
         if let Err(error) = self.save().await {
-            tracing::warn!(sandbox = %self.record.spec.id, %error, "cannot update the record of a machine that exited");
+            tracing::warn!(
+                sandbox = %self.record.spec.id, error = %chain(&error),
+                "cannot update the record of a machine that exited"
+            );
         }
     }
 
@@ -201,8 +204,9 @@ impl Driver {
             return error;
         }
         let reason = format!(
-            "the sandbox did not start when it was woken: {error}; its volumes may have changed since it went to sleep, \
-             so its memory cannot be used again; data on the volumes is kept"
+            "the sandbox did not start when it was woken: {}; its volumes may have changed since it went to sleep, \
+             so its memory cannot be used again; data on the volumes is kept",
+            error.logged_public_text()
         );
         self.fail(reason.clone()).await;
         self.host.remove_dir(self.host.layout.sleep(&self.record.spec.id)).await;

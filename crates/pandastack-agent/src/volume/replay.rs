@@ -16,7 +16,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use pandastack_types::VolumeId;
+use pandastack_types::{VolumeId, chain};
 use rustix::fs::FlockOperation;
 
 use super::open_locked;
@@ -84,7 +84,8 @@ pub(super) fn replay_left(image: &Path, id: &VolumeId, uid: u32) -> Result<()> {
     rustix::fs::flock(&locked, FlockOperation::Unlock)
         .map_err(|errno| AgentError::io("unlock", image)(errno.into()))?;
     replayed.map_err(|why| {
-        tracing::warn!(volume = %id, %why, "the journal of a volume cannot be replayed");
+        let why = chain(&why);
+        tracing::warn!(volume = %id, why, "the journal of a volume cannot be replayed");
         AgentError::Conflict(format!(
             "volume {id} was not unmounted by its last sandbox, and this host cannot replay its journal ({why}): attach it, or a \
              clone of it, once to write; then it can be read"
@@ -103,22 +104,38 @@ fn needs_replay(image: &File) -> io::Result<bool> {
     Ok(is_ext4 && superblock[FEATURES_AT] & NEEDS_RECOVERY != 0)
 }
 
+/// Why a journal was not replayed.
+#[derive(Debug, thiserror::Error)]
+enum ReplayError {
+    #[error("the image cannot be read")]
+    Image(#[source] io::Error),
+    #[error("the image cannot be given to another user")]
+    Owner(#[source] io::Error),
+    #[error("e2fsck cannot be run; install e2fsprogs and util-linux")]
+    Run(#[source] io::Error),
+    #[error("e2fsck did not end within {} s", REPLAY_WAIT.as_secs())]
+    Late,
+    #[error("e2fsck: {0}")]
+    Failed(ExitStatus),
+    #[error("e2fsck left its journal as it was")]
+    Unchanged,
+}
+
 /// Replays the journal of an image that nobody else has open.
-fn replay(image: &File, uid: u32) -> std::result::Result<(), String> {
-    let before = image.metadata().map_err(|error| error.to_string())?;
-    fchown(image, Some(uid), Some(uid)).map_err(|error| format!("it cannot be given away: {error}"))?;
+fn replay(image: &File, uid: u32) -> Result<(), ReplayError> {
+    let before = image.metadata().map_err(ReplayError::Image)?;
+    fchown(image, Some(uid), Some(uid)).map_err(ReplayError::Owner)?;
     let ended = run(image, uid);
     let back = fchown(image, Some(before.uid()), Some(before.gid()));
-    match ended.and_then(|ended| back.map(|()| ended)) {
-        Err(error) => Err(format!("e2fsck cannot be run: {error}; install e2fsprogs and util-linux")),
-        Ok(None) => Err(format!("e2fsck did not end within {} s", REPLAY_WAIT.as_secs())),
-        // 1: something was mended.
-        Ok(Some(status)) if !matches!(status.code(), Some(0 | 1)) => Err(format!("e2fsck: {status}")),
-        Ok(Some(_)) => match image.sync_all().and_then(|()| needs_replay(image)) {
-            Ok(false) => Ok(()),
-            Ok(true) => Err("e2fsck left its journal as it was".to_owned()),
-            Err(error) => Err(error.to_string()),
-        },
+    let status = ended.and_then(|ended| back.map(|()| ended)).map_err(ReplayError::Run)?;
+    let status = status.ok_or(ReplayError::Late)?;
+    // 1: something was mended.
+    if !matches!(status.code(), Some(0 | 1)) {
+        return Err(ReplayError::Failed(status));
+    }
+    match image.sync_all().and_then(|()| needs_replay(image)).map_err(ReplayError::Image)? {
+        false => Ok(()),
+        true => Err(ReplayError::Unchanged),
     }
 }
 

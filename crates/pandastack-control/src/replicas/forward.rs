@@ -17,6 +17,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, header};
 use jiff::Timestamp;
 use pandastack_rest::ApiError;
 use pandastack_store::replicas::Replica;
+use pandastack_types::agent_api::internal;
 use pandastack_types::link::{Direction, LinkKey};
 use pandastack_types::{Error, ErrorCode, HostId, Result};
 
@@ -101,7 +102,7 @@ fn is_leaders(uri: &http::Uri, headers: &HeaderMap) -> bool {
     if let Some(below) = path.strip_prefix("/v1/") {
         return !OWN.contains(&below.split('/').next().unwrap_or_default());
     }
-    path.starts_with("/internal/v1/hosts/") || pandastack_functions::is_named(headers, uri)
+    path.starts_with(internal::HOSTS) || pandastack_functions::is_named(headers, uri)
 }
 
 async fn pass_on(member: &Member, request: Request) -> Result<Response> {

@@ -22,7 +22,7 @@ mod forward;
 mod peers;
 
 pub(crate) use forward::{PassedOnFor, from_replica, to_leader};
-pub(crate) use peers::{PATH as MARKS_PATH, ReplicaPeers};
+pub(crate) use peers::ReplicaPeers;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -81,8 +81,9 @@ pub(crate) struct Member {
 }
 
 /// A leader lost its session: another one may lead.
-#[derive(Debug)]
-pub(crate) struct LeadershipLost(pub(crate) StoreError);
+#[derive(Debug, thiserror::Error)]
+#[error("the database session of the leader was lost")]
+pub(crate) struct LeadershipLost(#[source] pub(crate) StoreError);
 
 /// A background task of the leader. The server registers those of each service.
 pub(crate) type LeaderTask = Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;

@@ -15,14 +15,13 @@ use pandastack_sandboxes::Peers;
 use pandastack_sandboxes::in_flight::Marks;
 use pandastack_store::Store;
 use pandastack_store::replicas::Replica;
+use pandastack_types::agent_api::internal::IN_FLIGHT;
 use pandastack_types::link::{Direction, LINK_HEADER, LinkKey};
 use pandastack_types::{Error, HostId, Result};
 
 use super::Replicas;
 use super::forward::way_to;
 
-/// Path of the question.
-pub(crate) const PATH: &str = "/internal/v1/under-way";
 /// How long a replica may take to answer.
 const ANSWER_MAX: Duration = Duration::from_secs(3);
 
@@ -51,8 +50,8 @@ impl ReplicaPeers {
         let (http, base) = way_to(&replica.address)?;
         let me: HostId = self.replicas.instance.parse().map_err(Error::internal)?;
         let at = Timestamp::now().as_second();
-        let signature = self.link.sign(Direction::AgentToControl, &me, "GET", PATH, at);
-        let asked = http.get(format!("{base}{PATH}")).header(LINK_HEADER, signature).timeout(ANSWER_MAX);
+        let signature = self.link.sign(Direction::AgentToControl, &me, "GET", IN_FLIGHT, at);
+        let asked = http.get(format!("{base}{IN_FLIGHT}")).header(LINK_HEADER, signature).timeout(ANSWER_MAX);
         let answered = asked.send().await.and_then(reqwest::Response::error_for_status);
         answered.map_err(Error::internal)?.json().await.map_err(Error::internal)
     }

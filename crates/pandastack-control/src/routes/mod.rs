@@ -31,6 +31,7 @@ use axum::routing::{delete, get, patch, post, put};
 use http::{Method, StatusCode, Uri, header};
 use pandastack_rest::ApiError;
 use pandastack_rest::request_id::with_request_id;
+use pandastack_types::agent_api::internal as paths;
 use pandastack_types::{Error, ErrorCode};
 
 use crate::access::keep_sealed;
@@ -82,12 +83,12 @@ pub(crate) fn with_functions_by_host(router: Router, services: Arc<Services>) ->
 /// What agents and other replicas call. Anything else is the public API, for requests that replicas pass on.
 pub(crate) fn private(services: Arc<Services>, public: Router) -> Router {
     let router = Router::new()
-        .route(crate::replicas::MARKS_PATH, get(internal::marks))
-        .route("/internal/v1/hosts/{host}/report", post(internal::report))
-        .route("/internal/v1/databases/{id}", get(internal::database))
-        .route("/internal/v1/names/{name}", get(internal::name))
-        .route("/internal/v1/routes", get(internal::route_changes))
-        .route("/internal/v1/routes/{id}", get(internal::route));
+        .route(paths::IN_FLIGHT, get(internal::marks))
+        .route(paths::HOST_REPORT, post(internal::report))
+        .route(paths::DATABASES, get(internal::database))
+        .route(paths::EDGE_NAME, get(internal::name))
+        .route(paths::ROUTE_CHANGES, get(internal::route_changes))
+        .route(paths::EDGE_ROUTE, get(internal::route));
     router
         .layer(from_fn_with_state(services.member(), to_leader))
         .layer(map_response(never_plain))

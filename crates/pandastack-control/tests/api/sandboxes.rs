@@ -1,4 +1,4 @@
-use pandastack_types::ErrorCode;
+use pandastack_types::{Error, ErrorCode};
 use reqwest::Method;
 use serde_json::json;
 
@@ -54,11 +54,14 @@ async fn a_failed_create_leaves_no_row_and_no_machine() {
         (ErrorCode::DiskFull, 507, None),
         (ErrorCode::Internal, 500, None),
     ] {
-        agent.lock().refuse_create.push_back((code, "the host says no"));
+        let said = "cannot write /srv/pandastack/x: the host says no";
+        agent.lock().refuse_create.push_back((code, said));
         let answer = world.post("/v1/sandboxes", json!({})).await;
         assert_eq!(answer.headers.get("retry-after").map(|v| v.to_str().unwrap()), retry);
         let body = answer.refused(status, &code.as_str());
-        assert_eq!(body["error"], "the host says no");
+        let expected =
+            if code == ErrorCode::Internal { Error::internal("").message } else { said.to_owned() };
+        assert_eq!(body["error"], expected);
         assert_eq!((world.ids().await.len(), agent.ids().len()), (0, 0));
     }
 }

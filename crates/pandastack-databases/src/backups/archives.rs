@@ -128,11 +128,14 @@ pub(super) fn login(link: &LinkKey, id: &DatabaseId) -> Result<Login> {
 pub(super) fn failed(error: RestoreError) -> Error {
     match error {
         RestoreError::Archive(error) => unavailable(error),
-        other => Error::internal(other.to_string()),
+        other => Error::internal(other),
     }
 }
 
 /// An archive that fails, as the API says it.
 pub(super) fn unavailable(error: ArchiveError) -> Error {
-    Error::new(ErrorCode::Unavailable, format!("the backup archive is unavailable: {error}"))
+    Error::new(
+        ErrorCode::Unavailable,
+        format!("the backup archive is unavailable: {}", pandastack_types::chain(&error)),
+    )
 }

@@ -300,7 +300,7 @@ pub(super) async fn take(
     })?;
     let base = take_base(stream, login, archive, None).await.map_err(|error| match error {
         BaseError::Archive(error) => unavailable(error),
-        other => Error::new(ErrorCode::GuestUnavailable, other.to_string()),
+        other => Error::new(ErrorCode::GuestUnavailable, pandastack_types::chain(&other)),
     })?;
     tracing::info!(database = %id, label = base.label, bytes = base.tar_bytes, "taking a base backup");
     // The machine is awake, and its log, which has this too, is backed up. Not being told is no

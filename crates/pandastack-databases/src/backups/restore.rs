@@ -198,7 +198,7 @@ fn tar_body(restore: Restore, noted: Arc<Mutex<Option<RestoreError>>>) -> Body {
         let mut tar = std::pin::pin!(tar);
         while let Some(part) = futures::StreamExt::next(&mut tar).await {
             let part = part.map_err(|error| {
-                let other = std::io::Error::other(error.to_string());
+                let other = std::io::Error::other(pandastack_types::chain(&error));
                 if let Ok(mut noted) = noted.lock() {
                     *noted = Some(error);
                 }

@@ -19,6 +19,7 @@ use super::template_name::template_name;
 use crate::error::{RestError, RestResult};
 use crate::limits::{ANSWER_BYTES_MAX, TIMEOUT_SECONDS_DEFAULT, TIMEOUT_SECONDS_DEFAULT_V1};
 use crate::native::{Caller, Native, NativeError};
+use crate::native_paths as paths;
 use crate::sandbox_state::AUTO_RESUME_LABEL;
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -123,11 +124,11 @@ async fn translate(caller: &Caller, wanted: NewSandbox, timeout_default: u64) ->
 /// The snapshot that a template's name means: its id, or the name it was given. Only what looks like one is asked for.
 async fn snapshot_named(caller: &Caller, name: &str) -> RestResult<Option<SnapshotId>> {
     let plain = template_name(name);
-    let templates: Vec<pandastack_types::api::Template> = caller.get("/templates").await?;
+    let templates: Vec<pandastack_types::api::Template> = caller.get(paths::TEMPLATES).await?;
     if templates.iter().any(|template| template.name == plain || template.aliases.contains(&plain)) {
         return Ok(None);
     }
-    let list: SnapshotList = caller.get("/snapshots").await?;
+    let list: SnapshotList = caller.get(paths::SNAPSHOTS).await?;
     let found = list.snapshots.into_iter().find(|snapshot| {
         snapshot.id.as_str() == name
             || snapshot.name.as_deref().is_some_and(|own| own == name || own == plain)
@@ -139,7 +140,7 @@ async fn post(caller: &Caller, headers: &HeaderMap, create: &CreateSandbox) -> R
     let unreadable =
         |error: String| RestError::bad_request(format!("the sandbox settings cannot be encoded: {error}"));
     let body = serde_json::to_vec(create).map_err(|error| unreadable(error.to_string()))?;
-    let mut request = http::Request::builder().method(Method::POST).uri("/v1/sandboxes");
+    let mut request = http::Request::builder().method(Method::POST).uri(paths::SANDBOXES);
     if let Some(key) = headers.get(IDEMPOTENCY_KEY) {
         request = request.header(IDEMPOTENCY_KEY, key);
     }
@@ -158,13 +159,13 @@ async fn post(caller: &Caller, headers: &HeaderMap, create: &CreateSandbox) -> R
 
 /// Closes the sandbox's ports to those without its token, and answers the token. A sandbox that stays open is not given out.
 async fn make_private(caller: &Caller, sandbox: &Sandbox) -> RestResult<Value> {
-    let path = format!("/sandboxes/{}/preview", sandbox.id);
+    let path = paths::preview(&sandbox.id);
     let body = serde_json::json!({ "visibility": "private" });
     let set: Result<Value, _> = caller.json(Method::PUT, &path, Some(&body)).await;
     match set.map(|preview| preview["token"].clone()) {
         Ok(token) if token.is_string() => Ok(token),
         failed => {
-            caller.call(Method::DELETE, &format!("/sandboxes/{}", sandbox.id), None::<&()>).await?;
+            caller.call(Method::DELETE, &paths::sandbox(&sandbox.id), None::<&()>).await?;
             failed.map_err(RestError::from)?;
             Err(RestError::unsupported("private traffic is"))
         }

@@ -11,6 +11,7 @@ use super::query::{pairs, percent_decode};
 use super::shape;
 use super::template_name::template_name;
 use crate::error::{RestError, RestResult};
+use crate::native_paths as paths;
 use crate::sandbox_state::is_visible;
 
 /// Filter parameters of a list.
@@ -28,7 +29,7 @@ struct Filter {
 /// Sandboxes of the key's workspace, newest first.
 pub(super) async fn list(Keyed(caller): Keyed, RawQuery(query): RawQuery) -> RestResult<Response> {
     let filter = Filter::parse(query.as_deref().unwrap_or_default())?;
-    let Items { mut items } = caller.get::<Items<Sandbox>>("/sandboxes").await?;
+    let Items { mut items } = caller.get::<Items<Sandbox>>(paths::SANDBOXES).await?;
     items.retain(|sandbox| is_visible(sandbox) && filter.takes(sandbox));
     items.sort_by(|a, b| (a.created_at, &a.id).cmp(&(b.created_at, &b.id)));
     if !filter.ascending {

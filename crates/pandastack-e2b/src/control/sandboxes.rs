@@ -21,6 +21,7 @@ use super::shape;
 use crate::error::{RestError, RestResult};
 use crate::limits::{FORK_TIMEOUT_SECONDS_DEFAULT, FORKS_MAX, TIMEOUT_SECONDS_DEFAULT};
 use crate::native::{Caller, Native, NativeResult};
+use crate::native_paths as paths;
 use crate::sandbox_state::{is_paused, is_visible};
 
 #[derive(Debug, Default, Deserialize)]
@@ -52,7 +53,7 @@ pub(super) struct Fork {
 
 /// A sandbox that these clients may see.
 async fn find(caller: &Caller, id: &SandboxId) -> RestResult<Sandbox> {
-    let sandbox: Sandbox = caller.get(&format!("/sandboxes/{id}")).await?;
+    let sandbox: Sandbox = caller.get(&paths::sandbox(id)).await?;
     if is_visible(&sandbox) { Ok(sandbox) } else { Err(sandbox_not_found(id.as_str())) }
 }
 
@@ -64,8 +65,8 @@ pub(super) async fn get(
     headers: HeaderMap,
 ) -> RestResult<Json<Value>> {
     let sandbox = find(&caller, &id).await?;
-    let lifecycle: Lifecycle = caller.get(&format!("/sandboxes/{id}/lifecycle")).await?;
-    let policy: NetworkPolicy = caller.get(&format!("/sandboxes/{id}/network")).await?;
+    let lifecycle: Lifecycle = caller.get(&paths::lifecycle(&id)).await?;
+    let policy: NetworkPolicy = caller.get(&paths::network(&id)).await?;
     let token = native.token_for(&caller, &id).await?;
     let mut detail = shape::detail(&sandbox, token, lifecycle.on_timeout, &shape::domain(&headers));
     let (is_open, lists) = network::shown(&policy);
@@ -76,7 +77,7 @@ pub(super) async fn get(
 
 /// End a sandbox.
 pub(super) async fn kill(Keyed(caller): Keyed, SandboxPath(id): SandboxPath) -> RestResult<StatusCode> {
-    caller.call(Method::DELETE, &format!("/sandboxes/{id}"), None::<&()>).await?;
+    caller.call(Method::DELETE, &paths::sandbox(&id), None::<&()>).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -95,8 +96,9 @@ pub(super) async fn connect(
         return Err(RestError::unsupported("discarding the memory of a paused sandbox is"));
     }
     if paused {
-        let verb = if sandbox.status == SandboxState::Paused { "resume" } else { "wake" };
-        caller.call(Method::POST, &format!("/sandboxes/{id}/{verb}"), None::<&()>).await?;
+        let is_in_memory = sandbox.status == SandboxState::Paused;
+        let path = if is_in_memory { paths::resume(&id) } else { paths::wake(&id) };
+        caller.call(Method::POST, &path, None::<&()>).await?;
     }
     let seconds = wanted.timeout.unwrap_or(TIMEOUT_SECONDS_DEFAULT).max(1);
     if !sandbox.persistent && (paused || ends_before(&sandbox, seconds)) {
@@ -117,7 +119,7 @@ fn ends_before(sandbox: &Sandbox, seconds: u64) -> bool {
 
 async fn live_for(caller: &Caller, id: &SandboxId, seconds: u64) -> NativeResult<()> {
     let change = PatchLifecycle { ttl_seconds: Some(seconds), ..PatchLifecycle::default() };
-    caller.call(Method::PATCH, &format!("/sandboxes/{id}/lifecycle"), Some(&change)).await
+    caller.call(Method::PATCH, &paths::lifecycle(id), Some(&change)).await
 }
 
 /// Let a sandbox live so long from now.
@@ -158,7 +160,7 @@ pub(super) async fn pause(
         return Err(RestError::new(StatusCode::CONFLICT, format!("sandbox `{id}` is already paused")));
     }
     let keep = if wanted.memory == Some(false) { Keep::Disk } else { Keep::Memory };
-    caller.call(Method::POST, &format!("/sandboxes/{id}/hibernate"), Some(&Hibernate { keep })).await?;
+    caller.call(Method::POST, &paths::hibernate(&id), Some(&Hibernate { keep })).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -177,7 +179,7 @@ pub(super) async fn fork(
     }
     find(&caller, &id).await?;
     let tree = ForkTree { count, metadata: None };
-    let path = format!("/sandboxes/{id}/fork-tree");
+    let path = paths::fork_tree(&id);
     let forked: ForkTreeResult = caller.json(Method::POST, &path, Some(&tree)).await?;
     let seconds = wanted.timeout.unwrap_or(FORK_TIMEOUT_SECONDS_DEFAULT).max(1);
     let domain = shape::domain(&parts.headers);
@@ -203,7 +205,7 @@ async fn settle(native: &Native, caller: &Caller, child: &Sandbox, seconds: u64,
     match lives {
         Ok(token) => json!({ "sandbox": shape::sandbox(child, token, domain) }),
         Err(why) => {
-            let path = format!("/sandboxes/{}", child.id);
+            let path = paths::sandbox(&child.id);
             if let Err(error) = caller.call(Method::DELETE, &path, None::<&()>).await {
                 tracing::warn!(sandbox = %child.id, %error, "cannot delete a fork whose lifetime was not set");
             }
@@ -225,7 +227,7 @@ pub(super) async fn set_network(
     let wanted: Network = read_json(body).await?;
     let policy = wanted.policy(None)?.unwrap_or_default();
     find(&caller, &id).await?;
-    caller.call(Method::PUT, &format!("/sandboxes/{id}/network"), Some(&policy)).await?;
+    caller.call(Method::PUT, &paths::network(&id), Some(&policy)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -236,7 +238,7 @@ pub(super) async fn metrics(
     RawQuery(query): RawQuery,
 ) -> RestResult<Json<Vec<Value>>> {
     find(&caller, &id).await?;
-    let seen: SandboxMetrics = caller.get(&format!("/sandboxes/{id}/metrics")).await?;
+    let seen: SandboxMetrics = caller.get(&paths::metrics(&id)).await?;
     let within =
         pairs(query.as_deref().unwrap_or_default()).all(|(key, value)| match (key.as_str(), value.parse()) {
             ("start", Ok(start)) => seen.at.as_second() >= start,

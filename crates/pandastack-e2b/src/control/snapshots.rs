@@ -15,7 +15,8 @@ use super::json::read_json;
 use super::paging::page;
 use super::query::pairs;
 use crate::error::{RestError, RestResult};
-use crate::native::{Caller, encode};
+use crate::native::Caller;
+use crate::native_paths as paths;
 
 #[derive(Debug, Default, Deserialize)]
 struct NewSnapshot {
@@ -38,8 +39,7 @@ pub(super) async fn create(
         return Err(RestError::unsupported("snapshots without memory are"));
     }
     let request = CreateSnapshot { name: wanted.name, ..CreateSnapshot::default() };
-    let path = format!("/sandboxes/{id}/snapshots");
-    let snapshot: Snapshot = caller.json(Method::POST, &path, Some(&request)).await?;
+    let snapshot: Snapshot = caller.json(Method::POST, &paths::take_snapshot(&id), Some(&request)).await?;
     Ok((StatusCode::CREATED, Json(show(&snapshot))))
 }
 
@@ -58,8 +58,8 @@ pub(super) async fn list(Keyed(caller): Keyed, RawQuery(query): RawQuery) -> Res
             _ => {}
         }
     }
-    let filter = sandbox.map(|id| format!("?sandbox_id={}", encode(&id))).unwrap_or_default();
-    let found: SnapshotList = caller.get(&format!("/snapshots{filter}")).await?;
+    let path = sandbox.map_or_else(|| paths::SNAPSHOTS.to_owned(), |id| paths::snapshots_of(&id));
+    let found: SnapshotList = caller.get(&path).await?;
     let wanted = |snapshot: &&Snapshot| {
         snapshot.kind == SnapshotKind::Manual && (name.is_none() || snapshot.name == name)
     };
@@ -70,12 +70,12 @@ pub(super) async fn list(Keyed(caller): Keyed, RawQuery(query): RawQuery) -> Res
 /// Delete a snapshot, by id or by name.
 pub(super) async fn delete(Keyed(caller): Keyed, PathParam(name): PathParam) -> RestResult<StatusCode> {
     let id = find(&caller, &name).await?;
-    caller.call(Method::DELETE, &format!("/snapshots/{id}"), None::<&()>).await?;
+    caller.call(Method::DELETE, &paths::snapshot(&id), None::<&()>).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 async fn find(caller: &Caller, name: &str) -> RestResult<SnapshotId> {
-    let list: SnapshotList = caller.get("/snapshots").await?;
+    let list: SnapshotList = caller.get(paths::SNAPSHOTS).await?;
     let found = list
         .snapshots
         .into_iter()

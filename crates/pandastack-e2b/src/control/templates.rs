@@ -8,11 +8,12 @@ use serde_json::{Value, json};
 use super::extract::{Keyed, PathParam};
 use super::template_name::template_name;
 use crate::error::{RestError, RestResult};
+use crate::native_paths as paths;
 
 /// Whether there is a template of that name.
 pub(super) async fn exists(Keyed(caller): Keyed, PathParam(name): PathParam) -> RestResult<Json<Value>> {
     let wanted = template_name(&name);
-    let templates: Vec<Template> = caller.get("/templates").await?;
+    let templates: Vec<Template> = caller.get(paths::TEMPLATES).await?;
     let found =
         templates.into_iter().find(|template| template.name == wanted || template.aliases.contains(&wanted));
     let shown: String = name.chars().take(80).collect();

@@ -15,7 +15,8 @@ use serde_json::Value;
 use super::upload;
 use crate::error::{RestError, RestResult};
 use crate::gate::{address_of, check_credential, session_of};
-use crate::native::{Native, encode};
+use crate::native::Native;
+use crate::native_paths as paths;
 use crate::session::Session;
 use crate::token::{Operation, Signed};
 use crate::user;
@@ -140,7 +141,7 @@ async fn download(session: &Session, args: &Args, headers: &HeaderMap) -> RestRe
     let given = args.path.as_deref().filter(|path| !path.is_empty());
     let path = user
         .absolute(given.ok_or_else(|| RestError::bad_request("`path` is missing; give the path of a file"))?);
-    let uri = format!("/v1{}", session.path(&format!("fs?path={}", encode(&path))));
+    let uri = paths::file(&session.sandbox, &path);
     let mut request = http::Request::builder().method(Method::GET).uri(uri);
     for name in FORWARDED {
         if let Some(value) = headers.get(&name) {

@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 use super::connect;
 use super::entry::entry;
 use crate::error::{RpcCode, RpcError, RpcResult};
-use crate::native::{NativeResult, encode};
+use crate::native::NativeResult;
+use crate::native_paths as paths;
 use crate::session::Session;
 use crate::user::User;
 
@@ -39,7 +40,7 @@ async fn read(session: &Session, request: Request) -> RpcResult<(PathRequest, St
 }
 
 async fn stat_file(session: &Session, path: &str) -> NativeResult<FileEntry> {
-    session.native.get(&session.path(&format!("fs/stat?path={}", encode(path)))).await
+    session.native.get(&paths::stat_file(&session.sandbox, path)).await
 }
 
 async fn shown(session: &Session, path: &str) -> RpcResult<Json<Value>> {
@@ -68,8 +69,8 @@ pub(super) async fn make_dir(session: Session, request: Request) -> RpcResult<Js
         Err(error) if error.is_missing_file() => {}
         Err(error) => return Err(error.into()),
     }
-    let query = format!("fs/mkdir?path={}&user={}", encode(&path), encode(&user.name));
-    session.native.call(Method::POST, &session.path(&query), None::<&()>).await?;
+    let made = paths::make_directory(&session.sandbox, &path, &user.name);
+    session.native.call(Method::POST, &made, None::<&()>).await?;
     shown(&session, &path).await
 }
 
@@ -79,15 +80,15 @@ pub(super) async fn rename(session: Session, headers: HeaderMap, body: Body) -> 
     let user = session.user(&headers).await?;
     let (from, to) = (user.absolute(&wanted.source), user.absolute(&wanted.destination));
     let rename = RenameFile { from, to: to.clone(), make_parents: true };
-    session.native.call(Method::POST, &session.path("fs/rename"), Some(&rename)).await?;
+    session.native.call(Method::POST, &paths::rename_file(&session.sandbox), Some(&rename)).await?;
     shown(&session, &to).await
 }
 
 /// Lists a directory.
 pub(super) async fn list_dir(session: Session, request: Request) -> RpcResult<Json<Value>> {
     let (wanted, path, _) = read(&session, request).await?;
-    let query = format!("fs/dir?path={}&depth={}", encode(&path), wanted.depth.max(1));
-    let listing: DirectoryListing = session.native.get(&session.path(&query)).await.map_err(|error| {
+    let listed = paths::list_directory(&session.sandbox, &path, wanted.depth.max(1));
+    let listing: DirectoryListing = session.native.get(&listed).await.map_err(|error| {
         let not_a_directory = error.status == StatusCode::BAD_REQUEST;
         if not_a_directory {
             RpcError::invalid(format!("path is not a directory: {path}"))
@@ -108,8 +109,7 @@ pub(super) async fn list_dir(session: Session, request: Request) -> RpcResult<Js
 /// Removes a file, or a directory with all in it. What is not there is removed already.
 pub(super) async fn remove(session: Session, request: Request) -> RpcResult<Json<Value>> {
     let (_, path, _) = read(&session, request).await?;
-    let query = format!("fs?path={}", encode(&path));
-    match session.native.call(Method::DELETE, &session.path(&query), None::<&()>).await {
+    match session.native.call(Method::DELETE, &paths::file(&session.sandbox, &path), None::<&()>).await {
         Err(error) if !error.is_missing_file() => Err(error.into()),
         _ => Ok(Json(json!({}))),
     }

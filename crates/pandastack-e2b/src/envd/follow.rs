@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use super::connect::{self, Pace, sleep_until};
 use crate::error::{RpcCode, RpcError, RpcResult};
+use crate::native_paths as paths;
 use crate::session::Session;
 use crate::sse::{Event, Events};
 
@@ -102,7 +103,7 @@ impl Follow {
         match read {
             Ok(Some(event)) => self.translate(event),
             Ok(None) => self.fail("the stream ended before the process exited; reconnect to the process"),
-            Err(broken) => self.fail(&broken.to_string()),
+            Err(broken) => self.fail(&pandastack_types::chain(&broken)),
         }
     }
 
@@ -113,7 +114,7 @@ impl Follow {
 
     async fn out_of_time(&mut self) -> RpcError {
         if self.process.is_owned {
-            let path = self.session.path(&format!("processes/{}/signal", self.process.id));
+            let path = paths::signal_process(&self.session.sandbox, self.process.id);
             let kill = SignalProcess { signal: Signal::KILL };
             if let Err(error) = self.session.native.call(Method::POST, &path, Some(&kill)).await {
                 // It has ended, or its own limit will end it.

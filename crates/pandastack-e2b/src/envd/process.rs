@@ -26,6 +26,7 @@ use super::follow::{self, Followed};
 use super::selector::Selector;
 use crate::error::{RpcCode, RpcError, RpcResult};
 use crate::native::NativeError;
+use crate::native_paths as paths;
 use crate::session::Session;
 use crate::user::User;
 
@@ -88,7 +89,7 @@ async fn begin(
     let is_terminal = wanted.pty.is_some();
     let start = translate(wanted, &user, pace);
     let bytes = serde_json::to_vec(&start).map_err(|error| RpcError::invalid(error.to_string()))?;
-    let uri = format!("/v1{}?follow=1&encoding=base64", session.path("processes"));
+    let uri = paths::start_process(&session.sandbox);
     let request = http::Request::builder().method(Method::POST).uri(uri);
     let request = request.header(header::CONTENT_TYPE, "application/json").body(Body::from(bytes));
     let request = request.map_err(|error| RpcError::invalid(error.to_string()))?;
@@ -147,10 +148,7 @@ async fn attach(session: &Session, body: Body) -> RpcResult<(Followed, Response)
     let process = wanted.process.find(session).await?;
     let (out, err) = (process.stdout_end, process.stderr_end);
     // As the daemon does: a late follower gets what comes from now on, one of an ended process only its end.
-    let path = session.path(&format!(
-        "processes/{}/output?encoding=base64&stdout_offset={out}&stderr_offset={err}",
-        process.id
-    ));
+    let path = paths::process_output(&session.sandbox, process.id, out, err);
     let native = session.native.open(&path).await?;
     let is_terminal = process.pty.is_some();
     Ok((Followed { id: process.id, pid: process.pid, is_terminal, is_owned: false }, native))
@@ -159,7 +157,7 @@ async fn attach(session: &Session, body: Body) -> RpcResult<(Followed, Response)
 /// Processes that run. The platform keeps the first 200 characters of a command.
 pub(super) async fn list(session: Session, body: Body) -> RpcResult<Json<Value>> {
     let _nothing: Value = connect::read_unary(body).await?;
-    let list: ProcessList = session.native.get(&session.path("processes")).await?;
+    let list: ProcessList = session.native.get(&paths::processes(&session.sandbox)).await?;
     let own = |process: &Process| process.tag.as_deref().is_some_and(|tag| tag.starts_with(CONTEXT_TAG));
     let running =
         list.processes.iter().filter(|process| process.state == ProcessState::Running && !own(process));
@@ -200,11 +198,10 @@ async fn write(session: &Session, process: &Process, input: Option<&Input>) -> R
     let encoded = input.and_then(|input| input.stdin.as_ref().or(input.pty.as_ref()));
     let encoded = encoded.ok_or_else(|| RpcError::invalid("`input` has neither `stdin` nor `pty`"))?;
     let bytes = STANDARD.decode(encoded).map_err(|_| RpcError::invalid("`input` is not valid base64"))?;
-    stdin(session, process, "", bytes).await
+    stdin(session, paths::process_input(&session.sandbox, process.id), bytes).await
 }
 
-async fn stdin(session: &Session, process: &Process, query: &str, bytes: Vec<u8>) -> RpcResult<()> {
-    let uri = format!("/v1{}{query}", session.path(&format!("processes/{}/stdin", process.id)));
+async fn stdin(session: &Session, uri: String, bytes: Vec<u8>) -> RpcResult<()> {
     let request = http::Request::builder().method(Method::POST).uri(uri).body(Body::from(bytes));
     let request = request.map_err(|error| RpcError::invalid(error.to_string()))?;
     session.native.send(request).await.map(drop).map_err(|error| match error.status {
@@ -262,7 +259,7 @@ async fn take_stream(session: &Session, body: Body) -> RpcResult<()> {
 pub(super) async fn close_stdin(session: Session, body: Body) -> RpcResult<Json<Value>> {
     let wanted: ProcessRequest = connect::read_unary(body).await?;
     let process = wanted.process.find_running(&session).await?;
-    stdin(&session, &process, "?close=true", Vec::new()).await?;
+    stdin(&session, paths::close_input(&session.sandbox, process.id), Vec::new()).await?;
     Ok(Json(json!({})))
 }
 
@@ -271,7 +268,7 @@ pub(super) async fn update(session: Session, body: Body) -> RpcResult<Json<Value
     let wanted: ProcessRequest = connect::read_unary(body).await?;
     let process = wanted.process.find_running(&session).await?;
     if let Some(pty) = wanted.pty {
-        let path = session.path(&format!("processes/{}/resize", process.id));
+        let path = paths::resize_terminal(&session.sandbox, process.id);
         session.native.call(Method::POST, &path, Some(&pty.size)).await?;
     }
     Ok(Json(json!({})))
@@ -288,7 +285,7 @@ pub(super) async fn send_signal(session: Session, body: Body) -> RpcResult<Json<
         _ => return Err(RpcError::invalid("`signal` must be SIGNAL_SIGKILL or SIGNAL_SIGTERM")),
     };
     let process = wanted.process.find_running(&session).await?;
-    let path = session.path(&format!("processes/{}/signal", process.id));
+    let path = paths::signal_process(&session.sandbox, process.id);
     session.native.call(Method::POST, &path, Some(&SignalProcess { signal })).await?;
     Ok(Json(json!({})))
 }

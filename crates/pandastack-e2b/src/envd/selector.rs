@@ -4,6 +4,7 @@ use pandastack_types::api::{Process, ProcessList, ProcessState};
 use serde::Deserialize;
 
 use crate::error::{RpcCode, RpcError, RpcResult};
+use crate::native_paths as paths;
 use crate::session::Session;
 
 /// `{"pid": n}` or `{"tag": "..."}`.
@@ -16,7 +17,7 @@ pub(super) struct Selector {
 impl Selector {
     /// The process meant; of several, one that runs before one that ended, then the newest.
     pub(super) async fn find(&self, session: &Session) -> RpcResult<Process> {
-        let list: ProcessList = session.native.get(&session.path("processes")).await?;
+        let list: ProcessList = session.native.get(&paths::processes(&session.sandbox)).await?;
         self.pick(list.processes)
     }
 

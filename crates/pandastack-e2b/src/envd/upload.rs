@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use crate::error::{RestError, RestResult};
-use crate::native::encode;
+use crate::native_paths as paths;
 use crate::session::Session;
 use crate::user::User;
 
@@ -133,8 +133,8 @@ async fn store_parts(
 
 async fn put(session: &Session, user: &User, path: &str, body: Body) -> RestResult<Value> {
     let path = user.absolute(path);
-    let query = format!("fs?path={}&user={}", encode(&path), encode(&user.name));
-    let request = http::Request::builder().method(Method::PUT).uri(format!("/v1{}", session.path(&query)));
+    let uri = paths::file_of_user(&session.sandbox, &path, &user.name);
+    let request = http::Request::builder().method(Method::PUT).uri(uri);
     let request = request.body(body).map_err(|error| RestError::bad_request(error.to_string()))?;
     session.native.send(request).await?;
     let name = path.rsplit('/').next().unwrap_or_default();

@@ -8,6 +8,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use http::HeaderMap;
 use pandastack_types::api::{ChangeKind, FileChange};
+use pandastack_types::chain;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -15,7 +16,7 @@ use tokio::time::Instant;
 use super::connect::{self, Pace, sleep_until};
 use super::filesystem::check_directory;
 use crate::error::{RpcCode, RpcError, RpcResult};
-use crate::native::encode;
+use crate::native_paths as paths;
 use crate::session::Session;
 use crate::sse::Events;
 
@@ -43,20 +44,20 @@ impl Watch {
         let user = session.user(headers).await?;
         let directory = user.absolute(&wanted.path);
         check_directory(session, &directory).await?;
-        let query = format!("fs/watch?path={}&recursive={}", encode(&directory), wanted.recursive);
-        let mut events = Events::new(session.native.open(&session.path(&query)).await?.into_body());
+        let path = paths::watch_files(&session.sandbox, &directory, wanted.recursive);
+        let mut events = Events::new(session.native.open(&path).await?.into_body());
         let broken = |why: String| RpcError::new(RpcCode::Unavailable, why);
         match events.next().await {
             Ok(Some(_watching)) => Ok(Self { events, directory }),
             Ok(None) => Err(broken("the watch ended before it started".to_owned())),
-            Err(error) => Err(broken(error.to_string())),
+            Err(error) => Err(broken(chain(&error))),
         }
     }
 
     /// The next changes: a rename is the old name's and the new one's. `None` at the end.
     pub(super) async fn next(&mut self) -> RpcResult<Option<Vec<Value>>> {
         let broken = |why: String| RpcError::new(RpcCode::Unavailable, why);
-        let Some(event) = self.events.next().await.map_err(|error| broken(error.to_string()))? else {
+        let Some(event) = self.events.next().await.map_err(|error| broken(chain(&error)))? else {
             return Ok(None);
         };
         if event.name == "error" {

@@ -9,16 +9,8 @@ use serde_json::{Value, json};
 
 use super::json::{empty_object, read_json};
 use crate::error::RestResult;
-use crate::native::encode;
+use crate::native_paths as paths;
 use crate::session::Session;
-
-/// The native path of a sandbox's contexts, or of one of them.
-pub(super) fn path(session: &Session, context: Option<&str>) -> String {
-    match context {
-        Some(id) => session.path(&format!("repl/sessions/{}", encode(id))),
-        None => session.path("repl/sessions"),
-    }
-}
 
 fn show(context: &CodeContext) -> Value {
     json!({ "id": context.id, "language": context.language, "cwd": context.cwd })
@@ -27,26 +19,28 @@ fn show(context: &CodeContext) -> Value {
 /// Makes a context.
 pub(super) async fn create(session: Session, body: Body) -> RestResult<Json<Value>> {
     let wanted: CreateContext = read_json(body).await?;
-    let made: CodeContext = session.native.json(Method::POST, &path(&session, None), Some(&wanted)).await?;
+    let path = paths::contexts(&session.sandbox);
+    let made: CodeContext = session.native.json(Method::POST, &path, Some(&wanted)).await?;
     Ok(Json(show(&made)))
 }
 
 /// Contexts that there are.
 pub(super) async fn list(session: Session) -> RestResult<Json<Vec<Value>>> {
-    let list: Items<CodeContext> = session.native.get(&path(&session, None)).await?;
+    let list: Items<CodeContext> = session.native.get(&paths::contexts(&session.sandbox)).await?;
     Ok(Json(list.items.iter().map(show).collect()))
 }
 
 /// Ends a context and begins it anew, without what it knew.
 pub(super) async fn restart(session: Session, params: RawPathParams) -> RestResult<Json<Value>> {
-    let path = format!("{}/restart", path(&session, Some(&named(&params))));
+    let path = paths::restart_context(&session.sandbox, &named(&params));
     session.native.call(Method::POST, &path, None::<&()>).await?;
     Ok(empty_object())
 }
 
 /// Ends a context.
 pub(super) async fn remove(session: Session, params: RawPathParams) -> RestResult<Json<Value>> {
-    session.native.call(Method::DELETE, &path(&session, Some(&named(&params))), None::<&()>).await?;
+    let path = paths::context(&session.sandbox, &named(&params));
+    session.native.call(Method::DELETE, &path, None::<&()>).await?;
     Ok(empty_object())
 }
 

@@ -14,10 +14,10 @@ use pandastack_types::api::{CONTEXT_DEFAULT, RunCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::context;
 use super::json::read_json;
 use crate::error::{RestError, RestResult};
 use crate::limits::{INTERPRETER_KEEPALIVE_SECONDS, RESULT_EVENT_BYTES_MAX};
+use crate::native_paths as paths;
 use crate::session::Session;
 use crate::sse::{Event, Events};
 
@@ -69,7 +69,7 @@ impl Execution {
         let body = serde_json::to_vec(run).map_err(|error| unreadable(error.to_string()))?;
         let request = Request::builder()
             .method(Method::POST)
-            .uri(format!("/v1{}/run", context::path(session, Some(context))))
+            .uri(paths::run_in_context(&session.sandbox, context))
             .header(header::ACCEPT, "text/event-stream")
             .body(Body::from(body));
         let answer = session.native.send(request.map_err(|error| unreadable(error.to_string()))?).await?;
@@ -90,7 +90,7 @@ impl Execution {
                 Err(_) => self.push(&json!({ "type": "keepalive" })),
                 Ok(Ok(Some(event))) => self.translate(event),
                 Ok(Ok(None)) => self.fail("the connection to the context was lost; its state is kept"),
-                Ok(Err(broken)) => self.fail(&broken.to_string()),
+                Ok(Err(broken)) => self.fail(&pandastack_types::chain(&broken)),
             }
         }
     }

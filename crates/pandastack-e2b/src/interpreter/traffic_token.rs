@@ -10,6 +10,7 @@ use subtle::ConstantTimeEq;
 
 use crate::error::RestError;
 use crate::native::Native;
+use crate::native_paths as paths;
 use crate::session::Session;
 
 /// Middleware: as on any other port, knowing the sandbox's unguessable id is enough. If the sandbox's
@@ -20,7 +21,7 @@ pub(super) async fn check(
     request: Request,
     next: Next,
 ) -> Response {
-    let preview: Preview = match session.native.get(&session.path("preview")).await {
+    let preview: Preview = match session.native.get(&paths::preview(&session.sandbox)).await {
         Ok(preview) => preview,
         Err(error) => return RestError::from(error).into_response(),
     };

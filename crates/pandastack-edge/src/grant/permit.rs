@@ -8,11 +8,13 @@ use tokio_util::sync::CancellationToken;
 use super::TrafficGrant;
 
 /// Why no permit was given.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NoPermit {
     /// The grant closed; the next one may be opened.
+    #[error("the traffic grant is closed")]
     Closed,
     /// [`REQUESTS_PER_SANDBOX_MAX`] are in progress.
+    #[error("too many requests to this sandbox are in flight")]
     Full,
 }
 

@@ -41,17 +41,11 @@ pub(crate) enum UpstreamError {
     #[error("the guest closed the connection during its response")]
     Incomplete,
     /// It cannot be read, or can be read in two ways.
-    #[error("the guest's response is malformed: {0}")]
-    Malformed(Malformed),
+    #[error("the guest's response is malformed")]
+    Malformed(#[from] Malformed),
     /// The request's body has no end, or is too long.
     #[error("the client disconnected")]
     Client(#[source] BodyError),
-}
-
-impl From<Malformed> for UpstreamError {
-    fn from(error: Malformed) -> Self {
-        UpstreamError::Malformed(error)
-    }
 }
 
 /// The result of a read.

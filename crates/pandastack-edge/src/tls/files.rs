@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use pandastack_types::chain;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
@@ -66,7 +67,10 @@ impl FileCertificates {
             // One of the files may not be written yet: it is retried, and said once.
             Err(error) => {
                 if pair.refused.replace(marks) != Some(marks) {
-                    tracing::warn!(%error, "cannot load a changed certificate; keeping the previous one");
+                    tracing::warn!(
+                        error = %chain(&error),
+                        "cannot load a changed certificate; keeping the previous one"
+                    );
                 }
             }
         }

@@ -34,11 +34,12 @@ const HANDSHAKE_RECORD: u8 = 0x16;
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file cannot be read or written.
-    #[error("TLS: `{path}` cannot be used: {reason}")]
+    #[error("TLS: `{}` cannot be used", path.display())]
     File {
         /// Which.
         path: PathBuf,
         /// Reason.
+        #[source]
         reason: io::Error,
     },
     /// A file holds something else.

@@ -47,7 +47,7 @@ async fn a_machine_survives_a_save_without_room() {
         let (state, memory) = (disk.path("state"), disk.path("memory"));
         sparse(&memory, fixture.shape().memory_bytes());
         let failed = machine.save(SaveTarget { state, memory, base: base.clone() }).await.unwrap_err();
-        assert!(failed.to_string().contains("No space left on device"), "{failed}");
+        assert!(format!("{failed:?}").contains("No space left on device"), "{failed:?}");
         assert_eq!(fs::metadata(disk.path("memory")).map(|file| owner(&file)).unwrap(), 0);
     }
     machine.resume().await.unwrap();

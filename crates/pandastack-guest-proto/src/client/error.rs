@@ -24,8 +24,8 @@ pub enum ClientError {
     #[error("the guest violated the protocol: {0}")]
     Protocol(String),
     /// The guest's bytes were not frames.
-    #[error("the guest violated the protocol: {0}")]
-    Frame(FrameError),
+    #[error("the guest violated the protocol")]
+    Frame(#[from] FrameError),
     /// The guest is older than this program supports.
     #[error(
         "the guest uses protocol generation {guest}, but the oldest supported is {oldest}; rebuild its template"
@@ -70,12 +70,6 @@ pub enum ClientError {
     /// The host could not make a nonce.
     #[error("the host returned no random numbers: {0}")]
     Random(String),
-}
-
-impl From<FrameError> for ClientError {
-    fn from(error: FrameError) -> Self {
-        ClientError::Frame(error)
-    }
 }
 
 /// The kind of a failure; decides status codes, retries and metric labels.

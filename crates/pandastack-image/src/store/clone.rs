@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use pandastack_types::chain;
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 
@@ -41,7 +42,10 @@ pub(super) fn own_small_extents(dir: &Path) {
         .arg(dir)
         .run();
     if let Err(error) = told {
-        tracing::warn!(%error, "the store preallocates more space than needed; the space is freed after minutes");
+        tracing::warn!(
+            error = %chain(&error),
+            "the store preallocates more space than needed; the space is freed after minutes"
+        );
     }
 }
 

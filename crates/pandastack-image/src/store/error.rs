@@ -24,13 +24,14 @@ pub enum StoreErrorKind {
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// An operation on one path failed.
-    #[error("cannot {action} {}: {reason}", path.display())]
+    #[error("cannot {action} {}", path.display())]
     Io {
         /// What was tried, as an infinitive.
         action: &'static str,
         /// Path of the failed operation.
         path: PathBuf,
         /// Error of the operating system.
+        #[source]
         reason: io::Error,
     },
     /// Less space is left than the operation (or the reserve that keeps the store alive) needs.
@@ -49,7 +50,7 @@ pub enum StoreError {
     },
     /// FICLONE was refused for these two files.
     #[error(
-        "cannot clone {} to {} without copying: {reason}; both must lie on the same reflink file system",
+        "cannot clone {} to {} without copying; both must lie on the same reflink file system",
         src.display(), dst.display()
     )]
     Clone {
@@ -58,6 +59,7 @@ pub enum StoreError {
         /// The file that was to be made.
         dst: PathBuf,
         /// Error of the operating system.
+        #[source]
         reason: io::Error,
     },
     /// A program of the host that prepares the store failed.

@@ -9,6 +9,7 @@
 //! The loop device is made by mount(8), which marks it to vanish with the mount: nothing is left after `umount`.
 //! Deleted data is given back to the outer file system (`discard` punches holes into the image).
 
+use pandastack_types::chain;
 use std::fs::{File, OpenOptions, Permissions};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
@@ -164,5 +165,5 @@ fn image_bytes(outer_available_bytes: u64) -> u64 {
 
 fn program_error(action: &'static str, path: &Path) -> impl FnOnce(crate::ImageError) -> StoreError + use<> {
     let path = path.to_path_buf();
-    move |error| StoreError::Program { action, path, message: error.to_string() }
+    move |error| StoreError::Program { action, path, message: chain(&error) }
 }

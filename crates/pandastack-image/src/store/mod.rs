@@ -30,6 +30,7 @@ use std::path::{Path, PathBuf};
 
 pub use error::{StoreError, StoreErrorKind};
 use loop_image::LoopImage;
+use pandastack_types::chain;
 pub use space::{FileSystemSpace, INNER_RESERVE_BYTES, OUTER_RESERVE_BYTES, StoreSpace};
 pub use staging::Staging;
 
@@ -228,6 +229,7 @@ fn prepare(root: &Path, image: &LoopImage) -> Result<Cloning, StoreError> {
         Err(error) => {
             // An image this host cannot mount must not hide the plain directory at the next start.
             let _ = std::fs::remove_file(image.image());
+            let error = chain(&error);
             let reason =
                 format!("{refusal}; {error}. Run as root with xfsprogs installed, or use XFS or btrfs");
             Ok(Cloning::SparseCopy { reason })

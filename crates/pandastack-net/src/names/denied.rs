@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 
 use libc::{IPPROTO_ICMP, IPPROTO_TCP, IPPROTO_UDP};
+use pandastack_types::chain;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
@@ -34,11 +35,17 @@ pub(super) async fn watch(registry: Arc<Registry>, slot: Arc<SlotNames>, log: Op
     let log = match opened.map(register) {
         Ok(Ok(log)) => log,
         Ok(Err(error)) => {
-            return tracing::warn!(slot = %slot.index, %error, "cannot report denied connections");
+            return tracing::warn!(
+                slot = %slot.index, error = %chain(&error),
+                "cannot report denied connections"
+            );
         }
         // A slot that was released at once is no news.
         Err(error) => {
-            return tracing::debug!(slot = %slot.index, %error, "cannot report denied connections");
+            return tracing::debug!(
+                slot = %slot.index, error = %chain(&error),
+                "cannot report denied connections"
+            );
         }
     };
     tokio::select! {

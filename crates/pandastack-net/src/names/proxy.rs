@@ -14,6 +14,7 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use pandastack_types::chain;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::timeout;
@@ -68,7 +69,10 @@ async fn serve(registry: Weak<Registry>, slot: Arc<SlotNames>, listener: TcpList
             tokio::select! {
                 passed = pass(&registry, &slot, guest) => {
                     if let Err(error) = passed {
-                        tracing::debug!(slot = %slot.index, %error, "a connection through the proxy ended");
+                        tracing::debug!(
+                            slot = %slot.index, error = %chain(&error),
+                            "a connection through the proxy ended"
+                        );
                     }
                 }
                 () = stop.cancelled() => {}

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use hickory_proto::op::{Message, MessageType, OpCode, Query, ResponseCode};
 use hickory_proto::rr::{RData, Record, RecordType};
+use pandastack_types::chain;
 use pandastack_types::network::{NetworkPolicy, is_public};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::Semaphore;
@@ -142,7 +143,10 @@ async fn answer(
             None => Some(answer),
         },
         Err(error) => {
-            tracing::warn!(slot = %slot.index, %error, "the host's name servers are not responding");
+            tracing::warn!(
+                slot = %slot.index, error = %chain(&error),
+                "the host's name servers are not responding"
+            );
             reply(&message, ResponseCode::ServFail)
         }
     }
@@ -198,7 +202,10 @@ async fn follow(
     match followed.await {
         Ok(code) => code,
         Err(error) => {
-            tracing::warn!(slot = %slot.index, name, %error, "cannot update the addresses of a name");
+            tracing::warn!(
+                slot = %slot.index, name, error = %chain(&error),
+                "cannot update the addresses of a name"
+            );
             // Closed is safe. What should be closed is not told.
             (!slot.policy().shut_by(name).is_empty()).then_some(ResponseCode::ServFail)
         }

@@ -12,17 +12,16 @@
 //! - Control and agents of different versions work together: a described path, parameter or field
 //!   is never given another meaning, and unknown parameters are ignored.
 //!
-//! An agent calls control under `/internal/v1`: `POST /hosts/{host}/report` ([`HostReport`], every
-//! [`REPORT_SECONDS`] and after every change) answers [`ReportAnswer`]. Reports are complete, so a
-//! lost report is made good by the next. An edge calls `GET /routes/{sandbox}` ([`EdgeRoute`])
-//! there and follows `GET /routes`. A connection of a machine to
-//! [`crate::network::DATABASES_ADDRESS`] becomes `GET /databases/{sandbox}` with an upgrade to
-//! [`DATABASE_UPGRADE`]; control decides which databases the machine may reach.
+//! Agents and edges call control at the paths in [`internal`]. An agent reports every [`REPORT_SECONDS`]
+//! and after every change. Reports are complete, so a lost report is made good by the next. A connection
+//! of a machine to [`crate::network::DATABASES_ADDRESS`] becomes a call of [`internal::DATABASES`]; control
+//! decides which databases the machine may reach.
 
 mod edge;
 mod endpoint;
 pub mod endpoints;
 mod host;
+pub mod internal;
 mod query;
 mod sandbox;
 mod volume;

@@ -7,6 +7,7 @@ use pandastack_agent::cgroup::Cgroups;
 use pandastack_agent::engine_choice::{ChosenEngine, EngineKind, EngineSearch};
 use pandastack_engine::kvm_probe;
 use pandastack_image::{Cloning, Store};
+use pandastack_types::chain;
 
 use super::finding::Finding;
 use crate::commands::host_packages;
@@ -56,10 +57,7 @@ fn engine(settings: &Settings) -> Vec<Finding> {
     let (library_dir, _scratch) = match library_dir(&settings.data_dir) {
         Ok(found) => found,
         Err(error) => {
-            return vec![
-                first,
-                Finding::fail("engine", error.to_string(), "set TMPDIR to a writable directory"),
-            ];
+            return vec![first, Finding::fail("engine", chain(&error), "set TMPDIR to a writable directory")];
         }
     };
     let data_dir = settings.data_dir.as_path();
@@ -142,15 +140,15 @@ fn store(data_dir: &Path) -> Finding {
 fn probe_store(data_dir: &Path) -> Result<(Cloning, String), String> {
     let place = data_dir.display().to_string();
     if data_dir.join("store").exists() {
-        let store = Store::open(data_dir).map_err(|error| error.to_string())?;
+        let store = Store::open(data_dir).map_err(|error| chain(&error))?;
         return Ok((store.cloning().clone(), place));
     }
     let parent = data_dir.ancestors().find(|dir| dir.is_dir()).unwrap_or(Path::new("/"));
     let dir = tempfile::Builder::new().prefix(".pandastack-doctor-").tempdir_in(parent);
     let dir = dir.map_err(|error| format!("cannot write to {}: {error}", parent.display()))?;
-    let store = Store::open(dir.path()).map_err(|error| error.to_string())?;
+    let store = Store::open(dir.path()).map_err(|error| chain(&error))?;
     let cloning = store.cloning().clone();
-    store.unmount().map_err(|error| error.to_string())?;
+    store.unmount().map_err(|error| chain(&error))?;
     Ok((cloning, place))
 }
 
@@ -163,7 +161,7 @@ fn cgroups() -> Finding {
         }
         Err(error) => Finding::fail(
             "control groups",
-            error.to_string(),
+            chain(&error),
             "run as root on a host that mounts cgroup v2 (or the v1 controllers cpu, memory and pids)",
         ),
     }
