@@ -1,6 +1,7 @@
 //! Starting and stopping an agent.
 
 use std::convert::Infallible;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -26,7 +27,16 @@ const BYTES_PER_MBIT: u64 = 125_000;
 const OWN_GROUP: &str = "agent";
 
 /// Runs an agent until `shutdown` is cancelled. Machines go on without it.
-pub async fn serve(config: AgentConfig, shutdown: CancellationToken) -> anyhow::Result<()> {
+///
+/// Boxed, so that the agent is compiled in this crate and not in the one that awaits it.
+pub fn serve(
+    config: AgentConfig,
+    shutdown: CancellationToken,
+) -> Pin<Box<dyn Future<Output = anyhow::Result<()>>>> {
+    Box::pin(run(config, shutdown))
+}
+
+async fn run(config: AgentConfig, shutdown: CancellationToken) -> anyhow::Result<()> {
     let host = open(config, shutdown.clone()).await?;
     recover::recover(&host).await.context("taking over the sandboxes of the previous agent")?;
     snapshot::sum_the_rest(&host.resources);

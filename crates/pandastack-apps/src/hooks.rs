@@ -45,7 +45,7 @@ use crate::{check, poller, preview_repos, previews};
 const HOOK_BODY_WAIT: Duration = Duration::from_secs(HOOK_BODY_SECONDS_MAX);
 
 /// Outside of what needs an API key: the secret is the proof.
-pub fn routes<S>(apps: &Arc<Apps>) -> Router<S> {
+pub fn routes(apps: &Arc<Apps>) -> Router {
     Router::new().route("/v1/hooks/apps/{id}", post(hook)).with_state(Arc::clone(apps))
 }
 

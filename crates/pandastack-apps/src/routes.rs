@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// Calls that make something and take an `Idempotency-Key`.
-pub fn once_only<S>(apps: &Arc<Apps>) -> Router<S> {
+pub fn once_only(apps: &Arc<Apps>) -> Router {
     Router::new()
         .route("/apps", post(create))
         .route("/apps/{id}/rollback", post(rollback))
@@ -33,7 +33,7 @@ pub fn once_only<S>(apps: &Arc<Apps>) -> Router<S> {
 }
 
 /// The rest.
-pub fn repeatable<S>(apps: &Arc<Apps>) -> Router<S> {
+pub fn repeatable(apps: &Arc<Apps>) -> Router {
     Router::new()
         .route("/apps", get(list))
         .route("/apps/{id}", get(show).merge(patch(settings::update)).merge(delete(remove)))

@@ -47,7 +47,7 @@ pub fn is_built() -> bool {
 }
 
 /// The console's routes.
-pub fn router<S: Clone + Send + Sync + 'static>() -> Router<S> {
+pub fn router() -> Router {
     Router::new()
         .route("/console", get(|| async { Redirect::temporary(BASE) }))
         .route(BASE, get(|headers: HeaderMap| async move { answer("", &headers) }))

@@ -31,7 +31,7 @@ const REQUEST_BYTES_MAX: usize = 2 * CODE_BYTES_MAX + 64 * 1024;
 const ID_BYTES_MAX: usize = 64;
 
 /// The routes, with their state.
-pub fn router<S>(sandboxes: Arc<Sandboxes>) -> Router<S> {
+pub fn router(sandboxes: Arc<Sandboxes>) -> Router {
     Router::new()
         .route("/sandboxes/{id}/repl/sessions", get(list).merge(post(create)))
         .route("/sandboxes/{id}/repl/sessions/{context}", delete(remove))

@@ -7,6 +7,7 @@ use std::fs::File;
 use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -128,8 +129,13 @@ impl Drop for DataDirLock {
 }
 
 /// Binds and serves until `shutdown`.
-pub async fn serve(config: ControlConfig, shutdown: CancellationToken) -> Result<(), ServeError> {
-    Control::bind(config).await?.run(shutdown).await
+///
+/// Boxed, so that the server is compiled in this crate and not in the one that awaits it.
+pub fn serve(
+    config: ControlConfig,
+    shutdown: CancellationToken,
+) -> Pin<Box<dyn Future<Output = Result<(), ServeError>>>> {
+    Box::pin(async { Control::bind(config).await?.run(shutdown).await })
 }
 
 impl Control {

@@ -24,7 +24,7 @@ use crate::{backups, machines, ops, reset, server, view};
 const LOG_COMMAND: &str = "tail -c 262144 \"$(ls -t /var/log/postgresql/postgresql-*.log | head -n 1)\"";
 
 /// The routes, with their state.
-pub fn routes<S>(databases: &Arc<ManagedDatabases>) -> Router<S> {
+pub fn routes(databases: &Arc<ManagedDatabases>) -> Router {
     Router::new()
         .route("/databases", get(list).post(create))
         .route("/databases/{id}", get(describe).patch(change).delete(delete))
@@ -42,7 +42,7 @@ pub fn routes<S>(databases: &Arc<ManagedDatabases>) -> Router<S> {
 }
 
 /// The broker, which the database's own token opens instead of a key.
-pub fn broker<S>(databases: &Arc<ManagedDatabases>) -> Router<S> {
+pub fn broker(databases: &Arc<ManagedDatabases>) -> Router {
     Router::new()
         .route("/v1/databases/{id}/proxy/v1/query", post(broker_query))
         .route("/v1/databases/{id}/proxy/v1/exec", post(broker_query))

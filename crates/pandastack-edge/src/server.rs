@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -95,7 +95,17 @@ impl Server {
     }
 
     /// Serves until `stop`, then lets requests under way finish within [`STOP_WAIT`].
-    pub async fn serve(self, listener: TcpListener, stop: CancellationToken) {
+    ///
+    /// Boxed, so that the edge is compiled in this crate and not in those that await it.
+    pub fn serve(
+        self,
+        listener: TcpListener,
+        stop: CancellationToken,
+    ) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(self.accept(listener, stop))
+    }
+
+    async fn accept(self, listener: TcpListener, stop: CancellationToken) {
         let server = Arc::new(self);
         let connections = TaskTracker::new();
         let clients = Arc::new(ClientConnections::default());

@@ -81,7 +81,11 @@ async fn start_in(
 ) -> Result<Arc<FirecrackerMachine>> {
     let place = &mut start.place;
     let empty = match spare {
-        Some(spare) => spare.or_another(&host).await?,
+        Some(spare) => {
+            // Nobody is surprised by machines of a program that was taken away.
+            host.programs.check()?;
+            spare.or_another(&host).await?
+        }
         None => EmptyProcess::start(&host, &place.runtime_dir, place.tap.take(), place.confinement).await?,
     };
     let log = spawn::log_path(&place.runtime_dir);

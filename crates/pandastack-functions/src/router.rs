@@ -9,7 +9,7 @@ use crate::functions::Functions;
 use crate::{call_routes, deploy_routes, logs, routes};
 
 /// Calls that make something and take an `Idempotency-Key`.
-pub fn once_only<S>(functions: &Arc<Functions>) -> Router<S> {
+pub fn once_only(functions: &Arc<Functions>) -> Router {
     Router::new()
         .route("/functions", post(routes::create))
         .route("/functions/{id}/invoke", post(call_routes::invoke))
@@ -17,7 +17,7 @@ pub fn once_only<S>(functions: &Arc<Functions>) -> Router<S> {
 }
 
 /// All others.
-pub fn repeatable<S>(functions: &Arc<Functions>) -> Router<S> {
+pub fn repeatable(functions: &Arc<Functions>) -> Router {
     Router::new()
         .route("/functions", get(routes::list))
         .route("/functions/{id}", get(routes::describe).patch(routes::patch).delete(routes::remove))

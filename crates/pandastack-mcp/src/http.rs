@@ -1,5 +1,6 @@
 //! The streamable HTTP transport. Each client uses its own API key.
 
+use std::pin::Pin;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
@@ -20,7 +21,18 @@ use crate::{Access, Tools};
 ///
 /// `hosts` are the accepted host names in addition to loopback names. Requests with another host
 /// name (DNS rebinding) and requests from web pages are rejected.
-pub async fn serve_http(
+///
+/// Boxed, so that the server is compiled in this crate and not in the one that awaits it.
+pub fn serve_http<'a>(
+    listener: TcpListener,
+    api_url: String,
+    hosts: &'a [String],
+    shutdown: CancellationToken,
+) -> Pin<Box<dyn Future<Output = Result<()>> + 'a>> {
+    Box::pin(serve(listener, api_url, hosts, shutdown))
+}
+
+async fn serve(
     listener: TcpListener,
     api_url: String,
     hosts: &[String],

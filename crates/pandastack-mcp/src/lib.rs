@@ -21,6 +21,8 @@ mod tool_result;
 
 pub use self::http::serve_http;
 
+use std::pin::Pin;
+
 use pandastack_client::{Client, ClientError, Config};
 use rmcp::handler::server::router::tool::ToolRouter;
 use rmcp::model::{Implementation, ServerCapabilities, ServerConfig};
@@ -78,8 +80,12 @@ impl ServerHandler for Tools {
 }
 
 /// Serves one client over standard input and output, until it closes them.
-pub async fn serve_stdio(client: Client) -> anyhow::Result<()> {
-    let running = Tools::new(Access::Shared(client)).serve(rmcp::transport::stdio()).await?;
-    running.waiting().await?;
-    Ok(())
+///
+/// Boxed, so that the server is compiled in this crate and not in the one that awaits it.
+pub fn serve_stdio(client: Client) -> Pin<Box<dyn Future<Output = anyhow::Result<()>>>> {
+    Box::pin(async {
+        let running = Tools::new(Access::Shared(client)).serve(rmcp::transport::stdio()).await?;
+        running.waiting().await?;
+        Ok(())
+    })
 }

@@ -37,7 +37,7 @@ impl<S: Send + Sync> axum::extract::FromRequestParts<S> for RunPath {
 }
 
 /// Calls that may be repeated.
-pub fn repeatable<S>(scheduler: &Arc<Scheduler>) -> Router<S> {
+pub fn repeatable(scheduler: &Arc<Scheduler>) -> Router {
     Router::new()
         .route("/schedules", get(list))
         .route("/schedules/preview", post(preview))
@@ -50,7 +50,7 @@ pub fn repeatable<S>(scheduler: &Arc<Scheduler>) -> Router<S> {
 }
 
 /// Calls that take an `Idempotency-Key`.
-pub fn once_only<S>(scheduler: &Arc<Scheduler>) -> Router<S> {
+pub fn once_only(scheduler: &Arc<Scheduler>) -> Router {
     Router::new()
         .route("/schedules", post(create))
         .route("/schedules/{id}/trigger", post(trigger))

@@ -14,7 +14,7 @@ use crate::service::Templates;
 use crate::{build_routes, catalogue, ops, view};
 
 /// Calls that make something and take an `Idempotency-Key`, with their state.
-pub fn once_only<S>(templates: &Arc<Templates>) -> Router<S> {
+pub fn once_only(templates: &Arc<Templates>) -> Router {
     Router::new()
         .route("/templates/{name}/bake", post(catalogue::bake))
         .route("/templates/builds", post(build_routes::create))
@@ -23,7 +23,7 @@ pub fn once_only<S>(templates: &Arc<Templates>) -> Router<S> {
 }
 
 /// The other calls, with their state.
-pub fn repeatable<S>(templates: &Arc<Templates>) -> Router<S> {
+pub fn repeatable(templates: &Arc<Templates>) -> Router {
     Router::new()
         .route("/templates", get(list))
         .route("/templates/build", post(absent))

@@ -18,7 +18,7 @@ use crate::service::ManagedDatabases;
 use crate::{machines, ops};
 
 /// The routes, with their state.
-pub fn routes<S>(databases: &Arc<ManagedDatabases>) -> Router<S> {
+pub fn routes(databases: &Arc<ManagedDatabases>) -> Router {
     Router::new()
         .route("/databases/{id}/backups", get(describe).post(take))
         .route("/databases/{id}/backups/drill", post(drill))

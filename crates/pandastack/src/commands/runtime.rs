@@ -1,5 +1,6 @@
 //! Runs async commands.
 
+use std::pin::Pin;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
@@ -15,7 +16,10 @@ where
 }
 
 /// Runs a future on one thread.
-pub fn block_on<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
+///
+/// The runtime gets a box: it would otherwise be compiled once for every command, with three copies of the command.
+pub fn block_on<'a, T>(future: impl Future<Output = Result<T>> + 'a) -> Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let future: Pin<Box<dyn Future<Output = Result<T>> + 'a>> = Box::pin(future);
     runtime.context("cannot start the async runtime")?.block_on(future)
 }

@@ -154,6 +154,23 @@ def processes(name):
     return sorted(found)
 
 
+def spares(name):
+    """Processes of that name without a machine: they are still in the agent's own control group."""
+    return [pid for pid in processes(name) if in_agents_group(pid)]
+
+
+def machines(name):
+    """Processes of that name with a machine."""
+    return [pid for pid in processes(name) if not in_agents_group(pid)]
+
+
+def in_agents_group(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/cgroup").read_text().strip().endswith("/agent")
+    except OSError:
+        return False
+
+
 def status(pid):
     """Lines of ``/proc/<pid>/status``."""
     lines = pathlib.Path(f"/proc/{pid}/status").read_text().splitlines()

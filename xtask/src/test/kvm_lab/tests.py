@@ -13,10 +13,13 @@ import sys
 import time
 import traceback
 
-from lab import Failed, Platform, Stalled, eventually, log, processes, status
+from lab import Failed, Platform, Stalled, eventually, log, machines, spares, status
 
 #: An address that a sandbox may reach: outside of this machine, and in no private network.
 OUTSIDE = "9.9.9.2"
+
+#: Processes that an agent starts ahead.
+SPARES = 4
 
 #: A server that greets whoever connects.
 GREETER = """
@@ -183,7 +186,7 @@ class Part:
 
     def deletes(self):
         self.platform.sandbox("rm", *[id for id in (self.sandbox, self.child) if id])
-        gone = lambda: not processes("firecracker") and not processes("qemu-system-x86")
+        gone = lambda: not machines("firecracker") and not machines("qemu-system-x86")
         eventually("the end of all machines", gone, 30)
 
     def give_way(self):
@@ -215,7 +218,7 @@ class Firecracker(Part):
     def jails_every_sandbox(self):
         """One process of its own user for each sandbox, which sees nothing of the host."""
         pids = {id: self.platform.machine(id)["pid"] for id in (self.sandbox, self.child)}
-        equal(sorted(pids.values()), processes("firecracker"))
+        equal(sorted(pids.values()), machines("firecracker"))
         users = {status(pid)["Uid"] for pid in pids.values()}
         equal(len(users), len(pids))
         for sandbox, pid in pids.items():
@@ -259,6 +262,15 @@ class Firecracker(Part):
         done = subprocess.run(command, capture_output=True, text=True, timeout=120)
         equal((done.stdout.strip(), done.stderr), ("", ""))
 
+    def starts_processes_ahead(self):
+        """A sandbox gets a process that was there before it, and another one is started for the next."""
+        eventually("processes started ahead", lambda: len(spares("firecracker")) == SPARES)
+        ahead = spares("firecracker")
+        sandbox = self.platform.sandbox("create")
+        expect(self.platform.machine(sandbox)["pid"] in ahead, "the sandbox has a process of its own making")
+        self.platform.sandbox("rm", sandbox)
+        eventually("another one ahead", lambda: len(spares("firecracker")) == SPARES)
+
     def fails_without_the_binary(self):
         binary = pathlib.Path(self.platform.data, "engines/firecracker/firecracker")
         away = binary.with_name("away")
@@ -285,7 +297,8 @@ class Firecracker(Part):
     def tests(self):
         short = [self.installs, self.starts, self.builds_a_template, self.creates, self.executes,
                  self.copies_files, self.keeps_a_stream_through_a_snapshot, self.hibernates_and_wakes,
-                 self.forks, self.jails_every_sandbox, self.applies_network_policies,
+                 self.forks, self.jails_every_sandbox, self.starts_processes_ahead,
+                 self.applies_network_policies,
                  self.adopts_after_a_kill, self.fails_without_the_binary, self.deletes]
         if not self.full:
             return short
