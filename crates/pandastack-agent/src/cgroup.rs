@@ -307,7 +307,18 @@ mod tests {
         let name = format!("test-{}", std::process::id());
         let cgroups = match Cgroups::open(&name) {
             Ok(cgroups) => cgroups.with_cpu_percent(Some(20)),
-            Err(error) => return println!("skipped: a_spinning_machine_is_held_to_its_cap ({error})"),
+            // What a host or a container may lack. Any other error is ours.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::NotFound
+                        | io::ErrorKind::PermissionDenied
+                        | io::ErrorKind::ReadOnlyFilesystem
+                ) =>
+            {
+                return println!("skipped: a_spinning_machine_is_held_to_its_cap ({error})");
+            }
+            Err(error) => panic!("control groups cannot be made: {error}"),
         };
         let group = cgroups.create("m1", Some(Shape { vcpus: 2, memory_mib: 64 })).unwrap();
         // Three threads of execution that want three processors, and may have 2 x 20 percent of one.
@@ -318,10 +329,10 @@ mod tests {
         group.add(spinning.id()).unwrap();
         let began = std::time::Instant::now();
         drop(spinning.stdin.take());
-        while began.elapsed() < std::time::Duration::from_secs(2) {
-            #[expect(clippy::disallowed_methods, reason = "measures over a fixed time")]
-            std::thread::sleep(std::time::Duration::from_millis(50));
-        }
+        // Time itself is what is tested: a share of a processor is time used of time passed, and twenty
+        // periods of the limit are enough to tell 40 percent from all of it.
+        #[expect(clippy::disallowed_methods, reason = "measures over a fixed time")]
+        std::thread::sleep(std::time::Duration::from_secs(2));
         let (used_ms, wall_ms) = (group.cpu_ms(), began.elapsed().as_millis() as u64);
         cgroups.end_outside(&HashSet::new()).unwrap();
         spinning.wait().unwrap();

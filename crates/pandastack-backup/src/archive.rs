@@ -23,10 +23,13 @@ use crate::limits::{
     BASE_PART_BYTES, DESCRIPTION_BYTES_MAX, SEGMENT_BYTES, SERVER_MANIFEST_BYTES_MAX, STORE_WAIT,
 };
 use crate::position::Timeline;
-use crate::seal::{self, Bound, Key, SealError, UnsealedObject};
+use crate::seal::{self, Bound, Key, UnsealedObject};
 
+mod error;
 #[cfg(test)]
 mod stores;
+
+pub use self::error::ArchiveError;
 
 /// The archive of one database.
 #[derive(Debug, Clone)]
@@ -37,68 +40,6 @@ pub struct Archive {
     folder: Option<PathBuf>,
     database: String,
     key: Key,
-}
-
-/// Errors of the archive.
-#[derive(Debug, thiserror::Error)]
-pub enum ArchiveError {
-    /// The address names no store, or a setting of it is wrong.
-    #[error(
-        "the archive's address {url} cannot be used: {reason}; give file:///folder, s3://, gs:// or az://bucket/folder, and the \
-         variables of the store as docs/reference/backup-archive.md names them"
-    )]
-    Address {
-        /// The address.
-        url: String,
-        /// Reason.
-        reason: String,
-    },
-    /// The id of a database would not be one folder.
-    #[error("`{0}` is not a valid database id for an archive; use letters, digits, - and _")]
-    Database(String),
-    /// The store failed.
-    #[error("the archive could not {act} {name}")]
-    Store {
-        /// What was tried.
-        act: &'static str,
-        /// On which object.
-        name: String,
-        /// Reason.
-        #[source]
-        reason: object_store::Error,
-    },
-    /// The store takes too long.
-    #[error("the archive could not {act} {name} within {wait_s} s", wait_s = STORE_WAIT.as_secs())]
-    Late {
-        /// What was tried.
-        act: &'static str,
-        /// On which object.
-        name: String,
-    },
-    /// An object is not what it should be.
-    #[error("{name} in the archive cannot be used")]
-    Sealed {
-        /// The object.
-        name: String,
-        /// Reason.
-        #[source]
-        reason: SealError,
-    },
-    /// Something else is there under the name.
-    #[error(
-        "the archive already has different content at {0}; two databases must not share an archive folder"
-    )]
-    Conflict(String),
-    /// The program ends.
-    #[error("the operation on {0} was cancelled because the server is stopping")]
-    GivenUp(String),
-}
-
-impl ArchiveError {
-    /// The object is not there.
-    pub fn is_missing(&self) -> bool {
-        matches!(self, ArchiveError::Store { reason: object_store::Error::NotFound { .. }, .. })
-    }
 }
 
 /// An object of a listing.
@@ -312,6 +253,7 @@ fn address(url: &Url) -> String {
 mod tests {
     use super::*;
     use crate::position::{Lsn, Segment};
+    use crate::seal::SealError;
 
     fn history() -> Entry {
         Entry::History(Timeline(2))

@@ -150,13 +150,13 @@ pub(crate) struct Keys {
 }
 
 impl Keys {
-    pub(crate) fn new(store: Arc<dyn Store>, rates: Rates, link: LinkKey) -> Self {
+    pub(crate) fn new(store: Arc<dyn Store>, rates: Rates, followers: Followers, link: LinkKey) -> Self {
         Self {
             store,
             cache: KeyCache::default(),
             rates,
             revocations: Revocations::default(),
-            followers: Followers::default(),
+            followers,
             failures: KeyFailures::default(),
             link,
         }

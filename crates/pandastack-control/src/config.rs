@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use pandastack_databases::BackupConfig;
+use pandastack_rest::sse;
 use pandastack_sandboxes::tenancy::Tenancy;
 use pandastack_types::agent_api::HOST_LOST_SECONDS;
 use pandastack_types::domains::Domains;
@@ -85,6 +86,8 @@ pub struct ControlConfig {
     pub requests_per_second: Option<NonZeroU32>,
     /// A host not heard for this long counts as unreachable.
     pub host_lost_after: Duration,
+    /// A stream of events that is silent for this long gets a comment.
+    pub event_comments_every: Duration,
     /// Where requests to sandboxes are logged, a line each.
     pub access_log: Option<PathBuf>,
     /// How many tenants share the installation, and what that forbids.
@@ -117,6 +120,7 @@ impl ControlConfig {
             accept_new_link_secret: false,
             requests_per_second: NonZeroU32::new(REQUESTS_PER_SECOND_DEFAULT),
             host_lost_after: Duration::from_secs(HOST_LOST_SECONDS),
+            event_comments_every: sse::COMMENT_EVERY,
             access_log: None,
             tenancy: Tenancy::default(),
             domains: Domains::default(),

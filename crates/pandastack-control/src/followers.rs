@@ -6,10 +6,12 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use pandastack_rest::Caller;
 use pandastack_types::limits::{EVENT_FOLLOWERS_PER_KEY_MAX, EVENT_FOLLOWERS_PER_WORKSPACE_MAX};
 use pandastack_types::{Error, ErrorCode, Result, WorkspaceId};
+use tokio::time::Instant;
 
 #[derive(Default)]
 struct StreamCounts {
@@ -19,8 +21,11 @@ struct StreamCounts {
 }
 
 /// Open streams of events.
-#[derive(Clone, Default)]
-pub(crate) struct Followers(Arc<Mutex<StreamCounts>>);
+#[derive(Clone)]
+pub(crate) struct Followers {
+    open: Arc<Mutex<StreamCounts>>,
+    comments_every: Duration,
+}
 
 /// A place among the followers, until it is dropped.
 pub(crate) struct FollowerPlace {
@@ -29,9 +34,14 @@ pub(crate) struct FollowerPlace {
 }
 
 impl Followers {
+    /// None yet. A stream that is silent for `comments_every` gets a comment.
+    pub(crate) fn new(comments_every: Duration) -> Self {
+        Self { open: Arc::default(), comments_every }
+    }
+
     /// Takes a place for a caller, or refuses.
     pub(crate) fn admit(&self, caller: &Caller) -> Result<FollowerPlace> {
-        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let refused = |what: &str, limit: u32| {
             let message =
                 format!("the limit of {limit} open event streams of a {what} is reached; close one first");
@@ -50,9 +60,16 @@ impl Followers {
     }
 }
 
+impl FollowerPlace {
+    /// When a comment is due after a frame that is sent now.
+    pub(crate) fn comment_at(&self) -> Instant {
+        Instant::now() + self.followers.comments_every
+    }
+}
+
 impl Drop for FollowerPlace {
     fn drop(&mut self) {
-        let mut open = self.followers.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.followers.open.lock().unwrap_or_else(PoisonError::into_inner);
         leave(&mut open.by_key, &self.key);
         leave(&mut open.by_workspace, &self.key.0);
     }
@@ -87,7 +104,7 @@ mod tests {
             operator: false,
             revoked: Default::default(),
         };
-        let followers = Followers::default();
+        let followers = Followers::new(Duration::ZERO);
         let one = caller("shop", "pds_1".into());
         let mut places: Vec<_> =
             (0..EVENT_FOLLOWERS_PER_KEY_MAX).map(|_| followers.admit(&one).unwrap()).collect();
@@ -101,7 +118,7 @@ mod tests {
         places.pop();
         assert!(followers.admit(&another).is_ok());
         drop(places);
-        let open = followers.0.lock().unwrap();
+        let open = followers.open.lock().unwrap();
         assert!(open.by_key.is_empty() && open.by_workspace.is_empty());
     }
 }

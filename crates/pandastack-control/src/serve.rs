@@ -40,6 +40,7 @@ use crate::app_databases::AppDatabases;
 use crate::auth::Keys;
 use crate::config::ControlConfig;
 use crate::e2b_directory::StoredDirectory;
+use crate::followers::Followers;
 use crate::housekeeping::{self, PruneHook};
 use crate::postgres_listener::PostgresListener;
 use crate::preview_routes::StoredRoutes;
@@ -369,7 +370,9 @@ fn new_services(
     let edge = Edge::new(Arc::new(routes), log);
     let peers =
         ReplicaPeers { store: Arc::clone(&store), replicas: Arc::clone(&replicas), link: link.clone() };
-    let keys = Arc::new(Keys::new(Arc::clone(&store), Rates::new(config.requests_per_second), link.clone()));
+    let (rates, followers) =
+        (Rates::new(config.requests_per_second), Followers::new(config.event_comments_every));
+    let keys = Arc::new(Keys::new(Arc::clone(&store), rates, followers, link.clone()));
     let webhooks = Arc::new(Webhooks::new(config.schedules_private_targets, config.domains.clone()));
     let sandboxes =
         Arc::new(Sandboxes::new(store, hosts, edge, link, config.tenancy, Box::new(peers), shutdown));

@@ -6,22 +6,23 @@
 //! ignored.
 
 mod args;
+mod file;
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use pandastack_control::{DatabaseUrl, Tenancy, TenancyMode};
+use pandastack_control::{DatabaseUrl, Tenancy};
 use pandastack_types::domains::Domains;
 use pandastack_types::limits::REQUESTS_PER_SECOND_DEFAULT;
 use pandastack_types::network::Cidr;
-use serde::Deserialize;
 
 pub use args::{AgentArgs, Backups, CommonArgs, ControlArgs, Engine};
+use file::read_file;
 
 use crate::failure::Failure;
-use crate::network_settings::{MailMode, NetworkSection};
+use crate::network_settings::MailMode;
 use crate::otlp::Export;
 use crate::tls::TlsArgs;
 
@@ -49,55 +50,6 @@ const BACKUP_RETENTION_DAYS: u16 = 7;
 const MEMORY_PROMISED_PERCENT: u32 = 8;
 /// Default time that an idle sandbox stays in memory.
 const LIGHT_SLEEP_SECONDS: u64 = 60;
-
-/// Contents of the settings file.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct File {
-    data_dir: Option<PathBuf>,
-    runtime_dir: Option<PathBuf>,
-    otlp_endpoint: Option<String>,
-    control: ControlSection,
-    agent: AgentSection,
-    network: NetworkSection,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct ControlSection {
-    listen: Option<SocketAddr>,
-    database_url: Option<DatabaseUrl>,
-    requests_per_second: Option<u32>,
-    schedules_private_targets: bool,
-    tenancy: Option<TenancyMode>,
-    allow_emulated_machines_between_tenants: bool,
-    postgres_listen: Option<SocketAddr>,
-    postgres_domain: Option<String>,
-    backups: Option<Backups>,
-    backup_retention_days: Option<u16>,
-    domains: Vec<String>,
-    api_names: Vec<String>,
-    challenge_resolver: Option<SocketAddr>,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct AgentSection {
-    cache_dir: Option<PathBuf>,
-    subnet: Option<String>,
-    net_prefix: Option<String>,
-    resolver: Option<SocketAddr>,
-    connections_max: Option<u32>,
-    bandwidth_mbit: Option<u32>,
-    cpu_percent: Option<u32>,
-    slots_ready: Option<usize>,
-    memory_limit_mb: Option<u64>,
-    memory_promised_percent: Option<u32>,
-    light_sleep_seconds: Option<u64>,
-    engine: Option<Engine>,
-    zygotes: Option<bool>,
-    warm_templates: Vec<String>,
-}
 
 /// All settings, resolved.
 #[derive(Debug, Clone)]
@@ -335,23 +287,6 @@ fn backups_dir(data_dir: &Path) -> Result<url::Url> {
     let dir = data_dir.join("backups");
     url::Url::from_directory_path(&dir)
         .map_err(|()| anyhow::anyhow!("cannot store backups in {}: not an absolute path", dir.display()))
-}
-
-fn read_file(given: Option<&Path>) -> Result<File> {
-    let path = given.unwrap_or(Path::new(CONFIG_PATH));
-    let text = match std::fs::read_to_string(path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound && given.is_none() => {
-            return Ok(File::default());
-        }
-        Err(error) => {
-            return Err(error).with_context(|| format!("cannot read the settings file {}", path.display()));
-        }
-    };
-    toml::from_str(&text).map_err(|error| {
-        let failure = Failure::new(format!("invalid settings file {}: {}", path.display(), error.message()));
-        failure.hint("see docs/reference/configuration.md for all settings").into()
-    })
 }
 
 #[cfg(test)]

@@ -42,6 +42,15 @@ def wait_until(what: str, condition: Callable[[], object], seconds_max: float) -
         time.sleep(0.05)
 
 
+def stays(what: str, condition: Callable[[], object], seconds: float) -> None:
+    """Asks for a while, and the answer is always true. For tests of time itself, or of something that must
+    not happen: no event tells that."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        assert condition(), f"{what}: not for {seconds:g} s"
+        time.sleep(0.1)
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

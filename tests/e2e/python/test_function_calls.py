@@ -81,7 +81,9 @@ def test_a_slow_call_and_a_crash_do_not_touch_another(api: httpx.Client, make: M
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
         slow = pool.submit(call, api, function, {"s": 6})
         dies = pool.submit(call, api, function, {"s": 1, "die": True})
-        time.sleep(0.2)
+        # Both have a machine, or the second had one.
+        machines = lambda: api.get(f"/functions/{function['id']}/metrics").json()["instances"]  # noqa: E731
+        wait_for("two machines", lambda: machines() >= 2 or dies.done(), PATIENCE)
         assert call(api, function, {"s": 0})["status"] == "success"
         assert dies.result()["status"] == "error"
         assert slow.result()["output"] == 6

@@ -65,18 +65,19 @@ impl Counts {
     }
 }
 
-/// Reads `cargo test -- --show-output`. A test that prints a line beginning with "skip" ran
-/// nothing: the test harness counts it as passed, we do not.
+/// Reads `cargo test -- --show-output`. A test that succeeds and prints a line beginning with "skip"
+/// ran nothing: the test harness counts it as passed, we do not. One that fails is a failure, whatever
+/// it printed.
 pub fn of_cargo(output: &str) -> Counts {
     let mut counts = Counts::default();
     let mut section: Option<&str> = None;
-    let mut skipped_in_section = false;
+    let (mut in_successes, mut skipped_in_section) = (false, false);
     let mut self_skipped = 0;
     for line in output.lines() {
         if let Some(name) = line.strip_prefix("---- ").and_then(|rest| rest.strip_suffix(" stdout ----")) {
             (section, skipped_in_section) = (Some(name), false);
         } else if let Some(rest) = line.strip_prefix("test result: ") {
-            section = None;
+            (section, in_successes) = (None, false);
             counts.passed += number_before(rest, " passed");
             counts.failed += number_before(rest, " failed");
             let ignored = number_before(rest, " ignored");
@@ -89,7 +90,7 @@ pub fn of_cargo(output: &str) -> Counts {
         {
             counts.failures.push(name.to_owned());
         } else if line == "successes:" || line == "failures:" {
-            section = None;
+            (section, in_successes) = (None, line == "successes:");
         } else if let (Some(name), Some((case, outcome))) = (section, case_of(line)) {
             match outcome {
                 Outcome::Passed => counts.passed += 1,
@@ -102,7 +103,7 @@ pub fn of_cargo(output: &str) -> Counts {
                     counts.reasons.push(format!("{name}: {case}: {reason}"));
                 }
             }
-        } else if let (Some(name), true) = (section, is_skip(line)) {
+        } else if let (Some(name), true) = (section, in_successes && is_skip(line)) {
             if !skipped_in_section {
                 self_skipped += 1;
                 skipped_in_section = true;
@@ -217,6 +218,37 @@ test result: ok. 10 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fin
         assert_eq!(counts.reasons, ["b: skipped: b (no KVM here)", "1 ignored by their authors"]);
         assert_eq!(counts.failures, ["c"]);
         check(counts, 11, 1, 2);
+    }
+
+    #[test]
+    fn a_failed_test_that_speaks_of_skipping_is_a_failure() {
+        let output = "\
+running 2 tests
+test a ... ok
+test b ... FAILED
+
+successes:
+
+---- a stdout ----
+skipped: a (no KVM here)
+
+successes:
+    a
+
+failures:
+
+---- b stdout ----
+skipped: b (no KVM here)
+thread 'b' panicked at src/lib.rs:1:1:
+
+failures:
+    b
+
+test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s
+";
+        let counts = of_cargo(output);
+        assert_eq!(counts.reasons, ["a: skipped: a (no KVM here)"]);
+        check(counts, 0, 1, 1);
     }
 
     #[test]

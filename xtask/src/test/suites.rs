@@ -16,6 +16,7 @@ use super::timings::{self, TimedLine, Timing, Timings};
 use super::{drift, lanes, seed};
 use crate::platform::Scratch;
 use crate::program::{self, cargo, line_of, npm, program};
+use crate::tidy::Advisories;
 use crate::{azurite, checkout, console, host, postgres, python, qemu, tidy, tree};
 
 /// Where tests find Azure's emulator.
@@ -57,6 +58,14 @@ impl Session {
         let problems = tidy::problems()?;
         problems.iter().for_each(|problem| eprintln!("{problem}"));
         counts.add(&Counts::one(problems.is_empty()));
+        counts.add(&match tidy::advisories()? {
+            Advisories::Clean => Counts::one(true),
+            Advisories::Found(found) => {
+                eprintln!("{found}");
+                Counts::one(false)
+            }
+            Advisories::Skipped(reason) => Counts::skipped(reason),
+        });
         Ok(counts)
     }
 

@@ -1,5 +1,6 @@
 //! `cargo xtask tidy`: formatting, and the house rules that no compiler checks.
 
+mod advisories;
 mod allowance;
 mod causes;
 mod circles;
@@ -7,6 +8,8 @@ mod claims;
 mod dependencies;
 mod docs;
 mod licence;
+mod lints;
+mod long_files;
 mod phrases;
 mod text;
 mod wrap;
@@ -16,11 +19,12 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 
+pub use self::advisories::Advisories;
 use crate::program::{self, cargo};
 use crate::{errors, tree};
 
 /// Kinds of files that people write.
-const SOURCES: [&str; 7] = ["rs", "py", "ts", "mjs", "toml", "md", "sh"];
+const SOURCES: [&str; 8] = ["rs", "py", "ts", "tsx", "mjs", "toml", "md", "sh"];
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
@@ -46,35 +50,48 @@ pub fn run(args: Args) -> Result<ExitCode> {
         wrap_comments(below)?;
     }
     program::run(cargo(if args.check { &["fmt", "--all", "--check"] } else { &["fmt", "--all"] }))?;
-    let problems = problems()?;
+    let mut problems = problems()?;
+    match advisories()? {
+        Advisories::Clean => {}
+        Advisories::Found(found) => problems.push(found),
+        Advisories::Skipped(reason) => eprintln!("skipped: {reason}"),
+    }
     problems.iter().for_each(|problem| eprintln!("{problem}"));
     Ok(if problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Published advisories about what we link.
+pub fn advisories() -> Result<Advisories> {
+    advisories::check()
 }
 
 /// Every broken rule, as `path:line: what` where it is in one place.
 pub fn problems() -> Result<Vec<String>> {
     let (mut problems, mut wide) = (Vec::new(), text::Wide::default());
     let (mut phrases, mut docs) = (phrases::Phrases::default(), docs::Docs::default());
-    let mut tests = claims::Tests::default();
+    let (mut tests, mut long) = (claims::Tests::default(), long_files::LongFiles::default());
     for path in sources()? {
         let text = read(&path)?;
         problems.extend(text::problems(&path, &text));
         phrases.read(&path, &text);
         tests.read(&text);
+        wide.read(&path, &text);
+        long.read(&path, &text);
         if is_rust(&path) {
-            wide.read(&path, &text);
             problems.extend(causes::problems(&path, &text)?);
         }
         if path.extension().is_some_and(|kind| kind == "md") {
             docs.read(&path, &text);
         }
     }
-    problems.extend(wide.problem());
+    problems.extend(wide.problems());
+    problems.extend(long.problems());
     problems.extend(tests.problems(&read(Path::new(claims::PAGE))?));
     problems.extend(phrases.problems());
     problems.extend(docs.problems());
     problems.extend(circles::problems()?);
     problems.extend(dependencies::problems()?);
+    problems.extend(lints::problems()?);
     problems.extend(errors::problem()?);
     Ok(problems)
 }

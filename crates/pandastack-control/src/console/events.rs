@@ -78,8 +78,8 @@ pub(crate) async fn events(
         news,
         last,
         waiting: past.into(),
-        comment_at: Instant::now() + sse::COMMENT_EVERY,
-        _place: place,
+        comment_at: place.comment_at(),
+        place,
     };
     Ok(sse::respond(futures::stream::unfold(follower, Follower::next)))
 }
@@ -93,13 +93,13 @@ struct Follower {
     waiting: VecDeque<Event>,
     /// When a comment is due: only frames that are sent move it.
     comment_at: Instant,
-    _place: FollowerPlace,
+    place: FollowerPlace,
 }
 
 impl Follower {
     /// After a frame was sent.
     fn sent(self) -> Self {
-        Self { comment_at: Instant::now() + sse::COMMENT_EVERY, ..self }
+        Self { comment_at: self.place.comment_at(), ..self }
     }
 
     /// The next frame; `None` when the server stops.

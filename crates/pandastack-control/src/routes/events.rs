@@ -67,8 +67,8 @@ pub(crate) async fn events(
         last: 0,
         waiting: past.into(),
         ended: false,
-        comment_at: Instant::now() + sse::COMMENT_EVERY,
-        _place: place,
+        comment_at: place.comment_at(),
+        place,
     };
     Ok(sse::respond(futures::stream::unfold(follower, Follower::next)))
 }
@@ -84,13 +84,13 @@ struct Follower {
     ended: bool,
     /// When a comment is due: only frames that are sent move it.
     comment_at: Instant,
-    _place: FollowerPlace,
+    place: FollowerPlace,
 }
 
 impl Follower {
     /// After a frame was sent.
     fn sent(self) -> Self {
-        Self { comment_at: Instant::now() + sse::COMMENT_EVERY, ..self }
+        Self { comment_at: self.place.comment_at(), ..self }
     }
 
     /// The next frame; `None` after the sandbox is gone or the server stops.

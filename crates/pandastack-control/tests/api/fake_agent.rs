@@ -6,27 +6,26 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
-use axum::extract::{Path as UrlPath, Request, State};
+use axum::extract::{Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use futures::StreamExt;
 use http::StatusCode;
 use http_body_util::{BodyExt, Full};
 use jiff::Timestamp;
 use pandastack_control::clock::Clock;
 use pandastack_types::agent_api::{
-    AgentCreate, AgentFork, AgentForked, AgentSandbox, AgentSnapshot, AgentSnapshotDone, AgentTemplate,
-    ChildOutcome, HostReport, INCARNATION_HEADER, ReportAnswer, Source, TemplateInfo, Usage,
+    AgentSandbox, AgentTemplate, HostReport, INCARNATION_HEADER, ReportAnswer, TemplateInfo, Usage,
 };
-use pandastack_types::api::{HostView, SandboxMetrics, TemplateStatus};
+use pandastack_types::api::TemplateStatus;
 use pandastack_types::link::{Direction, LINK_HEADER, LinkKey};
 use pandastack_types::{ErrorBody, ErrorCode, HostId, Residency, SandboxId, SandboxState, SnapshotId};
-use serde_json::{Value, json};
-use tokio::sync::Notify;
+use serde_json::Value;
+use tokio::sync::{Notify, watch};
 
 use crate::simulation::Dice;
+use crate::{fake_data, fake_lifecycle, fake_processes};
 
 pub const SECRET: [u8; 32] = [7; 32];
 
@@ -104,6 +103,8 @@ pub struct FakeAgent {
     pub inner: Arc<Mutex<Inner>>,
     /// Told when the body of an exec stream is dropped.
     pub stream_dropped: Arc<Notify>,
+    /// What open exec streams print next.
+    pub printed: watch::Sender<String>,
     socket: PathBuf,
     control: PathBuf,
 }
@@ -119,6 +120,7 @@ impl FakeAgent {
                 ..Inner::default()
             })),
             stream_dropped: Arc::new(Notify::new()),
+            printed: watch::Sender::default(),
             socket: socket.clone(),
             control: control.to_owned(),
         };
@@ -135,6 +137,17 @@ impl FakeAgent {
 
     pub fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap()
+    }
+
+    /// Lets every open exec stream print.
+    pub fn print(&self, text: &str) {
+        self.printed.send_replace(text.to_owned());
+    }
+
+    /// Whether a call to a path arrived, whatever its query.
+    pub fn has_seen(&self, method: &str, path: &str) -> bool {
+        let call = format!("{method} {path}");
+        self.lock().seen.iter().any(|seen| seen.split('?').next() == Some(call.as_str()))
     }
 
     pub fn ids(&self) -> Vec<String> {
@@ -241,37 +254,40 @@ impl FakeAgent {
 
     fn router(&self) -> Router {
         let sandbox = Router::new()
-            .route("/fork", post(fork))
-            .route("/snapshots", post(snapshot))
-            .route("/pause", post(|a, i| go(a, i, SandboxState::Paused)))
-            .route("/resume", post(|a, i| go(a, i, SandboxState::Running)))
-            .route("/hibernate", post(|a, i| go(a, i, SandboxState::Hibernated)))
-            .route("/wake", post(|a, i| go(a, i, SandboxState::Running)))
-            .route("/rollback", post(|a, i| go(a, i, SandboxState::Running)))
-            .route("/network", axum::routing::put(network))
-            .route("/keep-awake", post(|a, i| go(a, i, SandboxState::Running)))
-            .route("/exec", post(exec))
-            .route("/processes", post(crate::fake_processes::start).get(crate::fake_processes::list))
-            .route("/exec/stream", post(exec_stream))
-            .route("/exec/ws", get(crate::fake_processes::socket))
-            .route("/exec/pty", get(crate::fake_processes::socket))
-            .route("/ssh", get(crate::fake_processes::socket))
-            .route("/fs", get(read).put(write).delete(done))
-            .route("/fs/mkdir", post(done))
-            .route("/fs/rename", post(done))
-            .route("/fs/stat", get(missing))
-            .route("/fs/dir", get(done))
-            .route("/ports", get(done))
-            .route("/metrics", get(metrics))
-            .route("/logs", get(done));
+            .route("/fork", post(fake_lifecycle::fork))
+            .route("/snapshots", post(fake_lifecycle::snapshot))
+            .route("/pause", post(|a, i| fake_lifecycle::go(a, i, SandboxState::Paused)))
+            .route("/resume", post(|a, i| fake_lifecycle::go(a, i, SandboxState::Running)))
+            .route("/hibernate", post(|a, i| fake_lifecycle::go(a, i, SandboxState::Hibernated)))
+            .route("/wake", post(|a, i| fake_lifecycle::go(a, i, SandboxState::Running)))
+            .route("/rollback", post(|a, i| fake_lifecycle::go(a, i, SandboxState::Running)))
+            .route("/network", axum::routing::put(fake_lifecycle::network))
+            .route("/keep-awake", post(|a, i| fake_lifecycle::go(a, i, SandboxState::Running)))
+            .route("/exec", post(fake_data::exec))
+            .route("/processes", post(fake_processes::start).get(fake_processes::list))
+            .route("/exec/stream", post(fake_data::exec_stream))
+            .route("/exec/ws", get(fake_processes::socket))
+            .route("/exec/pty", get(fake_processes::socket))
+            .route("/ssh", get(fake_processes::socket))
+            .route("/fs", get(fake_data::read).put(fake_data::write).delete(fake_data::done))
+            .route("/fs/mkdir", post(fake_data::done))
+            .route("/fs/rename", post(fake_data::done))
+            .route("/fs/stat", get(fake_data::missing))
+            .route("/fs/dir", get(fake_data::done))
+            .route("/ports", get(fake_data::done))
+            .route("/metrics", get(fake_lifecycle::metrics))
+            .route("/logs", get(fake_data::done));
         let agent = Router::new()
-            .route("/sandboxes", post(create))
-            .route("/sandboxes/{id}", get(look).delete(remove).patch(patch))
+            .route("/sandboxes", post(fake_lifecycle::create))
+            .route(
+                "/sandboxes/{id}",
+                get(fake_lifecycle::look).delete(fake_lifecycle::remove).patch(fake_lifecycle::patch),
+            )
             .nest("/sandboxes/{id}", sandbox)
-            .route("/snapshots/{id}", axum::routing::delete(remove_snapshot))
-            .route("/templates/{name}/bake", post(bake))
-            .route("/builds", get(builds))
-            .route("/builds/{id}", get(build));
+            .route("/snapshots/{id}", axum::routing::delete(fake_lifecycle::remove_snapshot))
+            .route("/templates/{name}/bake", post(fake_lifecycle::bake))
+            .route("/builds", get(fake_lifecycle::builds))
+            .route("/builds/{id}", get(fake_lifecycle::build));
         Router::new()
             .nest("/agent/v1", agent)
             .layer(from_fn_with_state(self.clone(), verify))
@@ -328,7 +344,7 @@ pub fn sandbox(id: SandboxId, template: &str) -> AgentSandbox {
     }
 }
 
-fn refuse(code: ErrorCode, error: &str) -> Response {
+pub(crate) fn refuse(code: ErrorCode, error: &str) -> Response {
     let body = ErrorBody { error: error.into(), code, request_id: None, build_id: None };
     (StatusCode::from_u16(code.status()).unwrap(), Json(body)).into_response()
 }
@@ -358,210 +374,4 @@ async fn verify(State(agent): State<FakeAgent>, request: Request, next: Next) ->
     }
     let answer = next.run(request).await;
     if fate.loses_answer || agent.lock().is_down { broken() } else { answer }
-}
-
-async fn create(State(agent): State<FakeAgent>, Json(body): Json<AgentCreate>) -> Response {
-    let gate = {
-        let mut inner = agent.lock();
-        inner.creates += 1;
-        if let Some((code, error)) = inner.refuse_create.pop_front() {
-            return refuse(code, error);
-        }
-        inner.create_gate.clone()
-    };
-    if let Some(gate) = gate {
-        gate.notified().await;
-    }
-    let mut inner = agent.lock();
-    let template = match &body.source {
-        Source::Template(name) | Source::TemplateDisk(name) => name.clone(),
-        Source::Snapshot(id) if inner.snapshots.contains(id) => "base".to_owned(),
-        Source::Snapshot(_) => return refuse(ErrorCode::NotFound, "no such snapshot"),
-    };
-    let made = sandbox(body.spec.id.clone(), &template);
-    inner.sandboxes.insert(body.spec.id, made.clone());
-    Json(made).into_response()
-}
-
-async fn look(State(agent): State<FakeAgent>, UrlPath(id): UrlPath<SandboxId>) -> Response {
-    match agent.lock().sandboxes.get(&id) {
-        Some(sandbox) => Json(sandbox.clone()).into_response(),
-        None => refuse(ErrorCode::NotFound, "no such sandbox"),
-    }
-}
-
-async fn metrics(State(agent): State<FakeAgent>, UrlPath(id): UrlPath<SandboxId>) -> Response {
-    match agent.lock().sandboxes.get(&id) {
-        Some(sandbox) => {
-            let host = HostView { cpu_count: sandbox.cpu, ..HostView::default() };
-            let (at, status) = (Timestamp::now(), sandbox.state);
-            Json(SandboxMetrics { at, status, host, egress_denied: 0, guest: None }).into_response()
-        }
-        None => refuse(ErrorCode::NotFound, "no such sandbox"),
-    }
-}
-
-async fn remove(State(agent): State<FakeAgent>, UrlPath(id): UrlPath<SandboxId>) -> StatusCode {
-    agent.lock().sandboxes.remove(&id);
-    StatusCode::NO_CONTENT
-}
-
-async fn patch(
-    State(agent): State<FakeAgent>,
-    UrlPath(id): UrlPath<SandboxId>,
-    Json(body): Json<Value>,
-) -> Response {
-    agent.lock().patches.push(body);
-    look(State(agent), UrlPath(id)).await
-}
-
-async fn network(
-    State(agent): State<FakeAgent>,
-    UrlPath(id): UrlPath<SandboxId>,
-    Json(body): Json<Value>,
-) -> Response {
-    const GATE_WAIT: Duration = Duration::from_millis(500);
-    let gate = {
-        let mut inner = agent.lock();
-        inner.networks.push(body);
-        inner.network_gate.take()
-    };
-    if let Some(gate) = gate {
-        let _ = tokio::time::timeout(GATE_WAIT, gate.notified()).await;
-    }
-    look(State(agent), UrlPath(id)).await
-}
-
-async fn go(
-    State(agent): State<FakeAgent>,
-    UrlPath(id): UrlPath<SandboxId>,
-    state: SandboxState,
-) -> Response {
-    let now = agent.lock().sandboxes.get(&id).map(|sandbox| sandbox.state);
-    match now {
-        Some(SandboxState::Failed) => return refuse(ErrorCode::Conflict, "the machine ended"),
-        Some(_) if state == SandboxState::Hibernated && agent.lock().refuse_hibernate => {
-            return refuse(ErrorCode::DiskFull, "no space");
-        }
-        Some(_) => agent.set_state(id.as_str(), state),
-        None => {}
-    }
-    look(State(agent), UrlPath(id)).await
-}
-
-async fn fork(
-    State(agent): State<FakeAgent>,
-    UrlPath(_): UrlPath<SandboxId>,
-    Json(body): Json<AgentFork>,
-) -> Json<AgentForked> {
-    let mut inner = agent.lock();
-    let failing = std::mem::take(&mut inner.failing_children);
-    let mut children = Vec::new();
-    for (index, spec) in body.children.into_iter().enumerate() {
-        if failing.contains(&index) {
-            children.push(ChildOutcome::Failed("no memory".into()));
-            continue;
-        }
-        let child = sandbox(spec.id.clone(), "base");
-        inner.sandboxes.insert(spec.id, child.clone());
-        children.push(ChildOutcome::Made(Box::new(child)));
-    }
-    Json(AgentForked { pause_ms: 1.5, children })
-}
-
-async fn snapshot(State(agent): State<FakeAgent>, Json(body): Json<AgentSnapshot>) -> Response {
-    let mut inner = agent.lock();
-    inner.snapshots.insert(body.snapshot_id);
-    if inner.refuse_snapshot {
-        return refuse(ErrorCode::DiskFull, "the disk is full");
-    }
-    Json(AgentSnapshotDone { size_bytes: 4096, pause_ms: 2.0 }).into_response()
-}
-
-async fn remove_snapshot(State(agent): State<FakeAgent>, UrlPath(id): UrlPath<SnapshotId>) -> StatusCode {
-    agent.lock().snapshots.remove(&id);
-    StatusCode::NO_CONTENT
-}
-
-async fn exec(State(agent): State<FakeAgent>, UrlPath(id): UrlPath<SandboxId>, body: Bytes) -> Response {
-    let request: Value = serde_json::from_slice(&body).unwrap();
-    if agent.lock().sandboxes.get(&id).is_some_and(|s| s.state == SandboxState::Hibernated) {
-        agent.set_state(id.as_str(), SandboxState::Running);
-    }
-    match request["cmd"].as_str() {
-        Some("hang") => std::future::pending().await,
-        Some("sleep") => refuse(ErrorCode::ExecTimeout, "timeout: the command was killed after 1 s"),
-        cmd => Json(json!({"stdout": format!("ran {}", cmd.unwrap_or("argv")), "stderr": "", "exit_code": 0,
-                           "duration_ms": 3, "truncated": false}))
-        .into_response(),
-    }
-}
-
-struct NotifyOnDrop(Arc<Notify>);
-
-impl Drop for NotifyOnDrop {
-    fn drop(&mut self) {
-        self.0.notify_one();
-    }
-}
-
-/// Two events, then silence until dropped.
-async fn exec_stream(State(agent): State<FakeAgent>) -> Response {
-    let guard = NotifyOnDrop(agent.stream_dropped.clone());
-    let events = ["event: stdout\ndata: {\"chunk\":\"a\"}\n\n", "event: stdout\ndata: {\"chunk\":\"b\"}\n\n"];
-    let first = futures::stream::iter(events.map(|event| Ok::<_, std::io::Error>(Bytes::from(event))));
-    let rest = futures::stream::once(async move {
-        let _guard = guard;
-        std::future::pending::<Result<Bytes, std::io::Error>>().await
-    });
-    let body = Body::from_stream(first.chain(rest));
-    ([("content-type", "text/event-stream; charset=utf-8")], body).into_response()
-}
-
-/// A body that is made as it is read, never held.
-async fn read(request: Request) -> Response {
-    if request.uri().query().is_some_and(|query| query.contains("missing")) {
-        return refuse(ErrorCode::FileNotFound, "there is no file /missing");
-    }
-    let chunks =
-        futures::stream::iter(0..64).map(|_| Ok::<_, std::io::Error>(Bytes::from(vec![b'x'; 65_536])));
-    ([("content-type", "application/octet-stream")], Body::from_stream(chunks)).into_response()
-}
-
-async fn write(body: Body) -> Json<Value> {
-    let mut bytes = 0;
-    let mut stream = body.into_data_stream();
-    while let Some(Ok(chunk)) = stream.next().await {
-        bytes += chunk.len();
-    }
-    Json(json!({"path": "/f", "bytes": bytes}))
-}
-
-async fn missing() -> Response {
-    refuse(ErrorCode::FileNotFound, "there is no such file")
-}
-
-async fn done(request: Request) -> Json<Value> {
-    Json(json!({"did": request.uri().path_and_query().unwrap().as_str()}))
-}
-
-fn the_build(agent: &FakeAgent) -> Value {
-    let inner = agent.lock();
-    json!({"id": "b1", "name": "base", "status": if inner.build_done { "done" } else { "running" },
-           "phase": "boot", "started_at": "2026-01-01T00:00:00Z", "log": inner.build_lines})
-}
-
-async fn bake(State(agent): State<FakeAgent>) -> Json<Value> {
-    Json(the_build(&agent))
-}
-
-async fn builds(State(agent): State<FakeAgent>) -> Json<Value> {
-    Json(json!([the_build(&agent)]))
-}
-
-async fn build(State(agent): State<FakeAgent>, UrlPath(id): UrlPath<String>) -> Response {
-    match id.as_str() {
-        "b1" => Json(the_build(&agent)).into_response(),
-        _ => refuse(ErrorCode::NotFound, "no such build"),
-    }
 }

@@ -10,6 +10,8 @@ mod data_path;
 mod databases;
 mod every_route;
 mod fake_agent;
+mod fake_data;
+mod fake_lifecycle;
 mod fake_processes;
 mod forks;
 mod fuzz;

@@ -3,22 +3,45 @@
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
+use pandastack_control::ControlConfig;
 use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
-use crate::harness::{PATIENCE, World};
-use crate::tenants::{key, send, world_with};
+use crate::fake_agent::FakeAgent;
+use crate::harness::{PATIENCE, World, eventually};
+use crate::tenants::{key, send, world_with, world_with_config};
 
 /// Longest life of what is open after its key ended.
 const CLOSED_WITHIN: Duration = Duration::from_secs(5);
+
+/// How often a silent stream of events gets a comment where that is tested. Other events come before it.
+const COMMENTS_EVERY: Duration = Duration::from_secs(2);
 
 /// A connection whose answer has begun and does not end.
 struct OpenStream {
     what: String,
     stream: TcpStream,
+}
+
+/// What commands print when a test wants to see that their streams are open.
+const PRINTED: &str = "printed now";
+
+/// What every open stream of a workspace reports: a new sandbox, and what is done to an older one.
+struct Activity {
+    created: String,
+}
+
+impl Activity {
+    /// Makes it happen to `id`, which can be paused once.
+    async fn make(world: &World, agent: &FakeAgent, owner: &str, id: &str) -> Self {
+        let created = sandbox(world, owner).await;
+        agent.print(PRINTED);
+        send(world, owner, Method::POST, &format!("/v1/sandboxes/{id}/pause"), json!({})).await.expect(204);
+        Self { created }
+    }
 }
 
 impl OpenStream {
@@ -73,15 +96,34 @@ impl OpenStream {
         }
     }
 
-    async fn is_open(&mut self) -> bool {
-        let mut buffer = [0; 4096];
-        loop {
-            match timeout(Duration::from_millis(200), self.stream.read(&mut buffer)).await {
-                Ok(Ok(0) | Err(_)) => return false,
-                Ok(Ok(_)) => {}
-                Err(_) => return true,
+    /// Whether it reports what happened. A socket sends back what it gets.
+    async fn is_open(&mut self, activity: &Activity) -> bool {
+        let path = self.what.split([' ', '?']).nth(1).unwrap_or_default();
+        let expected = match path.rsplit('/').next() {
+            Some("ws" | "pty" | "ssh") => {
+                if self.stream.write_all(PRINTED.as_bytes()).await.is_err() {
+                    return false;
+                }
+                PRINTED
+            }
+            Some("stream") => PRINTED,
+            _ if path == "/v1/events" => activity.created.as_str(),
+            _ => "\"paused\"",
+        };
+        self.reports(expected).await
+    }
+
+    /// Reads up to a text; false when the server closes it before.
+    async fn reports(&mut self, expected: &str) -> bool {
+        let (mut seen, mut buffer) = (Vec::new(), [0; 4096]);
+        while !seen.windows(expected.len()).any(|part| part == expected.as_bytes()) {
+            let read = timeout(PATIENCE, self.stream.read(&mut buffer)).await;
+            match read.unwrap_or_else(|_| panic!("{} does not report {expected}", self.what)) {
+                Ok(0) | Err(_) => return false,
+                Ok(read) => seen.extend_from_slice(&buffer[..read]),
             }
         }
+        true
     }
 }
 
@@ -99,7 +141,7 @@ async fn all_closed(streams: &mut [OpenStream]) {
 
 #[tokio::test]
 async fn what_a_revoked_key_has_open_is_closed() {
-    let (world, _agent, owner) = world_with("shop").await;
+    let (world, agent, owner) = world_with("shop").await;
     let id = sandbox(&world, &owner).await;
     let (revoked, elsewhere) = (
         key(&world, "shop", json!({"role": "developer"})).await,
@@ -112,18 +154,20 @@ async fn what_a_revoked_key_has_open_is_closed() {
     let url = format!("{}/v1/sandboxes/{id}/exec", world.base);
     let waiting = world.http.post(url).bearer_auth(&revoked).json(&json!({"cmd": "hang"}));
     let waiting = tokio::spawn(waiting.send());
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    let exec = format!("/agent/v1/sandboxes/{id}/exec");
+    eventually("the request waits", || async { agent.has_seen("POST", &exec) }).await;
     world.delete(&format!("/v1/workspaces/shop/tokens/{}", &revoked[..12])).await.expect(204);
     all_closed(&mut streams).await;
     let refused = timeout(CLOSED_WITHIN, waiting).await.unwrap().unwrap().unwrap();
     assert_eq!(refused.status().as_u16(), 401);
+    let activity = Activity::make(&world, &agent, &owner, &id).await;
     for stream in others.iter_mut().chain([&mut own]) {
-        assert!(stream.is_open().await, "{} of another key", stream.what);
+        assert!(stream.is_open(&activity).await, "{} of another key", stream.what);
     }
     // Revoked by another replica, which this one is not told.
     world.execute("DELETE FROM tokens WHERE prefix = $1", &[&elsewhere[..12]]).await;
     all_closed(&mut others).await;
-    assert!(own.is_open().await);
+    assert!(own.reports(&sandbox(&world, &owner).await).await);
 }
 
 #[tokio::test]
@@ -133,9 +177,13 @@ async fn what_an_expired_key_has_open_is_closed() {
     let end = Timestamp::now().checked_add(SignedDuration::from_secs(3)).unwrap();
     let expiring = key(&world, "shop", json!({"expires_at": end.to_string(), "role": "developer"})).await;
     let mut streams = OpenStream::all(&world, &expiring, &id).await;
-    let left = end.duration_since(Timestamp::now()).try_into().unwrap_or_default();
-    tokio::time::sleep(left).await;
-    all_closed(&mut streams).await;
+    // Time itself is what is tested: three seconds are enough to open all of these before the key ends.
+    let left: Duration = end.duration_since(Timestamp::now()).try_into().unwrap_or_default();
+    let deadline = Instant::now() + left + CLOSED_WITHIN;
+    for stream in &mut streams {
+        stream.closed_by(deadline).await;
+        assert!(Timestamp::now() >= end, "{} ended before its key", stream.what);
+    }
 }
 
 #[tokio::test]
@@ -146,12 +194,12 @@ async fn what_a_suspended_or_deleted_workspace_has_open_is_closed() {
     let mut own = OpenStream::open(&world, &world.token, "GET", "/v1/events?follow=1", "").await;
     world.post("/v1/workspaces/shop/suspend", json!({})).await.expect(200);
     all_closed(&mut streams).await;
-    assert!(own.is_open().await);
+    assert!(own.reports(&world.create().await).await);
     world.post("/v1/workspaces/shop/resume", json!({})).await.expect(200);
     let mut again = [OpenStream::open(&world, &owner, "GET", "/v1/events?follow=1", "").await];
     world.delete("/v1/workspaces/shop").await.expect(204);
     all_closed(&mut again).await;
-    assert!(own.is_open().await);
+    assert!(own.reports(&world.create().await).await);
 }
 
 #[tokio::test]
@@ -162,7 +210,7 @@ async fn a_key_that_revokes_itself_is_answered_and_a_rotated_one_keeps_what_it_h
     let path = format!("/v1/me/tokens/{}", &owner[..12]);
     let overlap = json!({"overlap_seconds": 60});
     send(&world, &second, Method::POST, &format!("{path}/rotate"), overlap).await.expect(201);
-    assert!(stream.is_open().await);
+    assert!(stream.reports(&sandbox(&world, &second).await).await);
     send(&world, &owner, Method::DELETE, &path, Value::Null).await.expect(204);
     all_closed(std::slice::from_mut(&mut stream)).await;
 }
@@ -180,34 +228,27 @@ async fn followers_of_events_are_counted() {
     let second = key(&world, "shop", json!({})).await;
     OpenStream::open(&world, &second, "GET", "/v1/events?follow=1", "").await;
     open.pop();
-    let deadline = Instant::now() + PATIENCE;
     let follow = || world.http.get(format!("{}/v1/events?follow=1", world.base)).bearer_auth(&owner).send();
-    while follow().await.unwrap().status() != 200 {
-        assert!(Instant::now() < deadline, "a place that is left is not free");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    eventually("a place that is left is free", || async { follow().await.unwrap().status() == 200 }).await;
 }
 
 #[tokio::test]
 async fn events_of_other_workspaces_do_not_move_the_comments_of_a_follower() {
-    let (world, _agent, owner) = world_with("shop").await;
+    let change = |config: &mut ControlConfig| config.event_comments_every = COMMENTS_EVERY;
+    let (world, _agent, owner) = world_with_config("shop", change).await;
     let mut follower = OpenStream::open(&world, &owner, "GET", "/v1/events?follow=1&tail=0", "").await;
-    let comment = async {
-        let mut text = Vec::new();
-        while !text.windows(3).any(|part| part == b": \n") {
-            text.push(follower.stream.read_u8().await.unwrap());
-        }
-    };
+    let mut rounds = 0;
+    // These come more often than comments: if each moved the next comment, there would be none.
     let noise = async {
         loop {
             let id = world.create().await;
             world.delete(&format!("/v1/sandboxes/{id}")).await.expect(204);
-            tokio::time::sleep(Duration::from_secs(2)).await;
+            rounds += 1;
         }
     };
-    // A comment is due after 15 s.
     tokio::select! {
-        in_time = timeout(Duration::from_secs(20), comment) => in_time.unwrap(),
+        reported = follower.reports(": \n\n") => assert!(reported),
         () = noise => {}
     }
+    assert!(rounds > 1, "the comment came before anything happened elsewhere");
 }

@@ -1,5 +1,6 @@
 //! Workspaces: who may manage them, what suspending and deleting one does, and what keys may do.
 
+use pandastack_control::ControlConfig;
 use pandastack_types::SandboxState;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -9,9 +10,18 @@ use crate::harness::{Answer, World, eventually};
 
 /// A world with a second workspace, whose machines are emulated.
 pub async fn world_with(workspace: &str) -> (World, FakeAgent, String) {
+    world_with_config(workspace, |_| {}).await
+}
+
+/// The same with other settings.
+pub async fn world_with_config(
+    workspace: &str,
+    change: impl FnOnce(&mut ControlConfig),
+) -> (World, FakeAgent, String) {
     let world = World::start_with(|config| {
         config.tenancy.allow_emulated = true;
         config.requests_per_second = None;
+        change(config);
     })
     .await;
     let agent = world.agent("host-a", 65_536).await;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use pandastack_engine::conformance::{Fixture, Question};
 use pandastack_engine::{
-    Boot, Confinement, Engine, EngineError, Machine, MachineFiles, Restore, SaveTarget, Shape, SpareFiles,
+    Boot, Confinement, Engine, Machine, MachineFiles, Restore, SaveTarget, Shape, SpareFiles,
 };
 use pandastack_engine_firecracker::{FirecrackerConfig, FirecrackerEngine, Launcher};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
@@ -19,6 +19,7 @@ use tokio::net::UnixStream;
 use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::timeout;
 
+use crate::missing::{self, Missing};
 use crate::toy_guest::ToyGuest;
 
 const DISK_BYTES: u64 = 1 << 20;
@@ -46,39 +47,31 @@ pub struct Snapshot {
     pub disk: PathBuf,
 }
 
-/// Firecracker where the environment names none: beside the clone.
-fn program_beside_the_clone() -> Option<PathBuf> {
-    let named = std::env::var_os("PANDASTACK_FIRECRACKER").is_some();
-    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/kvm-lab/firecracker");
-    Some(beside).filter(|path| !named && path.is_file())
-}
-
 impl FirecrackerFixture {
     /// Firecracker and its jailer, as the engine finds them.
     pub fn programs() -> (PathBuf, PathBuf) {
-        let named = |name| std::env::var_os(name).map(PathBuf::from);
-        let binary = program_beside_the_clone().or_else(|| named("PANDASTACK_FIRECRACKER"));
-        let binary = binary.expect("Firecracker was found before");
-        let jailer = named("PANDASTACK_JAILER").unwrap_or_else(|| binary.with_file_name("jailer"));
-        (binary, jailer)
+        let firecracker = missing::firecracker().expect("Firecracker was found before");
+        let jailer = missing::jailer(&firecracker).expect("its jailer was found before");
+        (firecracker, jailer)
     }
 
-    /// Probes the engine; the error names what this host lacks. Any other failure is a panic.
-    pub async fn prepare(launcher: Launcher) -> Result<Self, String> {
+    /// Probes the engine; the error names what this host lacks. Panics when the probe fails on a host that
+    /// lacks nothing.
+    pub async fn prepare(launcher: Launcher) -> Result<Self, Missing> {
+        if let Some(missing) = Missing::on_this_host(launcher) {
+            return Err(missing);
+        }
         let turn = TURN.lock().await;
         let config = FirecrackerConfig {
-            binary: program_beside_the_clone(),
+            binary: missing::firecracker_beside_the_clone(),
             jailer: None,
             launcher,
             kvm_reason: "the toy guest runs on any KVM".to_owned(),
         };
-        let engine = match FirecrackerEngine::probe(config).await {
-            Ok(engine) => engine,
-            Err(EngineError::Unavailable(reason)) => return Err(reason),
-            Err(error) => panic!("the probe failed: {error}"),
-        };
+        let probed = FirecrackerEngine::probe(config).await;
+        let engine = probed.expect("an engine on a host that lacks nothing");
         let dir = tempfile::tempdir().unwrap();
-        let guest = ToyGuest::build(dir.path())?;
+        let guest = ToyGuest::build(dir.path());
         Ok(Self { engine, guest, dir, next: AtomicU64::new(1), _turn: turn })
     }
 

@@ -31,17 +31,17 @@ const FLAGS: &[&str] = &[
 ];
 
 impl ToyGuest {
-    /// Compiles the guest into a directory; the error says that this host has no compiler.
-    pub fn build(dir: &Path) -> Result<Self, String> {
+    /// Compiles the guest into a directory.
+    pub fn build(dir: &Path) -> Self {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/guest");
         let guest = Self { kernel: dir.join("toy"), initrd: dir.join("initrd") };
         let mut compiler = Command::new("gcc");
         compiler.args(FLAGS).arg("-o").arg(&guest.kernel);
         compiler.args([source.join("start.S"), source.join("toy.c")]);
-        let output = compiler.output().map_err(|error| format!("gcc cannot be run: {error}"))?;
+        let output = compiler.output().unwrap();
         assert!(output.status.success(), "gcc: {}", String::from_utf8_lossy(&output.stderr));
         // The guest does not use it, but every machine has one.
         fs::write(&guest.initrd, [0; 4096]).unwrap();
-        Ok(guest)
+        guest
     }
 }

@@ -3,14 +3,13 @@
 use async_trait::async_trait;
 use jiff::Timestamp;
 use pandastack_types::api::DeploymentStatus;
-use pandastack_types::limits::{
-    APPS_PER_WORKSPACE_MAX, DEPLOYMENTS_PER_APP_MAX, DOMAINS_PER_APP_MAX, PREVIEWS_PER_APP_MAX,
-};
+use pandastack_types::limits::{APPS_PER_WORKSPACE_MAX, DOMAINS_PER_APP_MAX, PREVIEWS_PER_APP_MAX};
 use pandastack_types::{AppId, DeploymentId, WorkspaceId};
 
-use super::SqlStore;
+use super::app_rows::{AppRow, DeploymentRow, DomainRow, UnreportedRow};
 use super::quotas::admit_any;
-use super::rows::{from_json, id, records, signed, time, times, to_json, unsigned};
+use super::rows::{id, records, signed, to_json, unsigned};
+use super::{SqlStore, deployments};
 use crate::apps::record::{AppRecord, DeploymentRecord, DomainRecord};
 use crate::apps::{AppStore, UnreportedDeployment};
 use crate::{Durability, Result, StoreError};
@@ -18,104 +17,6 @@ use crate::{Durability, Result, StoreError};
 const UNDER_WAY: &str = "SELECT * FROM deployments WHERE status IN ('queued', 'building', 'deploying') \
      AND workspace_id NOT IN (SELECT id FROM workspaces WHERE state = 'suspended') \
      ORDER BY created_at_us, id";
-const PUT: &str = "UPDATE deployments SET status = $1, updated_at_us = $2, finished_at_us = $3, spec = $4 \
-     WHERE id = $5 AND status = $6";
-
-#[derive(sqlx::FromRow)]
-struct AppRow {
-    id: String,
-    workspace_id: String,
-    name: String,
-    revision: i64,
-    active_deployment_id: Option<String>,
-    preview_of: Option<String>,
-    created_at_us: i64,
-    updated_at_us: i64,
-    spec: String,
-}
-
-impl TryFrom<AppRow> for AppRecord {
-    type Error = StoreError;
-    fn try_from(row: AppRow) -> Result<Self> {
-        Ok(Self {
-            id: id(row.id)?,
-            workspace: id(row.workspace_id)?,
-            name: row.name,
-            revision: row.revision,
-            active: row.active_deployment_id.map(id).transpose()?,
-            preview_of: row.preview_of.map(id).transpose()?,
-            created_at: time(row.created_at_us)?,
-            updated_at: time(row.updated_at_us)?,
-            spec: from_json("app spec", &row.spec)?,
-        })
-    }
-}
-
-#[derive(sqlx::FromRow)]
-struct DeploymentRow {
-    id: String,
-    app_id: String,
-    workspace_id: String,
-    status: String,
-    created_at_us: i64,
-    updated_at_us: i64,
-    finished_at_us: Option<i64>,
-    spec: String,
-}
-
-impl TryFrom<DeploymentRow> for DeploymentRecord {
-    type Error = StoreError;
-    fn try_from(row: DeploymentRow) -> Result<Self> {
-        let status = DeploymentStatus::parse(&row.status).ok_or_else(|| StoreError::Corrupt {
-            what: "deployment status",
-            source: format!("`{}` is not a status", row.status).into(),
-        })?;
-        Ok(Self {
-            id: id(row.id)?,
-            app: id(row.app_id)?,
-            workspace: id(row.workspace_id)?,
-            status,
-            created_at: time(row.created_at_us)?,
-            updated_at: time(row.updated_at_us)?,
-            finished_at: times(row.finished_at_us)?,
-            spec: from_json("deployment spec", &row.spec)?,
-        })
-    }
-}
-
-#[derive(sqlx::FromRow)]
-struct UnreportedRow {
-    #[sqlx(flatten)]
-    deployment: DeploymentRow,
-    told: Option<String>,
-}
-
-impl TryFrom<UnreportedRow> for UnreportedDeployment {
-    type Error = StoreError;
-    fn try_from(row: UnreportedRow) -> Result<Self> {
-        Ok(Self { deployment: row.deployment.try_into()?, is_begin_told: row.told.is_some() })
-    }
-}
-
-#[derive(sqlx::FromRow)]
-struct DomainRow {
-    domain: String,
-    app_id: String,
-    created_at_us: i64,
-    verified_at_us: Option<i64>,
-}
-
-impl TryFrom<DomainRow> for DomainRecord {
-    type Error = StoreError;
-    fn try_from(row: DomainRow) -> Result<Self> {
-        Ok(Self {
-            domain: row.domain,
-            app: id(row.app_id)?,
-            created_at: time(row.created_at_us)?,
-            verified_at: row.verified_at_us.map(time).transpose()?,
-        })
-    }
-}
 
 #[async_trait]
 impl AppStore for SqlStore {
@@ -225,7 +126,7 @@ impl AppStore for SqlStore {
         if is_needless(&records::<DeploymentRow, DeploymentRecord>(rows)?) {
             return Ok(false);
         }
-        insert(write.conn(), new).await?;
+        deployments::insert(write.conn(), new).await?;
         write.commit().await?;
         Ok(true)
     }
@@ -256,7 +157,7 @@ impl AppStore for SqlStore {
 
     async fn put_deployment(&self, deployment: &DeploymentRecord, was: DeploymentStatus) -> Result<bool> {
         let mut write = self.write(Durability::Power).await?;
-        let changed = put(write.conn(), deployment, was).await?;
+        let changed = deployments::put(write.conn(), deployment, was).await?;
         write.commit().await?;
         Ok(changed)
     }
@@ -272,7 +173,7 @@ impl AppStore for SqlStore {
         .bind(deployment.id.as_str())
         .execute(write.conn())
         .await?;
-        if !put(write.conn(), deployment, DeploymentStatus::Deploying).await? {
+        if !deployments::put(write.conn(), deployment, DeploymentStatus::Deploying).await? {
             let what = "deployment in progress";
             return Err(StoreError::NotFound { what, id: deployment.id.to_string() });
         }
@@ -451,62 +352,6 @@ async fn check_room(conn: &mut sqlx::AnyConnection, app: &AppRecord) -> Result<(
     let count: i64 = sqlx::query_scalar(statement).bind(of).fetch_one(conn).await?;
     if unsigned(count) >= limit {
         return Err(StoreError::Quota { what, limit });
-    }
-    Ok(())
-}
-
-async fn insert(conn: &mut sqlx::AnyConnection, new: &DeploymentRecord) -> Result<()> {
-    let spec = to_json("deployment spec", &new.spec)?;
-    sqlx::query(
-            "INSERT INTO deployments (id, app_id, workspace_id, status, created_at_us, updated_at_us, finished_at_us, spec) \
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
-        )
-        .bind(new.id.as_str())
-        .bind(new.app.as_str())
-        .bind(new.workspace.as_str())
-        .bind(new.status.as_str())
-        .bind(new.created_at.as_microsecond())
-        .bind(new.updated_at.as_microsecond())
-        .bind(new.finished_at.map(Timestamp::as_microsecond))
-        .bind(spec)
-        .execute(&mut *conn)
-        .await?;
-    forget_oldest(conn, &new.app).await
-}
-
-async fn put(
-    conn: &mut sqlx::AnyConnection,
-    record: &DeploymentRecord,
-    was: DeploymentStatus,
-) -> Result<bool> {
-    let changed = sqlx::query(PUT)
-        .bind(record.status.as_str())
-        .bind(record.updated_at.as_microsecond())
-        .bind(record.finished_at.map(Timestamp::as_microsecond))
-        .bind(to_json("deployment spec", &record.spec)?)
-        .bind(record.id.as_str())
-        .bind(was.as_str())
-        .execute(conn)
-        .await?;
-    Ok(changed.rows_affected() == 1)
-}
-
-/// Removes the oldest deployments that are over and neither live nor among the newest
-/// `DEPLOYMENTS_PER_APP_MAX`.
-async fn forget_oldest(conn: &mut sqlx::AnyConnection, app: &AppId) -> Result<()> {
-    let oldest = "SELECT id FROM deployments WHERE app_id = $1 AND status NOT IN ('live', 'queued', 'building', 'deploying') \
-         ORDER BY created_at_us DESC, id LIMIT 1000 OFFSET $2";
-    let old: Vec<String> = sqlx::query_scalar(oldest)
-        .bind(app.as_str())
-        .bind(signed(DEPLOYMENTS_PER_APP_MAX))
-        .fetch_all(&mut *conn)
-        .await?;
-    for id in old {
-        for statement in
-            ["DELETE FROM deployment_log WHERE deployment_id = $1", "DELETE FROM deployments WHERE id = $1"]
-        {
-            sqlx::query(statement).bind(&id).execute(&mut *conn).await?;
-        }
     }
     Ok(())
 }

@@ -18,9 +18,11 @@ macro_rules! in_open_workspace {
     };
 }
 
+mod app_rows;
 mod apps;
 mod console;
 mod databases;
+mod deployments;
 mod functions;
 mod history;
 mod hosts;

@@ -1,0 +1,87 @@
+//! Commands and files of the fake agent: what passes through control as it is.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::{Body, Bytes};
+use axum::extract::{Path as UrlPath, Request, State};
+use axum::response::{IntoResponse, Response};
+use futures::StreamExt;
+use pandastack_types::{ErrorCode, SandboxId, SandboxState};
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+
+use crate::fake_agent::{FakeAgent, refuse};
+
+pub(crate) async fn exec(
+    State(agent): State<FakeAgent>,
+    UrlPath(id): UrlPath<SandboxId>,
+    body: Bytes,
+) -> Response {
+    let request: Value = serde_json::from_slice(&body).unwrap();
+    if agent.lock().sandboxes.get(&id).is_some_and(|s| s.state == SandboxState::Hibernated) {
+        agent.set_state(id.as_str(), SandboxState::Running);
+    }
+    match request["cmd"].as_str() {
+        Some("hang") => std::future::pending().await,
+        Some("sleep") => refuse(ErrorCode::ExecTimeout, "timeout: the command was killed after 1 s"),
+        cmd => Json(json!({"stdout": format!("ran {}", cmd.unwrap_or("argv")), "stderr": "", "exit_code": 0,
+                           "duration_ms": 3, "truncated": false}))
+        .into_response(),
+    }
+}
+
+struct NotifyOnDrop(Arc<Notify>);
+
+impl Drop for NotifyOnDrop {
+    fn drop(&mut self) {
+        self.0.notify_one();
+    }
+}
+
+/// Two events, then what the test prints ([`FakeAgent::print`]), until dropped.
+pub(crate) async fn exec_stream(State(agent): State<FakeAgent>) -> Response {
+    let guard = NotifyOnDrop(agent.stream_dropped.clone());
+    let printed = agent.printed.subscribe();
+    let event = |chunk: &str| {
+        let data = json!({ "chunk": chunk });
+        Ok::<_, std::io::Error>(Bytes::from(format!("event: stdout\ndata: {data}\n\n")))
+    };
+    let first = futures::stream::iter(["a", "b"].map(event));
+    let rest = futures::stream::unfold((printed, guard), move |(mut printed, guard)| async move {
+        if printed.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+        let next = event(&printed.borrow_and_update());
+        Some((next, (printed, guard)))
+    });
+    let body = Body::from_stream(first.chain(rest));
+    ([("content-type", "text/event-stream; charset=utf-8")], body).into_response()
+}
+
+/// A body that is made as it is read, never held.
+pub(crate) async fn read(request: Request) -> Response {
+    if request.uri().query().is_some_and(|query| query.contains("missing")) {
+        return refuse(ErrorCode::FileNotFound, "there is no file /missing");
+    }
+    let chunks =
+        futures::stream::iter(0..64).map(|_| Ok::<_, std::io::Error>(Bytes::from(vec![b'x'; 65_536])));
+    ([("content-type", "application/octet-stream")], Body::from_stream(chunks)).into_response()
+}
+
+pub(crate) async fn write(body: Body) -> Json<Value> {
+    let mut bytes = 0;
+    let mut stream = body.into_data_stream();
+    while let Some(Ok(chunk)) = stream.next().await {
+        bytes += chunk.len();
+    }
+    Json(json!({"path": "/f", "bytes": bytes}))
+}
+
+pub(crate) async fn missing() -> Response {
+    refuse(ErrorCode::FileNotFound, "there is no such file")
+}
+
+pub(crate) async fn done(request: Request) -> Json<Value> {
+    Json(json!({"did": request.uri().path_and_query().unwrap().as_str()}))
+}

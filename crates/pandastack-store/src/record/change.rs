@@ -1,0 +1,225 @@
+//! How a sandbox changes: the pure rules.
+
+use jiff::{SignedDuration, Timestamp};
+use pandastack_types::agent_api::AgentSandbox;
+use pandastack_types::api::{Checkpoints, Keep, OnTimeout};
+use pandastack_types::network::{Egress, NetworkPolicy};
+use pandastack_types::preview::Visibility;
+use pandastack_types::{SandboxState, SnapshotId, Transition, TransitionRefused};
+
+use super::sandbox::SandboxRecord;
+use crate::StoreError;
+
+/// What comes with a transition.
+#[derive(Debug, Clone, Default)]
+pub struct Change {
+    /// When.
+    pub at: Timestamp,
+    /// Why, in a sentence.
+    pub detail: Option<String>,
+    /// The sandbox as its agent sees it.
+    pub seen: Option<Box<AgentSandbox>>,
+    /// How long the parent of a fork stood still.
+    pub pause_ms: Option<f64>,
+    /// The transition is the end of a lifetime: there is no other end until it wakes.
+    pub ends_lifetime: bool,
+    /// What it keeps, where it was told to sleep.
+    pub kept: Option<Keep>,
+}
+
+impl Change {
+    /// A change with nothing to say.
+    pub fn at(at: Timestamp) -> Self {
+        Self { at, ..Self::default() }
+    }
+
+    /// With a sentence.
+    pub fn because(mut self, detail: impl Into<String>) -> Self {
+        self.detail = Some(detail.into());
+        self
+    }
+
+    /// With what the agent sees.
+    pub fn seeing(mut self, seen: AgentSandbox) -> Self {
+        self.seen = Some(Box::new(seen));
+        self
+    }
+}
+
+/// A change that is not one of state.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Amendment {
+    /// New lifetime.
+    Lifecycle {
+        /// Lifetime in seconds.
+        ttl_seconds: u64,
+        /// No TTL.
+        persistent: bool,
+        /// Idle seconds before it hibernates.
+        idle_timeout_seconds: u64,
+        /// Hibernates when idle though it is not persistent.
+        idle_given: bool,
+        /// Snapshots taken by the platform.
+        checkpoints: Option<Checkpoints>,
+        /// What happens at the end.
+        on_timeout: OnTimeout,
+        /// When that is.
+        expires_at: Option<Timestamp>,
+    },
+    /// It returned to a snapshot.
+    RolledBack(SnapshotId),
+    /// Other people may open its ports.
+    Visibility(Visibility),
+    /// Tokens and signed URLs of its previews work no more.
+    PreviewsRevoked,
+    /// It may reach other things.
+    Network(Box<NetworkPolicy>),
+    /// It wanted to reach something that it may not.
+    EgressDenied {
+        /// What, as a sentence.
+        detail: String,
+        /// How often since this was last told.
+        count: u64,
+    },
+}
+
+impl SandboxRecord {
+    /// Applies a transition. `false` when it repeats the one before and changes nothing worth an event.
+    pub fn apply(&mut self, transition: Transition, change: &Change) -> Result<bool, TransitionRefused> {
+        let next = self.state.step(transition)?;
+        let moved = next != self.state;
+        self.state = next;
+        if moved {
+            self.changed_at = change.at;
+        }
+        if let Some(seen) = &change.seen {
+            self.note_seen(seen);
+        }
+        if change.pause_ms.is_some() {
+            self.spec.pause_ms = change.pause_ms;
+        }
+        if next == SandboxState::Failed {
+            self.spec.failure = change.detail.clone().or(self.spec.failure.take());
+            self.spec.guest_ip = None;
+        }
+        if next == SandboxState::Hibernated && change.ends_lifetime {
+            self.expires_at = None;
+        }
+        match next {
+            SandboxState::Hibernated => self.spec.kept = change.kept.or(self.spec.kept),
+            _ => (self.spec.residency, self.spec.kept) = (None, None),
+        }
+        let restarts = matches!(transition, Transition::Created | Transition::Woken) && moved;
+        if restarts && self.expires_at.is_none() && !self.spec.persistent {
+            self.expires_at = after_seconds(change.at, self.spec.ttl_seconds);
+        }
+        Ok(moved)
+    }
+
+    /// Takes over what only the agent knows. Totals of use go through usage events instead.
+    fn note_seen(&mut self, seen: &AgentSandbox) {
+        self.template.clone_from(&seen.template);
+        let spec = &mut self.spec;
+        spec.cpu = seen.cpu;
+        spec.memory_mb = seen.memory_mb;
+        spec.engine.clone_from(&seen.engine);
+        spec.isolation.clone_from(&seen.isolation);
+        spec.guest_ip.clone_from(&seen.guest_ip);
+        spec.residency = seen.residency;
+        spec.boot_mode = Some(seen.boot_mode.clone());
+        spec.boot_ms = Some(seen.boot_ms);
+        spec.boot_stages_us.clone_from(&seen.boot_stages_us);
+    }
+
+    /// Makes a child of a fork stay: it is a candidate no longer. Refuses one that has no machine,
+    /// because another child was promoted first.
+    pub fn promote(&mut self, at: Timestamp) -> Result<(), StoreError> {
+        if !self.state.is_live() {
+            return Err(StoreError::Held(format!(
+                "sandbox `{}` is {} and cannot be promoted; it was deleted, or another child of its fork was \
+                 promoted first",
+                self.id,
+                self.state.as_str()
+            )));
+        }
+        self.spec.candidate = false;
+        self.spec.promoted = true;
+        self.expires_at = match self.spec.persistent {
+            true => None,
+            false => after_seconds(at, self.spec.ttl_seconds),
+        };
+        Ok(())
+    }
+
+    /// Applies an amendment and returns the kind and sentence of its event.
+    pub fn amend(&mut self, amendment: &Amendment) -> (&'static str, Option<String>) {
+        match amendment {
+            Amendment::Lifecycle {
+                ttl_seconds,
+                persistent,
+                idle_timeout_seconds,
+                idle_given,
+                checkpoints,
+                on_timeout,
+                expires_at,
+            } => {
+                self.spec.ttl_seconds = *ttl_seconds;
+                self.spec.persistent = *persistent;
+                self.spec.idle_timeout_seconds = *idle_timeout_seconds;
+                self.spec.idle_given = *idle_given;
+                self.spec.checkpoints = *checkpoints;
+                self.spec.on_timeout = *on_timeout;
+                self.spec.candidate = false;
+                self.expires_at = *expires_at;
+                let detail = match persistent {
+                    true => "persistent".to_owned(),
+                    false => format!("{ttl_seconds} seconds from now"),
+                };
+                ("lifecycle_changed", Some(detail))
+            }
+            Amendment::Visibility(visibility) => {
+                self.spec.visibility = *visibility;
+                ("visibility_changed", Some(visibility.as_str().to_owned()))
+            }
+            Amendment::PreviewsRevoked => {
+                self.spec.preview_revision += 1;
+                ("previews_revoked", None)
+            }
+            Amendment::Network(policy) => {
+                self.spec.network = policy.as_ref().clone();
+                ("network_changed", Some(network_detail(policy)))
+            }
+            Amendment::EgressDenied { detail, count } => {
+                self.spec.egress_denied = self.spec.egress_denied.saturating_add(*count);
+                ("egress_denied", Some(detail.clone()))
+            }
+            Amendment::RolledBack(snapshot) => ("rolled_back", Some(snapshot.to_string())),
+        }
+    }
+
+    /// Idle time that the agent shall watch for.
+    pub fn agent_idle_seconds(&self) -> Option<u64> {
+        (self.spec.persistent || self.spec.idle_given).then_some(self.spec.idle_timeout_seconds)
+    }
+}
+
+/// A policy in a few words.
+fn network_detail(policy: &NetworkPolicy) -> String {
+    let start = match policy.egress {
+        Egress::All => "all",
+        Egress::None => "none",
+    };
+    let presets: Vec<_> = policy.presets.iter().map(|preset| preset.as_str()).collect();
+    match (policy.allow.len(), policy.deny.len()) {
+        (0, 0) if presets.is_empty() => start.to_owned(),
+        (allow, deny) => {
+            let presets = if presets.is_empty() { String::new() } else { format!(" {}", presets.join(" ")) };
+            format!("{start}, {allow} allowed, {deny} denied{presets}")
+        }
+    }
+}
+
+/// That many seconds later; `None` past the end of time.
+pub fn after_seconds(at: Timestamp, seconds: u64) -> Option<Timestamp> {
+    at.checked_add(SignedDuration::from_secs(i64::try_from(seconds).ok()?)).ok()
+}

@@ -1,0 +1,71 @@
+//! Writing deployments inside a transaction.
+
+use jiff::Timestamp;
+use pandastack_types::AppId;
+use pandastack_types::api::DeploymentStatus;
+use pandastack_types::limits::DEPLOYMENTS_PER_APP_MAX;
+
+use super::rows::{signed, to_json};
+use crate::Result;
+use crate::apps::record::DeploymentRecord;
+
+const PUT: &str = "UPDATE deployments SET status = $1, updated_at_us = $2, finished_at_us = $3, spec = $4 \
+     WHERE id = $5 AND status = $6";
+
+/// Adds one, and removes the oldest beyond how many an app keeps.
+pub(super) async fn insert(conn: &mut sqlx::AnyConnection, new: &DeploymentRecord) -> Result<()> {
+    let spec = to_json("deployment spec", &new.spec)?;
+    sqlx::query(
+            "INSERT INTO deployments (id, app_id, workspace_id, status, created_at_us, updated_at_us, finished_at_us, spec) \
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
+        )
+        .bind(new.id.as_str())
+        .bind(new.app.as_str())
+        .bind(new.workspace.as_str())
+        .bind(new.status.as_str())
+        .bind(new.created_at.as_microsecond())
+        .bind(new.updated_at.as_microsecond())
+        .bind(new.finished_at.map(Timestamp::as_microsecond))
+        .bind(spec)
+        .execute(&mut *conn)
+        .await?;
+    forget_oldest(conn, &new.app).await
+}
+
+/// Replaces one if it still has the status `was`; false if not.
+pub(super) async fn put(
+    conn: &mut sqlx::AnyConnection,
+    record: &DeploymentRecord,
+    was: DeploymentStatus,
+) -> Result<bool> {
+    let changed = sqlx::query(PUT)
+        .bind(record.status.as_str())
+        .bind(record.updated_at.as_microsecond())
+        .bind(record.finished_at.map(Timestamp::as_microsecond))
+        .bind(to_json("deployment spec", &record.spec)?)
+        .bind(record.id.as_str())
+        .bind(was.as_str())
+        .execute(conn)
+        .await?;
+    Ok(changed.rows_affected() == 1)
+}
+
+/// Removes the oldest deployments that are over and neither live nor among the newest
+/// `DEPLOYMENTS_PER_APP_MAX`.
+async fn forget_oldest(conn: &mut sqlx::AnyConnection, app: &AppId) -> Result<()> {
+    let oldest = "SELECT id FROM deployments WHERE app_id = $1 AND status NOT IN ('live', 'queued', 'building', 'deploying') \
+         ORDER BY created_at_us DESC, id LIMIT 1000 OFFSET $2";
+    let old: Vec<String> = sqlx::query_scalar(oldest)
+        .bind(app.as_str())
+        .bind(signed(DEPLOYMENTS_PER_APP_MAX))
+        .fetch_all(&mut *conn)
+        .await?;
+    for id in old {
+        for statement in
+            ["DELETE FROM deployment_log WHERE deployment_id = $1", "DELETE FROM deployments WHERE id = $1"]
+        {
+            sqlx::query(statement).bind(&id).execute(&mut *conn).await?;
+        }
+    }
+    Ok(())
+}
