@@ -1,10 +1,11 @@
 //! The archive of one database: sealed objects in a store, and the listing of them.
 //!
-//! Must hold: an object that was put is durable when [`Archive::put`] returns (a local store syncs files and directories); nothing
-//! is ever replaced: putting the same content again is fine, putting another under the same name is an error.
+//! Must hold: an object that was put is durable when [`Archive::put`] returns (a local store syncs
+//! files and directories); nothing is ever replaced: putting the same content again is fine,
+//! putting another under the same name is an error.
 //!
-//! Left to others: what is put when ([`Archiver`](crate::Archiver), [`take_base`](crate::take_base)), and what a listing means
-//! ([`Catalog`](crate::Catalog)).
+//! Left to others: what is put when ([`Archiver`](crate::Archiver),
+//! [`take_base`](crate::take_base)), and what a listing means ([`Catalog`](crate::Catalog)).
 
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -54,8 +55,9 @@ pub struct Listed {
 }
 
 impl Archive {
-    /// Opens the archive of `database` at an address: `file:///folder`, or `s3://`, `gs://`, `az://bucket/folder`. `settings` are those
-    /// of `object_store` (`aws_access_key_id`, `google_service_account`, `azure_storage_endpoint`, ...).
+    /// Opens the archive of `database` at an address: `file:///folder`, or `s3://`, `gs://`,
+    /// `az://bucket/folder`. `settings` are those of `object_store` (`aws_access_key_id`,
+    /// `google_service_account`, `azure_storage_endpoint`, ...).
     pub fn open(
         url: &Url,
         settings: &[(String, String)],
@@ -138,7 +140,8 @@ impl Archive {
         self.remove_folder().await
     }
 
-    /// A store of objects has no folders; one that is a folder keeps them when they are empty. What is none of ours stays, and its folder.
+    /// A store of objects has no folders; one that is a folder keeps them when they are empty. What
+    /// is none of ours stays, and its folder.
     async fn remove_folder(&self) -> Result<(), ArchiveError> {
         let Some(folder) = self.folder.clone() else { return Ok(()) };
         let name = folder.display().to_string();
