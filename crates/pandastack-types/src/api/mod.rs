@@ -74,7 +74,7 @@ pub use process::{
 };
 pub use sandbox::{
     Checkpoints, CreateSandbox, Event, EventList, Hibernate, Items, Keep, KeepAwake, Lifecycle, Metadata,
-    OnTimeout, PatchLifecycle, Port, PortList, Sandbox, StatusAnswer,
+    OnTimeout, PatchLifecycle, Port, PortList, RequiredIsolation, Sandbox, StatusAnswer,
 };
 pub use schedule::{
     AppTarget, CommandTarget, CreateSchedule, FunctionTarget, HttpTarget, MissedRuns, NextRuns, Overlap,
