@@ -102,7 +102,7 @@ pub async fn hook(
         event => event,
     };
     let owner = Arc::clone(&apps);
-    Ok(apps.sandboxes.owned(async move { take_once(&owner, &record, event, &parts.headers).await }).await?)
+    Ok(apps.background.owned(async move { take_once(&owner, &record, event, &parts.headers).await }).await?)
 }
 
 /// Carries out a delivery that was not before. One that fails may come again.

@@ -154,7 +154,7 @@ impl Reader {
             tokio::select! {
                 _ = self.news.changed() => {}
                 () = tokio::time::sleep(sse::COMMENT_EVERY) => return Some((sse::COMMENT.to_owned(), self)),
-                () = self.apps.sandboxes.shutdown.cancelled() => return None,
+                () = self.apps.background.shutdown.cancelled() => return None,
             }
         }
     }

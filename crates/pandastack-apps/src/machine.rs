@@ -1,10 +1,8 @@
 //! Machines of apps: those that build and those that serve.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use async_trait::async_trait;
-use pandastack_sandboxes::Sandboxes;
 use pandastack_sandboxes::machine::LineSink;
 pub(crate) use pandastack_sandboxes::machine::Machine;
 use pandastack_sandboxes::machines::{MachineSpec, Machines, WaitPolicy};
@@ -44,7 +42,7 @@ pub(crate) enum Purpose {
 
 /// Makes one, from a snapshot if there is one.
 pub(crate) async fn create(
-    sandboxes: &Arc<Sandboxes>,
+    machines: &dyn Machines,
     app: &AppRecord,
     from: Option<&SnapshotId>,
     purpose: Purpose,
@@ -67,12 +65,12 @@ pub(crate) async fn create(
         }
     }
     let spec = MachineSpec { workspace: app.workspace.clone(), request };
-    sandboxes.create(owner_of(&app.id), spec, WaitPolicy::Long).await
+    machines.create(owner_of(&app.id), spec, WaitPolicy::Long).await
 }
 
 /// Opens one that exists.
-pub(crate) async fn open(sandboxes: &Arc<Sandboxes>, app: &AppRecord, id: &SandboxId) -> Result<Machine> {
-    sandboxes.open(&app.workspace, id).await
+pub(crate) async fn open(machines: &dyn Machines, app: &AppRecord, id: &SandboxId) -> Result<Machine> {
+    machines.open(&app.workspace, id).await
 }
 
 /// Ends what builds left running: steps that were cut off, and what others started and did not wait for.

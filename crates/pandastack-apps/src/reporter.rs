@@ -60,7 +60,7 @@ pub async fn run(apps: Arc<Apps>) {
             tracing::warn!(%error, cause = error.causes(), "commit statuses are looked at again soon");
         }
         tokio::select! {
-            () = apps.sandboxes.shutdown.cancelled() => return,
+            () = apps.background.shutdown.cancelled() => return,
             () = pause(&mut news, &tried) => {}
         }
     }

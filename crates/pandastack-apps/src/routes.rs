@@ -79,7 +79,7 @@ pub async fn create(
     let record = AppRecord::new(caller.workspace, name, spec, now());
     apps.store.insert_app(&record).await?;
     apps.activity.polls.notify_one();
-    apps.sandboxes.names_changed();
+    apps.names.tell_all();
     Ok((StatusCode::CREATED, Json(view::app(&apps, &headers, record).await?)))
 }
 

@@ -5,15 +5,16 @@ use std::time::Duration;
 
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
+use pandastack_sandboxes::Background;
 use pandastack_sandboxes::agent_events::{AgentEvent, AgentEvents};
+use pandastack_sandboxes::user_sandbox::UserSandbox;
 use pandastack_types::api::{Execution, RunCode};
 use pandastack_types::limits::{CONTEXT_LINE_BYTES_MAX, EXEC_OUTPUT_BYTES_MAX};
-use pandastack_types::{Error, Result};
+use pandastack_types::{Error, ErrorCode, Result};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::context::Context;
-use crate::machine::Machine;
 
 /// Representations of a result: the kernel's name, and the media type in answers.
 const REPRESENTATIONS: [(&str, &str); 10] = [
@@ -29,9 +30,14 @@ const REPRESENTATIONS: [(&str, &str); 10] = [
     ("javascript", "application/javascript"),
 ];
 
+/// How long a context may take to accept code; its sandbox may have to be woken.
+const TELL_WAIT: Duration = Duration::from_secs(60);
+
 /// A run under way. Dropped before its end, it is interrupted.
 pub(super) struct Run {
-    machine: Machine,
+    sandbox: UserSandbox,
+    /// Where it is interrupted if it is dropped.
+    background: Background,
     process: u64,
     id: String,
     body: Incoming,
@@ -55,15 +61,28 @@ struct RunEvents {
 
 impl Run {
     /// Listens, then asks: nothing of the answer can be missed.
-    pub(super) async fn begin(machine: Machine, context: Context, wanted: &RunCode) -> Result<Self> {
-        let body = machine.output(context.process, context.heard).await?;
+    pub(super) async fn begin(
+        (sandbox, background): (UserSandbox, Background),
+        context: Context,
+        wanted: &RunCode,
+    ) -> Result<Self> {
+        let body = sandbox.output(context.process, context.heard).await?;
         let id = uuid::Uuid::new_v4().to_string();
         let request = json!({ "run": id, "code": wanted.code, "env": wanted.env });
-        tell(&machine, context.process, &request).await?;
+        tell(&sandbox, context.process, &request).await?;
         let limit = wanted.timeout_ms.map(Duration::from_millis);
         let deadline = limit.map(|limit| (Instant::now() + limit, limit));
         let heard = RunEvents::default();
-        Ok(Self { machine, process: context.process, id, body, heard, deadline, timed_out: false })
+        Ok(Self {
+            sandbox,
+            background,
+            process: context.process,
+            id,
+            body,
+            heard,
+            deadline,
+            timed_out: false,
+        })
     }
 
     /// The next event: `started`, `stdout`, `stderr`, `result`, `error`, at last `ended`. Safe to
@@ -117,10 +136,9 @@ impl Drop for Run {
         if self.heard.is_done {
             return;
         }
-        let (machine, process, request) = (self.machine.clone(), self.process, json!({ "cancel": self.id }));
-        let tasks = machine.sandboxes.tasks.clone();
-        tasks.spawn(async move {
-            if let Err(error) = tell(&machine, process, &request).await {
+        let (sandbox, process, request) = (self.sandbox.clone(), self.process, json!({ "cancel": self.id }));
+        self.background.tasks.spawn(async move {
+            if let Err(error) = tell(&sandbox, process, &request).await {
                 tracing::debug!(%error, "a run was not interrupted; its context may be gone");
             }
         });
@@ -245,10 +263,14 @@ fn append(to: &mut String, text: &str) -> bool {
     end == text.len()
 }
 
-async fn tell(machine: &Machine, process: u64, request: &Value) -> Result<()> {
+async fn tell(sandbox: &UserSandbox, process: u64, request: &Value) -> Result<()> {
     let mut line = serde_json::to_vec(request).map_err(Error::internal)?;
     line.push(b'\n');
-    machine.write(process, line).await
+    let late = |_| {
+        let what = format!("the context did not accept the code within {} s", TELL_WAIT.as_secs());
+        Error::new(ErrorCode::GuestUnavailable, what)
+    };
+    tokio::time::timeout(TELL_WAIT, sandbox.write_stdin(process, line)).await.map_err(late)?
 }
 
 #[cfg(test)]

@@ -159,6 +159,12 @@ impl Machine {
         ops::lifecycle::patch(&self.sandboxes, record, patch).await.map(|_| ())
     }
 
+    /// Wakes it and keeps it from counting as idle for a while; zero seconds end an earlier lease.
+    pub async fn keep_awake(&self, seconds: u64) -> Result<SandboxRecord> {
+        let (record, client) = (self.record.clone(), self.client.clone());
+        ops::lifecycle::keep_awake(&self.sandboxes, record, client, seconds).await
+    }
+
     /// Until when a lease keeps it awake, as its host says.
     pub async fn awake_until(&self) -> Result<Option<Timestamp>> {
         Ok(ops::describe(&self.client, &self.record).await?.awake_until)

@@ -4,8 +4,6 @@ use std::time::Duration;
 
 use axum::body::Body;
 use pandastack_sandboxes::machine::Machine;
-use pandastack_sandboxes::machines::Machines;
-use pandastack_sandboxes::ops;
 use pandastack_store::SandboxRecord;
 use pandastack_store::templates::BuildRecord;
 use pandastack_types::api::{ExecRequest, PatchLifecycle};
@@ -87,7 +85,7 @@ pub(crate) struct Archive {
 
 /// The record of a build's context machine.
 async fn find(templates: &Templates, build: &BuildRecord) -> Result<Option<SandboxRecord>> {
-    let all = templates.sandboxes.owned_by(&machines::owner(&build.id)).await?;
+    let all = templates.machines.owned_by(&machines::owner(&build.id)).await?;
     let has_role = |role: Option<&String>| role.is_some_and(|role| role == ROLE);
     Ok(all.into_iter().find(|record| has_role(record.metadata.get(ROLE_LABEL))))
 }
@@ -97,13 +95,13 @@ pub(crate) async fn prolong(templates: &Templates, build: &BuildRecord) -> Resul
     let Some(record) = find(templates, build).await? else { return Ok(()) };
     let ttl_seconds = Some(machines::TTL_SECONDS);
     let request = PatchLifecycle { ttl_seconds, ..PatchLifecycle::default() };
-    ops::lifecycle::patch(&templates.sandboxes, record, request).await.map(drop)
+    templates.machines.patch(record, request).await
 }
 
 /// The context machine of a build, which is made on first use.
 pub(crate) async fn open(templates: &Templates, build: &BuildRecord) -> Result<Machine> {
     if let Some(record) = find(templates, build).await? {
-        return templates.sandboxes.open(&build.workspace, &record.id).await;
+        return templates.machines.open(&build.workspace, &record.id).await;
     }
     if build.spec.files_at.is_some() {
         return Err(Error::conflict("the machine with the build files expired; build again"));

@@ -178,7 +178,7 @@ impl Reader {
             tokio::select! {
                 _ = self.news.changed() => {}
                 () = tokio::time::sleep(sse::COMMENT_EVERY) => return Some((sse::COMMENT.to_owned(), self)),
-                () = self.templates.sandboxes.shutdown.cancelled() => return None,
+                () = self.templates.background.shutdown.cancelled() => return None,
             }
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::body::Body;
 use pandastack_agent_client::{CallOptions, StreamOptions};
 use pandastack_sandboxes::machine::Machine;
-use pandastack_sandboxes::machines::{MachineSpec, Machines, WaitPolicy};
+use pandastack_sandboxes::machines::{MachineSpec, WaitPolicy};
 use pandastack_store::SnapshotRecord;
 use pandastack_store::templates::BuildRecord;
 use pandastack_types::agent_api::endpoints::{PackArchive, ReadFile, SetAttributes, StatFile, UnpackArchive};
@@ -73,13 +73,13 @@ pub(crate) async fn create(
         Origin::Snapshot(id) => request.from_snapshot = Some(id.clone()),
     }
     let spec = MachineSpec { workspace: build.workspace.clone(), request };
-    templates.sandboxes.create(owner(&build.id), spec, WaitPolicy::Long).await
+    templates.machines.create(owner(&build.id), spec, WaitPolicy::Long).await
 }
 
 /// Deletes all machines of a build.
 pub(crate) async fn delete_all(templates: &Templates, id: &BuildId) -> Result<()> {
-    for record in templates.sandboxes.owned_by(&owner(id)).await? {
-        templates.sandboxes.delete(record, "its template build ended").await?;
+    for record in templates.machines.owned_by(&owner(id)).await? {
+        templates.machines.delete(record, Some("its template build ended")).await?;
     }
     Ok(())
 }

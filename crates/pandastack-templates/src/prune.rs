@@ -6,7 +6,6 @@
 use std::collections::{HashMap, HashSet};
 
 use jiff::Timestamp;
-use pandastack_sandboxes::ops;
 use pandastack_store::clock::now;
 use pandastack_store::templates::{BuildHead, BuildState, LayerRecord};
 use pandastack_types::api::SnapshotKind;
@@ -57,12 +56,12 @@ async fn tidy(templates: &Templates, workspace: &WorkspaceId) -> Result<()> {
     }
     let mut needed: HashSet<SnapshotId> = layers.into_iter().map(|layer| layer.snapshot).collect();
     needed.extend(kept.into_iter().filter_map(|build| build.snapshot));
-    for snapshot in templates.sandboxes.store.snapshots(workspace, None).await? {
+    for snapshot in templates.machines.snapshots(workspace).await? {
         let owner = snapshot.spec.metadata.get(OWNER_LABEL);
         let is_ours = snapshot.spec.kind == SnapshotKind::Service
             && owner.is_some_and(|owner| owner.starts_with("build:"));
         if is_ours && !needed.contains(&snapshot.id) {
-            ops::snapshot::remove(&templates.sandboxes, &snapshot).await?;
+            templates.machines.remove_snapshot(&snapshot).await?;
         }
     }
     Ok(())
@@ -81,13 +80,13 @@ pub(crate) async fn make_room(templates: &Templates, workspace: &WorkspaceId) ->
     let began = running.map(|build| build.created_at).min().unwrap_or_else(now);
     let versions =
         store.build_heads(workspace).await?.into_iter().filter_map(|build| build.snapshot).collect();
-    let snapshots = templates.sandboxes.store.snapshots(workspace, None).await?;
+    let snapshots = templates.machines.snapshots(workspace).await?;
     let sizes = snapshots.iter().map(|snapshot| (snapshot.id.clone(), snapshot.spec.size_bytes)).collect();
     let given_up = surplus(store.layers(workspace).await?, began, &versions, &sizes);
     for layer in &given_up {
         store.delete_layer(workspace, &layer.key).await?;
         if let Some(snapshot) = snapshots.iter().find(|snapshot| snapshot.id == layer.snapshot) {
-            ops::snapshot::remove(&templates.sandboxes, snapshot).await?;
+            templates.machines.remove_snapshot(snapshot).await?;
         }
     }
     Ok(given_up.len())

@@ -4,8 +4,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use pandastack_sandboxes::Sandboxes;
+use pandastack_sandboxes::Background;
 use pandastack_sandboxes::keyed_mutex::KeyedMutex;
+use pandastack_sandboxes::machines::Machines;
+use pandastack_sandboxes::platform_templates::PlatformTemplates;
 use pandastack_store::templates::{BuildRecord, TemplateStore};
 use pandastack_types::{BuildId, Error, Result, WorkspaceId};
 use tokio::sync::{Notify, watch};
@@ -16,8 +18,11 @@ const STOP_WAIT: Duration = Duration::from_secs(60);
 
 /// The templates of a server.
 pub struct Templates {
-    /// The sandbox core, which runs the machines of builds.
-    pub(crate) sandboxes: Arc<Sandboxes>,
+    /// Machines of builds, and snapshots.
+    pub(crate) machines: Arc<dyn Machines>,
+    /// Templates that come with the platform.
+    pub(crate) platform: Arc<dyn PlatformTemplates>,
+    pub(crate) background: Background,
     /// Records of templates and builds.
     pub(crate) store: Arc<dyn TemplateStore>,
     /// There may be a build to run.
@@ -54,11 +59,17 @@ impl Drop for Running {
 }
 
 impl Templates {
-    /// Templates whose machines run in `sandboxes`.
-    pub fn new(sandboxes: Arc<Sandboxes>) -> Self {
-        let store: Arc<dyn TemplateStore> = sandboxes.store.clone();
+    /// Templates of workspaces, beside those of the platform.
+    pub fn new(
+        store: Arc<dyn TemplateStore>,
+        machines: Arc<dyn Machines>,
+        platform: Arc<dyn PlatformTemplates>,
+        background: Background,
+    ) -> Self {
         Self {
-            sandboxes,
+            machines,
+            platform,
+            background,
             store,
             work: Notify::new(),
             uploads: KeyedMutex::default(),
@@ -79,7 +90,7 @@ impl Templates {
         if running.contains_key(&build.id) {
             return None;
         }
-        let stop = self.sandboxes.shutdown.child_token();
+        let stop = self.background.shutdown.child_token();
         let one = RunningBuild { workspace: build.workspace.clone(), stop: stop.clone() };
         running.insert(build.id.clone(), one);
         Some(Running { templates: Arc::clone(self), id: build.id.clone(), stop })
