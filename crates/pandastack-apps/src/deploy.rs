@@ -42,8 +42,8 @@ const END_PAUSE_MAX: Duration = Duration::from_secs(30);
 /// Works on a deployment until it is live or over. Leaves its state alone when the server ends: the next one goes on.
 pub(crate) async fn run(apps: Arc<Apps>, deployment: DeploymentRecord, stop: CancellationToken) {
     let id = deployment.id.clone();
-    let Ok((log, writer)) =
-        Log::open(&apps, &id).await.inspect_err(|error| tracing::warn!(deployment = %id, %error, "no log"))
+    let opened = Log::open(&apps, &deployment).await;
+    let Ok((log, writer)) = opened.inspect_err(|error| tracing::warn!(deployment = %id, %error, "no log"))
     else {
         return;
     };

@@ -173,7 +173,7 @@ pub async fn deploy_logs(
     let record = path.find(&apps, &caller).await?;
     let one = path.deployment(&apps, &record).await?;
     let follow = args.follow.is_none() || is_set(args.follow.as_deref());
-    Ok(log::respond(apps, one, follow))
+    Ok(log::respond(&apps, &one, follow))
 }
 
 /// Cancel a deployment that is not live yet.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use pandastack_fault as fault;
+use pandastack_sandboxes::machine::LineSink;
 use pandastack_sandboxes::output::Exit;
 use pandastack_store::apps::record::{AppRecord, DeploymentRecord, DeploymentSpec, StartSpec};
 use pandastack_types::api::{EnvStage, ExecRequest, Port, Process, ProcessState, StartProcess};

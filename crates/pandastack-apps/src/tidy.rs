@@ -7,13 +7,13 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use pandastack_sandboxes::snapshot_owner;
 use pandastack_store::apps::record::{AppRecord, DeploymentRecord};
 use pandastack_store::{SandboxRecord, StoreError};
-use pandastack_types::api::{DeploymentStatus, SnapshotKind};
+use pandastack_types::api::DeploymentStatus;
 use pandastack_types::limits::{PREVIEW_VERSIONS_KEPT, VERSIONS_KEPT};
 use pandastack_types::{AppId, DeploymentId, Result, SandboxId, SnapshotId};
 
-use crate::machine::OWNER_LABEL;
 use crate::machine::owner_of;
 use crate::state::Apps;
 
@@ -81,11 +81,10 @@ pub(crate) async fn app(apps: &Arc<Apps>, id: &AppId) -> Result<()> {
     if !is_uploading || app.spec.deleting {
         delete_others(apps, machines, &needed.machines).await?;
     }
-    let owner = owner_of(id).to_string();
+    let owner = owner_of(id);
     for snapshot in apps.machines.snapshots(&app.workspace).await? {
-        let ours = snapshot.spec.kind == SnapshotKind::Service
-            && snapshot.spec.metadata.get(OWNER_LABEL).is_some_and(|label| *label == owner);
-        if ours && !needed.snapshots.contains(&snapshot.id) {
+        if snapshot_owner::of(&snapshot).as_ref() == Some(&owner) && !needed.snapshots.contains(&snapshot.id)
+        {
             apps.machines.remove_snapshot(&snapshot).await?;
         }
     }

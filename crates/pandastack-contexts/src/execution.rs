@@ -6,11 +6,11 @@ use std::time::Duration;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use pandastack_sandboxes::Background;
-use pandastack_sandboxes::agent_events::{AgentEvent, AgentEvents};
+use pandastack_sandboxes::output::EVENT_BYTES_MAX;
 use pandastack_sandboxes::user_sandbox::UserSandbox;
 use pandastack_types::api::{Execution, RunCode};
 use pandastack_types::limits::{CONTEXT_LINE_BYTES_MAX, EXEC_OUTPUT_BYTES_MAX};
-use pandastack_types::{Error, ErrorCode, Result};
+use pandastack_types::{Error, ErrorCode, Result, sse};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -48,15 +48,21 @@ pub(super) struct Run {
 }
 
 /// Events of a run, read out of the kernel's output.
-#[derive(Default)]
 struct RunEvents {
-    events: AgentEvents,
+    reader: sse::Reader,
     line: String,
     told: VecDeque<Value>,
     /// The kernel is done with it, or gone.
     is_done: bool,
     /// There is nothing more to tell.
     is_over: bool,
+}
+
+impl Default for RunEvents {
+    fn default() -> Self {
+        let (reader, told) = (sse::Reader::new(EVENT_BYTES_MAX), VecDeque::new());
+        Self { reader, line: String::new(), told, is_done: false, is_over: false }
+    }
 }
 
 impl Run {
@@ -150,16 +156,20 @@ const LOST: &str = "ContextLost";
 
 impl RunEvents {
     fn take(&mut self, bytes: &[u8], run: &str) {
-        self.events.push(bytes);
-        while let Some(event) = self.events.pop() {
-            self.take_event(&event, run);
-        }
-        if self.events.is_nonsense() || self.line.len() > CONTEXT_LINE_BYTES_MAX {
+        self.reader.push(bytes);
+        let is_too_large = loop {
+            match self.reader.next_event() {
+                Ok(Some(event)) => self.take_event(&event, run),
+                Ok(None) => break false,
+                Err(sse::EventTooLarge { .. }) => break true,
+            }
+        };
+        if is_too_large || self.line.len() > CONTEXT_LINE_BYTES_MAX {
             self.give_up(LOST, "a result is too large to return; write it to a file");
         }
     }
 
-    fn take_event(&mut self, event: &AgentEvent, run: &str) {
+    fn take_event(&mut self, event: &sse::Event, run: &str) {
         let data: Value = serde_json::from_str(&event.data).unwrap_or_default();
         match event.name.as_str() {
             "stdout" => self.take_text(data["chunk"].as_str().unwrap_or_default(), run),

@@ -11,6 +11,7 @@
 mod caller;
 mod error;
 pub mod extract;
+pub mod line_log;
 pub mod request_id;
 pub mod sse;
 mod upgrade;

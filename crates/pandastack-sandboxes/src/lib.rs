@@ -18,14 +18,15 @@
 
 #![forbid(unsafe_code)]
 
-pub mod agent_events;
 pub mod background;
 pub mod checkpoint;
+pub mod command;
 pub mod hosts;
 pub mod in_flight;
 pub mod keyed_mutex;
 pub mod location;
 pub mod machine;
+mod machine_files;
 pub mod machines;
 pub mod ops;
 pub mod output;
@@ -33,6 +34,7 @@ pub mod placement;
 pub mod platform_templates;
 pub mod reaper;
 pub mod report;
+pub mod snapshot_owner;
 pub mod suspended;
 pub mod tenancy;
 mod usage_clock;

@@ -146,7 +146,7 @@ pub async fn logs(
 ) -> ApiResult<Response> {
     let follow = is_set(args.follow.as_deref());
     match own(&templates, &caller, &id).await? {
-        Some(record) => Ok(log::respond(templates, record, follow)),
+        Some(record) => Ok(log::respond(&templates, &record, follow)),
         None => Ok(catalogue::bake_logs(&templates, &id, follow).await?),
     }
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use axum::body::Body;
+use pandastack_sandboxes::command;
 use pandastack_sandboxes::machine::Machine;
 use pandastack_store::SandboxRecord;
 use pandastack_store::templates::BuildRecord;
@@ -137,13 +138,13 @@ pub(crate) async fn bring(
     index: usize,
     path: &str,
 ) -> Result<String, BuildError> {
-    let Some(entry) = machines::stat(stage, path).await? else {
+    let Some(entry) = stage.stat(path).await? else {
         return Err(BuildError::new(format!("`{path}` is not in the stage that is copied from")));
     };
     let root = format!("{STAGES_DIR}/{index}");
     // A file's archive has just its name; a directory's, what is below it.
     let below = if entry.is_dir { path } else { path.rsplit_once('/').map_or("/", |(above, _)| above) };
-    machine.write(ARCHIVE, machines::pack(stage, path).await?).await?;
+    machine.write(ARCHIVE, stage.pack(path).await?).await?;
     let directory = format!("{root}{below}");
     let env = [("DIR", directory.as_str()), ("FILE", ARCHIVE), ("OWNER", "--same-owner -p")];
     let done = machine.exec_within(&shell(UNPACK, &env), FILES_WAIT).await?;
@@ -176,13 +177,7 @@ pub(crate) async fn select(machine: &Machine, selection: &Selection) -> Result<S
 }
 
 fn shell(script: &str, env: &[(&str, &str)]) -> ExecRequest {
-    let env = env.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-    ExecRequest {
-        cmd: Some(script.to_owned()),
-        env: Some(env),
-        timeout_seconds: Some(FILES_WAIT.as_secs()),
-        ..ExecRequest::default()
-    }
+    ExecRequest { timeout_seconds: Some(FILES_WAIT.as_secs()), ..command::shell(script, env) }
 }
 
 fn last_line(text: &str) -> String {

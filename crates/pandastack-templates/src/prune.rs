@@ -6,15 +6,14 @@
 use std::collections::{HashMap, HashSet};
 
 use jiff::Timestamp;
+use pandastack_sandboxes::snapshot_owner;
 use pandastack_store::clock::now;
 use pandastack_store::templates::{BuildHead, BuildState, LayerRecord};
-use pandastack_types::api::SnapshotKind;
 use pandastack_types::limits::{
     BUILD_LAYER_SECONDS_MAX, BUILD_LAYERS_MAX, TEMPLATE_BUILDS_KEPT, TEMPLATE_VERSIONS_KEPT,
 };
-use pandastack_types::{BuildId, Result, SnapshotId, TemplateId, WorkspaceId};
+use pandastack_types::{BuildId, Owner, Result, SnapshotId, TemplateId, WorkspaceId};
 
-use crate::machines::OWNER_LABEL;
 use crate::service::Templates;
 
 /// Tidies up every workspace.
@@ -57,9 +56,7 @@ async fn tidy(templates: &Templates, workspace: &WorkspaceId) -> Result<()> {
     let mut needed: HashSet<SnapshotId> = layers.into_iter().map(|layer| layer.snapshot).collect();
     needed.extend(kept.into_iter().filter_map(|build| build.snapshot));
     for snapshot in templates.machines.snapshots(workspace).await? {
-        let owner = snapshot.spec.metadata.get(OWNER_LABEL);
-        let is_ours = snapshot.spec.kind == SnapshotKind::Service
-            && owner.is_some_and(|owner| owner.starts_with("build:"));
+        let is_ours = matches!(snapshot_owner::of(&snapshot), Some(Owner::Build(_)));
         if is_ours && !needed.contains(&snapshot.id) {
             templates.machines.remove_snapshot(&snapshot).await?;
         }

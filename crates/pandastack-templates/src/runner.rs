@@ -145,7 +145,7 @@ async fn run_one(templates: &Arc<Templates>, build: BuildRecord, running: &Runni
         // If its files are gone when they are needed, the build says so.
         tracing::warn!(build = %build.id, %error, "the machine with the build files was not prolonged");
     }
-    let (log, writer) = Log::open(templates, &build.id).await?;
+    let (log, writer) = Log::open(templates, &build).await?;
     let deadline = Instant::now() + Duration::from_secs(TEMPLATE_BUILD_SECONDS_MAX);
     let start = build.spec.start.clone().unwrap_or_default();
     let work = async { Build::new(templates, &build, &start, &log, deadline)?.run().await };

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use pandastack_rest::line_log::LogNews;
 use pandastack_sandboxes::Background;
 use pandastack_sandboxes::keyed_mutex::KeyedMutex;
 use pandastack_sandboxes::machines::Machines;
@@ -29,7 +30,9 @@ pub struct Templates {
     pub(crate) work: Notify,
     /// Held while the files of a build are changed.
     pub(crate) uploads: KeyedMutex<BuildId>,
-    /// Grows with every change of a build or its log.
+    /// Told when a build's log has new lines.
+    pub(crate) logs: LogNews<BuildId>,
+    /// Grows with every change of a build's state.
     news: watch::Sender<u64>,
     /// Builds that this process runs or ends, each with what stops it.
     running: Mutex<HashMap<BuildId, RunningBuild>>,
@@ -73,6 +76,7 @@ impl Templates {
             store,
             work: Notify::new(),
             uploads: KeyedMutex::default(),
+            logs: LogNews::default(),
             news: watch::Sender::new(0),
             running: Mutex::default(),
             turns: Mutex::default(),
