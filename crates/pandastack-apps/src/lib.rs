@@ -20,7 +20,7 @@
 //! | `source`, `source_config`, `build`, `serve` | the steps that run in machines |
 //! | `reconcile` | keeps the number of machines: replaces lost ones, adds and removes others |
 //! | `git`, `deploy_key` | Git addresses and credentials |
-//! | `machine`, `command`, `log`, `shortage` | calls to a machine, its output, and resource shortages |
+//! | `machine`, `command`, `log`, `shortage` | machines of apps, commands in them, their output, and shortages |
 //! | `poller` | polls repositories without a webhook |
 //! | `commit_status`, `reporter` | reports deployment states to the Git host |
 //! | `tidy`, `removal` | deletes machines and snapshots that no app needs; deletes apps |

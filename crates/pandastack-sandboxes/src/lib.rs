@@ -11,10 +11,12 @@
 //! and is gone after it; what some replica works on ([`in_flight`]) is left alone by everybody else.
 //! Changes of state go through [`Sandboxes::transition`], which commits, then publishes the event
 //! to followers and wakes the reaper if a lifetime may have changed. Work that must finish though
-//! its client goes away runs in [`Sandboxes::owned`].
+//! its client goes away runs in [`Background::owned`].
 //!
-//! Left to others: HTTP, keys, and every service. A service makes its machines for an
-//! [`Owner`](pandastack_types::Owner).
+//! What services see: [`machines`] and [`volumes::owned`], which answer a [`machine`] or a [`user_sandbox`];
+//! [`platform_templates`]; [`Background`]. A service makes its machines for an [`Owner`](pandastack_types::Owner).
+//!
+//! Left to others: HTTP, keys, and every service.
 
 #![forbid(unsafe_code)]
 
@@ -63,10 +65,8 @@ use self::hosts::Hosts;
 use self::in_flight::Marks;
 use self::keyed_mutex::KeyedMutex;
 use self::location::LocationCache;
-use self::machines::Machines;
 use self::tenancy::Tenancy;
 use self::usage_clock::UsageClock;
-use self::volumes::owned::OwnedVolumes;
 
 /// Events that a slow follower may be behind before it has to read them from the store.
 const EVENTS_BUFFERED_MAX: usize = 1024;
@@ -78,7 +78,7 @@ pub trait Peers: Send + Sync {
     async fn marks(&self) -> Result<Marks>;
 }
 
-/// The sandbox core. Services see it as [`Machines`] and [`OwnedVolumes`].
+/// The sandbox core. Services see it through the traits in [`machines`] and [`volumes::owned`].
 pub struct Sandboxes {
     /// The record of truth.
     store: Arc<dyn Store>,
@@ -239,16 +239,6 @@ impl Sandboxes {
         let mut marks = self.marks();
         marks.extend(self.peers.marks().await?);
         Ok(marks)
-    }
-
-    /// Machines, for services.
-    pub fn machines(self: &Arc<Self>) -> Arc<dyn Machines> {
-        Arc::new(Arc::clone(self))
-    }
-
-    /// Volumes of services.
-    pub fn owned_volumes(self: &Arc<Self>) -> Arc<dyn OwnedVolumes> {
-        Arc::new(Arc::clone(self))
     }
 
     /// Events from now on.

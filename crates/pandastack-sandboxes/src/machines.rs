@@ -98,6 +98,13 @@ pub trait Machines: Send + Sync {
     fn events(&self) -> broadcast::Receiver<EventNotice>;
 }
 
+impl Sandboxes {
+    /// Machines, for services.
+    pub fn machines(self: &Arc<Self>) -> Arc<dyn Machines> {
+        Arc::new(Arc::clone(self))
+    }
+}
+
 #[async_trait]
 impl Machines for Arc<Sandboxes> {
     async fn create(&self, owner: Owner, spec: MachineSpec, patience: WaitPolicy) -> Result<Machine> {

@@ -41,6 +41,13 @@ pub trait OwnedVolumes: Send + Sync {
     async fn delete_all(&self, workspace: &WorkspaceId, owner: &Owner) -> Result<()>;
 }
 
+impl Sandboxes {
+    /// Volumes of services.
+    pub fn owned_volumes(self: &Arc<Self>) -> Arc<dyn OwnedVolumes> {
+        Arc::new(Arc::clone(self))
+    }
+}
+
 #[async_trait]
 impl OwnedVolumes for Arc<Sandboxes> {
     async fn claim(&self, machine: &SandboxRecord, owner: &Owner) -> Result<()> {
