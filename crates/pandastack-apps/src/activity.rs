@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use pandastack_rest::line_log::LogNews;
 use pandastack_store::apps::record::DeploymentRecord;
 use pandastack_types::{AppId, DeploymentId};
 use tokio::sync::{Notify, watch};
@@ -14,7 +15,9 @@ pub(crate) struct Activity {
     pub(crate) work: Notify,
     /// Somebody said how often a repository is looked at.
     pub(crate) polls: Notify,
-    /// Grows with every change of a deployment or its log.
+    /// Told when a deployment's log has new lines.
+    pub(crate) logs: LogNews<DeploymentId>,
+    /// Grows with every change of a deployment's state.
     news: watch::Sender<u64>,
     shared: Mutex<Shared>,
 }
@@ -62,6 +65,7 @@ impl Default for Activity {
         Self {
             work: Notify::new(),
             polls: Notify::new(),
+            logs: LogNews::default(),
             news: watch::Sender::new(0),
             shared: Mutex::default(),
         }

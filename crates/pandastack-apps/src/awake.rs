@@ -9,7 +9,6 @@ use axum::Json;
 use axum::extract::State;
 use futures::future::join_all;
 use pandastack_rest::{ApiResult, Caller, JsonBody};
-use pandastack_sandboxes::ops;
 use pandastack_types::api::{KeepAwake, Lifecycle};
 use pandastack_types::{Error, ErrorBody, Result, SandboxState};
 
@@ -32,9 +31,9 @@ pub async fn keep_awake(
     let live = apps.store.deployment(&record.id, record.active.as_ref().ok_or_else(none)?).await?;
     let (mut asked, mut lost) = (Vec::new(), Vec::new());
     for id in live.spec.machines() {
-        match ops::live(&apps.sandboxes, &record.workspace, id).await {
-            Ok((machine, client)) if asked.is_empty() || machine.state == SandboxState::Running => {
-                asked.push(ops::lifecycle::keep_awake(&apps.sandboxes, machine, client, request.seconds));
+        match apps.machines.sandbox(&record.workspace, id).machine().await {
+            Ok(machine) if asked.is_empty() || machine.record.state == SandboxState::Running => {
+                asked.push(async move { machine.keep_awake(request.seconds).await });
             }
             Ok(_) => {}
             Err(error) => lost.push(Err(error)),
@@ -45,7 +44,7 @@ pub async fn keep_awake(
         tracing::info!(app = %record.id, %error, "cannot extend the lease of an app's machine");
     }
     let first = first_good(tried).unwrap_or_else(|| Err(none()))?;
-    Ok(Json(ops::lifecycle::show(&apps.sandboxes, &first).await))
+    Ok(Json(apps.machines.lifecycle(&first).await))
 }
 
 /// The first that went well, or else the first failure: a lease that some machine has is there, and the others serve no less than before.

@@ -78,7 +78,7 @@ impl Build<'_> {
     pub(crate) async fn machine(&self, deployment: &DeploymentRecord) -> Result<Machine, BuildError> {
         if let (Source::Archive, Some(id)) = (&deployment.spec.source, &deployment.spec.build_machine) {
             let gone = |_| BuildError::Step("the machine with the upload was lost; deploy again".to_owned());
-            let machine = machine::open(&self.apps.sandboxes, self.app, id).await.map_err(gone)?;
+            let machine = machine::open(self.apps.machines.as_ref(), self.app, id).await.map_err(gone)?;
             // A build that was begun before a restart of the server may still run; two at once would disturb each other.
             machine::end_builds(&machine).await?;
             return Ok(machine);
@@ -307,7 +307,7 @@ pub(crate) async fn build_machine(
     log: Option<&Log>,
 ) -> Result<Machine, Error> {
     if let Some(cache) = cache {
-        match machine::create(&apps.sandboxes, app, Some(cache), Purpose::Build).await {
+        match machine::create(apps.machines.as_ref(), app, Some(cache), Purpose::Build).await {
             Ok(machine) => return Ok(machine),
             Err(error) => {
                 tracing::warn!(app = %app.id, %error, "building without the dependency cache");
@@ -320,7 +320,7 @@ pub(crate) async fn build_machine(
             }
         }
     }
-    machine::create(&apps.sandboxes, app, None, Purpose::Build).await
+    machine::create(apps.machines.as_ref(), app, None, Purpose::Build).await
 }
 
 fn build_env(plan: &Plan) -> BTreeMap<String, String> {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+pub(crate) use pandastack_sandboxes::command::shell;
 use pandastack_types::api::{ExecRequest, StartProcess};
 
 use crate::machine::BUILD_TAG;
@@ -19,10 +20,4 @@ pub(crate) fn step(script: String, env: BTreeMap<String, String>, cwd: &str, sec
         tag: Some(BUILD_TAG.to_owned()),
         ..StartProcess::default()
     }
-}
-
-/// A short command, with variables.
-pub(crate) fn shell(script: &str, env: &[(&str, &str)]) -> ExecRequest {
-    let env = env.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-    ExecRequest { cmd: Some(script.to_owned()), env: Some(env), ..ExecRequest::default() }
 }

@@ -29,7 +29,7 @@ struct Attached {
 
 /// Serves a machine's connection to its end.
 pub async fn serve(apps: Arc<Apps>, machine: SandboxId, stream: impl AsyncRead + AsyncWrite + Unpin) {
-    let mut names = apps.sandboxes.names.subscribe();
+    let mut names = apps.names.subscribe();
     let attached = Attached { apps: Arc::clone(&apps), machine, used: Mutex::default() };
     let usual = match attached.reachable().await.as_deref() {
         Ok([only]) => Some(Endpoint { database: only.to_string(), listener: Listener::Direct }),
@@ -46,14 +46,14 @@ pub async fn serve(apps: Arc<Apps>, machine: SandboxId, stream: impl AsyncRead +
     tokio::select! {
         () = apps.inside.serve(stream, &attached, usual) => {}
         () = detached => {}
-        () = apps.sandboxes.shutdown.cancelled() => {}
+        () = apps.background.shutdown.cancelled() => {}
     }
 }
 
 impl Attached {
     /// Databases that the machine may mean.
     async fn reachable(&self) -> Result<Vec<DatabaseId>> {
-        let machine = self.apps.sandboxes.store.sandbox(None, &self.machine).await?;
+        let machine = self.apps.machines.find(None, &self.machine).await?;
         let Some(Owner::App(id)) = machine.owner else {
             return Ok(Vec::new());
         };

@@ -10,11 +10,11 @@ use axum::Json;
 use axum::extract::State;
 use http::StatusCode;
 use pandastack_rest::{ApiResult, Caller, JsonBody};
+use pandastack_store::apps::AppStore;
 use pandastack_store::apps::record::{AppRecord, AppSpec, AttachedDatabase};
-use pandastack_store::databases::DatabaseState;
 use pandastack_types::api::{AppDatabase, AttachDatabase, EnvScope, EnvStage};
 use pandastack_types::limits::DATABASES_PER_APP_MAX;
-use pandastack_types::{DatabaseId, Error, ErrorBody, ErrorCode, Result};
+use pandastack_types::{DatabaseId, Error, ErrorBody, ErrorCode, Result, WorkspaceId};
 
 use crate::change::change;
 use crate::check;
@@ -44,11 +44,7 @@ pub async fn attach(
     let attached = AttachedDatabase { database: database.clone(), scope, build: wanted.build };
     // Nobody deletes it meanwhile.
     let _marked = apps.databases.mark(&database)?;
-    if apps.sandboxes.store.database(Some(&caller.workspace), &database).await?.state
-        == DatabaseState::Deleting
-    {
-        return Err(Error::conflict(format!("database `{database}` is being deleted")).into());
-    }
+    apps.databases.check(&caller.workspace, &database).await?;
     put(&mut record.spec.clone(), &env, &attached)?;
     let mut is_put = Ok(());
     change(&apps, &record.id, |record| {
@@ -58,7 +54,7 @@ pub async fn attach(
     .await?;
     is_put?;
     // Whoever serves a connection looks again.
-    apps.sandboxes.names_changed();
+    apps.names.tell_all();
     Ok(Json(AppDatabase { database, env, scope, build: wanted.build }))
 }
 
@@ -75,7 +71,7 @@ pub async fn detach(State(apps): State<Arc<Apps>>, caller: Caller, path: AppPath
     }
     change(&apps, &record.id, |record| record.spec.databases.retain(|_, one| one.database != database))
         .await?;
-    apps.sandboxes.names_changed();
+    apps.names.tell_all();
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -106,6 +102,18 @@ fn put(spec: &mut AppSpec, env: &str, attached: &AttachedDatabase) -> Result<()>
     Ok(())
 }
 
+/// Name of an app of a workspace that a database is attached to.
+pub async fn attached_app(
+    store: &dyn AppStore,
+    workspace: &WorkspaceId,
+    database: &DatabaseId,
+) -> Result<Option<String>> {
+    let has = |app: &AppRecord| {
+        !app.spec.deleting && app.spec.databases.values().any(|one| one.database == *database)
+    };
+    Ok(store.apps(Some(workspace)).await?.into_iter().find(has).map(|app| app.name))
+}
+
 /// As clients see them.
 pub(crate) fn shown(spec: &AppSpec) -> Vec<AppDatabase> {
     let one = |(env, one): (&String, &AttachedDatabase)| AppDatabase {
@@ -121,8 +129,7 @@ pub(crate) fn shown(spec: &AppSpec) -> Vec<AppDatabase> {
 pub(crate) async fn urls(apps: &Apps, app: &AppRecord, stage: EnvStage) -> Result<BTreeMap<String, String>> {
     let mut urls = BTreeMap::new();
     for (env, one) in app.spec.seen_databases().filter(|(_, one)| stage == EnvStage::Run || one.build) {
-        let record = apps.sandboxes.store.database(Some(&app.workspace), &one.database).await?;
-        urls.insert(env.clone(), apps.databases.url(&record));
+        urls.insert(env.clone(), apps.databases.url(&app.workspace, &one.database).await?);
     }
     Ok(urls)
 }

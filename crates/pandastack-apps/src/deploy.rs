@@ -42,8 +42,8 @@ const END_PAUSE_MAX: Duration = Duration::from_secs(30);
 /// Works on a deployment until it is live or over. Leaves its state alone when the server ends: the next one goes on.
 pub(crate) async fn run(apps: Arc<Apps>, deployment: DeploymentRecord, stop: CancellationToken) {
     let id = deployment.id.clone();
-    let Ok((log, writer)) = Log::open(&apps, &id)
-        .await
+    let opened = Log::open(&apps, &deployment).await;
+    let Ok((log, writer)) = opened
         .inspect_err(|error| tracing::warn!(deployment = %id, %error, "cannot open the deployment log"))
     else {
         return;
@@ -52,7 +52,7 @@ pub(crate) async fn run(apps: Arc<Apps>, deployment: DeploymentRecord, stop: Can
     let outcome = tokio::select! {
         outcome = work.steps() => Some(outcome),
         () = stop.cancelled() => None,
-        () = apps.sandboxes.shutdown.cancelled() => return,
+        () = apps.background.shutdown.cancelled() => return,
     };
     work.end(outcome).await;
     fault::point("control.deploy.ended").await;
@@ -139,7 +139,7 @@ impl Deploy {
         };
         self.apps.store.go_live(&self.record, replaced).await.map_err(Error::from)?;
         fault::point("control.deploy.switched").await;
-        self.apps.sandboxes.names_changed();
+        self.apps.names.tell_all();
         self.log.say("live").await;
         if let Some(before) = before.filter(|before| *before != self.record.id) {
             self.retire(app, &before).await;
@@ -154,7 +154,7 @@ impl Deploy {
         let is_surplus = self.record.shares_machines(&old);
         let left = old.spec.machines().filter(|id| !self.record.spec.machines().any(|new| new == *id));
         let retired = left.map(|id| async move {
-            let machine = machine::open(&self.apps.sandboxes, app, id).await?;
+            let machine = machine::open(self.apps.machines.as_ref(), app, id).await?;
             if is_surplus { machine.sleep().await } else { machine.set_idle(DRAIN_IDLE_SECONDS).await }
         });
         for retired in join_all(retired).await {
@@ -189,7 +189,7 @@ impl Deploy {
             tokio::select! {
                 () = tokio::time::sleep(pause) => pause = (pause * 2).min(END_PAUSE_MAX),
                 // The next process finds it and begins it again.
-                () = self.apps.sandboxes.shutdown.cancelled() => return,
+                () = self.apps.background.shutdown.cancelled() => return,
             }
         };
         if is_written {
@@ -206,7 +206,7 @@ impl Deploy {
         };
         let was = stored.status;
         let Some(ended) = ended(stored, status, error) else {
-            self.apps.sandboxes.names_changed();
+            self.apps.names.tell_all();
             return Ok(false);
         };
         if !self.apps.store.put_deployment(&ended, was).await? {

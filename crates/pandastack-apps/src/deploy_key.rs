@@ -9,6 +9,7 @@
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
+use data_encoding::HEXLOWER;
 use pandastack_types::AppId;
 use pandastack_types::link::LinkKey;
 use ring::signature::{Ed25519KeyPair, KeyPair};
@@ -52,8 +53,7 @@ pub(crate) fn public_of(private: &str) -> Option<String> {
 /// An app's own key.
 pub(crate) fn derived(link: &LinkKey, app: &AppId) -> Option<String> {
     let digits = link.derive("app-deploy-key", &[app.as_str()]);
-    let digit = |at: usize| u8::from_str_radix(digits.get(at..at + 2)?, 16).ok();
-    let seed: Vec<u8> = (0..digits.len()).step_by(2).map(digit).collect::<Option<_>>()?;
+    let seed = HEXLOWER.decode(digits.as_bytes()).ok()?;
     let pair = Ed25519KeyPair::from_seed_unchecked(&seed).ok()?;
     Some(write(&seed, pair.public_key().as_ref()))
 }

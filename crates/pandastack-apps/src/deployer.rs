@@ -34,14 +34,14 @@ const LOOK_EVERY: Duration = Duration::from_secs(30);
 /// Deploys until shutdown.
 pub async fn run(apps: Arc<Apps>) {
     let mut is_tidied = false;
-    let mut events = apps.sandboxes.events.subscribe();
+    let mut events = apps.machines.events();
     loop {
         let looked = start_due(&apps, &mut is_tidied).await;
         if let Err(error) = looked {
             tracing::warn!(%error, cause = error.causes(), "cannot check deployments; retrying soon");
         }
         tokio::select! {
-            () = apps.sandboxes.shutdown.cancelled() => return,
+            () = apps.background.shutdown.cancelled() => return,
             () = apps.activity.work.notified() => {}
             () = lost(&mut events) => {}
             () = tokio::time::sleep(LOOK_EVERY) => {}
@@ -69,7 +69,7 @@ async fn take_up(apps: &Arc<Apps>) -> Result<()> {
             continue;
         }
         // What this process leaves because it ends is for the next one.
-        if apps.sandboxes.shutdown.is_cancelled() {
+        if apps.background.shutdown.is_cancelled() {
             return Ok(());
         }
         let (taken, sentence) = taken_up(left);
@@ -178,7 +178,7 @@ async fn say_waiting(apps: &Arc<Apps>, waiting: &[DeploymentRecord]) {
 fn begin(apps: &Arc<Apps>, deployment: DeploymentRecord) {
     let stop = apps.activity.begin(&deployment);
     let turn = DeployGuard { apps: Arc::clone(apps), id: deployment.id.clone() };
-    apps.sandboxes.tasks.spawn(async move {
+    apps.background.tasks.spawn(async move {
         deploy::run(Arc::clone(&turn.apps), deployment, stop).await;
         drop(turn);
     });

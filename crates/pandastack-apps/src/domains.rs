@@ -29,7 +29,7 @@ fn shown(apps: &Apps, headers: &HeaderMap, app: &AppRecord, record: DomainRecord
         value: target.clone(),
         purpose: "routing".to_owned(),
     };
-    let (name, value) = domain_challenge::record(&apps.sandboxes.link, &app.workspace, &record.domain);
+    let (name, value) = domain_challenge::record(&apps.link, &app.workspace, &record.domain);
     let (status, note) = match record.verified_at {
         Some(_) => {
             let domain = &record.domain;
@@ -70,7 +70,7 @@ pub async fn add(
     let mut new = DomainRecord { domain, app: record.id.clone(), created_at: now(), verified_at: None };
     // First without proof: one that is taken, or too many, costs no lookup.
     apps.store.claim_domain(&new).await?;
-    let (name, value) = domain_challenge::record(&apps.sandboxes.link, &record.workspace, &new.domain);
+    let (name, value) = domain_challenge::record(&apps.link, &record.workspace, &new.domain);
     let unproven = match apps.challenges.check(&name, &value).await {
         Ok(()) => {
             new.verified_at = Some(now());
@@ -79,7 +79,7 @@ pub async fn add(
         }
         Err(unproven) => Some(unproven),
     };
-    apps.sandboxes.names_changed();
+    apps.names.tell_all();
     let mut answer = shown(&apps, &headers, &record, new);
     if let (Some(why), Some(note)) = (unproven, &answer.dns_note) {
         answer.dns_note = Some(format!("{why}; {note}"));
@@ -126,6 +126,6 @@ pub async fn show(
 pub async fn remove(State(apps): State<Arc<Apps>>, caller: Caller, path: AppPath) -> ApiResult<StatusCode> {
     let record = path.find(&apps, &caller).await?;
     apps.store.delete_domain(&record.id, &path.second.to_ascii_lowercase()).await?;
-    apps.sandboxes.names_changed();
+    apps.names.tell_all();
     Ok(StatusCode::NO_CONTENT)
 }

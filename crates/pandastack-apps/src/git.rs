@@ -242,7 +242,7 @@ pub(crate) fn private_key(apps: &Apps, app: &AppRecord) -> Option<String> {
         return None;
     }
     let owner = app.preview_of.as_ref().unwrap_or(&app.id);
-    app.spec.git_deploy_key.clone().or_else(|| deploy_key::derived(&apps.sandboxes.link, owner))
+    app.spec.git_deploy_key.clone().or_else(|| deploy_key::derived(&apps.link, owner))
 }
 
 /// What a repository's host is given so that it knows the app.

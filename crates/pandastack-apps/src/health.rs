@@ -31,8 +31,7 @@ async fn get(
     path: &str,
     host: &str,
 ) -> Result<StatusCode, String> {
-    let stream =
-        apps.sandboxes.edge.tunnel(machine, port).await.map_err(|trouble| trouble.sentence(machine, port))?;
+    let stream = apps.edge.tunnel(machine, port).await.map_err(|trouble| trouble.sentence(machine, port))?;
     let connected = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
     let (mut sender, connection) = connected.map_err(|error| error.to_string())?;
     let request = Request::get(path)

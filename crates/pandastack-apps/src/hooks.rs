@@ -20,6 +20,7 @@ use axum::Json;
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::routing::post;
+use data_encoding::HEXLOWER_PERMISSIVE;
 use hmac::{Hmac, KeyInit, Mac};
 use http::{HeaderMap, StatusCode};
 use pandastack_fault as fault;
@@ -102,7 +103,7 @@ pub async fn hook(
         event => event,
     };
     let owner = Arc::clone(&apps);
-    Ok(apps.sandboxes.owned(async move { take_once(&owner, &record, event, &parts.headers).await }).await?)
+    Ok(apps.background.owned(async move { take_once(&owner, &record, event, &parts.headers).await }).await?)
 }
 
 /// Carries out a delivery that was not before. One that fails may come again.
@@ -217,17 +218,10 @@ fn is_proved(headers: &HeaderMap, secret: &str, body: &[u8]) -> bool {
     }
     let hub = header(headers, "x-hub-signature-256").and_then(|value| value.strip_prefix("sha256="));
     let Some(signature) = hub.or_else(|| header(headers, "x-gitea-signature")) else { return false };
-    let Some(signature) = from_hex(signature) else { return false };
+    let Ok(signature) = HEXLOWER_PERMISSIVE.decode(signature.as_bytes()) else { return false };
     let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(secret.as_bytes()) else { return false };
     mac.update(body);
     mac.verify_slice(&signature).is_ok()
-}
-
-fn from_hex(text: &str) -> Option<Vec<u8>> {
-    if !text.len().is_multiple_of(2) || !text.is_ascii() {
-        return None;
-    }
-    (0..text.len()).step_by(2).map(|at| u8::from_str_radix(text.get(at..at + 2)?, 16).ok()).collect()
 }
 
 #[derive(Debug, PartialEq)]

@@ -11,7 +11,6 @@
 //!
 //! | module | owns |
 //! |---|---|
-//! | `record`, `store` | records of apps and deployments, in `pandastack-store` |
 //! | `routes`, `settings`, `upload`, `env`, `dotenv`, `domains`, `domain_challenge`, `runtime_logs`, `usage`, `awake`, `hooks`, `path`, `view`, `check` | the API |
 //! | `databases`, `attached_databases`, `database_connector` | attached databases, and connections to them |
 //! | `state`, `activity` | the service's state; deployments in progress in this process |
@@ -21,11 +20,11 @@
 //! | `source`, `source_config`, `build`, `serve` | the steps that run in machines |
 //! | `reconcile` | keeps the number of machines: replaces lost ones, adds and removes others |
 //! | `git`, `deploy_key` | Git addresses and credentials |
-//! | `machine`, `command`, `log`, `shortage` | calls to a machine, its output, and resource shortages |
+//! | `machine`, `command`, `log`, `shortage` | machines of apps, commands in them, their output, and shortages |
 //! | `poller` | polls repositories without a webhook |
 //! | `commit_status`, `reporter` | reports deployment states to the Git host |
 //! | `tidy`, `removal` | deletes machines and snapshots that no app needs; deletes apps |
-//! | `names` | resolves host names to apps |
+//! | `names`, `name_changes` | resolves host names to apps; tells edges to look them up again |
 //!
 //! Invariants:
 //!
@@ -34,8 +33,9 @@
 //! - A source touches only a machine's file system, never the host's.
 //! - A secret is neither a command argument nor in a log line of the platform.
 //!
-//! Not here: creating and stopping machines (`ops`, which the sandbox API uses too), holding requests while an app
-//! wakes (the edge), detecting an app's framework (`pandastack-detect`).
+//! Not here: records of apps and deployments (`pandastack-store`), creating and stopping machines
+//! ([`Machines`](pandastack_sandboxes::machines::Machines)), databases (another service, behind [`AttachedDatabases`]),
+//! holding requests while an app wakes (the edge), detecting an app's framework (`pandastack-detect`).
 
 #![forbid(unsafe_code)]
 
@@ -63,6 +63,7 @@ mod health;
 pub mod hooks;
 mod log;
 mod machine;
+mod name_changes;
 pub mod names;
 mod path;
 pub mod poller;
@@ -90,5 +91,7 @@ pub mod usage;
 mod view;
 
 pub use attached_databases::AttachedDatabases;
+pub use databases::attached_app;
 pub use domain_challenge::Challenges;
-pub use state::Apps;
+pub use name_changes::NameChanges;
+pub use state::{Apps, AppsParts};

@@ -5,19 +5,22 @@ use std::sync::Arc;
 
 use pandastack_edge::{AppRoute, Instances, RouteUnavailable};
 use pandastack_sandboxes::why_closed;
+use pandastack_store::StoreError;
+use pandastack_store::apps::AppStore;
 use pandastack_store::apps::record::AppRecord;
-use pandastack_store::{Store, StoreError};
+use pandastack_store::workspaces::WorkspaceStore;
 use pandastack_types::domains::Domains;
 
 /// What stands behind a name; `None` when it is no app's.
 pub async fn find(
-    store: &dyn Store,
+    store: &dyn AppStore,
+    workspaces: &dyn WorkspaceStore,
     domains: &Domains,
     name: &str,
 ) -> Result<Option<AppRoute>, RouteUnavailable> {
     let unavailable = |error: StoreError| RouteUnavailable(error.to_string());
     let Some(app) = app_of(store, domains, name).await.map_err(unavailable)? else { return Ok(None) };
-    if why_closed(store, &app.workspace).await.map_err(unavailable)?.is_some() {
+    if why_closed(workspaces, &app.workspace).await.map_err(unavailable)?.is_some() {
         // Visitors are not told why: that is between the operator and the workspace.
         return Ok(Some(AppRoute::NotServing(format!("app `{}` is suspended", app.name))));
     }
@@ -34,7 +37,11 @@ pub async fn find(
     Ok(Some(route).filter(|_| live.spec.machines().next().is_some()))
 }
 
-async fn app_of(store: &dyn Store, domains: &Domains, name: &str) -> Result<Option<AppRecord>, StoreError> {
+async fn app_of(
+    store: &dyn AppStore,
+    domains: &Domains,
+    name: &str,
+) -> Result<Option<AppRecord>, StoreError> {
     let id = match domains.app_label(name) {
         Some(label) => label.to_owned(),
         None if domains.covers(name) => return Ok(None),

@@ -11,7 +11,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
-use pandastack_sandboxes::ops;
 use pandastack_store::apps::record::{AppRecord, DeploymentRecord, Source};
 use pandastack_store::clock::now;
 use pandastack_types::{AppId, Error, Result};
@@ -77,7 +76,7 @@ pub async fn run(apps: Arc<Apps>) {
             }
         }
         tokio::select! {
-            () = apps.sandboxes.shutdown.cancelled() => return,
+            () = apps.background.shutdown.cancelled() => return,
             () = apps.activity.polls.notified() => {}
             () = tokio::time::sleep_until(plan.next(Instant::now())) => {}
         }
@@ -100,7 +99,7 @@ async fn look_at(apps: &Arc<Apps>, due: Vec<AppRecord>) {
     });
     tokio::select! {
         () = looks => {}
-        () = apps.sandboxes.shutdown.cancelled() => {}
+        () = apps.background.shutdown.cancelled() => {}
     }
 }
 
@@ -149,15 +148,14 @@ async fn head_of(apps: &Arc<Apps>, app: &AppRecord) -> Result<String> {
     // A deployment that ends meanwhile may take the machine for one that nobody needs; then the next look finds out.
     let mut env = git::variables(apps, app).map_err(Error::bad_request)?;
     env.insert("GIT_BRANCH".to_owned(), app.spec.branch().to_owned());
-    let machine = machine::create(&apps.sandboxes, app, None, Purpose::Build).await?;
+    let machine = machine::create(apps.machines.as_ref(), app, None, Purpose::Build).await?;
     let script = format!("{PREPARE}\n{LS_REMOTE}\n{KEEP_HOSTS}");
     let looked = async {
         let printed = machine.exec(&step(script, env, "/", LOOK_SECONDS_MAX).exec).await?;
         git::pin_host(apps, app, &machine).await.map(|_| printed)
     };
     let printed = looked.await;
-    let removed =
-        ops::delete::delete(&apps.sandboxes, machine.record, Some("its check of the repository ended")).await;
+    let removed = apps.machines.delete(machine.record, Some("its check of the repository ended")).await;
     let printed = printed?;
     removed?;
     let line = printed.stdout.split_whitespace().next().unwrap_or_default();

@@ -81,7 +81,7 @@ pub async fn enable(
     let full_name = wanted.repo_full_name.filter(|name| !name.is_empty());
     full_name.as_deref().map_or(Ok(()), check_full_name)?;
     let owner = Arc::clone(&apps);
-    let turned_on = apps.sandboxes.owned(async move {
+    let turned_on = apps.background.owned(async move {
         turn_on(&owner, &caller.workspace, wanted.github_repo_id, full_name.as_deref()).await
     });
     Ok(turned_on.await.map(|repo| Json(shown(repo)))?)
@@ -94,7 +94,7 @@ pub async fn enable(
     (status = 404, body = ErrorBody)))]
 pub async fn disable(State(apps): State<Arc<Apps>>, caller: Caller, path: RepoPath) -> ApiResult<StatusCode> {
     let owner = Arc::clone(&apps);
-    apps.sandboxes.owned(async move { turn_off(&owner, &caller.workspace, path.id).await }).await?;
+    apps.background.owned(async move { turn_off(&owner, &caller.workspace, path.id).await }).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

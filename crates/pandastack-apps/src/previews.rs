@@ -87,7 +87,7 @@ async fn ensure(apps: &Arc<Apps>, app: &AppRecord, pull: &Pull) -> Result<Option
             let new = new_preview(app, name.clone(), pull);
             match apps.store.insert_app(&new).await {
                 Ok(()) => {
-                    apps.sandboxes.names_changed();
+                    apps.names.tell_all();
                     return Ok(Some(new));
                 }
                 // Another delivery was faster by a moment.

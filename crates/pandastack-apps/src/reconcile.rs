@@ -99,7 +99,7 @@ async fn retire_left(apps: &Arc<Apps>, app: &AppRecord, all: &[DeploymentRecord]
     let mut due = Vec::new();
     for id in tidy::needed(app, all).machines {
         let Some(since) = left_since(app, all, &id) else { continue };
-        let Ok(machine) = apps.sandboxes.store.sandbox(None, &id).await else { continue };
+        let Ok(machine) = apps.machines.find(None, &id).await else { continue };
         let is_awake = machine.state == SandboxState::Running;
         if is_awake && (is_drain_over(since, now()) || is_left(&machine)) {
             due.push(id);
@@ -109,7 +109,7 @@ async fn retire_left(apps: &Arc<Apps>, app: &AppRecord, all: &[DeploymentRecord]
         return;
     }
     let turn = RetireGuard { apps: Arc::clone(apps), id: app.id.clone() };
-    apps.sandboxes.tasks.spawn(async move {
+    apps.background.tasks.spawn(async move {
         let retired = due.iter().map(|id| retire(&turn.apps, &turn.id, id));
         for error in join_all(retired).await.into_iter().filter_map(Result::err) {
             tracing::info!(app = %turn.id, %error, "cannot set the idle timeout of an old machine; retrying later");
@@ -133,7 +133,7 @@ impl Drop for RetireGuard {
 /// needed: meanwhile a rollback may return to it.
 async fn retire(apps: &Arc<Apps>, app: &AppId, id: &SandboxId) -> Result<()> {
     let Some((record, _)) = left_now(apps, app, id).await? else { return Ok(()) };
-    let machine = machine::open(&apps.sandboxes, &record, id).await?;
+    let machine = machine::open(apps.machines.as_ref(), &record, id).await?;
     if is_left(&machine.record) {
         machine.set_idle(DRAIN_IDLE_SECONDS).await?;
     }
@@ -220,7 +220,7 @@ fn needed(count: usize, good: usize, wanted: usize) -> Option<&'static str> {
 }
 
 async fn is_lost(apps: &Apps, machine: &SandboxId) -> Result<bool> {
-    match apps.sandboxes.store.sandbox(None, machine).await {
+    match apps.machines.find(None, machine).await {
         Ok(machine) => Ok(machine.state == SandboxState::Failed),
         Err(StoreError::NotFound { .. }) => Ok(true),
         Err(error) => Err(error.into()),

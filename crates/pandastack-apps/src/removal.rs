@@ -25,7 +25,7 @@ const GONE_WAIT: Duration = Duration::from_secs(300);
 pub(crate) async fn run(apps: &Arc<Apps>, id: AppId) -> Result<()> {
     mark(apps, &id).await?;
     let owner = Arc::clone(apps);
-    apps.sandboxes.owned(async move { finish(&owner, &id).await }).await
+    apps.background.owned(async move { finish(&owner, &id).await }).await
 }
 
 impl Apps {
@@ -55,14 +55,14 @@ pub(crate) async fn mark(apps: &Apps, id: &AppId) -> Result<()> {
 /// The same, unless its settings speak against it at the moment of writing. Answers whether it is marked.
 pub(crate) async fn mark_if(apps: &Apps, id: &AppId, may: impl Fn(&AppSpec) -> bool) -> Result<bool> {
     let changed = change(apps, id, |record| record.spec.deleting |= may(&record.spec)).await?;
-    apps.sandboxes.names_changed();
+    apps.names.tell_all();
     Ok(changed.spec.deleting)
 }
 
 /// Removes what is marked, in the background.
 pub(crate) fn begin(apps: &Arc<Apps>, id: AppId) {
     let owner = Arc::clone(apps);
-    apps.sandboxes.tasks.spawn(async move {
+    apps.background.tasks.spawn(async move {
         if let Err(error) = finish(&owner, &id).await {
             tracing::warn!(app = %id, %error, cause = error.causes(), "cannot delete an app yet; retrying later");
         }
@@ -71,7 +71,7 @@ pub(crate) fn begin(apps: &Arc<Apps>, id: AppId) {
 
 /// Waits until an app that is marked is gone.
 pub(crate) async fn wait(apps: &Apps, app: &AppRecord) -> Result<()> {
-    let mut changes = apps.sandboxes.names.subscribe();
+    let mut changes = apps.names.subscribe();
     let gone = async {
         loop {
             if let Err(StoreError::NotFound { .. }) = apps.store.app(None, app.id.as_str()).await {
@@ -90,7 +90,7 @@ pub(crate) async fn wait(apps: &Apps, app: &AppRecord) -> Result<()> {
     tokio::select! {
         gone = gone => gone,
         () = tokio::time::sleep(GONE_WAIT) => Err(late()),
-        () = apps.sandboxes.shutdown.cancelled() => Err(late()),
+        () = apps.background.shutdown.cancelled() => Err(late()),
     }
 }
 

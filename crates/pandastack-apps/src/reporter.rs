@@ -60,7 +60,7 @@ pub async fn run(apps: Arc<Apps>) {
             tracing::warn!(%error, cause = error.causes(), "cannot report commit statuses; retrying soon");
         }
         tokio::select! {
-            () = apps.sandboxes.shutdown.cancelled() => return,
+            () = apps.background.shutdown.cancelled() => return,
             () = pause(&mut news, &tried) => {}
         }
     }

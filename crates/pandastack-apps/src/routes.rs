@@ -79,7 +79,7 @@ pub async fn create(
     let record = AppRecord::new(caller.workspace, name, spec, now());
     apps.store.insert_app(&record).await?;
     apps.activity.polls.notify_one();
-    apps.sandboxes.names_changed();
+    apps.names.tell_all();
     Ok((StatusCode::CREATED, Json(view::app(&apps, &headers, record).await?)))
 }
 
@@ -173,7 +173,7 @@ pub async fn deploy_logs(
     let record = path.find(&apps, &caller).await?;
     let one = path.deployment(&apps, &record).await?;
     let follow = args.follow.is_none() || is_set(args.follow.as_deref());
-    Ok(log::respond(apps, one, follow))
+    Ok(log::respond(&apps, &one, follow))
 }
 
 /// Cancel a deployment that is not live yet.

@@ -116,9 +116,12 @@ impl LiveVersion {
 
     /// One of its machines, and the process that serves there.
     async fn process(&self, apps: &Arc<Apps>, record: &AppRecord, place: usize) -> Result<(Machine, u64)> {
-        let machine =
-            machine::open(&apps.sandboxes, record, self.machines.get(place).ok_or_else(|| none(record))?)
-                .await?;
+        let machine = machine::open(
+            apps.machines.as_ref(),
+            record,
+            self.machines.get(place).ok_or_else(|| none(record))?,
+        )
+        .await?;
         let mut processes = machine.processes().await?.into_iter();
         let process =
             processes.rfind(|one| one.tag.as_deref() == Some(SERVE_TAG)).ok_or_else(|| none(record))?;
@@ -189,7 +192,7 @@ impl Follower {
             let (mut lines, is_told) = tokio::select! {
                 // First what was printed, then what comes after it.
                 biased;
-                () = self.apps.sandboxes.shutdown.cancelled() => return None,
+                () = self.apps.background.shutdown.cancelled() => return None,
                 lines = self.output.next() => (lines, false),
                 _ = self.news.changed() => (Vec::new(), true),
                 () = tokio::time::sleep_until(quiet_until) => return Some(Vec::new()),

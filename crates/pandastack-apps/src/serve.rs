@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use pandastack_fault as fault;
+use pandastack_sandboxes::machine::LineSink;
 use pandastack_sandboxes::output::Exit;
 use pandastack_store::apps::record::{AppRecord, DeploymentRecord, DeploymentSpec, StartSpec};
 use pandastack_types::api::{EnvStage, ExecRequest, Port, Process, ProcessState, StartProcess};
@@ -144,7 +145,7 @@ impl Serving<'_> {
         place: usize,
     ) -> Result<Machine> {
         let purpose = Purpose::Serve { env: env.clone(), idle_seconds: self.app.spec.idle_seconds(place) };
-        let machine = machine::create(&self.apps.sandboxes, self.app, Some(artifact), purpose).await?;
+        let machine = machine::create(self.apps.machines.as_ref(), self.app, Some(artifact), purpose).await?;
         fault::point("control.deploy.booted").await;
         self.start(&machine, start).await?;
         Ok(machine)
@@ -152,7 +153,7 @@ impl Serving<'_> {
 
     /// Uses a machine that served before.
     async fn wake(&self, id: &SandboxId, port: u16) -> Result<Machine> {
-        let machine = machine::open(&self.apps.sandboxes, self.app, id).await?;
+        let machine = machine::open(self.apps.machines.as_ref(), self.app, id).await?;
         let began = Instant::now();
         let status = self.ask(id, port).await.map_err(BuildError::Step)?;
         if status >= 500 {
@@ -270,7 +271,7 @@ pub(crate) async fn follow_idle(apps: &Arc<Apps>, app: &AppRecord) {
     let Some(active) = &app.active else { return };
     let Ok(live) = apps.store.deployment(&app.id, active).await else { return };
     let told = live.spec.machines().enumerate().map(|(place, id)| async move {
-        let machine = machine::open(&apps.sandboxes, app, id).await?;
+        let machine = machine::open(apps.machines.as_ref(), app, id).await?;
         machine.set_idle(app.spec.idle_seconds(place)).await?;
         if app.spec.never_sleeps(place) { machine.wake().await } else { Ok(()) }
     });

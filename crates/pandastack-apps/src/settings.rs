@@ -43,7 +43,7 @@ pub async fn update(
     apps.activity.polls.notify_one();
     let sleep = |spec: &AppSpec| (spec.idle_timeout_seconds, spec.min_instances);
     if sleep(&record.spec) != sleep(&was) {
-        apps.sandboxes.names_changed();
+        apps.names.tell_all();
         serve::follow_idle(&apps, &record).await;
     }
     if wanted.settings.max_instances.is_some() {
@@ -61,7 +61,7 @@ pub(crate) fn revised(apps: &Apps, was: &AppSpec, wanted: UpdateApp) -> Result<A
     check::apply(&mut spec, settings)?;
     put_all(&mut spec, env.unwrap_or_default())?;
     if let Some(template) = template.filter(|name| !name.is_empty()) {
-        let mut templates = apps.sandboxes.hosts.templates().into_iter();
+        let mut templates = apps.templates.list().into_iter();
         let found = templates.find(|one| one.name == template || one.aliases.contains(&template));
         spec.template = found.ok_or_else(|| Error::not_found("template", &template))?.name;
     }

@@ -3,34 +3,67 @@
 use std::sync::Arc;
 
 use http::HeaderMap;
+use pandastack_edge::Edge;
 use pandastack_postgres::InsideServer;
 use pandastack_rest::url::below;
-use pandastack_sandboxes::Sandboxes;
+use pandastack_sandboxes::Background;
+use pandastack_sandboxes::machines::Machines;
+use pandastack_sandboxes::platform_templates::PlatformTemplates;
 use pandastack_store::apps::{AppStore, PreviewRepoStore};
 use pandastack_types::domains::Domains;
+use pandastack_types::link::LinkKey;
+use pandastack_types::{AppId, Result, WorkspaceId};
 use pandastack_webhooks::Webhooks;
 
 use crate::activity::Activity;
 use crate::attached_databases::AttachedDatabases;
 use crate::domain_challenge::Challenges;
+use crate::name_changes::NameChanges;
+
+/// What apps are made of, from the server.
+pub struct AppsParts {
+    /// Records of apps and their deployments.
+    pub store: Arc<dyn AppStore>,
+    /// Settings for the previews of whole repositories.
+    pub repos: Arc<dyn PreviewRepoStore>,
+    /// The machines that build and serve.
+    pub machines: Arc<dyn Machines>,
+    /// Templates that apps start from.
+    pub templates: Arc<dyn PlatformTemplates>,
+    /// Checks the health of servers in machines.
+    pub edge: Arc<Edge>,
+    /// Told when a name may lead elsewhere.
+    pub names: Arc<NameChanges>,
+    /// Work beside requests.
+    pub background: Background,
+    /// Derives deploy keys and domain challenges.
+    pub link: LinkKey,
+    /// Tells hosts of repositories how deployments go.
+    pub webhooks: Arc<Webhooks>,
+    /// Databases that apps are attached to.
+    pub databases: Arc<dyn AttachedDatabases>,
+    /// Names of the platform, and domains below which apps have theirs.
+    pub domains: Domains,
+    /// Looks up proofs that a custom domain is its owner's.
+    pub challenges: Challenges,
+}
 
 /// The apps of a server.
 pub struct Apps {
-    /// The sandbox core, which runs the machines of apps.
-    pub(crate) sandboxes: Arc<Sandboxes>,
-    /// Records of apps and their deployments.
     pub(crate) store: Arc<dyn AppStore>,
-    /// Settings for the previews of whole repositories.
     pub(crate) repos: Arc<dyn PreviewRepoStore>,
-    /// Tells hosts of repositories how deployments go.
+    pub(crate) machines: Arc<dyn Machines>,
+    pub(crate) templates: Arc<dyn PlatformTemplates>,
+    pub(crate) edge: Arc<Edge>,
+    pub(crate) names: Arc<NameChanges>,
+    pub(crate) background: Background,
+    pub(crate) link: LinkKey,
     pub(crate) webhooks: Arc<Webhooks>,
     pub(crate) databases: Arc<dyn AttachedDatabases>,
     /// Sessions of machines with databases.
     pub(crate) inside: InsideServer,
     pub(crate) activity: Activity,
-    /// Names of the platform, and domains below which apps have theirs.
     pub(crate) domains: Domains,
-    /// Looks up proofs that a custom domain is its owner's.
     pub(crate) challenges: Challenges,
 }
 
@@ -40,27 +73,36 @@ impl Apps {
         self.domains.is_platform(host)
     }
 
-    /// Apps whose machines run in `sandboxes`.
-    pub fn new(
-        sandboxes: Arc<Sandboxes>,
-        webhooks: Arc<Webhooks>,
-        databases: Arc<dyn AttachedDatabases>,
-        domains: Domains,
-        challenges: Challenges,
-    ) -> Self {
-        let store: Arc<dyn AppStore> = sandboxes.store.clone();
-        let repos: Arc<dyn PreviewRepoStore> = sandboxes.store.clone();
+    /// Apps of these parts.
+    pub fn new(parts: AppsParts) -> Self {
         Self {
-            sandboxes,
-            store,
-            repos,
-            webhooks,
-            databases,
+            store: parts.store,
+            repos: parts.repos,
+            machines: parts.machines,
+            templates: parts.templates,
+            edge: parts.edge,
+            names: parts.names,
+            background: parts.background,
+            link: parts.link,
+            webhooks: parts.webhooks,
+            databases: parts.databases,
             inside: InsideServer::default(),
             activity: Activity::default(),
-            domains,
-            challenges,
+            domains: parts.domains,
+            challenges: parts.challenges,
         }
+    }
+
+    /// An app of a workspace, by id or name, and its address as whoever last deployed it reaches it.
+    pub async fn find_address(&self, workspace: &WorkspaceId, id_or_name: &str) -> Result<(AppId, String)> {
+        let record = self.store.app(Some(workspace), id_or_name).await?;
+        let known = self.store.deployments(&record.id).await?.into_iter().find_map(|one| one.spec.address);
+        Ok((record.id, known.unwrap_or_else(|| format!("http://{}.localhost", record.name))))
+    }
+
+    /// Refuses an app that a workspace does not have.
+    pub async fn check_exists(&self, workspace: &WorkspaceId, id_or_name: &str) -> Result<()> {
+        Ok(self.store.app(Some(workspace), id_or_name).await.map(drop)?)
     }
 
     /// Names of the platform, and domains below which apps have theirs.

@@ -7,14 +7,13 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use pandastack_sandboxes::ops;
+use pandastack_sandboxes::snapshot_owner;
 use pandastack_store::apps::record::{AppRecord, DeploymentRecord};
-use pandastack_store::{SandboxRecord, Select, StoreError};
-use pandastack_types::api::{DeploymentStatus, SnapshotKind};
+use pandastack_store::{SandboxRecord, StoreError};
+use pandastack_types::api::DeploymentStatus;
 use pandastack_types::limits::{PREVIEW_VERSIONS_KEPT, VERSIONS_KEPT};
 use pandastack_types::{AppId, DeploymentId, Result, SandboxId, SnapshotId};
 
-use crate::machine::OWNER_LABEL;
 use crate::machine::owner_of;
 use crate::state::Apps;
 
@@ -67,7 +66,7 @@ pub(crate) fn needed(app: &AppRecord, deployments: &[DeploymentRecord]) -> Neede
 /// Deletes what an app does not need; and the app itself when it is being deleted.
 pub(crate) async fn app(apps: &Arc<Apps>, id: &AppId) -> Result<()> {
     // Machines first: one that is given a source is noted as such until its deployment is written, so it is known by one or the other.
-    let machines = apps.sandboxes.store.sandboxes(&Select::Owner(owner_of(id))).await?;
+    let machines = apps.machines.owned_by(&owner_of(id)).await?;
     let is_uploading = apps.activity.put_off_tidying(id);
     let app = match apps.store.app(None, id.as_str()).await {
         // A source came to it while it was deleted.
@@ -82,17 +81,16 @@ pub(crate) async fn app(apps: &Arc<Apps>, id: &AppId) -> Result<()> {
     if !is_uploading || app.spec.deleting {
         delete_others(apps, machines, &needed.machines).await?;
     }
-    let owner = owner_of(id).to_string();
-    for snapshot in apps.sandboxes.store.snapshots(&app.workspace, None).await? {
-        let ours = snapshot.spec.kind == SnapshotKind::Service
-            && snapshot.spec.metadata.get(OWNER_LABEL).is_some_and(|label| *label == owner);
-        if ours && !needed.snapshots.contains(&snapshot.id) {
-            ops::snapshot::remove(&apps.sandboxes, &snapshot).await?;
+    let owner = owner_of(id);
+    for snapshot in apps.machines.snapshots(&app.workspace).await? {
+        if snapshot_owner::of(&snapshot).as_ref() == Some(&owner) && !needed.snapshots.contains(&snapshot.id)
+        {
+            apps.machines.remove_snapshot(&snapshot).await?;
         }
     }
     if app.spec.deleting {
         apps.store.delete_app(id).await?;
-        apps.sandboxes.names_changed();
+        apps.names.tell_all();
     }
     Ok(())
 }
@@ -104,7 +102,7 @@ async fn delete_others(
 ) -> Result<()> {
     for machine in machines {
         if !needed.contains(&machine.id) {
-            ops::delete::delete(&apps.sandboxes, machine, Some("its app no longer needs it")).await?;
+            apps.machines.delete(machine, Some("its app no longer needs it")).await?;
         }
     }
     Ok(())
@@ -113,7 +111,7 @@ async fn delete_others(
 /// Deletes a machine that nobody waits for; one that cannot be deleted now is later.
 pub(crate) fn machine_behind(apps: &Arc<Apps>, id: SandboxId) {
     let owner = Arc::clone(apps);
-    apps.sandboxes.tasks.spawn(async move {
+    apps.background.tasks.spawn(async move {
         if let Err(error) = machine(&owner, &id).await {
             tracing::warn!(machine = %id, %error, "cannot delete an unused machine; retrying later");
         }
@@ -122,10 +120,8 @@ pub(crate) fn machine_behind(apps: &Arc<Apps>, id: SandboxId) {
 
 /// Deletes one machine that no deployment has any more. Unlike [`app`], also while one of the same app is in progress.
 pub(crate) async fn machine(apps: &Arc<Apps>, id: &SandboxId) -> Result<()> {
-    match apps.sandboxes.store.sandbox(None, id).await {
-        Ok(machine) => {
-            ops::delete::delete(&apps.sandboxes, machine, Some("its deployment was not started")).await
-        }
+    match apps.machines.find(None, id).await {
+        Ok(machine) => apps.machines.delete(machine, Some("its deployment was not started")).await,
         Err(StoreError::NotFound { .. }) => Ok(()),
         Err(error) => Err(error.into()),
     }

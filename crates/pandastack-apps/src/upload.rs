@@ -10,14 +10,11 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use http::{StatusCode, header};
 use http_body_util::Limited;
-use pandastack_agent_client::StreamOptions;
 use pandastack_rest::extract::{is_set, parse_json, read_body};
 use pandastack_rest::{ApiResult, Caller, Query};
-use pandastack_sandboxes::{ops, validate};
+use pandastack_sandboxes::validate;
 use pandastack_store::apps::record::{AppRecord, DeploymentRecord, Source};
 use pandastack_store::clock::now;
-use pandastack_types::agent_api::PathQuery;
-use pandastack_types::agent_api::endpoints::PackArchive;
 use pandastack_types::api::{DeployApp, Deployment};
 use pandastack_types::limits::SOURCE_BYTES_MAX;
 use pandastack_types::{AppId, Error, ErrorBody, ErrorCode, Result, SandboxId};
@@ -121,11 +118,9 @@ fn limited(request: Request) -> Result<Body> {
 
 /// A directory of a sandbox as an archive that is made while it is read.
 async fn pack(apps: &Apps, caller: &Caller, sandbox: &SandboxId, path: &str) -> Result<Body> {
-    let (place, client) = ops::locate(&apps.sandboxes, &caller.workspace, sandbox).await?;
-    let call = PackArchive::new(sandbox.clone(), PathQuery { path: path.to_owned() });
-    let answer = client.stream(call, StreamOptions::on_sandbox(place.incarnation), ()).await?;
+    let archive = apps.machines.sandbox(&caller.workspace, sandbox).pack(path).await?;
     let limit = usize::try_from(SOURCE_BYTES_MAX).unwrap_or(usize::MAX);
-    Ok(Body::new(Limited::new(answer.into_body(), limit)))
+    Ok(Body::new(Limited::new(archive, limit)))
 }
 
 /// A deployment whose source is an archive.
@@ -150,7 +145,7 @@ async fn from_archive(
     new.spec.address = Some(wanted.address);
     new.spec.clear_cache = wanted.clear_cache;
     // From here on a client that goes away changes nothing: the deployment is queued and has the machine, or neither.
-    apps.sandboxes
+    apps.background
         .owned(async move {
             let queued = queue(&unclaimed.apps, new).await?;
             unclaimed.claim();
@@ -176,14 +171,14 @@ impl Unclaimed {
             let cache = app.spec.usable_cache().filter(|_| !clear_cache);
             let machine = tokio::select! {
                 made = build_machine(&apps, &app, cache, None) => made?,
-                () = apps.sandboxes.shutdown.cancelled() => {
+                () = apps.background.shutdown.cancelled() => {
                     let message = "the server is restarting; deploy again in a moment";
                     return Err(Error::new(ErrorCode::Unavailable, message));
                 }
             };
             Ok(Self { apps, machine, is_claimed: false, _uploading: uploading })
         };
-        owner.sandboxes.owned(made).await
+        owner.background.owned(made).await
     }
 
     fn claim(mut self) {

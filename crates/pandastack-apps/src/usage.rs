@@ -6,7 +6,6 @@ use axum::Json;
 use axum::extract::State;
 use futures::future::join_all;
 use pandastack_rest::{ApiResult, Caller};
-use pandastack_sandboxes::ops;
 use pandastack_store::apps::record::AppRecord;
 use pandastack_store::clock::now;
 use pandastack_types::api::{AppInstanceMetrics, AppMetrics, HostView};
@@ -38,7 +37,7 @@ pub async fn metrics(
 /// One machine; what cannot be seen of it is left out, so that the others are shown.
 async fn instance(apps: &Apps, app: &AppRecord, id: &SandboxId) -> AppInstanceMetrics {
     let sandbox_id = id.clone();
-    match ops::metrics(&apps.sandboxes, &app.workspace, id).await {
+    match apps.machines.sandbox(&app.workspace, id).metrics().await {
         Ok(seen) => {
             AppInstanceMetrics { sandbox_id, status: seen.status, host: Some(seen.host), guest: seen.guest }
         }

@@ -16,7 +16,7 @@ pub(crate) async fn app(apps: &Apps, headers: &HeaderMap, record: AppRecord) -> 
     let instances = instances(apps, live).await;
     let status = status(&instances, deployments.first());
     let found = live.or(deployments.first()).and_then(|one| one.spec.framework.clone());
-    let template = apps.sandboxes.hosts.templates().into_iter().find(|one| one.name == record.spec.template);
+    let template = apps.templates.list().into_iter().find(|one| one.name == record.spec.template);
     let (cpu, memory_mb) = template.map_or((1, 0), |template| (template.cpu, template.memory_mb));
     let (cpu, memory_mb) = (record.spec.cpu.unwrap_or(cpu), record.spec.memory_mb.unwrap_or(memory_mb));
     let url = apps.address(headers, &record.name);
@@ -100,7 +100,7 @@ async fn instances(apps: &Apps, live: Option<&DeploymentRecord>) -> Vec<AppInsta
 
 /// Where a machine stands, as far as is known; one that is gone has failed.
 pub(crate) async fn status_of(apps: &Apps, id: &SandboxId) -> SandboxState {
-    apps.sandboxes.store.sandbox(None, id).await.map_or(SandboxState::Failed, |machine| machine.state)
+    apps.machines.find(None, id).await.map_or(SandboxState::Failed, |machine| machine.state)
 }
 
 fn hook_url(headers: &HeaderMap, record: &AppRecord) -> Option<String> {

@@ -1,13 +1,13 @@
 //! Contexts: finding, starting, restarting and ending them.
 
 use jiff::Timestamp;
+use pandastack_sandboxes::user_sandbox::UserSandbox;
 use pandastack_store::clock::now;
 use pandastack_types::api::{CONTEXT_DEFAULT, CONTEXT_TAG, CodeContext, Process, ProcessState};
 use pandastack_types::limits::PROCESS_TAG_BYTES_MAX;
 use pandastack_types::{Error, Result};
 
 use crate::kernel;
-use crate::machine::Machine;
 
 /// The only language so far.
 const PYTHON: &str = "python";
@@ -27,9 +27,9 @@ pub(super) struct Context {
 
 impl Context {
     /// Converts it to an API response.
-    pub(super) fn shown(self, machine: &Machine) -> CodeContext {
+    pub(super) fn shown(self, sandbox: &UserSandbox) -> CodeContext {
         let Context { id, cwd, created_at, .. } = self;
-        let (sandbox_id, language) = (machine.id.clone(), PYTHON.to_owned());
+        let (sandbox_id, language) = (sandbox.id().clone(), PYTHON.to_owned());
         CodeContext { id, sandbox_id, language, cwd, created_at }
     }
 }
@@ -63,25 +63,25 @@ fn parse(process: &Process) -> Option<Context> {
 }
 
 /// Those that there are.
-pub(super) async fn running(machine: &Machine) -> Result<Vec<Context>> {
-    let processes = machine.processes().await?;
+pub(super) async fn running(sandbox: &UserSandbox) -> Result<Vec<Context>> {
+    let processes = sandbox.processes().await?;
     let alive = processes.iter().filter(|process| process.state == ProcessState::Running);
     Ok(alive.filter_map(parse).collect())
 }
 
 /// The context of that id. The default context is made if it is not there.
-pub(super) async fn find(machine: &Machine, id: &str) -> Result<Context> {
+pub(super) async fn find(sandbox: &UserSandbox, id: &str) -> Result<Context> {
     // The newest, should a restart have left two.
-    let found = running(machine).await?.into_iter().rev().find(|context| context.id == id);
+    let found = running(sandbox).await?.into_iter().rev().find(|context| context.id == id);
     match found {
         Some(context) => Ok(context),
-        None if id == CONTEXT_DEFAULT => start(machine, id, None).await,
+        None if id == CONTEXT_DEFAULT => start(sandbox, id, None).await,
         None => Err(Error::not_found("context", id)),
     }
 }
 
 /// Starts a context.
-pub(super) async fn start(machine: &Machine, id: &str, cwd: Option<&str>) -> Result<Context> {
+pub(super) async fn start(sandbox: &UserSandbox, id: &str, cwd: Option<&str>) -> Result<Context> {
     let cwd = cwd.filter(|cwd| !cwd.is_empty()).unwrap_or(DEFAULT_CWD);
     let begin = now();
     let tag = tag(id, cwd, begin);
@@ -89,16 +89,16 @@ pub(super) async fn start(machine: &Machine, id: &str, cwd: Option<&str>) -> Res
         let longest = (PROCESS_TAG_BYTES_MAX + cwd.len()).saturating_sub(tag.len());
         return Err(Error::bad_request(format!("`cwd` must be an absolute path of at most {longest} bytes")));
     }
-    let process = machine.start(&kernel::start(tag, cwd)).await?;
+    let process = sandbox.start(&kernel::start(tag, cwd)).await?;
     let (id, cwd) = (id.to_owned(), cwd.to_owned());
     Ok(Context { id, cwd, created_at: begin, process: process.id, heard: (0, 0) })
 }
 
 /// Ends a context: whoever lists contexts next does not see it.
-pub(super) async fn end(machine: &Machine, id: &str) -> Result<Context> {
-    let found = running(machine).await?.into_iter().rev().find(|context| context.id == id);
+pub(super) async fn end(sandbox: &UserSandbox, id: &str) -> Result<Context> {
+    let found = running(sandbox).await?.into_iter().rev().find(|context| context.id == id);
     let context = found.ok_or_else(|| Error::not_found("context", id))?;
-    machine.end(context.process).await?;
+    sandbox.end(context.process).await?;
     Ok(context)
 }
 

@@ -6,15 +6,16 @@ use std::time::Duration;
 
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use pandastack_sandboxes::agent_events::{AgentEvent, AgentEvents};
+use pandastack_sandboxes::Background;
+use pandastack_sandboxes::output::EVENT_BYTES_MAX;
+use pandastack_sandboxes::user_sandbox::UserSandbox;
 use pandastack_types::api::{Execution, RunCode};
 use pandastack_types::limits::{CONTEXT_LINE_BYTES_MAX, EXEC_OUTPUT_BYTES_MAX};
-use pandastack_types::{Error, Result};
+use pandastack_types::{Error, ErrorCode, Result, sse};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::context::Context;
-use crate::machine::Machine;
 
 /// Representations of a result: the kernel's name, and the media type in answers.
 const REPRESENTATIONS: [(&str, &str); 10] = [
@@ -30,9 +31,14 @@ const REPRESENTATIONS: [(&str, &str); 10] = [
     ("javascript", "application/javascript"),
 ];
 
+/// How long a context may take to accept code; its sandbox may have to be woken.
+const SEND_WAIT: Duration = Duration::from_secs(60);
+
 /// A run in progress. Dropped before its end, it is interrupted.
 pub(super) struct Run {
-    machine: Machine,
+    sandbox: UserSandbox,
+    /// Where it is interrupted if it is dropped.
+    background: Background,
     process: u64,
     id: String,
     body: Incoming,
@@ -43,9 +49,8 @@ pub(super) struct Run {
 }
 
 /// Events of a run, read out of the kernel's output.
-#[derive(Default)]
 struct RunEvents {
-    events: AgentEvents,
+    reader: sse::Reader,
     line: String,
     told: VecDeque<Value>,
     /// The kernel is done with it, or gone.
@@ -54,17 +59,37 @@ struct RunEvents {
     is_over: bool,
 }
 
+impl Default for RunEvents {
+    fn default() -> Self {
+        let (reader, told) = (sse::Reader::new(EVENT_BYTES_MAX), VecDeque::new());
+        Self { reader, line: String::new(), told, is_done: false, is_over: false }
+    }
+}
+
 impl Run {
     /// Listens, then asks: nothing of the answer can be missed.
-    pub(super) async fn begin(machine: Machine, context: Context, wanted: &RunCode) -> Result<Self> {
-        let body = machine.output(context.process, context.heard).await?;
+    pub(super) async fn begin(
+        (sandbox, background): (UserSandbox, Background),
+        context: Context,
+        wanted: &RunCode,
+    ) -> Result<Self> {
+        let body = sandbox.output(context.process, context.heard).await?;
         let id = uuid::Uuid::new_v4().to_string();
         let request = json!({ "run": id, "code": wanted.code, "env": wanted.env });
-        send_request(&machine, context.process, &request).await?;
+        send_request(&sandbox, context.process, &request).await?;
         let limit = wanted.timeout_ms.map(Duration::from_millis);
         let deadline = limit.map(|limit| (Instant::now() + limit, limit));
         let heard = RunEvents::default();
-        Ok(Self { machine, process: context.process, id, body, heard, deadline, timed_out: false })
+        Ok(Self {
+            sandbox,
+            background,
+            process: context.process,
+            id,
+            body,
+            heard,
+            deadline,
+            timed_out: false,
+        })
     }
 
     /// The next event: `started`, `stdout`, `stderr`, `result`, `error`, at last `ended`. Safe to
@@ -118,10 +143,9 @@ impl Drop for Run {
         if self.heard.is_done {
             return;
         }
-        let (machine, process, request) = (self.machine.clone(), self.process, json!({ "cancel": self.id }));
-        let tasks = machine.sandboxes.tasks.clone();
-        tasks.spawn(async move {
-            if let Err(error) = send_request(&machine, process, &request).await {
+        let (sandbox, process, request) = (self.sandbox.clone(), self.process, json!({ "cancel": self.id }));
+        self.background.tasks.spawn(async move {
+            if let Err(error) = send_request(&sandbox, process, &request).await {
                 tracing::debug!(%error, "cannot interrupt a run; its context may be gone");
             }
         });
@@ -133,16 +157,20 @@ const LOST: &str = "ContextLost";
 
 impl RunEvents {
     fn take(&mut self, bytes: &[u8], run: &str) {
-        self.events.push(bytes);
-        while let Some(event) = self.events.pop() {
-            self.take_event(&event, run);
-        }
-        if self.events.is_nonsense() || self.line.len() > CONTEXT_LINE_BYTES_MAX {
+        self.reader.push(bytes);
+        let is_too_large = loop {
+            match self.reader.next_event() {
+                Ok(Some(event)) => self.take_event(&event, run),
+                Ok(None) => break false,
+                Err(sse::EventTooLarge { .. }) => break true,
+            }
+        };
+        if is_too_large || self.line.len() > CONTEXT_LINE_BYTES_MAX {
             self.fail(LOST, "a result is too large to return; write it to a file");
         }
     }
 
-    fn take_event(&mut self, event: &AgentEvent, run: &str) {
+    fn take_event(&mut self, event: &sse::Event, run: &str) {
         let data: Value = serde_json::from_str(&event.data).unwrap_or_default();
         match event.name.as_str() {
             "stdout" => self.take_text(data["chunk"].as_str().unwrap_or_default(), run),
@@ -246,10 +274,14 @@ fn append(to: &mut String, text: &str) -> bool {
     end == text.len()
 }
 
-async fn send_request(machine: &Machine, process: u64, request: &Value) -> Result<()> {
+async fn send_request(sandbox: &UserSandbox, process: u64, request: &Value) -> Result<()> {
     let mut line = serde_json::to_vec(request).map_err(Error::internal)?;
     line.push(b'\n');
-    machine.write(process, line).await
+    let late = |_| {
+        let what = format!("the context did not accept the code within {} s", SEND_WAIT.as_secs());
+        Error::new(ErrorCode::GuestUnavailable, what)
+    };
+    tokio::time::timeout(SEND_WAIT, sandbox.write_stdin(process, line)).await.map_err(late)?
 }
 
 #[cfg(test)]

@@ -20,7 +20,6 @@
 mod context;
 mod execution;
 mod kernel;
-mod machine;
 pub mod routes;
 
 use pandastack_types::SandboxId;

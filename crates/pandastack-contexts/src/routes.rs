@@ -11,7 +11,9 @@ use http::request::Parts;
 use http::{HeaderMap, StatusCode, header};
 use pandastack_rest::extract::{JSON_BODY_WAIT, parse_json, read_body_within};
 use pandastack_rest::{ApiError, ApiResult, Caller, Id, JsonBody, sse};
-use pandastack_sandboxes::Sandboxes;
+use pandastack_sandboxes::Background;
+use pandastack_sandboxes::machines::Machines;
+use pandastack_sandboxes::user_sandbox::UserSandbox;
 use pandastack_sandboxes::validate;
 use pandastack_types::api::{CodeContext, CreateContext, Execution, Items, RunCode};
 use pandastack_types::limits::{CODE_BYTES_MAX, EXEC_TIMEOUT_SECONDS_MAX};
@@ -21,7 +23,6 @@ use serde_json::Value;
 use crate::ContextLocks;
 use crate::context::{self, check_language};
 use crate::execution::Run;
-use crate::machine::Machine;
 
 /// Time of a run that names none and is waited for, as published clients expect it.
 const TIMEOUT_MS_DEFAULT: u64 = 30_000;
@@ -30,15 +31,30 @@ const REQUEST_BYTES_MAX: usize = 2 * CODE_BYTES_MAX + 64 * 1024;
 /// Longest id of a context.
 const ID_BYTES_MAX: usize = 64;
 
+/// What contexts need of the server.
+#[derive(Clone)]
+pub struct Contexts {
+    /// The sandboxes.
+    pub machines: Arc<dyn Machines>,
+    /// Interrupts runs that nobody waits for any more.
+    pub background: Background,
+}
+
+impl Contexts {
+    fn sandbox(&self, caller: &Caller, id: &SandboxId) -> UserSandbox {
+        self.machines.sandbox(&caller.workspace, id)
+    }
+}
+
 /// The routes, with their state.
-pub fn router(sandboxes: Arc<Sandboxes>) -> Router {
+pub fn router(contexts: Contexts) -> Router {
     Router::new()
         .route("/sandboxes/{id}/repl/sessions", get(list).merge(post(create)))
         .route("/sandboxes/{id}/repl/sessions/{context}", delete(remove))
         .route("/sandboxes/{id}/repl/sessions/{context}/run", post(run))
         .route("/sandboxes/{id}/repl/sessions/{context}/restart", post(restart))
         .layer(Extension(Arc::new(ContextLocks::default())))
-        .with_state(sandboxes)
+        .with_state(contexts)
 }
 
 /// Sandbox and context of a path. Text that cannot be an id names nothing, so the answer is 404.
@@ -65,38 +81,34 @@ impl<S: Send + Sync> FromRequestParts<S> for ContextPath {
     }
 }
 
-fn machine(sandboxes: Arc<Sandboxes>, caller: Caller, id: SandboxId) -> Machine {
-    Machine { sandboxes, workspace: caller.workspace, id }
-}
-
 /// Create a code context: an interpreter that keeps its state between runs.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/repl/sessions", tag = "contexts", params(("id" = SandboxId, Path)),
     request_body = CreateContext, responses((status = 201, body = CodeContext), (status = 400, body = ErrorBody),
     (status = 404, body = ErrorBody)))]
 pub async fn create(
-    State(sandboxes): State<Arc<Sandboxes>>,
+    State(contexts): State<Contexts>,
     caller: Caller,
     Id(id): Id<SandboxId>,
     JsonBody(wanted): JsonBody<CreateContext>,
 ) -> ApiResult<(StatusCode, Json<CodeContext>)> {
     check_language(wanted.language.as_deref())?;
-    let machine = machine(sandboxes, caller, id);
+    let sandbox = contexts.sandbox(&caller, &id);
     let context = uuid::Uuid::new_v4().to_string();
-    let made = context::start(&machine, &context, wanted.cwd.as_deref()).await?;
-    Ok((StatusCode::CREATED, Json(made.shown(&machine))))
+    let made = context::start(&sandbox, &context, wanted.cwd.as_deref()).await?;
+    Ok((StatusCode::CREATED, Json(made.shown(&sandbox))))
 }
 
 /// List a sandbox's code contexts.
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/repl/sessions", tag = "contexts", params(("id" = SandboxId, Path)),
     responses((status = 200, body = Items<CodeContext>), (status = 404, body = ErrorBody)))]
 pub async fn list(
-    State(sandboxes): State<Arc<Sandboxes>>,
+    State(contexts): State<Contexts>,
     caller: Caller,
     Id(id): Id<SandboxId>,
 ) -> ApiResult<Json<Items<CodeContext>>> {
-    let machine = machine(sandboxes, caller, id);
+    let sandbox = contexts.sandbox(&caller, &id);
     let items =
-        context::running(&machine).await?.into_iter().map(|context| context.shown(&machine)).collect();
+        context::running(&sandbox).await?.into_iter().map(|context| context.shown(&sandbox)).collect();
     Ok(Json(Items { items }))
 }
 
@@ -109,10 +121,10 @@ pub async fn list(
     responses((status = 200, body = Execution), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
     (status = 413, body = ErrorBody), (status = 504, body = ErrorBody)))]
 pub async fn run(
-    State(sandboxes): State<Arc<Sandboxes>>,
+    State(contexts): State<Contexts>,
     Extension(turns): Extension<Arc<ContextLocks>>,
     caller: Caller,
-    ContextPath { sandbox, context }: ContextPath,
+    path: ContextPath,
     request: Request,
 ) -> ApiResult<Response> {
     let streams = wants_events(request.headers());
@@ -120,11 +132,11 @@ pub async fn run(
     if !streams {
         wanted.timeout_ms.get_or_insert(TIMEOUT_MS_DEFAULT);
     }
-    let turn = turns.of((sandbox.clone(), context.clone()));
+    let turn = turns.of((path.sandbox.clone(), path.context.clone()));
     let mine = turn.lock().await;
-    let machine = machine(sandboxes, caller, sandbox);
-    let context = context::find(&machine, &context).await?;
-    let mut run = Run::begin(machine, context, &wanted).await?;
+    let sandbox = contexts.sandbox(&caller, &path.sandbox);
+    let context = context::find(&sandbox, &path.context).await?;
+    let mut run = Run::begin((sandbox, contexts.background), context, &wanted).await?;
     drop(mine);
     if streams {
         return Ok(sse::respond(futures::stream::unfold(run, frame)));
@@ -141,17 +153,17 @@ pub async fn run(
     params(("id" = SandboxId, Path), ("context" = String, Path)),
     responses((status = 200, body = CodeContext), (status = 404, body = ErrorBody)))]
 pub async fn restart(
-    State(sandboxes): State<Arc<Sandboxes>>,
+    State(contexts): State<Contexts>,
     Extension(turns): Extension<Arc<ContextLocks>>,
     caller: Caller,
-    ContextPath { sandbox, context }: ContextPath,
+    path: ContextPath,
 ) -> ApiResult<Json<CodeContext>> {
-    let turn = turns.of((sandbox.clone(), context.clone()));
+    let turn = turns.of((path.sandbox.clone(), path.context.clone()));
     let _mine = turn.lock().await;
-    let machine = machine(sandboxes, caller, sandbox);
-    let ended = context::end(&machine, &context).await?;
-    let begun = context::start(&machine, &context, Some(&ended.cwd)).await?;
-    Ok(Json(begun.shown(&machine)))
+    let sandbox = contexts.sandbox(&caller, &path.sandbox);
+    let ended = context::end(&sandbox, &path.context).await?;
+    let begun = context::start(&sandbox, &path.context, Some(&ended.cwd)).await?;
+    Ok(Json(begun.shown(&sandbox)))
 }
 
 /// Delete a code context.
@@ -159,14 +171,14 @@ pub async fn restart(
     params(("id" = SandboxId, Path), ("context" = String, Path)),
     responses((status = 204), (status = 404, body = ErrorBody)))]
 pub async fn remove(
-    State(sandboxes): State<Arc<Sandboxes>>,
+    State(contexts): State<Contexts>,
     Extension(turns): Extension<Arc<ContextLocks>>,
     caller: Caller,
-    ContextPath { sandbox, context }: ContextPath,
+    path: ContextPath,
 ) -> ApiResult<StatusCode> {
-    let turn = turns.of((sandbox.clone(), context.clone()));
+    let turn = turns.of((path.sandbox.clone(), path.context.clone()));
     let _mine = turn.lock().await;
-    context::end(&machine(sandboxes, caller, sandbox), &context).await?;
+    context::end(&contexts.sandbox(&caller, &path.sandbox), &path.context).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -295,7 +295,7 @@ pub(crate) async fn keep_sealed(
     if let Some(id) = sandbox_of(&path)
         && !OPEN_ON_SEALED.contains(&route(&request).as_str())
         // Only machines that users may enter have a known location.
-        && sandboxes.locations.find(&caller.workspace, &id).is_err()
+        && !sandboxes.is_located(&caller.workspace, &id)
     {
         ops::unsealed(&sandboxes, &caller.workspace, &id).await?;
     }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use pandastack_e2b::{Access, Directory, DirectoryUnavailable};
-use pandastack_sandboxes::{Sandboxes, view};
+use pandastack_sandboxes::Sandboxes;
 use pandastack_store::clock::now;
-use pandastack_store::{SandboxRecord, StoreError, TokenRecord};
+use pandastack_store::{SandboxRecord, Store, StoreError, TokenRecord};
 use pandastack_types::api::{Role, Sandbox};
 use pandastack_types::{SandboxId, SandboxState};
 
@@ -16,6 +16,7 @@ use crate::key_cache::{check_networks, networks};
 
 /// Sandboxes of all workspaces.
 pub(crate) struct StoredDirectory {
+    pub(crate) store: Arc<dyn Store>,
     pub(crate) sandboxes: Arc<Sandboxes>,
     pub(crate) keys: Arc<Keys>,
 }
@@ -30,7 +31,7 @@ fn is_live(record: &SandboxRecord) -> bool {
 
 impl StoredDirectory {
     async fn record(&self, id: &SandboxId) -> Result<Option<SandboxRecord>, DirectoryUnavailable> {
-        match self.sandboxes.store.sandbox(None, id).await {
+        match self.store.sandbox(None, id).await {
             Ok(record) => Ok(Some(record).filter(is_live)),
             Err(StoreError::NotFound { .. }) => Ok(None),
             Err(error) => Err(unavailable(error)),
@@ -41,7 +42,7 @@ impl StoredDirectory {
 #[async_trait]
 impl Directory for StoredDirectory {
     async fn find(&self, id: &SandboxId) -> Result<Option<Sandbox>, DirectoryUnavailable> {
-        Ok(self.record(id).await?.map(|record| view::sandbox(&self.sandboxes.hosts, record)))
+        Ok(self.record(id).await?.map(|record| self.sandboxes.view(record)))
     }
 
     async fn access(
@@ -50,7 +51,7 @@ impl Directory for StoredDirectory {
         from: Option<IpAddr>,
     ) -> Result<Option<Access>, DirectoryUnavailable> {
         let Some(record) = self.record(id).await? else { return Ok(None) };
-        let tokens = self.sandboxes.store.tokens(&record.workspace).await.map_err(unavailable)?;
+        let tokens = self.store.tokens(&record.workspace).await.map_err(unavailable)?;
         let at = now();
         // A network that cannot be read admits nobody.
         let is_there = |token: &TokenRecord| {

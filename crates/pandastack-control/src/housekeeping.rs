@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use jiff::{SignedDuration, Timestamp};
-use pandastack_sandboxes::Sandboxes;
+use pandastack_store::Store;
 use pandastack_store::clock::now;
 use pandastack_types::Result;
 use pandastack_types::limits::{AUDIT_DAYS, EVENTS_PAGE_MAX, IDEMPOTENCY_SECONDS, RUN_DAYS, RUNS_KEPT_MAX};
@@ -28,25 +28,25 @@ const EVENT_DAYS: i64 = 30;
 pub(crate) type PruneHook = Box<dyn Fn() -> BoxFuture<'static, Result<()>> + Send + Sync>;
 
 /// Removes old rows until shutdown: the server's own, and those of each hook.
-pub(crate) async fn prune(sandboxes: Arc<Sandboxes>, hooks: Arc<[PruneHook]>) {
+pub(crate) async fn prune(store: Arc<dyn Store>, shutdown: CancellationToken, hooks: Arc<[PruneHook]>) {
     let mut every = tokio::time::interval(PRUNE_EVERY);
-    while sandboxes.shutdown.run_until_cancelled(every.tick()).await.is_some() {
-        if let Err(error) = prune_old(&sandboxes, &hooks).await {
+    while shutdown.run_until_cancelled(every.tick()).await.is_some() {
+        if let Err(error) = prune_old(store.as_ref(), &hooks).await {
             tracing::warn!(%error, "cannot delete old rows; retrying later");
         }
     }
 }
 
-async fn prune_old(sandboxes: &Sandboxes, hooks: &[PruneHook]) -> Result<()> {
+async fn prune_old(store: &dyn Store, hooks: &[PruneHook]) -> Result<()> {
     let before = |duration| now().checked_sub(duration).unwrap_or(Timestamp::MIN);
     let window = SignedDuration::from_secs(i64::try_from(IDEMPOTENCY_SECONDS).unwrap_or(i64::MAX));
     let events = SignedDuration::from_hours(24 * EVENT_DAYS);
-    sandboxes.store.prune(before(events), before(window), EVENTS_PAGE_MAX).await?;
+    store.prune(before(events), before(window), EVENTS_PAGE_MAX).await?;
     let runs = before(SignedDuration::from_hours(24 * RUN_DAYS));
-    sandboxes.store.prune_runs(runs, RUNS_KEPT_MAX).await?;
-    sandboxes.store.prune_deliveries(before(SignedDuration::from_hours(24 * DELIVERY_DAYS))).await?;
-    sandboxes.store.prune_audit(before(SignedDuration::from_hours(24 * AUDIT_DAYS))).await?;
-    crate::console::prune(sandboxes.store.as_ref()).await?;
+    store.prune_runs(runs, RUNS_KEPT_MAX).await?;
+    store.prune_deliveries(before(SignedDuration::from_hours(24 * DELIVERY_DAYS))).await?;
+    store.prune_audit(before(SignedDuration::from_hours(24 * AUDIT_DAYS))).await?;
+    crate::console::prune(store).await?;
     for hook in hooks {
         hook().await?;
     }

@@ -18,10 +18,9 @@ use http_body_util::{BodyExt, Limited};
 use jiff::{SignedDuration, Timestamp};
 use pandastack_rest::extract::read_body;
 use pandastack_rest::{ApiResult, Caller};
-use pandastack_sandboxes::view;
-use pandastack_sandboxes::{Sandboxes, ops};
+use pandastack_sandboxes::ops;
 use pandastack_store::clock::now;
-use pandastack_store::{IdempotencyClaim, IdempotencyKey, IdempotencyOutcome, SandboxRecord};
+use pandastack_store::{IdempotencyClaim, IdempotencyKey, IdempotencyOutcome, SandboxRecord, Store};
 use pandastack_types::limits::{IDEMPOTENCY_KEY_BYTES_MAX, IDEMPOTENCY_SECONDS};
 use pandastack_types::{Error, ErrorCode, Result, SandboxState};
 use sha2::{Digest, Sha256};
@@ -61,23 +60,23 @@ pub(crate) async fn once(
     next: Next,
 ) -> ApiResult<Response> {
     let Some(key) = idempotency_key(request.headers())? else { return Ok(next.run(request).await) };
-    let Member { sandboxes, replicas } = member;
+    let store = &member.store;
     let key = IdempotencyKey { workspace: caller.workspace, key };
     let (mut parts, body) = request.into_parts();
     let body = read_body(body).await?;
     let claim = IdempotencyClaim {
         key: key.clone(),
         fingerprint: fingerprint(parts.method.as_str(), parts.uri.path(), &body),
-        instance: replicas.instance.clone(),
+        instance: member.replicas.instance.clone(),
         at: now(),
         not_before: window_start(),
     };
-    let mut outcome = sandboxes.store.idempotency_begin(&claim).await?;
+    let mut outcome = store.idempotency_begin(&claim).await?;
     if let IdempotencyOutcome::Orphan(record) = &outcome
         && record.state == SandboxState::Failed
     {
-        discard(&sandboxes, &key, (**record).clone()).await?;
-        outcome = sandboxes.store.idempotency_begin(&claim).await?;
+        discard(&member, &key, (**record).clone()).await?;
+        outcome = store.idempotency_begin(&claim).await?;
     }
     match outcome {
         IdempotencyOutcome::Fresh => {}
@@ -90,12 +89,13 @@ pub(crate) async fn once(
             )
             .into());
         }
-        IdempotencyOutcome::Orphan(record) => return Ok(adopt(&sandboxes, &key, *record).await?),
+        IdempotencyOutcome::Orphan(record) => return Ok(adopt(&member, &key, *record).await?),
     }
     parts.extensions.insert(key.clone());
     let request = Request::from_parts(parts, Body::from(body));
-    let owner = Arc::clone(&sandboxes);
-    Ok(sandboxes.owned(async move { keep(&owner, &key, next.run(request).await).await }).await?)
+    let own = Arc::clone(store);
+    let kept = async move { keep(own.as_ref(), &key, next.run(request).await).await };
+    Ok(member.background.owned(kept).await?)
 }
 
 fn window_start() -> Timestamp {
@@ -120,7 +120,7 @@ fn running() -> Error {
 }
 
 /// Stores an answer if it is final, else lets the key be used again.
-async fn keep(sandboxes: &Sandboxes, key: &IdempotencyKey, response: Response) -> Result<Response> {
+async fn keep(store: &dyn Store, key: &IdempotencyKey, response: Response) -> Result<Response> {
     let status = response.status();
     let is_final = !status.is_server_error() && status != StatusCode::TOO_MANY_REQUESTS;
     let known_length = response.headers().get(header::CONTENT_LENGTH);
@@ -128,7 +128,7 @@ async fn keep(sandboxes: &Sandboxes, key: &IdempotencyKey, response: Response) -
         .and_then(|value| value.to_str().ok()?.parse::<usize>().ok())
         .is_none_or(|length| length <= ANSWER_BYTES_MAX);
     if !is_final || !fits {
-        sandboxes.store.idempotency_finish(key, None).await?;
+        store.idempotency_finish(key, None).await?;
         return Ok(response);
     }
     let (parts, body) = response.into_parts();
@@ -136,7 +136,7 @@ async fn keep(sandboxes: &Sandboxes, key: &IdempotencyKey, response: Response) -
         Ok(collected) => collected.to_bytes(),
         Err(error) => return Err(Error::internal(error)),
     };
-    sandboxes.store.idempotency_finish(key, Some((status.as_u16(), &bytes))).await?;
+    store.idempotency_finish(key, Some((status.as_u16(), &bytes))).await?;
     Ok(Response::from_parts(parts, Body::from(bytes)))
 }
 
@@ -150,18 +150,18 @@ fn replay(status: u16, body: Vec<u8>) -> Response {
 }
 
 /// The process that worked on it died, and so did the machine: nobody was told of it, so it is made again.
-async fn discard(sandboxes: &Arc<Sandboxes>, key: &IdempotencyKey, record: SandboxRecord) -> Result<()> {
-    ops::delete::delete(sandboxes, record, Some("its creation was not acknowledged")).await?;
-    Ok(sandboxes.store.idempotency_finish(key, None).await?)
+async fn discard(member: &Member, key: &IdempotencyKey, record: SandboxRecord) -> Result<()> {
+    ops::delete::delete(&member.sandboxes, record, Some("its creation was not acknowledged")).await?;
+    Ok(member.store.idempotency_finish(key, None).await?)
 }
 
 /// The process that worked on it died, but its sandbox was found and finished: that is the answer.
-async fn adopt(sandboxes: &Sandboxes, key: &IdempotencyKey, record: SandboxRecord) -> Result<Response> {
+async fn adopt(member: &Member, key: &IdempotencyKey, record: SandboxRecord) -> Result<Response> {
     if matches!(record.state, SandboxState::Creating | SandboxState::Stopping) {
         return Err(running());
     }
-    let shown = view::sandbox(&sandboxes.hosts, record);
+    let shown = member.sandboxes.view(record);
     let body = serde_json::to_vec(&shown).map_err(Error::internal)?;
-    sandboxes.store.idempotency_finish(key, Some((StatusCode::CREATED.as_u16(), &body))).await?;
+    member.store.idempotency_finish(key, Some((StatusCode::CREATED.as_u16(), &body))).await?;
     Ok((StatusCode::CREATED, Json(shown)).into_response())
 }

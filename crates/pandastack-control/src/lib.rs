@@ -50,6 +50,7 @@ mod services;
 mod signed_url;
 mod tenants;
 mod unread_body;
+mod wiring;
 
 pub use config::{ControlConfig, DatabaseUrl, PostgresConfig};
 pub use openapi::openapi_json;

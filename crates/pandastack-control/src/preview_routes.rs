@@ -54,6 +54,6 @@ impl RouteSource for StoredRoutes {
     }
 
     async fn find_name(&self, name: &str) -> Result<Option<AppRoute>, RouteUnavailable> {
-        pandastack_apps::names::find(self.store.as_ref(), &self.domains, name).await
+        pandastack_apps::names::find(self.store.as_ref(), self.store.as_ref(), &self.domains, name).await
     }
 }

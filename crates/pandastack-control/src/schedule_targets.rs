@@ -1,37 +1,47 @@
-//! Functions and databases as targets of schedules.
+//! Apps, functions and databases as targets of schedules.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use pandastack_apps::Apps;
 use pandastack_databases::ManagedDatabases;
 use pandastack_function_proto::Outcome;
 use pandastack_functions::invoke::{self, InvokeRequest};
 use pandastack_functions::{Functions, find_in, version_for};
-use pandastack_scheduler::{Attempt, Services};
-use pandastack_store::databases::{DatabaseRecord, DatabaseStore};
+use pandastack_scheduler::{Attempt, CalledApp, Services};
+use pandastack_store::databases::DatabaseRecord;
 use pandastack_store::schedules::{RunOutcome, RunState};
-use pandastack_types::api::{DatabaseQuery, FunctionTarget, RunKind, SqlTarget};
+use pandastack_types::api::{AppTarget, DatabaseQuery, FunctionTarget, RunKind, SqlTarget};
 use pandastack_types::limits::DATABASE_QUERY_MS_MAX;
 use pandastack_types::{DatabaseId, Error, Result, WorkspaceId};
 
 /// The services that schedules call.
 pub(crate) struct ScheduleTargets {
+    pub(crate) apps: Arc<Apps>,
     pub(crate) functions: Arc<Functions>,
     pub(crate) databases: Arc<ManagedDatabases>,
-    pub(crate) database_store: Arc<dyn DatabaseStore>,
 }
 
 impl ScheduleTargets {
     async fn database(&self, workspace: &WorkspaceId, target: &SqlTarget) -> Result<DatabaseRecord> {
         let unknown = |_| Error::not_found("database", &target.database_id);
         let id: DatabaseId = target.database_id.parse().map_err(unknown)?;
-        Ok(self.database_store.database(Some(workspace), &id).await?)
+        self.databases.find(workspace, &id).await
     }
 }
 
 #[async_trait]
 impl Services for ScheduleTargets {
+    async fn check_app(&self, workspace: &WorkspaceId, target: &AppTarget) -> Result<()> {
+        self.apps.check_exists(workspace, &target.app_id).await
+    }
+
+    async fn find_app(&self, workspace: &WorkspaceId, target: &AppTarget) -> Result<CalledApp> {
+        let (id, address) = self.apps.find_address(workspace, &target.app_id).await?;
+        Ok(CalledApp { id, address })
+    }
+
     async fn check_function(&self, workspace: &WorkspaceId, target: &FunctionTarget) -> Result<()> {
         find_in(&self.functions, workspace, &target.function_id).await.map(drop)
     }

@@ -13,41 +13,32 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::serve::ListenerExt;
-use pandastack_apps::{Apps, Challenges, deployer, poller, reporter};
-use pandastack_databases::{ManagedDatabases, StoredDatabases};
+use pandastack_apps::{Challenges, deployer, poller, reporter};
+use pandastack_databases::StoredDatabases;
 use pandastack_e2b::Facade;
 use pandastack_edge::tls::Tls;
-use pandastack_edge::{AccessLog, Edge, OwnPorts, Server};
-use pandastack_functions::Functions;
-use pandastack_rest::Admission;
+use pandastack_edge::{AccessLog, OwnPorts, Server};
 use pandastack_sandboxes::hosts::Hosts;
-use pandastack_sandboxes::{Sandboxes, reaper};
-use pandastack_scheduler::Scheduler;
+use pandastack_sandboxes::{Background, reaper};
+use pandastack_store::StoreError;
 use pandastack_store::clock::now;
 use pandastack_store::databases::{DatabaseState, DatabaseStore};
 use pandastack_store::installation::InstallationStore;
 use pandastack_store::replicas::Session;
 use pandastack_store::sql::SqlStore;
-use pandastack_store::{Store, StoreError};
-use pandastack_templates::Templates;
 use pandastack_types::{DatabaseId, SandboxId};
-use pandastack_webhooks::Webhooks;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::app_databases::AppDatabases;
-use crate::auth::Keys;
 use crate::config::ControlConfig;
 use crate::e2b_directory::StoredDirectory;
 use crate::followers::Followers;
 use crate::housekeeping::{self, PruneHook};
 use crate::postgres_listener::PostgresListener;
-use crate::preview_routes::StoredRoutes;
-use crate::rate::Rates;
-use crate::replicas::{self, LeaderTask, LeadershipLost, ReplicaPeers, Replicas};
-use crate::schedule_targets::ScheduleTargets;
+use crate::replicas::{self, LeaderTask, LeadershipLost, Replicas};
 use crate::services::Services;
+use crate::wiring::new_services;
 use crate::{bootstrap, routes, tenants};
 
 /// How long work in progress may take after a stop was asked for. Streams are cut then.
@@ -214,12 +205,15 @@ impl Control {
     /// once and finishes nothing: that is another server's now.
     pub async fn run(self, shutdown: CancellationToken) -> Result<(), ServeError> {
         let services = self.services;
-        let sandboxes = Arc::clone(&services.sandboxes);
+        let Background { tasks: background, shutdown: stop, .. } = services.background.clone();
         let mut servers = JoinSet::new();
         let native = routes::public(Arc::clone(&services));
-        let directory =
-            StoredDirectory { sandboxes: Arc::clone(&sandboxes), keys: Arc::clone(&services.keys) };
-        let e2b = Facade::new(native.clone(), Arc::new(directory), &sandboxes.link);
+        let directory = StoredDirectory {
+            store: Arc::clone(&services.store),
+            sandboxes: Arc::clone(&services.sandboxes),
+            keys: Arc::clone(&services.keys),
+        };
+        let e2b = Facade::new(native.clone(), Arc::new(directory), &services.link);
         let own_ports =
             OwnPorts { ports: &pandastack_e2b::PORTS, router: routes::facade(e2b.sandbox_ports()) };
         let databases = Arc::new(StoredDatabases(Arc::clone(&services.databases)));
@@ -228,27 +222,27 @@ impl Control {
             .merge(routes::facade(pandastack_postgres::http_router(databases.clone())));
         let api = routes::with_functions_by_host(api, Arc::clone(&services));
         if let Some(listener) = self.postgres {
-            servers.spawn(listener.serve(databases, sandboxes.shutdown.clone()));
+            servers.spawn(listener.serve(databases, stop.clone()));
         }
         for (_, listener) in self.public {
-            let server = Server::new(Arc::clone(&sandboxes.edge), api.clone())
+            let server = Server::new(Arc::clone(&services.edge), api.clone())
                 .with_own_ports(own_ports.clone())
                 .with_tls(self.tls.clone());
-            servers.spawn(server.serve(listener, sandboxes.shutdown.clone()));
+            servers.spawn(server.serve(listener, stop.clone()));
         }
         let private = routes::private(Arc::clone(&services), api);
         if let Some(listener) = self.internal_tcp {
-            servers.spawn(serve_tcp(listener, private.clone(), sandboxes.shutdown.clone()));
+            servers.spawn(serve_tcp(listener, private.clone(), stop.clone()));
         }
-        servers.spawn(serve_unix(self.internal_socket, private, sandboxes.shutdown.clone()));
-        servers.spawn(housekeeping::keep_keys(Arc::clone(&services.keys), sandboxes.shutdown.clone()));
-        servers.spawn(housekeeping::end_revoked(Arc::clone(&services.keys), sandboxes.shutdown.clone()));
+        servers.spawn(serve_unix(self.internal_socket, private, stop.clone()));
+        servers.spawn(housekeeping::keep_keys(Arc::clone(&services.keys), stop.clone()));
+        servers.spawn(housekeeping::end_revoked(Arc::clone(&services.keys), stop.clone()));
         // Stopped last: answers that are still being given are written down, too.
         let audit_stop = CancellationToken::new();
         let auditor = {
             let (services, stop) = (Arc::clone(&services), audit_stop.clone());
             tokio::spawn(async move {
-                let store = services.sandboxes.store.as_ref();
+                let store = services.store.as_ref();
                 tokio::join!(services.audit.write(store, &stop), services.functions.runs.write(store, &stop));
             })
         };
@@ -258,11 +252,11 @@ impl Control {
             () = shutdown.cancelled() => {}
             Err(LeadershipLost(error)) = &mut membership => return Err(ServeError::LeadershipLost(error)),
         }
-        sandboxes.shutdown.cancel();
-        sandboxes.tasks.close();
+        stop.cancel();
+        background.close();
         let finish = async {
             while servers.join_next().await.is_some() {}
-            sandboxes.tasks.wait().await;
+            background.wait().await;
         };
         tokio::select! {
             finished = tokio::time::timeout(STOP_WAIT, finish) => if finished.is_err() {
@@ -271,7 +265,7 @@ impl Control {
             Err(LeadershipLost(error)) = &mut membership => return Err(ServeError::LeadershipLost(error)),
         }
         servers.shutdown().await;
-        sandboxes.edge.shut_down().await;
+        services.edge.shut_down().await;
         audit_stop.cancel();
         if let Err(failed) = auditor.await {
             tracing::error!(%failed, "cannot write the end of the audit log");
@@ -282,7 +276,7 @@ impl Control {
         // Last, so that nobody else begins what is being finished here.
         leave.cancel();
         let left = membership.await;
-        sandboxes.store.close().await;
+        services.store.close().await;
         left.map_err(|LeadershipLost(error)| ServeError::LeadershipLost(error))
     }
 }
@@ -345,72 +339,12 @@ fn leader_tasks(services: &Arc<Services>) -> Vec<LeaderTask> {
         task(services, tenants::run),
         task(services, |services| reaper::run(Arc::clone(&services.sandboxes))),
         task(services, |services| {
-            housekeeping::prune(Arc::clone(&services.sandboxes), prune_hooks(&services))
+            let stop = services.background.shutdown.clone();
+            housekeeping::prune(Arc::clone(&services.store), stop, prune_hooks(&services))
         }),
         task(services, |services| pandastack_functions::run(Arc::clone(&services.functions))),
         task(services, |services| pandastack_scheduler::run(Arc::clone(&services.scheduler))),
     ]
-}
-
-fn new_services(
-    store: Arc<dyn Store>,
-    hosts: Hosts,
-    config: &ControlConfig,
-    (log, replicas, challenges): (AccessLog, Replicas, Challenges),
-    postgres: Option<&mut PostgresListener>,
-    shutdown: CancellationToken,
-) -> Services {
-    let (hosts, link, replicas) = (Arc::new(hosts), config.link_key.clone(), Arc::new(replicas));
-    let routes = StoredRoutes {
-        store: Arc::clone(&store),
-        hosts: Arc::clone(&hosts),
-        link: link.clone(),
-        domains: config.domains.clone(),
-    };
-    let edge = Edge::new(Arc::new(routes), log);
-    let peers =
-        ReplicaPeers { store: Arc::clone(&store), replicas: Arc::clone(&replicas), link: link.clone() };
-    let (rates, followers) =
-        (Rates::new(config.requests_per_second), Followers::new(config.event_comments_every));
-    let keys = Arc::new(Keys::new(Arc::clone(&store), rates, followers, link.clone()));
-    let webhooks = Arc::new(Webhooks::new(config.schedules_private_targets, config.domains.clone()));
-    let sandboxes =
-        Arc::new(Sandboxes::new(store, hosts, edge, link, config.tenancy, Box::new(peers), shutdown));
-    let (address, ports) = postgres.map(|listener| (listener.address.clone(), listener.ports.take())).unzip();
-    let databases =
-        ManagedDatabases::new(Arc::clone(&sandboxes), config.backups.clone(), address, ports.flatten());
-    let databases = Arc::new(databases);
-    let admission = Arc::clone(&keys) as Arc<dyn Admission>;
-    let functions = Arc::new(Functions::new(Arc::clone(&sandboxes), Arc::clone(&webhooks), admission));
-    let targets = ScheduleTargets {
-        functions: Arc::clone(&functions),
-        databases: Arc::clone(&databases),
-        database_store: Arc::clone(&sandboxes.store) as Arc<dyn DatabaseStore>,
-    };
-    let instance = replicas.instance.clone();
-    let scheduler =
-        Scheduler::new(Arc::clone(&sandboxes), Arc::clone(&webhooks), Arc::new(targets), instance);
-    let attached = Arc::new(AppDatabases(Arc::clone(&databases)));
-    let apps = Apps::new(
-        Arc::clone(&sandboxes),
-        Arc::clone(&webhooks),
-        attached,
-        config.domains.clone(),
-        challenges,
-    );
-    let templates = Arc::new(Templates::new(Arc::clone(&sandboxes)));
-    Services {
-        sandboxes,
-        templates,
-        databases,
-        keys,
-        metrics: Arc::default(),
-        audit: Arc::default(),
-        functions,
-        scheduler: Arc::new(scheduler),
-        apps: Arc::new(apps),
-        replicas,
-    }
 }
 
 /// Makes a folder that only its owner may enter; one that exists stays as it is.

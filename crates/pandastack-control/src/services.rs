@@ -3,12 +3,16 @@
 use std::sync::Arc;
 
 use axum::extract::FromRef;
-use pandastack_apps::Apps;
+use pandastack_apps::{Apps, NameChanges};
 use pandastack_databases::ManagedDatabases;
+use pandastack_edge::Edge;
 use pandastack_functions::Functions;
-use pandastack_sandboxes::Sandboxes;
+use pandastack_sandboxes::hosts::Hosts;
+use pandastack_sandboxes::{Background, Sandboxes};
 use pandastack_scheduler::Scheduler;
+use pandastack_store::Store;
 use pandastack_templates::Templates;
+use pandastack_types::link::LinkKey;
 
 use crate::audit::AuditLog;
 use crate::auth::Keys;
@@ -17,6 +21,18 @@ use crate::replicas::{Member, Replicas};
 
 /// The sandbox core, the services, and what every request passes through.
 pub(crate) struct Services {
+    /// The record of truth.
+    pub(crate) store: Arc<dyn Store>,
+    /// The hosts and their agents.
+    pub(crate) hosts: Arc<Hosts>,
+    /// Forwards requests to servers inside sandboxes.
+    pub(crate) edge: Arc<Edge>,
+    /// Signs what this server and its agents send each other.
+    pub(crate) link: LinkKey,
+    /// Changes of what names of apps lead to.
+    pub(crate) names: Arc<NameChanges>,
+    /// Work beside requests.
+    pub(crate) background: Background,
     pub(crate) sandboxes: Arc<Sandboxes>,
     pub(crate) keys: Arc<Keys>,
     pub(crate) metrics: Arc<Metrics>,
@@ -33,7 +49,15 @@ pub(crate) struct Services {
 impl Services {
     /// This server as one of the replicas.
     pub(crate) fn member(&self) -> Member {
-        Member { sandboxes: Arc::clone(&self.sandboxes), replicas: Arc::clone(&self.replicas) }
+        Member {
+            replicas: Arc::clone(&self.replicas),
+            store: Arc::clone(&self.store),
+            sandboxes: Arc::clone(&self.sandboxes),
+            hosts: Arc::clone(&self.hosts),
+            names: Arc::clone(&self.names),
+            background: self.background.clone(),
+            link: self.link.clone(),
+        }
     }
 }
 

@@ -25,8 +25,8 @@ const RETRY_EVERY: Duration = Duration::from_secs(10);
 
 /// Adds a workspace.
 pub(crate) async fn create(services: &Services, record: &WorkspaceRecord) -> Result<()> {
-    services.sandboxes.tenancy.admit_workspace(&services.sandboxes.hosts.list())?;
-    Ok(services.sandboxes.store.insert_workspace(record).await?)
+    services.sandboxes.admit_workspace()?;
+    Ok(services.store.insert_workspace(record).await?)
 }
 
 /// Suspends a workspace. Answers when each of its machines was told to sleep.
@@ -37,7 +37,7 @@ pub(crate) async fn suspend(
 ) -> Result<WorkspaceRecord> {
     refuse_default(id, "suspended")?;
     let sandboxes = &services.sandboxes;
-    let record = sandboxes.store.move_workspace(id, &WorkspaceMove::Suspend(reason), now()).await?;
+    let record = services.store.move_workspace(id, &WorkspaceMove::Suspend(reason), now()).await?;
     forget(services, id);
     let (own, workspace) = (Arc::clone(sandboxes), id.clone());
     sandboxes.owned(async move { suspended::stop_machines(&own, &workspace).await }).await?;
@@ -46,10 +46,10 @@ pub(crate) async fn suspend(
 
 /// Resumes a workspace.
 pub(crate) async fn resume(services: &Arc<Services>, id: &WorkspaceId) -> Result<WorkspaceRecord> {
-    let record = services.sandboxes.store.move_workspace(id, &WorkspaceMove::Resume, now()).await?;
+    let record = services.store.move_workspace(id, &WorkspaceMove::Resume, now()).await?;
     forget(services, id);
     // What fell due meanwhile is due now.
-    services.sandboxes.expiry_changed.notify_one();
+    services.sandboxes.note_expiry_change();
     services.scheduler.wake();
     services.functions.wake_queue();
     services.apps.wake_deployer();
@@ -59,7 +59,7 @@ pub(crate) async fn resume(services: &Arc<Services>, id: &WorkspaceId) -> Result
 /// Deletes a workspace with everything in it, or sees to it that it will be.
 pub(crate) async fn delete(services: &Arc<Services>, id: &WorkspaceId) -> Result<()> {
     refuse_default(id, "deleted")?;
-    services.sandboxes.store.move_workspace(id, &WorkspaceMove::Delete, now()).await?;
+    services.store.move_workspace(id, &WorkspaceMove::Delete, now()).await?;
     forget(services, id);
     let (own, workspace) = (Arc::clone(services), id.clone());
     let emptied = services.sandboxes.owned(async move { empty(&own, &workspace).await }).await;
@@ -72,8 +72,8 @@ pub(crate) async fn delete(services: &Arc<Services>, id: &WorkspaceId) -> Result
 /// Goes on with deletions that did not end, until shutdown.
 pub(crate) async fn run(services: Arc<Services>) {
     let mut every = tokio::time::interval(RETRY_EVERY);
-    while services.sandboxes.shutdown.run_until_cancelled(every.tick()).await.is_some() {
-        let closed = match services.sandboxes.store.closed_workspaces().await {
+    while services.background.shutdown.run_until_cancelled(every.tick()).await.is_some() {
+        let closed = match services.store.closed_workspaces().await {
             Ok(closed) => closed,
             Err(error) => {
                 tracing::warn!(%error, "cannot delete workspaces yet; retrying later");
@@ -103,13 +103,12 @@ fn refuse_default(id: &WorkspaceId, what: &str) -> Result<()> {
 fn forget(services: &Services, id: &WorkspaceId) {
     services.keys.revoke_workspace(id);
     services.sandboxes.forget_all();
-    services.sandboxes.names_changed();
+    services.names.tell_all();
 }
 
 /// Deletes what is in a workspace and, once that is all gone, the workspace. Safe to repeat.
 async fn empty(services: &Arc<Services>, id: &WorkspaceId) -> Result<()> {
-    let sandboxes = &services.sandboxes;
-    let store = &sandboxes.store;
+    let (sandboxes, store) = (&services.sandboxes, &services.store);
     pandastack_scheduler::delete_all(&services.scheduler, id).await?;
     services.apps.delete_all(id).await?;
     services.functions.delete_all(id).await?;

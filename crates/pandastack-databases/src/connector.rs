@@ -66,7 +66,7 @@ async fn connect_port(
     sandbox: &SandboxId,
     port: u16,
 ) -> Result<Backend, EdgeError> {
-    let (stream, permit) = databases.sandboxes.edge.connect(sandbox, port).await?;
+    let (stream, permit) = databases.edge.connect(sandbox, port).await?;
     let (closing, cut) = (permit.closing(), permit.cut());
     Ok(Backend { stream: Box::new(stream), in_use: Box::new(AwakePermit(permit)), closing, cut })
 }

@@ -43,7 +43,7 @@ pub async fn run(databases: Arc<ManagedDatabases>) {
             tracing::warn!(%error, cause = error.causes(), "cannot check the disk space of databases; retrying soon");
         }
         tokio::select! {
-            () = databases.sandboxes.shutdown.cancelled() => return,
+            () = databases.background.shutdown.cancelled() => return,
             () = tokio::time::sleep(CHECK_EVERY) => {}
         }
     }

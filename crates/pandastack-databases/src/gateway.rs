@@ -94,7 +94,7 @@ impl StoredDatabases {
     /// The machine that replaces one which was lost; `None` if it was not. Its host may know of a
     /// loss before its report is here.
     async fn successor(&self, id: &DatabaseId, tried: &SandboxId) -> Option<Result<SandboxId, ConnectError>> {
-        let mut events = self.0.sandboxes.events.subscribe();
+        let mut events = self.0.machines.events();
         let deadline = Instant::now() + REPORT_WAIT;
         loop {
             let record = self.0.store.database(None, id).await.ok()?;

@@ -20,6 +20,7 @@
 //! | `gateway` | databases as the edge reaches them; holds clients while a machine is replaced |
 //! | `connector` | connections to the server of a machine |
 //! | `address` | where clients connect to |
+//! | `attachments` | the trait by which it learns that an app uses a database |
 //! | `ports` | a port of its own for each, where they have no names |
 //! | `view` | what users see |
 //! | `recovery` | what a stopped control left behind |
@@ -38,6 +39,7 @@
 #![forbid(unsafe_code)]
 
 mod address;
+mod attachments;
 pub mod backups;
 mod config;
 mod connector;
@@ -61,10 +63,11 @@ mod spec;
 mod view;
 
 pub use address::PublicAddress;
+pub use attachments::Attachments;
 pub use config::BackupConfig;
 pub use gateway::StoredDatabases;
 pub use machines::take_mark;
 pub use query::run_query;
 pub use recovery::recover;
-pub use service::ManagedDatabases;
+pub use service::{DatabasesParts, ManagedDatabases};
 pub use view::inside_url;

@@ -2,8 +2,6 @@
 
 use pandastack_sandboxes::in_flight::{InFlightMark, OperationKey};
 use pandastack_sandboxes::machine::Machine;
-use pandastack_sandboxes::machines::Machines;
-use pandastack_sandboxes::volumes::owned;
 use pandastack_store::databases::{DatabaseRecord, DatabaseState};
 use pandastack_store::volumes::VolumeRecord;
 use pandastack_types::{DatabaseId, Error, ErrorCode, Owner, Result, SandboxId};
@@ -13,10 +11,8 @@ use crate::spec::owner;
 
 /// Room for data, and what of it is taken, in bytes.
 pub(crate) async fn storage(databases: &ManagedDatabases, record: &DatabaseRecord) -> Result<(u64, u64)> {
-    let volumes = owned::of(&databases.sandboxes, &record.workspace, &owner(&record.id)).await?;
-    let used = |volume: &VolumeRecord| {
-        databases.sandboxes.hosts.volume(&volume.host, &volume.id).map_or(0, |seen| seen.used_bytes)
-    };
+    let volumes = databases.volumes.owned_by(&record.workspace, &owner(&record.id)).await?;
+    let used = |volume: &VolumeRecord| databases.volumes.used_bytes(volume).unwrap_or(0);
     Ok((volumes.iter().map(|volume| volume.spec.size_bytes).sum(), volumes.iter().map(used).sum()))
 }
 
@@ -27,15 +23,15 @@ pub(crate) async fn remove_machines(databases: &ManagedDatabases, id: &DatabaseI
 
 /// Removes every machine of an owner.
 pub(crate) async fn remove_owned(databases: &ManagedDatabases, owner: &Owner, why: &str) -> Result<()> {
-    for machine in databases.sandboxes.owned_by(owner).await? {
-        databases.sandboxes.delete(machine, why).await?;
+    for machine in databases.machines.owned_by(owner).await? {
+        databases.machines.delete(machine, Some(why)).await?;
     }
     Ok(())
 }
 
 /// The machine of a database that is ready.
 pub(crate) async fn machine(databases: &ManagedDatabases, record: &DatabaseRecord) -> Result<Machine> {
-    match databases.sandboxes.open(&record.workspace, ready(record)?).await {
+    match databases.machines.open(&record.workspace, ready(record)?).await {
         Err(error) if error.code == ErrorCode::NotFound => {
             Err(Error::conflict(format!("the machine of database `{}` was lost", record.id)))
         }
@@ -62,7 +58,7 @@ pub(crate) fn ready(record: &DatabaseRecord) -> Result<&SandboxId> {
 
 /// Marks a database as being worked on; refuses one that is.
 pub fn take_mark(databases: &ManagedDatabases, id: &DatabaseId) -> Result<InFlightMark> {
-    databases.sandboxes.in_flight.mark(&OperationKey::Database(id.clone())).ok_or_else(|| taken(id))
+    databases.background.mark(&OperationKey::Database(id.clone())).ok_or_else(|| taken(id))
 }
 
 /// The error for a database on which another operation is in progress.

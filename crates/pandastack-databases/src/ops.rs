@@ -7,9 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pandastack_sandboxes::in_flight::OperationKey;
-use pandastack_sandboxes::machines::{MachineSpec, Machines, WaitPolicy};
-use pandastack_sandboxes::volumes::owned;
-use pandastack_store::apps::record::AppRecord;
+use pandastack_sandboxes::machines::{MachineSpec, WaitPolicy};
 use pandastack_store::databases::{DatabaseRecord, DatabaseSpecRecord, DatabaseState};
 use pandastack_types::api::{CloneDatabase, CreateDatabase, PatchDatabase};
 use pandastack_types::limits::DATABASE_LABEL_BYTES_MAX;
@@ -70,7 +68,7 @@ async fn create_from(
     original: Option<DatabaseRecord>,
 ) -> Result<DatabaseRecord> {
     let for_task = Arc::clone(databases);
-    databases.sandboxes.owned(async move {
+    databases.background.owned(async move {
         let databases = for_task;
         let _marked = take_mark(&databases, &record.id)?;
         databases.store.insert_database(&record).await?;
@@ -103,15 +101,15 @@ async fn create_machine(
         None => {
             let (workspace, request) = (record.workspace.clone(), machine_request(record)?);
             let spec = MachineSpec { workspace, request };
-            let machine = databases.sandboxes.create(owner(&record.id), spec, WaitPolicy::None).await;
+            let machine = databases.machines.create(owner(&record.id), spec, WaitPolicy::None).await;
             (machine.map_err(as_database)?, Origin::Template)
         }
         Some(original) => {
             let parent = machine(databases, original).await?;
-            (databases.sandboxes.fork(&parent, owner(&record.id)).await?, Origin::Copy(&original.id))
+            (databases.machines.fork(&parent, owner(&record.id)).await?, Origin::Copy(&original.id))
         }
     };
-    owned::claim(&databases.sandboxes, &machine.record, &owner(&record.id)).await?;
+    databases.volumes.claim(&machine.record, &owner(&record.id)).await?;
     server::set_up(databases, record, machine.id(), descent).await?;
     Ok(machine.id().clone())
 }
@@ -134,7 +132,7 @@ pub(super) async fn change(
     request: PatchDatabase,
 ) -> Result<DatabaseRecord> {
     let for_task = Arc::clone(databases);
-    databases.sandboxes.owned(async move { change_marked(&for_task, record, request).await }).await
+    databases.background.owned(async move { change_marked(&for_task, record, request).await }).await
 }
 
 async fn change_marked(
@@ -155,12 +153,12 @@ async fn change_marked(
         record.spec.always_on = always_on;
     }
     if let Some(storage_mb) = request.storage_mb {
-        let volumes = owned::of(&databases.sandboxes, &record.workspace, &owner(&record.id)).await?;
+        let volumes = databases.volumes.owned_by(&record.workspace, &owner(&record.id)).await?;
         let volume = volumes.into_iter().next();
         let volume = volume.ok_or_else(|| Error::conflict("this database has no volume to resize"))?;
         // A file system grows in a machine that runs, and one that is full sleeps as others do.
         set_awake(databases, &record, true).await?;
-        owned::grow(&databases.sandboxes, volume, storage_mb).await?;
+        databases.volumes.grow(volume, storage_mb).await?;
         disk_guard::await_writable(databases, &record).await;
     }
     record.spec.protected = request.protected.unwrap_or(record.spec.protected);
@@ -232,10 +230,10 @@ async fn delete_if(
     also_protected: bool,
 ) -> Result<()> {
     let for_task = Arc::clone(databases);
-    databases.sandboxes.owned(async move {
+    databases.background.owned(async move {
         let databases = for_task;
         let mark = OperationKey::Database(record.id.clone());
-        let marked = databases.sandboxes.in_flight.mark_within(&mark, DELETE_WAIT).await;
+        let marked = databases.background.mark_within(&mark, DELETE_WAIT).await;
         let _marked = marked.ok_or_else(|| taken(&record.id))?;
         let record = databases.store.database(Some(&record.workspace), &record.id).await?;
         if record.spec.protected && !also_protected {
@@ -246,7 +244,7 @@ async fn delete_if(
                 record.id
             )));
         }
-        if let Some(of) = attached_app(&databases, &record).await? {
+        if let Some(of) = databases.attachments.attached_app(&record.workspace, &record.id).await? {
             return Err(Error::conflict(format!(
                 "database `{}` is attached to app `{of}`; detach it first: pandastack app detach {of} {}",
                 record.id, record.id
@@ -261,20 +259,12 @@ async fn delete_if(
     .await
 }
 
-/// Name of an app that a database is attached to.
-async fn attached_app(databases: &ManagedDatabases, database: &DatabaseRecord) -> Result<Option<String>> {
-    let has = |app: &AppRecord| {
-        !app.spec.deleting && app.spec.databases.values().any(|one| one.database == database.id)
-    };
-    Ok(databases.apps.apps(Some(&database.workspace)).await?.into_iter().find(has).map(|app| app.name))
-}
-
 /// Removes the machines of a database, its volume, its backups and then its row. Safe to repeat.
 pub(super) async fn remove(databases: &Arc<ManagedDatabases>, record: &DatabaseRecord) -> Result<()> {
     remove_machines(databases, &record.id).await?;
     backups::drill::remove_leftovers(databases, &record.id).await?;
-    owned::delete_all(&databases.sandboxes, &record.workspace, &owner(&record.id)).await?;
-    databases.backups.remove(&databases.sandboxes.link, &record.id).await?;
+    databases.volumes.delete_all(&record.workspace, &owner(&record.id)).await?;
+    databases.backups.remove(&databases.link, &record.id).await?;
     databases.store.delete_database(&record.id).await?;
     if let Some(ports) = &databases.ports
         && let Err(error) = ports.close(&record.id).await

@@ -40,7 +40,7 @@ pub async fn run_query(
     let began = Instant::now();
     let gateway = StoredDatabases(Arc::clone(databases));
     let endpoint = Endpoint { database: record.id.to_string(), listener: Listener::Direct };
-    let login = tenant(&databases.sandboxes.link, record, request.database.as_deref().unwrap_or(DATABASE));
+    let login = tenant(&databases.link, record, request.database.as_deref().unwrap_or(DATABASE));
     let parameters = request.params.into_iter().map(parameter).collect();
     let statement = Statement { sql: request.sql, parameters };
     let mut session = Session::open(&gateway, &endpoint, &login).await.map_err(server::login_error)?;

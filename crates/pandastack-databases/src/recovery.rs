@@ -9,8 +9,6 @@
 use std::sync::Arc;
 
 use pandastack_sandboxes::in_flight::OperationKey;
-use pandastack_sandboxes::machines::Machines;
-use pandastack_sandboxes::volumes::owned;
 use pandastack_store::databases::{DatabaseRecord, DatabaseState};
 use pandastack_types::{Owner, Result};
 
@@ -42,7 +40,7 @@ pub async fn recover(databases: Arc<ManagedDatabases>) {
 
 async fn recover_one(databases: &Arc<ManagedDatabases>, record: DatabaseRecord) -> Result<()> {
     // Somebody may have been faster than this: what is marked is in progress now.
-    let Some(_marked) = databases.sandboxes.in_flight.mark(&OperationKey::Database(record.id.clone())) else {
+    let Some(_marked) = databases.background.mark(&OperationKey::Database(record.id.clone())) else {
         return Ok(());
     };
     match record.state {
@@ -58,7 +56,7 @@ async fn recover_one(databases: &Arc<ManagedDatabases>, record: DatabaseRecord) 
 
 async fn abandon_create(databases: &Arc<ManagedDatabases>, record: DatabaseRecord) -> Result<()> {
     machines::remove_machines(databases, &record.id).await?;
-    owned::delete_all(&databases.sandboxes, &record.workspace, &owner(&record.id)).await?;
+    databases.volumes.delete_all(&record.workspace, &owner(&record.id)).await?;
     let mut failed = DatabaseRecord { state: DatabaseState::Failed, ..record };
     failed.spec.failure = Some(STOPPED.to_owned());
     databases.store.update_database(&failed).await?;
@@ -77,19 +75,19 @@ async fn keep_named(databases: &Arc<ManagedDatabases>, record: &DatabaseRecord) 
         return Ok(());
     }
     let (of, replaced) = (owner(&record.id), Owner::ReplacedDatabase(record.id.clone()));
-    let all = databases.sandboxes.owned_by(&of).await?;
+    let all = databases.machines.owned_by(&of).await?;
     let (kept, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|machine| machine.id == *named);
     for machine in &kept {
-        owned::claim(&databases.sandboxes, machine, &of).await?;
+        databases.volumes.claim(machine, &of).await?;
     }
     for machine in others {
-        for volume in owned::of(&databases.sandboxes, &record.workspace, &of).await? {
+        for volume in databases.volumes.owned_by(&record.workspace, &of).await? {
             if machine.spec.volumes.iter().any(|mounted| mounted.id == volume.id) {
-                owned::release(&databases.sandboxes, volume, &replaced).await?;
+                databases.volumes.release(volume, &replaced).await?;
             }
         }
         tracing::warn!(database = %record.id, sandbox = %machine.id, "deleting a machine of an interrupted failover");
-        databases.sandboxes.delete(machine, "it did not take over").await?;
+        databases.machines.delete(machine, Some("it did not take over")).await?;
     }
     Ok(())
 }

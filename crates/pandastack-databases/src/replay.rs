@@ -129,7 +129,7 @@ async fn query_recovery(
 ) -> Result<Replay, ProbeError> {
     let backend =
         connector::connect(databases, sandbox, &endpoint(sandbox)).await.map_err(ProbeError::Connect)?;
-    let session = Session::over(backend, &administrator(&databases.sandboxes.link, Some(original))).await;
+    let session = Session::over(backend, &administrator(&databases.link, Some(original))).await;
     let session = session.map_err(|error| ProbeError::Session(error.into()))?;
     let outcomes =
         run_in(session, &[statement("SELECT pg_is_in_recovery()")]).await.map_err(ProbeError::Session)?;

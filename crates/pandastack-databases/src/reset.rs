@@ -26,7 +26,7 @@ pub(super) async fn reset_credentials(
 ) -> Result<DatabaseRecord> {
     let for_task = Arc::clone(databases);
     databases
-        .sandboxes
+        .background
         .owned(async move {
             let databases = for_task;
             let _marked = machines::take_mark(&databases, &record.id)?;

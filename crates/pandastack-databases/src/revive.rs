@@ -18,8 +18,7 @@ use std::time::Duration;
 use pandastack_sandboxes::in_flight::{InFlightMark, OperationKey};
 use pandastack_sandboxes::lost;
 use pandastack_sandboxes::machine::Machine;
-use pandastack_sandboxes::machines::{MachineSpec, Machines, WaitPolicy};
-use pandastack_sandboxes::volumes::owned;
+use pandastack_sandboxes::machines::{MachineSpec, WaitPolicy};
 use pandastack_store::StoreError;
 use pandastack_store::databases::{DatabaseRecord, DatabaseState};
 use pandastack_types::api::AttachVolume;
@@ -41,13 +40,13 @@ const HOLD_CHECK: Duration = Duration::from_secs(1);
 
 /// Replaces lost machines until shutdown.
 pub async fn run(databases: Arc<ManagedDatabases>) {
-    let mut events = databases.sandboxes.events.subscribe();
+    let mut events = databases.machines.events();
     loop {
         if let Err(error) = check_all(&databases).await {
             tracing::warn!(%error, cause = error.causes(), "cannot check lost databases; retrying soon");
         }
         tokio::select! {
-            () = databases.sandboxes.shutdown.cancelled() => return,
+            () = databases.background.shutdown.cancelled() => return,
             () = databases.revivals.wanted.notified() => {}
             () = lost(&mut events) => {}
             () = tokio::time::sleep(CHECK_EVERY) => {}
@@ -60,12 +59,11 @@ async fn check_all(databases: &Arc<ManagedDatabases>) -> Result<()> {
         if !awaits_reset(databases, &record).await? && !is_lost(databases, &record).await? {
             continue;
         }
-        let Some(marked) = databases.sandboxes.in_flight.mark(&OperationKey::Database(record.id.clone()))
-        else {
+        let Some(marked) = databases.background.mark(&OperationKey::Database(record.id.clone())) else {
             continue;
         };
         let for_task = Arc::clone(databases);
-        databases.sandboxes.tasks.spawn(async move {
+        databases.background.tasks.spawn(async move {
             let databases = for_task;
             if let Err(error) = revive(&databases, &record).await {
                 tracing::error!(database = %record.id, %error, cause = error.causes(), "cannot recover a database yet");
@@ -82,8 +80,8 @@ async fn check_all(databases: &Arc<ManagedDatabases>) -> Result<()> {
 /// whoever lets it go on elsewhere.
 async fn awaits_reset(databases: &ManagedDatabases, record: &DatabaseRecord) -> Result<bool> {
     let (true, Some(sandbox)) = (record.spec.reset_pending, &record.sandbox) else { return Ok(false) };
-    match databases.sandboxes.store.sandbox(None, sandbox).await {
-        Ok(machine) => Ok(databases.sandboxes.hosts.reachable(&machine.host)),
+    match databases.machines.find(None, sandbox).await {
+        Ok(machine) => Ok(databases.machines.is_reachable(&machine.host)),
         Err(StoreError::NotFound { .. }) => Ok(false),
         Err(error) => Err(error.into()),
     }
@@ -92,7 +90,7 @@ async fn awaits_reset(databases: &ManagedDatabases, record: &DatabaseRecord) -> 
 /// Whether the machine of a database that is ready is no more.
 pub(super) async fn is_lost(databases: &ManagedDatabases, record: &DatabaseRecord) -> Result<bool> {
     let (DatabaseState::Ready, Some(sandbox)) = (record.state, &record.sandbox) else { return Ok(false) };
-    match databases.sandboxes.store.sandbox(None, sandbox).await {
+    match databases.machines.find(None, sandbox).await {
         Ok(machine) => Ok(machine.state == SandboxState::Failed),
         Err(StoreError::NotFound { .. }) => Ok(true),
         Err(error) => Err(error.into()),
@@ -119,7 +117,7 @@ pub(super) async fn replace(
     databases: &Arc<ManagedDatabases>,
     mut record: DatabaseRecord,
 ) -> Result<SandboxId> {
-    let volumes = owned::of(&databases.sandboxes, &record.workspace, &owner(&record.id)).await?;
+    let volumes = databases.volumes.owned_by(&record.workspace, &owner(&record.id)).await?;
     let volume = volumes.first().ok_or_else(|| {
         Error::conflict(
             "the database's data was on the disk of its machine, which is lost; delete the database",
@@ -130,7 +128,7 @@ pub(super) async fn replace(
     let path = Some(DATA_PATH.to_owned());
     request.volumes = Some(vec![AttachVolume { name: volume.name.clone(), path, read_only: None }]);
     let spec = MachineSpec { workspace: record.workspace.clone(), request };
-    let machine = databases.sandboxes.create(owner(&record.id), spec, WaitPolicy::Long).await?;
+    let machine = databases.machines.create(owner(&record.id), spec, WaitPolicy::Long).await?;
     start(databases, &record, &machine).await?;
     record.sandbox = Some(machine.id().clone());
     record.spec.reset_pending = false;
@@ -158,10 +156,10 @@ pub(super) async fn restart(
         let done = databases.revivals.done.notified();
         tokio::pin!(done);
         done.as_mut().enable();
-        if let Some(marked) = databases.sandboxes.in_flight.mark(&OperationKey::Database(id.clone())) {
+        if let Some(marked) = databases.background.mark(&OperationKey::Database(id.clone())) {
             let (for_task, id, closed) = (Arc::clone(databases), id.clone(), closed.clone());
             let restarting = async move { restart_marked(&for_task, &id, &closed, marked).await };
-            return databases.sandboxes.owned(restarting).await;
+            return databases.background.owned(restarting).await;
         }
         // Somebody starts it, or does something to it that may end with a server.
         let waited = tokio::time::timeout(HOLD_CHECK, done).await;

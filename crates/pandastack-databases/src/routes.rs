@@ -290,7 +290,7 @@ async fn broker_record(
     let given = bearer.ok_or_else(refused)?;
     // An unknown database and a wrong token are the same answer: ids are not told to strangers.
     let record = databases.store.database(None, id).await.map_err(|_| refused())?;
-    if is_broker_token(&databases.sandboxes.link, &record, given) { Ok(record) } else { Err(refused()) }
+    if is_broker_token(&databases.link, &record, given) { Ok(record) } else { Err(refused()) }
 }
 
 async fn broker_query(

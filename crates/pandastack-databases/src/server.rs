@@ -58,30 +58,20 @@ pub(super) async fn set_up(
     sandbox: &SandboxId,
     descent: Origin<'_>,
 ) -> Result<()> {
-    let own = administrator(&databases.sandboxes.link, Some(&record.id)).password;
-    let passwords =
-        set_passwords(&[(ADMINISTRATOR, &own), (TENANT, &password(&databases.sandboxes.link, record))]);
+    let own = administrator(&databases.link, Some(&record.id)).password;
+    let passwords = set_passwords(&[(ADMINISTRATOR, &own), (TENANT, &password(&databases.link, record))]);
     match descent {
         Origin::Template => begin(databases, sandbox, &[passwords]).await?,
         Origin::Copy(original) => {
             let statements = [statement(END_SESSIONS), passwords];
-            run_as(
-                databases,
-                sandbox,
-                &administrator(&databases.sandboxes.link, Some(original)),
-                &statements,
-            )
-            .await
-            .map(drop)?;
-            return check_answers(
-                databases,
-                &administrator(&databases.sandboxes.link, Some(&record.id)),
-                sandbox,
-            )
-            .await;
+            run_as(databases, sandbox, &administrator(&databases.link, Some(original)), &statements)
+                .await
+                .map(drop)?;
+            return check_answers(databases, &administrator(&databases.link, Some(&record.id)), sandbox)
+                .await;
         }
     }
-    check_answers(databases, &tenant(&databases.sandboxes.link, record, DATABASE), sandbox).await
+    check_answers(databases, &tenant(&databases.link, record, DATABASE), sandbox).await
 }
 
 /// The first words to a template's server, in the session that waits for them. Where none does, one
@@ -94,9 +84,7 @@ async fn begin(
     let waiting = connect_first(databases, sandbox).await.map_err(|error| login_error(error.into()))?;
     match waiting {
         Some(backend) => run_in(Session::resumed(backend), statements).await.map(drop).map_err(run_error),
-        None => run_as(databases, sandbox, &administrator(&databases.sandboxes.link, None), statements)
-            .await
-            .map(drop),
+        None => run_as(databases, sandbox, &administrator(&databases.link, None), statements).await.map(drop),
     }
 }
 
@@ -110,7 +98,7 @@ pub(super) async fn resume(
     if record.spec.reset_pending {
         renew_password(databases, record, sandbox).await?;
     }
-    check_answers(databases, &administrator(&databases.sandboxes.link, Some(&record.id)), sandbox).await
+    check_answers(databases, &administrator(&databases.link, Some(&record.id)), sandbox).await
 }
 
 async fn check_answers(
@@ -132,13 +120,9 @@ pub(super) async fn renew_password(
     record: &DatabaseRecord,
     sandbox: &SandboxId,
 ) -> Result<()> {
-    let statements = [
-        set_passwords(&[(TENANT, &password(&databases.sandboxes.link, record))]),
-        statement(&comment(record)),
-    ];
-    run_as(databases, sandbox, &administrator(&databases.sandboxes.link, Some(&record.id)), &statements)
-        .await
-        .map(drop)
+    let statements =
+        [set_passwords(&[(TENANT, &password(&databases.link, record))]), statement(&comment(record))];
+    run_as(databases, sandbox, &administrator(&databases.link, Some(&record.id)), &statements).await.map(drop)
 }
 
 /// Notes in a server which reset it was told of last, unless it has a note of its own already.
@@ -147,7 +131,7 @@ pub(super) async fn record_revision(
     record: &DatabaseRecord,
     sandbox: &SandboxId,
 ) -> Result<()> {
-    let who = administrator(&databases.sandboxes.link, Some(&record.id));
+    let who = administrator(&databases.link, Some(&record.id));
     run_as(databases, sandbox, &who, &[statement(&record_if_absent(record))]).await.map(drop)
 }
 
@@ -157,7 +141,7 @@ pub(super) async fn recorded_revision(
     record: &DatabaseRecord,
     sandbox: &SandboxId,
 ) -> Result<u64> {
-    let who = administrator(&databases.sandboxes.link, Some(&record.id));
+    let who = administrator(&databases.link, Some(&record.id));
     let outcomes = run_as(databases, sandbox, &who, &[statement(RECORDED_REVISION)]).await?;
     let comment = outcomes.first().and_then(|outcome| outcome.rows.first()?.first()?.as_deref());
     Ok(comment.and_then(|comment| parse_revision(comment, &record.id)).unwrap_or(0))
@@ -201,9 +185,8 @@ pub(super) async fn is_full(
     id: &DatabaseId,
     backend: Backend,
 ) -> Result<bool> {
-    let session = Session::over(backend, &administrator(&databases.sandboxes.link, Some(id)))
-        .await
-        .map_err(login_error)?;
+    let session =
+        Session::over(backend, &administrator(&databases.link, Some(id))).await.map_err(login_error)?;
     let outcomes = run_in(session, &[statement(IS_FULL)]).await.map_err(run_error)?;
     let answer = outcomes.first().and_then(|outcome| outcome.rows.first()?.first()?.clone());
     Ok(answer.as_deref() == Some("t"))
@@ -235,13 +218,9 @@ pub(super) async fn stats(
     record: &DatabaseRecord,
     sandbox: &SandboxId,
 ) -> Result<DatabaseStats> {
-    let outcomes = run_as(
-        databases,
-        sandbox,
-        &administrator(&databases.sandboxes.link, Some(&record.id)),
-        &[statement(STATS)],
-    )
-    .await?;
+    let outcomes =
+        run_as(databases, sandbox, &administrator(&databases.link, Some(&record.id)), &[statement(STATS)])
+            .await?;
     let row = outcomes.into_iter().next().and_then(|outcome| outcome.rows.into_iter().next());
     let row = row.ok_or_else(|| Error::internal("a server has no statistics"))?;
     let text = |at: usize| row.get(at).and_then(Option::as_deref).unwrap_or_default();

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use pandastack_sandboxes::command::shell;
 use pandastack_sandboxes::machine::Machine;
 use pandastack_types::Result;
 use pandastack_types::api::{ExecRequest, ExecResult};
@@ -16,13 +17,7 @@ pub(crate) async fn run(
     env: &[(&str, &str)],
     seconds: u64,
 ) -> Result<ExecResult> {
-    let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-    let request = ExecRequest {
-        cmd: Some(command.to_owned()),
-        cwd: Some("/".to_owned()),
-        env: Some(env),
-        timeout_seconds: Some(seconds),
-        ..ExecRequest::default()
-    };
+    let request =
+        ExecRequest { cwd: Some("/".to_owned()), timeout_seconds: Some(seconds), ..shell(command, env) };
     machine.exec_within(&request, Duration::from_secs(seconds) + GRACE).await
 }

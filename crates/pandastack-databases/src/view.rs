@@ -49,7 +49,7 @@ pub(super) async fn connection(
     record: &DatabaseRecord,
 ) -> Option<DatabaseConnection> {
     let address = databases.address.as_ref().filter(|_| record.state == DatabaseState::Ready)?;
-    let (id, password) = (&record.id, password(&databases.sandboxes.link, record));
+    let (id, password) = (&record.id, password(&databases.link, record));
     let port = own_port(databases, id).await.unwrap_or(address.port);
     Some(DatabaseConnection {
         host: address.host_of(id),
@@ -60,7 +60,7 @@ pub(super) async fn connection(
         pooled_url: address.url(id, &password, port, true),
         password,
         broker_url: format!("{}/v1/databases/{id}/proxy", origin(headers)),
-        broker_token: broker_token(&databases.sandboxes.link, record),
+        broker_token: broker_token(&databases.link, record),
     })
 }
 
@@ -74,7 +74,7 @@ async fn own_port(databases: &ManagedDatabases, id: &DatabaseId) -> Option<u16> 
 
 /// How a machine connects to a database that is attached to it.
 pub fn inside_url(databases: &ManagedDatabases, record: &DatabaseRecord) -> String {
-    let (id, password) = (&record.id, password(&databases.sandboxes.link, record));
+    let (id, password) = (&record.id, password(&databases.link, record));
     format!(
         "postgresql://{TENANT}:{password}@{DATABASES_ADDRESS}/{DATABASE}?sslmode=disable&options=endpoint%3D{id}"
     )
@@ -95,7 +95,7 @@ async fn status(databases: &ManagedDatabases, record: &DatabaseRecord) -> (Datab
         DatabaseState::Ready => DatabaseStatus::Running,
     };
     let (DatabaseStatus::Running, Some(sandbox)) = (status, &record.sandbox) else { return (status, None) };
-    match databases.sandboxes.store.sandbox(None, sandbox).await {
+    match databases.machines.find(None, sandbox).await {
         Ok(machine) if matches!(machine.state, SandboxState::Hibernated | SandboxState::Paused) => {
             (DatabaseStatus::Hibernated, None)
         }

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use pandastack_sandboxes::machines::Machines;
 use pandastack_store::clock::now;
 use pandastack_types::Result;
 use pandastack_types::api::DeployStatus;
@@ -23,8 +22,8 @@ pub async fn run(functions: Arc<Functions>) {
 /// Sees to what a server left when it ended: machines, deploys, calls.
 async fn recover(functions: &Arc<Functions>) -> Result<()> {
     for function in functions.store.functions(None).await? {
-        for machine in functions.sandboxes.owned_by(&owner(&function.id)).await? {
-            pool::delete(&functions.sandboxes, machine.id);
+        for machine in functions.core.machines.owned_by(&owner(&function.id)).await? {
+            pool::delete(&functions.core, machine.id);
         }
     }
     for mut version in functions.store.versions_building().await? {

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use pandastack_function_proto::PORT;
 use pandastack_sandboxes::machine::Machine;
-use pandastack_sandboxes::machines::{MachineSpec, Machines, WaitPolicy};
+use pandastack_sandboxes::machines::{MachineSpec, WaitPolicy};
 use pandastack_store::clock::now;
 use pandastack_store::functions::{FunctionRecord, VersionRecord};
 use pandastack_types::api::{
@@ -109,11 +109,11 @@ async fn build(
     let mut build = Build { functions, version: version.clone(), machine, log: String::new() };
     let steps = tokio::select! {
         steps = build.steps(checked, reused) => steps,
-        () = functions.sandboxes.shutdown.cancelled() => Err(Error::new(ErrorCode::Unavailable, "the server stopped during the deployment; deploy again")),
+        () = functions.core.background.shutdown.cancelled() => Err(Error::new(ErrorCode::Unavailable, "the server stopped during the deployment; deploy again")),
     };
     log.push_str(&build.log);
     version.spec = build.version.spec;
-    pool::delete(&functions.sandboxes, id);
+    pool::delete(&functions.core, id);
     steps
 }
 
@@ -125,8 +125,8 @@ async fn reusable_layer(
 ) -> Result<Option<SnapshotId>> {
     for earlier in functions.store.versions_with_layer(&version.workspace, key).await? {
         let Some(layer) = earlier.spec.layer_snapshot else { continue };
-        if let Ok(snapshot) = functions.sandboxes.store.snapshot(&version.workspace, &layer).await
-            && functions.sandboxes.hosts.reachable(&snapshot.host)
+        if let Ok(snapshot) = functions.core.machines.snapshot(&version.workspace, &layer).await
+            && functions.core.machines.is_reachable(&snapshot.host)
         {
             return Ok(Some(layer));
         }
@@ -154,7 +154,7 @@ async fn make_machine(
     let workspace = version.workspace.clone();
     let spec = MachineSpec { workspace: workspace.clone(), request: request.clone() };
     let patience = if layer.is_some() { WaitPolicy::None } else { WaitPolicy::Long };
-    match functions.sandboxes.create(belongs.clone(), spec, patience).await {
+    match functions.core.machines.create(belongs.clone(), spec, patience).await {
         Ok(machine) => {
             version.spec.layer_snapshot.clone_from(&layer);
             version.spec.layer_reused = layer.is_some();
@@ -171,7 +171,7 @@ async fn make_machine(
                 ..request
             };
             let spec = MachineSpec { workspace, request };
-            let machine = functions.sandboxes.create(belongs, spec, WaitPolicy::Long).await?;
+            let machine = functions.core.machines.create(belongs, spec, WaitPolicy::Long).await?;
             Ok((machine, false))
         }
         Err(error) => Err(error),
@@ -305,7 +305,7 @@ impl Build<'_> {
         let mut watch = self.machine.watch(tokio::time::Instant::now() + GRACE);
         while let Some(ports) = watch.next().await? {
             if ports.iter().any(|port| port.port == PORT) {
-                return Connection::open(&self.functions.sandboxes.edge, self.machine.id()).await;
+                return Connection::open(&self.functions.core.edge, self.machine.id()).await;
             }
         }
         Err(Error::new(

@@ -8,6 +8,7 @@ use std::io::{Cursor, Read};
 use std::path::{Component, Path};
 
 use bytes::Bytes;
+use data_encoding::HEXLOWER;
 use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
@@ -93,7 +94,7 @@ impl CheckedBundle {
         if manifests.iter().any(|(_, content)| names_local_files(content)) {
             hasher.update(&self.sha256);
         }
-        Ok(Some(hex(&hasher.finalize())))
+        Ok(Some(HEXLOWER.encode(&hasher.finalize())))
     }
 
     /// Refuses an entrypoint that names no file of the bundle.
@@ -129,8 +130,11 @@ pub(crate) fn check(bytes: &[u8]) -> Result<CheckedBundle, BundleRefused> {
     let broken = |error: std::io::Error| BundleRefused::NotAnArchive(error.to_string());
     let limit = BUNDLE_UNPACKED_BYTES_MAX + TAR_OVERHEAD_BYTES_MAX;
     let mut archive = Archive::new(GzDecoder::new(bytes).take(limit + 1));
-    let mut checked =
-        CheckedBundle { sha256: hex(&Sha256::digest(bytes)), files: Vec::new(), manifests: Vec::new() };
+    let mut checked = CheckedBundle {
+        sha256: HEXLOWER.encode(&Sha256::digest(bytes)),
+        files: Vec::new(),
+        manifests: Vec::new(),
+    };
     let (mut entries, mut unpacked) = (0, 0_u64);
     for entry in archive.entries().map_err(broken)? {
         let mut entry = entry.map_err(broken)?;
@@ -291,10 +295,6 @@ pub(crate) fn unpacked(bytes: Vec<u8>) -> axum::body::Body {
         receiver.recv().await.map(|part| (part, receiver))
     });
     axum::body::Body::from_stream(parts)
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
 }
 
 #[cfg(test)]

@@ -106,7 +106,8 @@ async fn call(
     let owner = Arc::clone(functions);
     // Once it began it is finished: a client that goes away leaves no half-used machine.
     functions
-        .sandboxes
+        .core
+        .background
         .owned(async move {
             invoke::call(&owner, &function, InvokeRequest::new(RunKind::Sync, version, event)).await
         })
@@ -230,8 +231,11 @@ pub async fn redrive_all(
 ) -> ApiResult<Response> {
     let function = find(&functions, &caller, &name).await?;
     let owner = Arc::clone(&functions);
-    let redriven =
-        functions.sandboxes.owned(async move { dead_letters::redrive_all(&owner, &function).await }).await?;
+    let redriven = functions
+        .core
+        .background
+        .owned(async move { dead_letters::redrive_all(&owner, &function).await })
+        .await?;
     Ok((StatusCode::ACCEPTED, Json(redriven)).into_response())
 }
 

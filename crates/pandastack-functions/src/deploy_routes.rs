@@ -129,7 +129,7 @@ pub(crate) async fn deploy_bundle(
     record.version = functions.store.insert_version(&record).await?;
     let (owner, function, version) = (Arc::clone(functions), function.clone(), record.version);
     let id = function.id.clone();
-    functions.sandboxes.tasks.spawn(async move { build::run(&owner, function, record, checked).await });
+    functions.core.background.tasks.spawn(async move { build::run(&owner, function, record, checked).await });
     await_built(functions, &id, version).await
 }
 

@@ -3,9 +3,11 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use pandastack_edge::Edge;
 use pandastack_metrics::{Latencies, Page};
 use pandastack_rest::Admission;
-use pandastack_sandboxes::Sandboxes;
+use pandastack_sandboxes::Background;
+use pandastack_sandboxes::machines::Machines;
 use pandastack_store::functions::{FunctionRunStore, FunctionStore, RunRecord};
 use pandastack_store::write_behind::WriteBehind;
 use pandastack_types::FunctionId;
@@ -13,13 +15,14 @@ use pandastack_types::api::Run;
 use pandastack_webhooks::Webhooks;
 use tokio::sync::Notify;
 
+use crate::core::Core;
 use crate::function_cache::FunctionCache;
 use crate::pool::Pool;
 use crate::tail::Tails;
 
 /// The functions of this server.
 pub struct Functions {
-    pub(crate) sandboxes: Arc<Sandboxes>,
+    pub(crate) core: Core,
     pub(crate) store: Arc<dyn FunctionStore>,
     pub(crate) run_store: Arc<dyn FunctionRunStore>,
     /// Takes dead letters to their URLs.
@@ -42,12 +45,19 @@ pub struct Functions {
 }
 
 impl Functions {
-    /// Functions whose machines are made by `sandboxes`.
-    pub fn new(sandboxes: Arc<Sandboxes>, webhooks: Arc<Webhooks>, admission: Arc<dyn Admission>) -> Self {
+    /// Functions with these stores, whose machines are reached through the edge.
+    pub fn new(
+        (store, run_store): (Arc<dyn FunctionStore>, Arc<dyn FunctionRunStore>),
+        machines: Arc<dyn Machines>,
+        edge: Arc<Edge>,
+        background: Background,
+        webhooks: Arc<Webhooks>,
+        admission: Arc<dyn Admission>,
+    ) -> Self {
         Self {
-            store: Arc::clone(&sandboxes.store) as Arc<dyn FunctionStore>,
-            run_store: Arc::clone(&sandboxes.store) as Arc<dyn FunctionRunStore>,
-            sandboxes,
+            core: Core { machines, edge, background },
+            store,
+            run_store,
             webhooks,
             admission,
             pools: Mutex::default(),

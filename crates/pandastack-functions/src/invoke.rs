@@ -105,7 +105,7 @@ pub(crate) async fn begin(
     let arrived = Instant::now();
     let pool = versions::pool_of(functions, function, request.version).await?;
     let timeout = settings::timeout(&function.spec.settings);
-    let mut lease = pool.lease(&functions.sandboxes, settings::limits(&function.spec.settings)).await?;
+    let mut lease = pool.lease(&functions.core, settings::limits(&function.spec.settings)).await?;
     let wait = arrived.elapsed();
     let call = Call {
         id: request.id.to_string(),

@@ -24,8 +24,8 @@
 //! across `kill -9`; one call's timeout, crash or output harms no other call; machines and snapshots of functions belong to
 //! them (`function:<id>`) and go with them.
 //!
-//! Left to others: making and deleting machines and snapshots ([`pandastack_sandboxes::ops`]), the runtime API inside the machine (the
-//! guest program's `function`), schedules.
+//! Left to others: making and deleting machines and snapshots ([`pandastack_sandboxes::machines::Machines`]), the runtime
+//! API inside the machine (the guest program's `function`), schedules.
 
 #![forbid(unsafe_code)]
 
@@ -34,6 +34,7 @@ mod build;
 mod bundle;
 pub mod call_routes;
 mod connection;
+mod core;
 mod dead_letters;
 pub mod deploy_routes;
 mod function_cache;

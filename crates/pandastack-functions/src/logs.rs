@@ -70,7 +70,7 @@ fn follow(
     functions: &Arc<Functions>,
     function: pandastack_types::FunctionId,
 ) -> Sse<impl futures::Stream<Item = Result<Event, Infallible>> + use<>> {
-    let (lines, shutdown) = (functions.tails.follow(), functions.sandboxes.shutdown.clone());
+    let (lines, shutdown) = (functions.tails.follow(), functions.core.background.shutdown.clone());
     let events = futures::stream::unfold((lines, shutdown), move |(mut lines, shutdown)| {
         let function = function.clone();
         async move {

@@ -17,13 +17,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use pandastack_sandboxes::{Sandboxes, ops};
+use pandastack_sandboxes::machines::{MachineSpec, WaitPolicy};
 use pandastack_types::api::{CreateSandbox, Isolation};
 use pandastack_types::preview::Visibility;
 use pandastack_types::{Error, ErrorCode, FunctionId, Owner, Result, SandboxId, SnapshotId, WorkspaceId};
 use tokio::sync::{Notify, oneshot};
 
 use crate::connection::Connection;
+use crate::core::Core;
 use crate::settings::Limits;
 
 /// A machine is not used again once it is this old: what a handler leaks ends with it.
@@ -80,7 +81,7 @@ pub(crate) struct Pool {
 
 /// A slot for one call. Dropped without [`SlotLease::answered`], its machine is deleted.
 pub(crate) struct SlotLease {
-    sandboxes: Arc<Sandboxes>,
+    core: Core,
     pool: Arc<Pool>,
     slot: Option<CallSlot>,
     /// Nobody used the slot before.
@@ -98,7 +99,7 @@ impl SlotLease {
     pub(crate) async fn connection(&mut self) -> Result<&mut Connection> {
         let slot = self.slot.as_mut().ok_or_else(|| Error::internal("a lease without a slot"))?;
         if slot.connection.is_none() {
-            slot.connection = Some(Connection::open(&self.sandboxes.edge, &slot.instance.sandbox).await?);
+            slot.connection = Some(Connection::open(&self.core.edge, &slot.instance.sandbox).await?);
         }
         slot.connection.as_mut().ok_or_else(|| Error::internal("a slot without a connection"))
     }
@@ -120,7 +121,7 @@ impl Drop for SlotLease {
     fn drop(&mut self) {
         if let Some(mut slot) = self.slot.take() {
             slot.used = true;
-            self.pool.give_back(&self.sandboxes, slot, self.healthy);
+            self.pool.give_back(&self.core, slot, self.healthy);
         }
     }
 }
@@ -142,11 +143,7 @@ impl Pool {
     }
 
     /// A slot for a call, waited for in line.
-    pub(crate) async fn lease(
-        self: &Arc<Self>,
-        sandboxes: &Arc<Sandboxes>,
-        limits: Limits,
-    ) -> Result<SlotLease> {
+    pub(crate) async fn lease(self: &Arc<Self>, core: &Core, limits: Limits) -> Result<SlotLease> {
         let waiting = {
             let mut state = self.lock();
             state.limits = limits;
@@ -154,50 +151,44 @@ impl Pool {
                 return Err(function_gone(&self.source.function));
             }
             match state.free.pop() {
-                Some(slot) => return Ok(self.leased(sandboxes, slot)),
+                Some(slot) => return Ok(self.leased(core, slot)),
                 None if state.line.len() >= limits.queue_max => return Err(full(limits)),
                 None => {}
             }
             let (sender, waiting) = oneshot::channel();
             state.line.push_back(sender);
-            self.begin_missing(sandboxes, &mut state);
+            self.begin_missing(core, &mut state);
             waiting
         };
         let slot = waiting.await.map_err(|_| function_gone(&self.source.function))??;
-        Ok(self.leased(sandboxes, slot))
+        Ok(self.leased(core, slot))
     }
 
-    fn leased(self: &Arc<Self>, sandboxes: &Arc<Sandboxes>, slot: CallSlot) -> SlotLease {
+    fn leased(self: &Arc<Self>, core: &Core, slot: CallSlot) -> SlotLease {
         let cold = !slot.used;
-        SlotLease {
-            sandboxes: Arc::clone(sandboxes),
-            pool: Arc::clone(self),
-            slot: Some(slot),
-            cold,
-            healthy: false,
-        }
+        SlotLease { core: core.clone(), pool: Arc::clone(self), slot: Some(slot), cold, healthy: false }
     }
 
     /// Begins machines for those in line, as far as allowed.
-    fn begin_missing(self: &Arc<Self>, sandboxes: &Arc<Sandboxes>, state: &mut State) {
+    fn begin_missing(self: &Arc<Self>, core: &Core, state: &mut State) {
         let slots = self.source.concurrency.max(1) as usize;
         while state.beginning * slots < state.line.len() && state.instances < state.limits.max_instances {
             state.instances += 1;
             state.beginning += 1;
-            let (pool, owner) = (Arc::clone(self), Arc::clone(sandboxes));
-            sandboxes.tasks.spawn(async move { pool.begin(&owner).await });
+            let (pool, owner) = (Arc::clone(self), core.clone());
+            core.background.tasks.spawn(async move { pool.begin(&owner).await });
         }
     }
 
-    async fn begin(self: &Arc<Self>, sandboxes: &Arc<Sandboxes>) {
-        let made = make(sandboxes, &self.source).await;
+    async fn begin(self: &Arc<Self>, core: &Core) {
+        let made = make(core, &self.source).await;
         let mut state = self.lock();
         state.beginning -= 1;
         match made {
             Ok(instance) if state.closed => {
                 state.instances -= 1;
                 drop(state);
-                delete(sandboxes, instance.sandbox.clone());
+                delete(core, instance.sandbox.clone());
             }
             Ok(instance) => {
                 let instance = Arc::new(instance);
@@ -208,7 +199,7 @@ impl Pool {
                         CallSlot { instance, connection: None, used: false, free_since },
                     );
                 }
-                self.watch_idle(sandboxes, &mut state);
+                self.watch_idle(core, &mut state);
             }
             Err(error) => {
                 state.instances -= 1;
@@ -221,7 +212,7 @@ impl Pool {
                             error = Some(unheard);
                         }
                     }
-                    self.begin_missing(sandboxes, &mut state);
+                    self.begin_missing(core, &mut state);
                 }
             }
         }
@@ -242,7 +233,7 @@ impl Pool {
         self.freed.notify_one();
     }
 
-    fn give_back(self: &Arc<Self>, sandboxes: &Arc<Sandboxes>, slot: CallSlot, healthy: bool) {
+    fn give_back(self: &Arc<Self>, core: &Core, slot: CallSlot, healthy: bool) {
         let mut state = self.lock();
         let fresh_only = state.limits.isolation == Isolation::Fresh;
         let old = slot.instance.began.elapsed() > AGE_MAX;
@@ -250,40 +241,40 @@ impl Pool {
             self.hand_out(&mut state, slot);
             return;
         }
-        self.end(sandboxes, &mut state, &slot.instance);
-        self.begin_missing(sandboxes, &mut state);
+        self.end(core, &mut state, &slot.instance);
+        self.begin_missing(core, &mut state);
     }
 
     /// Ends a machine, once.
-    fn end(&self, sandboxes: &Arc<Sandboxes>, state: &mut State, instance: &Arc<Instance>) {
+    fn end(&self, core: &Core, state: &mut State, instance: &Arc<Instance>) {
         if instance.ended.swap(true, Ordering::SeqCst) {
             return;
         }
         state.instances -= 1;
         // Its other slots go with it; connections close before the machine does.
         state.free.retain(|slot| !Arc::ptr_eq(&slot.instance, instance));
-        delete(sandboxes, instance.sandbox.clone());
+        delete(core, instance.sandbox.clone());
     }
 
     /// Sees to it that idle machines end.
-    fn watch_idle(self: &Arc<Self>, sandboxes: &Arc<Sandboxes>, state: &mut State) {
+    fn watch_idle(self: &Arc<Self>, core: &Core, state: &mut State) {
         if std::mem::replace(&mut state.reaping, true) {
             return;
         }
-        let (pool, owner) = (Arc::clone(self), Arc::clone(sandboxes));
-        sandboxes.tasks.spawn(async move {
+        let (pool, owner) = (Arc::clone(self), core.clone());
+        core.background.tasks.spawn(async move {
             while let Some(wait) = pool.end_idle(&owner) {
                 tokio::select! {
                     () = tokio::time::sleep(wait) => {}
                     () = pool.freed.notified() => {}
-                    () = owner.shutdown.cancelled() => return,
+                    () = owner.background.shutdown.cancelled() => return,
                 }
             }
         });
     }
 
     /// Ends what is idle; how long until the next may be, or `None` when there is no machine left.
-    fn end_idle(&self, sandboxes: &Arc<Sandboxes>) -> Option<Duration> {
+    fn end_idle(&self, core: &Core) -> Option<Duration> {
         let mut state = self.lock();
         let (slots, idle) = (self.source.concurrency.max(1) as usize, state.limits.idle);
         let mut next = idle;
@@ -300,7 +291,7 @@ impl Pool {
             }
         }
         for instance in over {
-            self.end(sandboxes, &mut state, &instance);
+            self.end(core, &mut state, &instance);
         }
         if state.instances == 0 {
             state.reaping = false;
@@ -310,13 +301,13 @@ impl Pool {
     }
 
     /// The version is called no more: whoever waits hears it, and all machines end once their calls did.
-    pub(crate) fn close(&self, sandboxes: &Arc<Sandboxes>) {
+    pub(crate) fn close(&self, core: &Core) {
         let mut state = self.lock();
         state.closed = true;
         state.line.clear();
         let free: Vec<_> = state.free.iter().map(|slot| Arc::clone(&slot.instance)).collect();
         for instance in free {
-            self.end(sandboxes, &mut state, &instance);
+            self.end(core, &mut state, &instance);
         }
         self.freed.notify_one();
     }
@@ -342,7 +333,7 @@ pub(crate) fn owner(function: &FunctionId) -> Owner {
     Owner::Function(function.clone())
 }
 
-async fn make(sandboxes: &Arc<Sandboxes>, source: &Source) -> Result<Instance> {
+async fn make(core: &Core, source: &Source) -> Result<Instance> {
     let request = CreateSandbox {
         from_snapshot: Some(source.snapshot.clone()),
         ttl_seconds: Some(TTL_SECONDS),
@@ -350,17 +341,17 @@ async fn make(sandboxes: &Arc<Sandboxes>, source: &Source) -> Result<Instance> {
         metadata: Some([("function_version".to_owned(), source.version.to_string())].into()),
         ..CreateSandbox::default()
     };
-    let workspace = source.workspace.clone();
-    let record = ops::create::create_owned(sandboxes, workspace, request, owner(&source.function)).await?;
-    Ok(Instance { sandbox: record.id, began: Instant::now(), ended: AtomicBool::new(false) })
+    let spec = MachineSpec { workspace: source.workspace.clone(), request };
+    let machine = core.machines.create(owner(&source.function), spec, WaitPolicy::None).await?;
+    Ok(Instance { sandbox: machine.record.id, began: Instant::now(), ended: AtomicBool::new(false) })
 }
 
 /// Deletes a machine behind the caller.
-pub(crate) fn delete(sandboxes: &Arc<Sandboxes>, sandbox: SandboxId) {
-    let owner = Arc::clone(sandboxes);
-    sandboxes.tasks.spawn(async move {
-        let deleted = match owner.store.sandbox(None, &sandbox).await {
-            Ok(record) => ops::delete::delete(&owner, record, None).await,
+pub(crate) fn delete(core: &Core, sandbox: SandboxId) {
+    let owner = core.clone();
+    core.background.tasks.spawn(async move {
+        let deleted = match owner.machines.find(None, &sandbox).await {
+            Ok(record) => owner.machines.delete(record, None).await,
             Err(error) => Err(error.into()),
         };
         if let Err(error) = deleted {

@@ -125,7 +125,7 @@ pub(crate) async fn run(functions: &Arc<Functions>) {
             }
         };
         tokio::select! {
-            () = functions.sandboxes.shutdown.cancelled() => return,
+            () = functions.core.background.shutdown.cancelled() => return,
             () = functions.queued.notified() => {}
             () = tokio::time::sleep(wait) => {}
         }
@@ -153,7 +153,7 @@ async fn begin_due(
             let function = record.run.function_id.clone();
             in_flight.begin(&function, most);
             let (owner, in_flight) = (Arc::clone(functions), Arc::clone(in_flight));
-            functions.sandboxes.tasks.spawn(async move {
+            functions.core.background.tasks.spawn(async move {
                 attempt(&owner, record).await;
                 in_flight.end(&function);
                 drop(permit);
@@ -200,7 +200,7 @@ async fn attempt(functions: &Arc<Functions>, mut record: RunRecord) {
     while let Err(error) = functions.run_store.put_runs(std::slice::from_ref(&record)).await {
         tracing::error!(run = %id, %error, "cannot record the result of a queued call; retrying");
         tokio::select! {
-            () = functions.sandboxes.shutdown.cancelled() => return,
+            () = functions.core.background.shutdown.cancelled() => return,
             () = tokio::time::sleep(TRY_AGAIN) => {}
         }
     }

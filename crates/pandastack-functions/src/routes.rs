@@ -183,6 +183,6 @@ pub async fn remove(
 ) -> ApiResult<StatusCode> {
     let record = find(&functions, &caller, &name).await?;
     let owner = Arc::clone(&functions);
-    functions.sandboxes.owned(async move { versions::delete(&owner, &record).await }).await?;
+    functions.core.background.owned(async move { versions::delete(&owner, &record).await }).await?;
     Ok(StatusCode::NO_CONTENT)
 }

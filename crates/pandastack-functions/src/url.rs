@@ -112,7 +112,7 @@ async fn serve(
     let ongoing = invoke::begin(functions, &function, request).await?;
     // The call goes on to its end though the client goes away.
     let owner = Arc::clone(functions);
-    functions.sandboxes.owned(async move { answer(&owner, ongoing).await }).await
+    functions.core.background.owned(async move { answer(&owner, ongoing).await }).await
 }
 
 /// A request as an event.
@@ -357,7 +357,7 @@ async fn stream(functions: &Arc<Functions>, mut ongoing: OngoingCall, head: &Hea
         answer.headers.insert("content-type".to_owned(), Value::String(head.content_type.clone()));
     }
     let (sender, receiver) = tokio::sync::mpsc::channel::<Result<Bytes, std::io::Error>>(4);
-    functions.sandboxes.tasks.spawn(pass_on(ongoing, first, sender));
+    functions.core.background.tasks.spawn(pass_on(ongoing, first, sender));
     let parts = futures::stream::unfold(receiver, |mut receiver| async move {
         receiver.recv().await.map(|part| (part, receiver))
     });

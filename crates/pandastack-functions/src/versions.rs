@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use pandastack_sandboxes::machines::Machines;
-use pandastack_sandboxes::ops;
 use pandastack_store::StoreError;
 use pandastack_store::functions::{FunctionRecord, VersionRecord};
 use pandastack_types::api::DeployStatus;
@@ -92,7 +90,7 @@ pub(crate) async fn prune(functions: &Arc<Functions>, id: &FunctionId) -> Result
 async fn remove_version(functions: &Arc<Functions>, version: &VersionRecord) -> Result<()> {
     let pool = functions.pools().remove(&(version.function.clone(), version.version));
     if let Some(pool) = pool {
-        pool.close(&functions.sandboxes);
+        pool.close(&functions.core);
     }
     functions.store.delete_version(&version.function, version.version).await?;
     if let Some(snapshot) = &version.spec.snapshot {
@@ -112,8 +110,8 @@ async fn remove_layer(functions: &Functions, version: &VersionRecord) -> Result<
 }
 
 async fn remove_snapshot(functions: &Functions, workspace: &WorkspaceId, id: &SnapshotId) -> Result<()> {
-    match functions.sandboxes.store.snapshot(workspace, id).await {
-        Ok(snapshot) => ops::snapshot::remove(&functions.sandboxes, &snapshot).await,
+    match functions.core.machines.snapshot(workspace, id).await {
+        Ok(snapshot) => functions.core.machines.remove_snapshot(&snapshot).await,
         Err(StoreError::NotFound { .. }) => Ok(()),
         Err(error) => Err(error.into()),
     }
@@ -142,8 +140,8 @@ pub(crate) async fn delete(functions: &Arc<Functions>, function: &FunctionRecord
         remove_version(functions, version).await?;
     }
     functions.store.delete_function(&function.id).await?;
-    for machine in functions.sandboxes.owned_by(&owner(&function.id)).await? {
-        pool::delete(&functions.sandboxes, machine.id);
+    for machine in functions.core.machines.owned_by(&owner(&function.id)).await? {
+        pool::delete(&functions.core, machine.id);
     }
     functions.store.prune_bundles(&function.workspace).await?;
     Ok(())

@@ -4,6 +4,7 @@
 //! - [`extract`]: bodies, queries and path parameters whose refusals are JSON errors.
 //! - [`request_id`]: the layer that names each request, echoes the id and puts it into error bodies.
 //! - [`sse`]: server-sent events. [`url`]: addresses of things as the caller reaches them.
+//! - [`line_log`]: logs of long work, written in batches and followed as server-sent events.
 //! - [`Caller`]: who calls. Authentication itself belongs to the server, behind [`Admission`].
 
 #![forbid(unsafe_code)]
@@ -11,6 +12,7 @@
 mod caller;
 mod error;
 pub mod extract;
+pub mod line_log;
 pub mod request_id;
 pub mod sse;
 mod upgrade;

@@ -77,7 +77,7 @@ async fn last_on_record(sandboxes: &Sandboxes, row: &SandboxRecord) -> Result<Ti
 
 fn begin(sandboxes: &Arc<Sandboxes>, row: SandboxRecord, wanted: Checkpoints) {
     let own = Arc::clone(sandboxes);
-    sandboxes.tasks.spawn(async move {
+    sandboxes.background.tasks.spawn(async move {
         let Ok(client) = own.hosts.client(&row.host) else { return };
         let request = CreateSnapshot { keep_last: Some(wanted.keep_last), ..CreateSnapshot::default() };
         let id = row.id.clone();

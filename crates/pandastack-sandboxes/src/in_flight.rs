@@ -30,13 +30,35 @@ pub enum OperationKey {
     Drill(DatabaseId),
 }
 
-/// As replicas tell each other. Ids of sandboxes, snapshots and volumes are unique among each other.
-impl fmt::Display for OperationKey {
+/// A mark, as replicas tell each other of it. Ids of sandboxes, snapshots and volumes are unique among each other, so
+/// a mark of one of these is its id alone.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Mark {
+    Resource(String),
+    Delete(SandboxId),
+    Database(DatabaseId),
+    BaseBackup(DatabaseId),
+    Drill(DatabaseId),
+}
+
+impl From<&OperationKey> for Mark {
+    fn from(key: &OperationKey) -> Self {
+        match key {
+            OperationKey::Sandbox(id) => Self::Resource(id.to_string()),
+            OperationKey::Snapshot(id) => Self::Resource(id.to_string()),
+            OperationKey::Volume(id) => Self::Resource(id.to_string()),
+            OperationKey::Delete(id) => Self::Delete(id.clone()),
+            OperationKey::Database(id) => Self::Database(id.clone()),
+            OperationKey::BaseBackup(id) => Self::BaseBackup(id.clone()),
+            OperationKey::Drill(id) => Self::Drill(id.clone()),
+        }
+    }
+}
+
+impl fmt::Display for Mark {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Sandbox(id) => id.fmt(f),
-            Self::Snapshot(id) => id.fmt(f),
-            Self::Volume(id) => id.fmt(f),
+            Self::Resource(id) => id.fmt(f),
             Self::Delete(id) => write!(f, "delete {id}"),
             Self::Database(id) => write!(f, "database {id}"),
             Self::BaseBackup(id) => write!(f, "base backup {id}"),
@@ -45,15 +67,41 @@ impl fmt::Display for OperationKey {
     }
 }
 
-/// A set of marks.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Marks(HashSet<String>);
+impl Mark {
+    /// Reads a mark; `None` if it is of a kind that only other versions know.
+    fn parse(text: &str) -> Option<Self> {
+        Some(match text.rsplit_once(' ') {
+            None => Self::Resource(text.to_owned()),
+            Some(("delete", id)) => Self::Delete(id.parse().ok()?),
+            Some(("database", id)) => Self::Database(id.parse().ok()?),
+            Some(("base backup", id)) => Self::BaseBackup(id.parse().ok()?),
+            Some(("drill", id)) => Self::Drill(id.parse().ok()?),
+            Some(_) => return None,
+        })
+    }
+}
+
+/// A set of marks. On the wire, a list of their texts.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "Vec<String>", from = "Vec<String>")]
+pub struct Marks(HashSet<Mark>);
+
+impl From<Marks> for Vec<String> {
+    fn from(marks: Marks) -> Self {
+        marks.0.iter().map(ToString::to_string).collect()
+    }
+}
+
+impl From<Vec<String>> for Marks {
+    fn from(texts: Vec<String>) -> Self {
+        Self(texts.iter().filter_map(|text| Mark::parse(text)).collect())
+    }
+}
 
 impl Marks {
     /// Whether something is being worked on.
-    pub fn contains(&self, mark: &OperationKey) -> bool {
-        self.0.contains(&mark.to_string())
+    pub fn contains(&self, key: &OperationKey) -> bool {
+        self.0.contains(&key.into())
     }
 
     /// Adds those of another set.
@@ -73,13 +121,13 @@ pub struct InFlight {
 /// A mark that stays until this is dropped.
 pub struct InFlightMark {
     set: Arc<InFlight>,
-    mark: String,
+    mark: Mark,
 }
 
 impl InFlight {
     /// Marks something; `None` when it is marked already.
-    pub fn mark(self: &Arc<Self>, mark: &OperationKey) -> Option<InFlightMark> {
-        let mark = mark.to_string();
+    pub fn mark(self: &Arc<Self>, key: &OperationKey) -> Option<InFlightMark> {
+        let mark = Mark::from(key);
         let fresh = self.lock().0.insert(mark.clone());
         fresh.then(|| InFlightMark { set: Arc::clone(self), mark })
     }
@@ -113,5 +161,32 @@ impl Drop for InFlightMark {
     fn drop(&mut self) {
         self.set.lock().0.remove(&self.mark);
         self.set.unmarked.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_are_read_as_they_are_told() {
+        let database: DatabaseId = "d1".parse().unwrap();
+        let keys = [
+            OperationKey::Sandbox("a1".parse().unwrap()),
+            OperationKey::Delete("a1".parse().unwrap()),
+            OperationKey::Snapshot("b1".parse().unwrap()),
+            OperationKey::Volume("c1".parse().unwrap()),
+            OperationKey::Database(database.clone()),
+            OperationKey::BaseBackup(database.clone()),
+            OperationKey::Drill(database),
+        ];
+        let texts = ["a1", "delete a1", "b1", "c1", "database d1", "base backup d1", "drill d1"];
+        for (key, text) in keys.iter().zip(texts) {
+            assert_eq!(Mark::from(key).to_string(), text);
+            let told: Marks =
+                serde_json::from_value(serde_json::json!([text, "of another version"])).unwrap();
+            assert!(told.contains(key), "{text}");
+            assert_eq!(serde_json::to_value(told).unwrap(), serde_json::json!([text]));
+        }
     }
 }

@@ -8,57 +8,61 @@
 //! ```
 //!
 //! Must hold: one transition is one transaction is one event; a row exists before its machine does
-//! and is gone after it; what some replica works on ([`InFlight`]) is left alone by everybody else.
+//! and is gone after it; what some replica works on ([`in_flight`]) is left alone by everybody else.
 //! Changes of state go through [`Sandboxes::transition`], which commits, then publishes the event
 //! to followers and wakes the reaper if a lifetime may have changed. Work that must finish though
-//! its client goes away runs in [`Sandboxes::owned`].
+//! its client goes away runs in [`Background::owned`].
 //!
-//! Left to others: HTTP, keys, and every service. A service makes its machines for an
-//! [`Owner`](pandastack_types::Owner).
+//! What services see: [`machines`] and [`volumes::owned`], which answer a [`machine`] or a [`user_sandbox`];
+//! [`platform_templates`]; [`Background`]. A service makes its machines for an [`Owner`](pandastack_types::Owner).
+//!
+//! Left to others: HTTP, keys, and every service.
 
 #![forbid(unsafe_code)]
 
-pub mod agent_events;
+pub mod background;
 pub mod checkpoint;
+pub mod command;
 pub mod hosts;
 pub mod in_flight;
 pub mod keyed_mutex;
 pub mod location;
 pub mod machine;
+mod machine_files;
 pub mod machines;
 pub mod ops;
 pub mod output;
 pub mod placement;
+pub mod platform_templates;
 pub mod reaper;
 pub mod report;
+pub mod snapshot_owner;
 pub mod suspended;
 pub mod tenancy;
 mod usage_clock;
+pub mod user_sandbox;
 pub mod validate;
 pub mod view;
 pub mod volumes;
 
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
-use pandastack_agent_client::request_id;
 use pandastack_edge::Edge;
 use pandastack_store::clock::now;
+use pandastack_store::workspaces::WorkspaceStore;
 use pandastack_store::{self as store, Amendment, Change, SandboxRecord, Store, StoreError};
-use pandastack_types::api::{Event, WorkspaceState};
-use pandastack_types::link::LinkKey;
-use pandastack_types::{Error, Result, SandboxId, Transition, WorkspaceId};
+use pandastack_types::api::{Event, Sandbox, WorkspaceState};
+use pandastack_types::{Result, SandboxId, Transition, WorkspaceId};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{Notify, broadcast};
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
-use tracing::Instrument;
 
+pub use self::background::Background;
 use self::checkpoint::CheckpointClock;
 use self::hosts::Hosts;
-use self::in_flight::{InFlight, Marks};
+use self::in_flight::Marks;
 use self::keyed_mutex::KeyedMutex;
 use self::location::LocationCache;
 use self::tenancy::Tenancy;
@@ -67,9 +71,6 @@ use self::usage_clock::UsageClock;
 /// Events that a slow follower may be behind before it has to read them from the store.
 const EVENTS_BUFFERED_MAX: usize = 1024;
 
-/// Changes of names that a slow edge may be behind before it forgets all of them.
-const NAMES_BUFFERED_MAX: usize = 1024;
-
 /// The other servers on the same database.
 #[async_trait]
 pub trait Peers: Send + Sync {
@@ -77,38 +78,29 @@ pub trait Peers: Send + Sync {
     async fn marks(&self) -> Result<Marks>;
 }
 
-/// The sandbox core.
+/// The sandbox core. Services see it through the traits in [`machines`] and [`volumes::owned`].
 pub struct Sandboxes {
     /// The record of truth.
-    pub store: Arc<dyn Store>,
+    store: Arc<dyn Store>,
     /// The hosts and their agents.
-    pub hosts: Arc<Hosts>,
+    hosts: Arc<Hosts>,
     /// Forwards requests to servers inside sandboxes.
-    pub edge: Arc<Edge>,
-    /// Signs what this server and its agents send each other.
-    pub link: LinkKey,
+    edge: Arc<Edge>,
     /// Every event, as it is committed.
-    pub events: broadcast::Sender<EventNotice>,
-    /// Told when a name of an app may lead to other machines, or to other databases.
-    pub names: broadcast::Sender<()>,
+    events: broadcast::Sender<EventNotice>,
     /// Notified when a lifetime may have changed.
-    pub expiry_changed: Notify,
-    /// Operations in progress in this process.
-    pub in_flight: Arc<InFlight>,
+    expiry_changed: Notify,
     /// Cache of sandbox locations.
-    pub locations: LocationCache,
+    locations: LocationCache,
     /// Held while the network policy of a sandbox changes.
-    pub network_locks: KeyedMutex<SandboxId>,
+    network_locks: KeyedMutex<SandboxId>,
     usage_clock: UsageClock,
     checkpoints: CheckpointClock,
     /// Connections and names that network policies refused.
-    pub egress_denied: AtomicU64,
+    egress_denied: AtomicU64,
     /// How many tenants share the installation, and what that forbids.
-    pub tenancy: Tenancy,
-    /// Background work that shutdown waits for.
-    pub tasks: TaskTracker,
-    /// Cancelled when the server stops.
-    pub shutdown: CancellationToken,
+    tenancy: Tenancy,
+    background: Background,
     peers: Box<dyn Peers>,
 }
 
@@ -140,40 +132,38 @@ pub async fn lost(events: &mut broadcast::Receiver<EventNotice>) {
 }
 
 /// Why nobody may use a workspace, if so. One that is being deleted is used by its deletion.
-pub async fn why_closed(store: &dyn Store, workspace: &WorkspaceId) -> store::Result<Option<StoreError>> {
+pub async fn why_closed(
+    store: &dyn WorkspaceStore,
+    workspace: &WorkspaceId,
+) -> store::Result<Option<StoreError>> {
     let record = store.workspace(workspace).await?;
     let closed = record.state == WorkspaceState::Suspended;
     Ok(closed.then(|| StoreError::Closed { workspace: record.id, reason: record.suspend_reason }))
 }
 
 impl Sandboxes {
-    /// The core of a server with these parts, ended by `shutdown`.
+    /// The core of a server with these parts.
     pub fn new(
         store: Arc<dyn Store>,
         hosts: Arc<Hosts>,
         edge: Arc<Edge>,
-        link: LinkKey,
         tenancy: Tenancy,
         peers: Box<dyn Peers>,
-        shutdown: CancellationToken,
+        background: Background,
     ) -> Self {
         Self {
             store,
             hosts,
             edge,
-            link,
             events: broadcast::Sender::new(EVENTS_BUFFERED_MAX),
-            names: broadcast::Sender::new(NAMES_BUFFERED_MAX),
             expiry_changed: Notify::new(),
-            in_flight: Arc::default(),
             locations: LocationCache::default(),
             network_locks: KeyedMutex::default(),
             usage_clock: UsageClock::default(),
             checkpoints: CheckpointClock::default(),
             egress_denied: AtomicU64::new(0),
             tenancy,
-            tasks: TaskTracker::new(),
-            shutdown,
+            background,
             peers,
         }
     }
@@ -225,23 +215,6 @@ impl Sandboxes {
         let _ = self.events.send(EventNotice::Missed);
     }
 
-    /// Makes every edge look up names of apps again, also those of other replicas.
-    pub fn names_changed(&self) {
-        self.forget_names();
-        let store = Arc::clone(&self.store);
-        self.tasks.spawn(async move {
-            if let Err(error) = store.tell_names_changed().await {
-                tracing::warn!(%error, "cannot notify other replicas; they may use outdated app names for a while");
-            }
-        });
-    }
-
-    /// Forgets what was cached of names of apps.
-    pub fn forget_names(&self) {
-        self.edge.forget_names();
-        let _ = self.names.send(());
-    }
-
     fn forget(&self, sandbox: &SandboxId) {
         self.locations.forget(sandbox);
         self.edge.forget_route(Some(sandbox));
@@ -262,10 +235,45 @@ impl Sandboxes {
     }
 
     /// What any replica is working on. Fails when one does not respond.
-    pub async fn marks_of_all(&self) -> Result<Marks> {
-        let mut marks = self.in_flight.marks();
+    pub(crate) async fn marks_of_all(&self) -> Result<Marks> {
+        let mut marks = self.marks();
         marks.extend(self.peers.marks().await?);
         Ok(marks)
+    }
+
+    /// Events from now on.
+    pub fn subscribe(&self) -> broadcast::Receiver<EventNotice> {
+        self.events.subscribe()
+    }
+
+    /// What this process is working on.
+    pub fn marks(&self) -> Marks {
+        self.background.in_flight.marks()
+    }
+
+    /// Looks at lifetimes again.
+    pub fn note_expiry_change(&self) {
+        self.expiry_changed.notify_one();
+    }
+
+    /// How many connections and names network policies refused.
+    pub fn egress_denied(&self) -> u64 {
+        self.egress_denied.load(Ordering::Relaxed)
+    }
+
+    /// Refuses one more workspace where that needs isolation the hosts do not have.
+    pub fn admit_workspace(&self) -> Result<()> {
+        self.tenancy.admit_workspace(&self.hosts.list())
+    }
+
+    /// Whether a workspace's sandbox was used lately, so that its location is known.
+    pub fn is_located(&self, workspace: &WorkspaceId, id: &SandboxId) -> bool {
+        self.locations.find(workspace, id).is_ok()
+    }
+
+    /// A sandbox as users see it.
+    pub fn view(&self, record: SandboxRecord) -> Sandbox {
+        view::sandbox(&self.hosts, record)
     }
 
     /// Runs work that finishes even if the caller is dropped, and that shutdown waits for.
@@ -273,8 +281,6 @@ impl Sandboxes {
         &self,
         work: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Result<T> {
-        let work = request_id::carry(work);
-        let task = self.tasks.spawn(work.instrument(tracing::Span::current()));
-        task.await.unwrap_or_else(|failed| Err(Error::internal(failed)))
+        self.background.owned(work).await
     }
 }

@@ -5,15 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use axum::body::Body;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use jiff::Timestamp;
-use pandastack_agent_client::{AgentClient, AgentError, CallOptions, StreamOptions};
+use pandastack_agent_client::{AgentClient, AgentError, StreamOptions};
 use pandastack_store::{SandboxRecord, SnapshotRecord};
 use pandastack_types::agent_api::{
-    ExecQuery, Flag, MakeDirectoryQuery, OutputQuery, PROCESS_HEADER, RemoveFileQuery, StartProcessQuery,
-    UnpackQuery, WriteFileQuery, endpoints,
+    ExecQuery, Flag, OutputQuery, PROCESS_HEADER, StartProcessQuery, endpoints,
 };
 use pandastack_types::api::{
     CreateSnapshot, ExecRequest, ExecResult, Keep, PatchLifecycle, Port, Process, Signal, SignalProcess,
@@ -27,6 +25,7 @@ use crate::ops::lifecycle::Move;
 use crate::ops::listening::Watch;
 use crate::ops::{self, on};
 use crate::output::{Events, Exit, Lines, OutputEvent};
+use crate::snapshot_owner;
 
 /// How long a short call may take; it may have to wake the machine.
 const CALL_WAIT: Duration = Duration::from_secs(60);
@@ -63,7 +62,7 @@ impl Machine {
     }
 
     /// Calls the agent of its host.
-    pub fn client(&self) -> &AgentClient {
+    pub(crate) fn client(&self) -> &AgentClient {
         &self.client
     }
 
@@ -113,50 +112,17 @@ impl Machine {
         Watch::new(&self.record, &self.client, deadline)
     }
 
-    /// Writes a file; the content streams.
-    pub async fn write(&self, file: &str, content: Body) -> Result<()> {
-        let query = WriteFileQuery { path: file.to_owned(), ..WriteFileQuery::default() };
-        let call = endpoints::WriteFile::new(self.id().clone(), query);
-        let options = CallOptions::upload(self.record.incarnation);
-        Ok(self.client.call(call, options, content).await.map(drop)?)
-    }
-
-    /// Unpacks a tar archive into a directory; the content streams.
-    pub async fn unpack(&self, directory: &str, archive: Body, wait: Duration) -> Result<()> {
-        let query = UnpackQuery { path: directory.to_owned(), ..UnpackQuery::default() };
-        let call = endpoints::UnpackArchive::new(self.id().clone(), query);
-        match self.client.call(call, on(&self.record, wait), archive).await {
-            Err(AgentError::Timeout { .. }) => {
-                Err(Error::new(ErrorCode::GuestUnavailable, "copying the archive timed out; try again"))
-            }
-            unpacked => Ok(unpacked.map(drop)?),
-        }
-    }
-
-    /// Makes a directory and those above it.
-    pub async fn make_dir(&self, directory: &str, wait: Duration) -> Result<()> {
-        self.make_dir_of(directory, None, wait).await
-    }
-
-    /// The same; what is made belongs to `user`.
-    pub async fn make_dir_of(&self, directory: &str, user: Option<&str>, wait: Duration) -> Result<()> {
-        let query = MakeDirectoryQuery { path: directory.to_owned(), user: user.map(str::to_owned) };
-        let call = endpoints::MakeDirectory::new(self.id().clone(), query);
-        Ok(self.client.call(call, on(&self.record, wait), ()).await?)
-    }
-
-    /// Deletes a file, or a directory with everything in it.
-    pub async fn remove(&self, file: &str, wait: Duration) -> Result<()> {
-        let query = RemoveFileQuery { path: file.to_owned(), ..RemoveFileQuery::default() };
-        let call = endpoints::RemoveFile::new(self.id().clone(), query);
-        Ok(self.client.call(call, on(&self.record, wait), ()).await?)
-    }
-
     /// Sets after how many idle seconds it sleeps.
     pub async fn set_idle(&self, seconds: u64) -> Result<()> {
         let patch = PatchLifecycle { idle_timeout_seconds: Some(seconds), ..PatchLifecycle::default() };
         let record = self.sandboxes.store.sandbox(None, &self.record.id).await?;
         ops::lifecycle::patch(&self.sandboxes, record, patch).await.map(|_| ())
+    }
+
+    /// Wakes it and keeps it from counting as idle for a while; zero seconds end an earlier lease.
+    pub async fn keep_awake(&self, seconds: u64) -> Result<SandboxRecord> {
+        let (record, client) = (self.record.clone(), self.client.clone());
+        ops::lifecycle::keep_awake(&self.sandboxes, record, client, seconds).await
     }
 
     /// Until when a lease keeps it awake, as its host says.
@@ -185,6 +151,25 @@ impl Machine {
     pub async fn snapshot(&self, request: CreateSnapshot) -> Result<SnapshotRecord> {
         let (record, client) = (self.record.clone(), self.client.clone());
         ops::snapshot::take(&self.sandboxes, record, client, request, SnapshotKind::Service).await
+    }
+
+    /// Ends what steps with a tag left running: those that were cut off, and what others started and did not wait for.
+    pub async fn end_steps(&self, tag: &str) -> Result<()> {
+        for process in self.processes().await?.iter().filter(|process| is_left_by_step(process, tag)) {
+            match self.kill(process.id).await {
+                // It ended by itself since it was listed, long enough ago to be forgotten.
+                Err(error) if error.code == ErrorCode::NotFound => {}
+                ended => ended?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a snapshot for its owner, without what steps with a tag left running: that has their variables.
+    pub async fn snapshot_built(&self, tag: &str, name: String) -> Result<SnapshotRecord> {
+        self.end_steps(tag).await?;
+        let metadata = Some(snapshot_owner::label(self.record.owner.as_ref()));
+        self.snapshot(CreateSnapshot { name: Some(name), metadata, ..CreateSnapshot::default() }).await
     }
 
     /// Runs a command until it ends; its lines go to `sink`. An agent that is restarted meanwhile
@@ -254,6 +239,11 @@ impl Machine {
         let options = StreamOptions { incarnation: Some(self.record.incarnation), last_event_id };
         Ok(self.client.stream(call, options, ()).await?.into_body())
     }
+}
+
+/// Whether something of a step runs, even if the step itself ended.
+fn is_left_by_step(process: &Process, tag: &str) -> bool {
+    process.tag.as_deref() == Some(tag) && (process.exit_code.is_none() || process.lingering)
 }
 
 /// Adds what is wanted of some lines, and gives up the oldest beyond `count`.
@@ -330,5 +320,20 @@ mod tests {
         assert_eq!(last, ["error 1", "error 2"]);
         keep_last(&mut last, Some("error 3".to_owned()), 2, |_| true);
         assert_eq!(last, ["error 2", "error 3"]);
+    }
+
+    #[test]
+    fn processes_left_by_a_build_step_are_found_after_it() {
+        let is_left = |tag: &str, exit_code: Option<i32>, lingering: bool| {
+            let state = if exit_code.is_some() { "exited" } else { "running" };
+            let process = serde_json::json!({"id": 1, "pid": 7, "tag": tag, "command": "x", "state": state,
+                "exit_code": exit_code, "lingering": lingering, "duration_ms": 1, "stdout_start": 0, "stdout_end": 0,
+                "stderr_start": 0, "stderr_end": 0, "stdin_offset": 0});
+            is_left_by_step(&serde_json::from_value(process).unwrap(), "build")
+        };
+        assert!(is_left("build", None, false), "a step under way");
+        assert!(is_left("build", Some(0), true), "a step that ended, with something that it started");
+        assert!(!is_left("build", Some(0), false));
+        assert!(!is_left("web", None, false), "no build's");
     }
 }

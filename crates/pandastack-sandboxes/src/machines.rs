@@ -5,12 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use pandastack_store::{SandboxRecord, Select};
-use pandastack_types::api::CreateSandbox;
-use pandastack_types::{Owner, Result, SandboxId, WorkspaceId};
+use pandastack_store::{self as store, SandboxRecord, Select, SnapshotRecord};
+use pandastack_types::api::{CreateSandbox, Lifecycle, PatchLifecycle, RunRequest, RunResult};
+use pandastack_types::{HostId, Owner, Result, SandboxId, SnapshotId, WorkspaceId};
+use tokio::sync::broadcast;
+use tokio_util::sync::CancellationToken;
 
 use crate::machine::Machine;
-use crate::{Sandboxes, ops};
+use crate::user_sandbox::UserSandbox;
+use crate::{EventNotice, Sandboxes, ops};
 
 /// The specification of a machine.
 #[derive(Debug, Clone)]
@@ -54,7 +57,53 @@ pub trait Machines: Send + Sync {
     async fn fork(&self, parent: &Machine, owner: Owner) -> Result<Machine>;
 
     /// Deletes a machine, or records that it is to be deleted. Runs to its end even if the caller is dropped.
-    async fn delete(&self, record: SandboxRecord, why: &str) -> Result<()>;
+    async fn delete(&self, record: SandboxRecord, why: Option<&str>) -> Result<()>;
+
+    /// The record of a machine, whatever its state; of any workspace if none is given.
+    async fn find(&self, workspace: Option<&WorkspaceId>, id: &SandboxId) -> store::Result<SandboxRecord>;
+
+    /// A user's sandbox, for calls in the user's name.
+    fn sandbox(&self, workspace: &WorkspaceId, id: &SandboxId) -> UserSandbox;
+
+    /// Runs a command in a machine of its own. The machine is deleted even if the caller is dropped;
+    /// `gone` ends the command early.
+    async fn run(
+        &self,
+        workspace: WorkspaceId,
+        request: RunRequest,
+        gone: CancellationToken,
+    ) -> Result<RunResult>;
+
+    /// The lifetime of a machine, as users see it.
+    async fn lifecycle(&self, record: &SandboxRecord) -> Lifecycle;
+
+    /// Changes the lifetime of a machine.
+    async fn patch(&self, record: SandboxRecord, request: PatchLifecycle) -> Result<()>;
+
+    /// A snapshot of a workspace, a service's or a user's.
+    async fn snapshot(&self, workspace: &WorkspaceId, id: &SnapshotId) -> store::Result<SnapshotRecord>;
+
+    /// A snapshot that a user may use. Refuses those of services and of sealed machines.
+    async fn user_snapshot(&self, workspace: &WorkspaceId, id: &SnapshotId) -> Result<SnapshotRecord>;
+
+    /// All snapshots of a workspace.
+    async fn snapshots(&self, workspace: &WorkspaceId) -> Result<Vec<SnapshotRecord>>;
+
+    /// Deletes a snapshot. Safe to repeat.
+    async fn remove_snapshot(&self, snapshot: &SnapshotRecord) -> Result<()>;
+
+    /// Whether a host was heard lately.
+    fn is_reachable(&self, host: &HostId) -> bool;
+
+    /// What happens to machines from now on, in the order of commits.
+    fn events(&self) -> broadcast::Receiver<EventNotice>;
+}
+
+impl Sandboxes {
+    /// Machines, for services.
+    pub fn machines(self: &Arc<Self>) -> Arc<dyn Machines> {
+        Arc::new(Arc::clone(self))
+    }
 }
 
 #[async_trait]
@@ -86,7 +135,58 @@ impl Machines for Arc<Sandboxes> {
         Machine::of(self, ops::fork::fork_owned(self, record, client, owner).await?)
     }
 
-    async fn delete(&self, record: SandboxRecord, why: &str) -> Result<()> {
-        ops::delete::delete(self, record, Some(why)).await
+    async fn delete(&self, record: SandboxRecord, why: Option<&str>) -> Result<()> {
+        ops::delete::delete(self, record, why).await
+    }
+
+    async fn find(&self, workspace: Option<&WorkspaceId>, id: &SandboxId) -> store::Result<SandboxRecord> {
+        self.store.sandbox(workspace, id).await
+    }
+
+    fn sandbox(&self, workspace: &WorkspaceId, id: &SandboxId) -> UserSandbox {
+        UserSandbox::new(self, workspace, id)
+    }
+
+    async fn run(
+        &self,
+        workspace: WorkspaceId,
+        request: RunRequest,
+        gone: CancellationToken,
+    ) -> Result<RunResult> {
+        ops::exec::run(self, workspace, request, gone).await
+    }
+
+    async fn lifecycle(&self, record: &SandboxRecord) -> Lifecycle {
+        ops::lifecycle::show(self, record).await
+    }
+
+    async fn patch(&self, record: SandboxRecord, request: PatchLifecycle) -> Result<()> {
+        ops::lifecycle::patch(self, record, request).await.map(drop)
+    }
+
+    async fn snapshot(&self, workspace: &WorkspaceId, id: &SnapshotId) -> store::Result<SnapshotRecord> {
+        self.store.snapshot(workspace, id).await
+    }
+
+    async fn user_snapshot(&self, workspace: &WorkspaceId, id: &SnapshotId) -> Result<SnapshotRecord> {
+        let snapshot = ops::snapshot::find(self, workspace, id).await?;
+        ops::snapshot::check_unsealed(self, &snapshot).await?;
+        Ok(snapshot)
+    }
+
+    async fn snapshots(&self, workspace: &WorkspaceId) -> Result<Vec<SnapshotRecord>> {
+        Ok(self.store.snapshots(workspace, None).await?)
+    }
+
+    async fn remove_snapshot(&self, snapshot: &SnapshotRecord) -> Result<()> {
+        ops::snapshot::remove(self, snapshot).await
+    }
+
+    fn is_reachable(&self, host: &HostId) -> bool {
+        self.hosts.reachable(host)
+    }
+
+    fn events(&self) -> broadcast::Receiver<EventNotice> {
+        self.events.subscribe()
     }
 }

@@ -2,9 +2,11 @@
 
 use std::collections::VecDeque;
 
+use pandastack_types::sse;
 use serde::Deserialize;
 
-use crate::agent_events::{AgentEvent, AgentEvents};
+/// Bytes of one event; an agent sends output in pieces far below it.
+pub const EVENT_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// Bytes of a line that is not complete; beyond it the line is cut.
 const LINE_BYTES_MAX: usize = 64 * 1024;
@@ -37,12 +39,17 @@ pub struct Exit {
 }
 
 /// Reads server-sent events out of bytes as they come.
-#[derive(Default)]
 pub struct Events {
-    events: AgentEvents,
+    reader: sse::Reader,
     ready: VecDeque<OutputEvent>,
     /// Event ID to resume from after a lost stream.
     pub last_id: Option<String>,
+}
+
+impl Default for Events {
+    fn default() -> Self {
+        Self { reader: sse::Reader::new(EVENT_BYTES_MAX), ready: VecDeque::new(), last_id: None }
+    }
 }
 
 #[derive(Default, Deserialize)]
@@ -57,11 +64,14 @@ struct Data {
 impl Events {
     /// Takes bytes. `false` when they make no sense.
     pub fn push(&mut self, bytes: &[u8]) -> bool {
-        self.events.push(bytes);
-        while let Some(event) = self.events.pop() {
-            self.take(event);
+        self.reader.push(bytes);
+        loop {
+            match self.reader.next_event() {
+                Ok(Some(event)) => self.take(event),
+                Ok(None) => return true,
+                Err(sse::EventTooLarge { .. }) => return false,
+            }
         }
-        !self.events.is_nonsense()
     }
 
     /// The next event that was read.
@@ -69,8 +79,8 @@ impl Events {
         self.ready.pop_front()
     }
 
-    fn take(&mut self, event: AgentEvent) {
-        let AgentEvent { id, name, data } = event;
+    fn take(&mut self, event: sse::Event) {
+        let sse::Event { id, name, data } = event;
         self.last_id = id.or_else(|| self.last_id.take());
         let read = || serde_json::from_str::<Data>(&data).unwrap_or_default();
         self.ready.extend(match name.as_str() {
@@ -130,6 +140,13 @@ mod tests {
             assert_eq!(events.pop(), Some(OutputEvent::Exit(Exit { exit_code: 2, ..Exit::default() })));
             assert_eq!((events.pop(), events.last_id.as_deref()), (None, Some("3-1")));
         }
+    }
+
+    #[test]
+    fn an_endless_event_makes_no_sense() {
+        let mut events = Events::default();
+        assert!(events.push(&vec![b'x'; EVENT_BYTES_MAX]));
+        assert!(!events.push(b"x"));
     }
 
     #[test]

@@ -40,7 +40,7 @@ pub async fn run(sandboxes: Arc<Sandboxes>) {
             }
         };
         tokio::select! {
-            () = sandboxes.shutdown.cancelled() => return,
+            () = sandboxes.background.shutdown.cancelled() => return,
             () = sandboxes.expiry_changed.notified() => {}
             () = clock::moved() => {}
             () = tokio::time::sleep_until(wake_at.min(Instant::now() + SLEEP_MAX)) => {}

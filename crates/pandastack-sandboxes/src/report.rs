@@ -55,7 +55,7 @@ pub async fn take(sandboxes: &Arc<Sandboxes>, report: HostReport) -> Result<Repo
     let record = sandboxes.hosts.record_report(report.clone(), now())?;
     sandboxes.store.put_host(&record).await?;
     note_denials(sandboxes, &report).await?;
-    let mut findings = find(sandboxes, &report, &sandboxes.in_flight.marks()).await?;
+    let mut findings = find(sandboxes, &report, &sandboxes.marks()).await?;
     if findings.need_work() {
         findings = match sandboxes.marks_of_all().await {
             Ok(marks) => find(sandboxes, &report, &marks).await?,
@@ -76,7 +76,7 @@ pub async fn take(sandboxes: &Arc<Sandboxes>, report: HostReport) -> Result<Repo
     }
     if !findings.doubtful.is_empty() {
         let own = Arc::clone(sandboxes);
-        sandboxes.tasks.spawn(async move {
+        sandboxes.background.tasks.spawn(async move {
             for row in findings.doubtful {
                 resolve(&own, row).await;
             }
@@ -152,7 +152,7 @@ async fn resolve(sandboxes: &Sandboxes, row: SandboxRecord) {
         }
         return;
     }
-    let Some(_marked) = sandboxes.in_flight.mark(&OperationKey::Sandbox(row.id.clone())) else { return };
+    let Some(_marked) = sandboxes.background.mark(&OperationKey::Sandbox(row.id.clone())) else { return };
     let Ok(client) = sandboxes.hosts.client(&row.host) else { return };
     let seen = match ops::describe(&client, &row).await {
         Ok(seen) => Some(seen),

@@ -48,7 +48,7 @@ pub async fn stop_reported(sandboxes: &Arc<Sandboxes>, report: &HostReport) -> R
     for row in rows.into_iter().filter(|row| suspended.contains(&row.workspace) && running.contains(&row.id))
     {
         let own = Arc::clone(sandboxes);
-        sandboxes.tasks.spawn(async move { stop(&own, row).await });
+        sandboxes.background.tasks.spawn(async move { stop(&own, row).await });
     }
     Ok(())
 }

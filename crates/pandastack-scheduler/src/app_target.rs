@@ -21,7 +21,7 @@ use crate::scheduler::Scheduler;
 
 /// Refuses an app that the workspace does not have, and what could never be sent.
 pub(crate) async fn check(scheduler: &Scheduler, workspace: &WorkspaceId, target: &AppTarget) -> Result<()> {
-    scheduler.apps.app(Some(workspace), &target.app_id).await?;
+    scheduler.services.check_app(workspace, target).await?;
     path(target)?;
     check_request(&as_http(target))
 }
@@ -47,12 +47,9 @@ async fn send(
     schedule: &ScheduleRecord,
     run: &RunRecord,
 ) -> Result<Attempt> {
-    let record = scheduler.apps.app(Some(&schedule.workspace), &target.app_id).await?;
-    // Whoever asked for a deployment by an address would reach the app at that one.
-    let known = scheduler.apps.deployments(&record.id).await?.into_iter().find_map(|one| one.spec.address);
-    let address = known.unwrap_or_else(|| format!("http://{}.localhost", record.name));
-    let request = request(target, &address, schedule, run)?;
-    let named = scheduler.sandboxes.edge.app_route(&format!("{}.localhost", record.id)).await;
+    let app = scheduler.services.find_app(&schedule.workspace, target).await?;
+    let request = request(target, &app.address, schedule, run)?;
+    let named = scheduler.edge.app_route(&format!("{}.localhost", app.id)).await;
     let instances = match named.map_err(|error| unavailable(format!("{error:?}")))? {
         Some(AppRoute::Serving(instances)) => instances,
         Some(AppRoute::NotServing(why)) => return Err(Error::conflict(why)),
@@ -66,7 +63,7 @@ async fn send(
 async fn connect(scheduler: &Scheduler, to: &Instances) -> Result<(GuestStream, Permit)> {
     let mut why = "the app has no running instance; deploy it".to_owned();
     for machine in to.sandboxes.iter() {
-        match scheduler.sandboxes.edge.connect(machine, to.port).await {
+        match scheduler.edge.connect(machine, to.port).await {
             Ok(connected) => return Ok(connected),
             Err(error) => why = error.sentence(machine, to.port),
         }

@@ -19,5 +19,5 @@ pub async fn run(scheduler: Arc<Scheduler>) {
         instance: scheduler.instance.clone(),
         clock: Arc::new(now),
     });
-    dispatcher::run(dispatcher, &scheduler.sandboxes.shutdown).await;
+    dispatcher::run(dispatcher, &scheduler.background.shutdown).await;
 }

@@ -38,4 +38,4 @@ pub use attempt::Attempt;
 pub use background::run;
 pub use ops::delete_all;
 pub use scheduler::Scheduler;
-pub use services::Services;
+pub use services::{CalledApp, Services};

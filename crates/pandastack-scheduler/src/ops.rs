@@ -164,7 +164,7 @@ pub(crate) async fn trigger(
         tokio::select! {
             // An error says that the schedule was deleted meanwhile; the read below finds out.
             _ = ended => {}
-            () = scheduler.sandboxes.shutdown.cancelled() => {}
+            () = scheduler.background.shutdown.cancelled() => {}
         }
     }
     let run = scheduler.run_store.run(workspace, id, &run.id).await?;

@@ -6,11 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use pandastack_sandboxes::ops;
-use pandastack_sandboxes::ops::lifecycle::Move;
 use pandastack_store::schedules::{RunOutcome, RunRecord, RunState, ScheduleRecord};
 use pandastack_types::api::{
-    CommandTarget, ExecRequest, ExecResult, Keep, RunRequest, SandboxAction, SandboxTarget, ScheduleTarget,
+    CommandTarget, ExecRequest, ExecResult, RunRequest, SandboxAction, SandboxTarget, ScheduleTarget,
 };
 use pandastack_types::limits::{EXEC_TIMEOUT_SECONDS_DEFAULT, RUN_OUTPUT_BYTES_MAX};
 use pandastack_types::{Error, ErrorCode, Result, SandboxId};
@@ -108,12 +106,11 @@ async fn sandbox(
     target: &SandboxTarget,
     schedule: &ScheduleRecord,
 ) -> Result<Attempt> {
-    let (record, client) = ops::live(&scheduler.sandboxes, &schedule.workspace, &target.sandbox_id).await?;
-    let movement = match target.action {
-        SandboxAction::Wake => Move::Wake,
-        SandboxAction::Hibernate => Move::Hibernate(Keep::default()),
+    let sandbox = scheduler.machines.sandbox(&schedule.workspace, &target.sandbox_id);
+    let record = match target.action {
+        SandboxAction::Wake => sandbox.wake().await?,
+        SandboxAction::Hibernate => sandbox.sleep().await?,
     };
-    let record = ops::lifecycle::change_state(&scheduler.sandboxes, record, client, movement, false).await?;
     let stdout = format!("{} is {}", record.id, record.state.as_str());
     Ok(succeeded(RunOutcome { stdout, sandbox: Some(record.id), ..RunOutcome::default() }))
 }
@@ -154,17 +151,18 @@ async fn in_sandbox(
     exec: &ExecRequest,
     stop: &CancellationToken,
 ) -> Result<ExecResult> {
-    let (workspace, tag) = (&schedule.workspace, format!("schedule-run-{}", run.id));
+    let sandbox = scheduler.machines.sandbox(&schedule.workspace, id);
+    let tag = format!("schedule-run-{}", run.id);
     if run.attempt > 1 {
-        ops::exec::kill(&scheduler.sandboxes, workspace, id, &tag).await?;
+        sandbox.kill_tagged(&tag).await?;
     }
-    let mut running = pin!(ops::exec::exec(&scheduler.sandboxes, workspace, id, exec, &tag));
+    let mut running = pin!(sandbox.exec(exec, &tag));
     tokio::select! {
         ended = &mut running => return ended,
         () = stop.cancelled() => {}
     }
     loop {
-        ops::exec::kill(&scheduler.sandboxes, workspace, id, &tag).await?;
+        sandbox.kill_tagged(&tag).await?;
         // A command that was only about to begin is not listed yet.
         if tokio::time::timeout(KILL_AGAIN, &mut running).await.is_ok() {
             return Err(ended_early());
@@ -180,7 +178,7 @@ async fn fresh(
     stop: &CancellationToken,
 ) -> Result<(SandboxId, ExecResult)> {
     let request = RunRequest { template: target.template.clone(), exec };
-    let ran = ops::exec::run(&scheduler.sandboxes, schedule.workspace.clone(), request, stop.clone()).await?;
+    let ran = scheduler.machines.run(schedule.workspace.clone(), request, stop.clone()).await?;
     Ok((ran.sandbox_id, ran.result))
 }
 

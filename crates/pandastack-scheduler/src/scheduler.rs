@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use pandastack_edge::Edge;
 use pandastack_metrics::Page;
-use pandastack_sandboxes::Sandboxes;
-use pandastack_store::apps::AppStore;
+use pandastack_sandboxes::Background;
+use pandastack_sandboxes::machines::Machines;
 use pandastack_store::schedules::{RunStore, ScheduleStore};
 use pandastack_webhooks::Webhooks;
 
@@ -13,14 +14,16 @@ use crate::services::Services;
 
 /// The schedules of this server.
 pub struct Scheduler {
-    pub(crate) sandboxes: Arc<Sandboxes>,
+    /// Sandboxes that schedules move and run commands in.
+    pub(crate) machines: Arc<dyn Machines>,
+    /// Leads to apps that schedules call.
+    pub(crate) edge: Arc<Edge>,
+    pub(crate) background: Background,
     pub(crate) store: Arc<dyn ScheduleStore>,
     pub(crate) run_store: Arc<dyn RunStore>,
-    /// Apps that schedules call.
-    pub(crate) apps: Arc<dyn AppStore>,
     /// Calls URLs and sends alerts.
     pub(crate) webhooks: Arc<Webhooks>,
-    /// Functions and databases as targets.
+    /// Apps, functions and databases as targets.
     pub(crate) services: Arc<dyn Services>,
     pub(crate) activity: Arc<Activity>,
     /// Names this process in the runs that it works on.
@@ -30,21 +33,16 @@ pub struct Scheduler {
 impl Scheduler {
     /// Schedules whose runs are marked with `instance` while this process works on them.
     pub fn new(
-        sandboxes: Arc<Sandboxes>,
+        (store, run_store): (Arc<dyn ScheduleStore>, Arc<dyn RunStore>),
+        machines: Arc<dyn Machines>,
+        edge: Arc<Edge>,
+        background: Background,
         webhooks: Arc<Webhooks>,
         services: Arc<dyn Services>,
         instance: String,
     ) -> Self {
-        Self {
-            store: Arc::clone(&sandboxes.store) as Arc<dyn ScheduleStore>,
-            run_store: Arc::clone(&sandboxes.store) as Arc<dyn RunStore>,
-            apps: Arc::clone(&sandboxes.store) as Arc<dyn AppStore>,
-            sandboxes,
-            webhooks,
-            services,
-            activity: Arc::new(Activity::new()),
-            instance,
-        }
+        let activity = Arc::new(Activity::new());
+        Self { machines, edge, background, store, run_store, webhooks, services, activity, instance }
     }
 
     /// Looks at what is due again soon.

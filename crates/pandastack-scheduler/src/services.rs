@@ -1,16 +1,31 @@
-//! The interface to functions and databases as targets of schedules; the server provides it.
+//! The interface to apps, functions and databases as targets of schedules; the server provides it.
 
 use std::time::Duration;
 
 use async_trait::async_trait;
-use pandastack_types::api::{FunctionTarget, SqlTarget};
-use pandastack_types::{Result, WorkspaceId};
+use pandastack_types::api::{AppTarget, FunctionTarget, SqlTarget};
+use pandastack_types::{AppId, Result, WorkspaceId};
 
 use crate::attempt::Attempt;
+
+/// An app that a schedule calls.
+#[derive(Debug, Clone)]
+pub struct CalledApp {
+    /// Its id.
+    pub id: AppId,
+    /// Its address, as its owner reaches it.
+    pub address: String,
+}
 
 /// Operations of other services that schedules use.
 #[async_trait]
 pub trait Services: Send + Sync {
+    /// Refuses an app that the workspace does not have.
+    async fn check_app(&self, workspace: &WorkspaceId, target: &AppTarget) -> Result<()>;
+
+    /// The app of a target.
+    async fn find_app(&self, workspace: &WorkspaceId, target: &AppTarget) -> Result<CalledApp>;
+
     /// Refuses a function that the workspace does not have.
     async fn check_function(&self, workspace: &WorkspaceId, target: &FunctionTarget) -> Result<()>;
 

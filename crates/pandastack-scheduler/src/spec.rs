@@ -125,7 +125,7 @@ pub(crate) async fn check_target(
         ScheduleTarget::Http(target) => http_target::check(&scheduler.webhooks, target),
         ScheduleTarget::Command(target) => check_command(scheduler, workspace, target).await,
         ScheduleTarget::Sandbox(target) => {
-            scheduler.sandboxes.store.sandbox(Some(workspace), &target.sandbox_id).await?;
+            scheduler.machines.find(Some(workspace), &target.sandbox_id).await?;
             Ok(())
         }
         ScheduleTarget::App(target) => app_target::check(scheduler, workspace, target).await,
@@ -146,9 +146,7 @@ async fn check_command(scheduler: &Scheduler, workspace: &WorkspaceId, target: &
     }
     match (&target.sandbox_id, &target.template) {
         (Some(_), Some(_)) => Err(Error::bad_request("give `sandbox_id` or `template`, not both")),
-        (Some(id), None) => {
-            scheduler.sandboxes.store.sandbox(Some(workspace), id).await.map(drop).map_err(Into::into)
-        }
+        (Some(id), None) => scheduler.machines.find(Some(workspace), id).await.map(drop).map_err(Into::into),
         (None, Some(template)) => validate::template_name(template),
         (None, None) => Ok(()),
     }

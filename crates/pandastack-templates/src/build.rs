@@ -206,8 +206,8 @@ impl<'a> Build<'a> {
         let asked = &self.record.spec.request;
         let size = format!("{:?} {:?}", asked.cpu, asked.memory_mb);
         let (name, tag) = from.split_once(':').unwrap_or((&from, LATEST));
-        if tag == LATEST && self.templates.sandboxes.hosts.has_template(name) {
-            let images = self.templates.sandboxes.hosts.image_keys(name);
+        if tag == LATEST && self.templates.platform.contains(name) {
+            let images = self.templates.platform.image_keys(name);
             let images = images.into_iter().collect::<Vec<_>>().join(" ");
             let key = key::base(&["platform", env!("CARGO_PKG_VERSION"), name, &images, &size]);
             return Ok(Head::new(
@@ -268,9 +268,8 @@ impl<'a> Build<'a> {
         }
         let (store, workspace) = (&self.templates.store, &self.record.workspace);
         let Some(layer) = store.layer(workspace, key).await? else { return Ok(None) };
-        let snapshot = self.templates.sandboxes.store.snapshot(workspace, &layer.snapshot).await;
-        let usable =
-            snapshot.is_ok_and(|snapshot| self.templates.sandboxes.hosts.client(&snapshot.host).is_ok());
+        let snapshot = self.templates.machines.snapshot(workspace, &layer.snapshot).await;
+        let usable = snapshot.is_ok_and(|snapshot| self.templates.machines.is_reachable(&snapshot.host));
         if !usable {
             return Ok(None);
         }

@@ -11,12 +11,12 @@ use futures::future::join_all;
 use http::StatusCode;
 use pandastack_agent_client::{AgentClient, AgentError, CallOptions};
 use pandastack_rest::{ApiResult, Caller, Id, sse};
-use pandastack_sandboxes::Sandboxes;
 use pandastack_types::agent_api::BuildQuery;
 use pandastack_types::agent_api::endpoints::{BakeTemplate, ListBuilds, ReadBuild};
 use pandastack_types::api::{Build, BuildStatus};
 use pandastack_types::{BuildId, Error, ErrorBody, Result};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use crate::service::Templates;
 
@@ -37,23 +37,24 @@ pub async fn bake(
     Id(name): Id<String>,
 ) -> ApiResult<(StatusCode, Json<Build>)> {
     pandastack_sandboxes::validate::template_name(&name)?;
-    let (name, client) = templates.sandboxes.hosts.place_bake(&name)?;
+    let (name, client) = templates.platform.place_bake(&name)?;
     let build = client.call(BakeTemplate::new(name), CallOptions::on_host(ASK_WAIT), ()).await?;
     Ok((StatusCode::ACCEPTED, Json(build)))
 }
 
 /// Bakes of all hosts that answer.
-pub(crate) async fn bakes(sandboxes: &Sandboxes) -> Vec<Build> {
-    let clients = sandboxes.hosts.clients();
+pub(crate) async fn bakes(templates: &Templates) -> Vec<Build> {
+    let agents = templates.platform.agents();
     let asked =
-        clients.iter().map(|(_, client)| client.call(ListBuilds::new(), CallOptions::on_host(ASK_WAIT), ()));
+        agents.iter().map(|client| client.call(ListBuilds::new(), CallOptions::on_host(ASK_WAIT), ()));
     join_all(asked).await.into_iter().flatten().flatten().collect()
 }
 
 /// A bake's log as server-sent events.
-pub(crate) async fn bake_logs(sandboxes: Arc<Sandboxes>, id: &BuildId, follow: bool) -> Result<Response> {
-    let (client, build) = find(&sandboxes, id).await?;
-    let log = BuildLog { sandboxes, client, build, shown: 0, follow, asked: Instant::now(), ended: false };
+pub(crate) async fn bake_logs(templates: &Templates, id: &BuildId, follow: bool) -> Result<Response> {
+    let (client, build) = find(templates, id).await?;
+    let shutdown = templates.background.shutdown.clone();
+    let log = BuildLog { shutdown, client, build, shown: 0, follow, asked: Instant::now(), ended: false };
     Ok(sse::respond(futures::stream::unfold(log, BuildLog::next)))
 }
 
@@ -65,9 +66,9 @@ async fn ask(client: &AgentClient, id: &BuildId, seen_lines: Option<usize>) -> R
 }
 
 /// The host that has a bake, and the bake.
-pub(crate) async fn find(sandboxes: &Sandboxes, id: &BuildId) -> Result<(AgentClient, Build)> {
-    let clients = sandboxes.hosts.clients();
-    let asked = clients.into_iter().map(|(_, client)| async move {
+pub(crate) async fn find(templates: &Templates, id: &BuildId) -> Result<(AgentClient, Build)> {
+    let agents = templates.platform.agents();
+    let asked = agents.into_iter().map(|client| async move {
         let build = ask(&client, id, None).await;
         build.map(|build| (client, build))
     });
@@ -77,7 +78,7 @@ pub(crate) async fn find(sandboxes: &Sandboxes, id: &BuildId) -> Result<(AgentCl
 
 /// A client that reads a build's log.
 struct BuildLog {
-    sandboxes: Arc<Sandboxes>,
+    shutdown: CancellationToken,
     client: AgentClient,
     build: Build,
     shown: usize,
@@ -100,7 +101,7 @@ impl BuildLog {
             self.ended = true;
             return Some(("event: done\ndata: end\n\n".to_owned(), self));
         }
-        let shutdown = self.sandboxes.shutdown.clone();
+        let shutdown = self.shutdown.clone();
         let news = async {
             tokio::time::sleep_until(self.asked + ASK_EVERY_MIN).await;
             self.asked = Instant::now();

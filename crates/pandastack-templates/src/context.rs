@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use axum::body::Body;
+use pandastack_sandboxes::command;
 use pandastack_sandboxes::machine::Machine;
-use pandastack_sandboxes::machines::Machines;
-use pandastack_sandboxes::ops;
 use pandastack_store::SandboxRecord;
 use pandastack_store::templates::BuildRecord;
 use pandastack_types::api::{ExecRequest, PatchLifecycle};
@@ -87,7 +86,7 @@ pub(crate) struct Archive {
 
 /// The record of a build's context machine.
 async fn find(templates: &Templates, build: &BuildRecord) -> Result<Option<SandboxRecord>> {
-    let all = templates.sandboxes.owned_by(&machines::owner(&build.id)).await?;
+    let all = templates.machines.owned_by(&machines::owner(&build.id)).await?;
     let has_role = |role: Option<&String>| role.is_some_and(|role| role == ROLE);
     Ok(all.into_iter().find(|record| has_role(record.metadata.get(ROLE_LABEL))))
 }
@@ -97,13 +96,13 @@ pub(crate) async fn prolong(templates: &Templates, build: &BuildRecord) -> Resul
     let Some(record) = find(templates, build).await? else { return Ok(()) };
     let ttl_seconds = Some(machines::TTL_SECONDS);
     let request = PatchLifecycle { ttl_seconds, ..PatchLifecycle::default() };
-    ops::lifecycle::patch(&templates.sandboxes, record, request).await.map(drop)
+    templates.machines.patch(record, request).await
 }
 
 /// The context machine of a build, which is made on first use.
 pub(crate) async fn open(templates: &Templates, build: &BuildRecord) -> Result<Machine> {
     if let Some(record) = find(templates, build).await? {
-        return templates.sandboxes.open(&build.workspace, &record.id).await;
+        return templates.machines.open(&build.workspace, &record.id).await;
     }
     if build.spec.files_at.is_some() {
         return Err(Error::conflict("the machine with the build files expired; build again"));
@@ -139,13 +138,13 @@ pub(crate) async fn copy_tree(
     index: usize,
     path: &str,
 ) -> Result<String, BuildError> {
-    let Some(entry) = machines::stat(stage, path).await? else {
+    let Some(entry) = stage.stat(path).await? else {
         return Err(BuildError::new(format!("`{path}` is not in the stage that is copied from")));
     };
     let root = format!("{STAGES_DIR}/{index}");
     // A file's archive has just its name; a directory's, what is below it.
     let below = if entry.is_dir { path } else { path.rsplit_once('/').map_or("/", |(above, _)| above) };
-    machine.write(ARCHIVE, machines::pack(stage, path).await?).await?;
+    machine.write(ARCHIVE, stage.pack(path).await?).await?;
     let directory = format!("{root}{below}");
     let env = [("DIR", directory.as_str()), ("FILE", ARCHIVE), ("OWNER", "--same-owner -p")];
     let done = machine.exec_within(&shell(UNPACK, &env), FILES_WAIT).await?;
@@ -178,13 +177,7 @@ pub(crate) async fn select(machine: &Machine, selection: &Selection) -> Result<S
 }
 
 fn shell(script: &str, env: &[(&str, &str)]) -> ExecRequest {
-    let env = env.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-    ExecRequest {
-        cmd: Some(script.to_owned()),
-        env: Some(env),
-        timeout_seconds: Some(FILES_WAIT.as_secs()),
-        ..ExecRequest::default()
-    }
+    ExecRequest { timeout_seconds: Some(FILES_WAIT.as_secs()), ..command::shell(script, env) }
 }
 
 fn last_line(text: &str) -> String {

@@ -8,7 +8,7 @@ use crate::build::Build;
 use crate::build_error::BuildError;
 use crate::context::{self, CONTEXT_DIR, Selection};
 use crate::key;
-use crate::machines;
+use crate::machines::{self, UNPACK_WAIT};
 use crate::scope::Scope;
 use crate::stage::Head;
 use crate::step::Outcome;
@@ -53,8 +53,7 @@ pub(crate) async fn run(
         None => CONTEXT_DIR.to_owned(),
     };
     let machine = head.machine(build).await?;
-    let is_dir = wanted.dest_is_dir()
-        || machines::stat(machine, &wanted.dest).await?.is_some_and(|entry| entry.is_dir);
+    let is_dir = wanted.dest_is_dir() || machine.stat(&wanted.dest).await?.is_some_and(|entry| entry.is_dir);
     let selected = context::select(&context, &wanted.selection(&root, is_dir, OUT_DIR)).await?;
     let directory = match is_dir || selected.is_tree {
         true => wanted.dest.clone(),
@@ -67,12 +66,12 @@ pub(crate) async fn run(
             (None, "") => "0:0",
             (None, owner) => owner,
         };
-        let content = machines::read(&context, &archive.path).await?;
-        machines::unpack(machine, &directory, owner, content).await?;
+        let content = context.read(&archive.path).await?;
+        machine.unpack_of(&directory, owner, content, UNPACK_WAIT).await?;
     }
     for (path, mode) in &selected.special {
         let path = format!("{}/{path}", directory.trim_end_matches('/'));
-        machines::set_mode(machine, &path, *mode).await?;
+        machine.set_mode(&path, *mode).await?;
     }
     if selected.archives.is_empty() {
         machine.make_dir_of(&wanted.dest, wanted.owner.as_deref(), build.left()?).await?;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::body::Body;
-use pandastack_sandboxes::{ops, validate};
+use pandastack_sandboxes::validate;
 use pandastack_store::clock::now;
 use pandastack_store::templates::{
     BuildRecord, BuildSpec, BuildState, LATEST, TagRecord, TemplateRecord, TemplateSpec,
@@ -60,7 +60,7 @@ fn record(template: &TemplateRecord, state: BuildState, spec: BuildSpec) -> Buil
 
 fn check_name(templates: &Templates, name: &str) -> Result<()> {
     validate::template_name(name)?;
-    match templates.sandboxes.hosts.has_template(name) {
+    match templates.platform.contains(name) {
         true => {
             Err(Error::bad_request(format!("template `{name}` comes with the platform; choose another name")))
         }
@@ -181,7 +181,7 @@ pub(crate) async fn cancel(templates: &Arc<Templates>, build: BuildRecord) -> Re
         drop(running);
         Ok(())
     };
-    templates.sandboxes.owned(end).await
+    templates.background.owned(end).await
 }
 
 fn check_under_way(build: &BuildRecord) -> Result<()> {
@@ -200,8 +200,7 @@ pub(crate) async fn publish(
     check_name(templates, &request.name)?;
     check_tags(&request.tags)?;
     check_description(request.description.as_deref())?;
-    let snapshot = ops::snapshot::find(&templates.sandboxes, &workspace, &request.snapshot_id).await?;
-    ops::snapshot::check_unsealed(&templates.sandboxes, &snapshot).await?;
+    let snapshot = templates.machines.user_snapshot(&workspace, &request.snapshot_id).await?;
     if snapshot.spec.kind == SnapshotKind::Checkpoint {
         return Err(Error::bad_request(format!(
             "snapshot `{}` is a checkpoint, which is deleted with its sandbox; take a snapshot to publish",

@@ -6,16 +6,14 @@
 use std::collections::{HashMap, HashSet};
 
 use jiff::Timestamp;
-use pandastack_sandboxes::ops;
+use pandastack_sandboxes::snapshot_owner;
 use pandastack_store::clock::now;
 use pandastack_store::templates::{BuildHead, BuildState, LayerRecord};
-use pandastack_types::api::SnapshotKind;
 use pandastack_types::limits::{
     BUILD_LAYER_SECONDS_MAX, BUILD_LAYERS_MAX, TEMPLATE_BUILDS_KEPT, TEMPLATE_VERSIONS_KEPT,
 };
-use pandastack_types::{BuildId, Result, SnapshotId, TemplateId, WorkspaceId};
+use pandastack_types::{BuildId, Owner, Result, SnapshotId, TemplateId, WorkspaceId};
 
-use crate::machines::OWNER_LABEL;
 use crate::service::Templates;
 
 /// Tidies up every workspace.
@@ -57,12 +55,10 @@ async fn tidy(templates: &Templates, workspace: &WorkspaceId) -> Result<()> {
     }
     let mut needed: HashSet<SnapshotId> = layers.into_iter().map(|layer| layer.snapshot).collect();
     needed.extend(kept.into_iter().filter_map(|build| build.snapshot));
-    for snapshot in templates.sandboxes.store.snapshots(workspace, None).await? {
-        let owner = snapshot.spec.metadata.get(OWNER_LABEL);
-        let is_ours = snapshot.spec.kind == SnapshotKind::Service
-            && owner.is_some_and(|owner| owner.starts_with("build:"));
+    for snapshot in templates.machines.snapshots(workspace).await? {
+        let is_ours = matches!(snapshot_owner::of(&snapshot), Some(Owner::Build(_)));
         if is_ours && !needed.contains(&snapshot.id) {
-            ops::snapshot::remove(&templates.sandboxes, &snapshot).await?;
+            templates.machines.remove_snapshot(&snapshot).await?;
         }
     }
     Ok(())
@@ -81,13 +77,13 @@ pub(crate) async fn make_room(templates: &Templates, workspace: &WorkspaceId) ->
     let began = running.map(|build| build.created_at).min().unwrap_or_else(now);
     let versions =
         store.build_heads(workspace).await?.into_iter().filter_map(|build| build.snapshot).collect();
-    let snapshots = templates.sandboxes.store.snapshots(workspace, None).await?;
+    let snapshots = templates.machines.snapshots(workspace).await?;
     let sizes = snapshots.iter().map(|snapshot| (snapshot.id.clone(), snapshot.spec.size_bytes)).collect();
     let given_up = surplus(store.layers(workspace).await?, began, &versions, &sizes);
     for layer in &given_up {
         store.delete_layer(workspace, &layer.key).await?;
         if let Some(snapshot) = snapshots.iter().find(|snapshot| snapshot.id == layer.snapshot) {
-            ops::snapshot::remove(&templates.sandboxes, snapshot).await?;
+            templates.machines.remove_snapshot(snapshot).await?;
         }
     }
     Ok(given_up.len())

@@ -9,7 +9,6 @@ use pandastack_types::limits::TEMPLATE_READY_SECONDS_MAX;
 use tokio::time::Instant;
 
 use crate::build_error::BuildError;
-use crate::machines;
 use crate::scope::Scope;
 use crate::step;
 
@@ -69,7 +68,7 @@ pub(crate) async fn start(
 async fn is_ready(machine: &Machine, scope: &Scope, ready: &ReadyCheck) -> Result<bool, BuildError> {
     match ready {
         ReadyCheck::Port(port) => Ok(machine.ports().await?.iter().any(|one| one.port == *port)),
-        ReadyCheck::File(path) => Ok(machines::stat(machine, &scope.absolute(path)).await?.is_some()),
+        ReadyCheck::File(path) => Ok(machine.stat(&scope.absolute(path)).await?.is_some()),
         ReadyCheck::Process(name) => succeeds(machine, &look_for(name)).await,
         ReadyCheck::Command(command) => {
             let argv = scope.argv(&Command::Shell(command.clone()));

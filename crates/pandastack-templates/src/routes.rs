@@ -44,7 +44,7 @@ pub fn repeatable(templates: &Arc<Templates>) -> Router {
 #[utoipa::path(get, path = "/v1/templates", tag = "templates",
     responses((status = 200, body = Vec<Template>)))]
 pub async fn list(State(templates): State<Arc<Templates>>, caller: Caller) -> ApiResult<Json<Vec<Template>>> {
-    let mut all = templates.sandboxes.hosts.templates();
+    let mut all = templates.platform.list();
     for record in templates.store.templates(&caller.workspace).await? {
         all.push(caller.shown(view::template(&templates, record).await?));
     }
@@ -60,7 +60,7 @@ pub async fn describe(
     caller: Caller,
     Id(name): Id<String>,
 ) -> ApiResult<Json<Template>> {
-    let mut global = templates.sandboxes.hosts.templates().into_iter();
+    let mut global = templates.platform.list().into_iter();
     if let Some(found) = global.find(|one| one.name == name || one.aliases.contains(&name)) {
         return Ok(Json(found));
     }
@@ -78,7 +78,7 @@ pub async fn remove(
     caller: Caller,
     Id(name): Id<String>,
 ) -> ApiResult<StatusCode> {
-    if templates.sandboxes.hosts.has_template(&name) {
+    if templates.platform.contains(&name) {
         let message = format!("template `{name}` comes with the platform and cannot be deleted");
         return Err(Error::new(ErrorCode::Forbidden, message).into());
     }

@@ -34,7 +34,7 @@ pub async fn run(templates: Arc<Templates>) {
     let mut tidy = tokio::time::interval(TIDY_EVERY);
     loop {
         tokio::select! {
-            () = templates.sandboxes.shutdown.cancelled() => return,
+            () = templates.background.shutdown.cancelled() => return,
             () = templates.work.notified() => {}
             _ = tidy.tick() => {
                 end_left(&templates).await;
@@ -110,7 +110,7 @@ async fn take_turns(templates: &Arc<Templates>) -> Result<()> {
         (build.state, build.spec.phase) = (BuildState::Running, "building".to_owned());
         if templates.store.put_build(&build, BuildState::Queued).await? {
             let task = run_build(Arc::clone(templates), build, running);
-            templates.sandboxes.tasks.spawn(task);
+            templates.background.tasks.spawn(task);
         }
     }
 }
@@ -145,7 +145,7 @@ async fn run_one(templates: &Arc<Templates>, build: BuildRecord, running: &Build
         // If its files are gone when they are needed, the build says so.
         tracing::warn!(build = %build.id, %error, "cannot extend the TTL of the machine with the build files");
     }
-    let (log, writer) = Log::open(templates, &build.id).await?;
+    let (log, writer) = Log::open(templates, &build).await?;
     let deadline = Instant::now() + Duration::from_secs(TEMPLATE_BUILD_SECONDS_MAX);
     let start = build.spec.start.clone().unwrap_or_default();
     let work = async { Build::new(templates, &build, &start, &log, deadline)?.run().await };
@@ -155,7 +155,7 @@ async fn run_one(templates: &Arc<Templates>, build: BuildRecord, running: &Build
         }
         () = running.stop.cancelled() => None,
     };
-    if built.is_none() && templates.sandboxes.shutdown.is_cancelled() {
+    if built.is_none() && templates.background.shutdown.is_cancelled() {
         // Its successor ends it.
         return Ok(());
     }
@@ -182,7 +182,7 @@ async fn run_one(templates: &Arc<Templates>, build: BuildRecord, running: &Build
 
 /// Makes a finished build a version of its template.
 async fn publish(templates: &Arc<Templates>, mut build: BuildRecord, built: Built, log: &Log) -> Result<()> {
-    let snapshot = templates.sandboxes.store.snapshot(&build.workspace, &built.snapshot).await?;
+    let snapshot = templates.machines.snapshot(&build.workspace, &built.snapshot).await?;
     let spec = &mut build.spec;
     (spec.cpu, spec.memory_mb) = (snapshot.spec.cpu, snapshot.spec.memory_mb);
     spec.size_bytes = snapshot.spec.size_bytes;

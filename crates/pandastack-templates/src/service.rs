@@ -4,8 +4,11 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use pandastack_sandboxes::Sandboxes;
+use pandastack_rest::line_log::LogNews;
+use pandastack_sandboxes::Background;
 use pandastack_sandboxes::keyed_mutex::KeyedMutex;
+use pandastack_sandboxes::machines::Machines;
+use pandastack_sandboxes::platform_templates::PlatformTemplates;
 use pandastack_store::templates::{BuildRecord, TemplateStore};
 use pandastack_types::{BuildId, Error, Result, WorkspaceId};
 use tokio::sync::{Notify, watch};
@@ -16,15 +19,20 @@ const STOP_WAIT: Duration = Duration::from_secs(60);
 
 /// The templates of a server.
 pub struct Templates {
-    /// The sandbox core, which runs the machines of builds.
-    pub(crate) sandboxes: Arc<Sandboxes>,
+    /// Machines of builds, and snapshots.
+    pub(crate) machines: Arc<dyn Machines>,
+    /// Templates that come with the platform.
+    pub(crate) platform: Arc<dyn PlatformTemplates>,
+    pub(crate) background: Background,
     /// Records of templates and builds.
     pub(crate) store: Arc<dyn TemplateStore>,
     /// There may be a build to run.
     pub(crate) work: Notify,
     /// Held while the files of a build are changed.
     pub(crate) uploads: KeyedMutex<BuildId>,
-    /// Grows with every change of a build or its log.
+    /// Told when a build's log has new lines.
+    pub(crate) logs: LogNews<BuildId>,
+    /// Grows with every change of a build's state.
     news: watch::Sender<u64>,
     /// Builds that this process runs or ends, each with what stops it.
     running: Mutex<HashMap<BuildId, RunningBuild>>,
@@ -54,14 +62,21 @@ impl Drop for BuildLock {
 }
 
 impl Templates {
-    /// Templates whose machines run in `sandboxes`.
-    pub fn new(sandboxes: Arc<Sandboxes>) -> Self {
-        let store: Arc<dyn TemplateStore> = sandboxes.store.clone();
+    /// Templates of workspaces, beside those of the platform.
+    pub fn new(
+        store: Arc<dyn TemplateStore>,
+        machines: Arc<dyn Machines>,
+        platform: Arc<dyn PlatformTemplates>,
+        background: Background,
+    ) -> Self {
         Self {
-            sandboxes,
+            machines,
+            platform,
+            background,
             store,
             work: Notify::new(),
             uploads: KeyedMutex::default(),
+            logs: LogNews::default(),
             news: watch::Sender::new(0),
             running: Mutex::default(),
             turns: Mutex::default(),
@@ -79,7 +94,7 @@ impl Templates {
         if running.contains_key(&build.id) {
             return None;
         }
-        let stop = self.sandboxes.shutdown.child_token();
+        let stop = self.background.shutdown.child_token();
         let one = RunningBuild { workspace: build.workspace.clone(), stop: stop.clone() };
         running.insert(build.id.clone(), one);
         Some(BuildLock { templates: Arc::clone(self), id: build.id.clone(), stop })

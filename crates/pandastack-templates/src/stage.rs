@@ -1,7 +1,6 @@
 //! The state of a build stage: its key, its configuration, and the machine with its files.
 
 use pandastack_sandboxes::machine::Machine;
-use pandastack_sandboxes::machines::Machines;
 use pandastack_store::clock::now;
 use pandastack_store::templates::LayerRecord;
 use pandastack_types::api::ImageConfig;
@@ -86,7 +85,11 @@ impl Head {
     /// Ends its machine.
     pub(crate) async fn end_machine(&mut self, build: &Build<'_>) -> Result<(), BuildError> {
         if let Some(machine) = self.machine.take() {
-            build.templates.sandboxes.delete(machine.record, "its template build needs it no more").await?;
+            build
+                .templates
+                .machines
+                .delete(machine.record, Some("its template build needs it no more"))
+                .await?;
         }
         Ok(())
     }

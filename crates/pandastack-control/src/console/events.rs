@@ -15,7 +15,7 @@ use axum::response::{IntoResponse, Response};
 use http::HeaderMap;
 use pandastack_rest::extract::is_set;
 use pandastack_rest::{ApiResult, Caller, Query, sse};
-use pandastack_sandboxes::{EventNotice, Sandboxes};
+use pandastack_sandboxes::EventNotice;
 use pandastack_types::api::{Event, EventList};
 use pandastack_types::limits::EVENTS_PAGE_MAX;
 use pandastack_types::{Error, ErrorBody, WorkspaceId};
@@ -25,6 +25,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::auth::Keys;
 use crate::followers::FollowerPlace;
+use crate::services::Services;
 
 /// How long news is gathered before the store is read.
 const COALESCE: Duration = Duration::from_millis(100);
@@ -43,7 +44,7 @@ pub(crate) struct Args {
     responses((status = 200, body = EventList), (status = 400, body = ErrorBody),
     (status = 429, description = "Too many open event streams", body = ErrorBody)))]
 pub(crate) async fn events(
-    State(sandboxes): State<Arc<Sandboxes>>,
+    State(services): State<Arc<Services>>,
     State(keys): State<Arc<Keys>>,
     caller: Caller,
     Query(args): Query<Args>,
@@ -51,29 +52,29 @@ pub(crate) async fn events(
 ) -> ApiResult<Response> {
     let tail = args.tail.unwrap_or(EVENTS_PAGE_MAX).min(EVENTS_PAGE_MAX);
     if !is_set(args.follow.as_deref()) {
-        let events = sandboxes.store.workspace_events_tail(&caller.workspace, tail).await?;
+        let events = services.store.workspace_events_tail(&caller.workspace, tail).await?;
         return Ok(Json(EventList { events }).into_response());
     }
     let place = keys.followers.admit(&caller)?;
     // Subscribed before the first read, so that no event falls in between.
-    let news = sandboxes.events.subscribe();
+    let news = services.sandboxes.subscribe();
     let (past, last) = match headers.get("last-event-id") {
         Some(value) => {
             let last = value.to_str().ok().and_then(|text| text.parse().ok());
             let last: i64 = last.ok_or_else(|| Error::bad_request("Last-Event-ID must be an event id"))?;
             let past =
-                sandboxes.store.workspace_events_after(&caller.workspace, last, EVENTS_PAGE_MAX).await?;
+                services.store.workspace_events_after(&caller.workspace, last, EVENTS_PAGE_MAX).await?;
             (past, last)
         }
         None => {
             // With an empty tail the stream starts after the newest event.
-            let newest = sandboxes.store.workspace_events_tail(&caller.workspace, tail.max(1)).await?;
+            let newest = services.store.workspace_events_tail(&caller.workspace, tail.max(1)).await?;
             let last = newest.last().map_or(0, |event| event.id);
             (if tail == 0 { Vec::new() } else { newest }, if tail == 0 { last } else { 0 })
         }
     };
     let follower = Follower {
-        sandboxes,
+        services,
         workspace: caller.workspace,
         news,
         last,
@@ -86,7 +87,7 @@ pub(crate) async fn events(
 
 /// A client that follows.
 struct Follower {
-    sandboxes: Arc<Sandboxes>,
+    services: Arc<Services>,
     workspace: WorkspaceId,
     news: broadcast::Receiver<EventNotice>,
     last: i64,
@@ -109,7 +110,7 @@ impl Follower {
                 self.last = event.id;
                 return Some((sse::json_frame(event.id, "event", &event).ok()?, self.sent()));
             }
-            let shutdown = self.sandboxes.shutdown.clone();
+            let shutdown = self.services.background.shutdown.clone();
             let news = tokio::select! {
                 () = shutdown.cancelled() => return None,
                 news = timeout_at(self.comment_at, self.news.recv()) => news,
@@ -122,7 +123,7 @@ impl Follower {
                     sleep(COALESCE).await;
                     // Whatever is in the channel by now is in the store, too.
                     self.news = self.news.resubscribe();
-                    let store = &self.sandboxes.store;
+                    let store = &self.services.store;
                     let read = store.workspace_events_after(&self.workspace, self.last, EVENTS_PAGE_MAX);
                     self.waiting = read.await.ok()?.into();
                 }

@@ -13,7 +13,6 @@ use http::{HeaderMap, StatusCode, Uri, header};
 use jiff::Timestamp;
 use pandastack_rest::extract::{parse_json, read_body_within};
 use pandastack_rest::{ApiResult, Caller, Id};
-use pandastack_sandboxes::Sandboxes;
 use pandastack_types::api::{Items, Me};
 use pandastack_types::limits::{SIGN_IN_BYTES_MAX, SIGN_IN_SECONDS_MAX};
 use pandastack_types::{Error, ErrorBody};
@@ -88,7 +87,7 @@ pub(crate) fn routes() -> Router<ServerState> {
     (status = 403, body = ErrorBody), (status = 408, body = ErrorBody), (status = 413, body = ErrorBody),
     (status = 429, body = ErrorBody)))]
 pub(crate) async fn sign_in(
-    State(sandboxes): State<Arc<Sandboxes>>,
+    State(services): State<Arc<Services>>,
     State(keys): State<Arc<Keys>>,
     request: Request,
 ) -> ApiResult<Response> {
@@ -110,7 +109,7 @@ pub(crate) async fn sign_in(
     let caller = keys.check_in_body(address, read).await?;
     keys.rates.admit(&caller.workspace, Instant::now())?;
     let browser = headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let secret = super::open(sandboxes.store.as_ref(), &caller, browser).await?;
+    let secret = super::open(services.store.as_ref(), &caller, browser).await?;
     let set_cookie = [(header::SET_COOKIE, super::cookie(&secret)?)];
     Ok(super::protect((set_cookie, crate::routes::tokens::me(caller).await).into_response()))
 }
@@ -119,13 +118,13 @@ pub(crate) async fn sign_in(
 #[utoipa::path(delete, path = "/v1/console/session", tag = "console", responses(
     (status = 204), (status = 403, body = ErrorBody)))]
 pub(crate) async fn sign_out(
-    State(sandboxes): State<Arc<Sandboxes>>,
+    State(services): State<Arc<Services>>,
     State(keys): State<Arc<Keys>>,
     uri: Uri,
     headers: HeaderMap,
 ) -> ApiResult<Response> {
     super::guard::check(&uri, &headers)?;
-    let store = sandboxes.store.as_ref();
+    let store = services.store.as_ref();
     if let Some(secret) = super::presented(&headers)
         && let Some(session) = store.console_session(&super::hash(secret)).await?
     {
@@ -139,10 +138,10 @@ pub(crate) async fn sign_out(
 #[utoipa::path(get, path = "/v1/console/sessions", tag = "console",
     responses((status = 200, body = Items<Session>), (status = 403, body = ErrorBody)))]
 pub(crate) async fn list(
-    State(sandboxes): State<Arc<Sandboxes>>,
+    State(services): State<Arc<Services>>,
     caller: Caller,
 ) -> ApiResult<Json<Items<Session>>> {
-    let sessions = sandboxes.store.console_sessions(&caller.workspace).await?;
+    let sessions = services.store.console_sessions(&caller.workspace).await?;
     let items = sessions.into_iter().map(|session| Session {
         id: session.id,
         token_prefix: session.token_prefix,
@@ -158,12 +157,12 @@ pub(crate) async fn list(
 #[utoipa::path(delete, path = "/v1/console/sessions/{id}", tag = "console", params(("id" = String, Path)),
     responses((status = 204), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub(crate) async fn revoke(
-    State(sandboxes): State<Arc<Sandboxes>>,
+    State(services): State<Arc<Services>>,
     State(keys): State<Arc<Keys>>,
     caller: Caller,
     Id(id): Id<String>,
 ) -> ApiResult<StatusCode> {
-    sandboxes.store.delete_console_session(&caller.workspace, &id).await?;
+    services.store.delete_console_session(&caller.workspace, &id).await?;
     keys.revoke_session(&id);
     Ok(StatusCode::NO_CONTENT)
 }

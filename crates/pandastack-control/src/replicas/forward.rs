@@ -121,7 +121,7 @@ async fn pass_on(member: &Member, request: Request) -> Result<Response> {
     if let Some(client) = parts.extensions.get::<pandastack_edge::Client>() {
         let (address, at) = (client.address, Timestamp::now().as_second());
         let me: HostId = member.replicas.instance.parse().map_err(Error::internal)?;
-        let (link, signed) = (&member.sandboxes.link, signed_path(&parts.uri, address));
+        let (link, signed) = (&member.link, signed_path(&parts.uri, address));
         let proof = link.sign(Direction::AgentToControl, &me, parts.method.as_str(), &signed, at);
         let value = |text: &str| HeaderValue::from_str(text).map_err(Error::internal);
         parts.headers.insert(PASSED_ON_FOR, value(&address.to_string())?);
@@ -161,7 +161,7 @@ async fn leader(member: &Member) -> Result<Leader> {
     if let Some(known) = member.replicas.remembered_leader() {
         return Ok(known);
     }
-    let replicas = member.sandboxes.store.replicas().await?;
+    let replicas = member.store.replicas().await?;
     let found =
         replicas.into_iter().find(|replica| replica.leads && replica.instance != member.replicas.instance);
     let found = found.ok_or_else(nobody_leads)?;

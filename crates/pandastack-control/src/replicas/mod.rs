@@ -29,10 +29,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use pandastack_sandboxes::Sandboxes;
+use pandastack_apps::NameChanges;
+use pandastack_sandboxes::hosts::Hosts;
+use pandastack_sandboxes::{Background, Sandboxes};
 use pandastack_store::replicas::{ReplicaChange, Session};
 use pandastack_store::{Store, StoreError};
 use pandastack_types::Result;
+use pandastack_types::link::LinkKey;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
@@ -73,11 +76,16 @@ impl Replicas {
     }
 }
 
-/// This server as one of the replicas: its sandbox core, and who it is.
+/// This server as one of the replicas: who it is, and what it is told of the others' changes.
 #[derive(Clone)]
 pub(crate) struct Member {
-    pub(crate) sandboxes: Arc<Sandboxes>,
     pub(crate) replicas: Arc<Replicas>,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) sandboxes: Arc<Sandboxes>,
+    pub(crate) hosts: Arc<Hosts>,
+    pub(crate) names: Arc<NameChanges>,
+    pub(crate) background: Background,
+    pub(crate) link: LinkKey,
 }
 
 /// A leader lost its session: another one may lead.
@@ -123,7 +131,7 @@ pub(crate) async fn run(
             Some(joined) => joined,
             None => return Ok(()),
         };
-        catch_up(&member.sandboxes).await;
+        catch_up(member).await;
     }
 }
 
@@ -161,7 +169,7 @@ async fn join_again(member: &Member, leave: &CancellationToken) -> Option<Box<dy
             () = leave.cancelled() => return None,
             () = tokio::time::sleep(REJOIN_AFTER) => {}
         }
-        let joined = timeout(BEAT_MAX, join(member.sandboxes.store.as_ref(), &member.replicas)).await;
+        let joined = timeout(BEAT_MAX, join(member.store.as_ref(), &member.replicas)).await;
         match joined.unwrap_or(Err(StoreError::timed_out())) {
             Ok(session) => return Some(session),
             Err(error) => tracing::debug!(%error, "the database is not responding yet"),
@@ -185,7 +193,7 @@ impl Work<'_> {
         tracing::info!(instance = member.replicas.instance, "this server is the leader");
         member.replicas.lead();
         self.running =
-            self.tasks.iter().map(|task| member.sandboxes.tasks.spawn(task()).abort_handle()).collect();
+            self.tasks.iter().map(|task| member.background.tasks.spawn(task()).abort_handle()).collect();
     }
 }
 
@@ -197,30 +205,27 @@ impl Drop for Work<'_> {
 
 /// Takes in what was changed, by whomever.
 async fn apply_changes(member: &Member, news: Vec<ReplicaChange>) {
-    let sandboxes = &member.sandboxes;
     for one in news {
         match one {
-            ReplicaChange::Event(workspace, event) => sandboxes.send_event(workspace, event),
-            ReplicaChange::Host(host) if !member.replicas.leads() => {
-                match sandboxes.store.host(&host).await {
-                    Ok(Some(record)) => sandboxes.hosts.apply_record(record),
-                    Ok(None) => {}
-                    Err(error) => tracing::warn!(%host, %error, "cannot read the report of a host"),
-                }
-            }
+            ReplicaChange::Event(workspace, event) => member.sandboxes.send_event(workspace, event),
+            ReplicaChange::Host(host) if !member.replicas.leads() => match member.store.host(&host).await {
+                Ok(Some(record)) => member.hosts.apply_record(record),
+                Ok(None) => {}
+                Err(error) => tracing::warn!(%host, %error, "cannot read the report of a host"),
+            },
             ReplicaChange::Host(_) => {}
-            ReplicaChange::Names => sandboxes.forget_names(),
+            ReplicaChange::Names => member.names.forget(),
         }
     }
 }
 
 /// Whatever was changed while nobody told is looked up again.
-async fn catch_up(sandboxes: &Sandboxes) {
-    sandboxes.forget_names();
-    sandboxes.forget_all();
-    let hosts: Result<_> = sandboxes.store.hosts().await.map_err(Into::into);
+async fn catch_up(member: &Member) {
+    member.names.forget();
+    member.sandboxes.forget_all();
+    let hosts: Result<_> = member.store.hosts().await.map_err(Into::into);
     match hosts {
-        Ok(hosts) => sandboxes.hosts.load(hosts, pandastack_store::clock::now()),
+        Ok(hosts) => member.hosts.load(hosts, pandastack_store::clock::now()),
         Err(error) => tracing::warn!(%error, "cannot read hosts; they are listed again when they report"),
     }
 }

@@ -10,7 +10,6 @@ use http::HeaderMap;
 use pandastack_rest::extract::is_set;
 use pandastack_rest::{ApiResult, Caller, Id, Query, sse};
 use pandastack_sandboxes::EventNotice;
-use pandastack_sandboxes::Sandboxes;
 use pandastack_types::api::{Event, EventList};
 use pandastack_types::limits::EVENTS_PAGE_MAX;
 use pandastack_types::{Error, ErrorBody, SandboxId, WorkspaceId};
@@ -20,6 +19,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::auth::Keys;
 use crate::followers::FollowerPlace;
+use crate::services::Services;
 
 #[derive(Deserialize)]
 pub(crate) struct Args {
@@ -35,32 +35,32 @@ pub(crate) struct Args {
     responses((status = 200, body = EventList), (status = 404, body = ErrorBody),
     (status = 429, description = "Too many open event streams", body = ErrorBody)))]
 pub(crate) async fn events(
-    State(sandboxes): State<Arc<Sandboxes>>,
+    State(services): State<Arc<Services>>,
     State(keys): State<Arc<Keys>>,
     caller: Caller,
     Id(id): Id<SandboxId>,
     Query(args): Query<Args>,
     headers: HeaderMap,
 ) -> ApiResult<Response> {
-    sandboxes.store.sandbox(Some(&caller.workspace), &id).await?;
+    services.store.sandbox(Some(&caller.workspace), &id).await?;
     let tail = args.tail.unwrap_or(EVENTS_PAGE_MAX).min(EVENTS_PAGE_MAX);
     if !is_set(args.follow.as_deref()) {
-        let events = sandboxes.store.events_tail(&caller.workspace, &id, tail).await?;
+        let events = services.store.events_tail(&caller.workspace, &id, tail).await?;
         return Ok(Json(EventList { events }).into_response());
     }
     let place = keys.followers.admit(&caller)?;
     // Subscribe before reading what is there: an event in between is then seen twice and dropped once, never missed.
-    let news = sandboxes.events.subscribe();
+    let news = services.sandboxes.subscribe();
     let past = match headers.get("last-event-id") {
         Some(value) => {
             let last = value.to_str().ok().and_then(|text| text.parse().ok());
             let last = last.ok_or_else(|| Error::bad_request("Last-Event-ID must be an event id"))?;
-            sandboxes.store.events_after(&caller.workspace, &id, last, EVENTS_PAGE_MAX).await?
+            services.store.events_after(&caller.workspace, &id, last, EVENTS_PAGE_MAX).await?
         }
-        None => sandboxes.store.events_tail(&caller.workspace, &id, tail).await?,
+        None => services.store.events_tail(&caller.workspace, &id, tail).await?,
     };
     let follower = Follower {
-        sandboxes,
+        services,
         workspace: caller.workspace,
         id,
         news,
@@ -75,7 +75,7 @@ pub(crate) async fn events(
 
 /// A client that follows.
 struct Follower {
-    sandboxes: Arc<Sandboxes>,
+    services: Arc<Services>,
     workspace: WorkspaceId,
     id: SandboxId,
     news: broadcast::Receiver<EventNotice>,
@@ -107,7 +107,7 @@ impl Follower {
                 self.ended = event.kind == "deleted";
                 return Some((sse::json_frame(event.id, "event", &event).ok()?, self.sent()));
             }
-            let shutdown = self.sandboxes.shutdown.clone();
+            let shutdown = self.services.background.shutdown.clone();
             let news = tokio::select! {
                 () = shutdown.cancelled() => return None,
                 news = timeout_at(self.comment_at, self.news.recv()) => news,
@@ -119,7 +119,7 @@ impl Follower {
                 }
                 Ok(Ok(EventNotice::Event { .. })) => {}
                 Ok(Ok(EventNotice::Missed) | Err(RecvError::Lagged(_))) => {
-                    let read = self.sandboxes.store.events_after(
+                    let read = self.services.store.events_after(
                         &self.workspace,
                         &self.id,
                         self.last,

@@ -24,6 +24,7 @@ use pandastack_types::{Error, ErrorBody, ErrorCode, Result, SandboxId};
 use serde::Deserialize;
 
 use super::data::{PathArg, checked, forward, limit_body};
+use crate::services::Services;
 use crate::signed_url;
 
 #[derive(Deserialize)]
@@ -161,7 +162,7 @@ pub(crate) async fn watch(
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/fs/sign", tag = "files", params(("id" = SandboxId, Path)),
     request_body = SignFile, responses((status = 200, body = SignedUrl), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub(crate) async fn sign(
-    State(sandboxes): State<Arc<Sandboxes>>,
+    State(services): State<Arc<Services>>,
     caller: Caller,
     Id(id): Id<SandboxId>,
     headers: http::HeaderMap,
@@ -179,12 +180,12 @@ pub(crate) async fn sign(
             Error::bad_request(format!("`expires_in_seconds` must be 1 to {SIGNED_SECONDS_MAX}")).into()
         );
     }
-    sandboxes.store.sandbox(Some(&caller.workspace), &id).await?;
+    services.store.sandbox(Some(&caller.workspace), &id).await?;
     let gone = || Error::new(ErrorCode::Unauthorized, "the API key of this request was deleted; use another");
-    let token = sandboxes.store.token(&caller.prefix).await?.ok_or_else(gone)?;
+    let token = services.store.token(&caller.prefix).await?.ok_or_else(gone)?;
     // Rounded up to the second that the URL names.
     let expires = after_seconds(now(), seconds + 1).unwrap_or(Timestamp::MAX).as_second();
-    let query = signed_url::query(&sandboxes.link, &token, method, &id, &sign.path, expires);
+    let query = signed_url::query(&services.link, &token, method, &id, &sign.path, expires);
     let target = format!("/v1/sandboxes/{id}/fs?{query}");
     let expires_at = Timestamp::from_second(expires).map_err(Error::internal)?;
     Ok(Json(SignedUrl { url: origin(&headers) + &target, target, method: method.to_owned(), expires_at }))

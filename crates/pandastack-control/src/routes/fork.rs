@@ -6,7 +6,8 @@ use axum::Json;
 use axum::extract::State;
 use http::StatusCode;
 use pandastack_rest::{ApiResult, Caller, Id, JsonBody};
-use pandastack_sandboxes::{Sandboxes, ops, view};
+use pandastack_sandboxes::machines::Machines;
+use pandastack_sandboxes::{Sandboxes, ops};
 use pandastack_types::api::{ForkSandbox, ForkTree, ForkTreeResult, Lineage, Promote, Promoted, Sandbox};
 use pandastack_types::limits::FORK_TREE_COUNT_MAX;
 use pandastack_types::{Error, ErrorBody, ErrorCode, SandboxId};
@@ -30,7 +31,7 @@ pub(crate) async fn fork(
     let child = forked.children.into_iter().next();
     let child = child
         .ok_or_else(|| Error::new(ErrorCode::GuestUnavailable, format!("sandbox `{id}` was not forked")))?;
-    Ok((StatusCode::CREATED, Json(view::sandbox(&sandboxes.hosts, child))))
+    Ok((StatusCode::CREATED, Json(sandboxes.view(child))))
 }
 
 /// Create several forks of a sandbox at the same point in time.
@@ -50,7 +51,7 @@ pub(crate) async fn fork_tree(
     let metadata = request.metadata.unwrap_or_default();
     let forked = ops::fork::fork(&sandboxes, parent, client, metadata, request.count, None).await?;
     let result = ForkTreeResult {
-        children: forked.children.into_iter().map(|child| view::sandbox(&sandboxes.hosts, child)).collect(),
+        children: forked.children.into_iter().map(|child| sandboxes.view(child)).collect(),
         tree_id: forked.tree,
         parent_id: id,
         pause_ms: forked.pause_ms,
@@ -67,7 +68,7 @@ pub(crate) async fn lineage(
     caller: Caller,
     Id(id): Id<SandboxId>,
 ) -> ApiResult<Json<Lineage>> {
-    let record = sandboxes.store.sandbox(Some(&caller.workspace), &id).await?;
+    let record = sandboxes.find(Some(&caller.workspace), &id).await?;
     Ok(Json(ops::fork::lineage(&sandboxes, record).await?))
 }
 

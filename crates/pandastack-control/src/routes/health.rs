@@ -1,7 +1,6 @@
 //! Health, version, metrics and the API's description. No key needed, so nothing here names a sandbox.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use axum::Json;
 use axum::extract::State;
@@ -32,11 +31,11 @@ pub(crate) async fn healthz() -> Json<Health> {
 /// Check that the database and at least one host respond.
 #[utoipa::path(get, path = "/readyz", tag = "health", security(()), responses((status = 200, body = Health), (status = 503, body = ErrorBody)))]
 pub(crate) async fn readyz(State(services): State<Arc<Services>>) -> ApiResult<Json<Health>> {
-    if let Err(error) = services.sandboxes.store.ping().await {
+    if let Err(error) = services.store.ping().await {
         let message = "the database is not responding; try again shortly";
         return Err(Error { cause: Some(error.into()), ..Error::new(ErrorCode::Unavailable, message) }.into());
     }
-    if services.sandboxes.hosts.clients().is_empty() {
+    if services.hosts.clients().is_empty() {
         return Err(Error::new(ErrorCode::Unavailable, "no host is connected; start an agent").into());
     }
     Ok(Json(Health { status: "ok" }))
@@ -51,11 +50,11 @@ pub(crate) async fn version() -> Json<Version> {
 /// Get metrics in the Prometheus text format.
 #[utoipa::path(get, path = "/metrics", tag = "health", security(()), responses((status = 200, content_type = "text/plain", body = String)))]
 pub(crate) async fn metrics(State(services): State<Arc<Services>>) -> ApiResult<Response> {
-    let denied = services.sandboxes.egress_denied.load(Ordering::Relaxed);
-    let states = services.sandboxes.store.count_states().await?;
+    let denied = services.sandboxes.egress_denied();
+    let states = services.store.count_states().await?;
     let mut page = Page::default();
-    services.metrics.add_to(&mut page, &states, &services.sandboxes.hosts.list(), denied);
-    services.sandboxes.edge.add_metrics(&mut page);
+    services.metrics.add_to(&mut page, &states, &services.hosts.list(), denied);
+    services.edge.add_metrics(&mut page);
     services.functions.add_metrics(&mut page);
     services.scheduler.add_metrics(&mut page);
     Ok(([(CONTENT_TYPE, pandastack_metrics::CONTENT_TYPE)], page.into_text()).into_response())

@@ -10,15 +10,15 @@ use http::header;
 use http::request::Parts;
 use http_body_util::{BodyExt, Limited};
 use hyper_util::rt::TokioIo;
+use pandastack_apps::names;
 use pandastack_edge::{AppRoute, Instances};
 use pandastack_rest::{ApiResult, Id, switching};
 use pandastack_sandboxes::EventNotice;
-use pandastack_sandboxes::Sandboxes;
 use pandastack_sandboxes::in_flight::Marks;
 use pandastack_types::agent_api::{
     DATABASE_UPGRADE, EdgeName, EdgeRoute, HostReport, NAMES_CHANGED, ReportAnswer,
 };
-use pandastack_types::link::{Direction, LINK_HEADER};
+use pandastack_types::link::{Direction, LINK_HEADER, LinkKey};
 use pandastack_types::{Error, ErrorCode, HostId, Result, SandboxId, SandboxState};
 use tokio::sync::broadcast::error::RecvError;
 
@@ -31,27 +31,27 @@ const REPORT_BYTES_MAX: usize = 32 * 1024 * 1024;
 const SIGN_OF_LIFE: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// Who signed a request.
-pub(crate) fn signer(sandboxes: &Sandboxes, parts: &Parts) -> Result<HostId> {
+pub(crate) fn signer(link: &LinkKey, parts: &Parts) -> Result<HostId> {
     let header = parts.headers.get(LINK_HEADER).and_then(|value| value.to_str().ok());
     let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
     let (method, at) = (parts.method.as_str(), jiff::Timestamp::now().as_second());
-    let signer = sandboxes.link.verify(Direction::AgentToControl, header, method, path, at);
+    let signer = link.verify(Direction::AgentToControl, header, method, path, at);
     signer.map_err(|refused| Error::new(ErrorCode::Unauthorized, refused.to_string()))
 }
 
 /// An edge asks for a sandbox.
 pub(crate) async fn route(
-    State(sandboxes): State<Arc<Sandboxes>>,
+    State(services): State<Arc<Services>>,
     Id(id): Id<SandboxId>,
     request: Request,
 ) -> ApiResult<Json<EdgeRoute>> {
-    signer(&sandboxes, &request.into_parts().0)?;
-    let record = sandboxes.store.sandbox(None, &id).await?;
+    signer(&services.link, &request.into_parts().0)?;
+    let record = services.store.sandbox(None, &id).await?;
     if matches!(record.state, SandboxState::Stopping | SandboxState::Deleted) {
         return Err(Error::not_found("sandbox", id.as_str()).into());
     }
-    let agent_address = sandboxes.hosts.address(&record.host)?;
-    let closed = sandboxes.why_closed(&record.workspace).await?.map(|_| suspended(&id));
+    let agent_address = services.hosts.address(&record.host)?;
+    let closed = services.sandboxes.why_closed(&record.workspace).await?.map(|_| suspended(&id));
     Ok(Json(EdgeRoute {
         closed,
         agent_address,
@@ -68,10 +68,9 @@ pub(crate) async fn name(
     Id(name): Id<String>,
     request: Request,
 ) -> ApiResult<Json<EdgeName>> {
-    let sandboxes = &services.sandboxes;
-    signer(sandboxes, &request.into_parts().0)?;
+    signer(&services.link, &request.into_parts().0)?;
     let domains = services.apps.domains();
-    let found = pandastack_apps::names::find(sandboxes.store.as_ref(), domains, &name).await;
+    let found = names::find(services.store.as_ref(), services.store.as_ref(), domains, &name).await;
     let found = found.map_err(|error| Error::new(ErrorCode::Unavailable, error.to_string()))?;
     match found.ok_or_else(|| Error::not_found("name", &name))? {
         AppRoute::Serving(Instances { sandboxes, always, port, own_domain }) => {
@@ -92,19 +91,19 @@ pub(crate) async fn database(
 ) -> ApiResult<Response> {
     let upgrade = hyper::upgrade::on(&mut request);
     let (parts, _) = request.into_parts();
-    let host = signer(&services.sandboxes, &parts)?;
+    let host = signer(&services.link, &parts)?;
     if parts.headers.get(header::UPGRADE).is_none_or(|asked| asked != DATABASE_UPGRADE) {
         return Err(Error::bad_request(format!(
             "this request needs the header `Upgrade: {DATABASE_UPGRADE}`"
         ))
         .into());
     }
-    let machine = services.sandboxes.store.sandbox(None, &id).await?;
+    let machine = services.store.sandbox(None, &id).await?;
     if machine.host != host {
         let message = format!("host `{host}` cannot act for a machine of host `{}`", machine.host);
         return Err(Error::new(ErrorCode::Forbidden, message).into());
     }
-    services.sandboxes.tasks.clone().spawn(async move {
+    services.background.tasks.clone().spawn(async move {
         let Ok(stream) = upgrade.await else { return };
         pandastack_apps::database_connector::serve(Arc::clone(&services.apps), id, TokioIo::new(stream))
             .await;
@@ -114,15 +113,14 @@ pub(crate) async fn database(
 
 /// An edge follows changes: a sandbox's id per line, an empty line now and then.
 pub(crate) async fn route_changes(
-    State(sandboxes): State<Arc<Sandboxes>>,
+    State(services): State<Arc<Services>>,
     request: Request,
 ) -> ApiResult<Body> {
-    let edge = signer(&sandboxes, &request.into_parts().0)?;
+    let edge = signer(&services.link, &request.into_parts().0)?;
     tracing::info!(%edge, "an edge connected");
-    let (events, names) = (sandboxes.events.subscribe(), sandboxes.names.subscribe());
-    let lines = futures::stream::unfold(
-        (sandboxes, events, names),
-        |(sandboxes, mut events, mut names)| async move {
+    let (events, names) = (services.sandboxes.subscribe(), services.names.subscribe());
+    let lines =
+        futures::stream::unfold((services, events, names), |(services, mut events, mut names)| async move {
             let line = tokio::select! {
                 event = tokio::time::timeout(SIGN_OF_LIFE, events.recv()) => match event {
                     Ok(Ok(EventNotice::Event { event, .. })) => format!("{}\n", event.sandbox_id),
@@ -135,30 +133,26 @@ pub(crate) async fn route_changes(
                     Ok(()) | Err(RecvError::Lagged(_)) => format!("{NAMES_CHANGED}\n"),
                     Err(RecvError::Closed) => return None,
                 },
-                () = sandboxes.shutdown.cancelled() => return None,
+                () = services.background.shutdown.cancelled() => return None,
             };
-            Some((Ok::<_, std::convert::Infallible>(line), (sandboxes, events, names)))
-        },
-    );
+            Some((Ok::<_, std::convert::Infallible>(line), (services, events, names)))
+        });
     Ok(Body::from_stream(lines))
 }
 
 /// Another replica asks what this one works on.
-pub(crate) async fn marks(
-    State(sandboxes): State<Arc<Sandboxes>>,
-    request: Request,
-) -> ApiResult<Json<Marks>> {
-    signer(&sandboxes, &request.into_parts().0)?;
-    Ok(Json(sandboxes.in_flight.marks()))
+pub(crate) async fn marks(State(services): State<Arc<Services>>, request: Request) -> ApiResult<Json<Marks>> {
+    signer(&services.link, &request.into_parts().0)?;
+    Ok(Json(services.sandboxes.marks()))
 }
 
 /// A host reports.
 pub(crate) async fn report(
-    State(sandboxes): State<Arc<Sandboxes>>,
+    State(services): State<Arc<Services>>,
     request: Request,
 ) -> ApiResult<Json<ReportAnswer>> {
     let (mut parts, body) = request.into_parts();
-    let signer = signer(&sandboxes, &parts)?;
+    let signer = signer(&services.link, &parts)?;
     let pandastack_rest::extract::Id(host) =
         pandastack_rest::extract::Id::<HostId>::from_request_parts(&mut parts, &()).await?;
     let bytes = Limited::new(body, REPORT_BYTES_MAX).collect().await;
@@ -170,5 +164,5 @@ pub(crate) async fn report(
         let message = format!("`{signer}` cannot report for `{}` as `{host}`", report.host);
         return Err(Error::new(ErrorCode::Forbidden, message).into());
     }
-    Ok(Json(pandastack_sandboxes::report::take(&sandboxes, report).await?))
+    Ok(Json(pandastack_sandboxes::report::take(&services.sandboxes, report).await?))
 }

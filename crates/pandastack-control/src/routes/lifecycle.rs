@@ -6,6 +6,7 @@ use axum::Json;
 use axum::extract::State;
 use http::StatusCode;
 use pandastack_rest::{ApiResult, Caller, Id, JsonBody};
+use pandastack_sandboxes::machines::Machines;
 use pandastack_sandboxes::ops::lifecycle::Move;
 use pandastack_sandboxes::{Sandboxes, ops};
 use pandastack_store::SandboxRecord;
@@ -95,7 +96,7 @@ pub(crate) async fn show(
     caller: Caller,
     Id(id): Id<SandboxId>,
 ) -> ApiResult<Json<Lifecycle>> {
-    let record = sandboxes.store.sandbox(Some(&caller.workspace), &id).await?;
+    let record = sandboxes.find(Some(&caller.workspace), &id).await?;
     Ok(Json(ops::lifecycle::show(&sandboxes, &record).await))
 }
 
@@ -109,7 +110,7 @@ pub(crate) async fn change(
     Id(id): Id<SandboxId>,
     JsonBody(request): JsonBody<PatchLifecycle>,
 ) -> ApiResult<Json<Lifecycle>> {
-    let record = sandboxes.store.sandbox(Some(&caller.workspace), &id).await?;
+    let record = sandboxes.find(Some(&caller.workspace), &id).await?;
     let record = ops::lifecycle::patch(&sandboxes, record, request).await?;
     Ok(Json(ops::lifecycle::show(&sandboxes, &record).await))
 }

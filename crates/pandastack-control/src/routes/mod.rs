@@ -29,6 +29,7 @@ use axum::middleware::{from_fn, from_fn_with_state, map_response};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, patch, post, put};
 use http::{Method, StatusCode, Uri, header};
+use pandastack_contexts::routes::Contexts;
 use pandastack_rest::ApiError;
 use pandastack_rest::request_id::with_request_id;
 use pandastack_types::agent_api::internal as paths;
@@ -96,7 +97,7 @@ pub(crate) fn private(services: Arc<Services>, public: Router) -> Router {
         .layer(from_fn(with_request_id))
         .layer(from_fn_with_state(Arc::clone(&services.metrics), counted))
         .with_state(ServerState(Arc::clone(&services)))
-        .fallback_service(public.layer(from_fn_with_state(services.sandboxes.link.clone(), from_replica)))
+        .fallback_service(public.layer(from_fn_with_state(services.link.clone(), from_replica)))
 }
 
 fn finish(router: Router<ServerState>, services: Arc<Services>) -> Router {
@@ -120,7 +121,7 @@ fn once_only(services: &Arc<Services>) -> Router<ServerState> {
         .route("/sandboxes/{id}/promote", post(fork::promote))
         .route("/sandboxes/{id}/snapshots", post(snapshots::create))
         .route("/run", post(run::run))
-        .merge(volumes::once_only().with_state(Arc::clone(&services.sandboxes)))
+        .merge(volumes::once_only().with_state(Arc::clone(services)))
         .merge(pandastack_templates::routes::once_only(&services.templates).with_state(()))
         .merge(pandastack_functions::once_only(&services.functions).with_state(()))
         .merge(pandastack_scheduler::routes::once_only(&services.scheduler).with_state(()))
@@ -128,19 +129,21 @@ fn once_only(services: &Arc<Services>) -> Router<ServerState> {
 }
 
 fn repeatable(services: &Arc<Services>) -> Router<ServerState> {
+    let (machines, background) = (services.sandboxes.machines(), services.background.clone());
+    let contexts = Contexts { machines, background };
     Router::new()
         .route("/sandboxes", get(sandboxes::list))
         .route("/sandboxes/{id}", get(sandboxes::get).merge(delete(sandboxes::delete)))
         .route("/sandboxes/{id}/exec", post(data::exec))
         .route("/sandboxes/{id}/exec/stream", post(data::exec_stream))
         .merge(processes::routes().with_state(Arc::clone(&services.sandboxes)))
-        .merge(sockets::routes().with_state(Arc::clone(&services.sandboxes)))
-        .merge(pandastack_contexts::routes::router(Arc::clone(&services.sandboxes)).with_state(()))
+        .merge(sockets::routes().with_state(Arc::clone(services)))
+        .merge(pandastack_contexts::routes::router(contexts).with_state(()))
         .merge(pandastack_templates::routes::repeatable(&services.templates).with_state(()))
         .merge(pandastack_functions::repeatable(&services.functions).with_state(()))
         .merge(pandastack_scheduler::routes::repeatable(&services.scheduler).with_state(()))
         .merge(pandastack_apps::routes::repeatable(&services.apps).with_state(()))
-        .merge(volumes::repeatable().with_state(Arc::clone(&services.sandboxes)))
+        .merge(volumes::repeatable().with_state(Arc::clone(services)))
         .merge(pandastack_databases::routes::routes(&services.databases).with_state(()))
         .merge(pandastack_databases::backups::routes::routes(&services.databases).with_state(()))
         .route(

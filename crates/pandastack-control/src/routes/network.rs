@@ -6,6 +6,7 @@ use axum::Json;
 use axum::extract::{Request, State};
 use pandastack_rest::extract::{parse_json, read_body};
 use pandastack_rest::{ApiResult, Caller, Id};
+use pandastack_sandboxes::machines::Machines;
 use pandastack_sandboxes::{Sandboxes, ops};
 use pandastack_types::network::NetworkPolicy;
 use pandastack_types::{ErrorBody, SandboxId};
@@ -18,7 +19,7 @@ pub(crate) async fn get(
     caller: Caller,
     Id(id): Id<SandboxId>,
 ) -> ApiResult<Json<NetworkPolicy>> {
-    Ok(Json(sandboxes.store.sandbox(Some(&caller.workspace), &id).await?.spec.network))
+    Ok(Json(sandboxes.find(Some(&caller.workspace), &id).await?.spec.network))
 }
 
 /// Change a sandbox's network policy. Takes effect immediately, including for open connections. Does not

@@ -61,16 +61,13 @@ pub(crate) async fn usage(
         return Err(Error::bad_request("`from` must not be after `to`").into());
     }
     services.functions.runs.flush().await;
-    let total = services.sandboxes.store.usage(&caller.workspace, from, to).await?;
-    let mut sandboxes = services
-        .sandboxes
-        .store
-        .usage_by_sandbox(&caller.workspace, from, to, USAGE_SANDBOXES_MAX + 1)
-        .await?;
+    let total = services.store.usage(&caller.workspace, from, to).await?;
+    let mut sandboxes =
+        services.store.usage_by_sandbox(&caller.workspace, from, to, USAGE_SANDBOXES_MAX + 1).await?;
     let truncated = sandboxes.len() > USAGE_SANDBOXES_MAX as usize;
     sandboxes.truncate(USAGE_SANDBOXES_MAX as usize);
     let functions =
-        services.sandboxes.store.usage_by_function(&caller.workspace, from, to, USAGE_SANDBOXES_MAX).await?;
+        services.store.usage_by_function(&caller.workspace, from, to, USAGE_SANDBOXES_MAX).await?;
     Ok(Json(UsageReport { from, to, total, sandboxes, truncated, functions }))
 }
 
@@ -99,5 +96,5 @@ pub(crate) async fn audit(
     let sandbox = sandbox.map_err(|_| Error::bad_request("`sandbox_id` is not a valid sandbox id"))?;
     let select = AuditSelect { before: args.before, sandbox, limit };
     services.audit.flush().await;
-    Ok(Json(AuditList { entries: services.sandboxes.store.audit(&caller.workspace, &select).await? }))
+    Ok(Json(AuditList { entries: services.store.audit(&caller.workspace, &select).await? }))
 }

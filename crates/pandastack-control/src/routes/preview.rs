@@ -20,9 +20,12 @@ use pandastack_store::{Amendment, SandboxRecord};
 use pandastack_types::agent_api::endpoints::ListPorts;
 use pandastack_types::api::{PortList, Preview, Role, SetPreview, SignPreview, SignedPreview};
 use pandastack_types::grant::TUNNEL_UPGRADE;
+use pandastack_types::link::LinkKey;
 use pandastack_types::preview::{PARAMETER, PreviewKey, Visibility};
 use pandastack_types::{Error, ErrorBody, SandboxId};
 use serde::Deserialize;
+
+use crate::services::Services;
 
 /// Default lifetime of a signed URL.
 const SIGNED_SECONDS_DEFAULT: u64 = 3600;
@@ -31,27 +34,27 @@ const TUNNEL_BUFFER_BYTES: usize = 16 * 1024;
 /// How long a host may take to say what a sandbox listens on. It may have to wake it.
 const PORTS_WAIT: std::time::Duration = std::time::Duration::from_secs(60);
 
-fn key(sandboxes: &Sandboxes, record: &SandboxRecord) -> PreviewKey {
-    PreviewKey::new(&sandboxes.link, &record.id, record.spec.preview_revision)
+fn key(link: &LinkKey, record: &SandboxRecord) -> PreviewKey {
+    PreviewKey::new(link, &record.id, record.spec.preview_revision)
 }
 
 /// The token only for those who may change it: it opens the sandbox.
-fn shown(sandboxes: &Sandboxes, caller: &Caller, record: &SandboxRecord) -> Json<Preview> {
+fn shown(link: &LinkKey, caller: &Caller, record: &SandboxRecord) -> Json<Preview> {
     let visibility = record.spec.visibility;
     let private = visibility == Visibility::Private && caller.role > Role::Viewer;
-    Json(Preview { visibility, token: private.then(|| key(sandboxes, record).token().to_owned()) })
+    Json(Preview { visibility, token: private.then(|| key(link, record).token().to_owned()) })
 }
 
 /// Get the visibility of a sandbox's ports.
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/preview", tag = "previews", params(("id" = SandboxId, Path)),
     responses((status = 200, body = Preview), (status = 404, body = ErrorBody)))]
 pub(crate) async fn get(
-    State(sandboxes): State<Arc<Sandboxes>>,
+    State(services): State<Arc<Services>>,
     caller: Caller,
     Id(id): Id<SandboxId>,
 ) -> ApiResult<Json<Preview>> {
-    let record = sandboxes.store.sandbox(Some(&caller.workspace), &id).await?;
-    Ok(shown(&sandboxes, &caller, &record))
+    let record = services.store.sandbox(Some(&caller.workspace), &id).await?;
+    Ok(shown(&services.link, &caller, &record))
 }
 
 /// Change the visibility of a sandbox's ports.
@@ -59,30 +62,30 @@ pub(crate) async fn get(
     request_body = SetPreview, responses((status = 200, body = Preview), (status = 400, body = ErrorBody),
     (status = 404, body = ErrorBody)))]
 pub(crate) async fn set(
-    State(sandboxes): State<Arc<Sandboxes>>,
+    State(services): State<Arc<Services>>,
     caller: Caller,
     Id(id): Id<SandboxId>,
     request: Request,
 ) -> ApiResult<Json<Preview>> {
     let wanted: SetPreview = parse_json(&read_body(request.into_body()).await?)?;
-    ops::unsealed(&sandboxes, &caller.workspace, &id).await?;
-    let record = sandboxes.amend(&id, &Amendment::Visibility(wanted.visibility)).await?;
-    sandboxes.edge.forget_route(Some(&id));
-    Ok(shown(&sandboxes, &caller, &record))
+    ops::unsealed(&services.sandboxes, &caller.workspace, &id).await?;
+    let record = services.sandboxes.amend(&id, &Amendment::Visibility(wanted.visibility)).await?;
+    services.edge.forget_route(Some(&id));
+    Ok(shown(&services.link, &caller, &record))
 }
 
 /// Revoke all preview tokens and signed URLs of a sandbox. Returns a new token.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/preview/revoke", tag = "previews", params(("id" = SandboxId, Path)),
     responses((status = 200, body = Preview), (status = 404, body = ErrorBody)))]
 pub(crate) async fn revoke(
-    State(sandboxes): State<Arc<Sandboxes>>,
+    State(services): State<Arc<Services>>,
     caller: Caller,
     Id(id): Id<SandboxId>,
 ) -> ApiResult<Json<Preview>> {
-    sandboxes.store.sandbox(Some(&caller.workspace), &id).await?;
-    let record = sandboxes.amend(&id, &Amendment::PreviewsRevoked).await?;
-    sandboxes.edge.forget_route(Some(&id));
-    Ok(shown(&sandboxes, &caller, &record))
+    services.store.sandbox(Some(&caller.workspace), &id).await?;
+    let record = services.sandboxes.amend(&id, &Amendment::PreviewsRevoked).await?;
+    services.edge.forget_route(Some(&id));
+    Ok(shown(&services.link, &caller, &record))
 }
 
 /// Create a temporary URL for one port of a private sandbox.
@@ -90,7 +93,7 @@ pub(crate) async fn revoke(
     request_body = SignPreview, responses((status = 200, body = SignedPreview), (status = 400, body = ErrorBody),
     (status = 404, body = ErrorBody)))]
 pub(crate) async fn sign(
-    State(sandboxes): State<Arc<Sandboxes>>,
+    State(services): State<Arc<Services>>,
     caller: Caller,
     Id(id): Id<SandboxId>,
     request: Request,
@@ -104,10 +107,10 @@ pub(crate) async fn sign(
         ))
         .into());
     }
-    let record = sandboxes.store.sandbox(Some(&caller.workspace), &id).await?;
+    let record = services.store.sandbox(Some(&caller.workspace), &id).await?;
     let expires_at =
         after_seconds(now(), seconds).ok_or_else(|| Error::bad_request("`ttl_seconds` is too large"))?;
-    let token = key(&sandboxes, &record).sign(wanted.port, expires_at.as_second());
+    let token = key(&services.link, &record).sign(wanted.port, expires_at.as_second());
     let url = format!("{}/?{PARAMETER}={token}", preview_url(&parts.headers, &id, wanted.port));
     Ok(Json(SignedPreview { url, token, sandbox_id: id, port: wanted.port, expires_at }))
 }
@@ -147,7 +150,7 @@ pub(crate) struct TunnelArg {
     responses((status = 101, description = "Byte stream in both directions"), (status = 400, body = ErrorBody),
     (status = 404, body = ErrorBody), (status = 502, description = "No process listens on this port", body = ErrorBody)))]
 pub(crate) async fn tunnel(
-    State(sandboxes): State<Arc<Sandboxes>>,
+    State(services): State<Arc<Services>>,
     caller: Caller,
     Id(id): Id<SandboxId>,
     Query(arg): Query<TunnelArg>,
@@ -160,12 +163,12 @@ pub(crate) async fn tunnel(
         ))
         .into());
     }
-    ops::unsealed(&sandboxes, &caller.workspace, &id).await?;
+    ops::unsealed(&services.sandboxes, &caller.workspace, &id).await?;
     let upgrade = hyper::upgrade::on(&mut request);
     let guest =
-        sandboxes.edge.tunnel(&id, arg.port).await.map_err(|error| api_error(&error, &id, arg.port))?;
-    let (stop, revoked) = (sandboxes.shutdown.clone(), caller.revoked);
-    sandboxes.tasks.spawn(async move {
+        services.edge.tunnel(&id, arg.port).await.map_err(|error| api_error(&error, &id, arg.port))?;
+    let (stop, revoked) = (services.background.shutdown.clone(), caller.revoked);
+    services.background.tasks.spawn(async move {
         let Ok(client) = upgrade.await else { return };
         tokio::select! {
             () = pandastack_edge::copy(TokioIo::new(client), guest, TUNNEL_BUFFER_BYTES) => {}

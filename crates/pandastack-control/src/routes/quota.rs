@@ -31,8 +31,8 @@ pub(crate) async fn set(
 }
 
 pub(super) async fn report(services: &Services, workspace: WorkspaceId) -> Result<QuotaReport> {
-    let quota = services.sandboxes.store.quota(&workspace).await?;
-    let used = services.sandboxes.store.quota_use(&workspace).await?;
+    let quota = services.store.quota(&workspace).await?;
+    let used = services.store.quota_use(&workspace).await?;
     Ok(QuotaReport { workspace, quota, used })
 }
 
@@ -42,7 +42,7 @@ pub(super) async fn replace(
     quota: &Quota,
 ) -> Result<QuotaReport> {
     check(quota)?;
-    services.sandboxes.store.set_quota(&workspace, quota).await?;
+    services.store.set_quota(&workspace, quota).await?;
     services.keys.rates.learn(&workspace, quota.requests_per_second);
     report(services, workspace).await
 }

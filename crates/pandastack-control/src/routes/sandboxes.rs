@@ -6,12 +6,14 @@ use axum::Json;
 use axum::extract::State;
 use http::StatusCode;
 use pandastack_rest::{ApiResult, Caller, Id, JsonBody};
-use pandastack_sandboxes::{Sandboxes, ops, view};
+use pandastack_sandboxes::machines::Machines;
+use pandastack_sandboxes::{Sandboxes, ops};
 use pandastack_store::Select;
 use pandastack_types::api::{CreateSandbox, Items, Sandbox};
 use pandastack_types::{Error, ErrorBody, SandboxId};
 
 use crate::idempotency::Claimed;
+use crate::services::Services;
 
 /// Create a sandbox. Returns when it is ready for its first command.
 #[utoipa::path(post, path = "/v1/sandboxes", tag = "sandboxes", request_body = CreateSandbox, responses(
@@ -24,19 +26,17 @@ pub(crate) async fn create(
     JsonBody(create): JsonBody<CreateSandbox>,
 ) -> ApiResult<(StatusCode, Json<Sandbox>)> {
     let record = ops::create::create(&sandboxes, caller.workspace, create, key).await?;
-    Ok((StatusCode::CREATED, Json(view::sandbox(&sandboxes.hosts, record))))
+    Ok((StatusCode::CREATED, Json(sandboxes.view(record))))
 }
 
 /// List sandboxes, oldest first.
 #[utoipa::path(get, path = "/v1/sandboxes", tag = "sandboxes", responses((status = 200, body = Items<Sandbox>)))]
 pub(crate) async fn list(
-    State(sandboxes): State<Arc<Sandboxes>>,
+    State(services): State<Arc<Services>>,
     caller: Caller,
 ) -> ApiResult<Json<Items<Sandbox>>> {
-    let records = sandboxes.store.sandboxes(&Select::Workspace(caller.workspace)).await?;
-    Ok(Json(Items {
-        items: records.into_iter().map(|record| view::sandbox(&sandboxes.hosts, record)).collect(),
-    }))
+    let records = services.store.sandboxes(&Select::Workspace(caller.workspace)).await?;
+    Ok(Json(Items { items: records.into_iter().map(|record| services.sandboxes.view(record)).collect() }))
 }
 
 /// Get a sandbox. Does not wake it.
@@ -47,8 +47,8 @@ pub(crate) async fn get(
     caller: Caller,
     Id(id): Id<SandboxId>,
 ) -> ApiResult<Json<Sandbox>> {
-    let record = sandboxes.store.sandbox(Some(&caller.workspace), &id).await?;
-    Ok(Json(view::sandbox(&sandboxes.hosts, record)))
+    let record = sandboxes.find(Some(&caller.workspace), &id).await?;
+    Ok(Json(sandboxes.view(record)))
 }
 
 /// Delete a sandbox. If its host does not respond, the deletion is recorded and completed later.
@@ -60,7 +60,7 @@ pub(crate) async fn delete(
     caller: Caller,
     Id(id): Id<SandboxId>,
 ) -> ApiResult<StatusCode> {
-    let record = sandboxes.store.sandbox(Some(&caller.workspace), &id).await?;
+    let record = sandboxes.find(Some(&caller.workspace), &id).await?;
     if let Some(owner) = &record.owner {
         let (service, name) = (owner.kind(), owner.id());
         let message = format!(

@@ -11,6 +11,8 @@ use pandastack_types::api::{CreateSnapshot, Rollback, Sandbox, Snapshot, Snapsho
 use pandastack_types::{Error, ErrorBody, SandboxId, SnapshotId};
 use serde::Deserialize;
 
+use crate::services::Services;
+
 #[derive(Deserialize)]
 pub(crate) struct ListArgs {
     sandbox_id: Option<String>,
@@ -44,14 +46,14 @@ pub(crate) async fn rollback(
 ) -> ApiResult<Json<Sandbox>> {
     let (record, client) = ops::live(&sandboxes, &caller.workspace, &id).await?;
     let record = ops::rollback::rollback(&sandboxes, record, client, request.snapshot_id).await?;
-    Ok(Json(view::sandbox(&sandboxes.hosts, record)))
+    Ok(Json(sandboxes.view(record)))
 }
 
 /// List snapshots, newest first.
 #[utoipa::path(get, path = "/v1/snapshots", tag = "snapshots", params(("sandbox_id" = Option<String>, Query)),
     responses((status = 200, body = SnapshotList)))]
 pub(crate) async fn list(
-    State(sandboxes): State<Arc<Sandboxes>>,
+    State(services): State<Arc<Services>>,
     caller: Caller,
     Query(args): Query<ListArgs>,
 ) -> ApiResult<Json<SnapshotList>> {
@@ -59,7 +61,7 @@ pub(crate) async fn list(
         Some(text) => Some(text.parse().map_err(|_| Error::not_found("sandbox", text))?),
         None => None,
     };
-    let mut records = sandboxes.store.snapshots(&caller.workspace, sandbox.as_ref()).await?;
+    let mut records = services.store.snapshots(&caller.workspace, sandbox.as_ref()).await?;
     records.retain(|record| record.spec.kind != SnapshotKind::Service);
     Ok(Json(SnapshotList { snapshots: records.into_iter().map(view::snapshot).collect() }))
 }

@@ -10,12 +10,14 @@ use axum::routing::get;
 use http::{HeaderName, StatusCode, header};
 use hyper_util::rt::TokioIo;
 use pandastack_rest::{ApiResult, Caller, Id};
-use pandastack_sandboxes::{Sandboxes, ops};
+use pandastack_sandboxes::ops;
 use pandastack_types::agent_api::endpoints::{CommandSocket, PlainTerminalSocket, TerminalSocket};
 use pandastack_types::agent_api::{Endpoint, PassThrough, Upgrade, WebSocketProtocol};
 use pandastack_types::{Error, ErrorBody, Result, SandboxId};
 
 use super::data::{agent_query, picked};
+
+use crate::services::Services;
 
 /// What a handshake is made of.
 const HANDSHAKE: [HeaderName; 6] = [
@@ -27,7 +29,7 @@ const HANDSHAKE: [HeaderName; 6] = [
     header::SEC_WEBSOCKET_EXTENSIONS,
 ];
 
-pub(super) fn routes() -> Router<Arc<Sandboxes>> {
+pub(super) fn routes() -> Router<Arc<Services>> {
     Router::new()
         .route("/sandboxes/{id}/exec/ws", get(commands))
         .route("/sandboxes/{id}/exec/pty", get(terminal))
@@ -39,12 +41,12 @@ pub(super) fn routes() -> Router<Arc<Sandboxes>> {
     ("encoding" = Option<String>, Query, description = "Encoding of output: `text` or `base64`")),
     responses((status = 101), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub(crate) async fn commands(
-    State(sandboxes): State<Arc<Sandboxes>>,
+    State(services): State<Arc<Services>>,
     caller: Caller,
     Id(id): Id<SandboxId>,
     request: Request,
 ) -> ApiResult<Response> {
-    Ok(tunnel(&sandboxes, &caller, &id, CommandSocket::pass_through, request).await?)
+    Ok(tunnel(&services, &caller, &id, CommandSocket::pass_through, request).await?)
 }
 
 /// Open a terminal on a WebSocket, or attach to an existing one at an offset.
@@ -53,12 +55,12 @@ pub(crate) async fn commands(
     ("process" = Option<u64>, Query), ("offset" = Option<u64>, Query)),
     responses((status = 101), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub(crate) async fn terminal(
-    State(sandboxes): State<Arc<Sandboxes>>,
+    State(services): State<Arc<Services>>,
     caller: Caller,
     Id(id): Id<SandboxId>,
     request: Request,
 ) -> ApiResult<Response> {
-    Ok(tunnel(&sandboxes, &caller, &id, TerminalSocket::pass_through, request).await?)
+    Ok(tunnel(&services, &caller, &id, TerminalSocket::pass_through, request).await?)
 }
 
 /// Open a terminal on a WebSocket that carries only its bytes and closes when it ends.
@@ -66,16 +68,16 @@ pub(crate) async fn terminal(
     ("rows" = Option<u16>, Query), ("cols" = Option<u16>, Query)),
     responses((status = 101), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub(crate) async fn plain_terminal(
-    State(sandboxes): State<Arc<Sandboxes>>,
+    State(services): State<Arc<Services>>,
     caller: Caller,
     Id(id): Id<SandboxId>,
     request: Request,
 ) -> ApiResult<Response> {
-    Ok(tunnel(&sandboxes, &caller, &id, PlainTerminalSocket::pass_through, request).await?)
+    Ok(tunnel(&services, &caller, &id, PlainTerminalSocket::pass_through, request).await?)
 }
 
 async fn tunnel<E: Endpoint<Response = Upgrade<WebSocketProtocol>>>(
-    sandboxes: &Arc<Sandboxes>,
+    services: &Services,
     caller: &Caller,
     id: &SandboxId,
     call: impl FnOnce(&SandboxId, Option<String>) -> PassThrough<E>,
@@ -85,17 +87,17 @@ async fn tunnel<E: Endpoint<Response = Upgrade<WebSocketProtocol>>>(
     if !upgrade.is_some_and(|name| name.eq_ignore_ascii_case("websocket")) {
         return Err(Error::bad_request("this URL accepts WebSockets only; connect with a WebSocket client"));
     }
-    let (place, client) = ops::locate(sandboxes, &caller.workspace, id).await?;
+    let (place, client) = ops::locate(&services.sandboxes, &caller.workspace, id).await?;
     let call = call(id, agent_query(request.uri().query()));
     let headers = picked(request.headers(), &HANDSHAKE);
     let mut answer = client.pass_through(&call, place.incarnation, headers, Body::empty()).await?;
     if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
         return Err(Error::internal(format!("an agent answered {} to a WebSocket", answer.status())));
     }
-    ops::note_wake(sandboxes, &place, id, &client).await;
+    ops::note_wake(&services.sandboxes, &place, id, &client).await;
     let (ours, theirs) = (hyper::upgrade::on(&mut request), hyper::upgrade::on(&mut answer));
-    let (stop, revoked) = (sandboxes.shutdown.clone(), Arc::clone(&caller.revoked));
-    sandboxes.tasks.spawn(async move {
+    let (stop, revoked) = (services.background.shutdown.clone(), Arc::clone(&caller.revoked));
+    services.background.tasks.spawn(async move {
         let pass = async {
             let (client, agent) = tokio::try_join!(ours, theirs)?;
             let (mut client, mut agent) = (TokioIo::new(client), TokioIo::new(agent));

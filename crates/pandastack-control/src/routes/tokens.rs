@@ -97,7 +97,7 @@ pub(crate) async fn delete(
 pub(crate) type KeyPrefix = Id<String>;
 
 pub(super) async fn list_of(services: &Services, workspace: &WorkspaceId) -> Result<Items<TokenInfo>> {
-    let records = services.sandboxes.store.tokens(workspace).await?;
+    let records = services.store.tokens(workspace).await?;
     Ok(Items { items: records.into_iter().map(shown).collect() })
 }
 
@@ -126,7 +126,7 @@ pub(super) async fn create_in(
     key.record.operator = request.operator;
     key.record.expires_at = expiry(request.expires_in_days, request.expires_at)?;
     key.record.allow_from = networks(&request.allow_from)?;
-    services.sandboxes.store.insert_token(&key.record, Some(&caller.prefix)).await?;
+    services.store.insert_token(&key.record, Some(&caller.prefix)).await?;
     Ok(TokenCreated { token: key.secret, info: shown(key.record), replaces: None, replaced_until: None })
 }
 
@@ -141,7 +141,7 @@ pub(super) async fn rotate_in(
     if overlap > OVERLAP_SECONDS_MAX {
         return Err(Error::bad_request(format!("`overlap_seconds` must be at most {OVERLAP_SECONDS_MAX}")));
     }
-    let store = &services.sandboxes.store;
+    let store = &services.store;
     let old = store.token(prefix).await?.filter(|old| old.workspace == *workspace);
     let old = old.ok_or_else(|| Error::not_found("key", prefix))?;
     if old.operator {
@@ -176,11 +176,11 @@ pub(super) async fn delete_in(
     workspace: &WorkspaceId,
     prefix: &str,
 ) -> Result<()> {
-    let token = services.sandboxes.store.token(prefix).await?.filter(|token| token.workspace == *workspace);
+    let token = services.store.token(prefix).await?.filter(|token| token.workspace == *workspace);
     if token.is_some_and(|token| token.operator) {
         caller.require_operator()?;
     }
-    services.sandboxes.store.delete_token(workspace, prefix).await?;
+    services.store.delete_token(workspace, prefix).await?;
     services.keys.revoke(prefix);
     Ok(())
 }

@@ -48,7 +48,7 @@ impl<S: Send + Sync> FromRequestParts<S> for WorkspacePath {
     (status = 200, body = Items<WorkspaceInfo>), (status = 403, body = ErrorBody)))]
 pub(crate) async fn list(State(services): State<Arc<Services>>) -> ApiResult<Json<Items<WorkspaceInfo>>> {
     let mut items = Vec::new();
-    for record in services.sandboxes.store.workspaces().await? {
+    for record in services.store.workspaces().await? {
         items.push(shown(&services, record).await?);
     }
     Ok(Json(Items { items }))
@@ -87,7 +87,7 @@ pub(crate) async fn get(
     State(services): State<Arc<Services>>,
     path: WorkspacePath,
 ) -> ApiResult<Json<WorkspaceInfo>> {
-    let record = services.sandboxes.store.workspace(&path.id).await?;
+    let record = services.store.workspace(&path.id).await?;
     Ok(Json(shown(&services, record).await?))
 }
 
@@ -150,7 +150,7 @@ pub(crate) async fn quota(
     State(services): State<Arc<Services>>,
     path: WorkspacePath,
 ) -> ApiResult<Json<QuotaReport>> {
-    services.sandboxes.store.workspace(&path.id).await?;
+    services.store.workspace(&path.id).await?;
     Ok(Json(quota::report(&services, path.id).await?))
 }
 
@@ -164,7 +164,7 @@ pub(crate) async fn set_quota(
     path: WorkspacePath,
     JsonBody(wanted): JsonBody<Quota>,
 ) -> ApiResult<Json<QuotaReport>> {
-    services.sandboxes.store.workspace(&path.id).await?;
+    services.store.workspace(&path.id).await?;
     Ok(Json(quota::replace(&services, path.id, &wanted).await?))
 }
 
@@ -178,7 +178,7 @@ pub(crate) async fn list_tokens(
     State(services): State<Arc<Services>>,
     path: WorkspacePath,
 ) -> ApiResult<Json<Items<TokenInfo>>> {
-    services.sandboxes.store.workspace(&path.id).await?;
+    services.store.workspace(&path.id).await?;
     Ok(Json(tokens::list_of(&services, &path.id).await?))
 }
 
@@ -231,7 +231,7 @@ pub(crate) async fn delete_token(
 }
 
 async fn shown(services: &Services, record: WorkspaceRecord) -> Result<WorkspaceInfo> {
-    let used = services.sandboxes.store.quota_use(&record.id).await?;
+    let used = services.store.quota_use(&record.id).await?;
     Ok(WorkspaceInfo {
         id: record.id,
         state: record.state,

@@ -34,8 +34,7 @@ pub(crate) async fn connect(
     purpose: Purpose,
 ) -> Result<Box<dyn ByteStream>, ConnectError> {
     let failed = |why: &str| ConnectError::Failed(why.to_owned());
-    let machine =
-        databases.sandboxes.store.sandbox(None, sandbox).await.map_err(|error| failed(&error.to_string()))?;
+    let machine = databases.machines.find(None, sandbox).await.map_err(|error| failed(&error.to_string()))?;
     match machine.state {
         SandboxState::Running => {}
         SandboxState::Hibernated | SandboxState::Paused => return Err(ConnectError::Asleep),
@@ -43,7 +42,7 @@ pub(crate) async fn connect(
     }
     let port = Listener::Direct.port();
     // Falling asleep takes a while, in which its record still says that it runs.
-    let connected = databases.sandboxes.edge.connect_awake(sandbox, port).await;
+    let connected = databases.edge.connect_awake(sandbox, port).await;
     if matches!(connected, Err(EdgeError::PortClosed)) {
         restart(databases, &machine);
     }
@@ -58,7 +57,7 @@ pub(crate) async fn connect(
 fn restart(databases: &Arc<ManagedDatabases>, machine: &SandboxRecord) {
     let Some(id) = machine_of(machine) else { return };
     let (databases, sandbox) = (Arc::clone(databases), machine.id.clone());
-    databases.sandboxes.tasks.clone().spawn(async move {
+    databases.background.tasks.clone().spawn(async move {
         if let Err(error) = revive::restart(&databases, &id, &sandbox).await {
             tracing::debug!(database = %id, %error, "cannot connect to a database; retrying later");
         }

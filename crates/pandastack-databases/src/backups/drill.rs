@@ -7,7 +7,6 @@ use std::time::Instant;
 
 use pandastack_backup::Target;
 use pandastack_sandboxes::in_flight::OperationKey;
-use pandastack_sandboxes::volumes::owned;
 use pandastack_store::clock::now;
 use pandastack_store::databases::DatabaseRecord;
 use pandastack_types::api::{DatabaseDrill, OnTimeout};
@@ -34,7 +33,7 @@ fn owner(id: &DatabaseId) -> Owner {
 pub(super) async fn run(databases: &Arc<ManagedDatabases>, record: &DatabaseRecord) -> Result<DatabaseDrill> {
     let id = record.id.clone();
     let taken = || Error::conflict(format!("a restore test of database `{id}` is already in progress"));
-    let _marked = databases.sandboxes.in_flight.mark(&OperationKey::Drill(id.clone())).ok_or_else(taken)?;
+    let _marked = databases.background.mark(&OperationKey::Drill(id.clone())).ok_or_else(taken)?;
     let began = Instant::now();
     let tried = restore_and_check(databases, record).await;
     remove(databases, &id).await?;
@@ -54,7 +53,7 @@ async fn restore_and_check(databases: &Arc<ManagedDatabases>, record: &DatabaseR
     (request.persistent, request.idle_timeout_seconds) = (None, None);
     (request.ttl_seconds, request.on_timeout) = (Some(MACHINE_SECONDS), Some(OnTimeout::Kill));
     let machine = restore::machine(databases, record, request, owner(&record.id)).await?;
-    owned::seal(&databases.sandboxes, &machine.record, &owner(&record.id)).await?;
+    databases.volumes.seal(&machine.record, &owner(&record.id)).await?;
     let room = machines::storage(databases, record).await.map_or(0, |(room, _)| room);
     restore::run(databases, &machine, &found, room, &record.id).await?;
     restore::run_step(&machine, CHECK, &[]).await
@@ -66,7 +65,7 @@ async fn remove(databases: &ManagedDatabases, id: &DatabaseId) -> Result<()> {
 
 /// Removes what a stopped server left of the drills of a database.
 pub(crate) async fn remove_leftovers(databases: &Arc<ManagedDatabases>, id: &DatabaseId) -> Result<()> {
-    match databases.sandboxes.in_flight.mark(&OperationKey::Drill(id.clone())) {
+    match databases.background.mark(&OperationKey::Drill(id.clone())) {
         Some(_marked) => remove(databases, id).await,
         None => Ok(()),
     }

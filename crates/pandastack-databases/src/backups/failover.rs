@@ -9,8 +9,6 @@ use std::sync::Arc;
 
 use pandastack_backup::Target;
 use pandastack_sandboxes::machine::Machine;
-use pandastack_sandboxes::machines::Machines;
-use pandastack_sandboxes::volumes::owned;
 use pandastack_store::databases::DatabaseRecord;
 use pandastack_types::{Error, Owner, Result, SandboxId};
 
@@ -24,8 +22,8 @@ pub(crate) async fn can_fail_over(databases: &ManagedDatabases, record: &Databas
     let Some(sandbox) = record.sandbox.as_ref().filter(|_| databases.backups.are_made()) else {
         return false;
     };
-    let machine = databases.sandboxes.store.sandbox(None, sandbox).await;
-    machine.is_ok_and(|machine| !databases.sandboxes.hosts.reachable(&machine.host))
+    let machine = databases.machines.find(None, sandbox).await;
+    machine.is_ok_and(|machine| !databases.machines.is_reachable(&machine.host))
 }
 
 /// Lets a restored copy take over. Runs to its end even if the caller is dropped.
@@ -34,7 +32,7 @@ pub(crate) async fn fail_over(
     record: DatabaseRecord,
 ) -> Result<DatabaseRecord> {
     let for_task = Arc::clone(databases);
-    databases.sandboxes.owned(async move {
+    databases.background.owned(async move {
         let databases = for_task;
         let _marked = machines::take_mark(&databases, &record.id)?;
         let record = databases.store.database(Some(&record.workspace), &record.id).await?;
@@ -49,7 +47,7 @@ pub(crate) async fn fail_over(
         let machine = restore::machine(&databases, &record, request, of).await?;
         let made = prepare(&databases, &record, &machine, &found).await;
         if let Err(error) = made {
-            databases.sandboxes.delete(machine.record, "it did not take over").await?;
+            databases.machines.delete(machine.record, Some("it did not take over")).await?;
             return Err(error);
         }
         take_over(&databases, record, machine).await
@@ -64,7 +62,7 @@ async fn prepare(
     found: &pandastack_backup::Restore,
 ) -> Result<()> {
     // Not the database's before it takes over, and nobody else's.
-    owned::seal(&databases.sandboxes, &machine.record, &Owner::NextDatabase(record.id.clone())).await?;
+    databases.volumes.seal(&machine.record, &Owner::NextDatabase(record.id.clone())).await?;
     let room = machines::storage(databases, record).await.map_or(0, |(room, _)| room);
     restore::run(databases, machine, found, room, &record.id).await?;
     reset::apply_missed_reset(databases, record, machine.id()).await?;
@@ -80,10 +78,10 @@ async fn take_over(
     machine: Machine,
 ) -> Result<DatabaseRecord> {
     let (of, replaced) = (owner(&record.id), Owner::ReplacedDatabase(record.id.clone()));
-    for volume in owned::of(&databases.sandboxes, &record.workspace, &of).await? {
-        owned::release(&databases.sandboxes, volume, &replaced).await?;
+    for volume in databases.volumes.owned_by(&record.workspace, &of).await? {
+        databases.volumes.release(volume, &replaced).await?;
     }
-    owned::claim(&databases.sandboxes, &machine.record, &of).await?;
+    databases.volumes.claim(&machine.record, &of).await?;
     record.sandbox = Some(machine.id().clone());
     record.spec.reset_pending = false;
     databases.store.update_database(&record).await?;
@@ -93,9 +91,9 @@ async fn take_over(
 }
 
 async fn remove_others(databases: &Arc<ManagedDatabases>, of: &Owner, but: &SandboxId) -> Result<()> {
-    for machine in databases.sandboxes.owned_by(of).await? {
+    for machine in databases.machines.owned_by(of).await? {
         if machine.id != *but {
-            databases.sandboxes.delete(machine, "another machine took over").await?;
+            databases.machines.delete(machine, Some("another machine took over")).await?;
         }
     }
     Ok(())

@@ -48,14 +48,14 @@ pub async fn run(databases: Arc<ManagedDatabases>) {
         return;
     }
     let mut keepers = BackupTasks { databases: Arc::clone(&databases), all: HashMap::new() };
-    let mut events = databases.sandboxes.events.subscribe();
+    let mut events = databases.machines.events();
     loop {
         let pause = keepers.reconcile().await.unwrap_or_else(|error| {
             tracing::warn!(%error, cause = error.causes(), "cannot list databases without backups; retrying soon");
             CHECK_EVERY
         });
         tokio::select! {
-            () = databases.sandboxes.shutdown.cancelled() => return,
+            () = databases.background.shutdown.cancelled() => return,
             () = databases.backups.changed.notified() => {}
             () = keepers.wake_archivers(&mut events) => {}
             () = tokio::time::sleep(pause) => {}
@@ -113,8 +113,8 @@ impl BackupTasks {
 
     fn begin(&mut self, record: DatabaseRecord, sandbox: SandboxId) -> Result<()> {
         let (databases, id) = (&self.databases, record.id.clone());
-        let archive = databases.backups.archive(&databases.sandboxes.link, &id)?;
-        let login = login(&databases.sandboxes.link, &id)?;
+        let archive = databases.backups.archive(&databases.link, &id)?;
+        let login = login(&databases.link, &id)?;
         let target = { (Arc::clone(databases), sandbox.clone()) };
         let connect = move || {
             let (databases, sandbox) = target.clone();
@@ -124,7 +124,7 @@ impl BackupTasks {
             }
         };
         let archiver =
-            Archiver::start(login.clone(), archive.clone(), connect, databases.sandboxes.shutdown.clone());
+            Archiver::start(login.clone(), archive.clone(), connect, databases.background.shutdown.clone());
         let (failing, base_error) = watch::channel(None);
         let log = archiver.status();
         let (databases, backed_up) = (Arc::clone(databases), sandbox.clone());
@@ -289,8 +289,7 @@ pub(super) async fn take(
     login: &Login,
 ) -> Result<BaseBackup> {
     let taken = || Error::conflict(format!("a base backup of database `{id}` is already in progress"));
-    let _marked =
-        databases.sandboxes.in_flight.mark(&OperationKey::BaseBackup(id.clone())).ok_or_else(taken)?;
+    let _marked = databases.background.mark(&OperationKey::BaseBackup(id.clone())).ok_or_else(taken)?;
     let _turn = databases.backups.bases.acquire().await.map_err(Error::internal)?;
     let stream = connect(databases, sandbox, Purpose::Base).await.map_err(|error| match error {
         ConnectError::Asleep => Error::conflict(format!("database `{id}` is asleep; wake it first")),

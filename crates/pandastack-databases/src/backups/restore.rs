@@ -15,8 +15,7 @@ use axum::body::Body;
 use jiff::Timestamp;
 use pandastack_backup::{Recovery, Restore, RestoreError, Target, limits::SEGMENT_BYTES};
 use pandastack_sandboxes::machine::Machine;
-use pandastack_sandboxes::machines::{MachineSpec, Machines, WaitPolicy};
-use pandastack_sandboxes::volumes::owned;
+use pandastack_sandboxes::machines::{MachineSpec, WaitPolicy};
 use pandastack_store::databases::{DatabaseRecord, DatabaseState};
 use pandastack_types::api::{CloneDatabase, CreateSandbox};
 use pandastack_types::limits::VOLUME_MB_MAX;
@@ -67,7 +66,7 @@ pub(crate) async fn begin_restore(
     let marked = machines::take_mark(databases, &record.id)?;
     databases.store.insert_database(&record).await?;
     let (for_task, of_task) = (Arc::clone(databases), record.clone());
-    databases.sandboxes.tasks.spawn(async move {
+    databases.background.tasks.spawn(async move {
         let (databases, record) = (for_task, of_task);
         if let Err(error) = build(&databases, &record, &original, &restore).await {
             tracing::warn!(database = %record.id, %error, cause = error.causes(), "a restore failed");
@@ -84,7 +83,7 @@ pub(super) async fn prepare(
     id: &DatabaseId,
     target: Target,
 ) -> Result<Restore> {
-    let archive = databases.backups.archive(&databases.sandboxes.link, id)?;
+    let archive = databases.backups.archive(&databases.link, id)?;
     if let (Target::At(at), Some(mut kept)) = (target, databases.backups.kept(id)) {
         // What was acknowledged before the question is on its way into the archive.
         if at <= Timestamp::now() {
@@ -106,7 +105,7 @@ async fn build(
     let room = machines::storage(databases, original).await.map_or(0, |(room, _)| room);
     let request = machine_request(record)?;
     let machine = machine(databases, record, request, owner(&record.id)).await?;
-    owned::claim(&databases.sandboxes, &machine.record, &owner(&record.id)).await?;
+    databases.volumes.claim(&machine.record, &owner(&record.id)).await?;
     run(databases, &machine, restore, room, &original.id).await?;
     server::set_up(databases, record, machine.id(), Origin::Copy(&original.id)).await?;
     let sandbox = Some(machine.id().clone());
@@ -124,7 +123,7 @@ async fn mark_failed(databases: &Arc<ManagedDatabases>, mut record: DatabaseReco
     record.spec.failure = Some(format!("the restore failed: {error}"));
     let gone = async {
         machines::remove_machines(databases, &record.id).await?;
-        owned::delete_all(&databases.sandboxes, &record.workspace, &owner(&record.id)).await?;
+        databases.volumes.delete_all(&record.workspace, &owner(&record.id)).await?;
         Ok::<_, Error>(databases.store.update_database(&record).await?)
     };
     if let Err(left) = gone.await {
@@ -140,7 +139,7 @@ pub(super) async fn machine(
     owner: Owner,
 ) -> Result<Machine> {
     let spec = MachineSpec { workspace: like.workspace.clone(), request };
-    databases.sandboxes.create(owner, spec, WaitPolicy::Long).await
+    databases.machines.create(owner, spec, WaitPolicy::Long).await
 }
 
 /// Makes the server of a machine into what a restore says, up to where it goes on by itself. `room`
@@ -229,12 +228,9 @@ async fn recover(databases: &Arc<ManagedDatabases>, machine: &Machine, original:
 }
 
 async fn grow(databases: &Arc<ManagedDatabases>, machine: &Machine, bytes: u64) -> Result<()> {
-    let rows = databases.sandboxes.store.volumes(&machine.record.workspace).await?;
-    let volume =
-        rows.into_iter().find(|row| machine.record.spec.volumes.iter().any(|volume| volume.id == row.id));
-    match volume {
+    match databases.volumes.of_machine(&machine.record).await?.into_iter().next() {
         Some(volume) if volume.spec.size_bytes < bytes => {
-            owned::grow(&databases.sandboxes, volume, bytes.div_ceil(MIB)).await.map(drop)
+            databases.volumes.grow(volume, bytes.div_ceil(MIB)).await.map(drop)
         }
         _ => Ok(()),
     }

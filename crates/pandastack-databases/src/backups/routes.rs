@@ -53,12 +53,10 @@ pub async fn take(
     let sandbox = machines::ready(&record)?.clone();
     ops::set_awake(&databases, &record, true).await?;
     let for_task = Arc::clone(&databases);
-    let base = databases.sandboxes.owned(async move {
+    let base = databases.background.owned(async move {
         let databases = for_task;
-        let (archive, login) = (
-            databases.backups.archive(&databases.sandboxes.link, &id)?,
-            login(&databases.sandboxes.link, &id)?,
-        );
+        let (archive, login) =
+            (databases.backups.archive(&databases.link, &id)?, login(&databases.link, &id)?);
         keeper::take(&databases, &id, &sandbox, &archive, &login).await
     });
     Ok((StatusCode::CREATED, Json(base_of(&base.await?))))
@@ -78,7 +76,7 @@ pub async fn drill(
     let record = find_to_change(&databases, &caller, &id).await?;
     machines::ready(&record)?;
     let for_task = Arc::clone(&databases);
-    Ok(databases.sandboxes.owned(async move { drill::run(&for_task, &record).await }).await.map(Json)?)
+    Ok(databases.background.owned(async move { drill::run(&for_task, &record).await }).await.map(Json)?)
 }
 
 async fn find_to_change(
@@ -93,7 +91,7 @@ async fn find_to_change(
 }
 
 async fn backups_of(databases: &ManagedDatabases, record: &DatabaseRecord) -> Result<DatabaseBackups> {
-    let archive = databases.backups.archive(&databases.sandboxes.link, &record.id)?;
+    let archive = databases.backups.archive(&databases.link, &record.id)?;
     let window = databases.backups.catalog(&archive, &record.id).await?.window();
     let kept = databases.backups.kept(&record.id);
     let log = kept.as_ref().map(|kept| kept.log.borrow().clone()).unwrap_or_default();

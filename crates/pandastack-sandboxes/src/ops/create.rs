@@ -106,7 +106,7 @@ async fn run(
     };
     plan.record.owner = owner;
     let record = &plan.record;
-    let _marked = sandboxes.in_flight.mark(&OperationKey::Sandbox(record.id.clone()));
+    let _marked = sandboxes.background.mark(&OperationKey::Sandbox(record.id.clone()));
     plan.derived.insert(sandboxes).await?;
     let events = sandboxes.store.insert_sandboxes(std::slice::from_ref(record), key.as_ref()).await?;
     sandboxes.publish(&record.workspace, events);

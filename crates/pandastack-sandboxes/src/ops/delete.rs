@@ -42,7 +42,7 @@ pub(super) async fn carry_out(sandboxes: &Sandboxes, record: &SandboxRecord) -> 
 
 /// Removes the machine and then the row of a sandbox that is `stopping`. Safe to repeat.
 pub async fn finish(sandboxes: &Sandboxes, record: &SandboxRecord) -> Result<()> {
-    let Some(_marked) = sandboxes.in_flight.mark(&OperationKey::Delete(record.id.clone())) else {
+    let Some(_marked) = sandboxes.background.mark(&OperationKey::Delete(record.id.clone())) else {
         return Ok(());
     };
     let removed = match sandboxes.hosts.client(&record.host) {

@@ -101,7 +101,7 @@ async fn run(
     }
     derived.insert(sandboxes).await?;
     let marks = children.iter().map(|child| OperationKey::Sandbox(child.id.clone()));
-    let _marks: Vec<_> = marks.filter_map(|mark| sandboxes.in_flight.mark(&mark)).collect();
+    let _marks: Vec<_> = marks.filter_map(|mark| sandboxes.background.mark(&mark)).collect();
     let events = sandboxes.store.insert_sandboxes(&children, key.as_ref()).await?;
     sandboxes.publish(&parent.workspace, events);
     fault::point("control.fork.inserted").await;

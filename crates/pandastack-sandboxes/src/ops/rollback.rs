@@ -31,7 +31,7 @@ pub async fn rollback(
     let own = Arc::clone(sandboxes);
     sandboxes
         .owned(async move {
-            let Some(_marked) = own.in_flight.mark(&OperationKey::Sandbox(record.id.clone())) else {
+            let Some(_marked) = own.background.mark(&OperationKey::Sandbox(record.id.clone())) else {
                 let message =
                     format!("another operation on sandbox `{}` is in progress; try again", record.id);
                 return Err(Error::conflict(message));

@@ -103,7 +103,7 @@ async fn run(
     kind: SnapshotKind,
 ) -> Result<SnapshotRecord> {
     let id = SnapshotId::random();
-    let _marked = sandboxes.in_flight.mark(&OperationKey::Snapshot(id.clone()));
+    let _marked = sandboxes.background.mark(&OperationKey::Snapshot(id.clone()));
     let body = AgentSnapshot { snapshot_id: id.clone() };
     let call = TakeSnapshot::new(record.id.clone());
     let done = match client.call(call, on(&record, SNAPSHOT_WAIT), &body).await {

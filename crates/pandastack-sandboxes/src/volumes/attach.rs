@@ -188,7 +188,7 @@ impl Derived {
             }
             let size_bytes = known.iter().find(|volume| volume.id == original.id).map(|v| v.spec.size_bytes);
             let record = copy_of(original, size_bytes.unwrap_or(0), child);
-            self._marks.extend(sandboxes.in_flight.mark(&OperationKey::Volume(record.id.clone())));
+            self._marks.extend(sandboxes.background.mark(&OperationKey::Volume(record.id.clone())));
             own.push(AttachedVolume {
                 id: record.id.clone(),
                 name: record.name.clone(),

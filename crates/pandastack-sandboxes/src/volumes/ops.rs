@@ -68,7 +68,7 @@ async fn make(
     let own = Arc::clone(sandboxes);
     sandboxes
         .owned(async move {
-            let _marked = own.in_flight.mark(&OperationKey::Volume(record.id.clone()));
+            let _marked = own.background.mark(&OperationKey::Volume(record.id.clone()));
             own.store.insert_volumes(std::slice::from_ref(&record)).await?;
             let size_bytes = record.spec.size_bytes;
             let body = AgentVolumeCreate { id: record.id.clone(), size_bytes, from, writer };

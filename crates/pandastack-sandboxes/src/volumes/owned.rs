@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use pandastack_store::SandboxRecord;
 use pandastack_store::volumes::{VolumeRecord, VolumeSpecRecord};
 use pandastack_types::{Error, Owner, Result, WorkspaceId};
@@ -12,53 +13,92 @@ use pandastack_types::{Error, Owner, Result, WorkspaceId};
 use super::ops;
 use crate::Sandboxes;
 
-/// Gives a service the volumes that its new machine came with: from here on they do not go with the machine.
-pub async fn claim(sandboxes: &Sandboxes, machine: &SandboxRecord, owner: &Owner) -> Result<()> {
-    let rows = sandboxes.store.volumes(&machine.workspace).await?;
-    let had = |row: &VolumeRecord| machine.spec.volumes.iter().any(|volume| volume.id == row.id);
-    for row in rows.into_iter().filter(had) {
-        let spec = VolumeSpecRecord { owner: Some(owner.clone()), delete_with_sandbox: false, ..row.spec };
-        sandboxes.store.update_volume(&row.id, &spec).await?;
+/// Volumes of services.
+#[async_trait]
+pub trait OwnedVolumes: Send + Sync {
+    /// Gives a service the volumes that its new machine came with: from here on they do not go with the machine.
+    async fn claim(&self, machine: &SandboxRecord, owner: &Owner) -> Result<()>;
+
+    /// Keeps everybody else from the volumes of a service's machine, with which they go.
+    async fn seal(&self, machine: &SandboxRecord, owner: &Owner) -> Result<()>;
+
+    /// Leaves a volume to the machine that has it, with which it goes. `to` is what it belongs to until then.
+    async fn release(&self, volume: VolumeRecord, to: &Owner) -> Result<()>;
+
+    /// Those of an owner.
+    async fn owned_by(&self, workspace: &WorkspaceId, owner: &Owner) -> Result<Vec<VolumeRecord>>;
+
+    /// Those that a machine came with, whoever owns them.
+    async fn of_machine(&self, machine: &SandboxRecord) -> Result<Vec<VolumeRecord>>;
+
+    /// Makes one larger.
+    async fn grow(&self, volume: VolumeRecord, size_mb: u64) -> Result<VolumeRecord>;
+
+    /// Bytes that are used of one, as its host reported it last.
+    fn used_bytes(&self, volume: &VolumeRecord) -> Option<u64>;
+
+    /// Deletes all of an owner whose machines are gone. Safe to repeat.
+    async fn delete_all(&self, workspace: &WorkspaceId, owner: &Owner) -> Result<()>;
+}
+
+impl Sandboxes {
+    /// Volumes of services.
+    pub fn owned_volumes(self: &Arc<Self>) -> Arc<dyn OwnedVolumes> {
+        Arc::new(Arc::clone(self))
     }
-    Ok(())
 }
 
-/// Keeps everybody else from the volumes of a service's machine, with which they go.
-pub async fn seal(sandboxes: &Sandboxes, machine: &SandboxRecord, owner: &Owner) -> Result<()> {
-    let rows = sandboxes.store.volumes(&machine.workspace).await?;
-    let had = |row: &VolumeRecord| machine.spec.volumes.iter().any(|volume| volume.id == row.id);
-    for row in rows.into_iter().filter(had) {
-        let spec = VolumeSpecRecord { owner: Some(owner.clone()), ..row.spec };
-        sandboxes.store.update_volume(&row.id, &spec).await?;
+#[async_trait]
+impl OwnedVolumes for Arc<Sandboxes> {
+    async fn claim(&self, machine: &SandboxRecord, owner: &Owner) -> Result<()> {
+        for row in self.of_machine(machine).await? {
+            let spec =
+                VolumeSpecRecord { owner: Some(owner.clone()), delete_with_sandbox: false, ..row.spec };
+            self.store.update_volume(&row.id, &spec).await?;
+        }
+        Ok(())
     }
-    Ok(())
-}
 
-/// Leaves a volume to the machine that has it, with which it goes. `to` is what it belongs to until then.
-pub async fn release(sandboxes: &Sandboxes, volume: VolumeRecord, to: &Owner) -> Result<()> {
-    let owner = Some(to.clone());
-    let spec = VolumeSpecRecord { owner, delete_with_sandbox: true, ..volume.spec };
-    Ok(sandboxes.store.update_volume(&volume.id, &spec).await?)
-}
-
-/// Those of a service.
-pub async fn of(sandboxes: &Sandboxes, workspace: &WorkspaceId, owner: &Owner) -> Result<Vec<VolumeRecord>> {
-    let rows = sandboxes.store.volumes(workspace).await?;
-    Ok(rows.into_iter().filter(|row| row.spec.owner.as_ref() == Some(owner)).collect())
-}
-
-/// Makes one of a service larger.
-pub async fn grow(sandboxes: &Arc<Sandboxes>, volume: VolumeRecord, size_mb: u64) -> Result<VolumeRecord> {
-    ops::grow(sandboxes, volume, size_mb).await
-}
-
-/// Deletes all of a service, whose machines are gone. Safe to repeat.
-pub async fn delete_all(sandboxes: &Sandboxes, workspace: &WorkspaceId, owner: &Owner) -> Result<()> {
-    for row in of(sandboxes, workspace, owner).await? {
-        sandboxes.store.delete_volume(&row.id).await?;
-        ops::finish_delete(sandboxes, &row).await?;
+    async fn seal(&self, machine: &SandboxRecord, owner: &Owner) -> Result<()> {
+        for row in self.of_machine(machine).await? {
+            let spec = VolumeSpecRecord { owner: Some(owner.clone()), ..row.spec };
+            self.store.update_volume(&row.id, &spec).await?;
+        }
+        Ok(())
     }
-    Ok(())
+
+    async fn release(&self, volume: VolumeRecord, to: &Owner) -> Result<()> {
+        let owner = Some(to.clone());
+        let spec = VolumeSpecRecord { owner, delete_with_sandbox: true, ..volume.spec };
+        Ok(self.store.update_volume(&volume.id, &spec).await?)
+    }
+
+    async fn owned_by(&self, workspace: &WorkspaceId, owner: &Owner) -> Result<Vec<VolumeRecord>> {
+        let rows = self.store.volumes(workspace).await?;
+        Ok(rows.into_iter().filter(|row| row.spec.owner.as_ref() == Some(owner)).collect())
+    }
+
+    async fn of_machine(&self, machine: &SandboxRecord) -> Result<Vec<VolumeRecord>> {
+        let rows = self.store.volumes(&machine.workspace).await?;
+        let had = |row: &VolumeRecord| machine.spec.volumes.iter().any(|volume| volume.id == row.id);
+        Ok(rows.into_iter().filter(had).collect())
+    }
+
+    async fn grow(&self, volume: VolumeRecord, size_mb: u64) -> Result<VolumeRecord> {
+        ops::grow(self, volume, size_mb).await
+    }
+
+    fn used_bytes(&self, volume: &VolumeRecord) -> Option<u64> {
+        self.hosts.volume(&volume.host, &volume.id).map(|seen| seen.used_bytes)
+    }
+
+    async fn delete_all(&self, workspace: &WorkspaceId, owner: &Owner) -> Result<()> {
+        for row in OwnedVolumes::owned_by(self, workspace, owner).await? {
+            self.store.delete_volume(&row.id).await?;
+            ops::finish_delete(self, &row).await?;
+        }
+        Ok(())
+    }
 }
 
 /// Refuses a volume that belongs to somebody else than `caller`, which is a service or, without one, a user.

@@ -47,7 +47,7 @@ async fn settle(sandboxes: &Arc<Sandboxes>, row: &VolumeRecord, is_there: bool) 
         VolumeState::Creating => Ok(sandboxes.store.remove_volume(&row.id).await?),
         VolumeState::Deleting => {
             let (own, row) = (Arc::clone(sandboxes), row.clone());
-            sandboxes.tasks.spawn(async move {
+            sandboxes.background.tasks.spawn(async move {
                 if let Err(error) = ops::finish_delete(&own, &row).await {
                     tracing::warn!(volume = %row.id, %error, "cannot delete; retrying at the next report");
                 }

@@ -1,0 +1,129 @@
+//! Puts the parts of the server together: each service gets what it uses, and nothing else.
+
+use std::sync::Arc;
+
+use pandastack_apps::{Apps, AppsParts, Challenges, NameChanges};
+use pandastack_databases::{DatabasesParts, ManagedDatabases};
+use pandastack_edge::{AccessLog, Edge};
+use pandastack_functions::Functions;
+use pandastack_rest::Admission;
+use pandastack_sandboxes::hosts::Hosts;
+use pandastack_sandboxes::{Background, Sandboxes};
+use pandastack_scheduler::Scheduler;
+use pandastack_store::Store;
+use pandastack_templates::Templates;
+use pandastack_webhooks::Webhooks;
+use tokio_util::sync::CancellationToken;
+
+use crate::app_databases::{AppDatabases, DatabaseApps};
+use crate::auth::Keys;
+use crate::config::ControlConfig;
+use crate::postgres_listener::PostgresListener;
+use crate::preview_routes::StoredRoutes;
+use crate::rate::Rates;
+use crate::replicas::{ReplicaPeers, Replicas};
+use crate::schedule_targets::ScheduleTargets;
+use crate::services::Services;
+
+/// The services of a server on this store. `shutdown` ends them.
+pub(crate) fn new_services(
+    store: Arc<dyn Store>,
+    hosts: Hosts,
+    config: &ControlConfig,
+    (log, replicas, challenges): (AccessLog, Replicas, Challenges),
+    postgres: Option<&mut PostgresListener>,
+    shutdown: CancellationToken,
+) -> Services {
+    let (hosts, link, replicas) = (Arc::new(hosts), config.link_key.clone(), Arc::new(replicas));
+    let routes = StoredRoutes {
+        store: Arc::clone(&store),
+        hosts: Arc::clone(&hosts),
+        link: link.clone(),
+        domains: config.domains.clone(),
+    };
+    let edge = Edge::new(Arc::new(routes), log);
+    let peers =
+        ReplicaPeers { store: Arc::clone(&store), replicas: Arc::clone(&replicas), link: link.clone() };
+    let keys = Arc::new(Keys::new(Arc::clone(&store), Rates::new(config.requests_per_second), link.clone()));
+    let webhooks = Arc::new(Webhooks::new(config.schedules_private_targets, config.domains.clone()));
+    let background = Background::new(shutdown);
+    let names = NameChanges::new(Arc::clone(&edge), store.clone(), background.clone());
+    let names = Arc::new(names);
+    let sandboxes = Arc::new(Sandboxes::new(
+        Arc::clone(&store),
+        Arc::clone(&hosts),
+        Arc::clone(&edge),
+        config.tenancy,
+        Box::new(peers),
+        background.clone(),
+    ));
+    let machines = sandboxes.machines();
+    let (address, ports) = postgres.map(|listener| (listener.address.clone(), listener.ports.take())).unzip();
+    let databases = Arc::new(ManagedDatabases::new(DatabasesParts {
+        store: store.clone(),
+        machines: Arc::clone(&machines),
+        volumes: sandboxes.owned_volumes(),
+        edge: Arc::clone(&edge),
+        background: background.clone(),
+        link: link.clone(),
+        attachments: Arc::new(DatabaseApps(store.clone())),
+        backups: config.backups.clone(),
+        address,
+        ports: ports.flatten(),
+    }));
+    let functions = Arc::new(Functions::new(
+        (store.clone(), store.clone()),
+        Arc::clone(&machines),
+        Arc::clone(&edge),
+        background.clone(),
+        Arc::clone(&webhooks),
+        Arc::clone(&keys) as Arc<dyn Admission>,
+    ));
+    let apps = Arc::new(Apps::new(AppsParts {
+        store: store.clone(),
+        repos: store.clone(),
+        machines: Arc::clone(&machines),
+        templates: hosts.clone(),
+        edge: Arc::clone(&edge),
+        names: Arc::clone(&names),
+        background: background.clone(),
+        link: link.clone(),
+        webhooks: Arc::clone(&webhooks),
+        databases: Arc::new(AppDatabases(Arc::clone(&databases))),
+        domains: config.domains.clone(),
+        challenges,
+    }));
+    let targets = ScheduleTargets {
+        apps: Arc::clone(&apps),
+        functions: Arc::clone(&functions),
+        databases: Arc::clone(&databases),
+    };
+    let scheduler = Arc::new(Scheduler::new(
+        (store.clone(), store.clone()),
+        Arc::clone(&machines),
+        Arc::clone(&edge),
+        background.clone(),
+        webhooks,
+        Arc::new(targets),
+        replicas.instance.clone(),
+    ));
+    let templates = Arc::new(Templates::new(store.clone(), machines, hosts.clone(), background.clone()));
+    Services {
+        store,
+        hosts,
+        edge,
+        link,
+        names,
+        background,
+        sandboxes,
+        templates,
+        databases,
+        keys,
+        metrics: Arc::default(),
+        audit: Arc::default(),
+        functions,
+        scheduler,
+        apps,
+        replicas,
+    }
+}

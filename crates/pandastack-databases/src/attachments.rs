@@ -1,0 +1,11 @@
+//! What databases need of apps.
+
+use async_trait::async_trait;
+use pandastack_types::{DatabaseId, Result, WorkspaceId};
+
+/// Which apps databases are attached to.
+#[async_trait]
+pub trait Attachments: Send + Sync {
+    /// Name of an app of the workspace that a database is attached to.
+    async fn attached_app(&self, workspace: &WorkspaceId, id: &DatabaseId) -> Result<Option<String>>;
+}

@@ -1,0 +1,17 @@
+//! The part of the sandbox core that functions use.
+
+use std::sync::Arc;
+
+use pandastack_edge::Edge;
+use pandastack_sandboxes::Background;
+use pandastack_sandboxes::machines::Machines;
+
+/// What functions use of the sandbox core. Pools and leases have it too.
+#[derive(Clone)]
+pub(crate) struct Core {
+    /// Makes and deletes machines.
+    pub(crate) machines: Arc<dyn Machines>,
+    /// Connects to the runtimes in them.
+    pub(crate) edge: Arc<Edge>,
+    pub(crate) background: Background,
+}

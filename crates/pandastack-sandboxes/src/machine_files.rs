@@ -1,0 +1,105 @@
+//! Files of a machine.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use pandastack_agent_client::{AgentError, CallOptions, StreamOptions};
+use pandastack_types::agent_api::{
+    MakeDirectoryQuery, PathQuery, RemoveFileQuery, UnpackQuery, WriteFileQuery, endpoints,
+};
+use pandastack_types::api::{FileEntry, SetAttributes};
+use pandastack_types::{Error, ErrorCode, Result};
+
+use crate::machine::Machine;
+use crate::ops::on;
+
+/// How long a look at a file may take.
+const LOOK_WAIT: Duration = Duration::from_secs(60);
+
+impl Machine {
+    /// Writes a file; the content streams.
+    pub async fn write(&self, file: &str, content: Body) -> Result<()> {
+        let query = WriteFileQuery { path: file.to_owned(), ..WriteFileQuery::default() };
+        let call = endpoints::WriteFile::new(self.id().clone(), query);
+        let options = CallOptions::upload(self.record.incarnation);
+        Ok(self.client().call(call, options, content).await.map(drop)?)
+    }
+
+    /// Unpacks a tar archive into a directory; the content streams.
+    pub async fn unpack(&self, directory: &str, archive: Body, wait: Duration) -> Result<()> {
+        match self.unpack_with(directory, None, archive, wait).await {
+            Err(AgentError::Timeout { .. }) => {
+                Err(Error::new(ErrorCode::GuestUnavailable, "copying the archive timed out; try again"))
+            }
+            unpacked => Ok(unpacked?),
+        }
+    }
+
+    /// The same; what is made belongs to `user`.
+    pub async fn unpack_of(&self, directory: &str, user: &str, archive: Body, wait: Duration) -> Result<()> {
+        Ok(self.unpack_with(directory, Some(user), archive, wait).await?)
+    }
+
+    async fn unpack_with(
+        &self,
+        directory: &str,
+        user: Option<&str>,
+        archive: Body,
+        wait: Duration,
+    ) -> Result<(), AgentError> {
+        let query = UnpackQuery { path: directory.to_owned(), user: user.map(str::to_owned) };
+        let call = endpoints::UnpackArchive::new(self.id().clone(), query);
+        self.client().call(call, on(&self.record, wait), archive).await.map(drop)
+    }
+
+    /// A directory or file as an archive that is made while it is read.
+    pub async fn pack(&self, path: &str) -> Result<Body> {
+        let call = endpoints::PackArchive::new(self.id().clone(), PathQuery { path: path.to_owned() });
+        let options = StreamOptions::on_sandbox(self.record.incarnation);
+        Ok(Body::new(self.client().stream(call, options, ()).await?.into_body()))
+    }
+
+    /// A file, as it is read.
+    pub async fn read(&self, path: &str) -> Result<Body> {
+        let call = endpoints::ReadFile::new(self.id().clone(), PathQuery { path: path.to_owned() });
+        let options = StreamOptions::on_sandbox(self.record.incarnation);
+        Ok(Body::new(self.client().stream(call, options, ()).await?.into_body()))
+    }
+
+    /// What a path is; `None` if there is nothing.
+    pub async fn stat(&self, path: &str) -> Result<Option<FileEntry>> {
+        let call = endpoints::StatFile::new(self.id().clone(), PathQuery { path: path.to_owned() });
+        match self.client().call(call, on(&self.record, LOOK_WAIT), ()).await.map_err(Error::from) {
+            Ok(entry) => Ok(Some(entry)),
+            Err(error) if matches!(error.code, ErrorCode::NotFound | ErrorCode::FileNotFound) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Sets the mode of a file or directory.
+    pub async fn set_mode(&self, path: &str, mode: u32) -> Result<()> {
+        let call = endpoints::SetAttributes::new(self.id().clone(), PathQuery { path: path.to_owned() });
+        let wanted = SetAttributes { mode: Some(format!("{mode:04o}")), ..SetAttributes::default() };
+        self.client().call(call, on(&self.record, LOOK_WAIT), &wanted).await.map(drop)?;
+        Ok(())
+    }
+
+    /// Makes a directory and those above it.
+    pub async fn make_dir(&self, directory: &str, wait: Duration) -> Result<()> {
+        self.make_dir_of(directory, None, wait).await
+    }
+
+    /// The same; what is made belongs to `user`.
+    pub async fn make_dir_of(&self, directory: &str, user: Option<&str>, wait: Duration) -> Result<()> {
+        let query = MakeDirectoryQuery { path: directory.to_owned(), user: user.map(str::to_owned) };
+        let call = endpoints::MakeDirectory::new(self.id().clone(), query);
+        Ok(self.client().call(call, on(&self.record, wait), ()).await?)
+    }
+
+    /// Deletes a file, or a directory with everything in it.
+    pub async fn remove(&self, file: &str, wait: Duration) -> Result<()> {
+        let query = RemoveFileQuery { path: file.to_owned(), ..RemoveFileQuery::default() };
+        let call = endpoints::RemoveFile::new(self.id().clone(), query);
+        Ok(self.client().call(call, on(&self.record, wait), ()).await?)
+    }
+}

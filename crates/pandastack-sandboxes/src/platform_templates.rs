@@ -1,0 +1,49 @@
+//! Templates that come with the platform, as the hosts that have them report them.
+
+use std::collections::BTreeSet;
+
+use pandastack_agent_client::AgentClient;
+use pandastack_types::api::Template;
+
+use crate::hosts::Hosts;
+use crate::placement::PlacementRefused;
+
+/// The platform's own templates.
+pub trait PlatformTemplates: Send + Sync {
+    /// All of them, merged by name: the best status any host has.
+    fn list(&self) -> Vec<Template>;
+
+    /// Whether there is one of that name or alias.
+    fn contains(&self, name: &str) -> bool;
+
+    /// What the hosts make a template's image of: one key, or several while hosts are being upgraded.
+    fn image_keys(&self, name: &str) -> BTreeSet<String>;
+
+    /// The template's own name, and the host that should bake it.
+    fn place_bake(&self, name: &str) -> Result<(String, AgentClient), PlacementRefused>;
+
+    /// The agents that may have bakes: those that were heard lately.
+    fn agents(&self) -> Vec<AgentClient>;
+}
+
+impl PlatformTemplates for Hosts {
+    fn list(&self) -> Vec<Template> {
+        self.templates()
+    }
+
+    fn contains(&self, name: &str) -> bool {
+        self.has_template(name)
+    }
+
+    fn image_keys(&self, name: &str) -> BTreeSet<String> {
+        Hosts::image_keys(self, name)
+    }
+
+    fn place_bake(&self, name: &str) -> Result<(String, AgentClient), PlacementRefused> {
+        Hosts::place_bake(self, name)
+    }
+
+    fn agents(&self) -> Vec<AgentClient> {
+        self.clients().into_iter().map(|(_, client)| client).collect()
+    }
+}

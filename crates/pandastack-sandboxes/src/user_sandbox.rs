@@ -1,0 +1,146 @@
+//! A sandbox of a user, on which services act in the user's name.
+//!
+//! Unlike a [`Machine`], it is not opened: each call finds out where the sandbox is, wakes it if it sleeps, and
+//! records that it did. Machines that are sealed for a service are refused.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use hyper::body::Incoming;
+use pandastack_agent_client::{CallOptions, RequestBody, RequestOf, ResponseOf, StreamOptions};
+use pandastack_store::SandboxRecord;
+use pandastack_types::agent_api::{
+    Endpoint, JsonResponse, OutputQuery, PathQuery, StartProcessQuery, StdinQuery, WaitProcessQuery,
+    endpoints,
+};
+use pandastack_types::api::{
+    ExecRequest, ExecResult, Keep, Process, SandboxMetrics, Signal, SignalProcess, StartProcess,
+};
+use pandastack_types::{ErrorCode, Result, SandboxId, WorkspaceId};
+
+use crate::Sandboxes;
+use crate::machine::Machine;
+use crate::ops;
+use crate::ops::lifecycle::Move;
+
+/// How long a call may take; it may have to wake the sandbox.
+const CALL_WAIT: Duration = Duration::from_secs(60);
+/// How long a killed process may take to be gone.
+const END_WAIT_SECONDS: u64 = 10;
+
+/// A sandbox of a workspace. Where it is may change between two calls.
+#[derive(Clone)]
+pub struct UserSandbox {
+    sandboxes: Arc<Sandboxes>,
+    workspace: WorkspaceId,
+    id: SandboxId,
+}
+
+impl UserSandbox {
+    /// The sandbox of that id. Calls on it fail if the workspace has none.
+    pub(crate) fn new(sandboxes: &Arc<Sandboxes>, workspace: &WorkspaceId, id: &SandboxId) -> Self {
+        Self { sandboxes: Arc::clone(sandboxes), workspace: workspace.clone(), id: id.clone() }
+    }
+
+    /// Its id.
+    pub fn id(&self) -> &SandboxId {
+        &self.id
+    }
+
+    /// Its machine as it is now, awake or asleep.
+    pub async fn machine(&self) -> Result<Machine> {
+        let (record, _) = ops::live(&self.sandboxes, &self.workspace, &self.id).await?;
+        Machine::of(&self.sandboxes, record)
+    }
+
+    /// What it uses now, as its host measures it. Never wakes it.
+    pub async fn metrics(&self) -> Result<SandboxMetrics> {
+        ops::metrics(&self.sandboxes, &self.workspace, &self.id).await
+    }
+
+    /// Wakes it, if it sleeps.
+    pub async fn wake(&self) -> Result<SandboxRecord> {
+        self.go(Move::Wake).await
+    }
+
+    /// Puts it to sleep once the requests under way to it ended.
+    pub async fn sleep(&self) -> Result<SandboxRecord> {
+        self.go(Move::Hibernate(Keep::default())).await
+    }
+
+    async fn go(&self, movement: Move) -> Result<SandboxRecord> {
+        let (record, client) = ops::live(&self.sandboxes, &self.workspace, &self.id).await?;
+        ops::lifecycle::go(&self.sandboxes, record, client, movement, false).await
+    }
+
+    /// Runs a command and waits for it. `tag` names its process, so that [`UserSandbox::kill_tagged`] finds it.
+    pub async fn exec(&self, request: &ExecRequest, tag: &str) -> Result<ExecResult> {
+        ops::exec::exec(&self.sandboxes, &self.workspace, &self.id, request, tag).await
+    }
+
+    /// Ends the processes with that tag, and everything they started.
+    pub async fn kill_tagged(&self, tag: &str) -> Result<()> {
+        ops::exec::kill(&self.sandboxes, &self.workspace, &self.id, tag).await
+    }
+
+    /// Its processes, those that ended a short while ago included.
+    pub async fn processes(&self) -> Result<Vec<Process>> {
+        Ok(self.call(endpoints::ListProcesses::new(self.id.clone()), ()).await?.processes)
+    }
+
+    /// Starts a process.
+    pub async fn start(&self, request: &StartProcess) -> Result<Process> {
+        let call = endpoints::StartProcess::new(self.id.clone(), StartProcessQuery::default());
+        self.call(call, request).await
+    }
+
+    /// Ends a process with everything it started, and waits until it is gone. One that is gone already is fine.
+    pub async fn end(&self, process: u64) -> Result<()> {
+        let kill = SignalProcess { signal: Signal::KILL };
+        let ended = async {
+            self.call(endpoints::SignalProcess::new(self.id.clone(), process), &kill).await?;
+            let query = WaitProcessQuery { timeout_seconds: Some(END_WAIT_SECONDS) };
+            self.call(endpoints::WaitProcess::new(self.id.clone(), process, query), ()).await
+        };
+        match ended.await {
+            Err(error) if !matches!(error.code, ErrorCode::NotFound | ErrorCode::Conflict) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes to the standard input of a process.
+    pub async fn write_stdin(&self, process: u64, bytes: Vec<u8>) -> Result<()> {
+        let call = endpoints::WriteStdin::new(self.id.clone(), process, StdinQuery::default());
+        self.call(call, Body::from(bytes)).await.map(drop)
+    }
+
+    /// What a process writes from these bytes of its standard output and error on, as its agent streams it.
+    pub async fn output(&self, process: u64, (out, err): (u64, u64)) -> Result<Incoming> {
+        let query =
+            OutputQuery { stdout_offset: Some(out), stderr_offset: Some(err), ..OutputQuery::default() };
+        let call = endpoints::ProcessOutput::new(self.id.clone(), process, query);
+        let (place, client) = ops::locate(&self.sandboxes, &self.workspace, &self.id).await?;
+        let response = client.stream(call, StreamOptions::on_sandbox(place.incarnation), ()).await?;
+        ops::note_wake(&self.sandboxes, &place, &self.id, &client).await;
+        Ok(response.into_body())
+    }
+
+    /// A directory as a tar archive that is made while it is read.
+    pub async fn pack(&self, directory: &str) -> Result<Incoming> {
+        let (place, client) = ops::locate(&self.sandboxes, &self.workspace, &self.id).await?;
+        let call = endpoints::PackArchive::new(self.id.clone(), PathQuery { path: directory.to_owned() });
+        Ok(client.stream(call, StreamOptions::on_sandbox(place.incarnation), ()).await?.into_body())
+    }
+
+    async fn call<E>(&self, call: E, body: RequestOf<'_, E>) -> Result<ResponseOf<E>>
+    where
+        E: Endpoint<Request: RequestBody, Response: JsonResponse>,
+    {
+        let (place, client) = ops::locate(&self.sandboxes, &self.workspace, &self.id).await?;
+        let options = CallOptions::on_sandbox(place.incarnation, CALL_WAIT);
+        let answer = client.call(call, options, body).await?;
+        ops::note_wake(&self.sandboxes, &place, &self.id, &client).await;
+        Ok(answer)
+    }
+}
