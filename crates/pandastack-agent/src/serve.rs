@@ -47,7 +47,7 @@ async fn run(config: AgentConfig, shutdown: CancellationToken) -> anyhow::Result
     host.tasks.spawn(denials::run(host.clone()));
     host.tasks.spawn(databases::run(host.clone()));
     host.tasks.spawn(snapshot_zygote::run(host.clone()));
-    host.tasks.spawn(spares::run(host.clone()));
+    host.tasks.spawn(spares::run(host.resources.clone()));
     host.tasks.spawn(host.log_limit.clone().run(shutdown.clone()));
     let served = listen(&host, shutdown).await;
     host.tasks.close();

@@ -16,7 +16,6 @@ use tokio::sync::Notify;
 
 use crate::blocking::blocking;
 use crate::error::Result;
-use crate::host::Host;
 use crate::host_resources::HostResources;
 use crate::machine_resources::{make_dir, remove_runtime_dir};
 
@@ -55,7 +54,7 @@ impl Spares {
 }
 
 /// Keeps places ready until the agent stops, then gives them back.
-pub(crate) async fn run(host: Arc<Host>) {
+pub(crate) async fn run(host: Arc<HostResources>) {
     if !host.engine.capabilities().spares {
         return;
     }

@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use crate::app_databases::{AppDatabases, DatabaseApps};
 use crate::auth::Keys;
 use crate::config::ControlConfig;
+use crate::followers::Followers;
 use crate::postgres_listener::PostgresListener;
 use crate::preview_routes::StoredRoutes;
 use crate::rate::Rates;
@@ -44,7 +45,9 @@ pub(crate) fn new_services(
     let edge = Edge::new(Arc::new(routes), log);
     let peers =
         ReplicaPeers { store: Arc::clone(&store), replicas: Arc::clone(&replicas), link: link.clone() };
-    let keys = Arc::new(Keys::new(Arc::clone(&store), Rates::new(config.requests_per_second), link.clone()));
+    let (rates, followers) =
+        (Rates::new(config.requests_per_second), Followers::new(config.event_comments_every));
+    let keys = Arc::new(Keys::new(Arc::clone(&store), rates, followers, link.clone()));
     let webhooks = Arc::new(Webhooks::new(config.schedules_private_targets, config.domains.clone()));
     let background = Background::new(shutdown);
     let names = NameChanges::new(Arc::clone(&edge), store.clone(), background.clone());

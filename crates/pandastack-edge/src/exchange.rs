@@ -56,12 +56,12 @@ pub(crate) enum Resend {
     Nothing,
 }
 
-impl std::fmt::Debug for Rest {
+impl std::fmt::Debug for Resend {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Rest::Unsent(_) => "Unsent",
-            Rest::Repeatable => "Repeatable",
-            Rest::Nothing => "Nothing",
+            Resend::Unsent(_) => "Unsent",
+            Resend::Repeatable => "Repeatable",
+            Resend::Nothing => "Nothing",
         })
     }
 }

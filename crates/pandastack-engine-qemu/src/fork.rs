@@ -55,7 +55,7 @@ pub(crate) async fn fork(
     if let Some(going_on) = going_on {
         // Before the children are looked at: they can wait, the parent's users do.
         going_on.announce().await;
-        if let Err(error) = parent.go_on().await {
+        if let Err(error) = parent.continue_guest().await {
             tracing::warn!(
                 pid = parent.record.pid, error = %chain(&error),
                 "cannot resume a machine after its fork"
