@@ -56,10 +56,11 @@ pub async fn stop_reported(sandboxes: &Arc<Sandboxes>, report: &HostReport) -> R
 async fn stop(sandboxes: &Arc<Sandboxes>, row: SandboxRecord) {
     let id = row.id.clone();
     let Ok(client) = sandboxes.hosts.client(&row.host) else { return };
-    let asleep = go(sandboxes, row.clone(), client.clone(), Move::Hibernate(Keep::Memory), false).await;
+    let asleep =
+        change_state(sandboxes, row.clone(), client.clone(), Move::Hibernate(Keep::Memory), false).await;
     let Err(error) = asleep else { return };
     tracing::warn!(sandbox = %id, %error, "paused a machine of a suspended workspace instead of hibernating it");
-    if let Err(error) = go(sandboxes, row, client, Move::Pause, false).await {
+    if let Err(error) = change_state(sandboxes, row, client, Move::Pause, false).await {
         tracing::warn!(sandbox = %id, %error, "cannot stop a machine of a suspended workspace; retrying later");
     }
 }

@@ -71,7 +71,7 @@ impl UserSandbox {
 
     async fn go(&self, movement: Move) -> Result<SandboxRecord> {
         let (record, client) = ops::live(&self.sandboxes, &self.workspace, &self.id).await?;
-        ops::lifecycle::go(&self.sandboxes, record, client, movement, false).await
+        ops::lifecycle::change_state(&self.sandboxes, record, client, movement, false).await
     }
 
     /// Runs a command and waits for it. `tag` names its process, so that [`UserSandbox::kill_tagged`] finds it.
