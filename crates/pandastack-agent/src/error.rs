@@ -107,7 +107,7 @@ impl AgentError {
         }
         let text = match self.code() {
             ErrorCode::DiskFull => {
-                "disk full: the host has no space left for this; delete sandboxes or snapshots, or ask its operator"
+                "disk full: the host has no space left; delete sandboxes or snapshots, or ask its operator"
             }
             ErrorCode::NoCapacity => "the host has no network slot ready; try again shortly",
             _ => "internal error of the host; its agent's log has the cause",

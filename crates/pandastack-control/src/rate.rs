@@ -3,9 +3,9 @@
 //!
 //! Kept in memory: with several replicas each admits its share of what clients send it.
 //!
-//! Written by hand because a limiter of the `governor` crate has one rate for all its keys and charges whoever asks.
-//! Here a workspace may have a rate of its own, and an address is asked for before its key is checked and charged only
-//! if the key is bad.
+//! Written by hand because a limiter of the `governor` crate has one rate for all its keys and charges
+//! whoever asks. Here a workspace may have a rate of its own, and an address is asked for before its key is
+//! checked and charged only if the key is bad.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -17,8 +17,8 @@ use std::time::Instant;
 use pandastack_types::limits::{KEY_FAILURES_BURST, KEY_FAILURES_PER_SECOND, REQUEST_BURST_SECONDS};
 use pandastack_types::{Error, ErrorCode, WorkspaceId};
 
-/// Buckets remembered at once. Beyond it those that are full are forgotten, which changes nothing for them; if they are
-/// not enough, the fuller half, for whom it changes the least.
+/// Buckets remembered at once. Beyond it the fuller half is forgotten: for a full bucket that changes nothing,
+/// and for the others the least.
 const BUCKETS_MAX: usize = 10_000;
 
 /// How fast a bucket fills, and how much it holds.

@@ -41,8 +41,8 @@ paths! {
 
     processes(id: &SandboxId) = "/v1/sandboxes/{id}/processes";
     start_process(id: &SandboxId) = "/v1/sandboxes/{id}/processes?follow=1&encoding=base64";
-    process_output(id: &SandboxId, process: u64, out: u64, err: u64) =
-        "/v1/sandboxes/{id}/processes/{process}/output?encoding=base64&stdout_offset={out}&stderr_offset={err}";
+    process_output(id: &SandboxId, pid: u64, out: u64, err: u64) =
+        "/v1/sandboxes/{id}/processes/{pid}/output?encoding=base64&stdout_offset={out}&stderr_offset={err}";
     process_input(id: &SandboxId, process: u64) = "/v1/sandboxes/{id}/processes/{process}/stdin";
     close_input(id: &SandboxId, process: u64) = "/v1/sandboxes/{id}/processes/{process}/stdin?close=true";
     resize_terminal(id: &SandboxId, process: u64) = "/v1/sandboxes/{id}/processes/{process}/resize";

@@ -135,7 +135,10 @@ async fn fork_test(host: &Arc<Host>) -> Result<()> {
     fs::create_dir_all(&dir).map_err(EngineError::io("create a directory for the fork test", &dir))?;
     let outcome = fork_in(host, &dir).await;
     if let Err(error) = fs::remove_dir_all(&dir) {
-        tracing::warn!(path = %dir.display(), error = %chain(&error), "cannot remove the directory of the fork test");
+        tracing::warn!(
+            path = %dir.display(), error = %chain(&error),
+            "cannot remove the directory of the fork test"
+        );
     }
     outcome
 }

@@ -14,7 +14,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use pandastack_types::chain;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
@@ -117,7 +116,7 @@ impl fmt::Display for Outcome {
         match result {
             Ok(None) => write!(f, "ok ({:.1} ms)", took.as_secs_f64() * 1_000.0),
             Ok(Some(reason)) => write!(f, "skipped: {reason}"),
-            Err(failure) => write!(f, "FAILED: {}", chain(failure)),
+            Err(failure) => write!(f, "FAILED: {}", pandastack_types::chain(failure)),
         }
     }
 }
@@ -362,9 +361,7 @@ impl<'a> Suite<'a> {
         adopted.kill().await?;
         match self.fixture.engine().adopt(record).await {
             Err(EngineError::Exited(_)) => Ok(()),
-            Err(error) => {
-                Err(Failure::Broken(format!("adopting a dead machine must say so, not: {}", chain(&error))))
-            }
+            Err(error) => Err(Failure::Broken(format!("adopting a dead machine must say so, not {error:?}"))),
             Ok(_) => Err(Failure::Broken("a dead machine was adopted".to_owned())),
         }
     }

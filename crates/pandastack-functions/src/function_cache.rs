@@ -4,8 +4,8 @@
 //! server commits, and what was read before the last of them is read again. Functions are served by one server at a time, so
 //! that the changes of others are not missed; for those of a server that led before, nothing is remembered for long.
 //!
-//! Written by hand, and not with a cache crate (`moka`): an entry ends when the store's counter moves, which only a
-//! reader sees, so expiry by time alone does not fit.
+//! Written by hand, and not with a cache crate (`moka`): an entry ends when the store's counter moves, which
+//! only a reader sees, so expiry by time alone does not fit.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,7 +1,8 @@
 //! An [`AgentError`] as an answer: the status of its code, and the body of [`ErrorBody`].
 //!
-//! Control is the only reader. A fault of the host keeps its text with the code `internal`, because control logs
-//! it and answers its own client without it. `pandastack-rest` has the same for control; it sits above this crate.
+//! Control is the only reader. A fault of the host keeps its text with the code `internal`: control logs it and
+//! answers its own client without it. `pandastack-rest` does the same for control. It is not used here, because
+//! it depends on the client of agents.
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};

@@ -204,8 +204,8 @@ impl Driver {
             return error;
         }
         let reason = format!(
-            "the sandbox did not start when it was woken: {}; its volumes may have changed since it went to sleep, \
-             so its memory cannot be used again; data on the volumes is kept",
+            "the sandbox did not start when it was woken: {}; its volumes may have changed since it went \
+             to sleep, so its memory cannot be used again; data on the volumes is kept",
             error.logged_public_text()
         );
         self.fail(reason.clone()).await;

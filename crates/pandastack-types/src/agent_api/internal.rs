@@ -29,7 +29,8 @@ macro_rules! paths {
 pub const HOSTS: &str = "/internal/v1/hosts/";
 
 paths! {
-    /// `POST`: an agent reports ([`HostReport`](super::HostReport)) and reads [`ReportAnswer`](super::ReportAnswer).
+    /// `POST`: an agent sends a [`HostReport`](super::HostReport) and reads a
+    /// [`ReportAnswer`](super::ReportAnswer).
     HOST_REPORT, host_report(host: &HostId) = "/internal/v1/hosts/{host}/report";
     /// `GET`, upgraded to [`DATABASE_UPGRADE`](super::DATABASE_UPGRADE): a machine connects to its databases.
     DATABASES, databases(sandbox: &SandboxId) = "/internal/v1/databases/{sandbox}";
