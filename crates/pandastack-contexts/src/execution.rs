@@ -31,7 +31,7 @@ const REPRESENTATIONS: [(&str, &str); 10] = [
 ];
 
 /// How long a context may take to accept code; its sandbox may have to be woken.
-const TELL_WAIT: Duration = Duration::from_secs(60);
+const CALL_WAIT: Duration = Duration::from_secs(60);
 
 /// A run under way. Dropped before its end, it is interrupted.
 pub(super) struct Run {
@@ -277,10 +277,10 @@ async fn tell(sandbox: &UserSandbox, process: u64, request: &Value) -> Result<()
     let mut line = serde_json::to_vec(request).map_err(Error::internal)?;
     line.push(b'\n');
     let late = |_| {
-        let what = format!("the context did not accept the code within {} s", TELL_WAIT.as_secs());
+        let what = format!("the context did not accept the code within {} s", CALL_WAIT.as_secs());
         Error::new(ErrorCode::GuestUnavailable, what)
     };
-    tokio::time::timeout(TELL_WAIT, sandbox.write_stdin(process, line)).await.map_err(late)?
+    tokio::time::timeout(CALL_WAIT, sandbox.write_stdin(process, line)).await.map_err(late)?
 }
 
 #[cfg(test)]
