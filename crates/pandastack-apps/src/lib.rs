@@ -1,4 +1,5 @@
-//! The app service: builds a source in one machine, serves it from others, and switches versions without downtime.
+//! The app service: builds a source in one machine, serves it from others, and switches versions
+//! without downtime.
 //!
 //! ```text
 //!   routes, hooks --> a deployment, queued --> deployer: one at a time per app, the newest wins
@@ -34,8 +35,9 @@
 //! - A secret is neither a command argument nor in a log line of the platform.
 //!
 //! Not here: records of apps and deployments (`pandastack-store`), creating and stopping machines
-//! ([`Machines`](pandastack_sandboxes::machines::Machines)), databases (another service, behind [`AttachedDatabases`]),
-//! holding requests while an app wakes (the edge), detecting an app's framework (`pandastack-detect`).
+//! ([`Machines`](pandastack_sandboxes::machines::Machines)), databases (another service, behind
+//! [`AttachedDatabases`]), holding requests while an app wakes (the edge), detecting an app's
+//! framework (`pandastack-detect`).
 
 #![forbid(unsafe_code)]
 

@@ -1,10 +1,11 @@
-//! Logs of long work, such as deployments and builds: bounded, written in batches, followed by whoever wants to.
+//! Logs of long work, such as deployments and builds: bounded, written in batches, followed by
+//! whoever wants to.
 //!
-//! Lines go through a bounded channel to one writer, so that a program that prints faster than the store writes
-//! waits. A log that is full keeps only what the platform itself says.
+//! Lines go through a bounded channel to one writer, so that a program that prints faster than the
+//! store writes waits. A log that is full keeps only what the platform itself says.
 //!
-//! Must hold: a follower reads `event: done` only after the last line. A log that cannot be read ends without it, so
-//! that the client knows it is not complete.
+//! Must hold: a follower reads `event: done` only after the last line. A log that cannot be read
+//! ends without it, so that the client knows it is not complete.
 
 use std::collections::HashMap;
 use std::hash::Hash;

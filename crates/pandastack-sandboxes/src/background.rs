@@ -1,4 +1,5 @@
-//! Work that outlives the request it came with: its tasks, its end, and what it keeps others from doing meanwhile.
+//! Work that outlives the request it came with: its tasks, its end, and what it keeps others from
+//! doing meanwhile.
 
 use std::future::Future;
 use std::sync::Arc;

@@ -13,8 +13,9 @@
 //! to followers and wakes the reaper if a lifetime may have changed. Work that must finish though
 //! its client goes away runs in [`Background::owned`].
 //!
-//! What services see: [`machines`] and [`volumes::owned`], which answer a [`machine`] or a [`user_sandbox`];
-//! [`platform_templates`]; [`Background`]. A service makes its machines for an [`Owner`](pandastack_types::Owner).
+//! What services see: [`machines`] and [`volumes::owned`], which answer a [`machine`] or a
+//! [`user_sandbox`]; [`platform_templates`]; [`Background`]. A service makes its machines for an
+//! [`Owner`](pandastack_types::Owner).
 //!
 //! Left to others: HTTP, keys, and every service.
 

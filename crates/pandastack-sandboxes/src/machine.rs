@@ -153,7 +153,8 @@ impl Machine {
         ops::snapshot::take(&self.sandboxes, record, client, request, SnapshotKind::Service).await
     }
 
-    /// Ends what steps with a tag left running: those that were cut off, and what others started and did not wait for.
+    /// Ends what steps with a tag left running: those that were cut off, and what others started
+    /// and did not wait for.
     pub async fn end_steps(&self, tag: &str) -> Result<()> {
         for process in self.processes().await?.iter().filter(|process| is_left_by_step(process, tag)) {
             match self.kill(process.id).await {

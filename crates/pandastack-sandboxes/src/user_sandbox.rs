@@ -1,7 +1,7 @@
 //! A sandbox of a user, on which services act in the user's name.
 //!
-//! Unlike a [`Machine`], it is not opened: each call finds out where the sandbox is, wakes it if it sleeps, and
-//! records that it did. Machines that are sealed for a service are refused.
+//! Unlike a [`Machine`], it is not opened: each call finds out where the sandbox is, wakes it if it
+//! sleeps, and records that it did. Machines that are sealed for a service are refused.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -74,7 +74,8 @@ impl UserSandbox {
         ops::lifecycle::change_state(&self.sandboxes, record, client, movement, false).await
     }
 
-    /// Runs a command and waits for it. `tag` names its process, so that [`UserSandbox::kill_tagged`] finds it.
+    /// Runs a command and waits for it. `tag` names its process, so that
+    /// [`UserSandbox::kill_tagged`] finds it.
     pub async fn exec(&self, request: &ExecRequest, tag: &str) -> Result<ExecResult> {
         ops::exec::exec(&self.sandboxes, &self.workspace, &self.id, request, tag).await
     }
@@ -95,7 +96,8 @@ impl UserSandbox {
         self.call(call, request).await
     }
 
-    /// Ends a process with everything it started, and waits until it is gone. One that is gone already is fine.
+    /// Ends a process with everything it started, and waits until it is gone. One that is gone
+    /// already is fine.
     pub async fn end(&self, process: u64) -> Result<()> {
         let kill = SignalProcess { signal: Signal::KILL };
         let ended = async {

@@ -16,7 +16,8 @@ use crate::Sandboxes;
 /// Volumes of services.
 #[async_trait]
 pub trait OwnedVolumes: Send + Sync {
-    /// Gives a service the volumes that its new machine came with: from here on they do not go with the machine.
+    /// Gives a service the volumes that its new machine came with: from here on they do not go with
+    /// the machine.
     async fn claim(&self, machine: &SandboxRecord, owner: &Owner) -> Result<()>;
 
     /// Keeps everybody else from the volumes of a service's machine, with which they go.
