@@ -140,7 +140,7 @@ impl Deploy {
         self.apps.store.go_live(&self.record, replaced).await.map_err(Error::from)?;
         fault::point("control.deploy.switched").await;
         self.apps.names.tell_all();
-        self.apps.activity.tell();
+        self.apps.activity.notify();
         self.log.say("live").await;
         if let Some(before) = before.filter(|before| *before != self.record.id) {
             self.retire(app, &before).await;
@@ -214,7 +214,7 @@ impl Deploy {
             return Err(Error::conflict("another request changed the deployment"));
         }
         self.record = ended;
-        self.apps.activity.tell();
+        self.apps.activity.notify();
         Ok(true)
     }
 }

@@ -13,7 +13,7 @@ use pandastack_types::api::{Keep, WorkspaceState};
 use pandastack_types::{Result, SandboxState, WorkspaceId};
 
 use crate::Sandboxes;
-use crate::ops::lifecycle::{Move, go};
+use crate::ops::lifecycle::{Move, change_state};
 
 /// Machines of one workspace that are put to sleep at the same time.
 const AT_ONCE: usize = 16;
