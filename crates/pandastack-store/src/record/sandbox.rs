@@ -105,7 +105,7 @@ pub struct SandboxSpecRecord {
     pub network: NetworkPolicy,
     /// How often it wanted to reach something that it may not.
     pub egress_denied: u64,
-    /// Who may open its ports.
+    /// Visibility of its ports.
     pub visibility: Visibility,
     /// How often the credentials of its previews were revoked.
     pub preview_revision: u64,

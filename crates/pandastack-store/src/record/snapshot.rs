@@ -35,7 +35,7 @@ pub struct SnapshotSpecRecord {
     pub template: String,
     /// Who took it.
     pub kind: SnapshotKind,
-    /// Name for people.
+    /// Human-readable name.
     pub name: Option<String>,
     /// Labels.
     pub metadata: Metadata,

@@ -13,7 +13,7 @@ pub struct TokenRecord {
     pub workspace: WorkspaceId,
     /// SHA-256 of the whole key.
     pub hash: Vec<u8>,
-    /// Name for people.
+    /// Human-readable name.
     pub label: String,
     /// What it may do in its workspace.
     pub role: Role,
