@@ -136,6 +136,13 @@ fn snapshot() -> Value {
     })
 }
 
+const NEEDS_DEVELOPER: &str = "this request needs role `developer`, but key `pds_view...` has `viewer`; create a key \
+                               with `pandastack token create --role developer`, using an owner key";
+const OVER_QUOTA: &str = "quota `sandboxes` exceeded: the limit is 5, 5 are in use and this needs 1 more; delete \
+                          something, or raise it with `pandastack quota set`";
+const TOO_FAST: &str =
+    "rate limit exceeded: the workspace may send 50 requests per second (`requests_per_second`); slow down";
+
 async fn create(State(api): Shared, headers: HeaderMap, body: Bytes) -> Response {
     assert!(headers.contains_key("idempotency-key"), "creates carry a key");
     let request: Value = serde_json::from_slice(&body).unwrap();
@@ -147,6 +154,9 @@ async fn create(State(api): Shared, headers: HeaderMap, body: Bytes) -> Response
         Some("disk-full") => {
             error(StatusCode::INSUFFICIENT_STORAGE, "disk_full", "the disk of host box is full")
         }
+        Some("viewer") => error(StatusCode::FORBIDDEN, "forbidden", NEEDS_DEVELOPER),
+        Some("over-quota") => error(StatusCode::TOO_MANY_REQUESTS, "quota_exceeded", OVER_QUOTA),
+        Some("too-fast") => error(StatusCode::TOO_MANY_REQUESTS, "rate_limited", TOO_FAST),
         Some("missing") => error(StatusCode::NOT_FOUND, "not_found", "template `missing` not found"),
         _ => (StatusCode::CREATED, axum::Json(sandbox(ID))).into_response(),
     }
