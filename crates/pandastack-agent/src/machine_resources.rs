@@ -238,12 +238,12 @@ impl MachineResources {
         }
         self.guest_ip = None;
         let cgroup = self.cgroup.clone();
-        let removed = blocking(move || Ok::<_, AgentError>(cgroup.remove())).await;
-        if let Err(error) = removed {
-            tracing::warn!(
-                error = %chain(&error),
-                "a control group stays behind; the next start of the agent removes it"
-            );
+        let removed = blocking(move || {
+            cgroup.remove();
+            Ok::<_, AgentError>(())
+        });
+        if let Err(error) = removed.await {
+            tracing::warn!(error = %chain(&error), "cannot remove a control group; the next start of the agent does");
         }
         remove_runtime_dir(self.runtime_dir.clone()).await;
     }

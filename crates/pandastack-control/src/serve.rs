@@ -33,7 +33,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::ControlConfig;
 use crate::e2b_directory::StoredDirectory;
-use crate::followers::Followers;
 use crate::housekeeping::{self, PruneHook};
 use crate::postgres_listener::PostgresListener;
 use crate::replicas::{self, LeaderTask, LeadershipLost, Replicas};
