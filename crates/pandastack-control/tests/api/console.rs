@@ -109,7 +109,7 @@ async fn signing_in_takes_a_good_key_and_an_address_that_keeps_cookies() {
     let plain = world.http.post(&url).header("host", "panda.example.com");
     let plain = plain.header("origin", "http://panda.example.com").json(&json!({"api_key": world.token}));
     let refused = world.send(plain).await.refused(400, "bad_request");
-    assert!(refused["error"].as_str().unwrap().contains("https"), "{refused}");
+    assert!(refused["error"].as_str().unwrap().contains("HTTPS"), "{refused}");
 }
 
 #[tokio::test]

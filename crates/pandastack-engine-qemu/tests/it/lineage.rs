@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
+use std::task::Poll;
 use std::time::Duration;
 
 use pandastack_engine::conformance::{Fixture, Question};
@@ -240,6 +241,19 @@ async fn many_forks_leave_no_trace() {
     assert_eq!(fixture.living(), 0);
 }
 
+/// Drops a future after so many polls, unless it is done by then.
+async fn given_up_after<T>(polls: usize, future: impl Future<Output = T>) -> Option<T> {
+    let mut future = std::pin::pin!(future);
+    for _ in 0..polls {
+        let polled = std::future::poll_fn(|context| Poll::Ready(future.as_mut().poll(context))).await;
+        if let Poll::Ready(done) = polled {
+            return Some(done);
+        }
+        tokio::task::yield_now().await;
+    }
+    None
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn work_that_nobody_waits_for_leaves_no_process() {
     let fixture = match QemuFixture::prepare(Some(Confinement::Zygote)).await {
@@ -252,10 +266,14 @@ async fn work_that_nobody_waits_for_leaves_no_process() {
     fixture.wait_until_living(0).await;
     let zygote = fixture.booted().await;
     zygote.pause().await.unwrap();
-    for _ in 0..5 {
+    for polls in 1..=5 {
         let place = fixture.place_beside(&*zygote).await;
-        let given_up = timeout(Duration::from_micros(1_500), zygote.fork(vec![place])).await;
-        assert!(given_up.is_err(), "a fork within 1.5 ms");
+        // The first poll cannot finish a fork, which is another process's work. Later ones may.
+        let Some(forked) = given_up_after(polls, zygote.fork(vec![place])).await else { continue };
+        assert!(polls > 1, "a fork that was over at once");
+        for machine in forked.unwrap() {
+            machine.unwrap().kill().await.unwrap();
+        }
     }
     fixture.wait_until_living(1).await;
     zygote.kill().await.unwrap();
