@@ -243,7 +243,8 @@ impl MachineResources {
             Ok::<_, AgentError>(())
         });
         if let Err(error) = removed.await {
-            tracing::warn!(error = %chain(&error), "cannot remove a control group; the next start of the agent does");
+            let error = chain(&error);
+            tracing::warn!(%error, "cannot remove a control group; the next start of the agent does");
         }
         remove_runtime_dir(self.runtime_dir.clone()).await;
     }

@@ -17,7 +17,8 @@ where
 
 /// Runs a future on one thread.
 ///
-/// The runtime gets a box: it would otherwise be compiled once for every command, with three copies of the command.
+/// The runtime gets a box: it would otherwise be compiled once for every command, with three copies of the
+/// command.
 pub fn block_on<'a, T>(future: impl Future<Output = Result<T>> + 'a) -> Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let future: Pin<Box<dyn Future<Output = Result<T>> + 'a>> = Box::pin(future);

@@ -136,10 +136,10 @@ fn snapshot() -> Value {
     })
 }
 
-const NEEDS_DEVELOPER: &str = "this request needs role `developer`, but key `pds_view...` has `viewer`; create a key \
-                               with `pandastack token create --role developer`, using an owner key";
-const OVER_QUOTA: &str = "quota `sandboxes` exceeded: the limit is 5, 5 are in use and this needs 1 more; delete \
-                          something, or raise it with `pandastack quota set`";
+const NEEDS_DEVELOPER: &str = "this request needs role `developer`, but key `pds_view...` has `viewer`; \
+                               create a key with `pandastack token create --role developer`, using an owner key";
+const OVER_QUOTA: &str = "quota `sandboxes` exceeded: the limit is 5, 5 are in use and this needs 1 more; \
+                          delete something, or raise it with `pandastack quota set`";
 const TOO_FAST: &str =
     "rate limit exceeded: the workspace may send 50 requests per second (`requests_per_second`); slow down";
 
