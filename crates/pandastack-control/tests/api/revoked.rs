@@ -239,10 +239,12 @@ async fn events_of_other_workspaces_do_not_move_the_comments_of_a_follower() {
     let mut follower = OpenStream::open(&world, &owner, "GET", "/v1/events?follow=1&tail=0", "").await;
     let mut rounds = 0;
     // These come more often than comments: if each moved the next comment, there would be none.
+    let id = world.create().await;
     let noise = async {
         loop {
-            let id = world.create().await;
-            world.delete(&format!("/v1/sandboxes/{id}")).await.expect(204);
+            for action in ["pause", "resume"] {
+                world.post(&format!("/v1/sandboxes/{id}/{action}"), json!({})).await.expect(204);
+            }
             rounds += 1;
         }
     };
