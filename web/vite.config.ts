@@ -3,7 +3,7 @@ import { fileURLToPath } from "node:url";
 import { defineConfig } from "vite";
 
 const at = (path: string): string => fileURLToPath(new URL(path, import.meta.url));
-/** Where `npm run dev` finds the API. */
+/** Address of the API for `npm run dev`. */
 const API = process.env.PANDASTACK_API ?? "http://127.0.0.1:8080";
 
 export default defineConfig({

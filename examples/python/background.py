@@ -5,7 +5,7 @@ from pandastack import PandaStack
 with PandaStack() as client, client.sandboxes.create(template="base", ttl_seconds=600) as sandbox:
     process = sandbox.start("read name; echo hello $name; read again; echo bye $again", stdin_open=True)
     process.write("panda\n")
-    # Somebody else, later, who knows only the id.
+    # Later, another client knows only the id.
     found = sandbox.process(process.id)
     found.write("all\n")
     said = []

@@ -1,4 +1,4 @@
-"""What a machine may reach, and what reaches it."""
+"""Outgoing and incoming connections of a sandbox."""
 
 import urllib.request
 

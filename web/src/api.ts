@@ -9,7 +9,7 @@ export const api = new PandaStack({ baseUrl: location.origin, session: true });
 /** Told when a call finds that the session is over. */
 export const signedOut = new EventTarget();
 
-/** What is read is kept until an event says that it changed; a missed one is found again after this long. */
+/** Time for which data counts as fresh without an event; after it, a missed event is made up for. */
 const STALE_MS = 60_000;
 
 export const queries = new QueryClient({
@@ -29,7 +29,7 @@ queries.getQueryCache().subscribe((event) => {
     signedOut.dispatchEvent(new Event("out"));
 });
 
-/** What went wrong, as one sentence. */
+/** Describes an error in one sentence. */
 export function reasonOf(error: unknown): string {
   return error instanceof PandaStackError
     ? error.reason
@@ -66,7 +66,7 @@ export function useMe() {
   return useQuery({ queryKey: ["me"], queryFn: () => api.me(), retry: false });
 }
 
-/** What the signed-in key may do, from least to most. */
+/** Checks whether the signed-in key has a scope; scopes are ordered from least to most. */
 export function useCan(): (scope: "sandboxes" | "admin") => boolean {
   const order = ["read", "sandboxes", "admin"];
   const held = order.indexOf(String(useMe().data?.token_scope ?? "read"));

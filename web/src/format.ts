@@ -16,7 +16,7 @@ export function memory(mb: number | undefined): string {
   return mb === undefined ? "–" : mb % 1024 === 0 ? `${mb / 1024} GB` : `${mb} MB`;
 }
 
-/** How long ago, or in how long. */
+/** Time since, or until, an instant. */
 export function ago(at: string | undefined, now = Date.now()): string {
   if (!at) return "–";
   const seconds = Math.round((now - Date.parse(at)) / 1000);

@@ -1,4 +1,4 @@
-/** The page: providers, routes, and what is shown when nobody is signed in. */
+/** The page: providers, routes, and the sign-in form. */
 
 import { QueryClientProvider } from "@tanstack/react-query";
 import { lazy, StrictMode, Suspense } from "react";

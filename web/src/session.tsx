@@ -1,6 +1,7 @@
 /** Signing in. The key goes to the server once and is kept nowhere in the browser. */
 
 import { AuthError } from "@pandastack/sdk";
+import { useQuery } from "@tanstack/react-query";
 import { type FormEvent, type ReactNode, useEffect, useState } from "react";
 import { api, queries, signedOut, useMe } from "./api";
 import { LiveEvents } from "./live";
@@ -27,6 +28,8 @@ export async function signOut(): Promise<void> {
 function SignIn({ problem }: { problem: unknown }) {
   const [error, setError] = useState<unknown>(problem);
   const [busy, setBusy] = useState(false);
+  const provider = async () => (await api.console.loginProvider()) ?? null;
+  const login = useQuery({ queryKey: ["login"], queryFn: provider });
   const submit = async (event: FormEvent<HTMLFormElement>): Promise<void> => {
     event.preventDefault();
     const key = String(new FormData(event.currentTarget).get("key") ?? "").trim();
@@ -63,6 +66,11 @@ function SignIn({ problem }: { problem: unknown }) {
         <Button kind="primary" type="submit" disabled={busy}>
           {busy ? "Signing in" : "Sign in"}
         </Button>
+        {login.data && (
+          <a className="btn" href={login.data.url}>
+            Sign in with {login.data.name}
+          </a>
+        )}
       </form>
     </main>
   );

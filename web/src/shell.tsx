@@ -1,4 +1,4 @@
-/** What is around every page: navigation, search, theme. */
+/** Frame of every page: navigation, search, theme. */
 
 import {
   AppWindow,

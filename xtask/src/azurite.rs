@@ -10,8 +10,7 @@ use crate::tree;
 
 /// Later ones ask for a newer Node than 20.
 const PACKAGE: &str = "azurite@3.35.0";
-/// What it needs is taken as it was on this day; otherwise it would change with every release of a
-/// dependency.
+/// Date up to which dependencies are taken; otherwise it would change with every release of one.
 const BEFORE: &str = "--before=2026-11-01";
 /// Major version of Node that packages of the emulator ask for.
 const NODE_MIN: u32 = 20;

@@ -17,7 +17,7 @@ pub enum Engine {
     Firecracker,
 }
 
-/// What to measure.
+/// Measurements.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
     /// Creates, forks, execs and memory, through the public API and on the bare engine
@@ -159,7 +159,8 @@ fn unpacked(package: &str, program_path: &str) -> Result<PathBuf> {
     Ok(found)
 }
 
-/// Measures a platform of its own that has these templates. `more` adds what only that measurement is told.
+/// Measures a platform of its own that has these templates. `more` adds arguments of that
+/// measurement alone.
 fn measure(
     name: &str,
     templates: &[&str],

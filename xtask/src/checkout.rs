@@ -4,8 +4,8 @@
 //! would compile every crate of ours again. CI therefore builds from this checkout, which each run updates in place:
 //! only files whose content differs are written, and cargo compiles what changed by its own rules.
 //!
-//! - The checkout has exactly the files that git lists in the clone. What git ignores, such as
-//!   `node_modules`, stays as long as git lists something in its directory.
+//! - The checkout has exactly the files that git lists in the clone. Files that git ignores, such
+//!   as `node_modules`, stay as long as git lists something in their directory.
 //! - One run at a time uses it: a lock is held until the process ends, however it ends.
 //! - A run that was cut off in the middle of an update leaves a list of every file that may be there.
 
@@ -59,7 +59,7 @@ fn update(clone: &Path, base: &Path, files: &[PathBuf]) -> Result<PathBuf> {
     let wanted: BTreeSet<PathBuf> = files.iter().cloned().collect();
     let known = match fs::read_to_string(&list) {
         Ok(text) => text.lines().map(PathBuf::from).collect(),
-        // Nobody knows what is in it.
+        // Its contents are unknown.
         Err(_) => {
             if dir.exists() {
                 fs::remove_dir_all(&dir).with_context(|| format!("remove {}", dir.display()))?;
@@ -85,8 +85,8 @@ fn write_list<'a>(list: &Path, paths: impl Iterator<Item = &'a PathBuf>) -> Resu
     written.with_context(|| format!("write {}", list.display()))
 }
 
-/// Removes a file. Where the clone has nothing else in its directory, that goes with all that builds left
-/// there: cargo takes every directory below `crates` for a crate.
+/// Removes a file. If the clone has nothing else in its directory, the directory goes with all that
+/// builds left there: cargo takes every directory below `crates` for a crate.
 fn remove(dir: &Path, path: &Path, wanted: &BTreeSet<PathBuf>) -> Result<()> {
     let has_files = |parent: &&Path| {
         let mut from_there = wanted.range(parent.to_path_buf()..).skip_while(|next| next == parent);

@@ -12,9 +12,9 @@ use anyhow::{Context, Result};
 use crate::program::{npm, run};
 use crate::{host, tree};
 
-/// What the pages are made of.
+/// Sources of the pages.
 const SOURCES: [&str; 2] = ["web", "sdk/typescript/src"];
-/// Where they go.
+/// Directory of the built pages.
 const BUILT: &str = "crates/pandastack-console/pages/built";
 /// Beside them: what they were made of.
 const STAMP: &str = "crates/pandastack-console/pages/built.stamp";

@@ -1,4 +1,4 @@
-//! What the host must have installed, and installing it.
+//! Packages that the host must have installed, and their installation.
 //!
 //! The product's own needs are listed by the product (`pandastack host-packages`); here are only those of the
 //! developer commands.
@@ -13,13 +13,13 @@ use nix::unistd::Uid;
 use crate::program::{program, read, run};
 use crate::tree;
 
-/// What is needed by name of program, with its Debian package.
-type Need = (&'static str, &'static str);
+/// A program, with its Debian package.
+type Requirement = (&'static str, &'static str);
 
 /// To run the Python SDK.
-const PYTHON: &[Need] = &[("python3", "python3")];
-/// What tests ask and make things with: databases, networks, repositories, certificates.
-const TOOLS: &[Need] = &[
+const PYTHON: &[Requirement] = &[("python3", "python3")];
+/// Programs that tests use: databases, networks, repositories, certificates.
+const TOOLS: &[Requirement] = &[
     ("psql", "postgresql-client"),
     ("ip", "iproute2"),
     ("nft", "nftables"),
@@ -28,10 +28,10 @@ const TOOLS: &[Need] = &[
     ("update-ca-certificates", "ca-certificates"),
     ("ssh-keygen", "openssh-client"),
 ];
-/// What pages of apps are looked at with.
-const BROWSER: &[Need] = &[("chromium", "chromium")];
+/// Browser that opens pages of apps.
+const BROWSER: &[Requirement] = &[("chromium", "chromium")];
 /// To run the TypeScript SDK.
-const NODE: &[Need] = &[("node", "nodejs"), ("npm", "npm")];
+const NODE: &[Requirement] = &[("node", "nodejs"), ("npm", "npm")];
 
 /// Variables that reach commands run through `sudo`.
 const KEPT_BY_SUDO: [&str; 16] = [
@@ -92,7 +92,7 @@ pub fn require_rights_and_space() -> Result<()> {
     Ok(())
 }
 
-/// Gives what root's programs wrote below `path` to whoever has the clone.
+/// Gives files that root's programs wrote below `path` to the owner of the clone.
 pub fn give_back(path: &Path) -> Result<()> {
     let mut chown = as_root("chown");
     chown.args(["--recursive", "--reference"]).arg(tree::root()).arg(path);
@@ -120,12 +120,12 @@ pub fn install_node() -> Result<()> {
     install(missing(NODE).collect())
 }
 
-/// Installs what pages of apps are looked at with.
+/// Installs the browser that opens pages of apps.
 pub fn install_browser() -> Result<()> {
     install(missing(BROWSER).collect())
 }
 
-fn missing(needs: &[Need]) -> impl Iterator<Item = String> + use<'_> {
+fn missing(needs: &[Requirement]) -> impl Iterator<Item = String> + use<'_> {
     needs.iter().filter(|(name, _)| !is_on_path(name)).map(|(_, package)| (*package).to_owned())
 }
 
@@ -135,7 +135,7 @@ fn is_on_path(name: &str) -> bool {
     dirs.filter(|dir| !dir.is_empty()).any(|dir| Path::new(dir).join(name).is_file())
 }
 
-/// Debian splits `venv` from Python: the module is there, what it needs is not.
+/// Debian splits `venv` from Python: the module exists, but not what it needs.
 fn has_venv() -> bool {
     let output = with_args(program("python3"), &["-c", "import ensurepip, venv"]).output();
     output.is_ok_and(|output| output.status.success())

@@ -1,4 +1,4 @@
-//! What a platform that was removed left behind. A clean one leaves nothing.
+//! Leftovers of a platform that was removed. A clean one leaves nothing.
 
 use std::collections::BTreeSet;
 use std::fs::{DirEntry, read_dir, read_link};
@@ -35,8 +35,8 @@ pub fn found(place: &PlatformDirs, orphans_before: &BTreeSet<String>) -> Vec<Str
     found
 }
 
-/// Machines whose files are gone: whoever should have ended them has forgotten them. Those of
-/// platforms that other people run on this host still have their files, so they are not among them.
+/// Machines whose files are gone: nothing is left that would end them. Those of platforms that
+/// other people run on this host still have their files, so they are not among them.
 pub fn orphans() -> BTreeSet<String> {
     entries("/proc").filter_map(|entry| orphan(&entry)).collect()
 }

@@ -12,6 +12,7 @@ mod console;
 mod errors;
 mod host;
 mod leaks;
+mod login_provider;
 mod openapi;
 mod platform;
 mod postgres;

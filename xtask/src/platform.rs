@@ -12,23 +12,23 @@ use crate::host::as_root;
 use crate::program::{interrupted, program, run};
 use crate::{leaks, tree};
 
-/// What `pandastack up --json` prints when it is ready.
+/// Output of `pandastack up --json` when it is ready.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Ready {
     /// URL of the API.
     pub api_url: String,
     /// A key for it.
     pub token: String,
-    /// Where everything is kept.
+    /// Data directory.
     pub data_dir: PathBuf,
-    /// Whether another `up` serves it and this one only found it.
+    /// Whether another `up` already serves it.
     pub already_up: bool,
 }
 
 /// A platform in the foreground.
 pub struct Platform {
     child: Child,
-    /// Where it is.
+    /// Output of `up`.
     pub ready: Ready,
 }
 
@@ -104,7 +104,7 @@ pub struct Scratch {
     orphans_before: BTreeSet<String>,
 }
 
-/// What is a scratch platform's alone.
+/// Directories of a scratch platform.
 #[derive(Debug, Clone)]
 pub struct PlatformDirs {
     /// Data directory.
@@ -185,7 +185,7 @@ impl Scratch {
         Ok(Self { platform: Some(platform), place, orphans_before })
     }
 
-    /// What is its alone.
+    /// Directories of this platform.
     pub fn place(&self) -> &PlatformDirs {
         &self.place
     }
@@ -200,7 +200,7 @@ impl Scratch {
         self.platform.as_ref().context("the platform was stopped")
     }
 
-    /// Stops it, removes everything of it, and names what is still there.
+    /// Stops it, removes everything of it, and names leftovers.
     pub fn stop(mut self) -> Result<Vec<String>> {
         self.place.purge()?;
         if let Some(mut platform) = self.platform.take() {

@@ -21,7 +21,7 @@ pub fn outlive_interrupts() -> Result<()> {
     Ok(())
 }
 
-/// Whether Ctrl-C was pressed.
+/// Returns whether Ctrl-C was pressed.
 pub fn interrupted() -> bool {
     INTERRUPTED.load(Ordering::Relaxed)
 }
@@ -33,8 +33,8 @@ pub fn program(name: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// Cargo, building where [`tree::target_dir`] says. What the outer cargo told this program about
-/// its own package stays here: build scripts watch those variables, so that a person's builds and
+/// Cargo, building where [`tree::target_dir`] says. Variables by which the outer cargo describes
+/// this program's own package are removed: build scripts watch them, so that a person's builds and
 /// ours would undo each other's work.
 pub fn cargo(args: &[&str]) -> Command {
     let mut command = program(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));

@@ -30,14 +30,13 @@ const PACKAGES: [(&str, &str); 3] = [
         "48390d0a534c66d11789e39518aa219773a9d3677b29fe1af8799dfb563ec713",
     ),
 ];
-/// What they are called, and where newer ones appear.
+/// Packages, and where newer ones appear.
 const NAMES: [&str; 3] = ["qemu-system-x86", "qemu-system-data", "seabios"];
 const SUITE: &str = "bookworm";
 const BACKPORTS: &str = "bookworm-backports";
 /// The emulator, installed or unpacked.
 const EMULATOR: &str = "usr/bin/qemu-system-x86_64";
-/// What it reads is where it was built to look for it, wherever it is itself: it has to be mounted
-/// there, out of others' sight.
+/// Mounts the files at the paths that the program was built for, out of others' sight.
 const IN_PLACE: &str = r#"
 for path in usr/bin/qemu-system-x86_64 usr/share/qemu usr/share/seabios; do
     mount --bind "$0/$path" "/$path" || exit

@@ -1,4 +1,4 @@
-//! What was done and how long each part took.
+//! Steps of a run, and the duration of each.
 
 use std::time::{Duration, Instant};
 

@@ -8,10 +8,10 @@ use crate::host::{as_root, give_back};
 use crate::program::run as run_program;
 use crate::{tree, up};
 
-/// Its commands.
+/// Subcommands.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
-    /// What there is, and what of it is built
+    /// List the templates, and what of each is built
     List,
     /// Write templates/NAME/lock.toml anew, from what the registries have now
     Lock {

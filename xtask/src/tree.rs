@@ -1,4 +1,4 @@
-//! Where things are: the clone, and the cache outside it.
+//! Paths of the clone, and of the cache outside it.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use nix::unistd::Uid;
 use crate::checkout;
 use crate::program::{program, read};
 
-/// Where the sources are built and tested: the clone, or CI's checkout of it.
+/// Directory in which the sources are built and tested: the clone, or CI's checkout of it.
 pub fn root() -> &'static Path {
     checkout::in_use().unwrap_or_else(clone_root)
 }
@@ -51,7 +51,8 @@ fn given_cache_dir() -> Option<PathBuf> {
     std::env::var_os("PANDASTACK_CACHE_DIR").filter(|dir| !dir.is_empty()).map(PathBuf::from)
 }
 
-/// Where cargo builds to. In CI every clone is fresh, so its build output goes where the next clone finds it.
+/// Directory to which cargo builds. In CI every clone is fresh, so its build output goes where the
+/// next clone finds it.
 pub fn target_dir() -> PathBuf {
     if let Some(dir) = std::env::var_os("CARGO_TARGET_DIR").filter(|dir| !dir.is_empty()) {
         return std::path::absolute(&dir).unwrap_or_else(|_| dir.into());
@@ -59,7 +60,7 @@ pub fn target_dir() -> PathBuf {
     if in_ci() { cache_dir().join("target") } else { root().join("target") }
 }
 
-/// Whether this is a clone that nobody works in.
+/// Returns whether this runs in CI, in a clone without a user.
 pub fn in_ci() -> bool {
     std::env::var("CI").is_ok_and(|value| value == "true" || value == "1")
 }

@@ -9,7 +9,7 @@ use crate::program::{self, cargo, program, read};
 use crate::steps::Steps;
 use crate::{console, host, python, tree};
 
-/// The first lines of the program in the README.
+/// A first program, like those of the documentation.
 const FIRST_PROGRAM: &str = include_str!("first_program.py");
 /// Templates that are ready when the platform is.
 const TEMPLATES: [&str; 2] = ["base", "code-interpreter"];
@@ -20,7 +20,7 @@ pub struct Args {
     /// Address of the API
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
-    /// Where everything is kept
+    /// Data directory
     #[arg(long, value_name = "DIR")]
     data_dir: Option<String>,
     /// More arguments for `pandastack up`
@@ -73,24 +73,25 @@ pub fn run(args: Args) -> Result<ExitCode> {
     });
     eprintln!("\n{}", steps.table());
     let platform = proved?;
-    say_what_next(&platform);
+    print_next_steps(&platform);
     platform.wait()?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn say_what_next(platform: &Platform) {
+fn print_next_steps(platform: &Platform) {
     let (url, bin) = (&platform.ready.api_url, tree::pandastack());
     if platform.ready.already_up {
-        eprintln!("\nPandaStack is up at {url}: another `up` serves it.");
+        eprintln!("\nPandaStack is up at {url}, started by another `up`.");
     } else {
-        eprintln!("\nPandaStack is up at {url}. Ctrl-C stops it; sandboxes stay.");
+        eprintln!("\nPandaStack is up at {url}. Ctrl-C stops it; sandboxes keep running.");
     }
-    eprintln!("The console is at {url}/; sign in with the token in ~/.config/pandastack/config.json.");
-    eprintln!("Try, in another terminal:\n\n  alias pandastack={}", bin.display());
+    eprintln!("The web console is at {url}/; sign in with the key in ~/.config/pandastack/config.json.");
+    eprintln!("Try, in another terminal:\n");
+    eprintln!("  sudo ln -sf {} /usr/local/bin/pandastack", bin.display());
     eprintln!("  pandastack run -- uname -a");
     eprintln!("  pandastack run -t code-interpreter -- python -c 'print(2 ** 10)'");
     eprintln!("  pandastack sandbox create --template code-interpreter\n");
-    eprintln!("README.md goes on from there.");
+    eprintln!("For more, see docs/tutorials/quickstart.md.");
 }
 
 fn pass_on(args: Args) -> Vec<String> {

@@ -8,10 +8,10 @@ use serde::Serialize;
 pub trait RequestBody {
     /// The value to send.
     type Value<'a>;
-    /// Its `Content-Type`.
+    /// Value of `Content-Type`.
     const MEDIA_TYPE: Option<&'static str>;
 
-    /// What is sent.
+    /// Encodes a value as a request body.
     fn body(value: Self::Value<'_>) -> Result<Body, serde_json::Error>;
 }
 

@@ -12,7 +12,7 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 
-/// How long connecting to an agent may take.
+/// Longest time to connect to an agent.
 const CONNECT_WAIT: Duration = Duration::from_secs(3);
 
 /// The address of an agent.

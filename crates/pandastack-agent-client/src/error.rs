@@ -18,7 +18,7 @@ pub enum AgentError {
         #[source]
         source: Cause,
     },
-    /// Nothing was sent.
+    /// The agent could not be reached, and nothing was sent.
     #[error("host `{host}` is unreachable; its sandboxes keep running and return with it")]
     Unreachable {
         /// The host.
@@ -41,7 +41,7 @@ pub enum AgentError {
     Timeout {
         /// The host.
         host: HostId,
-        /// How long it had.
+        /// The time limit.
         wait: Duration,
     },
     /// The response is not one that the call can have.
@@ -58,7 +58,7 @@ pub enum AgentError {
     Answered {
         /// Status of the response.
         status: u16,
-        /// Its body.
+        /// The error body.
         body: Box<ErrorBody>,
         /// Seconds after which to try again.
         retry_after: Option<u32>,
@@ -71,13 +71,13 @@ pub enum AgentError {
     Address {
         /// The host.
         host: HostId,
-        /// What it reported.
+        /// The reported address.
         address: String,
     },
 }
 
 impl AgentError {
-    /// Whether the agent has not found what the call is about.
+    /// Returns whether the agent answered "not found".
     pub fn is_absent(&self) -> bool {
         matches!(self, AgentError::Answered { status: 404, .. })
     }

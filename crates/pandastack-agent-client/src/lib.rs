@@ -47,7 +47,7 @@ use crate::request_id::REQUEST_ID;
 /// Idle connections kept to one agent.
 const IDLE_CONNECTIONS_MAX: usize = 64;
 /// Largest JSON answer of an agent to control itself: a `run` with both streams full and every byte
-/// escaped. What passes through to clients has no such limit.
+/// escaped. Responses that pass through to clients have no such limit.
 const ANSWER_BYTES_MAX: usize = 12 * pandastack_types::limits::EXEC_OUTPUT_BYTES_MAX + 64 * 1024;
 /// Largest error body read from an agent.
 const ERROR_BYTES_MAX: usize = 64 * 1024;
@@ -61,12 +61,12 @@ pub struct AgentClient {
     local: bool,
 }
 
-/// How a call is made.
+/// Options of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CallOptions {
     /// Incarnation of the sandbox that is meant; the agent refuses a stale one.
     pub incarnation: Option<u64>,
-    /// How long the response may take; without a limit if `None`.
+    /// Longest time for the response; no limit if `None`.
     pub wait: Option<Duration>,
 }
 
@@ -87,7 +87,7 @@ impl CallOptions {
     }
 }
 
-/// How a response is read while it comes.
+/// Options of a streamed response.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StreamOptions<'a> {
     /// Incarnation of the sandbox that is meant; the agent refuses a stale one.
@@ -122,7 +122,8 @@ impl AgentClient {
         Ok(Self { host, key, http, local })
     }
 
-    /// Whether the agent is on this machine, so that its guests' addresses are reachable from here.
+    /// Returns whether the agent is on this machine, so that its guests' addresses are reachable
+    /// from here.
     pub fn is_local(&self) -> bool {
         self.local
     }

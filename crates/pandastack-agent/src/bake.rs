@@ -28,10 +28,11 @@ use crate::machine_resources::{MachineResources, Origin};
 use crate::record::{BootMode, SandboxRecord};
 use crate::running_machine::kill;
 use crate::snapshot::{Manifest, Snapshot};
-use crate::variant::{Baked, Variant};
+use crate::variant::{BakedTemplate, Variant};
 use crate::warm;
 
-/// How long a cold boot may take until the guest program answers. Emulated, on a loaded host, first run.
+/// Longest time for a cold boot until the guest program answers. Allows for emulation, a loaded
+/// host and a first run.
 const BOOT_MAX: Duration = Duration::from_secs(180);
 
 /// Files a machine boots from.
@@ -50,7 +51,7 @@ pub(crate) async fn bake(
     variant: Variant,
     builds: &Arc<Builds>,
     build: &BuildId,
-) -> Result<Baked> {
+) -> Result<BakedTemplate> {
     let files = boot_files(host, variant, builds, build).await?;
     let dir = variant.dir(&host.layout).join(&files.key);
     let mut snapshot = match Snapshot::open(&dir, host.engine.capabilities()) {
@@ -66,7 +67,7 @@ pub(crate) async fn bake(
     // The key stands for the kernel too, so this is the one in it.
     snapshot.manifest.kernel = Some(files.release);
     let recipe = variant.recipe;
-    Ok(Baked {
+    Ok(BakedTemplate {
         template: recipe.name.clone(),
         name: variant.name(),
         key: files.key,

@@ -9,10 +9,10 @@ pub(crate) enum ByteRange {
     Part {
         /// First byte.
         start: u64,
-        /// How many.
+        /// Number of bytes.
         length: u64,
     },
-    /// Nothing that is there.
+    /// No byte of the file is in the range.
     Unsatisfiable,
 }
 

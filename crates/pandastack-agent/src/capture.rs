@@ -12,9 +12,10 @@
 //! copy-on-write while the machine goes on. The pause is then that of a fork, however much there is to write. It takes
 //! an engine that forks, and memory for what the machine changes meanwhile.
 //!
-//! What must hold: nothing of a twin outlives the capture. It begins in its machine's control group and is recorded nowhere,
-//! so the successor of a killed agent ends it as a stray; it is the first to go when memory runs out, and then only
-//! the snapshot fails. Left to others: stopping and resuming, and which way to take.
+//! Invariant: nothing of a twin outlives the capture. It begins in its machine's control group and
+//! is recorded nowhere, so the successor of a killed agent ends it as a stray; it is the first to
+//! go when memory runs out, and then only the snapshot fails. Left to others: stopping and
+//! resuming, and which way to take.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -39,7 +40,7 @@ const TWIN_OOM_SCORE: &str = "1000";
 pub(crate) struct Capture {
     staging: Staging,
     manifest: Manifest,
-    /// What the machine's pages are compared with.
+    /// File that the machine's pages are compared with.
     base: PathBuf,
     /// Slot of a machine that resolves names by a policy.
     slot: Option<SlotIndex>,
@@ -113,8 +114,8 @@ impl Capture {
 
     /// Syncs the files and makes them appear at `to`.
     ///
-    /// What was resolved is looked at here and not in the pause. A machine that went on may have resolved more by now; that does no
-    /// harm, since its policy allowed it.
+    /// Resolved names are read here rather than during the pause. A machine that went on may have
+    /// resolved more by now; that does no harm, since its policy allowed it.
     pub(crate) async fn publish(mut self, host: &HostResources, to: PathBuf) -> Result<Snapshot> {
         let engine = host.engine.capabilities().clone();
         self.manifest.resolved = crate::machine_resources::resolved(host, self.slot).await;
@@ -155,7 +156,7 @@ impl Twin {
             console: runtime_dir.join(crate::layout::machine::CONSOLE),
             runtime_dir: runtime_dir.clone(),
             disk: capture.disk(),
-            // It never runs.
+            // A twin never runs.
             volumes: Vec::new(),
             tap: None,
             confinement,
@@ -189,7 +190,7 @@ impl Twin {
         remove_sockets(self.runtime_dir).await;
     }
 
-    /// It shares the control group of its machine: if one of them must go, let it be the copy.
+    /// Makes the twin the first to go when the shared control group runs out of memory.
     fn go_first(&self) {
         let path = format!("/proc/{}/oom_score_adj", self.machine.record().pid);
         if let Err(error) = std::fs::write(&path, TWIN_OOM_SCORE) {

@@ -18,14 +18,15 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 const OVERHEAD_MIB: u64 = 512;
 /// Threads in one machine's group. A machine has about six, but the children of a fork begin in their parent's group.
 const THREADS_MAX: u32 = 1024;
-/// How long a killed process may take to be gone.
+/// Longest time for a killed process to be gone.
 const END_SECONDS_MAX: i64 = 10;
 /// v1 controllers in use; `cpuacct` counts, the others limit.
 const V1_CONTROLLERS: [&str; 4] = ["cpu", "cpuacct", "memory", "pids"];
 
 /// The period of a processor limit, in microseconds.
 const CPU_PERIOD_US: u64 = 100_000;
-/// What a processor of a machine counts for when there are not enough for all, in v1's and v2's own scale: the usual.
+/// Weight of a machine's processor when there are not enough for all, in v1's and v2's own scale:
+/// the default.
 const V1_SHARES_PER_CPU: u64 = 1024;
 const V2_WEIGHT_PER_CPU: u64 = 100;
 
@@ -183,7 +184,7 @@ impl Cgroups {
         }
     }
 
-    /// What `doctor` prints.
+    /// Description for `doctor`.
     pub fn describe(&self) -> String {
         match self.version {
             Version::V2 => "cgroup v2".to_owned(),
@@ -223,6 +224,12 @@ impl Cgroup {
         texts.filter_map(|text| text.trim().parse::<u64>().ok()).max().unwrap_or(0)
     }
 
+    /// Its process, the first one if there are several.
+    pub fn pid(&self) -> Option<u32> {
+        let texts = self.dirs.iter().filter_map(|dir| fs::read_to_string(dir.join("cgroup.procs")).ok());
+        texts.filter_map(|text| text.lines().next()?.parse().ok()).next()
+    }
+
     /// Removes the group once its process is gone.
     pub fn remove(&self) {
         for dir in &self.dirs {
@@ -257,8 +264,8 @@ fn end_process(pid: u32) -> io::Result<()> {
     }
 }
 
-/// Whether a process is a kernel thread. KVM puts the thread of a machine's timer into the machine's group;
-/// it cannot be killed, and ends with the machine.
+/// Returns whether a process is a kernel thread. KVM puts the thread of a machine's timer into the
+/// machine's group; it cannot be killed, and ends with the machine.
 fn is_kernel_thread(pid: u32) -> bool {
     fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| has_kernel_flag(&stat))
 }
@@ -296,6 +303,7 @@ mod tests {
         fs::write(dir.join("memory.current"), "4096\n").unwrap();
         assert_eq!(group.memory_bytes(), 4096);
         fs::write(dir.join("cgroup.procs"), "17\n18\n").unwrap();
+        assert_eq!(group.pid(), Some(17));
         let mut strays = cgroups.pids_outside(&HashSet::from([17]));
         strays.sort_unstable();
         assert_eq!(strays, [18]);
@@ -307,7 +315,7 @@ mod tests {
         let name = format!("test-{}", std::process::id());
         let cgroups = match Cgroups::open(&name) {
             Ok(cgroups) => cgroups.with_cpu_percent(Some(20)),
-            // What a host or a container may lack. Any other error is ours.
+            // Features that a host or a container may lack. Any other error is ours.
             Err(error)
                 if matches!(
                     error.kind(),
@@ -348,7 +356,7 @@ mod tests {
             "802 (fire) S 2 (cracker) S 1 802 802 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 3 0"
         ));
         assert!(!is_kernel_thread(std::process::id()));
-        // Where there are kernel threads at all, this is their parent.
+        // If there are kernel threads at all, this is their parent.
         if fs::read_to_string("/proc/2/comm").is_ok_and(|name| name.trim() == "kthreadd") {
             assert!(is_kernel_thread(2));
         }

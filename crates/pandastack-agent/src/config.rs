@@ -51,11 +51,12 @@ pub struct AgentConfig {
     pub runtime_dir: PathBuf,
     /// Built images and kernels, shared by every agent of the box.
     pub cache_dir: PathBuf,
-    /// Where control reaches this agent.
+    /// Address at which control reaches this agent.
     pub listen: Listen,
-    /// Where this agent reaches control: `unix:/path` or `http://address:port`.
+    /// Address at which this agent reaches control: `unix:/path` or `http://address:port`.
     pub control: String,
-    /// How long an idle sandbox stays stopped in memory before it is written to disk; zero writes it out at once.
+    /// Time that an idle sandbox stays stopped in memory before it is written to disk; zero writes
+    /// it at once.
     pub light_sleep: std::time::Duration,
     /// The join secret.
     pub link: LinkKey,

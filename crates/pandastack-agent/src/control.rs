@@ -8,19 +8,19 @@ use reqwest::{Method, RequestBuilder};
 
 use crate::config::AgentConfig;
 
-/// How long control may take to answer.
+/// Longest time for control to answer.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 /// A control server.
 pub(crate) struct ControlServer {
-    /// As the agent was told.
+    /// Address as configured.
     pub name: String,
     client: reqwest::Client,
     base: String,
 }
 
 impl ControlServer {
-    /// Those that the agent was told of, at least one.
+    /// Control servers from the configuration, at least one.
     pub(crate) fn all(config: &AgentConfig) -> Vec<Self> {
         let server = |name: &str| {
             let builder = pandastack_http::builder_for(name).timeout(ANSWER_MAX);

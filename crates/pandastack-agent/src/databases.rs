@@ -24,7 +24,7 @@ use tokio::time::Instant;
 use crate::control::ControlServer;
 use crate::host::Host;
 
-/// How long a control server is waited for; then the connection is closed.
+/// Longest wait for a control server; then the connection is closed.
 const CONTROL_WAIT: Duration = Duration::from_secs(20);
 /// Between two tries.
 const CONTROL_RETRY: Duration = Duration::from_millis(250);
@@ -71,7 +71,7 @@ async fn pass(host: &Host, servers: &[ControlServer], mut call: DatabaseCall) ->
     Ok(())
 }
 
-/// Whose slot it is, by the address of both.
+/// The sandbox in a slot, found by address.
 fn sandbox_of(host: &Host, slot: SlotIndex) -> Option<SandboxId> {
     let address = host.slots.address(slot).to_string();
     let handles = host.sandboxes();

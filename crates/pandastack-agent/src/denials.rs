@@ -1,8 +1,8 @@
 //! Collects connections that network policies denied, for reports to control.
 //!
-//! A guest that tries the same thing a thousand times is told once a minute with a count, and one
-//! that tries a thousand things is told a few of them and how many more there were: what a guest
-//! does must not fill a database.
+//! A guest that tries one destination a thousand times is reported once a minute with a count. One
+//! that tries a thousand destinations is reported with a few of them and the number of the rest: a
+//! guest must not be able to fill a database.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,9 +15,9 @@ use tokio::time::Instant;
 
 use crate::host::Host;
 
-/// The same refusal is told once in so long.
+/// Interval at which the same refusal is reported.
 const REPORT_EVERY: Duration = Duration::from_secs(60);
-/// Refusals are gathered for so long before the first of them is told.
+/// Time for which refusals are gathered before the first of them is reported.
 const GATHER_FOR: Duration = Duration::from_millis(500);
 /// Different refusals of one sandbox told in [`REPORT_EVERY`]. Further ones are counted together.
 const REPORTED_PER_SANDBOX_MAX: usize = 30;
@@ -46,7 +46,7 @@ pub(crate) async fn run(host: Arc<Host>) {
     }
 }
 
-/// Which sandbox has which slot now, by the address of both.
+/// Looks up the sandbox in each slot by address.
 fn sandboxes_by_slot(host: &Host) -> impl Fn(SlotIndex) -> Option<SandboxId> {
     let handles = host.sandboxes();
     let views = handles.values().map(|handle| handle.view());
@@ -60,7 +60,7 @@ fn sandboxes_by_slot(host: &Host) -> impl Fn(SlotIndex) -> Option<SandboxId> {
 #[derive(Debug, Default)]
 struct PendingDenials {
     seen: HashMap<Denial, SeenDenial>,
-    /// Told of a slot in the present period, and refused beyond what is told.
+    /// Budget of reports of each slot in the present period, and the refusals beyond it.
     slots: HashMap<SlotIndex, Budget>,
 }
 

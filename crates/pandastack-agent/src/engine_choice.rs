@@ -76,7 +76,7 @@ impl EngineKind {
 pub struct ChosenEngine {
     /// The engine, probed.
     pub engine: Arc<dyn Engine>,
-    /// Which one it is.
+    /// Kind of the engine.
     pub kind: EngineKind,
     /// One sentence for the log and for `doctor`.
     pub reason: String,
@@ -86,9 +86,9 @@ pub struct ChosenEngine {
 pub struct EngineSearch<'a> {
     /// From the settings.
     pub choice: EngineChoice,
-    /// Whether KVM runs guests.
+    /// Verdict on whether KVM runs guests.
     pub kvm: KvmVerdict,
-    /// Where `pandastack engine install` puts programs.
+    /// Directory into which `pandastack engine install` puts programs.
     pub data_dir: &'a Path,
     /// For libraries that engines unpack.
     pub library_dir: PathBuf,

@@ -99,8 +99,8 @@ impl AgentError {
         matches!(self, AgentError::Guest(ClientError::Disconnected { .. }))
     }
 
-    /// What a tenant may read: a refusal with its causes, and of the host's own faults only their kind.
-    /// The texts of those name the host's paths; they are for the log.
+    /// Text for tenants: a refusal with its causes; of the host's own faults only the kind. Their
+    /// full texts name the host's paths and are only logged.
     pub(crate) fn public_text(&self) -> String {
         if !self.is_of_host() {
             return chain(self);
@@ -110,6 +110,9 @@ impl AgentError {
                 "disk full: the host has no space left; delete sandboxes or snapshots, or ask its operator"
             }
             ErrorCode::NoCapacity => "the host has no network slot ready; try again shortly",
+            _ if matches!(self, AgentError::Engine(EngineError::Exited(_))) => {
+                "the machine's process ended; its agent's log has the reason"
+            }
             _ => "internal error of the host; its agent's log has the cause",
         };
         text.to_owned()
@@ -123,10 +126,11 @@ impl AgentError {
         self.public_text()
     }
 
-    /// Whether it is a fault of the host, whose text names its files and interfaces.
+    /// Returns whether the error is a fault of the host, whose text names its files and interfaces.
     pub(crate) fn is_of_host(&self) -> bool {
         match self {
-            AgentError::Engine(EngineError::Deadline { .. }) => false,
+            // Written for users: the step that took too long, and what the host lacks.
+            AgentError::Engine(EngineError::Deadline { .. } | EngineError::Unavailable(_)) => false,
             AgentError::Engine(_) | AgentError::Store(_) | AgentError::Image(_) | AgentError::Io { .. } => {
                 true
             }
@@ -227,6 +231,16 @@ mod tests {
             let public = error.public_text();
             assert!(!public.contains("/srv") && !public.contains("denied"), "{public}");
         }
+    }
+
+    #[test]
+    fn tenants_read_what_a_host_lacks_and_no_log_of_a_machine() {
+        let lacks =
+            AgentError::from(EngineError::Unavailable("the engine is not installed: run x".to_owned()));
+        assert_eq!(lacks.public_text(), "the engine is not installed: run x");
+        let ended = AgentError::from(EngineError::Exited("killed; its log: /srv/x".to_owned()));
+        assert!(!ended.public_text().contains("/srv"), "{}", ended.public_text());
+        assert!(ended.public_text().contains("process ended"), "{}", ended.public_text());
     }
 
     #[test]

@@ -42,7 +42,7 @@ impl Exec {
         self
     }
 
-    /// What to run, without its input.
+    /// The process to run, without its input.
     pub(crate) fn into_spec(self) -> ProcessSpec {
         self.spec
     }

@@ -15,7 +15,8 @@ use crate::sandbox::handle::GuestLease;
 /// Longest path, as in the guest's kernel.
 const PATH_BYTES_MAX: usize = 4095;
 
-/// Checks a path of a request: absolute, no NUL, not too long. What it names is the guest's own business.
+/// Checks a path of a request: absolute, no NUL, not too long. The guest decides what the path
+/// names.
 pub(crate) fn check_path(path: &str) -> Result<()> {
     let refuse = |reason: String| Err(AgentError::BadRequest(reason));
     if !path.starts_with('/') {
@@ -78,7 +79,7 @@ struct Reading {
     /// Held, not read: the sandbox is in use.
     #[expect(dead_code, reason = "held for its drop")]
     lease: GuestLease,
-    /// What was promised and not sent yet.
+    /// Promised bytes that are not sent yet.
     left: Option<u64>,
 }
 
@@ -116,7 +117,7 @@ fn body(reading: Reading) -> Body {
     Body::from_stream(stream)
 }
 
-/// How a file is written.
+/// Options for writing a file.
 #[derive(Debug, Default)]
 pub(crate) struct Write {
     pub mode: WriteMode,

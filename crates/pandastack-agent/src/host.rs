@@ -17,25 +17,25 @@ use crate::zygotes::Zygotes;
 
 /// Memory left to the host and to the agent when the configuration names no limit.
 const HOST_RESERVE_MB: u64 = 1024;
-/// How long a request may wait for others to be written out in its favour.
-const ROOM_WAIT_MAX: Duration = Duration::from_secs(20);
+/// Longest time that a request may wait while others are written out to free memory.
+const MEMORY_WAIT_MAX: Duration = Duration::from_secs(20);
 
-/// A driver that asks for room, for as long as it does.
-struct RoomRequest<'a> {
+/// Marks a driver as waiting for memory, until it is dropped.
+struct MemoryRequest<'a> {
     host: &'a Host,
     by: &'a SandboxId,
 }
 
-impl<'a> RoomRequest<'a> {
+impl<'a> MemoryRequest<'a> {
     fn begin(host: &'a Host, by: &'a SandboxId) -> Self {
-        host.asking_room().insert(by.clone());
+        host.memory_requests().insert(by.clone());
         Self { host, by }
     }
 }
 
-impl Drop for RoomRequest<'_> {
+impl Drop for MemoryRequest<'_> {
     fn drop(&mut self) {
-        self.host.asking_room().remove(self.by);
+        self.host.memory_requests().remove(self.by);
     }
 }
 
@@ -44,10 +44,10 @@ pub(crate) struct Host {
     pub resources: Arc<HostResources>,
     pub templates: Arc<Templates>,
     pub zygotes: Arc<Zygotes>,
-    /// Refused connections that control has not heard of.
+    /// Refused connections that were not reported to control yet.
     pub denials: DenialQueue,
-    /// Sandboxes whose drivers wait for others to be written out: they answer nobody meanwhile.
-    asking_room: Mutex<HashSet<SandboxId>>,
+    /// Sandboxes whose drivers wait for others to be written out, and serve no requests meanwhile.
+    memory_requests: Mutex<HashSet<SandboxId>>,
     sandboxes: Mutex<HashMap<SandboxId, SandboxHandle>>,
 }
 
@@ -68,7 +68,7 @@ impl Host {
             zygotes,
             resources,
             denials: DenialQueue::default(),
-            asking_room: Mutex::default(),
+            memory_requests: Mutex::default(),
             sandboxes: Mutex::new(HashMap::new()),
         })
     }
@@ -82,9 +82,9 @@ impl Host {
     }
 
     /// Refuses machines that the host has no room for, also without the zygotes that it could do
-    /// without and the memory of sandboxes that sleep in it. `by`: the sandbox whose driver asks;
-    /// nobody asks itself.
-    pub(crate) async fn make_room(&self, shape: Shape, count: u64, by: Option<&SandboxId>) -> Result<()> {
+    /// without and the memory of sandboxes that sleep in it. `by`: the sandbox whose driver asks,
+    /// so that it does not wait for itself.
+    pub(crate) async fn free_memory(&self, shape: Shape, count: u64, by: Option<&SandboxId>) -> Result<()> {
         match self.admit_without_zygotes(shape, count).await {
             Err(AgentError::NoCapacity(_)) => {
                 self.write_out_sleepers(shape, count, by).await;
@@ -104,11 +104,11 @@ impl Host {
         }
     }
 
-    /// Writes sandboxes asleep in memory to disk until there is room, those first that were not used for
-    /// longest. No two drivers wait here for each other: who asks is asked by nobody that begins
-    /// after it.
+    /// Writes sandboxes asleep in memory to disk until there is room, those first that were not
+    /// used for longest. No two drivers wait here for each other: a driver that waits is skipped by
+    /// all that begin later.
     async fn write_out_sleepers(&self, shape: Shape, count: u64, by: Option<&SandboxId>) {
-        let _asking = by.map(|by| RoomRequest::begin(self, by));
+        let _asking = by.map(|by| MemoryRequest::begin(self, by));
         if self.promised_mb(shape) * count > self.memory_free_mb() + self.memory_held_asleep_mb() {
             return;
         }
@@ -122,15 +122,14 @@ impl Host {
                 }
             }
         };
-        if tokio::time::timeout(ROOM_WAIT_MAX, writing).await.is_err() {
+        if tokio::time::timeout(MEMORY_WAIT_MAX, writing).await.is_err() {
             tracing::warn!("sleeping sandboxes were not written to disk in time");
         }
     }
 
-    /// Sandboxes that sleep in memory and do not ask for more of it, those first that were not used
-    /// for longest.
+    /// Sandboxes that sleep in memory and do not wait for more of it, least recently used first.
     fn light_sleepers(&self) -> Vec<SandboxHandle> {
-        let asking = self.asking_room();
+        let asking = self.memory_requests();
         let sandboxes = self.sandboxes();
         let asleep =
             sandboxes.iter().filter(|(id, handle)| handle.sleeps_in_memory() && !asking.contains(id));
@@ -169,8 +168,8 @@ impl Host {
         asleep.iter().filter_map(SandboxHandle::awake_shape).map(|shape| self.promised_mb(shape)).sum()
     }
 
-    fn asking_room(&self) -> MutexGuard<'_, HashSet<SandboxId>> {
-        self.asking_room.lock().unwrap_or_else(PoisonError::into_inner)
+    fn memory_requests(&self) -> MutexGuard<'_, HashSet<SandboxId>> {
+        self.memory_requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Memory not promised to anyone; zygotes may have it for the time being.
@@ -180,12 +179,13 @@ impl Host {
         self.memory_total_mb().saturating_sub(awake)
     }
 
-    /// What is promised to a machine at once: pages are shared with its template until it writes them.
+    /// Memory reserved for a machine at once: pages are shared with its template until it writes
+    /// them.
     fn promised_mb(&self, shape: Shape) -> u64 {
         u64::from(shape.memory_mib) * u64::from(self.config.memory_promised_percent) / 100
     }
 
-    /// Removes a snapshot and what is kept warm of it.
+    /// Removes a snapshot and its zygote.
     pub(crate) async fn remove_snapshot(&self, id: &SnapshotId) {
         self.remove_dir(self.layout.snapshot(id)).await;
         self.zygotes.remove_of_snapshot(id).await;

@@ -1,8 +1,8 @@
-//! What the machines of a host share: the engine, the store, network slots, control groups and the
-//! agent's tasks.
+//! Resources that the machines of a host share: the engine, the store, network slots, control
+//! groups and the agent's tasks.
 //!
-//! Everything that makes, saves or ends machines needs this and no more. What is known of sandboxes
-//! and templates is above it, in [`crate::host`].
+//! Everything that makes, saves or ends machines needs this and no more. Sandboxes and templates
+//! are above it, in [`crate::host`].
 
 use std::path::PathBuf;
 use std::sync::Arc;

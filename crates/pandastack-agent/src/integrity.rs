@@ -10,7 +10,8 @@
 //!   the sums of the one must not be held against the other. A sum is never computed twice: what a disk turned meanwhile would
 //!   be held for right.
 //!
-//! What must hold: no machine is started from files that fail either. Left to others: what to do instead.
+//! Invariant: no machine is started from files that fail either. Left to others: what to do
+//! instead.
 
 use std::collections::BTreeMap;
 use std::fs::{File, Metadata};
@@ -104,7 +105,8 @@ pub(crate) fn check_seals(dir: &Path, seals: &Seals) -> Result<()> {
     Ok(())
 }
 
-/// Whether the contents must be read before the files are used: not in the boot in which they were written or verified.
+/// Returns whether the contents must be read before the files are used: not in the boot in which
+/// they were written or verified.
 pub(crate) fn needs_verifying(dir: &Path, written_boot: &str) -> bool {
     let now = boot_id();
     if written_boot == now {
@@ -113,7 +115,7 @@ pub(crate) fn needs_verifying(dir: &Path, written_boot: &str) -> bool {
     read_json::<Checksums>(&dir.join(CHECKSUMS)).is_ok_and(|known| known.verified_boot != now)
 }
 
-/// Whether the contents of all these files are summed.
+/// Returns whether all these files have checksums.
 pub(crate) fn is_summed(dir: &Path, seals: &Seals) -> bool {
     let Ok(known) = read_json::<Checksums>(&dir.join(CHECKSUMS)) else { return false };
     seals.iter().all(|(name, seal)| known.files.get(name).is_some_and(|sum| sum.seal == *seal))
@@ -164,7 +166,8 @@ pub(crate) fn write_checksums<S: AsRef<str>>(
     if names.iter().all(|name| files.contains_key(name.as_ref())) {
         return Ok(());
     }
-    // What was summed before was found right in that boot, and is read again in this one before it is used.
+    // A checksum from an earlier boot was verified then, and the file is read again in this boot
+    // before it is used.
     if files.is_empty() {
         verified_boot = boot_id();
     }

@@ -29,7 +29,8 @@ use crate::running_machine::{RunningMachine, abandon, kill};
 use crate::snapshot::Snapshot;
 use crate::volume;
 
-/// How long a guest may take to answer after its processors run. Generous: emulated and on a loaded host.
+/// Longest time for a guest to answer once its processors run. Allows for emulation and a loaded
+/// host.
 pub(crate) const GUEST_ANSWER_MAX: Duration = Duration::from_secs(60);
 
 /// Durations of the stages of a launch.
@@ -158,8 +159,8 @@ pub(crate) async fn with_volumes(
 /// The saved memory that a machine starts with.
 #[derive(Clone, Copy)]
 pub(crate) struct SavedMemory<'a> {
-    /// It is a sandbox's: the other ends of connections to the outside spoke with another address
-    /// at another time.
+    /// Whether the snapshot is a sandbox's: its connections to the outside belong to another
+    /// address and time.
     pub of_sandbox: bool,
     /// So many volumes are mounted, those at the first places. To look after them would cost an
     /// emulated guest longer than the fork.
@@ -168,7 +169,7 @@ pub(crate) struct SavedMemory<'a> {
     pub resolved: &'a [Resolved],
 }
 
-/// How a machine comes to run.
+/// How a machine starts to run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Start {
     /// From its memory.
@@ -228,8 +229,8 @@ pub(crate) async fn finish(
 }
 
 /// The record goes to disk before the machine runs, so that a killed agent's successor finds its
-/// process; the caller writes it again with the new state. Nobody waits for the disk: a power loss
-/// takes the process with it, and a sleeping sandbox's record has a second name.
+/// process; the caller writes it again with the new state. The write is not synced: a power loss
+/// also ends the process, and a sleeping sandbox's record has a second name.
 ///
 /// Memory of [`Start::GoesOnOnce`] is good for one run: after the first write to the volume the two
 /// no longer fit, and to wake from it again would destroy the volume. So the record says durably
@@ -268,7 +269,7 @@ async fn open_gate(
         if start != Start::Boots {
             return Ok(GuestClient::connect_with_identity(stream, identity, GUEST_ANSWER_MAX).await?);
         }
-        // It greets when it has booted, seconds from now: the time of day is taken then.
+        // The guest answers when it has booted, seconds from now: the time of day is read then.
         let guest = GuestClient::connect(stream, GUEST_ANSWER_MAX).await?;
         let applied = guest.set_identity(Identity { realtime_ns: realtime_ns(), ..identity }).await?;
         Ok::<_, AgentError>((guest, applied))

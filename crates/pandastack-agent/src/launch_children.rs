@@ -12,12 +12,12 @@ use crate::record::SandboxRecord;
 use crate::running_machine::{RunningMachine, abandon, kill};
 
 /// A child that was forked and not yet let run.
-pub(crate) struct Forked {
+pub(crate) struct ForkedChild {
     machine: Result<Arc<dyn Machine>>,
     resources: MachineResources,
 }
 
-impl Forked {
+impl ForkedChild {
     /// Ends a child that something else is missing for.
     pub(crate) async fn end(self, host: &HostResources) {
         if let Ok(machine) = &self.machine {
@@ -60,7 +60,7 @@ pub(crate) async fn fork_children(
     parent: &dyn Machine,
     prepared: Vec<Result<(MachineResources, MachineFiles)>>,
     pause: Option<Pause>,
-) -> Vec<Result<Forked>> {
+) -> Vec<Result<ForkedChild>> {
     let (mut all_resources, mut places) = (Vec::new(), Vec::new());
     for child in prepared {
         match child {
@@ -95,7 +95,7 @@ pub(crate) async fn fork_children(
     let pair = |resources: Result<MachineResources>| {
         let resources = resources?;
         let gone = || AgentError::Launch("the engine returned no machine for this child".to_owned());
-        Ok(Forked { machine: machines.next().ok_or_else(gone).and_then(|m| Ok(m?)), resources })
+        Ok(ForkedChild { machine: machines.next().ok_or_else(gone).and_then(|m| Ok(m?)), resources })
     };
     all_resources.into_iter().map(pair).collect()
 }
@@ -104,7 +104,7 @@ pub(crate) async fn fork_children(
 pub(crate) async fn bring_up_child(
     host: &HostResources,
     record: &mut SandboxRecord,
-    forked: Forked,
+    forked: ForkedChild,
     remembered: SavedMemory<'_>,
     stages: Stages,
 ) -> Result<RunningMachine> {

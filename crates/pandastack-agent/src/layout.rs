@@ -78,7 +78,8 @@ impl Layout {
         self.sandboxes().join(id.as_str())
     }
 
-    /// Whether anything is left that only the engine which made it can use. Templates are baked again.
+    /// Returns whether machines or snapshots exist that only the engine which made them can use.
+    /// Templates are baked again.
     pub(crate) fn has_machines_or_snapshots(&self) -> bool {
         let has_any = |dir: PathBuf| std::fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some());
         has_any(self.sandboxes()) || has_any(self.snapshots())
@@ -94,7 +95,8 @@ impl Layout {
         self.sandbox(id).join(SLEEP)
     }
 
-    /// What children of the sandbox are restored from, where its process cannot be forked or it sleeps.
+    /// Files from which the sandbox's children are restored, if its process cannot be forked or it
+    /// sleeps.
     pub(crate) fn fork(&self, id: &SandboxId) -> PathBuf {
         self.sandbox(id).join("fork")
     }
@@ -164,7 +166,7 @@ pub(crate) mod snapshot {
     pub(crate) const DISK: &str = "disk";
     /// The record of the sandbox that sleeps here.
     pub(crate) const RECORD: &str = "record.json";
-    /// What names of volumes' copies begin with.
+    /// Prefix of the names of volume copies.
     const VOLUME: &str = "volume.";
 
     /// The copy of the volume at a place.
@@ -172,7 +174,7 @@ pub(crate) mod snapshot {
         format!("{VOLUME}{place}")
     }
 
-    /// Whether a file is a disk's contents, of which machines get clones.
+    /// Returns whether a file is a disk image that machines clone.
     pub(crate) fn is_image(name: &str) -> bool {
         name == DISK || name.starts_with(VOLUME)
     }

@@ -17,9 +17,9 @@
 //! | [`files`], [`trees`], [`exec`] | the data path |
 //! | [`logs`], [`log_limit`], [`observe`] | what a sandbox writes and uses |
 //!
-//! What must always hold: an agent's end kills no machine; a failed create leaves nothing; what was acknowledged is
-//! found again. Left to others: who may ask (control), how a machine runs (engines), how packets flow (net), what an
-//! image is made of (image).
+//! Invariants: the end of an agent kills no machine; a failed create leaves nothing; acknowledged
+//! data is found again. Left to others: who may ask (control), how a machine runs (engines), how
+//! packets flow (net), what an image is made of (image).
 
 #![forbid(unsafe_code)]
 
@@ -30,6 +30,7 @@ mod byte_range;
 mod capture;
 pub mod cgroup;
 mod config;
+mod console;
 mod control;
 mod databases;
 mod denial_queue;

@@ -4,8 +4,9 @@
 //! taken more than [`limits::LOG_FILE_BYTES_MAX`], its oldest bytes are given back to the file system. Offsets stay as they
 //! are (the space becomes a hole), so neither the writer nor anyone who follows has to know.
 //!
-//! One inotify instance serves all machines. A file that was written to is looked at a second later and armed again
-//! after that: a flood costs the agent one look a second, whatever it writes.
+//! One inotify instance serves all machines. A file that was written to is checked a second later
+//! and watched again after that: a flood costs the agent one check a second, however much it
+//! writes.
 
 use std::collections::HashMap;
 use std::fs::OpenOptions;
@@ -40,13 +41,13 @@ impl LogLimit {
         Ok(Arc::new(Self { inotify, files: Mutex::default() }))
     }
 
-    /// Bounds a file as long as it is there.
+    /// Limits a file for as long as it exists.
     pub(crate) fn add(&self, path: PathBuf) {
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         let once = inotify::WatchFlags::MODIFY | inotify::WatchFlags::ONESHOT;
         match inotify::add_watch(&self.inotify, &path, once) {
             Ok(descriptor) => drop(files.insert(descriptor, path)),
-            // It ended meanwhile, and its log with it.
+            // The process ended meanwhile, and its log with it.
             Err(rustix::io::Errno::NOENT) => {}
             Err(error) => {
                 tracing::warn!(
@@ -82,7 +83,8 @@ impl LogLimit {
                 () = stop.cancelled() => return Ok(()),
                 () = tokio::time::sleep(LOOK_AFTER) => {}
             }
-            // What was written to meanwhile is still not armed, so this is the next look at all of it.
+            // Files written to meanwhile are still not watched, so this is the next check of all of
+            // them.
             for path in written {
                 if let Err(error) = trim(&path)
                     && error.kind() != io::ErrorKind::NotFound

@@ -18,7 +18,7 @@ use crate::error::{AgentError, Result};
 use crate::host_resources::HostResources;
 use crate::layout::machine as names;
 use crate::layout::snapshot::volume as volume_name;
-use crate::spares::SparePlace;
+use crate::spares::SpareMachine;
 use crate::volume::Original;
 
 /// The resources of one machine.
@@ -29,7 +29,7 @@ pub(crate) struct MachineResources {
     pub dir: PathBuf,
     runtime_dir: PathBuf,
     pub slot: Option<SlotIndex>,
-    /// Where the host reaches the guest.
+    /// Address at which the host reaches the guest.
     pub guest_ip: Option<String>,
     cgroup: Cgroup,
 }
@@ -59,7 +59,7 @@ impl MachineResources {
     /// The same in a place that was prepared ahead, whose user `confinement` names.
     pub(crate) async fn prepare_in(
         host: &HostResources,
-        spare: Option<SparePlace>,
+        spare: Option<SpareMachine>,
         name: &str,
         dir: PathBuf,
         origin: &Origin<'_>,
@@ -67,7 +67,7 @@ impl MachineResources {
         network: &NetworkPolicy,
     ) -> Result<(MachineResources, MachineFiles)> {
         let (slot, runtime_dir, process) = match spare {
-            Some(SparePlace { slot, runtime_dir, process, .. }) => (Some(slot), runtime_dir, Some(process)),
+            Some(SpareMachine { slot, runtime_dir, process, .. }) => (Some(slot), runtime_dir, Some(process)),
             None => (None, host.layout.machine_runtime(), None),
         };
         let mut resources = MachineResources {
@@ -210,13 +210,13 @@ impl MachineResources {
         self.dir.join(names::CONSOLE)
     }
 
-    /// What its machine sent and received since it has its slot.
+    /// Bytes that the machine sent and received since it got its slot.
     pub(crate) fn traffic(&self, host: &HostResources) -> Traffic {
         self.slot.map_or_else(Traffic::default, |index| host.slots.traffic(index))
     }
 
-    /// Lets its guest, before it runs, go on with what it resolved in another slot. Where that
-    /// cannot be, its programs are refused until they resolve again.
+    /// Lets its guest, before it runs, go on with what it resolved in another slot. If that fails,
+    /// its programs are refused until they resolve again.
     pub(crate) async fn restore_resolved(&self, host: &HostResources, resolved: &[Resolved]) {
         let Some(slot) = self.slot.filter(|_| !resolved.is_empty()) else { return };
         if let Err(error) = host.slots.restore_resolved(slot, resolved).await {
@@ -255,8 +255,8 @@ impl MachineResources {
     }
 }
 
-/// What the guest of a slot has resolved and may go on with elsewhere. What cannot be read is
-/// resolved again there.
+/// Names that the guest of a slot has resolved and may keep using elsewhere. Names that cannot be
+/// read are resolved again there.
 pub(crate) async fn resolved(host: &HostResources, slot: Option<SlotIndex>) -> Vec<Resolved> {
     let Some(slot) = slot else { return Vec::new() };
     host.slots.resolved(slot).await.unwrap_or_else(|error| {

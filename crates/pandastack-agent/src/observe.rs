@@ -8,20 +8,21 @@ use pandastack_guest_proto::message::Stats;
 use pandastack_types::SandboxState;
 use pandastack_types::api::{GuestView, HostView, SandboxMetrics};
 
-/// How long a guest may take to answer; a busier one is left out.
+/// Longest time for a guest to answer; a busier one is left out.
 const GUEST_ANSWER_MAX: Duration = Duration::from_secs(5);
 
 /// Facts that a driver knows without a call to its guest.
-pub(crate) struct Observed {
+pub(crate) struct Observation {
     pub state: SandboxState,
+    pub pid: Option<u32>,
     pub host: HostView,
     /// Of a machine that runs.
     pub guest: Option<GuestClient>,
 }
 
 /// Completes the picture with what the guest says. One that does not respond leaves the host's view.
-pub(crate) async fn metrics(observed: Observed) -> SandboxMetrics {
-    let Observed { state, host, guest } = observed;
+pub(crate) async fn metrics(observed: Observation) -> SandboxMetrics {
+    let Observation { state, pid, host, guest } = observed;
     let guest = match guest {
         Some(guest) => match tokio::time::timeout(GUEST_ANSWER_MAX, guest.stats()).await {
             Ok(Ok(stats)) => Some(guest_view(&stats)),
@@ -29,8 +30,9 @@ pub(crate) async fn metrics(observed: Observed) -> SandboxMetrics {
         },
         None => None,
     };
-    // What was refused is counted where it is told: control adds it.
-    SandboxMetrics { at: Timestamp::now(), status: state, host, egress_denied: 0, guest }
+    // Refusals are counted where they are reported: control adds them.
+    let (at, host_rss_bytes) = (Timestamp::now(), host.memory_bytes);
+    SandboxMetrics { at, status: state, pid, host_rss_bytes, host, egress_denied: 0, guest }
 }
 
 fn guest_view(stats: &Stats) -> GuestView {

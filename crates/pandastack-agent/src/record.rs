@@ -1,9 +1,9 @@
 //! The record of each sandbox on disk, from which a successor agent recovers it.
 //!
 //! Records are replaced by rename: a reader sees the old one or the new one. They are not synced: a
-//! record describes processes, and what forgets unsynced files (a power loss) ends those too. What
-//! must outlive a power loss is a sleeping sandbox: its memory is synced by [`crate::snapshot`] before its
-//! record says so, and that record is synced too.
+//! record describes processes, and what forgets unsynced files (a power loss) ends those too. The
+//! memory of a sleeping sandbox must outlive a power loss: [`crate::snapshot`] syncs it before the
+//! record says that it sleeps, and that record is synced too.
 //!
 //! A wake replaces a sleeping sandbox's record without waiting for the disk, and a power loss may then leave
 //! an empty file under its name. So the durable record has a second name in the sleep directory,
@@ -33,7 +33,7 @@ pub(crate) struct SandboxRecord {
     pub uid: u32,
     /// The machine, while there is one.
     pub machine: Option<MachineRecord>,
-    /// Its network slot, while there is one.
+    /// Network slot, if the sandbox has one.
     pub slot: Option<u32>,
     pub boot_mode: BootMode,
     pub boot_ms: u64,
@@ -41,7 +41,8 @@ pub(crate) struct SandboxRecord {
     /// Totals up to the last change of state.
     pub usage: Usage,
     pub failure: Option<String>,
-    /// Where the memory of a sleeping sandbox is; records from before light sleep have none and mean the disk.
+    /// Location of a sleeping sandbox's memory; records from before light sleep have none and mean
+    /// the disk.
     #[serde(default)]
     pub residency: Option<Residency>,
     /// Release of the kernel in its machine; unknown of machines from before this was recorded.
@@ -84,13 +85,13 @@ impl SandboxRecord {
         self.state == SandboxState::Hibernated && !self.sleeps_in_memory()
     }
 
-    /// Whether what it has in memory may belong on a durable disk.
+    /// Returns whether the machine's memory may hold data for a durable disk.
     pub(crate) fn writes_volumes(&self) -> bool {
         self.spec.volumes.iter().any(|volume| !volume.read_only)
     }
 }
 
-/// How a sandbox's machine came to be.
+/// How a sandbox's machine was created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum BootMode {

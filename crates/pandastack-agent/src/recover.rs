@@ -1,10 +1,11 @@
 //! Recovery at start: adopts or removes what the previous agent left.
 //!
-//! Running machines are adopted, with their memory. What was half made is removed. Processes in our control groups that
-//! no record names are ended. Nothing here depends on how the predecessor ended.
+//! Running machines are adopted, with their memory. Half-finished work is removed. Processes in our
+//! control groups that no record names are ended. Nothing here depends on how the predecessor
+//! ended.
 //!
-//! What must hold: no sleeper is removed because its record cannot be read. The record's second name stands in for it; without
-//! that either, its directory stays for a person to look at.
+//! Invariant: no sleeper is removed because its record cannot be read. The record's second name
+//! stands in for it; without that either, its directory stays for a person to look at.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -16,6 +17,7 @@ use pandastack_net::{NetworkPolicy, SlotIndex};
 use pandastack_types::{SandboxId, SandboxState, Transition, chain};
 
 use crate::blocking::blocking;
+use crate::console;
 use crate::error::{AgentError, Result};
 use crate::host::Host;
 use crate::identity::{identity, refresh};
@@ -48,8 +50,9 @@ pub(crate) async fn recover(host: &Arc<Host>) -> Result<()> {
     Ok(())
 }
 
-/// Takes over the slots of machines that are to be adopted. Who lost its slot is written down so: the next slot of that number is
-/// another sandbox's, and the next agent must not take them for one. Answers the slots that zygotes keep.
+/// Takes over the slots of machines that are to be adopted. The record of a sandbox that lost its
+/// slot says so: the slot with that number will be another sandbox's, and the next agent must not
+/// confuse them. Answers the slots that zygotes keep.
 async fn adopt_slots(host: &Host, records: &mut [SandboxRecord]) -> Result<HashSet<u32>> {
     let mut lost = drop_shared_claims(records);
     let mut of_zygotes = zygote::slots_on_disk(&host.layout);
@@ -71,8 +74,8 @@ async fn adopt_slots(host: &Host, records: &mut [SandboxRecord]) -> Result<HashS
     Ok(of_zygotes)
 }
 
-/// Leaves slots to machines that are to be adopted, and to nobody where two records name one: whose policy would hold there? Answers
-/// whose claims were dropped.
+/// Leaves slots to machines that are to be adopted, and to none where two records name one: it
+/// would be unclear whose policy holds there. Answers whose claims were dropped.
 fn drop_shared_claims(records: &mut [SandboxRecord]) -> HashSet<SandboxId> {
     let mut claims: HashMap<u32, u32> = HashMap::new();
     for slot in records.iter().filter(|record| is_to_adopt(record)).filter_map(|record| record.slot) {
@@ -174,7 +177,7 @@ enum DirectoryState {
     Record(Box<SandboxRecord>),
     /// A sleeping sandbox whose record is unreadable but under its second name, and why.
     Sleeper(Box<SandboxRecord>, AgentError),
-    /// Something sleeps there, and nobody knows what, or whether it may wake.
+    /// The directory holds a sleeper with an unreadable record, which may not wake.
     Unknown(AgentError),
     Nothing(AgentError),
 }
@@ -239,10 +242,10 @@ async fn recover_one(host: &Arc<Host>, mut record: SandboxRecord) {
         Err(error) => {
             tracing::error!(sandbox = %id, error = %chain(&error), "a sandbox did not survive the restart");
             end_machine(host, &record).await;
-            record.machine = None;
+            let panic = record.machine.take().and_then(|machine| console::kernel_panic(&machine.console));
             record.slot = None;
-            let reason = error.public_text();
-            record.failure = Some(format!("its machine was gone when the agent started: {reason}"));
+            let gone = || format!("its machine was gone when the agent started: {}", error.public_text());
+            record.failure = Some(panic.unwrap_or_else(gone));
             if let Ok(state) = record.state.step(Transition::Lost) {
                 record.state = state;
             }

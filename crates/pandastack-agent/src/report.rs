@@ -14,7 +14,7 @@ use crate::control::ControlServer;
 use crate::host::Host;
 use crate::sandbox::handle::SandboxHandle;
 
-/// What the host has to say now.
+/// The host's current report.
 pub(crate) fn report(host: &Host) -> HostReport {
     let capabilities = host.engine.capabilities();
     let sandboxes = host.sandboxes().values().map(SandboxHandle::view).collect();
@@ -57,7 +57,7 @@ pub(crate) async fn run(host: Arc<Host>) {
                     tracing::info!("control is reachable again");
                 }
                 answered = true;
-                obey(&host, answer).await;
+                apply_answer(&host, answer).await;
             }
             Err(error) => {
                 if answered {
@@ -100,7 +100,7 @@ async fn send(host: &Host, server: &ControlServer) -> anyhow::Result<ReportAnswe
 }
 
 /// Removes what control does not know: leftovers of creates whose answer was lost and of deletes that found us down.
-async fn obey(host: &Arc<Host>, answer: ReportAnswer) {
+async fn apply_answer(host: &Arc<Host>, answer: ReportAnswer) {
     for id in answer.forget_sandboxes {
         if let Ok(handle) = host.sandbox(&id) {
             tracing::info!(sandbox = %id, "control does not know this sandbox; removing it");

@@ -24,10 +24,11 @@ use crate::layout::{self, Layout, snapshot as names};
 use crate::record::{read_json, write_json};
 use crate::volume;
 
-/// What every snapshot has.
+/// Files of every snapshot.
 const FILES: [&str; 3] = [names::STATE, names::MEMORY, names::DISK];
 
-/// How long a sandbox sleeps before its disk gets a checksum: reading it costs more than a short sleep is worth.
+/// Time that a sandbox sleeps before its disk gets a checksum: reading it costs more than a short
+/// sleep is worth.
 pub(crate) const SLEEPERS_IMAGES_AFTER: Duration = Duration::from_secs(600);
 
 /// The manifest of a snapshot: its source and its compatibility.
@@ -38,8 +39,8 @@ pub(crate) struct Manifest {
     pub shape: Shape,
     /// Equal to the engine's own, or the snapshot is refused.
     pub compatibility_key: String,
-    /// Release of the kernel in its memory, for people. No reason to refuse it: the kernel goes on with the snapshot, whatever
-    /// the host boots by now.
+    /// Release of the kernel in its memory, for people. Another version is no reason to refuse the
+    /// snapshot: its machines continue with its kernel, whatever the host boots by now.
     #[serde(default)]
     pub kernel: Option<String>,
     /// Sandbox it shows; `None` for a template.
@@ -50,20 +51,21 @@ pub(crate) struct Manifest {
     /// Memory written over the base.
     pub memory_bytes_written: u64,
     pub created_at: Timestamp,
-    /// Only the disk is there: a sleeping sandbox that wakes by booting.
+    /// Only the disk exists: a sleeping sandbox that wakes by booting.
     #[serde(default)]
     pub disk_only: bool,
-    /// What the files look like from outside.
+    /// Seal of each file.
     #[serde(default)]
     pub seals: Seals,
     /// The host's boot in which it was written.
     #[serde(default)]
     pub written_boot: String,
-    /// Volumes that the machine had, by their places. A sleeping sandbox goes on with them; a snapshot has copies beside its disk.
+    /// Volumes that the machine had, by their places. A sleeping sandbox continues with them; a
+    /// snapshot has copies beside its disk.
     #[serde(default)]
     pub volumes: Vec<VolumeSpec>,
-    /// Addresses that its programs resolved under a policy by name, each with its end: a machine made of it soon enough goes on
-    /// with those that its own policy allows.
+    /// Addresses that its programs resolved under a policy by name, each with its end. A machine
+    /// restored early enough may keep using those that its own policy allows.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub resolved: Vec<Resolved>,
 }
@@ -102,7 +104,7 @@ impl Snapshot {
     pub(crate) fn open(dir: &Path, engine: &Capabilities) -> Result<Self> {
         let manifest: Manifest = read_json(&dir.join(names::MANIFEST))?;
         if manifest.disk_only {
-            let reason = "the sandbox sleeps with its disk only and has no memory to copy; wake it first";
+            let reason = "the sandbox kept only its disk and has no memory to copy; wake it first";
             return Err(AgentError::Conflict(reason.to_owned()));
         }
         if !engine.loads(&manifest.compatibility_key) {
@@ -137,9 +139,9 @@ impl Snapshot {
         checksum_behind(host, self.dir.clone(), self.manifest.seals.clone(), images_after);
     }
 
-    /// Makes the same snapshot appear at `to`, replacing what is there in one step. The files are shared, not copied: they
-    /// never change, and the file system counts who needs them. Volumes, which do change, are cloned into it; its own images of
-    /// them stay behind.
+    /// Publishes the same snapshot at `to`, replacing an existing one in one step. The files are
+    /// shared, not copied: they never change, and the file system counts who needs them. Volumes,
+    /// which do change, are cloned into it; its own images of them stay behind.
     pub(crate) async fn link_to(
         &self,
         host: &HostResources,
@@ -176,8 +178,9 @@ impl Snapshot {
         self.dir.join(names::DISK)
     }
 
-    /// What copies of its machine get copies of: the snapshot's own images, or of a sleeping sandbox the volumes themselves. An image that is
-    /// missing is not made up for: memory that remembers one state of a volume would destroy another.
+    /// Volume images that copies of the machine clone: the snapshot's own images, or the volumes
+    /// themselves of a sleeping sandbox. A missing image is an error: memory that remembers one
+    /// state of a volume would destroy another.
     pub(crate) fn volumes(&self, layout: &Layout) -> Vec<volume::Original> {
         let own = |place: usize, original: volume::Original| {
             let image = self.dir.join(names::volume(place));
@@ -276,7 +279,7 @@ fn entries(dir: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path())
 }
 
-/// Which of these are snapshot directories with files that have no sum, and what was sealed there.
+/// Snapshot directories with files that have no checksum, and the seals of those files.
 fn unsummed(dirs: impl Iterator<Item = PathBuf>) -> impl Iterator<Item = (PathBuf, Seals)> {
     let sealed = dirs.filter_map(|dir| {
         let manifest: Manifest = read_json(&dir.join(names::MANIFEST)).ok()?;
@@ -285,8 +288,8 @@ fn unsummed(dirs: impl Iterator<Item = PathBuf>) -> impl Iterator<Item = (PathBu
     sealed.filter(|(dir, seals)| !seals.is_empty() && !integrity::is_summed(dir, seals))
 }
 
-/// Memory is for its owner alone, and nobody's to write: machines get it as an open descriptor, or as a
-/// mount.
+/// Restricts memory to its owner, and makes it read-only: machines get it as an open descriptor, or
+/// as a mount.
 pub(crate) fn keep_private(memory: &Path) -> Result<()> {
     set_mode(memory, 0o400)
 }

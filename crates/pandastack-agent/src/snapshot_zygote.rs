@@ -8,12 +8,13 @@
 //! tenant's kernel and programs:
 //! - The zygote is locked in as any sandbox of its lineage, under the lineage's user; it keeps no
 //!   privilege, and reaches no network.
-//! - User processes stay frozen in it, so that every child begins at the snapshot's instant. What
-//!   warms is the guest's kernel and its PandaStack program, which is what a create waits for.
+//! - User processes stay frozen in it, so that every child begins at the snapshot's instant. The
+//!   guest's kernel and its PandaStack program are what warms up, and they are what a create waits
+//!   for.
 //!
-//! What must hold: a zygote never outlives its snapshot, and is used only while the snapshot's
-//! files pass their checks. It is a convenience: a host that runs short of memory ends it before it
-//! refuses anyone, and one that nobody uses for ten minutes ends.
+//! Invariants: a zygote never outlives its snapshot, and is used only while the snapshot's files
+//! pass their checks. It is optional: a host that runs short of memory ends it before it refuses a
+//! request, and one unused for ten minutes ends.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,12 +27,12 @@ use crate::error::{AgentError, Result};
 use crate::host::Host;
 use crate::host_resources::HostResources;
 use crate::snapshot::Snapshot;
-use crate::zygote::{Started, Zygote, ZygoteLease};
+use crate::zygote::{StartedZygote, Zygote, ZygoteLease};
 use crate::zygotes::of_snapshot;
 
 /// Creates from one snapshot after which it gets a zygote.
 const USES_BEFORE: u32 = 2;
-/// How long a zygote is kept for its next use: what nobody calls must cost no process.
+/// Time that a zygote is kept for its next use: an unused snapshot must cost no process.
 const UNUSED_MAX: Duration = Duration::from_secs(600);
 /// The zygote of a snapshot, if there is one now.
 pub(crate) fn get(host: &Host, id: &SnapshotId) -> Option<ZygoteLease> {
@@ -39,7 +40,7 @@ pub(crate) fn get(host: &Host, id: &SnapshotId) -> Option<ZygoteLease> {
 }
 
 /// Notes that a sandbox was restored from a snapshot, and makes a zygote of it if that happens
-/// often and memory is there.
+/// often and memory is available.
 pub(crate) fn note_restore(host: &Arc<Host>, id: &SnapshotId, snapshot: &Snapshot) {
     let uses = host.zygotes.snapshot_uses.count(id);
     if uses < USES_BEFORE || host.admit(snapshot.manifest.shape, 1).is_err() {
@@ -52,7 +53,7 @@ pub(crate) fn note_restore(host: &Arc<Host>, id: &SnapshotId, snapshot: &Snapsho
     host.zygotes.begin(&of_snapshot(id), id.as_str(), making);
 }
 
-/// Ends those that nobody uses any more, until shutdown.
+/// Ends unused zygotes of snapshots until shutdown.
 pub(crate) async fn run(host: Arc<Host>) {
     loop {
         let next = host.zygotes.end_unused(UNUSED_MAX).await;
@@ -68,7 +69,7 @@ async fn make(host: &HostResources, id: &SnapshotId, snapshot: &Snapshot) -> Res
     let uid = snapshot.manifest.uid.ok_or_else(no_lineage)?;
     snapshot.verify(&host.shutdown).await?;
     let (name, confinement) = (of_snapshot(id), Confinement::Full { uid, gid: uid });
-    let started = Started::restore(host, &name, snapshot, confinement, &NetworkPolicy::none()).await?;
+    let started = StartedZygote::restore(host, &name, snapshot, confinement, &NetworkPolicy::none()).await?;
     // The answer alone: an identity would let user processes go on.
     let warmed = started.run().await;
     started.stop(host, &name, id.as_str(), warmed).await

@@ -1,4 +1,4 @@
-//! Places for machines that are prepared ahead, where the engine gains from it: a network slot, a user, a
+//! Machines that are prepared ahead, where the engine gains from it: a network slot, a user, a
 //! runtime directory and an empty process that is already jailed.
 //!
 //! They are not recorded. After a crash the next agent finds the processes in the agent's control group and
@@ -19,41 +19,41 @@ use crate::error::Result;
 use crate::host_resources::HostResources;
 use crate::machine_resources::{make_dir, remove_runtime_dir};
 
-/// Places kept ready. Each costs a slot and a few megabytes.
+/// Spare machines kept ready. Each costs a slot and a few megabytes.
 const SPARES_READY: usize = 4;
 /// Pause after a failure.
 const RETRY_AFTER: Duration = Duration::from_secs(10);
 
-/// A place for one machine.
+/// The resources of one machine, without the machine.
 #[derive(Debug)]
-pub(crate) struct SparePlace {
+pub(crate) struct SpareMachine {
     pub uid: u32,
     pub slot: SlotIndex,
     pub runtime_dir: PathBuf,
     pub process: Spare,
 }
 
-/// Places that are ready.
+/// Spare machines that are ready.
 #[derive(Debug, Default)]
 pub(crate) struct Spares {
-    ready: Mutex<VecDeque<SparePlace>>,
+    ready: Mutex<VecDeque<SpareMachine>>,
     taken: Notify,
 }
 
 impl Spares {
-    /// Takes a place, if one is ready.
-    pub(crate) fn take(&self) -> Option<SparePlace> {
+    /// Takes a spare machine, if one is ready.
+    pub(crate) fn take(&self) -> Option<SpareMachine> {
         let spare = self.ready().pop_front()?;
         self.taken.notify_one();
         Some(spare)
     }
 
-    fn ready(&self) -> MutexGuard<'_, VecDeque<SparePlace>> {
+    fn ready(&self) -> MutexGuard<'_, VecDeque<SpareMachine>> {
         self.ready.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Keeps places ready until the agent stops, then gives them back.
+/// Keeps spare machines ready until the agent stops, then releases them.
 pub(crate) async fn run(host: Arc<HostResources>) {
     if !host.engine.capabilities().spares {
         return;
@@ -80,13 +80,13 @@ pub(crate) async fn run(host: Arc<HostResources>) {
         }
     }
     let left = std::mem::take(&mut *host.spares.ready());
-    for SparePlace { slot, runtime_dir, process, .. } in left {
+    for SpareMachine { slot, runtime_dir, process, .. } in left {
         drop(process);
-        give_back(&host, slot, runtime_dir).await;
+        release(&host, slot, runtime_dir).await;
     }
 }
 
-async fn prepare(host: &HostResources) -> Result<SparePlace> {
+async fn prepare(host: &HostResources) -> Result<SpareMachine> {
     let (uid, runtime_dir) = (host.new_uid(), host.layout.machine_runtime());
     let slot = host.slots.take(&NetworkPolicy::default()).await?;
     let dir = runtime_dir.clone();
@@ -97,15 +97,15 @@ async fn prepare(host: &HostResources) -> Result<SparePlace> {
         Ok(host.engine.spare(files).await?)
     };
     match started.await {
-        Ok(process) => Ok(SparePlace { uid, slot: slot.index, runtime_dir, process }),
+        Ok(process) => Ok(SpareMachine { uid, slot: slot.index, runtime_dir, process }),
         Err(error) => {
-            give_back(host, slot.index, runtime_dir).await;
+            release(host, slot.index, runtime_dir).await;
             Err(error)
         }
     }
 }
 
-async fn give_back(host: &HostResources, slot: SlotIndex, runtime_dir: PathBuf) {
+async fn release(host: &HostResources, slot: SlotIndex, runtime_dir: PathBuf) {
     host.slots.release(slot);
     remove_runtime_dir(runtime_dir).await;
 }

@@ -30,10 +30,10 @@ use crate::bake;
 use crate::builds::Builds;
 use crate::error::{AgentError, Result};
 use crate::host_resources::HostResources;
-use crate::variant::{Baked, Variant, sizes_prefix};
+use crate::variant::{BakedTemplate, Variant, sizes_prefix};
 use crate::zygotes::Zygotes;
 
-type Outcome = Option<Result<Arc<Baked>, String>>;
+type Outcome = Option<Result<Arc<BakedTemplate>, String>>;
 
 struct Entry {
     build: BuildId,
@@ -46,7 +46,7 @@ pub(crate) struct Templates {
     host: Arc<HostResources>,
     zygotes: Arc<Zygotes>,
     entries: Mutex<HashMap<String, Entry>>,
-    /// What the catalogue says, which does not change.
+    /// Entries of the catalogue, which do not change.
     catalogue: Vec<(&'static Recipe, TemplateInfo)>,
     pub builds: Arc<Builds>,
 }
@@ -64,7 +64,11 @@ impl Templates {
     }
 
     /// The template, baked first if need be. Waits [`limits::BAKE_HOLD_SECONDS`] at most.
-    pub(crate) async fn ready(self: &Arc<Self>, name: &str, size: Option<MachineSize>) -> Result<Arc<Baked>> {
+    pub(crate) async fn ready(
+        self: &Arc<Self>,
+        name: &str,
+        size: Option<MachineSize>,
+    ) -> Result<Arc<BakedTemplate>> {
         let variant = Variant::find(name, size)?;
         let (build, mut outcome) = self.bake(variant);
         let hold = Duration::from_secs(limits::BAKE_HOLD_SECONDS);
@@ -180,7 +184,8 @@ impl Templates {
 /// A size of a template that is on disk.
 struct Size {
     name: String,
-    /// `None` of one that a predecessor baked and nobody used since.
+    /// Time of the last use; `None` for a size that a predecessor baked and that was not used
+    /// since.
     used: Option<Instant>,
     /// Not being baked.
     settled: bool,

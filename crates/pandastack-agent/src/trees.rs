@@ -6,7 +6,7 @@ use axum::body::Body;
 use axum::response::sse::Event;
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
-use pandastack_guest_proto::client::{ArchiveReader, Found, WatchStream};
+use pandastack_guest_proto::client::{ArchiveReader, SearchResults, WatchStream};
 use pandastack_guest_proto::message::{
     self as guest, Change, FileAttributes, FileGrep, FileWalk, FileWatch, WatchPosition,
 };
@@ -42,7 +42,7 @@ pub(crate) async fn find(lease: &GuestLease, find: Find<'_>) -> Result<Directory
     let entries_max = limited("limit", find.limit, limits::FILES_FOUND_DEFAULT, limits::FILES_FOUND_MAX)?;
     let depth = find.depth.map(|depth| limited("depth", Some(depth), 1, u32::MAX)).transpose()?;
     let walk = FileWalk { path: find.path.into(), depth, glob: find.glob.map(str::to_owned), entries_max };
-    let Found { items, truncated } = lease.guest.walk(walk).await?;
+    let SearchResults { items, truncated } = lease.guest.walk(walk).await?;
     let mut entries: Vec<FileEntry> = items
         .into_iter()
         .map(|found| {
@@ -68,7 +68,7 @@ pub(crate) async fn grep(lease: &GuestLease, grep: Grep) -> Result<GrepResult> {
     let matches_max = limited("limit", grep.limit, limits::GREP_MATCHES_DEFAULT, limits::GREP_MATCHES_MAX)?;
     let Grep { path, pattern, glob, ignore_case, fixed, .. } = grep;
     let request = FileGrep { path: path.as_str().into(), pattern, glob, ignore_case, fixed, matches_max };
-    let Found { items, truncated } = lease.guest.grep(request).await?;
+    let SearchResults { items, truncated } = lease.guest.grep(request).await?;
     let matched = |found: guest::GrepMatch| {
         let relative = found.path.to_string_lossy();
         let path = if relative.is_empty() { path.clone() } else { join(&path, &relative) };

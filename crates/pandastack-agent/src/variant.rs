@@ -46,13 +46,13 @@ impl Variant {
     }
 }
 
-/// How the names of a template's other sizes begin.
+/// Prefix of the names of a template's other sizes.
 pub(crate) fn sizes_prefix(recipe: &Recipe) -> String {
     format!("{}+", recipe.name)
 }
 
 /// A template that creates can start from.
-pub(crate) struct Baked {
+pub(crate) struct BakedTemplate {
     /// Name of the template.
     pub template: String,
     /// [`Variant::name`].
@@ -60,11 +60,11 @@ pub(crate) struct Baked {
     /// Hash of everything that went into it.
     pub key: String,
     pub snapshot: Snapshot,
-    /// What users run first; a zygote runs it ahead of them.
+    /// Commands that users tend to run first; a zygote runs them ahead of time.
     pub warm_commands: Vec<String>,
 }
 
-impl Baked {
+impl BakedTemplate {
     /// Stands in for a sandbox while a zygote is warmed.
     pub(crate) fn warm_spec(&self) -> SandboxSpec {
         let env = BTreeMap::new();

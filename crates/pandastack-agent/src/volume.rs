@@ -1,6 +1,6 @@
 //! The volumes of a host: images in the store, access to them, and their size limits.
 //!
-//! What must hold:
+//! Invariants:
 //! - **One writer.** A machine's process holds a lock on the image for as long as it has it open: exclusive to write,
 //!   shared to read. The lock is of the open file, which the process inherits; it lasts until that process is gone,
 //!   whatever becomes of this agent, and no record has to be believed.
@@ -8,8 +8,9 @@
 //!   the image is written down before the machine gets it; an older one is refused. So a sleeping sandbox whose volume
 //!   another machine wrote meanwhile does not wake: its memory holds a file system that is no longer there.
 //! - **Nothing on the way to a machine formats.** A new volume is a clone of an empty file system of its size, made once.
-//! - Who only reads sees everything that was synced: what a killed machine left in the journal is replayed before.
-//! - What a volume says of itself survives a power loss before anybody is told of it.
+//! - A reader sees everything that was synced: the journal that a killed machine left is replayed
+//!   first.
+//! - A volume's metadata is durable before it is reported.
 //!
 //! Left to others: names, tenants and leases (control), mounting (the guest), stopping a writer for a copy
 //! ([`crate::sandbox`]).
@@ -35,8 +36,8 @@ use crate::host_resources::HostResources;
 use crate::layout::{Layout, volume as names};
 use crate::record::{read_json, write_json, write_json_durably};
 
-/// How often over the free space of a host may be promised to its volumes. Images take space as they are written, and few
-/// are ever full. Beyond it: 507.
+/// Ratio by which the free space of a host may be promised to its volumes. Images take space as
+/// they are written, and few are ever full. Beyond it: 507.
 pub(crate) const OVERCOMMIT: u64 = 4;
 
 const _: () = assert!(VOLUMES_MAX == pandastack_types::limits::VOLUMES_PER_SANDBOX_MAX);
@@ -49,7 +50,8 @@ struct Record {
     created_at: Timestamp,
 }
 
-/// Makes a volume: empty, or a copy of one that nobody writes now. Asking again for one that is there answers it.
+/// Creates a volume: empty, or a copy of one that no machine writes now. Repeating a create returns
+/// the existing volume.
 pub(crate) async fn create(host: &HostResources, request: AgentVolumeCreate) -> Result<AgentVolume> {
     let (store, layout) = (host.store.clone(), host.layout.clone());
     let made = blocking(move || {
@@ -110,7 +112,7 @@ pub(crate) fn blank(store: &Store, layout: &Layout, bytes: u64) -> Result<PathBu
     let fresh = staging.path().join(names::IMAGE);
     pandastack_image::format_volume(&fresh, bytes)?;
     File::open(&fresh).and_then(|file| file.sync_all()).map_err(AgentError::io("sync", &fresh))?;
-    // Whoever makes the same one at the same time makes an equal one.
+    // A concurrent create makes an equal one.
     std::fs::rename(&fresh, &blank).map_err(AgentError::io("rename", &blank))?;
     Ok(blank)
 }
@@ -125,7 +127,7 @@ fn promise(store: &Store, layout: &Layout, bytes: u64) -> Result<()> {
     }
     Err(AgentError::NoSpace(format!(
         "this host has {} MiB of disk free, and {} MiB of it are reserved for volumes; a volume of {} MiB does \
-         not fit. Delete volumes, or add a host",
+         not fit; delete volumes, or add a host",
         free >> 20,
         open >> 20,
         bytes >> 20
@@ -168,7 +170,7 @@ pub(crate) async fn derive(
 ) -> Result<()> {
     if originals.len() > specs.len() {
         return Err(AgentError::Conflict(format!(
-            "a copy of this machine needs {} volumes and the request names {}",
+            "a copy of this machine needs {} volumes, but the request names {}",
             originals.len(),
             specs.len()
         )));
@@ -216,7 +218,8 @@ pub(crate) async fn open_all(
     blocking(move || specs.iter().map(|spec| open(&layout, spec, uid)).collect()).await
 }
 
-/// Opens a volume for one machine, under the machine's generation of it. `uid`: a user that nobody is, to replay it.
+/// Opens a volume for one machine, under the machine's generation of it. `uid`: an otherwise unused
+/// user, to replay the journal.
 fn open(layout: &Layout, spec: &VolumeSpec, uid: u32) -> Result<pandastack_engine::Volume> {
     let path = image(layout, &spec.id)?;
     let _turn = spec.read_only.then(|| replay::ReplayGuard::take(&spec.id));
@@ -228,7 +231,7 @@ fn open(layout: &Layout, spec: &VolumeSpec, uid: u32) -> Result<pandastack_engin
     let known = record(layout, &spec.id)?;
     if spec.generation < known.generation {
         return Err(AgentError::Conflict(format!(
-            "volume {} was attached to another sandbox meanwhile (generation {}, this sandbox has {}), so this \
+            "volume {} was written by another sandbox meanwhile (generation {}, this sandbox has {}), so this \
              sandbox's memory does not match it; delete the sandbox and create one with the volume",
             spec.id, known.generation, spec.generation
         )));
@@ -271,12 +274,12 @@ pub(crate) async fn grow(host: &HostResources, id: VolumeId, bytes: u64) -> Resu
     .await
 }
 
-/// Refuses what is no growth, or more than fits.
+/// Refuses a size that is not larger, or that does not fit.
 pub(crate) fn check_growth(store: &Store, layout: &Layout, id: &VolumeId, bytes: u64) -> Result<AgentVolume> {
     let now = describe(layout, id)?;
     if bytes < now.size_bytes {
         return Err(AgentError::BadRequest(format!(
-            "a volume can only grow: it has {} MiB and the request is for {} MiB",
+            "a volume can only grow: it has {} MiB, but the request is for {} MiB",
             now.size_bytes >> 20,
             bytes >> 20
         )));

@@ -8,9 +8,10 @@ use pandastack_types::limits;
 
 use crate::error::Result;
 
-/// Marks what ran in a template's machine before it became anybody's sandbox; callers do not see it.
+/// Tags processes that ran in a template's machine before it became a sandbox; callers do not see
+/// them.
 pub(crate) const WARM_TAG: &str = "pandastack.warm";
-/// How long one warm-up command may take.
+/// Longest time for one warm-up command.
 const WARM_COMMAND_MAX: Duration = Duration::from_secs(120);
 
 /// Runs what users run first, so that its pages and translated code are there already. A command

@@ -41,7 +41,7 @@ pub(crate) struct Zygote {
     /// Volumes that its children get copies of.
     volumes: Vec<VolumeSpec>,
     pub used: Mutex<Instant>,
-    /// Shared by those who fork from it; whoever ends it waits for them.
+    /// Shared by forks in progress; ending the zygote waits for them.
     users: Arc<RwLock<()>>,
 }
 
@@ -57,7 +57,7 @@ impl Zygote {
         Self { machine, resources, _guest: guest, key, volumes, used, users: Arc::default() }
     }
 
-    /// What its children get copies of.
+    /// Volume images that its children clone.
     pub(crate) fn originals(&self) -> Vec<Original> {
         self.resources.volumes(&self.volumes)
     }
@@ -123,7 +123,7 @@ pub(crate) async fn adopt(
     Ok(Zygote::new(machine, resources, None, record.key, record.volumes))
 }
 
-/// Gives back what a zygote held that is no more: its slot was kept for it.
+/// Releases the slot of a zygote that no longer exists, which was kept for it.
 pub(crate) async fn release_lost(host: &HostResources, name: &str, dir: &Path, slots: &HashSet<u32>) {
     if let Ok(record) = read_json::<ZygoteRecord>(&dir.join(RECORD)) {
         let (machine_dir, sockets) = (dir.join("machine"), record.machine.runtime_dir);
@@ -132,7 +132,8 @@ pub(crate) async fn release_lost(host: &HostResources, name: &str, dir: &Path, s
     }
 }
 
-/// Ends a zygote once nobody forks from it any more. No one can have begun meanwhile: it is no longer listed.
+/// Ends a zygote once no fork from it is in progress. No one can have begun meanwhile: it is no
+/// longer listed.
 pub(crate) async fn end(host: &HostResources, name: &str, zygote: Arc<Zygote>) {
     let _alone = zygote.users.write().await;
     kill(zygote.machine.as_ref()).await;
@@ -146,13 +147,13 @@ pub(crate) async fn end(host: &HostResources, name: &str, zygote: Arc<Zygote>) {
 }
 
 /// A machine that is to become a zygote.
-pub(crate) struct Started {
+pub(crate) struct StartedZygote {
     machine: Arc<dyn Machine>,
     resources: MachineResources,
     volumes: Vec<VolumeSpec>,
 }
 
-impl Started {
+impl StartedZygote {
     /// Restores a snapshot in surroundings of its own.
     pub(crate) async fn restore(
         host: &HostResources,

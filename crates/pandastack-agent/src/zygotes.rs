@@ -2,8 +2,8 @@
 //! agent.
 //!
 //! One stopped machine per template, and of snapshots that are used often
-//! ([`crate::snapshot_zygote`]). Where there is none yet, creates restore the snapshot and a zygote
-//! is made behind them.
+//! ([`crate::snapshot_zygote`]). While there is none, creates restore the snapshot and a zygote is
+//! made in the background.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::path::PathBuf;
@@ -19,22 +19,22 @@ use crate::error::Result;
 use crate::host_resources::{HostResources, UID_FIRST};
 use crate::identity::identity;
 use crate::record::{BootMode, SandboxRecord};
-use crate::variant::Baked;
+use crate::variant::BakedTemplate;
 use crate::warm;
-use crate::zygote::{self, Started, Zygote, ZygoteLease};
+use crate::zygote::{self, StartedZygote, Zygote, ZygoteLease};
 
 /// Zygotes of templates kept at once; the least recently used goes first.
 const TEMPLATE_ZYGOTES_MAX: usize = 8;
 /// The same for zygotes of snapshots, which never crowd out those of templates.
 const SNAPSHOT_ZYGOTES_MAX: usize = 4;
-/// How often the beginning of a child is gone through before a zygote stops.
+/// Number of times that a zygote rehearses the start of a child before it stops.
 const REHEARSALS: u32 = 2;
 /// Snapshots whose uses are counted; those not used for longest are forgotten, and counted anew.
 const COUNTED_MAX: usize = 256;
 /// Begins the directory names of these zygotes. No template's name has an `@`.
 const SNAPSHOT_PREFIX: &str = "snapshot@";
 
-/// Whether a zygote's name is that of a snapshot's.
+/// Returns whether a zygote's name belongs to a snapshot.
 fn is_of_snapshot(name: &str) -> bool {
     name.starts_with(SNAPSHOT_PREFIX)
 }
@@ -44,7 +44,7 @@ pub(crate) fn of_snapshot(id: &SnapshotId) -> String {
     format!("{SNAPSHOT_PREFIX}{id}")
 }
 
-/// How often snapshots were used, the latest last.
+/// Use counts of snapshots, the latest last.
 #[derive(Default)]
 pub(crate) struct SnapshotUses {
     counted: Mutex<VecDeque<(SnapshotId, u32)>>,
@@ -75,7 +75,7 @@ pub(crate) struct Zygotes {
 enum State {
     Making,
     Ready(Arc<Zygote>),
-    /// Its directory still belongs to one that is on its way out.
+    /// The zygote's directory still belongs to a predecessor that is ending.
     Ending,
 }
 
@@ -89,7 +89,7 @@ impl Zygotes {
     }
 
     /// The zygote of that template, if there is one now.
-    pub(crate) fn get(&self, baked: &Baked) -> Option<ZygoteLease> {
+    pub(crate) fn get(&self, baked: &BakedTemplate) -> Option<ZygoteLease> {
         self.lease(&baked.name, &baked.key)
     }
 
@@ -120,9 +120,9 @@ impl Zygotes {
         self.lock().values().filter_map(ready).collect()
     }
 
-    /// Makes the zygote of a template in the background unless one is there or being made, or forks
+    /// Makes the zygote of a template in the background unless it exists or is being made, or forks
     /// do not work here.
-    pub(crate) fn make_behind(self: &Arc<Self>, baked: &Arc<Baked>) {
+    pub(crate) fn make_behind(self: &Arc<Self>, baked: &Arc<BakedTemplate>) {
         let making = {
             let (host, baked) = (self.host.clone(), baked.clone());
             async move { make(&host, &baked).await }
@@ -130,7 +130,8 @@ impl Zygotes {
         self.begin(&baked.name, &baked.key, making);
     }
 
-    /// Runs `making` in the background unless the zygote is there or being made, or forks do not work here.
+    /// Runs `making` in the background unless the zygote exists or is being made, or forks do not
+    /// work here.
     pub(crate) fn begin(
         self: &Arc<Self>,
         name: &str,
@@ -198,8 +199,7 @@ impl Zygotes {
         }
     }
 
-    /// Ends zygotes of snapshots that nobody used for that long; answers when the next may be
-    /// unused for as long.
+    /// Ends zygotes of snapshots unused for that long; returns the time until the next may be.
     pub(crate) async fn end_unused(&self, unused_max: Duration) -> Duration {
         let mut next = unused_max;
         let mut over = Vec::new();
@@ -225,7 +225,7 @@ impl Zygotes {
             _ => return,
         };
         // Also when this is given up half way.
-        let _unlist = Unlist { zygotes: self, name };
+        let _unlist = UnlistOnDrop { zygotes: self, name };
         if let State::Ready(zygote) = found {
             zygote::end(&self.host, name, zygote).await;
         }
@@ -274,25 +274,25 @@ impl Zygotes {
 }
 
 /// Takes a name off the list at its end.
-struct Unlist<'a> {
+struct UnlistOnDrop<'a> {
     zygotes: &'a Zygotes,
     name: &'a str,
 }
 
-impl Drop for Unlist<'_> {
+impl Drop for UnlistOnDrop<'_> {
     fn drop(&mut self) {
         self.zygotes.lock().remove(self.name);
     }
 }
 
-async fn make(host: &HostResources, baked: &Baked) -> Result<Zygote> {
+async fn make(host: &HostResources, baked: &BakedTemplate) -> Result<Zygote> {
     let (confinement, network) = (Confinement::Zygote, NetworkPolicy::all());
-    let started = Started::restore(host, &baked.name, &baked.snapshot, confinement, &network).await?;
+    let started = StartedZygote::restore(host, &baked.name, &baked.snapshot, confinement, &network).await?;
     let warmed = warm_template(&started, baked).await;
     started.stop(host, &baked.name, &baked.key, warmed).await
 }
 
-async fn warm_template(started: &Started, baked: &Baked) -> Result<GuestClient> {
+async fn warm_template(started: &StartedZygote, baked: &BakedTemplate) -> Result<GuestClient> {
     let guest = started.run().await?;
     let record = SandboxRecord::new(
         baked.warm_spec(),

@@ -1,4 +1,4 @@
-//! What this process is doing for apps: running deployments, uploads, deliveries and removals.
+//! Work of this process for apps: running deployments, uploads, deliveries and removals.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,11 +9,12 @@ use pandastack_types::{AppId, DeploymentId};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
-/// What the parts of this service share while the process runs. Nothing in it is needed after a restart.
+/// State that the parts of this service share while the process runs. Nothing in it is needed after
+/// a restart.
 pub(crate) struct Activity {
     /// There may be something to deploy.
     pub(crate) work: Notify,
-    /// Somebody said how often a repository is looked at.
+    /// Signals that the polling interval of a repository changed.
     pub(crate) polls: Notify,
     /// Told when a deployment's log has new lines.
     pub(crate) logs: LogNews<DeploymentId>,
@@ -42,21 +43,21 @@ struct Shared {
 
 struct RunningDeployment {
     app: AppId,
-    /// Whether it began with a build.
+    /// Whether the deployment began with a build.
     builds: bool,
     stop: CancellationToken,
     /// Why it was stopped; the first reason counts.
     reason: Option<Stop>,
-    /// Its version is about to serve: too late to stop it.
+    /// Whether the version is about to serve, so that it is too late to stop it.
     switching: bool,
 }
 
 /// Why a deployment is stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stop {
-    /// Somebody asked for it.
+    /// A user canceled the deployment.
     Canceled,
-    /// A newer one is there.
+    /// A newer deployment exists.
     Superseded,
 }
 
@@ -102,7 +103,7 @@ impl Activity {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells whoever follows that something changed.
+    /// Notifies all followers of a change.
     pub(crate) fn notify(&self) {
         self.news.send_modify(|news| *news += 1);
     }
@@ -117,7 +118,7 @@ impl Activity {
         self.shared().uploads.push(app.clone());
     }
 
-    /// Notes that one such source is there, or will not come.
+    /// Notes that one such source has arrived, or will not come.
     pub(crate) fn end_upload(&self, app: &AppId) {
         let mut shared = self.shared();
         if let Some(at) = shared.uploads.iter().position(|one| one == app) {
@@ -128,7 +129,8 @@ impl Activity {
         }
     }
 
-    /// Whether an app has machines that nothing refers to yet. If so, it is tidied up when it has none any more.
+    /// Returns whether an upload holds machines of the app that nothing refers to yet, and if so
+    /// puts off tidying until it ends.
     pub(crate) fn put_off_tidying(&self, app: &AppId) -> bool {
         let mut shared = self.shared();
         let is_uploading = shared.uploads.contains(app);
@@ -204,7 +206,7 @@ impl Activity {
         self.shared().running.get(id).and_then(|running| running.reason)
     }
 
-    /// Whether this process works on it.
+    /// Returns whether this process works on the deployment.
     pub(crate) fn is_running(&self, id: &DeploymentId) -> bool {
         self.shared().running.contains_key(id)
     }
@@ -221,7 +223,8 @@ impl Activity {
         }
     }
 
-    /// From here on it can be stopped no more. `false` if it was stopped before.
+    /// Marks the point from which the deployment can no longer be stopped. `false` if it was
+    /// stopped before.
     pub(crate) fn switch(&self, id: &DeploymentId) -> bool {
         match self.shared().running.get_mut(id) {
             Some(running) if running.reason.is_none() => {
@@ -237,7 +240,7 @@ impl Activity {
         self.shared().running.iter().find(|(_, running)| running.app == *app).map(|(id, _)| id.clone())
     }
 
-    /// How many deployments run that began with a build, or that did not.
+    /// Number of running deployments that began with a build, or that did not.
     pub(crate) fn count_running(&self, builds: bool) -> usize {
         self.shared().running.values().filter(|running| running.builds == builds).count()
     }

@@ -14,6 +14,6 @@ pub trait AttachedDatabases: Databases {
     /// The connection string by which a machine reaches a database that is attached to its app.
     async fn url(&self, workspace: &WorkspaceId, id: &DatabaseId) -> Result<String>;
 
-    /// Marks a database as in use by one operation: nobody deletes it until the mark is dropped.
+    /// Marks a database as in use by one operation: it cannot be deleted until the mark is dropped.
     fn mark(&self, id: &DatabaseId) -> Result<InFlightMark>;
 }

@@ -10,7 +10,7 @@ use axum::extract::State;
 use futures::future::join_all;
 use pandastack_rest::{ApiResult, Caller, JsonBody};
 use pandastack_types::api::{KeepAwake, Lifecycle};
-use pandastack_types::{Error, ErrorBody, Result, SandboxState};
+use pandastack_types::{Error, ErrorBody, Result, SandboxState, chain};
 
 use crate::path::AppPath;
 use crate::state::Apps;
@@ -41,13 +41,17 @@ pub async fn keep_awake(
     }
     let tried: Vec<_> = join_all(asked).await.into_iter().chain(lost).collect();
     for error in tried.iter().filter_map(|one| one.as_ref().err()) {
-        tracing::info!(app = %record.id, %error, "cannot extend the lease of an app's machine");
+        tracing::info!(
+            app = %record.id, error = %chain(&error),
+            "cannot extend the lease of an app's machine"
+        );
     }
     let first = first_good(tried).unwrap_or_else(|| Err(none()))?;
     Ok(Json(apps.machines.lifecycle(&first).await))
 }
 
-/// The first that went well, or else the first failure: a lease that some machine has is there, and the others serve no less than before.
+/// The first success, or else the first failure: one machine has the lease then, and the others
+/// serve as before.
 fn first_good<T>(tried: Vec<Result<T>>) -> Option<Result<T>> {
     let at = tried.iter().position(Result::is_ok).unwrap_or(0);
     tried.into_iter().nth(at)

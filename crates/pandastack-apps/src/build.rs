@@ -1,9 +1,10 @@
 //! Building a deployment: source, dependencies, build, artifact.
 //!
-//! A build begins in a machine made from what the last one installed, if there is such a snapshot. Whether installing again
-//! would change anything is told by a key over the app's directory, the files that installing reads and the install command, kept in
-//! the machine beside what was installed: the same key means that everything is there, but for what the source itself decides, which
-//! is made at every build.
+//! A build begins in a machine made from what the last one installed, if there is such a snapshot.
+//! A key decides whether installing again would change anything: a hash over the app's directory,
+//! the files that installing reads and the install command, kept in the machine beside the
+//! dependencies. The same key means that everything is installed, except files derived from the
+//! source itself, which every build creates.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,8 +15,8 @@ use pandastack_detect::{
 };
 use pandastack_fault as fault;
 use pandastack_store::apps::record::{AppRecord, DeploymentRecord, Shape, Source, SourceConfig, StartSpec};
-use pandastack_types::Error;
 use pandastack_types::api::EnvStage;
+use pandastack_types::{Error, chain};
 use tokio::time::Instant;
 
 use crate::build_error::BuildError;
@@ -30,7 +31,7 @@ use crate::source;
 use crate::source_config::{self, AppLocation, LocationError};
 use crate::state::Apps;
 
-/// Where the key of what is installed lies.
+/// File with the key of the installed dependencies.
 const INSTALLED: &str = "/srv/installed";
 /// Serves the files of static apps.
 const STATIC_SERVER: &str = include_str!("static_server.py");
@@ -67,7 +68,7 @@ pub(crate) struct Built {
 
 /// The detected properties of a source.
 struct DetectedSource {
-    /// Where its app is, in the machine.
+    /// Directory of the app in the machine.
     directory: String,
     plan: Plan,
     config: SourceConfig,
@@ -129,7 +130,7 @@ impl Build<'_> {
         Ok(DetectedSource { directory, plan, config })
     }
 
-    /// The directory of the app in the machine, and what is there.
+    /// The directory of the app in the machine, and its contents.
     async fn locate(&self, machine: &Machine) -> Result<(String, View), BuildError> {
         let text = source::root_text(machine, MANIFEST).await?;
         let unreadable = |why: pandastack_detect::ManifestError| Undetected::Unreadable {
@@ -208,7 +209,7 @@ impl Build<'_> {
         self.command("installing the source itself", machine, command, found).await
     }
 
-    /// Whether the Node that is wanted is the one that programs of the app find.
+    /// Returns whether programs of the app find the Node version that the plan wants.
     async fn has_node(&self, machine: &Machine, plan: &Plan) -> Result<bool, BuildError> {
         let Some(major) = plan.node_major else { return Ok(true) };
         let mut ask = shell(&is_node(major), &[]);
@@ -268,7 +269,7 @@ impl Build<'_> {
             .map_or_else(|| BuildError::step(what, &exit), |why| BuildError::step_because(what, &why)))
     }
 
-    /// How the version is started; static ones get a server.
+    /// Start command of the version; a static site gets a server.
     async fn start(&self, machine: &Machine, found: &DetectedSource) -> Result<StartSpec, BuildError> {
         let (plan, directory) = (&found.plan, &found.directory);
         let mut env = build_env(plan);
@@ -310,7 +311,10 @@ pub(crate) async fn build_machine(
         match machine::create(apps.machines.as_ref(), app, Some(cache), Purpose::Build).await {
             Ok(machine) => return Ok(machine),
             Err(error) => {
-                tracing::warn!(app = %app.id, %error, "building without the dependency cache");
+                tracing::warn!(
+                    app = %app.id, error = %chain(&error),
+                    "building without the dependency cache"
+                );
                 if let Some(log) = log {
                     log.say(
                         "the dependencies of earlier builds are no longer cached; installing from scratch",

@@ -37,7 +37,7 @@ impl BuildError {
         Self::step_because(what, &why)
     }
 
-    /// A step that ended badly, and what is known of why.
+    /// A failed step, with the known reason.
     pub(crate) fn step_because(what: &str, why: &str) -> Self {
         BuildError::Step(format!("{what} failed: {why}; see the log for its output"))
     }

@@ -26,7 +26,7 @@ const PORT: &str = "PORT";
 const ENV_NAME_BYTES_MAX: usize = 256;
 /// Bytes of a variable's value. Beyond it: 400 `bad_request`.
 const ENV_VALUE_BYTES_MAX: usize = 64 * 1024;
-/// Variables that somebody may set, beside which the platform has room for its own. Beyond it: 400 `bad_request`.
+/// Limit of a user's variables, which leaves space for the platform's own. Beyond it: 400 `bad_request`.
 const ENV_VARIABLES_MAX: usize = ENV_PAIRS_MAX - 32;
 /// Shortest idle time: below it an app would sleep between two clicks.
 const IDLE_SECONDS_MIN: u64 = 5;
@@ -177,7 +177,7 @@ fn apply_numbers(spec: &mut AppSpec, port: Option<u16>, idle: Option<u64>) -> Re
     Ok(())
 }
 
-/// Where a repository is; an empty text takes it back.
+/// Checks the address of a repository; an empty text clears it.
 fn repository(text: &str) -> Result<()> {
     if !text.is_empty() && (Repository::parse(text).is_none() || text.len() > APP_TEXT_BYTES_MAX) {
         return refuse(
@@ -197,7 +197,7 @@ fn deploy_key(text: &str) -> Result<String> {
     crate::deploy_key::parse(text).map_err(|why| Error::bad_request(format!("`git_deploy_key` {why}")))
 }
 
-/// Where the API of a repository's host is; an empty text takes it back.
+/// Checks the API address of a Git host; an empty text clears it.
 fn address(field: &str, text: &str) -> Result<()> {
     if text.is_empty() {
         return Ok(());
@@ -210,7 +210,7 @@ fn address(field: &str, text: &str) -> Result<()> {
     Ok(())
 }
 
-/// A branch, tag or commit. What git would read as an option or a pattern is refused.
+/// A branch, tag or commit. A text that git would read as an option or a pattern is refused.
 pub(crate) fn git_ref(text: &str) -> Result<()> {
     let odd = |c: char| c.is_ascii_control() || " ~^:?*[\\".contains(c);
     if text.starts_with('-') || text.contains("..") || text.contains(odd) || text.len() > APP_TEXT_BYTES_MAX {
@@ -272,7 +272,7 @@ pub(crate) fn env_room(env: &BTreeMap<String, EnvEntry>) -> Result<()> {
     Ok(())
 }
 
-/// Refuses what cannot be the name of a variable that somebody sets.
+/// Refuses a text that cannot be the name of a user's variable.
 pub(crate) fn env_name(key: &str) -> Result<()> {
     if !is_env_name(key) {
         let shown: String = key.chars().take(40).collect();
@@ -289,7 +289,7 @@ pub(crate) fn env_name(key: &str) -> Result<()> {
     Ok(())
 }
 
-/// Whether a variable could have this name.
+/// Returns whether a text is a valid name of a variable.
 pub(crate) fn is_env_name(key: &str) -> bool {
     let good = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let starts = key.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');

@@ -15,18 +15,18 @@ use url::Url;
 
 use crate::git;
 
-/// What a commit is told whose push came late, so that the branch was elsewhere already.
+/// Status text for a commit whose push was delivered late, after the branch had moved on.
 const LATE: &str = "the branch had already moved to another commit";
 /// Characters of a description; GitHub refuses longer ones.
 const DESCRIPTION_CHARS_MAX: usize = 140;
 
-/// How a deployment goes, as far as a commit's status can say.
+/// State of a deployment, as far as a commit status can express it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
     Pending,
     Success,
     Failure,
-    /// It was canceled or overtaken before it served.
+    /// The deployment was canceled or superseded before it served.
     Stopped,
 }
 
@@ -38,21 +38,21 @@ pub(crate) struct Report {
     pub(crate) body: Value,
 }
 
-/// Where a deployment stands.
+/// Maps a deployment to the state of its commit.
 pub(crate) fn state_of(deployment: &DeploymentRecord) -> State {
     use DeploymentStatus as S;
     match deployment.status {
         S::Queued | S::Building | S::Deploying => State::Pending,
         S::Live | S::RolledBack => State::Success,
-        // It has a machine from the moment on that it served.
+        // A deployment has a machine from the moment on that it served.
         S::Superseded if deployment.spec.machine.is_some() => State::Success,
         S::Superseded | S::Canceled => State::Stopped,
         S::Failed => State::Failure,
     }
 }
 
-/// Whether a deployment says something about a commit: what returns to an earlier version does not.
-pub(crate) fn is_told(deployment: &DeploymentRecord) -> bool {
+/// Returns whether a deployment is reported on its commit: rollbacks are not.
+pub(crate) fn is_reported(deployment: &DeploymentRecord) -> bool {
     deployment.spec.source == Source::Git
 }
 
@@ -71,7 +71,8 @@ pub(crate) fn reports(app: &AppSpec, deployment: &DeploymentRecord, context: &st
     told.filter_map(|(commit, state, said)| report(app, commit, state, said, context, address)).collect()
 }
 
-/// The commit of a push that came late: another one was built. It was told that its deployment began.
+/// The commit of a push that came late: another one was built. The start of its deployment was
+/// reported on it.
 fn late_commit(deployment: &DeploymentRecord) -> Option<&str> {
     let spec = &deployment.spec;
     let pushed = spec.git_ref.as_deref().filter(|_| spec.trigger == "push")?;
@@ -105,12 +106,13 @@ fn report(
     Some(Report { url, headers: proof(host, token)?, body })
 }
 
-/// Whether a text is a commit's whole id.
+/// Returns whether a text is a full commit id.
 pub(crate) fn is_commit(text: &str) -> bool {
     matches!(text.len(), 40 | 64) && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// Which kind of host an app's repository has: as said, as its deliveries tell, or by its name.
+/// Kind of Git host of an app's repository: as configured, as seen in its deliveries, or by its
+/// name.
 pub(crate) fn host_of(app: &AppSpec) -> Option<GitHost> {
     let named = || {
         let url = git::repository(app)?.web()?;
@@ -126,7 +128,7 @@ pub(crate) fn host_of(app: &AppSpec) -> Option<GitHost> {
     app.git_host.or(app.git_host_seen).or_else(named)
 }
 
-/// Where a host's API is, and what it calls a repository.
+/// Address of a Git host's API, and its name for a repository.
 fn places(host: GitHost, repository: &Url) -> Option<(String, String)> {
     let segments: Vec<_> =
         git::path_of(repository).split('/').filter(|segment| !segment.is_empty()).collect();

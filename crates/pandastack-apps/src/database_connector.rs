@@ -1,8 +1,9 @@
 //! Connections from an app's machines to its databases. Agents forward each stream with the machine it
 //! comes from.
 //!
-//! Which databases a machine may mean is read from the record of its app at every connection, and again whenever an app changes: so
-//! there is nothing to keep in step with sleep, forks and restarts, and what is detached is out of reach at once.
+//! The record of a machine's app decides which databases the machine may reach. It is read at every
+//! connection, and again whenever an app changes: nothing has to be kept in step with sleep, forks
+//! and restarts, and a detached database is out of reach at once.
 //!
 //! Must hold: only machines that serve reach a database, or also those that build where that was asked for; one that belongs to no app
 //! reaches none. From there on a session is like any other: it waits at the gate while its database wakes.
@@ -20,17 +21,17 @@ use crate::preview_settings;
 use crate::state::Apps;
 
 /// The databases of one machine.
-struct Attached {
+struct MachineDatabases {
     apps: Arc<Apps>,
     machine: SandboxId,
-    /// Those that it is connected to.
+    /// Databases that the connection uses.
     used: Mutex<Vec<DatabaseId>>,
 }
 
 /// Serves a machine's connection to its end.
 pub async fn serve(apps: Arc<Apps>, machine: SandboxId, stream: impl AsyncRead + AsyncWrite + Unpin) {
     let mut names = apps.names.subscribe();
-    let attached = Attached { apps: Arc::clone(&apps), machine, used: Mutex::default() };
+    let attached = MachineDatabases { apps: Arc::clone(&apps), machine, used: Mutex::default() };
     let usual = match attached.reachable().await.as_deref() {
         Ok([only]) => Some(Endpoint { database: only.to_string(), listener: Listener::Direct }),
         _ => None,
@@ -38,7 +39,7 @@ pub async fn serve(apps: Arc<Apps>, machine: SandboxId, stream: impl AsyncRead +
     let detached = async {
         loop {
             let heard = names.recv().await;
-            if matches!(heard, Err(RecvError::Closed)) || !attached.still().await {
+            if matches!(heard, Err(RecvError::Closed)) || !attached.is_still_allowed().await {
                 return;
             }
         }
@@ -50,7 +51,7 @@ pub async fn serve(apps: Arc<Apps>, machine: SandboxId, stream: impl AsyncRead +
     }
 }
 
-impl Attached {
+impl MachineDatabases {
     /// Databases that the machine may mean.
     async fn reachable(&self) -> Result<Vec<DatabaseId>> {
         let machine = self.apps.machines.find(None, &self.machine).await?;
@@ -67,8 +68,9 @@ impl Attached {
         Ok(seen.map(|(_, one)| one.database.clone()).collect())
     }
 
-    /// Whether what it is connected to may still be reached. Who cannot be asked says nothing against it.
-    async fn still(&self) -> bool {
+    /// Returns whether those databases may still be reached. If the store cannot be read, the
+    /// connection stays.
+    async fn is_still_allowed(&self) -> bool {
         let Ok(reachable) = self.reachable().await else { return true };
         let used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
         used.iter().all(|id| reachable.contains(id))
@@ -76,7 +78,7 @@ impl Attached {
 }
 
 #[async_trait]
-impl Databases for Attached {
+impl Databases for MachineDatabases {
     async fn connect(&self, endpoint: &Endpoint) -> Result<Backend, ConnectError> {
         let reachable = self.reachable().await;
         let reachable = reachable.map_err(|error| ConnectError::Unavailable(error.to_string()))?;

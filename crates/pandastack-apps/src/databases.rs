@@ -1,7 +1,7 @@
 //! Attached databases of apps over HTTP; machines get each as a variable.
 //!
-//! Must hold: a database that is attached cannot be deleted; a preview of a fork never learns of one. What a machine reaches is
-//! decided by [`crate::database_connector`], from the same record.
+//! Must hold: a database that is attached cannot be deleted; a preview of a fork never learns of
+//! one. [`crate::database_connector`] decides from the same record what a machine reaches.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -42,7 +42,7 @@ pub async fn attach(
     check::env_name(&env)?;
     let scope = wanted.scope.unwrap_or(EnvScope::Production);
     let attached = AttachedDatabase { database: database.clone(), scope, build: wanted.build };
-    // Nobody deletes it meanwhile.
+    // The mark keeps the database from being deleted meanwhile.
     let _marked = apps.databases.mark(&database)?;
     apps.databases.check(&caller.workspace, &database).await?;
     put(&mut record.spec.clone(), &env, &attached)?;
@@ -53,8 +53,8 @@ pub async fn attach(
     })
     .await?;
     is_put?;
-    // Whoever serves a connection looks again.
-    apps.names.tell_all();
+    // Open connections check again.
+    apps.names.notify_all();
     Ok(Json(AppDatabase { database, env, scope, build: wanted.build }))
 }
 
@@ -71,7 +71,7 @@ pub async fn detach(State(apps): State<Arc<Apps>>, caller: Caller, path: AppPath
     }
     change(&apps, &record.id, |record| record.spec.databases.retain(|_, one| one.database != database))
         .await?;
-    apps.names.tell_all();
+    apps.names.notify_all();
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -79,7 +79,8 @@ fn id_of(path: &AppPath) -> Result<DatabaseId> {
     path.second.parse().map_err(|_| Error::not_found("database", &path.second))
 }
 
-/// Notes a database, in place of what was said of it before. What is refused changes nothing.
+/// Attaches a database under a variable, replacing an earlier attachment of that variable. A
+/// refused attachment changes nothing.
 fn put(spec: &mut AppSpec, env: &str, attached: &AttachedDatabase) -> Result<()> {
     let is_other = |one: &&AttachedDatabase| one.database != attached.database;
     if let Some(other) = spec.databases.get(env).filter(is_other) {

@@ -10,7 +10,7 @@ pub(crate) fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> 
     headers.get(name).and_then(|value| value.to_str().ok())
 }
 
-/// What its host calls a delivery.
+/// The Git host's id of a delivery.
 pub(crate) fn delivery(headers: &HeaderMap) -> Option<String> {
     let names = ["x-github-delivery", "x-gitea-delivery", "x-gitlab-event-uuid"];
     let found = names.into_iter().find_map(|name| header(headers, name))?;

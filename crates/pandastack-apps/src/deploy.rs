@@ -19,7 +19,7 @@ use pandastack_store::apps::record::{AppRecord, DeploymentRecord};
 use pandastack_store::clock::now;
 use pandastack_types::api::DeploymentStatus;
 use pandastack_types::limits::BUILD_SECONDS_MAX;
-use pandastack_types::{DeploymentId, Error, Result};
+use pandastack_types::{DeploymentId, Error, Result, chain};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -43,9 +43,12 @@ const END_PAUSE_MAX: Duration = Duration::from_secs(30);
 pub(crate) async fn run(apps: Arc<Apps>, deployment: DeploymentRecord, stop: CancellationToken) {
     let id = deployment.id.clone();
     let opened = Log::open(&apps, &deployment).await;
-    let Ok((log, writer)) = opened
-        .inspect_err(|error| tracing::warn!(deployment = %id, %error, "cannot open the deployment log"))
-    else {
+    let Ok((log, writer)) = opened.inspect_err(|error| {
+        tracing::warn!(
+            deployment = %id, error = %chain(&error),
+            "cannot open the deployment log"
+        )
+    }) else {
         return;
     };
     let mut work = Deploy { apps: Arc::clone(&apps), record: deployment, log };
@@ -57,7 +60,10 @@ pub(crate) async fn run(apps: Arc<Apps>, deployment: DeploymentRecord, stop: Can
     work.end(outcome).await;
     fault::point("control.deploy.ended").await;
     if let Err(error) = tidy::app(&apps, &work.record.app).await {
-        tracing::warn!(deployment = %id, %error, "cannot delete unused machines of an app; retrying after its next deployment");
+        tracing::warn!(
+            deployment = %id, error = %chain(&error),
+            "cannot delete unused machines of an app; retrying after its next deployment"
+        );
     }
     drop(work);
     writer.finish().await;
@@ -139,7 +145,7 @@ impl Deploy {
         };
         self.apps.store.go_live(&self.record, replaced).await.map_err(Error::from)?;
         fault::point("control.deploy.switched").await;
-        self.apps.names.tell_all();
+        self.apps.names.notify_all();
         self.apps.activity.notify();
         self.log.say("live").await;
         if let Some(before) = before.filter(|before| *before != self.record.id) {
@@ -148,8 +154,9 @@ impl Deploy {
         Ok(())
     }
 
-    /// The old version gets no more requests: it ends those it has and falls asleep, to be kept for a rollback. Machines that are
-    /// too many are not kept, so their requests are waited for here.
+    /// Retires the old version: it gets no new requests, finishes those it has and falls asleep, to
+    /// be kept for a rollback. Machines that are too many are not kept, so their requests are
+    /// waited for here.
     async fn retire(&self, app: &AppRecord, before: &DeploymentId) {
         let Ok(old) = self.apps.store.deployment(&app.id, before).await else { return };
         let is_surplus = self.record.shares_machines(&old);
@@ -161,12 +168,16 @@ impl Deploy {
         for retired in join_all(retired).await {
             let retired: Result<()> = retired;
             if let Err(error) = retired {
-                tracing::info!(app = %app.id, %error, "cannot set the idle timeout of an old machine; retrying later");
+                tracing::info!(
+                    app = %app.id, error = %chain(&error),
+                    "cannot set the idle timeout of an old machine; retrying later"
+                );
             }
         }
     }
 
-    /// Writes down how it ended, as often as it takes: nobody else works on it, so otherwise it would stay where it is.
+    /// Stores the outcome, retrying for as long as it takes: no other task works on the deployment,
+    /// so it would stay unfinished.
     async fn end(&mut self, outcome: Option<Result<(), BuildError>>) {
         let reason = self.apps.activity.reason(&self.record.id);
         let (status, error) = match (outcome, reason) {
@@ -207,11 +218,11 @@ impl Deploy {
         };
         let was = stored.status;
         let Some(ended) = ended(stored, status, error) else {
-            self.apps.names.tell_all();
+            self.apps.names.notify_all();
             return Ok(false);
         };
         if !self.apps.store.put_deployment(&ended, was).await? {
-            return Err(Error::conflict("another request changed the deployment"));
+            return Err(Error::conflict("another request changed the deployment; try again"));
         }
         self.record = ended;
         self.apps.activity.notify();
@@ -228,12 +239,12 @@ fn ended(stored: DeploymentRecord, status: DeploymentStatus, error: &str) -> Opt
     Some(ended)
 }
 
-/// What a user reads, and for the log of the server the cause.
+/// Describes a failure for the user, and logs its cause for the operator.
 fn describe_failure(error: &BuildError) -> String {
     if let BuildError::Platform(error) = error
         && error.cause.is_some()
     {
-        tracing::warn!(%error, cause = error.causes(), "a deployment failed");
+        tracing::warn!(error = %chain(&error), "a deployment failed");
     }
     error.to_string()
 }

@@ -18,12 +18,12 @@ const BEGIN: &str = "-----BEGIN OPENSSH PRIVATE KEY-----";
 const END: &str = "-----END OPENSSH PRIVATE KEY-----";
 const MAGIC: &[u8] = b"openssh-key-v1\0";
 const ED25519: &[u8] = b"ssh-ed25519";
-/// What is encrypted is padded to this, also where nothing is encrypted.
+/// Padding block of the encrypted section, which is padded even when nothing is encrypted.
 const BLOCK_BYTES: usize = 8;
 /// Characters of a line of base64.
 const LINE_CHARS: usize = 70;
 
-/// A private key as git's ssh reads it, out of what a person gave. The error says what is wrong with it.
+/// A private key as git's ssh reads it, out of what a person gave. The error describes the problem.
 pub(crate) fn parse(given: &str) -> Result<String, &'static str> {
     let text = given.replace("\r\n", "\n").trim().to_owned() + "\n";
     let framed = text.starts_with("-----BEGIN ") && text.contains("PRIVATE KEY-----\n");

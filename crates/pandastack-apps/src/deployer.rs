@@ -3,11 +3,11 @@
 //! A live version that lost a machine (its host was restarted, say), or should have more or fewer, is reconciled by a deployment of its
 //! own ([`reconcile`]).
 //!
-//! Those that build take turns among themselves: a rollback, a restart and a recovery wait for nobody's build.
+//! Builds take turns among themselves: a rollback, a restart and a recovery wait for no build.
 //!
-//! Takes no input: whatever is queued when it looks is handled, so a missed or repeated wake-up does no harm. Deployments under
-//! way that nobody works on, left by another process or by a failure of this one, are queued again; one that was begun
-//! [`ATTEMPTS_MAX`] times fails.
+//! Takes no input: whatever is queued when it looks is handled, so a missed or repeated wake-up
+//! does no harm. Deployments in progress that no task works on, left by another process or by a
+//! failure of this one, are queued again; one that was started [`ATTEMPTS_MAX`] times fails.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,17 +18,17 @@ use pandastack_store::apps::record::DeploymentRecord;
 use pandastack_store::clock::now;
 use pandastack_types::api::DeploymentStatus;
 use pandastack_types::limits::DEPLOYS_AT_ONCE_MAX;
-use pandastack_types::{AppId, DeploymentId, Result};
+use pandastack_types::{AppId, DeploymentId, Result, chain};
 
 use crate::activity::Stop;
 use crate::state::Apps;
 use crate::{deploy, log, reconcile, removal, tidy};
 
-/// How often a deployment is begun before it fails.
+/// Number of times a deployment is started before it fails.
 const ATTEMPTS_MAX: u32 = 3;
 /// Deployments that build nothing in progress at once: after the loss of a host all of its apps recover.
 const RETURNS_AT_ONCE_MAX: usize = 16;
-/// Longest pause: after a failure of the store nobody tells when to look again.
+/// Longest pause: after a failure of the store, no event says when to check again.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
 
 /// Deploys until shutdown.
@@ -38,7 +38,7 @@ pub async fn run(apps: Arc<Apps>) {
     loop {
         let looked = start_due(&apps, &mut is_tidied).await;
         if let Err(error) = looked {
-            tracing::warn!(%error, cause = error.causes(), "cannot check deployments; retrying soon");
+            tracing::warn!(error = %chain(&error), "cannot check deployments; retrying soon");
         }
         tokio::select! {
             () = apps.background.shutdown.cancelled() => return,
@@ -61,14 +61,14 @@ async fn start_due(apps: &Arc<Apps>, is_tidied: &mut bool) -> Result<()> {
     begin_due(apps).await
 }
 
-/// Takes up what is in progress and nobody works on.
+/// Queues deployments in progress that no task works on.
 async fn take_up(apps: &Arc<Apps>) -> Result<()> {
     for left in apps.store.deployments_in_progress().await? {
         let was = left.status;
         if was == DeploymentStatus::Queued || apps.activity.is_running(&left.id) {
             continue;
         }
-        // What this process leaves because it ends is for the next one.
+        // The next process takes up the deployments that this one leaves because it ends.
         if apps.background.shutdown.is_cancelled() {
             return Ok(());
         }
@@ -99,7 +99,10 @@ fn taken_up(mut left: DeploymentRecord) -> (DeploymentRecord, String) {
 async fn tidy_all(apps: &Arc<Apps>) -> Result<()> {
     for one in apps.store.apps(None).await? {
         if let Err(error) = tidy::app(apps, &one.id).await {
-            tracing::warn!(app = %one.id, %error, "cannot delete unused machines of an app; retrying after its next deployment");
+            tracing::warn!(
+                app = %one.id, error = %chain(&error),
+                "cannot delete unused machines of an app; retrying after its next deployment"
+            );
         }
     }
     Ok(())
@@ -110,7 +113,10 @@ async fn tidy_all(apps: &Arc<Apps>) -> Result<()> {
 async fn tidy_left(apps: &Arc<Apps>) {
     for id in apps.activity.take_untidy() {
         if let Err(error) = tidy::app(apps, &id).await {
-            tracing::warn!(app = %id, %error, "cannot delete unused machines of an app; retrying later");
+            tracing::warn!(
+                app = %id, error = %chain(&error),
+                "cannot delete unused machines of an app; retrying later"
+            );
             apps.activity.note_untidy(id);
         }
     }
@@ -143,11 +149,12 @@ async fn begin_due(apps: &Arc<Apps>) -> Result<()> {
     for deployment in begun {
         begin(apps, deployment);
     }
-    say_waiting(apps, &waiting).await;
+    log_waiting(apps, &waiting).await;
     Ok(())
 }
 
-/// Which of some queued deployments have their turn, the oldest first, and which wait, beside so many that build and so many that do not.
+/// Splits queued deployments, oldest first, into those that can start and those that wait, given
+/// limits for builds and for others.
 fn split_by_capacity(
     mut due: Vec<DeploymentRecord>,
     mut builds: usize,
@@ -165,12 +172,16 @@ fn split_by_capacity(
     })
 }
 
-/// Lets the logs of those that wait say so, once each. Nobody fails for want of that.
-async fn say_waiting(apps: &Arc<Apps>, waiting: &[DeploymentRecord]) {
+/// Lets the logs of those that wait say so, once each. A failure to write the log fails no
+/// deployment.
+async fn log_waiting(apps: &Arc<Apps>, waiting: &[DeploymentRecord]) {
     for id in apps.activity.note_waiting(waiting) {
         let sentence = "queued: the limit of concurrent deployments is reached";
         if let Err(error) = log::append(apps, &id, sentence).await {
-            tracing::info!(deployment = %id, %error, "cannot write to the log of a waiting deployment");
+            tracing::info!(
+                deployment = %id, error = %chain(&error),
+                "cannot write to the log of a waiting deployment"
+            );
         }
     }
 }
@@ -184,7 +195,8 @@ fn begin(apps: &Arc<Apps>, deployment: DeploymentRecord) {
     });
 }
 
-/// Held by whoever works on a deployment. Dropped also by a panic, after which the next look takes it up.
+/// Held by the task that works on a deployment. Dropped also by a panic, after which the next look
+/// takes it up.
 struct DeployGuard {
     apps: Arc<Apps>,
     id: DeploymentId,
@@ -197,7 +209,7 @@ impl Drop for DeployGuard {
     }
 }
 
-/// A newer one is there before this one began.
+/// Ends a deployment that a newer one replaced before it began.
 async fn supersede(apps: &Arc<Apps>, mut old: DeploymentRecord) -> Result<()> {
     old.status = DeploymentStatus::Superseded;
     old.updated_at = now();

@@ -22,7 +22,7 @@ use pandastack_types::link::LinkKey;
 const LABEL: &str = "_pandastack-challenge";
 /// Hex digits of a value: 128 bits.
 const VALUE_DIGITS: usize = 32;
-/// How long one try of a lookup may take.
+/// Timeout of one lookup.
 const LOOKUP_WAIT: Duration = Duration::from_secs(3);
 /// Tries of a lookup.
 const LOOKUP_TRIES: usize = 2;
@@ -32,7 +32,7 @@ pub struct Challenges(TokioResolver);
 
 /// Why a domain is not proven.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Unproven {
+pub(crate) enum ChallengeError {
     #[error("the TXT record `{0}` was not found")]
     Missing(String),
     #[error("the TXT record `{0}` has another value")]
@@ -67,21 +67,21 @@ impl Challenges {
         Ok(Self(builder.build()))
     }
 
-    /// Whether the record is there.
-    pub(crate) async fn check(&self, name: &str, value: &str) -> Result<(), Unproven> {
+    /// Checks that the record exists.
+    pub(crate) async fn check(&self, name: &str, value: &str) -> Result<(), ChallengeError> {
         // The dot at the end keeps the machine's search domains out of it.
         let found = self.0.txt_lookup(format!("{name}.")).await.map_err(|error| {
             let name = name.to_owned();
             if error.is_no_records_found() {
-                Unproven::Missing(name)
+                ChallengeError::Missing(name)
             } else {
-                Unproven::Lookup(name, error.to_string())
+                ChallengeError::Lookup(name, error.to_string())
             }
         })?;
         let says = |parts: &[Box<[u8]>]| parts.concat().trim_ascii() == value.as_bytes();
         match found.iter().any(|record| says(record.txt_data())) {
             true => Ok(()),
-            false => Err(Unproven::Other(name.to_owned())),
+            false => Err(ChallengeError::Other(name.to_owned())),
         }
     }
 }
@@ -132,8 +132,8 @@ mod tests {
         challenges.check(&name, &value).await.unwrap();
         let (other, other_value) = record(&link, &workspace, "other.example");
         assert_ne!(other_value, value);
-        assert!(matches!(challenges.check(&name, &other_value).await, Err(Unproven::Other(_))));
-        assert!(matches!(challenges.check(&other, &other_value).await, Err(Unproven::Missing(_))));
+        assert!(matches!(challenges.check(&name, &other_value).await, Err(ChallengeError::Other(_))));
+        assert!(matches!(challenges.check(&other, &other_value).await, Err(ChallengeError::Missing(_))));
     }
 
     #[test]

@@ -79,7 +79,7 @@ pub async fn add(
         }
         Err(unproven) => Some(unproven),
     };
-    apps.names.tell_all();
+    apps.names.notify_all();
     let mut answer = shown(&apps, &headers, &record, new);
     if let (Some(why), Some(note)) = (unproven, &answer.dns_note) {
         answer.dns_note = Some(format!("{why}; {note}"));
@@ -126,6 +126,6 @@ pub async fn show(
 pub async fn remove(State(apps): State<Arc<Apps>>, caller: Caller, path: AppPath) -> ApiResult<StatusCode> {
     let record = path.find(&apps, &caller).await?;
     apps.store.delete_domain(&record.id, &path.second.to_ascii_lowercase()).await?;
-    apps.names.tell_all();
+    apps.names.notify_all();
     Ok(StatusCode::NO_CONTENT)
 }

@@ -7,8 +7,8 @@
 //!   KEY="the same, with \n, \r, \" and \\"
 //! ```
 //!
-//! Must hold: what cannot be read is named by the number of its line, and nothing of it is shown. What is no name may be part of a secret whose quotes were
-//! forgotten.
+//! Must hold: what cannot be read is named by the number of its line, and nothing of it is shown.
+//! An invalid name may be part of a secret whose quotes were forgotten.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ use crate::check;
 /// A variable of the text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Pair {
-    /// Its line, from 1.
+    /// Line number, from 1.
     pub(crate) line: usize,
     pub(crate) key: String,
     pub(crate) value: String,
@@ -92,7 +92,7 @@ fn read_value(written: &str) -> Result<(String, &str), &'static str> {
     Ok((value.trim().to_owned(), after))
 }
 
-/// What is within quotes, and what follows the one that closes them; `None` if none does.
+/// Splits a quoted value from the text after its closing quote; `None` if there is none.
 fn quoted(text: &str, quote: char) -> Option<(String, &str)> {
     let mut value = String::new();
     let mut left = text.chars();

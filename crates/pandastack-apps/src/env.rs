@@ -23,7 +23,7 @@ use pandastack_types::api::MASK;
 /// Beginnings of variables that builds write into their output.
 const BUILD_ONLY: [&str; 4] = ["VITE_", "NEXT_PUBLIC_", "REACT_APP_", "PUBLIC_"];
 
-/// What to know about a variable.
+/// Note for the user on when a variable takes effect.
 pub(crate) fn note(key: &str, stage: EnvStage) -> String {
     let is_for_builds = BUILD_ONLY.iter().any(|start| key.starts_with(start));
     match (stage, is_for_builds) {
@@ -73,8 +73,8 @@ pub(crate) struct Kind {
 }
 
 impl Kind {
-    /// A variable with a new value. What is not said stays as it is known, and a secret stays one until it is removed; a new one is
-    /// plain, and there for all.
+    /// A variable with a new value. Absent fields keep their values, and a secret stays secret
+    /// until it is removed. A new variable is plain, in the default scope and stage.
     pub(crate) fn entry(self, known: Option<&EnvEntry>, value: String) -> EnvEntry {
         EnvEntry {
             value,
@@ -107,7 +107,7 @@ async fn change_env(
 
 /// Answer to setting a variable, which is among these now.
 pub(crate) fn was_set(env: &BTreeMap<String, EnvEntry>, key: String) -> Result<Json<AppEnvSet>> {
-    // Somebody else may have removed it meanwhile.
+    // Another request may have removed it meanwhile.
     let entry = env.get(&key).ok_or_else(|| Error::not_found("variable", &key))?;
     let EnvEntry { secret, scope, stage, .. } = *entry;
     let note = Some(note(&key, stage));

@@ -22,8 +22,8 @@ use crate::deploy_key;
 use crate::machine::Machine;
 use crate::state::Apps;
 
-/// Prepares git. What it needs for one fetch is in a directory that is gone when the shell ends; the token comes by the
-/// environment and is asked for by a program, which knows for whom.
+/// Prepares git. Files for one fetch are in a directory that is removed when the shell ends. The
+/// token is in the environment, and a program hands it to git only for the right host.
 pub(crate) const PREPARE: &str = r#"set -e
 export GIT_TERMINAL_PROMPT=0 GIT_CONFIG_NOSYSTEM=1 GIT_CONFIG_GLOBAL=/dev/null GIT_ALLOW_PROTOCOL="$PROTOCOLS"
 rm -rf /run/git /srv/known_hosts && mkdir -m 700 /run/git
@@ -68,9 +68,11 @@ fi"#;
 
 /// Fetches exactly what was asked for, with its submodules. Hooks of the repository are off.
 ///
-/// Pushes may be told of in another order than they came in: one whose branch is at a commit that it may have gone to afterwards
-/// (`GIT_TOLD`) is late, and brings that one, if the branch was told to have left what was pushed (`GIT_LEFT`) or what was pushed is part
-/// of it. A branch at another commit does not count: its message may say to skip it, or this copy of the repository lags behind.
+/// Pushes may be delivered in another order than they happened. A push is late if its branch is at
+/// a commit that it may have moved to afterwards (`GIT_TOLD`), and either recorded pushes moved the
+/// branch away from it (`GIT_LEFT`) or it is an ancestor. A late push deploys the branch's commit.
+/// A branch at another commit does not count: its message may say to skip it, or this copy of the
+/// repository lags behind.
 pub(crate) const FETCH: &str = r#"rm -rf /srv/repository && mkdir /srv/repository && cd /srv/repository
 git init -q
 git config core.hooksPath /dev/null
@@ -115,9 +117,9 @@ pub(crate) enum Repository {
     Web(Url),
     /// `ssh://[user@]host[:port]/path` or `[user@]host:path`.
     Ssh {
-        /// As it was said.
+        /// The text as given.
         text: String,
-        /// Host, and port if it is said.
+        /// Host, with the port if one is given.
         host: String,
         /// Path on that host.
         path: String,
@@ -125,7 +127,8 @@ pub(crate) enum Repository {
 }
 
 impl Repository {
-    /// The repository that a text names. What git or ssh could take for an option, a program or a file is none.
+    /// The repository that a text names. A text that git or ssh could take for an option, a program
+    /// or a file is rejected.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         if text.chars().any(|c| c.is_control() || c.is_whitespace()) {
             return None;
@@ -230,7 +233,7 @@ pub(crate) fn full_name(spec: &AppSpec) -> Option<String> {
     (!owner.is_empty() && !name.is_empty() && !name.contains('/')).then(|| path.to_owned())
 }
 
-/// Where ssh would connect to for an app.
+/// Host that ssh would connect to for an app.
 pub(crate) fn ssh_host(spec: &AppSpec) -> Option<String> {
     repository(spec)?.ssh_host().map(str::to_owned)
 }
@@ -245,7 +248,7 @@ pub(crate) fn private_key(apps: &Apps, app: &AppRecord) -> Option<String> {
     app.spec.git_deploy_key.clone().or_else(|| deploy_key::derived(&apps.link, owner))
 }
 
-/// What a repository's host is given so that it knows the app.
+/// Public key to register with the repository's host, so that it recognises the app.
 pub(crate) fn public_key(apps: &Apps, app: &AppRecord) -> Option<String> {
     private_key(apps, app).as_deref().and_then(deploy_key::public_of)
 }
@@ -310,7 +313,7 @@ pub(crate) async fn pin_host(apps: &Arc<Apps>, app: &AppRecord, machine: &Machin
     }
     let owner = app.preview_of.as_ref().unwrap_or(&app.id);
     change(apps, owner, |record| {
-        // Somebody may have given the app another repository meanwhile.
+        // The app may have got another repository meanwhile.
         if ssh_host(&record.spec) == ssh_host(&app.spec) {
             record.spec.git_known_hosts_seen = Some(shown.clone());
         }

@@ -9,7 +9,7 @@ use pandastack_types::SandboxId;
 
 use crate::state::Apps;
 
-/// How long one answer may take.
+/// Timeout of one answer.
 const ANSWER_WAIT: Duration = Duration::from_secs(10);
 
 /// Asks once; answers the status, or why there is none.

@@ -6,11 +6,12 @@
 //! | Gitea | `X-Gitea-Signature`: the same, without `sha256=` | `X-Gitea-Event` | `X-Gitea-Delivery` |
 //! | GitLab | `X-Gitlab-Token`: the secret itself | `X-Gitlab-Event` | `X-Gitlab-Event-UUID` |
 //!
-//! Must hold: nothing of a body counts before its proof does, and proofs are compared in constant time; an app without a
-//! secret has no webhook; a delivery that comes twice begins one deployment, and one that failed here, or was cut off by a crash,
-//! may come again: it is noted after it was carried out, and its deployment names it. What a delivery begins is finished also if its
-//! host hangs up. The answer waits for nothing but the removal of a preview that is
-//! opened again.
+//! Must hold: nothing of a body counts before its proof does, and proofs are compared in constant
+//! time; an app without a secret has no webhook; a delivery that comes twice begins one deployment,
+//! and one that failed here, or was cut off by a crash, may come again: it is noted after it was
+//! carried out, and its deployment names it. Work that a delivery starts is finished even if the
+//! Git host disconnects. The answer waits for nothing but the removal of a preview that is opened
+//! again.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -175,9 +176,10 @@ async fn take(
     }
 }
 
-/// Whether a push comes late: one that began where it ended was deployed before. A branch that was set back to an earlier commit looks
-/// the same if something in between was never deployed, so only hosts that tell the two apart are believed. For others, and for what
-/// this cannot know, the branch is looked at when the source is fetched.
+/// Returns whether a push arrived late: a push that began where this one ended was deployed before.
+/// A branch that was set back to an earlier commit looks the same if something in between was never
+/// deployed, so only hosts that tell the two apart are believed. For others, and for cases that
+/// this cannot decide, the branch is checked when the source is fetched.
 fn is_older(all: &[DeploymentRecord], push: &Push) -> bool {
     if push.forced != Some(false) {
         return false;
@@ -211,7 +213,8 @@ fn ignored(why: String) -> (StatusCode, Json<HookAnswer>) {
     (StatusCode::OK, Json(HookAnswer { deployment_id: None, preview: None, ignored: Some(why) }))
 }
 
-/// Whether who sent it knows the secret. Any one proof is enough, and none is not.
+/// Returns whether the sender knows the secret. Any one valid proof is enough; a request without
+/// one is refused.
 fn is_proved(headers: &HeaderMap, secret: &str, body: &[u8]) -> bool {
     if let Some(token) = header(headers, "x-gitlab-token") {
         return token.as_bytes().ct_eq(secret.as_bytes()).into();
@@ -231,7 +234,7 @@ enum HookEvent {
     Ignored(String),
 }
 
-/// What a delivery means for an app.
+/// Meaning of a delivery for an app.
 fn event_of(headers: &HeaderMap, body: &[u8], app: &AppRecord) -> Result<HookEvent> {
     let nothing = |why: &str| Ok(HookEvent::Ignored(why.to_owned()));
     let names = ["x-github-event", "x-gitea-event", "x-gitlab-event"];
@@ -274,7 +277,7 @@ fn payload<'a>(headers: &HeaderMap, body: &'a [u8]) -> Cow<'a, [u8]> {
     Cow::Owned(payload.unwrap_or_default().into_bytes())
 }
 
-/// What a push means for an app.
+/// Meaning of a push for an app.
 fn push_event(push: Push, app: &AppRecord) -> HookEvent {
     let nothing = |why: &str| HookEvent::Ignored(why.to_owned());
     let Some(branch) = push.reference.strip_prefix("refs/heads/") else {

@@ -33,7 +33,7 @@ impl Log {
         Ok((Self(log), writer))
     }
 
-    /// Something that the platform says.
+    /// Logs a message of the platform.
     pub(crate) async fn say(&self, sentence: impl AsRef<str>) {
         for part in sentence.as_ref().lines() {
             self.0.say(last_state(&format!("{OURS}{part}"))).await;
@@ -48,7 +48,7 @@ impl LineSink for Log {
     }
 }
 
-/// Appends one sentence of the platform to a log that nobody writes to.
+/// Appends one message of the platform to a log that has no writer.
 pub(crate) async fn append(apps: &Apps, id: &DeploymentId, sentence: &str) -> pandastack_store::Result<()> {
     let next = apps.store.count_log(id).await?;
     let line = LIMITS.shortened(last_state(&format!("{OURS}{sentence}")));
@@ -83,6 +83,10 @@ impl DeploymentLog {
 
 #[async_trait]
 impl LineStore for DeploymentLog {
+    fn name(&self) -> String {
+        format!("deployment {}", self.id)
+    }
+
     async fn count(&self) -> Result<u64> {
         Ok(self.apps.store.count_log(&self.id).await?)
     }
@@ -97,7 +101,8 @@ impl LineStore for DeploymentLog {
         Ok(self.apps.store.log_lines(&self.id, first, limit).await?)
     }
 
-    /// Whoever works on it ends last.
+    /// Returns whether lines may still follow: the process that works on a deployment is the last
+    /// to finish.
     async fn is_open(&self) -> Result<bool> {
         if self.apps.activity.is_running(&self.id) {
             return Ok(true);

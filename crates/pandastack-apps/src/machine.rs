@@ -11,7 +11,7 @@ use pandastack_types::{AppId, Owner, Result, SandboxId, SnapshotId};
 
 /// Lifetime of a machine that builds. It ends earlier in all cases but a lost server.
 const BUILD_MACHINE_SECONDS: u64 = 4 * 3600;
-/// Where the source of an app is in its machines.
+/// Directory of an app's source in its machines.
 pub(crate) const SOURCE_DIR: &str = "/srv/app";
 /// Tag of the processes of a build.
 pub(crate) const BUILD_TAG: &str = "pandastack-build";

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use pandastack_edge::Edge;
 use pandastack_sandboxes::Background;
 use pandastack_store::replicas::ReplicaStore;
+use pandastack_types::chain;
 use tokio::sync::broadcast;
 
 /// Changes that a slow edge may be behind before it forgets all names.
@@ -25,12 +26,15 @@ impl NameChanges {
     }
 
     /// Makes every edge look up names of apps again, also those of other replicas.
-    pub fn tell_all(&self) {
+    pub fn notify_all(&self) {
         self.forget();
         let store = Arc::clone(&self.store);
         self.background.tasks.spawn(async move {
             if let Err(error) = store.tell_names_changed().await {
-                tracing::warn!(%error, "other replicas may use old names of apps until they look them up again");
+                tracing::warn!(
+                    error = %chain(&error),
+                    "other replicas may use old names of apps until they look them up again"
+                );
             }
         });
     }

@@ -1,5 +1,5 @@
-//! Resolves host names to apps: an app's own (`<name>.<domain>`, `<id>.<domain>`) below a configured
-//! domain, or a custom domain that was proven. Names of the platform are nobody else's.
+//! Resolves host names to apps: an app's own (`<name>.<domain>`, `<id>.<domain>`) below a
+//! configured domain, or a custom domain that was proven. Names of the platform belong to no app.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use pandastack_store::apps::record::AppRecord;
 use pandastack_store::workspaces::WorkspaceStore;
 use pandastack_types::domains::Domains;
 
-/// What stands behind a name; `None` when it is no app's.
+/// Route of a host name; `None` when it is no app's.
 pub async fn find(
     store: &dyn AppStore,
     workspaces: &dyn WorkspaceStore,

@@ -1,10 +1,11 @@
 //! Polls repositories without webhooks every `poll_seconds` and deploys new commits.
 //!
-//! `git ls-remote` runs in a machine made for it, as fetching does, so that what a hostile host answers hurts nobody, and
-//! so that polling reaches what building would.
+//! `git ls-remote` runs in a machine created for it, as fetching does, so that a hostile host's
+//! answer can hurt nothing else, and so that polling reaches what building would.
 //!
-//! Must hold: a commit is deployed once, whoever tells of it first ([`is_known`] is asked in the transaction that adds a
-//! deployment); one that failed, or that a rollback left, is not deployed again by looking.
+//! Must hold: a commit is deployed once, however it is reported ([`is_known`] is checked in the
+//! transaction that adds a deployment); a commit whose deployment failed, or that a rollback left,
+//! is not deployed again by polling.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use pandastack_store::apps::record::{AppRecord, DeploymentRecord, Source};
 use pandastack_store::clock::now;
-use pandastack_types::{AppId, Error, Result};
+use pandastack_types::{AppId, Error, Result, chain};
 use tokio::time::Instant;
 
 use crate::command::step;
@@ -22,19 +23,19 @@ use crate::git::{self, KEEP_HOSTS, PREPARE};
 use crate::machine::{self, Purpose};
 use crate::state::Apps;
 
-/// What began a deployment.
+/// Trigger of a deployment that polling started.
 pub(crate) const TRIGGER: &str = "poll";
-/// Repositories looked at once; the rest wait.
+/// Repositories polled at once; the rest wait.
 const POLLS_AT_ONCE: usize = 2;
 /// Seconds that one look may take.
 const LOOK_SECONDS_MAX: u64 = 30;
-/// Longest pause: after a failure of the store nobody tells when to look again.
+/// Longest pause: after a failure of the store, no event says when to check again.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
 
 /// Prints the commit of a branch. Nothing of the answer but its first line counts.
 const LS_REMOTE: &str = r#"git ls-remote --exit-code "$GIT_URL" "refs/heads/$GIT_BRANCH" | head -c 200"#;
 
-/// When each app is looked at next. What was set since counts from its own revision on.
+/// Time of each app's next poll. A changed interval counts from its own revision on.
 #[derive(Default)]
 struct Plan(HashMap<AppId, (u64, u64, Instant)>);
 
@@ -72,7 +73,7 @@ pub async fn run(apps: Arc<Apps>) {
         match polled(&apps).await {
             Ok(all) => look_at(&apps, plan.due(all, Instant::now())).await,
             Err(error) => {
-                tracing::warn!(%error, cause = error.causes(), "cannot poll repositories; retrying soon")
+                tracing::warn!(error = %chain(&error), "cannot poll repositories; retrying soon")
             }
         }
         tokio::select! {
@@ -94,7 +95,10 @@ async fn polled(apps: &Apps) -> Result<Vec<AppRecord>> {
 async fn look_at(apps: &Arc<Apps>, due: Vec<AppRecord>) {
     let looks = futures::stream::iter(due).for_each_concurrent(POLLS_AT_ONCE, |app| async move {
         if let Err(error) = poll_app(apps, &app).await {
-            tracing::info!(app = %app.id, %error, "cannot poll a repository; retrying at its next interval");
+            tracing::info!(
+                app = %app.id, error = %chain(&error),
+                "cannot poll a repository; retrying at its next interval"
+            );
         }
     });
     tokio::select! {
@@ -103,7 +107,7 @@ async fn look_at(apps: &Arc<Apps>, due: Vec<AppRecord>) {
     }
 }
 
-/// Looks at one repository and deploys what is new.
+/// Polls one repository and deploys a new commit.
 async fn poll_app(apps: &Arc<Apps>, app: &AppRecord) -> Result<()> {
     let commit = head_of(apps, app).await?;
     let all = apps.store.deployments(&app.id).await?;
@@ -118,13 +122,13 @@ async fn poll_app(apps: &Arc<Apps>, app: &AppRecord) -> Result<()> {
     Ok(())
 }
 
-/// The app's address as whoever last asked for a deployment would reach it: a look knows none.
+/// The app's address as the latest deployment's client would reach it: a poll has no client.
 fn last_address(all: &[DeploymentRecord]) -> Option<String> {
     all.iter().find_map(|one| one.spec.address.clone())
 }
 
-/// Whether an app's deployments, newest first, make one of `commit` needless. One whose commit is not known yet may
-/// be of it; the next look will tell.
+/// Returns whether an app's deployments, newest first, make one of `commit` redundant. A deployment
+/// whose commit is not known yet may be of it; the next poll will tell.
 fn is_known(all: &[DeploymentRecord], commit: &str) -> bool {
     newest_from_repository(all).is_some_and(|newest| match newest.spec.git_commit.as_deref() {
         Some(known) => known == commit,
@@ -132,7 +136,7 @@ fn is_known(all: &[DeploymentRecord], commit: &str) -> bool {
     })
 }
 
-/// Whether a push tells of what was found by looking before.
+/// Returns whether polling already found the commit that a push reports.
 pub(crate) fn is_found(all: &[DeploymentRecord], commit: &str) -> bool {
     newest_from_repository(all).is_some_and(|newest| {
         newest.spec.trigger == TRIGGER && newest.spec.git_commit.as_deref() == Some(commit)

@@ -22,7 +22,7 @@ use crate::preview_repos::RepoPath;
 use crate::state::Apps;
 use crate::{check, dotenv};
 
-/// What is said of a variable of a repository.
+/// Kind of a repository's variable: for previews, in all stages.
 fn kind(secret: Option<bool>) -> Kind {
     Kind { secret, scope: Some(EnvScope::Preview), stage: Some(EnvStage::All) }
 }

@@ -10,7 +10,7 @@ pub(crate) fn name_of(app: &AppRecord, number: u32) -> String {
     format!("{NAME_START}{number}-{}", app.name)
 }
 
-/// Whether a name could be that of a preview.
+/// Returns whether a name could belong to a preview.
 pub(crate) fn is_name(name: &str) -> bool {
     let number = name.strip_prefix(NAME_START).and_then(|rest| rest.split_once('-'));
     number.is_some_and(|(number, _)| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()))

@@ -1,12 +1,14 @@
 //! GitHub repositories with previews: which apps belong to one, and enabling or disabling previews for
 //! all of them.
 //!
-//! What is said of a repository is laid on its apps when it is said: `previews` of an app is where it counts. What was said last
-//! holds, of the repository or of an app ([`AppSpec::previews_said_at`]): an app that is found to be of a repository later, by its first
-//! delivery, follows it unless somebody spoke of the app since.
+//! A repository's setting is copied to its apps when it is set: `previews` of an app is where it
+//! counts. The latest setting wins, whether of the repository or of an app
+//! ([`AppSpec::previews_said_at`]). An app whose repository becomes known later, by its first
+//! delivery, follows the repository unless the app was configured since.
 //!
-//! Must hold: an app is of one repository at most; an id that was told in a delivery, which is signed, counts more than a name, since
-//! names change hands; rows are of a workspace, and so are the apps that they mean.
+//! Must hold: an app belongs to one repository at most; an id from a signed delivery counts more
+//! than a name, since names change hands; rows belong to a workspace, and so do the apps that they
+//! affect.
 //!
 //! Left to others: variables of a repository ([`crate::preview_env`]), and what previews see of them ([`crate::previews`]).
 
@@ -98,7 +100,7 @@ pub async fn disable(State(apps): State<Arc<Apps>>, caller: Caller, path: RepoPa
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Remembers it first: what is cut off after that is made good by the same call.
+/// Stores the setting first: if this is interrupted later, the same call repairs it.
 async fn turn_on(
     apps: &Apps,
     workspace: &WorkspaceId,
@@ -179,7 +181,8 @@ pub(crate) fn of_app<'a>(repos: &'a [PreviewRepoRecord], app: &AppSpec) -> Optio
     repos.iter().rfind(is_named)
 }
 
-/// Turns an app's previews on if its repository's were, and nobody spoke of the app's own since. Answers whether it did.
+/// Turns an app's previews on if its repository's are, and the app itself was not configured since.
+/// Answers whether it did.
 fn follow(app: &mut AppSpec, repos: &[PreviewRepoRecord]) -> bool {
     let Some(at) = of_app(repos, app).and_then(|repo| repo.enabled_at) else { return false };
     let follows = app.previews == AppPreviews::Off && app.previews_said_at.is_none_or(|said| said <= at);
@@ -211,7 +214,8 @@ fn repo_id_from(app: &AppSpec, payload: &[u8]) -> Option<GithubRepoId> {
     (app.github_repo_id.is_none() || is_named && app.github_repo_id != Some(id)).then_some(id)
 }
 
-/// Notes which repository a delivery of GitHub comes from, if it says so and that is news. Only for what is proved.
+/// Notes which repository a delivery of GitHub comes from, if it says so and that is news. Only for
+/// deliveries with a valid proof.
 pub(crate) async fn note(apps: &Apps, record: AppRecord, payload: &[u8]) -> Result<AppRecord> {
     let Some(id) = repo_id_from(&record.spec, payload) else { return Ok(record) };
     let repos = apps.repos.preview_repos(&record.workspace).await?;

@@ -87,7 +87,7 @@ mod tests {
         overlaid(AppSpec { pull: Some(pull), ..AppSpec::default() }, production(), shared())
     }
 
-    /// What the repository says of its previews.
+    /// Variables that a repository shares with its previews.
     fn shared() -> BTreeMap<String, EnvEntry> {
         let of = |value: &str, secret| EnvEntry { value: value.into(), ..entry(secret, EnvScope::Preview) };
         let all = [

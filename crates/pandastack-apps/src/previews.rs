@@ -37,7 +37,7 @@ use crate::queue::queued;
 use crate::state::Apps;
 use crate::{removal, view};
 
-/// What began a preview's deployment.
+/// Trigger of a preview's deployment.
 const TRIGGER: &str = "pull_request";
 
 /// Carries out what a delivery says of a pull request.
@@ -87,7 +87,7 @@ async fn ensure(apps: &Arc<Apps>, app: &AppRecord, pull: &Pull) -> Result<Option
             let new = new_preview(app, name.clone(), pull);
             match apps.store.insert_app(&new).await {
                 Ok(()) => {
-                    apps.names.tell_all();
+                    apps.names.notify_all();
                     return Ok(Some(new));
                 }
                 // Another delivery was faster by a moment.
@@ -123,7 +123,7 @@ fn note_pull(spec: &mut AppSpec, pull: &Pull) {
         return;
     }
     let known = spec.pull.clone().unwrap_or_default();
-    // What was installed while it was trusted is not for a fork.
+    // Dependencies installed while it was trusted are not for a fork.
     if pull.fork && !known.fork {
         (spec.cache, spec.cache_shape) = (None, None);
     }
@@ -149,11 +149,11 @@ fn pull_spec(pull: &Pull) -> PullSpec {
 
 /// The result of a delivery that says that a pull request is closed.
 enum CloseOutcome {
-    /// Its preview is being removed.
+    /// The preview is being removed.
     Going,
-    /// It was changed after that, so it is open.
+    /// The pull request changed after the delivery, so it is open.
     Late,
-    /// It has no preview.
+    /// The pull request has no preview.
     NotThere,
 }
 
@@ -176,7 +176,8 @@ async fn close(apps: &Arc<Apps>, app: &AppRecord, pull: &Pull) -> Result<CloseOu
     Ok(CloseOutcome::Going)
 }
 
-/// Whether a preview knows of a change after what a delivery tells. Of two in the same second neither is newer.
+/// Returns whether a preview has seen a newer change than the delivery reports. Of two in the same
+/// second neither is newer.
 fn is_newer_known(spec: &AppSpec, pull: &Pull) -> bool {
     let known = spec.pull.as_ref().and_then(|known| known.told_at);
     known.zip(pull.at).is_some_and(|(known, at)| at < known)

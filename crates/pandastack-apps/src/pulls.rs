@@ -1,7 +1,8 @@
 //! Parses pull requests (GitLab: merge requests) from webhook deliveries into one shape. Pure.
 //!
-//! Must hold: what is not certain to come from the repository itself counts as a fork; texts that somebody else wrote
-//! are short and without control characters; a commit is nothing but hexadecimal digits.
+//! Must hold: a pull request counts as a fork unless it certainly comes from the repository itself;
+//! texts by others are short and without control characters; a commit consists of hexadecimal
+//! digits only.
 
 use jiff::Timestamp;
 use pandastack_store::apps::record::AppSpec;
@@ -21,11 +22,11 @@ const URL_BYTES_MAX: usize = 2000;
 /// The result of a pull request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// It was opened or has new commits.
+    /// The pull request was opened or has new commits.
     Updated,
-    /// It was opened again after it was closed.
+    /// The pull request was reopened.
     Reopened,
-    /// It was closed or merged.
+    /// The pull request was closed or merged.
     Closed,
 }
 

@@ -17,7 +17,7 @@ use pandastack_store::apps::record::{AppRecord, DeploymentRecord};
 use pandastack_store::clock::now;
 use pandastack_store::{SandboxRecord, StoreError};
 use pandastack_types::api::DeploymentStatus;
-use pandastack_types::{AppId, Result, SandboxId, SandboxState};
+use pandastack_types::{AppId, Result, SandboxId, SandboxState, chain};
 
 use crate::deploy::DRAIN_IDLE_SECONDS;
 use crate::machine;
@@ -29,7 +29,7 @@ const RECOVERY: &str = "recovery";
 /// Trigger of a deployment that changes the number of machines.
 const SCALE: &str = "scale";
 
-/// How long connections to a version that was replaced may keep it awake.
+/// Longest time for which connections to a replaced version may keep it awake.
 const DRAIN_SECONDS_MAX: i64 = 3600;
 /// Pause after the first failure.
 const RETRY_SECONDS_MIN: i64 = 30;
@@ -85,7 +85,7 @@ pub(crate) async fn app(apps: &Arc<Apps>, app: &AppRecord, initiator: Initiator)
     if let Some(failed) = failed {
         return try_again(apps, failed, new).await;
     }
-    // What somebody asked for meanwhile is newer than this, and ends in another look.
+    // A deployment requested meanwhile is newer than this, and its end triggers another check.
     let came_between = |all: &[DeploymentRecord]| all.first().is_none_or(|first| first.id != newest.id);
     if apps.store.insert_deployment_unless(&new, &came_between).await? {
         apps.activity.notify();
@@ -93,8 +93,8 @@ pub(crate) async fn app(apps: &Arc<Apps>, app: &AppRecord, initiator: Initiator)
     Ok(())
 }
 
-/// Tells machines that are kept for a rollback to fall asleep, where nobody did, and puts to sleep those that do not in time; all at
-/// once, and behind whoever asks.
+/// Tells machines that are kept for a rollback to fall asleep, unless they were told, and puts to
+/// sleep those that do not in time; all at once, without delaying the caller.
 async fn retire_left(apps: &Arc<Apps>, app: &AppRecord, all: &[DeploymentRecord]) {
     let mut due = Vec::new();
     for id in tidy::needed(app, all).machines {
@@ -112,7 +112,10 @@ async fn retire_left(apps: &Arc<Apps>, app: &AppRecord, all: &[DeploymentRecord]
     apps.background.tasks.spawn(async move {
         let retired = due.iter().map(|id| retire(&turn.apps, &turn.id, id));
         for error in join_all(retired).await.into_iter().filter_map(Result::err) {
-            tracing::info!(app = %turn.id, %error, "cannot set the idle timeout of an old machine; retrying later");
+            tracing::info!(
+                app = %turn.id, error = %chain(&error),
+                "cannot set the idle timeout of an old machine; retrying later"
+            );
         }
     });
 }
@@ -144,7 +147,7 @@ async fn retire(apps: &Arc<Apps>, app: &AppId, id: &SandboxId) -> Result<()> {
     }
 }
 
-/// The app, and since when a machine of it serves no more, as it is written now.
+/// The app, and the time since which a machine of it no longer serves, as stored now.
 async fn left_now(apps: &Apps, app: &AppId, id: &SandboxId) -> Result<Option<(AppRecord, Timestamp)>> {
     let record = apps.store.app(None, app.as_str()).await?;
     let since = left_since(&record, &apps.store.deployments(app).await?, id);
@@ -167,12 +170,12 @@ fn left_since(app: &AppRecord, all: &[DeploymentRecord], id: &SandboxId) -> Opti
     served.map(|one| one.updated_at)
 }
 
-/// Whether a machine that serves no more runs on as if it did.
+/// Returns whether a replaced machine still has the idle timeout of a serving one.
 fn is_left(machine: &SandboxRecord) -> bool {
     machine.spec.idle_timeout_seconds > DRAIN_IDLE_SECONDS
 }
 
-/// Whether those who talk to a version that was replaced then had the time to end that.
+/// Returns whether the connections to a replaced version have had their time to end.
 fn is_drain_over(since: Timestamp, at: Timestamp) -> bool {
     at.duration_since(since) > SignedDuration::from_secs(DRAIN_SECONDS_MAX)
 }
@@ -182,7 +185,7 @@ fn is_sleep_due(since: Timestamp, lease: Option<Timestamp>, at: Timestamp) -> bo
     is_drain_over(since, at) && lease.is_none_or(|until| until <= at)
 }
 
-/// Whether the newest deployment tried the same in vain.
+/// Returns whether the newest deployment attempted the same and failed.
 fn has_failed(newest: &DeploymentRecord, trigger: &str) -> bool {
     newest.status == DeploymentStatus::Failed && newest.spec.trigger == trigger
 }
@@ -194,7 +197,8 @@ fn next_try(failed: &DeploymentRecord) -> Timestamp {
     failed.updated_at.checked_add(pause).unwrap_or(Timestamp::MAX)
 }
 
-/// Queues what failed once more. What somebody asked for meanwhile is newer, and takes its place.
+/// Queues what failed once more. A deployment that a user requested meanwhile is newer, and
+/// replaces it.
 async fn try_again(apps: &Arc<Apps>, failed: &DeploymentRecord, new: DeploymentRecord) -> Result<()> {
     let again = again(failed, new);
     if apps.store.put_deployment(&again, DeploymentStatus::Failed).await? {
@@ -210,7 +214,8 @@ fn again(failed: &DeploymentRecord, new: DeploymentRecord) -> DeploymentRecord {
     again
 }
 
-/// What has to be done for a version with so many machines, of which so many are good.
+/// Trigger of the deployment that a version needs: `count` machines exist, `good` of them work,
+/// `wanted` are configured.
 fn needed(count: usize, good: usize, wanted: usize) -> Option<&'static str> {
     match (count, good) {
         (0, _) => None,

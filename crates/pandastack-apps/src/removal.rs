@@ -1,8 +1,8 @@
 //! Deleting an app: first it is marked, so that nothing finds it any more; then its machines and snapshots go, then its
 //! rows. Its previews go with it.
 //!
-//! Must hold: what is marked is removed, also if this process ends meanwhile: [`sweep`] finds it again, and previews whose
-//! app is gone.
+//! Must hold: a marked app is removed, also if this process ends meanwhile: [`sweep`] finds it
+//! again, and previews whose app is gone.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use pandastack_store::StoreError;
 use pandastack_store::apps::record::{AppRecord, AppSpec};
-use pandastack_types::{AppId, Error, ErrorCode, Result, WorkspaceId};
+use pandastack_types::{AppId, Error, ErrorCode, Result, WorkspaceId, chain};
 use tokio::sync::broadcast::error::RecvError;
 
 use crate::activity::Stop;
@@ -55,16 +55,16 @@ pub(crate) async fn mark(apps: &Apps, id: &AppId) -> Result<()> {
 /// The same, unless its settings speak against it at the moment of writing. Answers whether it is marked.
 pub(crate) async fn mark_if(apps: &Apps, id: &AppId, may: impl Fn(&AppSpec) -> bool) -> Result<bool> {
     let changed = change(apps, id, |record| record.spec.deleting |= may(&record.spec)).await?;
-    apps.names.tell_all();
+    apps.names.notify_all();
     Ok(changed.spec.deleting)
 }
 
-/// Removes what is marked, in the background.
+/// Removes a marked app in the background.
 pub(crate) fn begin(apps: &Arc<Apps>, id: AppId) {
     let owner = Arc::clone(apps);
     apps.background.tasks.spawn(async move {
         if let Err(error) = finish(&owner, &id).await {
-            tracing::warn!(app = %id, %error, cause = error.causes(), "cannot delete an app yet; retrying later");
+            tracing::warn!(app = %id, error = %chain(&error), "cannot delete an app yet; retrying later");
         }
     });
 }

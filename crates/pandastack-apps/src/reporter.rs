@@ -14,7 +14,7 @@ use futures::StreamExt;
 use pandastack_store::StoreError;
 use pandastack_store::apps::UnreportedDeployment;
 use pandastack_store::apps::record::{AppRecord, DeploymentRecord};
-use pandastack_types::{AppId, DeploymentId, Result};
+use pandastack_types::{AppId, DeploymentId, Result, chain};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -26,16 +26,16 @@ use crate::state::Apps;
 const TRIES_MAX: u32 = 5;
 /// Before the second try; doubles with each.
 const RETRY_WAIT: Duration = Duration::from_secs(2);
-/// Deployments looked at together; the rest follows when these are told.
+/// Deployments read at once; the rest follow when these are reported.
 const REPORTS_PER_LOOK: u32 = 256;
 /// Hosts told at once.
 const REPORTS_AT_ONCE: usize = 8;
 /// Every line of a log is news; between two looks is at least this.
 const LOOK_PAUSE: Duration = Duration::from_millis(500);
-/// Longest pause: after a failure of the store nobody tells when to look again.
+/// Longest pause: after a failure of the store, no event says when to check again.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
 
-/// How often something was tried, and when again.
+/// Number of attempts for a report, and the time of the next.
 struct ReportAttempts {
     times: u32,
     again_at: Instant,
@@ -43,7 +43,7 @@ struct ReportAttempts {
 
 /// The result of one deployment's report.
 enum Outcome {
-    /// It is told, or there is nothing to tell.
+    /// The status was reported, or there is nothing to report.
     Settled,
     /// To be tried again.
     Failed(String),
@@ -57,7 +57,7 @@ pub async fn run(apps: Arc<Apps>) {
     let mut tried = HashMap::new();
     loop {
         if let Err(error) = report_due(&apps, &mut tried).await {
-            tracing::warn!(%error, cause = error.causes(), "cannot report commit statuses; retrying soon");
+            tracing::warn!(error = %chain(&error), "cannot report commit statuses; retrying soon");
         }
         tokio::select! {
             () = apps.background.shutdown.cancelled() => return,
@@ -77,11 +77,13 @@ async fn pause(news: &mut watch::Receiver<u64>, tried: &HashMap<DeploymentId, Re
 
 async fn report_due(apps: &Arc<Apps>, tried: &mut HashMap<DeploymentId, ReportAttempts>) -> Result<()> {
     let now = Instant::now();
-    let all = apps.store.untold_deployments(REPORTS_PER_LOOK).await?;
+    let all = apps.store.unreported_deployments(REPORTS_PER_LOOK).await?;
     tried.retain(|id, _| all.iter().any(|one| one.deployment.id == *id));
     let due = all.into_iter().filter(|one| {
         let waits = tried.get(&one.deployment.id).is_some_and(|tried| tried.again_at > now);
-        !(waits || one.is_begin_told && is_pending(&one.deployment))
+        // While its log has a writer, a second one would overwrite lines. Its end is news.
+        let is_written = !is_pending(&one.deployment) && apps.activity.is_running(&one.deployment.id);
+        !(waits || is_written || one.is_start_reported && is_pending(&one.deployment))
     });
     let due: Vec<_> = due.collect();
     let mut told = futures::stream::iter(due)
@@ -114,7 +116,7 @@ async fn settle(
         Outcome::Settled
             if pending
                 && one.deployment.spec.git_commit.is_none()
-                && commit_status::is_told(&one.deployment) =>
+                && commit_status::is_reported(&one.deployment) =>
         {
             return Ok(());
         }
@@ -134,7 +136,7 @@ async fn settle(
         }
     }
     tried.remove(id);
-    Ok(apps.store.put_told(id, !pending).await?)
+    Ok(apps.store.mark_reported(id, !pending).await?)
 }
 
 async fn report(apps: &Apps, deployment: &DeploymentRecord) -> Result<Outcome> {
@@ -149,7 +151,7 @@ async fn report(apps: &Apps, deployment: &DeploymentRecord) -> Result<Outcome> {
 }
 
 async fn reports(apps: &Apps, deployment: &DeploymentRecord) -> Result<Vec<Report>> {
-    if !commit_status::is_told(deployment) {
+    if !commit_status::is_reported(deployment) {
         return Ok(Vec::new());
     }
     let Some(own) = find(apps, &deployment.app).await? else { return Ok(Vec::new()) };

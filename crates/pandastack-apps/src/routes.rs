@@ -79,7 +79,7 @@ pub async fn create(
     let record = AppRecord::new(caller.workspace, name, spec, now());
     apps.store.insert_app(&record).await?;
     apps.activity.polls.notify_one();
-    apps.names.tell_all();
+    apps.names.notify_all();
     Ok((StatusCode::CREATED, Json(view::app(&apps, &headers, record).await?)))
 }
 

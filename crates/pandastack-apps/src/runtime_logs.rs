@@ -1,7 +1,7 @@
 //! Output of the live version, over HTTP.
 //!
-//! Who follows goes on with the next version once that serves, whether by a deployment, restart, rollback or change of the number of
-//! machines: [`crate::Apps::follow`] tells of all of them.
+//! A follower continues with the next version once that serves, after a deployment, restart,
+//! rollback or change of the number of machines: [`crate::Apps::follow`] tells of all of them.
 
 use std::sync::Arc;
 
@@ -107,8 +107,8 @@ impl LiveVersion {
         self.machines.iter().position(|one| one == machine)
     }
 
-    /// Where to go on for one who followed the machine at `place` of the version before: there, if it still serves; otherwise what
-    /// came to its place, or the first if there are fewer now.
+    /// Index at which a follower of the previous version's machine `place` continues: the same
+    /// machine if it still serves, otherwise its replacement, or the first if there are fewer now.
     fn place_after(&self, before: &Self, place: usize) -> usize {
         let same = before.machines.get(place).and_then(|machine| self.place_of(machine));
         same.unwrap_or(if place < self.machines.len() { place } else { 0 })
@@ -174,7 +174,7 @@ struct Follower {
     apps: Arc<Apps>,
     record: AppRecord,
     live: LiveVersion,
-    /// Which of its machines is followed.
+    /// Index of the machine that is followed.
     place: usize,
     output: Output,
     news: watch::Receiver<u64>,

@@ -12,7 +12,7 @@ use pandastack_sandboxes::output::Exit;
 use pandastack_store::apps::record::{AppRecord, DeploymentRecord, DeploymentSpec, StartSpec};
 use pandastack_types::api::{EnvStage, ExecRequest, Port, Process, ProcessState, StartProcess};
 use pandastack_types::limits::HEALTH_SECONDS_MAX;
-use pandastack_types::{Error, SandboxId, SnapshotId};
+use pandastack_types::{Error, SandboxId, SnapshotId, chain};
 use tokio::time::Instant;
 
 use crate::build_error::BuildError;
@@ -29,9 +29,10 @@ pub(crate) const SERVE_TAG: &str = "pandastack-app";
 const HEALTHY_ANSWERS: u32 = 2;
 /// Between two answers of a healthy version.
 const HEALTHY_EVERY: Duration = Duration::from_secs(1);
-/// How long it may listen in the wrong place only before the log says so.
+/// Time for which the app may listen only on a wrong address before the log says so.
 const WRONG_PORT_AFTER: Duration = Duration::from_secs(5);
-/// How long before that is why it fails: a server that listens somewhere has started.
+/// Time after which a wrong address fails the deployment: a server that listens somewhere has
+/// started.
 const WRONG_PORT_MAX: Duration = Duration::from_secs(30);
 /// Lines of the program shown when it ended.
 const LAST_LINES: usize = 40;
@@ -98,7 +99,7 @@ impl Serving<'_> {
         Ok(ready)
     }
 
-    /// Machines of a version that still answer, in their order; what is wrong with the others is said.
+    /// Machines of a version that still answer, in their order; logs the problems of the others.
     async fn wake_kept(&self, spec: &DeploymentSpec, count: usize) -> Vec<Machine> {
         let Some(start) = &spec.start else { return Vec::new() };
         let kept = spec.machines().take(count).map(|id| self.wake(id, start.port));
@@ -255,7 +256,7 @@ impl Serving<'_> {
         Err(BuildError::step("starting", &exit))
     }
 
-    /// What the program said last.
+    /// Copies the program's last lines to the log.
     async fn show_end(&self, machine: &Machine, process: &Process) {
         if let Ok(lines) = machine.last_lines(process.id, LAST_LINES, |_| true).await {
             for line in lines {
@@ -265,8 +266,8 @@ impl Serving<'_> {
     }
 }
 
-/// Tells the machines that serve when to sleep, and wakes those that never should. What cannot be told hears of it with the next
-/// deployment.
+/// Tells the machines that serve when to sleep, and wakes those that never should. A machine that
+/// cannot be reached gets the setting with the next deployment.
 pub(crate) async fn follow_idle(apps: &Arc<Apps>, app: &AppRecord) {
     let Some(active) = &app.active else { return };
     let Ok(live) = apps.store.deployment(&app.id, active).await else { return };
@@ -278,7 +279,10 @@ pub(crate) async fn follow_idle(apps: &Arc<Apps>, app: &AppRecord) {
     for told in join_all(told).await {
         let told: pandastack_types::Result<()> = told;
         if let Err(error) = told {
-            tracing::info!(app = %app.id, %error, "cannot change the idle timeout now; it applies from the next deployment on");
+            tracing::info!(
+                app = %app.id, error = %chain(&error),
+                "cannot change the idle timeout now; it applies from the next deployment on"
+            );
         }
     }
 }
@@ -290,7 +294,7 @@ enum Listening {
     No,
 }
 
-/// Whether the app listens where its requests will come, and if not, what to change.
+/// Checks that the app listens where its requests will arrive, and otherwise says what to change.
 fn listening(ports: &[Port], wanted: u16) -> Listening {
     let inside = |port: &Port| port.address.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
     if ports.iter().any(|port| port.port == wanted && !inside(port)) {

@@ -43,7 +43,7 @@ pub async fn update(
     apps.activity.polls.notify_one();
     let sleep = |spec: &AppSpec| (spec.idle_timeout_seconds, spec.min_instances);
     if sleep(&record.spec) != sleep(&was) {
-        apps.names.tell_all();
+        apps.names.notify_all();
         serve::follow_idle(&apps, &record).await;
     }
     if wanted.settings.max_instances.is_some() {
@@ -53,7 +53,7 @@ pub async fn update(
     Ok(Json(view::app(&apps, &headers, record).await?))
 }
 
-/// What becomes of an app's settings by what somebody says.
+/// An app's settings after an update.
 pub(crate) fn revised(apps: &Apps, was: &AppSpec, wanted: UpdateApp) -> Result<AppSpec> {
     let UpdateApp { settings, env, template, cpu, memory_mb } = wanted;
     let mut spec = was.clone();
@@ -77,8 +77,8 @@ pub(crate) fn revised(apps: &Apps, was: &AppSpec, wanted: UpdateApp) -> Result<A
     Ok(spec)
 }
 
-/// Sets variables. One that is there keeps who sees it and when; a secret that comes back as it is shown stays, and one that was
-/// deleted since it was shown stays deleted.
+/// Sets variables. An existing variable keeps its scope and stage. A secret that comes back masked
+/// stays as it is, and one that was deleted since it was shown stays deleted.
 fn put_all(spec: &mut AppSpec, env: BTreeMap<String, String>) -> Result<()> {
     for (key, value) in env {
         let known = spec.env.get(&key);

@@ -7,7 +7,8 @@ use crate::machine::Machine;
 /// Bytes of a disk below which a step that failed most likely wanted more.
 const FREE_BYTES_MIN: u64 = 32 << 20;
 
-/// Prints what is left of the disk that sources are on, in blocks, their size and files; and how many processes memory was too little for.
+/// Prints free space and size of the disk that sources are on, in blocks, their size, and the
+/// number of processes that were killed for want of memory.
 const MEASURE: &str = r#"stat -f -c '%a %S %d' /srv; sed -n 's/^oom_kill //p' /proc/vmstat"#;
 
 /// Free resources of a machine.
@@ -20,7 +21,7 @@ pub(crate) struct Headroom {
 }
 
 impl Headroom {
-    /// Looks at a machine. Nobody fails for want of this.
+    /// Looks at a machine. A failed measurement fails no deployment.
     pub(crate) async fn of(machine: &Machine) -> Option<Self> {
         Self::parse(&machine.exec(&shell(MEASURE, &[])).await.ok()?.stdout)
     }

@@ -1,8 +1,8 @@
 //! Fetches a source into the machine that builds it, and inspects it there.
 //!
-//! Everything happens inside the machine: archives are unpacked and repositories fetched there, by its programs, so a
-//! hostile one hurts nobody else. A machine that was made from the last build still has what that installed; the old
-//! source goes, the installed packages stay.
+//! All work happens inside the machine: its programs unpack archives and fetch repositories, so
+//! that a hostile one can hurt nothing else. A machine that was made from the last build still has
+//! what that installed; the old source goes, the installed packages stay.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::log::Log;
 use crate::machine::{Machine, SOURCE_DIR};
 use crate::state::Apps;
 
-/// Where an uploaded archive lies.
+/// Path of an uploaded archive.
 pub(crate) const ARCHIVE: &str = "/srv/source.archive";
 /// Seconds that fetching or unpacking a source may take.
 const SOURCE_SECONDS_MAX: u64 = 600;
@@ -36,7 +36,7 @@ find . -mindepth 1 -type d -empty ! -path '*/node_modules/*' ! -path '*/.venv/*'
 /// Unpacks; owners and special permissions of the archive mean nothing here. Histories stay out of the source, as those of fetched ones
 /// do: they may have what was removed from it, and the addresses of repositories with their passwords.
 const UNPACK: &str = r#"tar --extract --file "$ARCHIVE" --directory "$DIR" --no-same-owner --no-same-permissions --delay-directory-restore --exclude=.git"#;
-/// How tar's last lines begin after it said what is wrong.
+/// Prefixes of tar's final lines, which follow its error message.
 const TAR_ENDS: [&str; 4] = [
     "tar: Exiting with failure",
     "tar: Error is not recoverable",
@@ -83,7 +83,7 @@ pub(crate) async fn fetch(
     Ok(Some(commit.stdout.trim().to_owned()).filter(|commit| !commit.is_empty()))
 }
 
-/// What tar said of why it failed, of the lines that it printed last.
+/// The reason that tar gave for its failure, from its last lines.
 fn cause(last_lines: &[String]) -> Option<&str> {
     let is_end = |line: &str| line.trim().is_empty() || TAR_ENDS.iter().any(|end| line.starts_with(end));
     last_lines.iter().map(String::as_str).rfind(|line| !is_end(line))
@@ -105,7 +105,7 @@ async fn variables(
         env = git::variables(apps, app).map_err(BuildError::Step)?;
         env.insert("GIT_REF".to_owned(), reference);
         env.insert("GIT_BRANCH".to_owned(), app.spec.branch().to_owned());
-        let (told, is_left) = told_before(apps, app, deployment).await?;
+        let (told, is_left) = earlier_commits(apps, app, deployment).await?;
         env.insert("GIT_TOLD".to_owned(), told);
         env.insert("GIT_LEFT".to_owned(), if is_left { "1" } else { "" }.to_owned());
     }
@@ -114,9 +114,9 @@ async fn variables(
     Ok(env)
 }
 
-/// Commits that a push may come late after, none for what was begun in other ways; and whether the branch was told to have left the one
-/// that was pushed.
-async fn told_before(
+/// Commits that a push may have arrived after, none for deployments started in other ways; and
+/// whether recorded pushes moved the branch away from the pushed commit.
+async fn earlier_commits(
     apps: &Apps,
     app: &AppRecord,
     deployment: &DeploymentRecord,
@@ -128,9 +128,10 @@ async fn told_before(
     Ok((may_be_at(&all, deployment).join(" "), is_left(&all, deployment)))
 }
 
-/// Commits that the branch may be at if a push comes late, by all deployments, newest first: those to which it was told to have come
-/// more often than to have left them. A host that still shows one which it left, such as where this push began, may only lag behind what
-/// it told; what was pushed is then fetched by its id, which works or fails and is not lost.
+/// Commits that the branch may be at if a push arrived late, by all deployments, newest first:
+/// those to which recorded pushes moved it more often than away from them. A host that still shows
+/// one which it left, such as where this push began, may only lag behind what it told; what was
+/// pushed is then fetched by its id, which works or fails and is not lost.
 fn may_be_at<'a>(all: &'a [DeploymentRecord], push: &DeploymentRecord) -> Vec<&'a str> {
     let moves = Moves::of(all);
     let mut seen: BTreeSet<_> = push.spec.git_ref.as_deref().into_iter().collect();
@@ -142,8 +143,9 @@ fn may_be_at<'a>(all: &'a [DeploymentRecord], push: &DeploymentRecord) -> Vec<&'
     commits.filter(|commit| seen.insert(*commit) && moves.may_be_at(commit)).take(TOLD_MAX).collect()
 }
 
-/// Whether the branch was told to have left what was pushed as often as to have come to it. Of any other push it is not known whether
-/// it is late: those between may have said to be skipped, so that nobody noted them.
+/// Returns whether recorded pushes moved the branch away from this commit as often as they moved it
+/// there. For any other push it is unknown whether it is late: pushes in between may have asked to
+/// be skipped, and were not recorded.
 fn is_left(all: &[DeploymentRecord], push: &DeploymentRecord) -> bool {
     push.spec.git_ref.as_deref().is_some_and(|commit| !Moves::of(all).may_be_at(commit))
 }
@@ -162,7 +164,7 @@ impl<'a> Moves<'a> {
     fn may_be_at(&self, commit: &str) -> bool {
         let came = self.0.iter().filter(|(_, after)| *after == commit).count();
         let left = self.0.iter().filter(|(before, _)| *before == Some(commit)).count();
-        // What was deployed in other ways was found there at least once.
+        // A commit that was deployed in another way was found there at least once.
         came.max(1) > left
     }
 }
@@ -173,7 +175,7 @@ fn moved(one: &DeploymentRecord) -> Option<(Option<&str>, &str)> {
     Some((one.spec.git_before.as_deref(), one.spec.git_ref.as_deref().filter(|_| is_push)?))
 }
 
-/// The text of a file at the root of the source in a machine, if it is there.
+/// The text of a file at the root of the source in a machine, if it exists.
 pub(crate) async fn root_text(machine: &Machine, name: &str) -> Result<Option<String>> {
     let (file, bytes) = (format!("{SOURCE_DIR}/{name}"), TEXT_BYTES_MAX.to_string());
     let read =
@@ -181,7 +183,7 @@ pub(crate) async fn root_text(machine: &Machine, name: &str) -> Result<Option<St
     Ok(Some(machine.exec(&read).await?.stdout).filter(|text| !text.is_empty()))
 }
 
-/// What is known of the source in a machine.
+/// Collects what is known of the source in a machine.
 pub(crate) async fn view(machine: &Machine, directory: &str) -> Result<View> {
     let (depth, max) = (DEPTH_MAX.to_string(), FILES_MAX.to_string());
     let listed = machine.exec(&shell(LIST, &[("DIR", directory), ("DEPTH", &depth), ("MAX", &max)])).await?;
@@ -223,7 +225,8 @@ mod tests {
         one
     }
 
-    /// What the last of these pushes, in the order in which they were told, may be late after.
+    /// Checks after which commits the last of these pushes, in order of delivery, may have arrived
+    /// late.
     #[track_caller]
     fn check(told: &[(&str, &str)], expect: &[&str]) {
         let all: Vec<_> = told.iter().rev().map(|one| push(*one)).collect();
@@ -292,7 +295,7 @@ mod tests {
         check(&[("a", "b"), ("0", "a")], &["b"]);
         check(&[("0", "a"), ("b", "c"), ("a", "b")], &["c"]);
         check(&[("b", "c"), ("a", "b"), ("0", "a")], &["c"]);
-        // It is not known where these began, or something between them was not told.
+        // Their origin is not known, or a push between them was not delivered.
         check(&[("0", "b"), ("0", "a")], &["b"]);
         check(&[("", "b"), ("", "a")], &["b"]);
         check(&[("0", "a"), ("x", "c"), ("a", "b")], &["c"]);

@@ -40,7 +40,7 @@ pub(crate) fn read_config(manifest: Manifest, app: &AppSpec) -> Result<SourceCon
 pub(crate) struct AppLocation {
     /// The directory; empty at the root.
     pub(crate) directory: String,
-    /// Whether the file at the root of the source speaks for it.
+    /// Whether the file at the root of the source names it.
     pub(crate) is_named_by_root: bool,
 }
 
@@ -75,7 +75,7 @@ pub(crate) enum LocationError {
     /// The file at the root cannot be read.
     #[error(transparent)]
     Unreadable(#[from] Undetected),
-    /// It names what is no directory of the source.
+    /// The file names a path that is not a directory of the source.
     #[error(transparent)]
     Outside(#[from] pandastack_types::Error),
 }

@@ -20,7 +20,7 @@ use crate::attached_databases::AttachedDatabases;
 use crate::domain_challenge::Challenges;
 use crate::name_changes::NameChanges;
 
-/// What apps are made of, from the server.
+/// Dependencies of the service, from the server.
 pub struct AppsParts {
     /// Records of apps and their deployments.
     pub store: Arc<dyn AppStore>,
@@ -68,7 +68,7 @@ pub struct Apps {
 }
 
 impl Apps {
-    /// Whether a host name is the platform's own.
+    /// Returns whether a host name is the platform's own.
     pub fn is_platform(&self, host: &str) -> bool {
         self.domains.is_platform(host)
     }
@@ -93,7 +93,8 @@ impl Apps {
         }
     }
 
-    /// An app of a workspace, by id or name, and its address as whoever last deployed it reaches it.
+    /// An app of a workspace, by id or name, and its address as the client of its latest deployment
+    /// reaches it.
     pub async fn find_address(&self, workspace: &WorkspaceId, id_or_name: &str) -> Result<(AppId, String)> {
         let record = self.store.app(Some(workspace), id_or_name).await?;
         let known = self.store.deployments(&record.id).await?.into_iter().find_map(|one| one.spec.address);

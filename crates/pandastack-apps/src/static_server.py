@@ -197,7 +197,7 @@ def attend(connection):
         except OSError:
             pass
     except OSError:
-        pass  # The other side is gone or slow; there is nobody to tell.
+        pass  # The client is gone or slow, and cannot be told.
     finally:
         connection.close()
 
@@ -211,7 +211,7 @@ def main():
         try:
             connection = listener.accept()[0]
         except OSError:
-            continue  # It was gone before it was taken.
+            continue  # The connection closed before it was accepted.
         try:
             _thread.start_new_thread(attend, (connection,))
         except RuntimeError:

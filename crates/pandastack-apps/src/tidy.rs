@@ -12,7 +12,7 @@ use pandastack_store::apps::record::{AppRecord, DeploymentRecord};
 use pandastack_store::{SandboxRecord, StoreError};
 use pandastack_types::api::DeploymentStatus;
 use pandastack_types::limits::{PREVIEW_VERSIONS_KEPT, VERSIONS_KEPT};
-use pandastack_types::{AppId, DeploymentId, Result, SandboxId, SnapshotId};
+use pandastack_types::{AppId, DeploymentId, Result, SandboxId, SnapshotId, chain};
 
 use crate::machine::owner_of;
 use crate::state::Apps;
@@ -26,7 +26,7 @@ pub(crate) struct NeededResources {
     pub(crate) versions: HashSet<DeploymentId>,
 }
 
-/// What an app needs, by its deployments, newest first.
+/// Resources that an app needs, by its deployments, newest first.
 pub(crate) fn needed(app: &AppRecord, deployments: &[DeploymentRecord]) -> NeededResources {
     let mut needed = NeededResources::default();
     if app.spec.deleting {
@@ -77,7 +77,7 @@ pub(crate) async fn app(apps: &Arc<Apps>, id: &AppId) -> Result<()> {
         found => found?,
     };
     let needed = needed(&app, &apps.store.deployments(id).await?);
-    // What comes to an app that is being deleted is not waited for.
+    // Uploads to an app that is being deleted are not awaited.
     if !is_uploading || app.spec.deleting {
         delete_others(apps, machines, &needed.machines).await?;
     }
@@ -90,7 +90,7 @@ pub(crate) async fn app(apps: &Arc<Apps>, id: &AppId) -> Result<()> {
     }
     if app.spec.deleting {
         apps.store.delete_app(id).await?;
-        apps.names.tell_all();
+        apps.names.notify_all();
     }
     Ok(())
 }
@@ -108,12 +108,15 @@ async fn delete_others(
     Ok(())
 }
 
-/// Deletes a machine that nobody waits for; one that cannot be deleted now is later.
+/// Deletes a machine in the background; one that cannot be deleted now is deleted later.
 pub(crate) fn machine_behind(apps: &Arc<Apps>, id: SandboxId) {
     let owner = Arc::clone(apps);
     apps.background.tasks.spawn(async move {
         if let Err(error) = machine(&owner, &id).await {
-            tracing::warn!(machine = %id, %error, "cannot delete an unused machine; retrying later");
+            tracing::warn!(
+                machine = %id, error = %chain(&error),
+                "cannot delete an unused machine; retrying later"
+            );
         }
     });
 }

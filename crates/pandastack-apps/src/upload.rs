@@ -1,7 +1,8 @@
 //! Starts a deployment from the repository, an uploaded archive or a sandbox.
 //!
-//! An archive goes straight into the machine that will build it; the server never has it, on disk or in memory. The
-//! deployment exists once the archive is there, so a client that goes away leaves only a machine, which is deleted then.
+//! An archive goes straight into the machine that will build it; the server never has it, on disk
+//! or in memory. The deployment exists once the archive has arrived, so a client that disconnects
+//! leaves only a machine, which is then deleted.
 
 use std::sync::Arc;
 
@@ -136,7 +137,7 @@ async fn from_archive(
     archive: Body,
     wanted: ArchiveDeployment,
 ) -> Result<(StatusCode, Json<Deployment>)> {
-    let unclaimed = Unclaimed::make(apps, &app, wanted.clear_cache).await?;
+    let unclaimed = UnclaimedMachine::make(apps, &app, wanted.clear_cache).await?;
     unclaimed.machine.write(ARCHIVE, archive).await?;
     let mut new = DeploymentRecord::queued(&app, wanted.trigger, now());
     new.spec.source = Source::Archive;
@@ -154,15 +155,15 @@ async fn from_archive(
         .await
 }
 
-/// A machine that is given a source. Deleted unless a deployment claims it, also when whoever holds it is dropped.
-struct Unclaimed {
+/// A machine that is given a source. Deleted when dropped, unless a deployment claims it.
+struct UnclaimedMachine {
     apps: Arc<Apps>,
     machine: Machine,
     is_claimed: bool,
     _uploading: Uploading,
 }
 
-impl Unclaimed {
+impl UnclaimedMachine {
     async fn make(apps: &Arc<Apps>, app: &AppRecord, clear_cache: bool) -> Result<Self> {
         let (apps, app, owner) = (Arc::clone(apps), app.clone(), apps);
         // Owned: a machine that is there only after its client went away is dropped as the result of this, and so deleted.
@@ -186,7 +187,7 @@ impl Unclaimed {
     }
 }
 
-impl Drop for Unclaimed {
+impl Drop for UnclaimedMachine {
     fn drop(&mut self) {
         if !self.is_claimed {
             tidy::machine_behind(&self.apps, self.machine.id().clone());

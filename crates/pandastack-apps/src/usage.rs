@@ -9,7 +9,7 @@ use pandastack_rest::{ApiResult, Caller};
 use pandastack_store::apps::record::AppRecord;
 use pandastack_store::clock::now;
 use pandastack_types::api::{AppInstanceMetrics, AppMetrics, HostView};
-use pandastack_types::{ErrorBody, SandboxId};
+use pandastack_types::{ErrorBody, SandboxId, chain};
 
 use crate::path::AppPath;
 use crate::state::Apps;
@@ -42,7 +42,10 @@ async fn instance(apps: &Apps, app: &AppRecord, id: &SandboxId) -> AppInstanceMe
             AppInstanceMetrics { sandbox_id, status: seen.status, host: Some(seen.host), guest: seen.guest }
         }
         Err(error) => {
-            tracing::info!(app = %app.id, machine = %id, %error, "cannot get the metrics of a machine");
+            tracing::info!(
+                app = %app.id, machine = %id, error = %chain(&error),
+                "cannot get the metrics of a machine"
+            );
             AppInstanceMetrics {
                 sandbox_id,
                 status: view::status_of(apps, id).await,

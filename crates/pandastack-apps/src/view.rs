@@ -98,7 +98,7 @@ async fn instances(apps: &Apps, live: Option<&DeploymentRecord>) -> Vec<AppInsta
     instances
 }
 
-/// Where a machine stands, as far as is known; one that is gone has failed.
+/// State of a machine, as far as it is known; a missing one has failed.
 pub(crate) async fn status_of(apps: &Apps, id: &SandboxId) -> SandboxState {
     apps.machines.find(None, id).await.map_or(SandboxState::Failed, |machine| machine.state)
 }
@@ -110,7 +110,7 @@ fn hook_url(headers: &HeaderMap, record: &AppRecord) -> Option<String> {
     Some(format!("{scheme}://{}/v1/hooks/apps/{}", text("host").unwrap_or("localhost"), record.id))
 }
 
-/// Where an app stands; of several machines, one that runs is enough.
+/// Status of an app; of several machines, one that runs is enough.
 fn status(instances: &[AppInstance], newest: Option<&DeploymentRecord>) -> AppStatus {
     let any = |states: &[SandboxState]| instances.iter().any(|one| states.contains(&one.status));
     if any(&[SandboxState::Running, SandboxState::Paused]) {

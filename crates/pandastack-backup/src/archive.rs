@@ -45,8 +45,8 @@ pub struct Archive {
 
 /// An object of a listing.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Listed {
-    /// Which.
+pub struct ArchivedObject {
+    /// The entry.
     pub entry: Entry,
     /// When it was put, by the store's clock.
     pub put_at: Timestamp,
@@ -140,8 +140,8 @@ impl Archive {
         self.remove_folder().await
     }
 
-    /// A store of objects has no folders; one that is a folder keeps them when they are empty. What
-    /// is none of ours stays, and its folder.
+    /// A store of objects has no folders; one that is a folder keeps them when they are empty.
+    /// Foreign objects stay, and so does their folder.
     async fn remove_folder(&self) -> Result<(), ArchiveError> {
         let Some(folder) = self.folder.clone() else { return Ok(()) };
         let name = folder.display().to_string();
@@ -155,17 +155,17 @@ impl Archive {
         Err(ArchiveError::Store { act: "remove", name, reason })
     }
 
-    /// Everything there is, in the order of names. What is none of ours is left out.
-    pub async fn list(&self) -> Result<Vec<Listed>, ArchiveError> {
+    /// All entries, in the order of names. Foreign objects are left out.
+    pub async fn list(&self) -> Result<Vec<ArchivedObject>, ArchiveError> {
         self.list_below(None).await
     }
 
     /// The log of one timeline.
-    pub(crate) async fn list_wal(&self, timeline: Timeline) -> Result<Vec<Listed>, ArchiveError> {
+    pub(crate) async fn list_wal(&self, timeline: Timeline) -> Result<Vec<ArchivedObject>, ArchiveError> {
         self.list_below(Some(format!("wal/{timeline}"))).await
     }
 
-    async fn list_below(&self, folder: Option<String>) -> Result<Vec<Listed>, ArchiveError> {
+    async fn list_below(&self, folder: Option<String>) -> Result<Vec<ArchivedObject>, ArchiveError> {
         let prefix = folder
             .iter()
             .flat_map(|folder| folder.split('/'))
@@ -178,7 +178,7 @@ impl Archive {
             let name = parts.iter().map(AsRef::as_ref).collect::<Vec<_>>().join("/");
             let time = Timestamp::from_millisecond(object.last_modified.timestamp_millis());
             let (Some(entry), Ok(put_at)) = (Entry::from_name(&name), time) else { continue };
-            listed.push(Listed { entry, put_at, bytes: object.size });
+            listed.push(ArchivedObject { entry, put_at, bytes: object.size });
         }
         listed.sort_by(|one, other| one.entry.cmp(&other.entry));
         Ok(listed)
@@ -286,7 +286,7 @@ mod tests {
         one.put(&history(), Timestamp::now(), Bytes::from_static(b"one")).await.unwrap();
         assert!(other.list().await.unwrap().is_empty());
         assert!(other.get(&history()).await.unwrap_err().is_missing());
-        // Somebody with access to the store, but not to the key, moves an object.
+        // An attacker with access to the store, but without the key, moves an object.
         std::fs::create_dir_all(folder.path().join("db-2/wal")).unwrap();
         let name = history().name();
         std::fs::copy(folder.path().join("db-1").join(&name), folder.path().join("db-2").join(&name))

@@ -11,7 +11,7 @@
 //! nothing is collected in memory: the connection is given up and begun again. Log that the server has thrown away, because its slot was removed or
 //! may not hold back more, leaves a gap that the status and the catalog name; what comes after it is archived for the next base backup.
 //!
-//! Left to others: the way to the server, when base backups are taken, what is deleted.
+//! Left to others: the connection to the server, the time of base backups, and deletion.
 
 mod session;
 
@@ -36,7 +36,7 @@ use crate::window::Gap;
 const ASLEEP_BEHIND: &str =
     "; the database is asleep with WAL that is not archived; fix the cause, then wake it";
 
-/// How archiving goes.
+/// Progress of archiving.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Status {
     /// Everything before it is in the archive. `None` before the first look into the archive.
@@ -60,10 +60,10 @@ pub struct Status {
 /// Why there is no way to a server now.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectError {
-    /// Its machine sleeps, which is no failure: nothing is written there.
+    /// The machine sleeps, which is no failure: nothing is written there.
     #[error("the database is asleep")]
     Asleep,
-    /// It cannot be reached: a sentence.
+    /// The server cannot be reached: a sentence.
     #[error("{0}")]
     Failed(String),
 }
@@ -117,7 +117,7 @@ impl Archiver {
         Self { status: watched, wake, stop, task: Some(task) }
     }
 
-    /// How it goes, now and from now on.
+    /// Progress now and from now on.
     pub fn status(&self) -> watch::Receiver<Status> {
         self.status.clone()
     }
@@ -151,7 +151,7 @@ struct Work {
     archive: Archive,
     status: watch::Sender<Status>,
     stop: CancellationToken,
-    /// Where the archive ends, once that is known.
+    /// Writer at the end of the archive, once that is known.
     writer: Option<LogWriter>,
     /// The server has not what the archive needs next: archiving begins anew after a gap.
     log_gone: bool,

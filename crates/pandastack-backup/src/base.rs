@@ -14,7 +14,7 @@ use crate::position::{Lsn, Timeline};
 use crate::replication::{BasePart, BaseStream, Login, Replication, ReplicationError, System};
 use crate::window::BaseBackup;
 
-/// How far a base backup is.
+/// Progress of a base backup.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct BaseProgress {
     /// Bytes that the server has read.
@@ -35,7 +35,7 @@ pub enum BaseError {
     Incomplete {
         /// Of the base.
         label: String,
-        /// What did not come.
+        /// The missing part.
         missing: &'static str,
     },
     /// There are too many files.
@@ -48,8 +48,9 @@ pub enum BaseError {
     Description(#[from] serde_json::Error),
 }
 
-/// Takes a base backup over a stream that leads to the server. The slot is made if it is missing, so that the log which the base needs is there for
-/// the archiver, whenever that comes. Dropping the future gives the base up.
+/// Takes a base backup over a stream that leads to the server. The slot is created if it is
+/// missing, so that the log which the base needs is kept until the archiver comes. Dropping the
+/// future gives the base up.
 pub async fn take_base(
     stream: Box<dyn ByteStream>,
     login: &Login,

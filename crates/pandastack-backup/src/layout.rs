@@ -47,7 +47,7 @@ pub enum Entry {
     Segment(Segment),
     /// Bytes of a segment.
     Piece(Piece),
-    /// Where a timeline comes from.
+    /// History of a timeline.
     History(Timeline),
 }
 
@@ -63,7 +63,7 @@ pub struct Piece {
 }
 
 impl Entry {
-    /// Its name below the database's prefix.
+    /// Name below the database's prefix.
     pub fn name(&self) -> String {
         match self {
             Entry::BasePart { label, number } => format!("base/{label}/base.tar.zst.{number:05}"),
@@ -77,7 +77,7 @@ impl Entry {
         }
     }
 
-    /// Reads a name; `None` for what is none of ours.
+    /// Parses a name; `None` for foreign objects.
     pub fn from_name(name: &str) -> Option<Self> {
         let mut parts = name.split('/');
         let entry = match (parts.next()?, parts.next()?, parts.next(), parts.next()) {
@@ -113,7 +113,7 @@ fn wal_entry(timeline: Timeline, file: &str) -> Option<Entry> {
     (from < to && u64::from(to) < SEGMENT_BYTES).then_some(Entry::Piece(Piece { segment, from, to }))
 }
 
-/// Whether a text can be the label of a base, or the id of a database.
+/// Returns whether a text can be the label of a base, or the id of a database.
 pub(crate) fn is_label(text: &str) -> bool {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
     !text.is_empty() && text.len() <= LABEL_CHARS_MAX && text.bytes().all(fits)

@@ -40,7 +40,7 @@ mod restore;
 mod seal;
 mod window;
 
-pub use archive::{Archive, ArchiveError, Listed};
+pub use archive::{Archive, ArchiveError, ArchivedObject};
 pub use archiver::{Archiver, ArchiverError, ConnectError, Status};
 pub use base::{BaseError, BaseProgress, take_base};
 pub use layout::{Entry, Piece};

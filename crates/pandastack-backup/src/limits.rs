@@ -4,7 +4,8 @@ use std::time::Duration;
 
 /// Bytes of a WAL segment. A server with another size is refused: names of segments would mean other positions.
 pub const SEGMENT_BYTES: u64 = 16 * 1024 * 1024;
-/// How long WAL may wait before it is put into the archive. With the time that takes, this is the loss window.
+/// Longest time that WAL may wait before it is archived. With the time that takes, this is the loss
+/// window.
 pub const PIECE_WAIT: Duration = Duration::from_secs(2);
 /// Pieces of one level that are merged into one of the next.
 pub const MERGE_PIECES: usize = 16;
@@ -18,15 +19,17 @@ pub const DESCRIPTION_BYTES_MAX: usize = 1024 * 1024;
 pub const MESSAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Rows of an answer to a command. Beyond it the connection is given up.
 pub const ROWS_MAX: usize = 10_000;
-/// How often the server is told what is archived, and asked whether it is there.
+/// Interval at which the server is told what is archived, and asked whether it is alive.
 pub const STATUS_INTERVAL: Duration = Duration::from_secs(10);
 /// Silence of the server after which the connection is given up.
 pub const SILENCE_MAX: Duration = Duration::from_secs(60);
-/// How long the answer to a command may take. A base backup waits for a checkpoint before its first byte, and may take longer.
+/// Longest time for the answer to a command. A base backup waits for a checkpoint before its first
+/// byte, and may take longer.
 pub const COMMAND_WAIT: Duration = Duration::from_secs(60);
-/// How long one act on an object of the store may take, with what the store's client tries again. Beyond it the act has failed.
+/// Longest time for one operation on an object of the store, including the retries of the store's
+/// client. Beyond it the operation has failed.
 pub const STORE_WAIT: Duration = Duration::from_secs(60);
-/// How long a stop may take to put away what the server had sent.
+/// Longest time for a stop to archive what the server had sent.
 pub const STOP_WAIT: Duration = Duration::from_secs(10);
 /// First pause after a failure. It doubles up to [`RETRY_WAIT_MAX`].
 pub const RETRY_WAIT: Duration = Duration::from_millis(250);

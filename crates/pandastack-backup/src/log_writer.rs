@@ -36,7 +36,7 @@ pub(crate) struct LogWriter {
     complete_until: Timestamp,
     /// When the server answered last, if it has sent no log since.
     answered_at: Option<Timestamp>,
-    /// How far the server's log goes, as far as it said.
+    /// End of the server's log, as last reported.
     known_end: Lsn,
 }
 
@@ -52,15 +52,15 @@ pub enum LogError {
          archive it under a new id, beginning with a base backup"
     )]
     Diverged {
-        /// Where it was seen.
+        /// Position of the difference.
         at: Lsn,
     },
     /// The server left something out.
     #[error("the server sent WAL from {sent} on, but {expected} was expected")]
     Hole {
-        /// What was expected.
+        /// The expected position.
         expected: Lsn,
-        /// What came.
+        /// The received position.
         sent: Lsn,
     },
 }
@@ -151,7 +151,7 @@ impl LogWriter {
         self.known_end = self.known_end.max(end_of_log);
     }
 
-    /// Whether something waits to be archived.
+    /// Returns whether bytes wait to be archived.
     pub(crate) fn is_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }
@@ -161,7 +161,7 @@ impl LogWriter {
         self.known_end.0.saturating_sub(self.archived.0)
     }
 
-    /// Whether a segment is full, so that there is nothing to wait for.
+    /// Returns whether a segment is full, so that there is nothing to wait for.
     pub(crate) fn is_segment_full(&self) -> bool {
         self.waiting.len() as u64 >= SEGMENT_BYTES - self.archived.offset()
     }
@@ -200,7 +200,7 @@ impl LogWriter {
         Ok(())
     }
 
-    /// Puts away everything that waits. What failed can be tried again, or received again.
+    /// Puts away everything that waits. A failed write can be retried, or its bytes received again.
     pub(crate) async fn flush(&mut self) -> Result<(), ArchiveError> {
         while !self.waiting.is_empty() {
             let room = usize::try_from(SEGMENT_BYTES - self.archived.offset()).unwrap_or(usize::MAX);
@@ -261,7 +261,8 @@ impl LogWriter {
         }
     }
 
-    /// What cannot be removed now is found by the retention: it is covered by something else.
+    /// Removes pieces. One that cannot be removed now is found by the retention, because other
+    /// objects cover it.
     async fn remove(&self, pieces: &[Piece]) {
         for piece in pieces {
             if let Err(error) = self.archive.remove(&Entry::Piece(*piece)).await {

@@ -25,7 +25,7 @@ impl Lsn {
         self.0 / SEGMENT_BYTES
     }
 
-    /// Where in its segment it is.
+    /// Offset in its segment.
     pub fn offset(self) -> u64 {
         self.0 % SEGMENT_BYTES
     }
@@ -106,7 +106,7 @@ impl Segment {
         Self { timeline, number: lsn.segment() }
     }
 
-    /// Its first position.
+    /// First position of the segment.
     pub fn start(self) -> Lsn {
         Lsn(self.number * SEGMENT_BYTES)
     }

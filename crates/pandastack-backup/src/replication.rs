@@ -20,7 +20,7 @@ use pandastack_postgres::{Backend, ByteStream, Credentials, LoginError, Session,
 use postgres_protocol::message::frontend;
 
 pub use base::{BasePart, BaseStream};
-pub use wal::{Started, StreamEnd, WalMessage, WalStream};
+pub use wal::{ReplicationStart, StreamEnd, WalMessage, WalStream};
 
 use crate::limits::{COMMAND_WAIT, MESSAGE_BYTES_MAX, ROWS_MAX};
 use crate::position::{Lsn, Timeline};
@@ -31,7 +31,7 @@ const DUPLICATE_OBJECT: &str = "42710";
 const UNDEFINED_FILE: &str = "58P01";
 /// The size that [`SEGMENT_BYTES`](crate::limits::SEGMENT_BYTES) stands for.
 const SEGMENT_SIZE: &str = "16MB";
-/// What the server accepts in the name of a slot, and how long it may be.
+/// Longest name of a slot that the server accepts.
 const SLOT_CHARS_MAX: usize = 63;
 
 /// Credentials and slot for replication.
@@ -39,7 +39,7 @@ const SLOT_CHARS_MAX: usize = 63;
 pub struct Login {
     /// A role with the attribute `REPLICATION`.
     pub user: String,
-    /// Its password.
+    /// The role's password.
     pub password: Password,
     /// The slot that keeps the log until it is archived.
     pub slot: Slot,
@@ -79,7 +79,7 @@ pub enum ReplicationError {
     Refused {
         /// First words of the command.
         command: &'static str,
-        /// Its answer.
+        /// The server's answer.
         #[source]
         reason: Box<SqlError>,
     },
@@ -100,7 +100,7 @@ pub enum ReplicationError {
     Odd {
         /// First words of the command.
         command: &'static str,
-        /// What came.
+        /// Kind of message that came.
         what: &'static str,
     },
     /// No answer in time.
@@ -135,9 +135,9 @@ impl From<std::io::Error> for ReplicationError {
 pub struct System {
     /// Number of the cluster, the same in all its copies.
     pub id: String,
-    /// Its line of history.
+    /// The server's timeline.
     pub timeline: Timeline,
-    /// Where its log is durable.
+    /// Position up to which its log is durable.
     pub flushed: Lsn,
     /// Version, such as `16.14`.
     pub version: String,
@@ -180,7 +180,8 @@ impl Replication {
             }
             _ => None,
         };
-        let (id, timeline, flushed) = parse().ok_or_else(|| odd(COMMAND, "a row that does not fit"))?;
+        let (id, timeline, flushed) =
+            parse().ok_or_else(|| unexpected_response(COMMAND, "a row that does not fit"))?;
         let version = self.session.parameter("server_version").unwrap_or_default();
         Ok(System { id, timeline, flushed, version })
     }
@@ -199,7 +200,7 @@ impl Replication {
         }
     }
 
-    /// Removes the slot: the server keeps its log for it no more.
+    /// Removes the slot: the server no longer keeps its log for it.
     pub async fn drop_slot(&mut self, slot: &Slot) -> Result<(), ReplicationError> {
         const COMMAND: &str = "DROP_REPLICATION_SLOT";
         self.command(COMMAND, &format!("{COMMAND} {} WAIT", slot.0)).await.map(drop)
@@ -212,7 +213,8 @@ impl Replication {
         match row.as_slice() {
             [_, Some(lsn), Some(timeline)] => {
                 let parsed = timeline.parse().ok().zip(lsn.parse().ok());
-                let (timeline, lsn) = parsed.ok_or_else(|| odd(COMMAND, "a row that does not fit"))?;
+                let (timeline, lsn) =
+                    parsed.ok_or_else(|| unexpected_response(COMMAND, "a row that does not fit"))?;
                 Ok(Some((Timeline(timeline), lsn)))
             }
             _ => Ok(None),
@@ -223,7 +225,7 @@ impl Replication {
     pub async fn timeline_history(&mut self, timeline: Timeline) -> Result<String, ReplicationError> {
         const COMMAND: &str = "TIMELINE_HISTORY";
         let row = self.one_row(COMMAND, &format!("{COMMAND} {}", timeline.0)).await?;
-        row.into_iter().nth(1).flatten().ok_or_else(|| odd(COMMAND, "no content"))
+        row.into_iter().nth(1).flatten().ok_or_else(|| unexpected_response(COMMAND, "no content"))
     }
 
     /// Streams the log from a position on, or says at once which timeline follows if this one ended there.
@@ -232,18 +234,18 @@ impl Replication {
         slot: &Slot,
         timeline: Timeline,
         from: Lsn,
-    ) -> Result<Started, ReplicationError> {
+    ) -> Result<ReplicationStart, ReplicationError> {
         const COMMAND: &str = "START_REPLICATION";
         let command = format!("{COMMAND} SLOT {} PHYSICAL {from} TIMELINE {}", slot.0, timeline.0);
         self.send_query(&command).await?;
         loop {
             let (kind, body) = self.receive_in_time(COMMAND).await?;
             match kind {
-                b'W' => return Ok(Started::Streaming(WalStream::new(self, from))),
-                b'T' => return Ok(Started::Ended(StreamEnd::collect(self).await?)),
+                b'W' => return Ok(ReplicationStart::Streaming(WalStream::new(self, from))),
+                b'T' => return Ok(ReplicationStart::Ended(StreamEnd::collect(self).await?)),
                 b'E' => return Err(refused_log(from, SqlError::parse(&body))),
                 b'N' | b'S' => {}
-                _ => return Err(odd(COMMAND, "something else than a stream")),
+                _ => return Err(unexpected_response(COMMAND, "something else than a stream")),
             }
         }
     }
@@ -270,7 +272,7 @@ impl Replication {
         command: &str,
     ) -> Result<Vec<Option<String>>, ReplicationError> {
         let rows = self.command(name, command).await?;
-        rows.into_iter().next().ok_or_else(|| odd(name, "no row"))
+        rows.into_iter().next().ok_or_else(|| unexpected_response(name, "no row"))
     }
 
     async fn command(
@@ -291,8 +293,10 @@ impl Replication {
         loop {
             let (kind, body) = self.receive_in_time(name).await?;
             match kind {
-                b'D' if rows.len() < ROWS_MAX => rows.push(row(body).ok_or_else(|| odd(name, "half a row"))?),
-                b'D' => return Err(odd(name, "too many rows")),
+                b'D' if rows.len() < ROWS_MAX => {
+                    rows.push(row(body).ok_or_else(|| unexpected_response(name, "half a row"))?)
+                }
+                b'D' => return Err(unexpected_response(name, "too many rows")),
                 b'E' => failed = Some(SqlError::parse(&body)),
                 b'Z' => {
                     return match failed {
@@ -327,7 +331,7 @@ fn refused_log(from: Lsn, error: SqlError) -> ReplicationError {
     }
 }
 
-fn odd(command: &'static str, what: &'static str) -> ReplicationError {
+fn unexpected_response(command: &'static str, what: &'static str) -> ReplicationError {
     ReplicationError::Odd { command, what }
 }
 

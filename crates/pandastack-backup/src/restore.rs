@@ -17,7 +17,7 @@ use crate::log_writer::join;
 use crate::position::{Segment, Timeline};
 use crate::window::{BaseBackup, Plan, Target, cover};
 
-/// How often an object is looked for that the archiver merges meanwhile.
+/// Attempts to find an object that the archiver merges meanwhile.
 const READ_TRIES: usize = 5;
 
 /// Why something cannot be restored.
@@ -78,7 +78,7 @@ impl Restore {
         &self.plan.base
     }
 
-    /// Where the server will stop; `None` for the end of the log.
+    /// Time at which the server will stop; `None` for the end of the log.
     pub fn stop_at(&self) -> Option<Timestamp> {
         self.stop_at
     }
@@ -121,7 +121,7 @@ impl Restore {
             return Ok(None);
         };
         let mut bytes = self.segment(*segment, entries).await?;
-        // What was archived since the plan was made is not part of it.
+        // Log archived since the plan was made is not part of it.
         let planned = chain.end.0.saturating_sub(segment.start().0).min(SEGMENT_BYTES);
         bytes.truncate(usize::try_from(planned).unwrap_or(usize::MAX));
         // A server takes whole segments only; behind the end it finds nothing and stops.
@@ -129,7 +129,8 @@ impl Restore {
         Ok(Some(bytes.freeze()))
     }
 
-    /// What the server is told. `restore_command` fetches the file `%f` to `%p` and fails if there is none.
+    /// Recovery settings for the server. `restore_command` fetches the file `%f` to `%p` and fails
+    /// if there is none.
     pub fn recovery(&self, restore_command: &str) -> Result<Recovery, RestoreError> {
         if restore_command.contains(['\n', '\r', '\0']) {
             return Err(RestoreError::Command);
@@ -204,7 +205,7 @@ impl Restore {
         join(&self.archive, &pieces_of(entries)).await
     }
 
-    /// Where a segment is now: its pieces were merged since the plan was made.
+    /// Finds a segment's objects now: its pieces were merged since the plan was made.
     async fn find_segment(&self, segment: Segment) -> Result<Vec<Entry>, ArchiveError> {
         let listed = self.archive.list_wal(segment.timeline).await?;
         let entries: Vec<Entry> = listed.into_iter().map(|listed| listed.entry).collect();

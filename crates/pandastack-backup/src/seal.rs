@@ -64,7 +64,7 @@ pub(crate) struct UnsealedObject {
 /// Why an object cannot be sealed or opened.
 #[derive(Debug, thiserror::Error)]
 pub enum SealError {
-    /// It does not begin as it should.
+    /// The object has no valid header.
     #[error("it is not a sealed object; another program may have written it")]
     Foreign,
     /// A later version of this program wrote it.

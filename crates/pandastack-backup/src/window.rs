@@ -5,8 +5,9 @@
 //!          |<-------------- restorable ------->|gap|
 //! ```
 //!
-//! Must hold: a time is called restorable only if there is a base that was complete before it, and every byte of the log from that base's start
-//! to beyond that time. What is deleted is never needed by a kept base.
+//! Must hold: a time is called restorable only if there is a base that was complete before it, and
+//! every byte of the log from that base's start to beyond that time. Deleted objects are never
+//! needed by a kept base.
 
 mod chain;
 mod retention;
@@ -17,20 +18,20 @@ use jiff::Timestamp;
 use pandastack_types::chain;
 use serde::{Deserialize, Serialize};
 
-use crate::archive::{Archive, ArchiveError, Listed};
+use crate::archive::{Archive, ArchiveError, ArchivedObject};
 use crate::layout::{Entry, Piece};
 use crate::position::{Lsn, Segment, Timeline};
 
 pub use chain::Chain;
 pub(crate) use chain::cover;
 
-/// How often a listing is tried that changes meanwhile.
+/// Attempts to read a listing that changes meanwhile.
 const READ_TRIES: usize = 5;
 
 /// A base backup, as described in the archive.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BaseBackup {
-    /// Its name.
+    /// Label of the base.
     pub label: String,
     /// Version of the server, such as `16.14`.
     pub server_version: String,
@@ -57,10 +58,10 @@ pub struct BaseBackup {
 pub struct Catalog {
     /// Oldest first.
     pub(crate) bases: Vec<BaseBackup>,
-    pub(crate) listed: Vec<Listed>,
+    pub(crate) listed: Vec<ArchivedObject>,
     /// Pieces by segment, and whole segments.
     pub(crate) log: BTreeMap<Segment, Vec<Entry>>,
-    /// Where timelines come from: parent, and position.
+    /// Origin of each timeline: parent, and position.
     pub(crate) parents: BTreeMap<Timeline, (Timeline, Lsn)>,
     /// Up to when the log is complete with an object: only for those that end a chain.
     pub(crate) complete_until: BTreeMap<Entry, Timestamp>,
@@ -73,9 +74,9 @@ pub struct Window {
     pub bases: Vec<BaseBackup>,
     /// Times from, to. More than one where the log has gaps.
     pub restorable: Vec<(Timestamp, Timestamp)>,
-    /// Where log is missing.
+    /// Gaps in the log.
     pub gaps: Vec<Gap>,
-    /// Where the log ends.
+    /// End of the log.
     pub end: Option<(Timeline, Lsn)>,
 }
 
@@ -98,7 +99,7 @@ pub struct Gap {
     pub timeline: Timeline,
     /// First missing byte.
     pub from: Lsn,
-    /// First byte that is there again.
+    /// First byte after the gap.
     pub to: Lsn,
 }
 
@@ -111,14 +112,14 @@ pub enum Target {
     At(Timestamp),
 }
 
-/// How to get there.
+/// Steps of a restore.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
     /// The base.
     pub base: BaseBackup,
     /// The log after it.
     pub chain: Chain,
-    /// Where to stop.
+    /// Target of the restore.
     pub target: Target,
 }
 
@@ -154,7 +155,7 @@ pub enum PlanError {
     Gap {
         /// Requested.
         target: Timestamp,
-        /// What is missing.
+        /// The gap.
         gap: Gap,
         /// Possible.
         before: Timestamp,
@@ -218,9 +219,9 @@ impl Catalog {
         }
     }
 
-    fn of_listing(listed: Vec<Listed>) -> Self {
+    fn of_listing(listed: Vec<ArchivedObject>) -> Self {
         let mut log: BTreeMap<Segment, Vec<Entry>> = BTreeMap::new();
-        for Listed { entry, .. } in &listed {
+        for ArchivedObject { entry, .. } in &listed {
             match entry {
                 Entry::Segment(segment) | Entry::Piece(Piece { segment, .. }) => {
                     log.entry(*segment).or_default().push(entry.clone());
@@ -246,7 +247,7 @@ impl Catalog {
         window
     }
 
-    /// How to restore a target. `At` times in the future of the archive are refused.
+    /// Plans the restore of a target. `At` times in the future of the archive are refused.
     pub fn plan_restore(&self, target: Target) -> Result<Plan, PlanError> {
         let usable: Vec<_> = self.usable().collect();
         let (Some(first), Some(last)) = (usable.first(), usable.last()) else {
@@ -266,7 +267,8 @@ impl Catalog {
         }
     }
 
-    /// Bases whose log is there, each with the log and up to when it goes. Oldest first.
+    /// Bases whose log is complete, each with its log and the time up to which it goes. Oldest
+    /// first.
     fn usable(&self) -> impl Iterator<Item = (&BaseBackup, Chain, Timestamp)> {
         self.bases.iter().filter_map(|base| {
             let chain = self.chain(base);

@@ -10,10 +10,10 @@ use reqwest::Method;
 use crate::client::{Client, Events, List, READ_SECONDS};
 use crate::error::Result;
 
-/// How long the machines of a workspace may take to stop or go.
+/// Longest time for the machines of a workspace to stop or be deleted.
 const MOVE_SECONDS: u64 = 600;
 
-/// Where the keys of a workspace are; the caller's own when it is not named.
+/// Path of a workspace's keys; of the caller's own workspace when none is named.
 fn tokens<'a>(workspace: Option<&'a str>, rest: &[&'a str]) -> Vec<&'a str> {
     let start = match workspace {
         Some(workspace) => vec!["workspaces", workspace, "tokens"],

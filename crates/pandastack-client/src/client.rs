@@ -114,7 +114,12 @@ impl Client {
         self.base.as_str().trim_end_matches('/')
     }
 
-    /// Whether the server is ready. Needs no API key.
+    /// Version of the server. Needs no API key.
+    pub async fn version(&self) -> Result<pandastack_types::api::Version> {
+        self.call_at(Method::GET, &["version"], READ_SECONDS).receive().await
+    }
+
+    /// Returns whether the server is ready. Needs no API key.
     pub async fn is_ready(&self, limit: Duration) -> bool {
         let Ok(url) = self.base.join("readyz") else { return false };
         let response = self.http.get(url).timeout(limit).send().await;
@@ -123,16 +128,25 @@ impl Client {
 
     /// Builds a call under `/v1`. Segments are percent-encoded.
     pub(crate) fn call(&self, method: Method, segments: &[&str], limit_seconds: u64) -> Call {
-        let mut call = self.open_ended_call(method, segments);
+        self.call_at(method, &[&["v1"], segments].concat(), limit_seconds)
+    }
+
+    /// Like [`Client::call`], for any path of the server.
+    fn call_at(&self, method: Method, segments: &[&str], limit_seconds: u64) -> Call {
+        let mut call = self.open_ended_call_at(method, segments);
         call.origin.limit_seconds = limit_seconds;
         call.with(|builder| builder.timeout(Duration::from_secs(limit_seconds)))
     }
 
     /// Like [`Client::call`], for responses without a time limit.
     pub(crate) fn open_ended_call(&self, method: Method, segments: &[&str]) -> Call {
+        self.open_ended_call_at(method, &[&["v1"], segments].concat())
+    }
+
+    fn open_ended_call_at(&self, method: Method, segments: &[&str]) -> Call {
         let mut url = self.base.clone();
         if let Ok(mut path) = url.path_segments_mut() {
-            path.pop_if_empty().push("v1").extend(segments);
+            path.pop_if_empty().extend(segments);
         }
         let name = format!("{method} {}", url.path());
         let mut builder = self.http.request(method, url);

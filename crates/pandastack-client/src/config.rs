@@ -20,6 +20,10 @@ use crate::error::{ClientError, Result};
 pub const API_URL_DEFAULT: &str = "http://127.0.0.1:8080";
 /// Maximum size of the configuration file, which holds two short strings.
 const CONFIG_BYTES_MAX: u64 = 64 * 1024;
+/// Variables for the server, the first that is set.
+const URL_VARIABLES: [&str; 2] = ["PANDASTACK_API_URL", "PANDASTACK_API"];
+/// Variables for the key, the first that is set.
+const KEY_VARIABLES: [&str; 2] = ["PANDASTACK_API_KEY", "PANDASTACK_TOKEN"];
 
 /// Server URL and API key.
 #[derive(Clone, PartialEq, Eq)]
@@ -43,6 +47,13 @@ impl Config {
         home.join(".config/pandastack/config.json")
     }
 
+    /// Variables of this process's environment that take precedence over the file.
+    pub fn variables_in_use() -> Vec<&'static str> {
+        let is_set = |name: &&str| std::env::var(name).is_ok_and(|value| !value.trim().is_empty());
+        let first = |names: [&'static str; 2]| names.into_iter().find(is_set);
+        [first(URL_VARIABLES), first(KEY_VARIABLES)].into_iter().flatten().collect()
+    }
+
     /// Resolves from this process's environment and home directory.
     pub fn from_environment() -> Result<Self> {
         let home = std::env::home_dir().filter(|home| !home.as_os_str().is_empty());
@@ -64,11 +75,11 @@ impl Config {
                 .find_map(|name| file.get(*name)?.as_str().filter(|v| !v.is_empty()).map(str::to_owned))
         };
         let file_url = from_file(&["api_url", "apiUrl"]);
-        let given_url = first(&["PANDASTACK_API_URL", "PANDASTACK_API"]);
+        let given_url = first(&URL_VARIABLES);
         let api_url = given_url.or_else(|| file_url.clone()).unwrap_or_else(|| API_URL_DEFAULT.to_owned());
         let api_url = normalize(&api_url);
         let same_server = file_url.as_deref().map(normalize).as_deref().unwrap_or(API_URL_DEFAULT) == api_url;
-        let token = first(&["PANDASTACK_API_KEY", "PANDASTACK_TOKEN"])
+        let token = first(&KEY_VARIABLES)
             .or_else(|| from_file(&["token", "api_key", "apiKey"]).filter(|_| same_server));
         Ok(Self { api_url, token: token.map(|token| token.trim().to_owned()) })
     }
@@ -80,7 +91,7 @@ fn normalize(url: &str) -> String {
     url.strip_suffix("/v1").unwrap_or(url).trim_end_matches('/').to_owned()
 }
 
-fn read_file(path: &Path) -> Result<Map<String, Value>> {
+pub(crate) fn read_file(path: &Path) -> Result<Map<String, Value>> {
     let invalid = |detail: String| ClientError::BadConfig { path: path.to_owned(), detail };
     match std::fs::metadata(path) {
         Ok(metadata) if metadata.len() > CONFIG_BYTES_MAX => {
@@ -102,9 +113,9 @@ fn is_missing(error: &std::io::Error) -> bool {
 mod tests {
     use super::*;
 
-    struct Home(PathBuf);
+    struct TempHome(PathBuf);
 
-    impl Home {
+    impl TempHome {
         fn with(config: &str) -> Self {
             let dir = std::env::temp_dir().join(format!("pandastack-client-{}", uuid::Uuid::new_v4()));
             let path = Config::path_in(&dir);
@@ -114,7 +125,7 @@ mod tests {
         }
     }
 
-    impl Drop for Home {
+    impl Drop for TempHome {
         fn drop(&mut self) {
             let _ = std::fs::remove_dir_all(&self.0);
         }
@@ -122,7 +133,7 @@ mod tests {
 
     #[track_caller]
     fn check(env: &[(&str, &str)], file: Option<&str>, api_url: &str, token: Option<&str>) {
-        let home = file.map(Home::with);
+        let home = file.map(TempHome::with);
         let variable = |name: &str| env.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned());
         let config = Config::resolve(variable, home.as_ref().map(|home| home.0.as_path())).unwrap();
         assert_eq!((config.api_url.as_str(), config.token.as_deref()), (api_url, token));
@@ -158,7 +169,7 @@ mod tests {
 
     #[test]
     fn a_broken_file_is_named() {
-        let home = Home::with("[]");
+        let home = TempHome::with("[]");
         let error = Config::resolve(|_| None, Some(&home.0)).unwrap_err();
         assert!(error.to_string().contains("config.json: "), "{error}");
     }

@@ -67,7 +67,7 @@ pub enum ClientError {
     Interrupted {
         /// Method and path.
         call: String,
-        /// What happened.
+        /// Description of the failure.
         detail: String,
     },
     /// The call timed out.
@@ -87,7 +87,9 @@ impl ClientError {
             ClientError::NoKey => vec![
                 "run `pandastack up` to start a server here and write ~/.config/pandastack/config.json"
                     .into(),
-                "to use another server, set PANDASTACK_API_URL and PANDASTACK_API_KEY".into(),
+                "to use another server, run `pandastack login URL`, or set PANDASTACK_API_URL and \
+                 PANDASTACK_API_KEY"
+                    .into(),
             ],
             ClientError::BadConfig { .. } => {
                 vec!["fix the file, or remove it and run `pandastack up` to create it again".into()]
@@ -129,8 +131,8 @@ impl ClientError {
         hints
     }
 
-    /// Whether a retry may succeed: the server was unreachable, the stream was interrupted or the
-    /// server is restarting.
+    /// Returns whether a retry may succeed: the server was unreachable, the stream was interrupted
+    /// or the server is restarting.
     pub fn is_transient(&self) -> bool {
         match self {
             ClientError::Unreachable { .. } | ClientError::Interrupted { .. } => true,
@@ -139,12 +141,12 @@ impl ClientError {
         }
     }
 
-    /// Whether the resource was not found.
+    /// Returns whether the resource was not found.
     pub fn is_not_found(&self) -> bool {
         matches!(self, ClientError::Refused { status: 404, .. })
     }
 
-    /// Whether the server returned this error code.
+    /// Returns whether the server returned this error code.
     pub fn is_code(&self, expected: ErrorCode) -> bool {
         matches!(self, ClientError::Refused { code, .. } if *code == expected.as_str())
     }

@@ -1,7 +1,7 @@
 //! Metrics, usage, the audit log and events.
 
 use pandastack_types::SandboxId;
-use pandastack_types::api::{AuditEntry, AuditList, Event, SandboxMetrics, UsageReport};
+use pandastack_types::api::{AuditEntry, AuditList, AuditVerification, Event, SandboxMetrics, UsageReport};
 use reqwest::Method;
 
 use crate::client::{Client, Events, READ_SECONDS};
@@ -33,6 +33,15 @@ impl Client {
             call = call.query(&[("sandbox_id", id.as_str())]);
         }
         Ok(call.receive::<AuditList>().await?.entries)
+    }
+
+    /// Verifies the installation's audit log after an entry; a long log takes several calls.
+    pub async fn verify_audit(&self, after: Option<i64>) -> Result<AuditVerification> {
+        let mut call = self.call(Method::GET, &["audit", "verify"], READ_SECONDS);
+        if let Some(after) = after {
+            call = call.query(&[("after", &after.to_string())]);
+        }
+        call.receive().await
     }
 
     /// Events of a sandbox, followed by new ones.

@@ -32,13 +32,13 @@ const STDIN_SECONDS: u64 = 600;
 /// Output or exit of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ExecEvent {
-    /// It wrote to standard output.
+    /// The process wrote to standard output.
     Stdout(Bytes),
-    /// It wrote to standard error.
+    /// The process wrote to standard error.
     Stderr(Bytes),
     /// Number of bytes that were dropped before they could be read.
     Lost(u64),
-    /// It ended with this code; the last event.
+    /// The process ended with this code; the last event.
     Exited(i32),
 }
 

@@ -2,8 +2,8 @@
 
 use pandastack_types::api::{
     CreateSandbox, CreateSnapshot, EventList, ForkSandbox, ForkTree, ForkTreeResult, Hibernate, Keep,
-    KeepAwake, Lifecycle, Lineage, PatchLifecycle, Port, PortList, Promote, Promoted, Rollback, RunRequest,
-    RunResult, Sandbox, Snapshot, SnapshotList, StatusAnswer,
+    KeepAwake, Lifecycle, Lineage, PatchLifecycle, Port, PortList, Preview, Promote, Promoted, Rollback,
+    RunRequest, RunResult, Sandbox, SignPreview, SignedPreview, Snapshot, SnapshotList, StatusAnswer,
 };
 use pandastack_types::limits::EXEC_TIMEOUT_SECONDS_DEFAULT;
 use pandastack_types::network::NetworkPolicy;
@@ -127,6 +127,16 @@ impl Client {
     pub async fn patch_lifecycle(&self, id: &SandboxId, patch: &PatchLifecycle) -> Result<Lifecycle> {
         let call = self.call(Method::PATCH, &["sandboxes", id.as_str(), "lifecycle"], READ_SECONDS);
         call.json(patch).receive().await
+    }
+
+    /// Visibility of a sandbox's ports.
+    pub async fn get_preview(&self, id: &SandboxId) -> Result<Preview> {
+        self.call(Method::GET, &["sandboxes", id.as_str(), "preview"], READ_SECONDS).receive().await
+    }
+
+    /// Creates a temporary URL for one port.
+    pub async fn sign_preview(&self, id: &SandboxId, request: &SignPreview) -> Result<SignedPreview> {
+        self.act(id, "preview-token").json(request).receive().await
     }
 
     /// Listening ports.

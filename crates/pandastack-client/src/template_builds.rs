@@ -8,7 +8,7 @@ use reqwest::header::CONTENT_TYPE;
 use crate::client::{Client, List, READ_SECONDS};
 use crate::error::Result;
 
-/// How long the files of a build may take.
+/// Longest time to upload the files of a build.
 const FILES_SECONDS: u64 = 3600;
 
 impl Client {

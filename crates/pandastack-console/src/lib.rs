@@ -18,11 +18,12 @@ use axum::routing::get;
 use flate2::read::GzDecoder;
 use http::{HeaderMap, StatusCode, header};
 
-/// Where the console is.
+/// Path of the console.
 pub const BASE: &str = "/console/";
 
-/// What the page may load: its own files, and nothing from elsewhere. Styles may be inline, because the
-/// terminal and the editor make style sheets for their themes; scripts may not.
+/// Content security policy: the page may load its own files, and nothing from elsewhere. Styles may
+/// be inline, because the terminal and the editor make style sheets for their themes; scripts may
+/// not.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; \
     img-src 'self' data: blob:; font-src 'self'; connect-src 'self'; manifest-src 'self'; \
     base-uri 'none'; form-action 'self'; frame-ancestors 'none'";
@@ -41,7 +42,7 @@ struct Page {
 static PAGES: &[Page] = include!(concat!(env!("OUT_DIR"), "/pages.rs"));
 static NOT_BUILT: &str = include_str!("../pages/not-built.html");
 
-/// Whether the console is part of this program.
+/// Returns whether the console is part of this program.
 pub fn is_built() -> bool {
     find("index.html").is_some()
 }

@@ -11,7 +11,7 @@ use crate::kernel;
 
 /// The only language so far.
 const PYTHON: &str = "python";
-/// Where code runs unless its context says otherwise.
+/// Default working directory of code.
 const DEFAULT_CWD: &str = "/home/user";
 
 /// A context and the process that keeps it.
@@ -62,7 +62,7 @@ fn parse(process: &Process) -> Option<Context> {
     })
 }
 
-/// Those that there are.
+/// Contexts that exist in a sandbox.
 pub(super) async fn running(sandbox: &UserSandbox) -> Result<Vec<Context>> {
     let processes = sandbox.processes().await?;
     let alive = processes.iter().filter(|process| process.state == ProcessState::Running);
@@ -94,7 +94,7 @@ pub(super) async fn start(sandbox: &UserSandbox, id: &str, cwd: Option<&str>) ->
     Ok(Context { id, cwd, created_at: begin, process: process.id, heard: (0, 0) })
 }
 
-/// Ends a context: whoever lists contexts next does not see it.
+/// Ends a context, so that later listings omit it.
 pub(super) async fn end(sandbox: &UserSandbox, id: &str) -> Result<Context> {
     let found = running(sandbox).await?.into_iter().rev().find(|context| context.id == id);
     let context = found.ok_or_else(|| Error::not_found("context", id))?;

@@ -9,7 +9,7 @@ use hyper::body::Incoming;
 use pandastack_sandboxes::Background;
 use pandastack_sandboxes::output::EVENT_BYTES_MAX;
 use pandastack_sandboxes::user_sandbox::UserSandbox;
-use pandastack_types::api::{Execution, RunCode};
+use pandastack_types::api::{Execution, RunCode, SANDBOX_GONE_ERROR};
 use pandastack_types::limits::{CONTEXT_LINE_BYTES_MAX, EXEC_OUTPUT_BYTES_MAX};
 use pandastack_types::{Error, ErrorCode, Result, sse};
 use serde_json::{Value, json};
@@ -31,21 +31,23 @@ const REPRESENTATIONS: [(&str, &str); 10] = [
     ("javascript", "application/javascript"),
 ];
 
-/// How long a context may take to accept code; its sandbox may have to be woken.
+/// Longest time for a context to accept code; its sandbox may have to be woken.
 const SEND_WAIT: Duration = Duration::from_secs(60);
 
 /// A run in progress. Dropped before its end, it is interrupted.
 pub(super) struct Run {
     sandbox: UserSandbox,
-    /// Where it is interrupted if it is dropped.
+    /// Runs the interrupt if the execution is dropped.
     background: Background,
     process: u64,
     id: String,
     body: Incoming,
     heard: RunEvents,
     deadline: Option<(Instant, Duration)>,
-    /// Its time was over.
+    /// Whether the time limit passed.
     pub(super) timed_out: bool,
+    /// Its sandbox was deleted meanwhile: what to say.
+    pub(super) gone: Option<String>,
 }
 
 /// Events of a run, read out of the kernel's output.
@@ -89,6 +91,7 @@ impl Run {
             heard,
             deadline,
             timed_out: false,
+            gone: None,
         })
     }
 
@@ -96,7 +99,12 @@ impl Run {
     /// drop and ask again.
     pub(super) async fn next(&mut self) -> Option<Value> {
         loop {
-            if let Some(event) = self.heard.told.pop_front() {
+            if let Some(mut event) = self.heard.told.pop_front() {
+                if event["name"] == LOST && self.is_gone().await {
+                    let why = format!("sandbox `{}` was deleted while the code ran", self.sandbox.id());
+                    event = failure(SANDBOX_GONE_ERROR, &why);
+                    self.gone = Some(why);
+                }
                 return Some(event);
             }
             if self.heard.is_over {
@@ -126,6 +134,12 @@ impl Run {
         }
     }
 
+    /// Whether the sandbox was deleted, or is being deleted: a context that is lost with it did not fail.
+    async fn is_gone(&self) -> bool {
+        let found = self.sandbox.machine().await;
+        found.is_err_and(|error| matches!(error.code, ErrorCode::NotFound | ErrorCode::Conflict))
+    }
+
     /// Waits for its end.
     pub(super) async fn finish(&mut self) -> Execution {
         let began = Instant::now();
@@ -152,8 +166,12 @@ impl Drop for Run {
     }
 }
 
-/// Name of the error of a run whose context is gone or cannot be heard.
+/// Name of the error of a run whose context is gone or unreachable.
 const LOST: &str = "ContextLost";
+
+fn failure(name: &str, why: &str) -> Value {
+    json!({ "type": "error", "name": name, "value": why, "traceback": format!("{name}: {why}") })
+}
 
 impl RunEvents {
     fn take(&mut self, bytes: &[u8], run: &str) {
@@ -216,9 +234,7 @@ impl RunEvents {
         if self.is_over {
             return;
         }
-        self.told.push_back(
-            json!({ "type": "error", "name": name, "value": why, "traceback": format!("{name}: {why}") }),
-        );
+        self.told.push_back(failure(name, why));
         self.told.push_back(json!({ "type": "ended" }));
         self.is_over = true;
     }
@@ -278,7 +294,10 @@ async fn send_request(sandbox: &UserSandbox, process: u64, request: &Value) -> R
     let mut line = serde_json::to_vec(request).map_err(Error::internal)?;
     line.push(b'\n');
     let late = |_| {
-        let what = format!("the context did not accept the code within {} s", SEND_WAIT.as_secs());
+        let what = format!(
+            "the context did not accept the code within {} s; restart the context",
+            SEND_WAIT.as_secs()
+        );
         Error::new(ErrorCode::GuestUnavailable, what)
     };
     tokio::time::timeout(SEND_WAIT, sandbox.write_stdin(process, line)).await.map_err(late)?
@@ -292,7 +311,7 @@ mod tests {
         format!("event: stdout\ndata: {}\n\n", json!({ "chunk": text }))
     }
 
-    fn heard(frames: &[String]) -> RunEvents {
+    fn events_of(frames: &[String]) -> RunEvents {
         let mut heard = RunEvents::default();
         frames.iter().for_each(|frame| heard.take(frame.as_bytes(), "mine"));
         heard
@@ -303,7 +322,7 @@ mod tests {
         let lines = "{\"id\":\"other\",\"type\":\"ended\"}\n{\"id\":\"mine\",\"type\":\"stdout\",\"text\":\"a\"}\n\
                      {\"id\":\"mine\",\"type\":\"ended\"}\n";
         for cut in 0..lines.len() {
-            let heard = heard(&[stdout(&lines[..cut]), stdout(&lines[cut..])]);
+            let heard = events_of(&[stdout(&lines[..cut]), stdout(&lines[cut..])]);
             assert_eq!(
                 heard.told,
                 [json!({ "type": "stdout", "text": "a" }), json!({ "type": "ended" })],
@@ -316,10 +335,10 @@ mod tests {
     #[test]
     fn a_lost_context_is_an_error_and_an_end() {
         let exit = "event: exit\ndata: {\"exit_code\":127}\n\n".to_owned();
-        let lost = heard(&[exit]);
+        let lost = events_of(&[exit]);
         assert!(lost.is_done && lost.told[0]["value"].as_str().unwrap().contains("127"), "{:?}", lost.told);
         assert_eq!(lost.told[1], json!({ "type": "ended" }));
-        let gap = heard(&["event: gap\ndata: {}\n\n".to_owned()]);
+        let gap = events_of(&["event: gap\ndata: {}\n\n".to_owned()]);
         assert!(!gap.is_done && gap.is_over);
     }
 

@@ -25,7 +25,7 @@ import time
 import traceback
 
 TEXT_CHARS_MAX = 1 << 20
-# What the guest says about the machine, written before a copy of it goes on.
+# File in which the guest describes the machine, written before a copy of it continues.
 MACHINE_FILES = ("/run/pandastack/sandbox_id", "/run/pandastack/generation")
 REPRESENTATIONS = {
     "html": "_repr_html_",
@@ -70,7 +70,7 @@ class Wire:
 
 
 class Stream(io.TextIOBase):
-    """What stands in the place of `sys.stdout` and `sys.stderr`. Tells whole lines, and the rest when it is flushed."""
+    """Replaces `sys.stdout` and `sys.stderr`. Sends whole lines, and the rest when it is flushed."""
 
     encoding = "utf-8"
     errors = "replace"
@@ -140,7 +140,7 @@ class Catcher:
             self.wire.send(self.name, text=data.decode("utf-8", "replace"), timestamp=time.time_ns())
 
     def settle(self):
-        """Waits until everything written so far was told."""
+        """Waits until everything written so far was sent."""
         self.seen.clear()
         os.write(self.fd, self.mark)
         self.seen.wait(5)
@@ -241,7 +241,7 @@ class Machine:
         self.known = found
         # Also after a sleep or a rollback: secrets come from it, and there may be a snapshot of what it was.
         self.reseed("ssl", lambda ssl: ssl.RAND_add(os.urandom(64), 64.0))
-        # The same sandbox goes on with the seeds that its code chose.
+        # The same sandbox keeps the seeds that its code chose.
         for name in ("random", "numpy.random", "torch") if is_another_sandbox else ():
             self.reseed(name, lambda module: module.seed())
 
@@ -310,8 +310,17 @@ class Kernel:
                 os.environ.clear()
                 os.environ.update(before)
 
+    @staticmethod
+    def dedented(code):
+        """As notebooks do: what the first line of code is indented by goes from every line that begins with it."""
+        lines = code.split("\n")
+        first = next((line for line in lines if line.strip()), "")
+        indent = first[:len(first) - len(first.lstrip(" \t"))]
+        return "\n".join(line.removeprefix(indent) for line in lines) if indent else code
+
     def execute(self, code):
         name = f"<cell {self.count}>"
+        code = self.dedented(code)
         tree = self.parse(code, name)
         last = None
         if tree.body and isinstance(tree.body[-1], ast.Expr) and not code.rstrip().endswith(";"):

@@ -5,8 +5,15 @@ use pandastack_types::api::{ExecRequest, StartProcess};
 /// Our kernel. It goes as an argument, so that nothing has to be installed in a template and
 /// nothing is left behind.
 const PROGRAM: &str = include_str!("kernel.py");
-/// Who runs code.
+/// User that runs code.
 const USER: &str = "user";
+/// Who runs it below the directory that nobody else may enter.
+const ROOT: (&str, &str) = ("/root", "root");
+
+fn user_in(cwd: &str) -> &'static str {
+    let below = cwd.strip_prefix(ROOT.0).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    if below { ROOT.1 } else { USER }
+}
 
 /// A process that runs the kernel.
 pub(super) fn start(tag: String, cwd: &str) -> StartProcess {
@@ -17,8 +24,59 @@ pub(super) fn start(tag: String, cwd: &str) -> StartProcess {
         argv: Some(argv),
         cwd: Some(cwd.to_owned()),
         env: Some(env),
-        user: Some(USER.to_owned()),
+        user: Some(user_in(cwd).to_owned()),
         ..ExecRequest::default()
     };
     StartProcess { exec, stdin_open: true, tag: Some(tag), pty: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader, Write};
+    use std::process::{Command, Stdio};
+
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// What cells tell, run one after the other by this machine's Python.
+    fn run(cells: &[&str]) -> Vec<Value> {
+        let mut kernel = Command::new("python3")
+            .args(["-u", "-c", PROGRAM])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut input = kernel.stdin.take().unwrap();
+        for (number, code) in cells.iter().enumerate() {
+            writeln!(input, "{}", json!({ "run": number.to_string(), "code": code })).unwrap();
+        }
+        drop(input);
+        let output = BufReader::new(kernel.stdout.take().unwrap());
+        let told = output.lines().map(|line| serde_json::from_str(&line.unwrap()).unwrap()).collect();
+        assert!(kernel.wait().unwrap().success());
+        told
+    }
+
+    #[test]
+    fn a_context_in_the_home_of_root_runs_as_root() {
+        for (cwd, user) in
+            [("/root", "root"), ("/root/a", "root"), ("/rooted", "user"), ("/home/user", "user")]
+        {
+            assert_eq!(start("tag".to_owned(), cwd).exec.user.as_deref(), Some(user), "{cwd}");
+        }
+    }
+
+    #[test]
+    fn an_indented_cell_runs_as_in_a_notebook() {
+        let indented = "\n    if True:\n        x = 3\n\n    x + 1";
+        let text = "    text = '''\n    a\n  b'''\n    text";
+        let told = run(&[indented, text, "if True:\n    y = 1\ny", "  x\n y"]);
+        let results: Vec<&Value> =
+            told.iter().filter(|event| event["type"] == "result").map(|event| &event["text"]).collect();
+        assert_eq!(results, [&json!("4"), &json!("\na\n  b"), &json!("1")]);
+        let errors: Vec<&Value> =
+            told.iter().filter(|event| event["type"] == "error").map(|event| &event["name"]).collect();
+        assert_eq!(errors, ["IndentationError"], "only the first line's indent is taken away");
+    }
 }

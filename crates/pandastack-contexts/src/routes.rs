@@ -10,7 +10,7 @@ use axum::{Json, Router};
 use http::request::Parts;
 use http::{HeaderMap, StatusCode, header};
 use pandastack_rest::extract::{JSON_BODY_WAIT, parse_json, read_body_within};
-use pandastack_rest::{ApiError, ApiResult, Caller, Id, JsonBody, sse};
+use pandastack_rest::{ApiError, ApiResult, Caller, Id, JsonBody, named, sse};
 use pandastack_sandboxes::Background;
 use pandastack_sandboxes::machines::Machines;
 use pandastack_sandboxes::user_sandbox::UserSandbox;
@@ -31,12 +31,12 @@ const REQUEST_BYTES_MAX: usize = 2 * CODE_BYTES_MAX + 64 * 1024;
 /// Longest id of a context.
 const ID_BYTES_MAX: usize = 64;
 
-/// What contexts need of the server.
+/// Dependencies of contexts on the server.
 #[derive(Clone)]
 pub struct Contexts {
     /// The sandboxes.
     pub machines: Arc<dyn Machines>,
-    /// Interrupts runs that nobody waits for any more.
+    /// Interrupts abandoned runs.
     pub background: Background,
 }
 
@@ -76,7 +76,7 @@ impl<S: Send + Sync> FromRequestParts<S> for ContextPath {
         if !(1..=ID_BYTES_MAX).contains(&context.len()) || !context.bytes().all(is_id) {
             return Err(unknown("context", context).into());
         }
-        let sandbox = sandbox.parse().map_err(|_| unknown("sandbox", sandbox))?;
+        let sandbox = named(parts, sandbox).await?;
         Ok(Self { sandbox, context: context.to_owned() })
     }
 }
@@ -142,9 +142,10 @@ pub async fn run(
         return Ok(sse::respond(futures::stream::unfold(run, frame)));
     }
     let execution = run.finish().await;
-    match run.timed_out {
-        true => Err(Error::new(ErrorCode::ExecTimeout, execution.error.unwrap_or_default()).into()),
-        false => Ok(Json(execution).into_response()),
+    match (run.gone.take(), run.timed_out) {
+        (Some(why), _) => Err(Error::new(ErrorCode::NotFound, why).into()),
+        (None, true) => Err(Error::new(ErrorCode::ExecTimeout, execution.error.unwrap_or_default()).into()),
+        (None, false) => Ok(Json(execution).into_response()),
     }
 }
 

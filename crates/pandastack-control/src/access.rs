@@ -1,7 +1,7 @@
 //! Access control: one table of required roles for every route.
 //!
-//! Must hold: a route that is not in the table is closed to everybody but owners, and a test fails
-//! until it has a rule. A viewer's key reads no files, no output of programs and no logs, and wakes
+//! Must hold: a route that is not in the table is closed to all but owners, and a test fails until
+//! it has a rule. A viewer's key reads no files, no output of programs and no logs, and wakes
 //! nothing. Machines with the data of a database are closed for every route of a sandbox that
 //! [`OPEN_ON_SEALED`] does not name.
 
@@ -15,8 +15,8 @@ use http::Method;
 use pandastack_rest::request_id::sandbox_of;
 use pandastack_rest::{ApiResult, Caller};
 use pandastack_sandboxes::{Sandboxes, ops};
-use pandastack_types::Result;
 use pandastack_types::api::Role;
+use pandastack_types::{ID_CHARS, Result};
 
 /// The access that a route requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -218,6 +218,12 @@ const OWNER: &[&str] = &[
     "GET /v1/audit",
     "GET /v1/console/sessions",
     "DELETE /v1/console/sessions/{id}",
+    "GET /v1/members",
+    "POST /v1/members",
+    "DELETE /v1/members/{id}",
+    "PATCH /v1/members/{id}",
+    "GET /v1/members/sessions",
+    "DELETE /v1/members/sessions/{id}",
     "GET /v1/me/tokens",
     "POST /v1/me/tokens",
     "DELETE /v1/me/tokens/{prefix}",
@@ -229,6 +235,7 @@ const OWNER: &[&str] = &[
 const OPERATOR: &[&str] = &[
     "GET /v1/hosts",
     "PUT /v1/me/quota",
+    "GET /v1/audit/verify",
     "GET /v1/workspaces",
     "POST /v1/workspaces",
     "GET /v1/workspaces/{id}",
@@ -275,6 +282,11 @@ fn route(request: &Request) -> String {
     name(request.method(), path.map_or("", MatchedPath::as_str))
 }
 
+/// Whether a route shows contents of a workspace, which viewers do not get.
+pub(crate) fn shows_contents(request: &Request) -> bool {
+    RULES.get(route(request).as_str()) == Some(&Access::Role(Role::Developer))
+}
+
 /// Refuses a caller that may not make this request.
 pub(crate) fn check(caller: &Caller, request: &Request) -> Result<()> {
     match RULES.get(route(request).as_str()).copied().unwrap_or(Access::Role(Role::Owner)) {
@@ -283,8 +295,8 @@ pub(crate) fn check(caller: &Caller, request: &Request) -> Result<()> {
     }
 }
 
-/// Layer around every route: only those of [`OPEN_ON_SEALED`] reach a machine that has the data of a
-/// database. Whoever is root there is superuser of its server.
+/// Layer around every route: only those of [`OPEN_ON_SEALED`] reach a machine that has the data of
+/// a database. Root in that machine is superuser of its server.
 pub(crate) async fn keep_sealed(
     State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
@@ -292,7 +304,8 @@ pub(crate) async fn keep_sealed(
     next: Next,
 ) -> ApiResult<Response> {
     let path = format!("/v1{}", request.uri().path().trim_start_matches("/v1"));
-    if let Some(id) = sandbox_of(&path)
+    // A name, or the beginning of an id, leads to no machine of a service.
+    if let Some(id) = sandbox_of(&path).filter(|id| id.as_str().len() == ID_CHARS)
         && !OPEN_ON_SEALED.contains(&route(&request).as_str())
         // Only machines that users may enter have a known location.
         && !sandboxes.is_located(&caller.workspace, &id)
@@ -309,8 +322,17 @@ mod tests {
     use super::*;
 
     /// Routes that clients without a key of ours call, with credentials of their own.
-    const WITHOUT_KEY: [&str; 3] =
-        ["POST /v1/hooks/apps/{id}", "POST /v1/console/session", "DELETE /v1/console/session"];
+    const WITHOUT_KEY: [&str; 9] = [
+        "POST /v1/hooks/apps/{id}",
+        "POST /v1/console/session",
+        "DELETE /v1/console/session",
+        "GET /v1/login",
+        "GET /v1/login/start",
+        "GET /v1/login/callback",
+        "POST /v1/login/device",
+        "POST /v1/login/token",
+        "DELETE /v1/login/session",
+    ];
     /// Routes that are not described: one is another's older name, and one only refuses.
     const NOT_DESCRIBED: [&str; 2] = ["POST /v1/databases/{id}/branch", "POST /v1/templates/build"];
 
@@ -339,7 +361,7 @@ mod tests {
     #[test]
     fn viewers_change_nothing() {
         let changing = VIEWER.iter().filter(|route| !route.starts_with("GET "));
-        // It computes times and stores nothing.
+        // The route computes times and stores nothing.
         assert_eq!(changing.collect::<Vec<_>>(), [&"POST /v1/schedules/preview"]);
     }
 }

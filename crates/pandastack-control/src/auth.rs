@@ -15,10 +15,9 @@ use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
 use http::Extensions;
-use http::header::AUTHORIZATION;
 use jiff::Timestamp;
 use pandastack_e2b::OnBehalf;
-use pandastack_rest::{Admission, ApiResult, Caller};
+use pandastack_rest::{Admission, ApiResult, Caller, Names};
 use pandastack_store::clock::now;
 use pandastack_store::workspaces::WorkspaceRecord;
 use pandastack_store::{Store, StoreError, TokenRecord};
@@ -28,8 +27,9 @@ use pandastack_types::{Error, ErrorCode, Result, SandboxId, WorkspaceId};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
+use crate::api_key::presented;
 use crate::followers::Followers;
-use crate::key_cache::{GoodKey, KeyCache, check_networks, networks};
+use crate::key_cache::{KeyCache, ValidKey, check_networks, networks};
 use crate::rate::{KeyFailures, Rates};
 use crate::replicas::PassedOnFor;
 use crate::revocation::{Holder, Revocations};
@@ -64,8 +64,16 @@ pub(crate) fn new_key(workspace: WorkspaceId, label: String) -> std::io::Result<
         created_at: now(),
         expires_at: None,
         last_used_at: None,
+        session: None,
     };
     Ok(NewKey { secret, record })
+}
+
+/// The public part of a key; `None` for what cannot be one.
+pub(crate) fn public_part(secret: &str) -> Option<&str> {
+    let prefix = secret.get(..PREFIX_CHARS)?;
+    let digits = prefix.strip_prefix(KEY_START)?;
+    digits.bytes().all(|byte| byte.is_ascii_hexdigit()).then_some(prefix)
 }
 
 fn hash(secret: &str) -> [u8; 32] {
@@ -92,7 +100,7 @@ pub(crate) async fn authenticate(
             keys.open_workspace(&caller.workspace).await?;
             caller
         }
-        (None, None) => match (presented(&request), console::presented(request.headers())) {
+        (None, None) => match (presented(&request)?, console::presented(request.headers())) {
             (Some(secret), _) => keys.check_from(from, &secret).await?,
             (None, Some(secret)) => {
                 let asked = (request.uri(), request.headers());
@@ -101,7 +109,8 @@ pub(crate) async fn authenticate(
                 caller
             }
             (None, None) => {
-                let missing = "the request has no API key; send `Authorization: Bearer pds_...`";
+                let missing =
+                    "the request has no API key; send `Authorization: Bearer pds_...` or `X-API-Key`";
                 return Err(unauthorized(missing).into());
             }
         },
@@ -113,22 +122,13 @@ pub(crate) async fn authenticate(
     let by_session = session.is_some();
     let open = keys.revocations.token(Holder { workspace: caller.workspace.clone(), prefix, session });
     request.extensions_mut().insert(Caller { revoked: Arc::clone(&open), ..caller });
+    request.extensions_mut().insert::<Names>(Arc::clone(&keys) as Names);
     let response = revocation::guard(open, next.run(request)).await?;
     Ok(if by_session { console::protect(response) } else { response })
 }
 
-/// The key in the header, else in the query.
-fn presented(request: &Request) -> Option<String> {
-    if let Some(value) = request.headers().get(AUTHORIZATION) {
-        let (scheme, secret) = value.to_str().ok()?.split_once(' ')?;
-        return scheme.eq_ignore_ascii_case("bearer").then(|| secret.trim().to_owned());
-    }
-    let pairs = request.uri().query()?.split('&');
-    pairs.filter_map(|pair| pair.strip_prefix("access_token=")).next().map(str::to_owned)
-}
-
-/// Where a request comes from. One without a client's connection was passed on by another replica, which
-/// proved it.
+/// The client's address. A request without a client's connection was passed on by another replica,
+/// which proved the address.
 pub(crate) fn address_of(extensions: &Extensions) -> Option<IpAddr> {
     let client = extensions.get::<pandastack_edge::Client>().map(|client| client.address);
     client.or_else(|| extensions.get::<PassedOnFor>().map(|passed| passed.0))
@@ -136,11 +136,11 @@ pub(crate) fn address_of(extensions: &Extensions) -> Option<IpAddr> {
 
 /// The API keys of this installation: who may call, and how often.
 pub(crate) struct Keys {
-    store: Arc<dyn Store>,
+    pub(crate) store: Arc<dyn Store>,
     cache: KeyCache,
     /// Requests of workspaces.
     pub(crate) rates: Rates,
-    /// What callers have open.
+    /// Requests and streams that callers have open.
     revocations: Revocations,
     /// Open streams of events.
     pub(crate) followers: Followers,
@@ -179,9 +179,9 @@ impl Keys {
         }
     }
 
-    /// Checks a key that comes in a body, which is read by `read`. The address is charged for a wrong key
-    /// before that, and gets it back if the key is good: whoever sends bodies slowly has no more tries than
-    /// whoever guesses.
+    /// Checks a key that comes in a body, which is read by `read`. The address is charged for a
+    /// wrong key before that, and refunded if the key is valid: slow bodies give a guesser no more
+    /// attempts.
     pub(crate) async fn check_in_body(
         &self,
         address: Option<IpAddr>,
@@ -267,7 +267,8 @@ impl Keys {
         Ok(())
     }
 
-    /// Who holds a sandbox's own access token, which the facade checked: what they do is done in its workspace.
+    /// The caller for a sandbox's own access token, which the facade checked: it acts in the
+    /// sandbox's workspace.
     async fn holder(&self, sandbox: &SandboxId) -> Result<Caller> {
         let workspace = self.store.sandbox(None, sandbox).await?.workspace;
         self.open_workspace(&workspace).await?;
@@ -283,10 +284,10 @@ impl Keys {
         })
     }
 
-    /// Checks a key, unless too many that were not good came from that address. A key that was good lately is always looked
-    /// at: whoever shares an address with somebody who guesses must not be shut out.
+    /// Checks a key, unless too many that were not good came from that address. A recently valid
+    /// key is always looked up: clients that share an address with a guesser must not be shut out.
     pub(crate) async fn check_from(&self, address: Option<IpAddr>, secret: &str) -> Result<Caller> {
-        if !self.cache.was_good(&hash(secret)) {
+        if !self.cache.was_valid(&hash(secret)) {
             self.failures.admit(address, Instant::now())?;
         }
         self.check(secret, address).await.inspect_err(|error| self.note_refused(address, error))
@@ -309,14 +310,14 @@ impl Keys {
         }
         let (expires_at, allow_from) = (token.expires_at, token.allow_from.clone());
         let caller = self.caller(token, at).await?;
-        let key = GoodKey::new(caller, &allow_from, expires_at)?;
+        let key = ValidKey::new(caller, &allow_from, expires_at)?;
         let caller = key.caller_from(address);
         self.cache.remember(given, key);
         caller
     }
 
-    /// Who uses a key that was checked before, by its public part, from that address. `None` if it was
-    /// deleted or has expired.
+    /// The caller of a key that was checked before, by its public part and the client's address.
+    /// `None` if the key was deleted or has expired.
     pub(crate) async fn caller_of(&self, prefix: &str, from: Option<IpAddr>) -> Result<Option<Caller>> {
         let at = now();
         match self.store.token(prefix).await? {
@@ -365,7 +366,7 @@ impl Admission for Keys {
     }
 }
 
-fn unauthorized(what: &str) -> Error {
+pub(crate) fn unauthorized(what: &str) -> Error {
     let next = "find a key in ~/.config/pandastack/config.json, or create one with `pandastack token create`";
     Error::new(ErrorCode::Unauthorized, format!("{what}; {next}"))
 }

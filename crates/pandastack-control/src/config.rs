@@ -13,10 +13,14 @@ use pandastack_types::domains::Domains;
 use pandastack_types::limits::REQUESTS_PER_SECOND_DEFAULT;
 use pandastack_types::link::LinkKey;
 
+use crate::audit::sink::AuditSink;
+use crate::login::LoginConfig;
+
 /// Port of the public API unless told otherwise.
 const PORT_DEFAULT: u16 = 8080;
 
-/// Where a PostgreSQL database is: `postgres://user:password@host/name`. Shown without its content, which has a password.
+/// Address of a PostgreSQL database: `postgres://user:password@host/name`. Shown without its
+/// content, which has a password.
 #[derive(Clone, PartialEq, Eq, serde::Deserialize)]
 #[serde(try_from = "String")]
 pub struct DatabaseUrl(String);
@@ -54,25 +58,27 @@ impl TryFrom<String> for DatabaseUrl {
 /// Settings of the server for databases.
 #[derive(Debug, Clone)]
 pub struct PostgresConfig {
-    /// Where it listens. `None` takes port 5432 of this machine or the next free one, and keeps to it.
+    /// Listen address. `None` takes port 5432 of this machine or the next free one, and keeps to
+    /// it.
     pub listen: Option<SocketAddr>,
     /// Databases are `<id>.<domain>` where names resolve; `None` where they do not.
     pub domain: Option<String>,
-    /// TLS, without which nobody connects.
+    /// TLS, without which no client may connect.
     pub tls: pandastack_edge::tls::Tls,
 }
 
 /// Settings of the control plane.
 #[derive(Debug, Clone)]
 pub struct ControlConfig {
-    /// Where the public API listens. Port 0 takes any free one; [`crate::Control::addresses`] says which.
+    /// Listen addresses of the public API. Port 0 takes any free one; [`crate::Control::addresses`]
+    /// says which.
     pub listen: Vec<SocketAddr>,
-    /// Where agents on this host report.
+    /// Socket to which agents on this host report.
     pub internal_socket: PathBuf,
-    /// Where agents of other hosts report; belongs on a private network.
+    /// Address to which agents of other hosts report; belongs on a private network.
     pub internal_listen: Option<SocketAddr>,
-    /// Where other control servers on the same database reach this one: `http://address:port` or `unix:/path`. `None` for
-    /// `internal_listen`, or else the socket.
+    /// Address at which other control servers on the same database reach this one:
+    /// `http://address:port` or `unix:/path`. `None` for `internal_listen`, or else the socket.
     pub replica_address: Option<String>,
     /// The database and the first key live in `control/` under it.
     pub data_dir: PathBuf,
@@ -84,13 +90,15 @@ pub struct ControlConfig {
     pub accept_new_link_secret: bool,
     /// Requests per second of one workspace; `None` for no limit.
     pub requests_per_second: Option<NonZeroU32>,
-    /// A host not heard for this long counts as unreachable.
+    /// Time without a report after which a host counts as unreachable.
     pub host_lost_after: Duration,
     /// A stream of events that is silent for this long gets a comment.
     pub event_comments_every: Duration,
-    /// Where requests to sandboxes are logged, a line each.
+    /// Where the audit log is exported to; `None` for nowhere.
+    pub audit_sink: Option<AuditSink>,
+    /// Log of requests to sandboxes, one line each.
     pub access_log: Option<PathBuf>,
-    /// How many tenants share the installation, and what that forbids.
+    /// Whether one or several tenants share the installation, and what that forbids.
     pub tenancy: Tenancy,
     /// Names of the platform, and domains below which apps have theirs.
     pub domains: Domains,
@@ -104,6 +112,8 @@ pub struct ControlConfig {
     pub postgres: Option<PostgresConfig>,
     /// Backups of databases; `None` for none.
     pub backups: Option<BackupConfig>,
+    /// The login provider of people; `None` for API keys alone.
+    pub login: Option<LoginConfig>,
 }
 
 impl ControlConfig {
@@ -121,6 +131,7 @@ impl ControlConfig {
             requests_per_second: NonZeroU32::new(REQUESTS_PER_SECOND_DEFAULT),
             host_lost_after: Duration::from_secs(HOST_LOST_SECONDS),
             event_comments_every: sse::COMMENT_EVERY,
+            audit_sink: None,
             access_log: None,
             tenancy: Tenancy::default(),
             domains: Domains::default(),
@@ -129,6 +140,7 @@ impl ControlConfig {
             tls: None,
             postgres: None,
             backups: None,
+            login: None,
         }
     }
 

@@ -27,8 +27,8 @@ pub(crate) struct Followers {
     comments_every: Duration,
 }
 
-/// A place among the followers, until it is dropped.
-pub(crate) struct FollowerPlace {
+/// A slot among the followers, held until it is dropped.
+pub(crate) struct FollowerSlot {
     followers: Followers,
     key: (WorkspaceId, String),
 }
@@ -39,8 +39,8 @@ impl Followers {
         Self { open: Arc::default(), comments_every }
     }
 
-    /// Takes a place for a caller, or refuses.
-    pub(crate) fn admit(&self, caller: &Caller) -> Result<FollowerPlace> {
+    /// Takes a slot for a caller, or refuses.
+    pub(crate) fn admit(&self, caller: &Caller) -> Result<FollowerSlot> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let refused = |what: &str, limit: u32| {
             let message =
@@ -56,18 +56,18 @@ impl Followers {
         }
         *open.by_key.entry(key.clone()).or_default() += 1;
         *open.by_workspace.entry(caller.workspace.clone()).or_default() += 1;
-        Ok(FollowerPlace { followers: self.clone(), key })
+        Ok(FollowerSlot { followers: self.clone(), key })
     }
 }
 
-impl FollowerPlace {
+impl FollowerSlot {
     /// When a comment is due after a frame that is sent now.
     pub(crate) fn comment_at(&self) -> Instant {
         Instant::now() + self.followers.comments_every
     }
 }
 
-impl Drop for FollowerPlace {
+impl Drop for FollowerSlot {
     fn drop(&mut self) {
         let mut open = self.followers.open.lock().unwrap_or_else(PoisonError::into_inner);
         leave(&mut open.by_key, &self.key);

@@ -7,19 +7,19 @@ use futures::future::BoxFuture;
 use jiff::{SignedDuration, Timestamp};
 use pandastack_store::Store;
 use pandastack_store::clock::now;
-use pandastack_types::Result;
 use pandastack_types::limits::{AUDIT_DAYS, EVENTS_PAGE_MAX, IDEMPOTENCY_SECONDS, RUN_DAYS, RUNS_KEPT_MAX};
+use pandastack_types::{Result, chain};
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use crate::auth::Keys;
 use crate::revocation::RECHECK_EVERY;
 
-/// How often old rows are removed.
+/// Interval at which old rows are removed.
 const PRUNE_EVERY: Duration = Duration::from_secs(3600);
-/// How often last-used times of keys are written.
+/// Interval at which last-used times of keys are written.
 const TOUCH_EVERY: Duration = Duration::from_secs(60);
-/// Names of webhook deliveries are kept this long; nobody redelivers after it.
+/// Time for which ids of webhook deliveries are kept; Git hosts redeliver no later.
 const DELIVERY_DAYS: i64 = 14;
 /// Events are kept this long.
 const EVENT_DAYS: i64 = 30;
@@ -32,7 +32,7 @@ pub(crate) async fn prune(store: Arc<dyn Store>, shutdown: CancellationToken, ho
     let mut every = tokio::time::interval(PRUNE_EVERY);
     while shutdown.run_until_cancelled(every.tick()).await.is_some() {
         if let Err(error) = prune_old(store.as_ref(), &hooks).await {
-            tracing::warn!(%error, "cannot delete old rows; retrying later");
+            tracing::warn!(error = %chain(&error), "cannot delete old rows; retrying later");
         }
     }
 }
@@ -47,6 +47,7 @@ async fn prune_old(store: &dyn Store, hooks: &[PruneHook]) -> Result<()> {
     store.prune_deliveries(before(SignedDuration::from_hours(24 * DELIVERY_DAYS))).await?;
     store.prune_audit(before(SignedDuration::from_hours(24 * AUDIT_DAYS))).await?;
     crate::console::prune(store).await?;
+    store.prune_sessions(now()).await?;
     for hook in hooks {
         hook().await?;
     }
@@ -58,18 +59,18 @@ pub(crate) async fn keep_keys(keys: Arc<Keys>, shutdown: CancellationToken) {
     let mut every = tokio::time::interval(TOUCH_EVERY);
     while shutdown.run_until_cancelled(every.tick()).await.is_some() {
         if let Err(error) = keys.write_last_used().await {
-            tracing::warn!(%error, "cannot record last-used times of keys; retrying later");
+            tracing::warn!(error = %chain(&error), "cannot record last-used times of keys; retrying later");
         }
     }
 }
 
-/// Ends what is open of keys that are not good any more, until shutdown.
+/// Ends requests and streams of keys that are no longer valid, until shutdown.
 pub(crate) async fn end_revoked(keys: Arc<Keys>, shutdown: CancellationToken) {
     let mut every = tokio::time::interval(RECHECK_EVERY);
     every.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while shutdown.run_until_cancelled(every.tick()).await.is_some() {
         if let Err(error) = keys.end_revoked().await {
-            tracing::warn!(%error, "cannot check open streams of keys; retrying later");
+            tracing::warn!(error = %chain(&error), "cannot check open streams of keys; retrying later");
         }
     }
 }

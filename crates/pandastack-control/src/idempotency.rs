@@ -31,13 +31,13 @@ use crate::replicas::Member;
 const ANSWER_BYTES_MAX: usize = 1024 * 1024;
 
 /// The claimed `Idempotency-Key` of this request, if it has one.
-pub(crate) struct Claimed(pub(crate) Option<IdempotencyKey>);
+pub(crate) struct ClaimedKey(pub(crate) Option<IdempotencyKey>);
 
-impl<S: Send + Sync> FromRequestParts<S> for Claimed {
+impl<S: Send + Sync> FromRequestParts<S> for ClaimedKey {
     type Rejection = std::convert::Infallible;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
-        Ok(Claimed(parts.extensions.get::<IdempotencyKey>().cloned()))
+        Ok(ClaimedKey(parts.extensions.get::<IdempotencyKey>().cloned()))
     }
 }
 
@@ -149,7 +149,8 @@ fn replay(status: u16, body: Vec<u8>) -> Response {
     response
 }
 
-/// The process that worked on it died, and so did the machine: nobody was told of it, so it is made again.
+/// The process that worked on it died, and so did the machine. The client never got an answer, so
+/// the sandbox is created again.
 async fn discard(member: &Member, key: &IdempotencyKey, record: SandboxRecord) -> Result<()> {
     ops::delete::delete(&member.sandboxes, record, Some("its creation was not acknowledged")).await?;
     Ok(member.store.idempotency_finish(key, None).await?)

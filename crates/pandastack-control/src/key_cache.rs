@@ -13,13 +13,13 @@ use jiff::Timestamp;
 use pandastack_rest::Caller;
 use pandastack_types::{Error, ErrorCode, Result};
 
-/// How long a good key is not looked up again.
+/// Time for which a valid key is not looked up again.
 const REMEMBERED: Duration = Duration::from_secs(5);
 /// Keys remembered at once; beyond it all are forgotten and looked up again.
 const REMEMBERED_MAX: usize = 10_000;
 
 /// A key that was good when it was looked up.
-pub(crate) struct GoodKey {
+pub(crate) struct ValidKey {
     caller: Caller,
     /// Networks that it may be used from; everywhere when empty.
     allow_from: Vec<IpNet>,
@@ -28,12 +28,12 @@ pub(crate) struct GoodKey {
     since: Instant,
 }
 
-impl GoodKey {
+impl ValidKey {
     pub(crate) fn new(caller: Caller, allow_from: &[String], expires_at: Option<Timestamp>) -> Result<Self> {
         Ok(Self { caller, allow_from: networks(allow_from)?, expires_at, since: Instant::now() })
     }
 
-    /// Whose it is, unless it may not be used from there.
+    /// The key's caller, unless the key may not be used from this address.
     pub(crate) fn caller_from(&self, address: Option<IpAddr>) -> Result<Caller> {
         check_networks(&self.caller.prefix, &self.allow_from, address)?;
         Ok(self.caller.clone())
@@ -60,17 +60,17 @@ pub(crate) fn check_networks(prefix: &str, allow_from: &[IpNet], address: Option
 }
 
 /// Good keys by their hash.
-type GoodKeys = HashMap<[u8; 32], GoodKey>;
+type ValidKeys = HashMap<[u8; 32], ValidKey>;
 
-/// Good keys, and those used since the store last heard of it.
+/// Valid keys, and those used since their use was last stored.
 #[derive(Default)]
 pub(crate) struct KeyCache {
-    good: Mutex<GoodKeys>,
+    good: Mutex<ValidKeys>,
     used: Mutex<HashMap<String, Timestamp>>,
 }
 
 impl KeyCache {
-    fn good(&self) -> MutexGuard<'_, GoodKeys> {
+    fn good(&self) -> MutexGuard<'_, ValidKeys> {
         self.good.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -86,12 +86,12 @@ impl KeyCache {
         fresh.then(|| key.caller_from(address))
     }
 
-    /// Whether it was good when it was last looked up.
-    pub(crate) fn was_good(&self, hash: &[u8; 32]) -> bool {
+    /// Returns whether the key was valid when it was last looked up.
+    pub(crate) fn was_valid(&self, hash: &[u8; 32]) -> bool {
         self.good().contains_key(hash)
     }
 
-    pub(crate) fn remember(&self, hash: [u8; 32], key: GoodKey) {
+    pub(crate) fn remember(&self, hash: [u8; 32], key: ValidKey) {
         let mut good = self.good();
         if good.len() >= REMEMBERED_MAX {
             good.clear();

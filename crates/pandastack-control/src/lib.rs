@@ -12,6 +12,7 @@
 //! |---|---|
 //! | `serve`, `services` | starting and stopping; which service gets what |
 //! | `auth`, `access`, `tenants`, `signed_url`, `rate` | who may call, and how often |
+//! | `login` | people: sign-in through a login provider, and the roles that it gives |
 //! | `console` | sessions of the web console, and the events that it follows |
 //! | `audit`, `idempotency`, `metrics`, `unread_body` | layers around every request |
 //! | `routes` | the HTTP surface of the sandbox core |
@@ -25,9 +26,11 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod api_key;
 mod app_databases;
 mod audit;
 mod auth;
+mod body_budget;
 mod bootstrap;
 mod config;
 mod console;
@@ -36,6 +39,8 @@ mod followers;
 mod housekeeping;
 mod idempotency;
 mod key_cache;
+mod leader;
+mod login;
 mod metrics;
 mod openapi;
 mod postgres_listener;
@@ -52,10 +57,13 @@ mod tenants;
 mod unread_body;
 mod wiring;
 
+pub use audit::sink::AuditSink;
 pub use config::{ControlConfig, DatabaseUrl, PostgresConfig};
+pub use login::{GroupRole, LoginConfig};
 pub use openapi::openapi_json;
 pub use pandastack_databases::BackupConfig;
 pub use pandastack_functions::{LocalError, LocalFunction, LocalRuntime, local_router};
+pub use pandastack_oidc::{OidcConfig, check_url};
 pub use pandastack_postgres::ALPN as POSTGRES_ALPN;
 pub use pandastack_sandboxes::tenancy::{Tenancy, TenancyMode};
 pub use pandastack_store::clock;

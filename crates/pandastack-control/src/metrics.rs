@@ -70,7 +70,7 @@ impl Metrics {
     }
 }
 
-/// What this process uses, as its kernel counts it.
+/// Adds this process's resource usage, as its kernel counts it.
 fn add_process(page: &mut Page) {
     let read = |file: &str| std::fs::read_to_string(format!("/proc/self/{file}")).unwrap_or_default();
     let status = read("status");

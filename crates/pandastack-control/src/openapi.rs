@@ -10,10 +10,11 @@ use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::{Modify, OpenApi};
 
 use crate::console::{events as workspace_events, routes as sessions};
+use crate::login::routes as login;
 use crate::routes::volumes;
 use crate::routes::{
-    data, events, files, fork, health, hosts, lifecycle, network, observe, preview, processes, quota, run,
-    sandboxes, snapshots, sockets, tokens, workspace, workspaces,
+    data, events, files, fork, health, hosts, lifecycle, members, network, observe, preview, processes,
+    quota, run, sandboxes, snapshots, sockets, tokens, workspace, workspaces,
 };
 
 #[derive(OpenApi)]
@@ -56,8 +57,11 @@ use crate::routes::{
         workspaces::create_token, workspaces::rotate_token, workspaces::delete_token,
         quota::get, quota::set, workspace::get,
         workspace::change, hosts::list,
+        members::list, members::add, members::change, members::remove, members::sessions,
+        members::revoke, login::options, login::start, login::callback, login::start_device,
+        login::finish_device, login::sign_out,
         sessions::sign_in, sessions::sign_out, sessions::list, sessions::revoke, workspace_events::events,
-        observe::usage, observe::audit,
+        observe::usage, observe::audit, observe::verify_audit,
         functions::create, functions::list, functions::describe, functions::patch, functions::remove,
         deploy_routes::deploy, deploy_routes::versions, deploy_routes::deploy_log, deploy_routes::rollback,
         deploy_routes::set_alias, deploy_routes::remove_alias, deploy_routes::code,

@@ -33,7 +33,7 @@ pub(crate) struct PostgresListener {
     listener: TcpListener,
     tls: Tls,
     bound: Option<Receiver<Bound>>,
-    /// What clients are told.
+    /// Address for clients.
     pub(crate) address: PublicAddress,
     /// Ports of databases that have no names.
     pub(crate) ports: Option<Ports>,

@@ -21,8 +21,8 @@ pub(crate) struct StoredRoutes {
     pub(crate) domains: Domains,
 }
 
-/// What visitors of a sandbox in a suspended workspace are told. Not why: that is between the
-/// operator and the workspace.
+/// Message for visitors of a sandbox in a suspended workspace. The reason is omitted: that is
+/// between the operator and the workspace.
 pub(crate) fn suspended(sandbox: &SandboxId) -> String {
     format!("sandbox `{sandbox}` is suspended by the operator of this installation")
 }

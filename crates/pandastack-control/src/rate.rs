@@ -3,9 +3,9 @@
 //!
 //! Kept in memory: with several replicas each admits its share of what clients send it.
 //!
-//! Written by hand because a limiter of the `governor` crate has one rate for all its keys and charges
-//! whoever asks. Here a workspace may have a rate of its own, and an address is asked for before its key is
-//! checked and charged only if the key is bad.
+//! Written by hand because a limiter of the `governor` crate has one rate for all its keys and
+//! charges every call. Here a workspace may have a rate of its own, and an address is asked for
+//! before its key is checked and charged only if the key is bad.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -21,7 +21,7 @@ use pandastack_types::{Error, ErrorCode, WorkspaceId};
 /// and for the others the least.
 const BUCKETS_MAX: usize = 10_000;
 
-/// How fast a bucket fills, and how much it holds.
+/// Fill rate and capacity of a bucket.
 #[derive(Debug, Clone, Copy)]
 struct Flow {
     per_second: f64,
@@ -31,17 +31,17 @@ struct Flow {
 struct Bucket {
     left: f64,
     at: Instant,
-    /// Of whoever it belongs to.
+    /// Rate and capacity of the bucket's owner.
     flow: Flow,
 }
 
 impl Bucket {
-    /// What is in it, if it fills as given.
+    /// Level of the bucket now, if it fills at this rate.
     fn filled(&self, flow: Flow, now: Instant) -> f64 {
         flow.full.min(self.left + flow.per_second * now.saturating_duration_since(self.at).as_secs_f64())
     }
 
-    /// How full it is, of 1.
+    /// Level of the bucket as a fraction of its capacity.
     fn share(&self, now: Instant) -> f64 {
         self.filled(self.flow, now) / self.flow.full
     }
@@ -51,7 +51,7 @@ impl Bucket {
 struct Buckets<K>(Mutex<HashMap<K, Bucket>>);
 
 impl<K: Eq + Hash + Clone> Buckets<K> {
-    /// Whether there is something in a bucket; takes as much of it as said.
+    /// Takes an amount from a bucket; returns whether there was any.
     fn take(&self, key: &K, flow: Flow, amount: f64, now: Instant) -> bool {
         let mut buckets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let left = buckets.get(key).map_or(flow.full, |bucket| bucket.filled(flow, now));

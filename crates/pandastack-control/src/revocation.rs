@@ -23,9 +23,10 @@ use hyper::body::{Frame, SizeHint};
 use pandastack_types::{Error, ErrorCode, Result, WorkspaceId};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
-/// How often keys with something open are looked up.
+/// Interval at which keys with open requests or streams are looked up.
 pub(crate) const RECHECK_EVERY: Duration = Duration::from_secs(2);
-/// How long a request may go on after its key was revoked: one that revokes its own key is answered.
+/// Time that a request may continue after its key was revoked: one that revokes its own key is
+/// answered.
 const GRACE: Duration = Duration::from_secs(1);
 /// Answers up to here are sent in one go and not watched.
 const SMALL_ANSWER_BYTES: u64 = 64 * 1024;
@@ -71,7 +72,7 @@ impl Revocations {
         });
     }
 
-    /// Those that have something open.
+    /// Keys with open requests or streams.
     pub(crate) fn holders(&self) -> Vec<Holder> {
         let mut open = self.open();
         open.retain(|_, token| token.strong_count() > 0);
@@ -102,18 +103,18 @@ pub(crate) async fn guard(
         return Ok(response);
     }
     let revoked = Box::pin(CancellationToken::clone(&token).cancelled_owned());
-    Ok(response.map(|body| Body::new(Guarded { body, revoked, _open: token })))
+    Ok(response.map(|body| Body::new(GuardedBody { body, revoked, _open: token })))
 }
 
 /// A body that breaks off when its reader's key is revoked.
-struct Guarded {
+struct GuardedBody {
     body: Body,
     revoked: Pin<Box<WaitForCancellationFutureOwned>>,
     /// Held, so that the key is looked up while this is open.
     _open: Arc<CancellationToken>,
 }
 
-impl HttpBody for Guarded {
+impl HttpBody for GuardedBody {
     type Data = Bytes;
     type Error = axum::Error;
 

@@ -13,34 +13,37 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::serve::ListenerExt;
-use pandastack_apps::{Challenges, deployer, poller, reporter};
+use pandastack_apps::Challenges;
 use pandastack_databases::StoredDatabases;
 use pandastack_e2b::Facade;
 use pandastack_edge::tls::Tls;
 use pandastack_edge::{AccessLog, OwnPorts, Server};
+use pandastack_sandboxes::Background;
 use pandastack_sandboxes::hosts::Hosts;
-use pandastack_sandboxes::{Background, reaper};
 use pandastack_store::StoreError;
 use pandastack_store::clock::now;
 use pandastack_store::databases::{DatabaseState, DatabaseStore};
 use pandastack_store::installation::InstallationStore;
 use pandastack_store::replicas::Session;
 use pandastack_store::sql::SqlStore;
-use pandastack_types::{DatabaseId, SandboxId};
+use pandastack_types::{DatabaseId, SandboxId, chain};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::body_budget::BodyBudget;
 use crate::config::ControlConfig;
 use crate::e2b_directory::StoredDirectory;
-use crate::housekeeping::{self, PruneHook};
+use crate::housekeeping;
+use crate::leader::leader_tasks;
+use crate::login::Login;
 use crate::postgres_listener::PostgresListener;
-use crate::replicas::{self, LeaderTask, LeadershipLost, Replicas};
+use crate::replicas::{self, LeadershipLost, Replicas};
 use crate::services::Services;
 use crate::wiring::new_services;
-use crate::{bootstrap, routes, tenants};
+use crate::{bootstrap, routes};
 
-/// How long work in progress may take after a stop was asked for. Streams are cut then.
+/// Time for work in progress to end after a stop was requested. Streams are cut then.
 const STOP_WAIT: Duration = Duration::from_secs(5);
 
 /// Why the control plane did not start.
@@ -49,7 +52,7 @@ pub enum ServeError {
     /// A folder or file of the data directory is not usable.
     #[error("cannot use `{path}`; check that it exists and is writable")]
     DataDir {
-        /// Which.
+        /// The path.
         path: PathBuf,
         /// Reason.
         #[source]
@@ -61,7 +64,7 @@ pub enum ServeError {
     /// An address is not usable.
     #[error("cannot listen on {address}; another program may use it; choose another with --listen")]
     Listen {
-        /// Which.
+        /// The address.
         address: SocketAddr,
         /// Reason.
         #[source]
@@ -84,10 +87,13 @@ pub enum ServeError {
         "cannot read the DNS settings of this machine; fix /etc/resolv.conf, or set --challenge-resolver"
     )]
     Resolver(#[source] std::io::Error),
+    /// The client of the login provider could not be made.
+    #[error("cannot use the login provider; check the `oidc` settings")]
+    Login(#[source] pandastack_oidc::LoginError),
     /// The store failed.
     #[error("the control database could not be opened")]
     Store(#[from] StoreError),
-    /// It led the servers on its database and lost its session there: another one may lead.
+    /// The server lost the database session by which it led: another server may lead now.
     #[error("the database session was lost, and another control server may be the leader; restart this one")]
     LeadershipLost(#[source] StoreError),
 }
@@ -101,7 +107,7 @@ pub struct Control {
     tls: Option<Tls>,
     postgres: Option<PostgresListener>,
     session: Box<dyn Session>,
-    /// It leads from the start.
+    /// Whether this server leads from the start.
     leads: bool,
     /// Held, not read.
     _lock: DataDirLock,
@@ -179,7 +185,8 @@ impl Control {
             bootstrap::ensure_first_key(&store, &config.bootstrap_token_path()).await?;
         }
         let challenges = Challenges::new(config.challenge_resolver).map_err(ServeError::Resolver)?;
-        let parts = (log, replicas, challenges);
+        let login = config.login.clone().map(Login::new).transpose().map_err(ServeError::Login)?;
+        let parts = (log, replicas, challenges, login);
         let services = new_services(Arc::new(store), hosts, &config, parts, postgres.as_mut(), shutdown);
         let (services, tls) = (Arc::new(services), config.tls);
         Ok(Self {
@@ -213,13 +220,18 @@ impl Control {
             keys: Arc::clone(&services.keys),
         };
         let e2b = Facade::new(native.clone(), Arc::new(directory), &services.link);
-        let own_ports =
-            OwnPorts { ports: &pandastack_e2b::PORTS, router: routes::facade(e2b.sandbox_ports()) };
+        let budget = Arc::new(BodyBudget::default());
+        let own_ports = OwnPorts {
+            ports: &pandastack_e2b::PORTS,
+            router: routes::within_budget(routes::facade(e2b.sandbox_ports()), &budget),
+        };
         let databases = Arc::new(StoredDatabases(Arc::clone(&services.databases)));
         let api = native
             .merge(routes::facade(e2b.control_plane()))
             .merge(routes::facade(pandastack_postgres::http_router(databases.clone())));
+        let api = routes::with_refusals_audited(api, Arc::clone(&services));
         let api = routes::with_functions_by_host(api, Arc::clone(&services));
+        let api = routes::within_budget(api, &budget);
         if let Some(listener) = self.postgres {
             servers.spawn(listener.serve(databases, stop.clone()));
         }
@@ -270,7 +282,7 @@ impl Control {
             tracing::error!(%failed, "cannot write the end of the audit log");
         }
         if let Err(error) = services.keys.write_last_used().await {
-            tracing::debug!(%error, "cannot record last-used times of keys");
+            tracing::debug!(error = %chain(&error), "cannot record last-used times of keys");
         }
         // Last, so that nobody else begins what is being finished here.
         leave.cancel();
@@ -295,7 +307,7 @@ async fn require_same_secret(store: &SqlStore, config: &ControlConfig) -> Result
     }
 }
 
-/// Where other replicas reach this one.
+/// Address at which other replicas reach this one.
 fn advertised(config: &ControlConfig, internal: Option<&TcpListener>) -> String {
     let listening = internal.and_then(|listener| listener.local_addr().ok());
     match (&config.replica_address, listening) {
@@ -303,47 +315,6 @@ fn advertised(config: &ControlConfig, internal: Option<&TcpListener>) -> String 
         (None, Some(address)) => format!("http://{address}"),
         (None, None) => format!("unix:{}", config.internal_socket.display()),
     }
-}
-
-/// What the services forget after a while.
-fn prune_hooks(services: &Arc<Services>) -> Arc<[PruneHook]> {
-    let functions = Arc::clone(&services.functions);
-    let runs: PruneHook = Box::new(move || {
-        let functions = Arc::clone(&functions);
-        Box::pin(async move { pandastack_functions::prune_runs(&functions).await })
-    });
-    Arc::new([runs])
-}
-
-/// Background tasks of the leader, in the order in which they begin.
-fn leader_tasks(services: &Arc<Services>) -> Vec<LeaderTask> {
-    fn task<F: Future<Output = ()> + Send + 'static>(
-        services: &Arc<Services>,
-        run: fn(Arc<Services>) -> F,
-    ) -> LeaderTask {
-        let services = Arc::clone(services);
-        Box::new(move || Box::pin(run(Arc::clone(&services))))
-    }
-    vec![
-        task(services, |services| pandastack_databases::recover(Arc::clone(&services.databases))),
-        task(services, |services| pandastack_databases::revive::run(Arc::clone(&services.databases))),
-        task(services, |services| pandastack_databases::disk_guard::run(Arc::clone(&services.databases))),
-        task(services, |services| {
-            pandastack_databases::backups::keeper::run(Arc::clone(&services.databases))
-        }),
-        task(services, |services| pandastack_templates::runner::run(Arc::clone(&services.templates))),
-        task(services, |services| deployer::run(Arc::clone(&services.apps))),
-        task(services, |services| reporter::run(Arc::clone(&services.apps))),
-        task(services, |services| poller::run(Arc::clone(&services.apps))),
-        task(services, tenants::run),
-        task(services, |services| reaper::run(Arc::clone(&services.sandboxes))),
-        task(services, |services| {
-            let stop = services.background.shutdown.clone();
-            housekeeping::prune(Arc::clone(&services.store), stop, prune_hooks(&services))
-        }),
-        task(services, |services| pandastack_functions::run(Arc::clone(&services.functions))),
-        task(services, |services| pandastack_scheduler::run(Arc::clone(&services.scheduler))),
-    ]
 }
 
 /// Makes a folder that only its owner may enter; one that exists stays as it is.
@@ -380,18 +351,18 @@ async fn serve_tcp(listener: TcpListener, router: Router, stop: CancellationToke
     // Small answers must not wait for the client's delayed acknowledgement.
     let listener = listener.tap_io(|stream| {
         if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(%error, "set_nodelay");
+            tracing::debug!(error = %chain(&error), "set_nodelay");
         }
     });
     let served = axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned()).await;
     if let Err(error) = served {
-        tracing::error!(%error, "a server stopped");
+        tracing::error!(error = %chain(&error), "a server stopped");
     }
 }
 
 async fn serve_unix(listener: UnixListener, router: Router, stop: CancellationToken) {
     let served = axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned()).await;
     if let Err(error) = served {
-        tracing::error!(%error, "a server stopped");
+        tracing::error!(error = %chain(&error), "a server stopped");
     }
 }

@@ -15,7 +15,10 @@ use pandastack_templates::Templates;
 use pandastack_types::link::LinkKey;
 
 use crate::audit::AuditLog;
+use crate::audit::refusals::RefusalBudget;
+use crate::audit::sink::AuditSink;
 use crate::auth::Keys;
+use crate::login::Login;
 use crate::metrics::Metrics;
 use crate::replicas::{Member, Replicas};
 
@@ -35,8 +38,14 @@ pub(crate) struct Services {
     pub(crate) background: Background,
     pub(crate) sandboxes: Arc<Sandboxes>,
     pub(crate) keys: Arc<Keys>,
+    /// Sign-in of people; `None` without a login provider.
+    pub(crate) login: Option<Login>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) audit: Arc<AuditLog>,
+    /// Where the audit log is exported to.
+    pub(crate) audit_sink: Option<AuditSink>,
+    /// Refused calls that the audit log may still take.
+    pub(crate) refusals: RefusalBudget,
     pub(crate) functions: Arc<Functions>,
     pub(crate) scheduler: Arc<Scheduler>,
     pub(crate) apps: Arc<Apps>,

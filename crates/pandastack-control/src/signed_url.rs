@@ -25,34 +25,36 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use sha2::Sha256;
 use subtle::ConstantTimeEq;
 
+use crate::api_key::API_KEY_HEADER;
 use crate::key_cache::{check_networks, networks};
 
 /// Version of what is signed; the first part of every signature.
 const VERSION: &str = "pandastack-file-url-2";
 /// The parameter that holds the signature.
 const SIGNATURE: &str = "signature";
-/// What is escaped in a value of the query: all but unreserved characters and `/`.
+/// Characters that are escaped in a query value: all but unreserved ones and `/`.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/');
 
 type Pairs = Vec<(String, String)>;
 
 /// A request that came with a signature instead of a key.
-pub(crate) struct Signed {
+pub(crate) struct SignatureParams {
     method: &'static str,
     sandbox: SandboxId,
     pairs: Pairs,
 }
 
 /// Reads the signature of a request that carries no key; `None` when it has none, or is not for a file.
-pub(crate) fn presented(request: &Request) -> Option<Signed> {
-    if request.headers().contains_key(header::AUTHORIZATION) {
+pub(crate) fn presented(request: &Request) -> Option<SignatureParams> {
+    if request.headers().contains_key(header::AUTHORIZATION) || request.headers().contains_key(API_KEY_HEADER)
+    {
         return None;
     }
     let method = signed_method(request.method())?;
     let path = request.uri().path().trim_start_matches("/v1");
     let sandbox = path.strip_prefix("/sandboxes/")?.strip_suffix("/fs")?.parse().ok()?;
     let pairs = axum::extract::Query::<Pairs>::try_from_uri(request.uri()).ok()?.0;
-    pairs.iter().any(|(name, _)| name == SIGNATURE).then_some(Signed { method, sandbox, pairs })
+    pairs.iter().any(|(name, _)| name == SIGNATURE).then_some(SignatureParams { method, sandbox, pairs })
 }
 
 /// The method that a request counts as.
@@ -64,7 +66,7 @@ fn signed_method(method: &Method) -> Option<&'static str> {
     }
 }
 
-impl Signed {
+impl SignatureParams {
     fn one(&self, name: &str) -> Option<&str> {
         let mut values = self.pairs.iter().filter(|(key, _)| key == name);
         let (_, value) = values.next()?;
@@ -72,7 +74,7 @@ impl Signed {
         values.next().is_none().then_some(value)
     }
 
-    /// Whom the URL speaks for.
+    /// The caller on whose behalf the URL is used.
     pub(crate) async fn check(
         &self,
         store: &dyn Store,
@@ -94,7 +96,7 @@ impl Signed {
         if !matches || !alive || self.one("path").is_none() || token.expires_at.is_some_and(|end| at >= end) {
             return Err(refused());
         }
-        // What the key may not do, its URLs may not either; also not elsewhere.
+        // A URL may do no more than its key, here and elsewhere.
         check_networks(&token.prefix, &networks(&token.allow_from)?, from)?;
         let TokenRecord { workspace, prefix, label, role, operator, .. } = token;
         Ok(Caller { workspace, prefix, label, role, operator, revoked: Arc::default() })
@@ -120,7 +122,7 @@ pub(crate) fn query(
     encoded.collect::<Vec<_>>().join("&")
 }
 
-/// What signs URLs of an API key: nothing that the database alone has.
+/// Key that signs URLs of an API key. The database alone does not suffice to derive it.
 fn signing_key(link: &LinkKey, token: &TokenRecord) -> Vec<u8> {
     link.derive("file url", &[&token.prefix, &HEXLOWER.encode(&token.hash)]).into_bytes()
 }

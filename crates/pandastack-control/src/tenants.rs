@@ -1,8 +1,8 @@
 //! Workspaces as a whole: creating, suspending, resuming and deleting them.
 //!
 //! Must hold:
-//! - What is recorded of a workspace decides. Everything that could use it asks the record: keys,
-//!   the edge's routes, services that open machines, and the queues of what falls due.
+//! - The record of a workspace decides. Everything that could use it asks the record: keys, the
+//!   edge's routes, services that open machines, and the queues of what falls due.
 //! - A suspended workspace has no running machine within seconds, also one that woke in between:
 //!   every report of a host is compared ([`pandastack_sandboxes::suspended`]).
 //! - A deletion that began ends, also across restarts: [`run`] goes on with it.
@@ -16,11 +16,11 @@ use pandastack_store::clock::now;
 use pandastack_store::workspaces::{WorkspaceMove, WorkspaceRecord};
 use pandastack_store::{Select, StoreError};
 use pandastack_types::api::WorkspaceState;
-use pandastack_types::{Error, Result, WorkspaceId};
+use pandastack_types::{Error, Result, WorkspaceId, chain};
 
 use crate::services::Services;
 
-/// How often deletions that did not end are retried.
+/// Interval at which unfinished deletions are retried.
 const RETRY_EVERY: Duration = Duration::from_secs(10);
 
 /// Adds a workspace.
@@ -29,7 +29,7 @@ pub(crate) async fn create(services: &Services, record: &WorkspaceRecord) -> Res
     Ok(services.store.insert_workspace(record).await?)
 }
 
-/// Suspends a workspace. Answers when each of its machines was told to sleep.
+/// Suspends a workspace. Returns once each of its machines was told to sleep.
 pub(crate) async fn suspend(
     services: &Arc<Services>,
     id: &WorkspaceId,
@@ -48,7 +48,7 @@ pub(crate) async fn suspend(
 pub(crate) async fn resume(services: &Arc<Services>, id: &WorkspaceId) -> Result<WorkspaceRecord> {
     let record = services.store.move_workspace(id, &WorkspaceMove::Resume, now()).await?;
     forget(services, id);
-    // What fell due meanwhile is due now.
+    // Work that fell due meanwhile is due now.
     services.sandboxes.note_expiry_change();
     services.scheduler.wake();
     services.functions.wake_queue();
@@ -64,7 +64,10 @@ pub(crate) async fn delete(services: &Arc<Services>, id: &WorkspaceId) -> Result
     let (own, workspace) = (Arc::clone(services), id.clone());
     let emptied = services.sandboxes.owned(async move { empty(&own, &workspace).await }).await;
     if let Err(error) = emptied {
-        tracing::warn!(workspace = %id, %error, cause = error.causes(), "cannot delete a workspace yet; retrying later");
+        tracing::warn!(
+            workspace = %id, error = %chain(&error),
+            "cannot delete a workspace yet; retrying later"
+        );
     }
     Ok(())
 }
@@ -76,7 +79,7 @@ pub(crate) async fn run(services: Arc<Services>) {
         let closed = match services.store.closed_workspaces().await {
             Ok(closed) => closed,
             Err(error) => {
-                tracing::warn!(%error, "cannot delete workspaces yet; retrying later");
+                tracing::warn!(error = %chain(&error), "cannot delete workspaces yet; retrying later");
                 continue;
             }
         };
@@ -89,7 +92,7 @@ pub(crate) async fn run(services: Arc<Services>) {
     }
 }
 
-/// Operators' keys are of `default`: without it nobody could manage the installation.
+/// Operators' keys belong to `default`: without it the installation could not be managed.
 fn refuse_default(id: &WorkspaceId, what: &str) -> Result<()> {
     match *id == WorkspaceId::default_workspace() {
         true => Err(Error::conflict(format!(
@@ -103,7 +106,7 @@ fn refuse_default(id: &WorkspaceId, what: &str) -> Result<()> {
 fn forget(services: &Services, id: &WorkspaceId) {
     services.keys.revoke_workspace(id);
     services.sandboxes.forget_all();
-    services.names.tell_all();
+    services.names.notify_all();
 }
 
 /// Deletes what is in a workspace and, once that is all gone, the workspace. Safe to repeat.

@@ -17,12 +17,12 @@ use bytes::Bytes;
 use hyper::body::{Frame, SizeHint};
 
 /// A body that notes when its end was reached.
-struct Watched {
+struct WatchedBody {
     body: Body,
     ended: Arc<AtomicBool>,
 }
 
-impl HttpBody for Watched {
+impl HttpBody for WatchedBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -53,7 +53,7 @@ pub(crate) async fn close_unread(request: Request, next: Next) -> Response {
     }
     let ended = Arc::new(AtomicBool::new(false));
     let watched = Arc::clone(&ended);
-    let request = request.map(|body| Body::new(Watched { body, ended: watched }));
+    let request = request.map(|body| Body::new(WatchedBody { body, ended: watched }));
     let mut response = next.run(request).await;
     if !ended.load(Ordering::Relaxed) && !response.status().is_success() {
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));

@@ -16,9 +16,11 @@ use pandastack_webhooks::Webhooks;
 use tokio_util::sync::CancellationToken;
 
 use crate::app_databases::{AppDatabases, DatabaseApps};
+use crate::audit::refusals::RefusalBudget;
 use crate::auth::Keys;
 use crate::config::ControlConfig;
 use crate::followers::Followers;
+use crate::login::Login;
 use crate::postgres_listener::PostgresListener;
 use crate::preview_routes::StoredRoutes;
 use crate::rate::Rates;
@@ -31,7 +33,7 @@ pub(crate) fn new_services(
     store: Arc<dyn Store>,
     hosts: Hosts,
     config: &ControlConfig,
-    (log, replicas, challenges): (AccessLog, Replicas, Challenges),
+    (log, replicas, challenges, login): (AccessLog, Replicas, Challenges, Option<Login>),
     postgres: Option<&mut PostgresListener>,
     shutdown: CancellationToken,
 ) -> Services {
@@ -122,8 +124,11 @@ pub(crate) fn new_services(
         templates,
         databases,
         keys,
+        login,
         metrics: Arc::default(),
         audit: Arc::default(),
+        audit_sink: config.audit_sink.clone(),
+        refusals: RefusalBudget::default(),
         functions,
         scheduler,
         apps,

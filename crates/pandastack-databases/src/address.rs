@@ -7,7 +7,8 @@ use crate::credentials::{DATABASE, TENANT};
 /// The public address of the database server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PublicAddress {
-    /// Below it every database has a name: `<id>.<domain>`. Without one they are told apart by an option.
+    /// Below it every database has a name: `<id>.<domain>`. Without one they are distinguished by
+    /// an option.
     pub domain: Option<String>,
     /// Address where there is no domain.
     pub host: String,

@@ -1,9 +1,9 @@
-//! What databases need of apps.
+//! The interface that databases need of apps.
 
 use async_trait::async_trait;
 use pandastack_types::{DatabaseId, Result, WorkspaceId};
 
-/// Which apps databases are attached to.
+/// Looks up the apps that databases are attached to.
 #[async_trait]
 pub trait Attachments: Send + Sync {
     /// Name of an app of the workspace that a database is attached to.

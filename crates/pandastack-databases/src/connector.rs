@@ -71,7 +71,7 @@ async fn connect_port(
     Ok(Backend { stream: Box::new(stream), in_use: Box::new(AwakePermit(permit)), closing, cut })
 }
 
-/// What kept from a machine, for whoever asked for it.
+/// Explains to a client why a machine was not reached.
 pub(crate) fn explain(error: &EdgeError, sandbox: &SandboxId, endpoint: &Endpoint) -> ConnectError {
     let id = &endpoint.database;
     let why = match error {

@@ -1,5 +1,6 @@
 //! Passwords of databases: derived from the installation's join secret, the database and a count of
-//! resets, so that nothing secret is stored and whoever may see one can always be shown it.
+//! resets. Nothing secret is stored, and a password can always be shown again to those who may see
+//! it.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +17,7 @@ pub(super) const DATABASE: &str = "app";
 pub(super) const ADMINISTRATOR: &str = "pandastack";
 /// The superuser's database.
 const MAINTENANCE: &str = "postgres";
-/// The superuser's password in the template, replaced before anybody knows of a new database.
+/// The superuser's password in the template, replaced before a new database is reachable.
 const FIRST_PASSWORD: &str = "pandastack";
 /// Hex digits of a password: 128 bits.
 const PASSWORD_CHARS: usize = 32;
@@ -30,12 +31,12 @@ pub(super) fn password(link: &LinkKey, record: &DatabaseRecord) -> String {
     derived(link, "database-password", &[record.id.as_str(), &record.spec.revision.to_string()])
 }
 
-/// What opens the broker of one database.
+/// Token for the broker of one database.
 pub(super) fn broker_token(link: &LinkKey, record: &DatabaseRecord) -> String {
     derived(link, "database-broker", &[record.id.as_str(), &record.spec.revision.to_string()])
 }
 
-/// Whether that is the broker's token.
+/// Returns whether this is the broker's token.
 pub(super) fn is_broker_token(link: &LinkKey, record: &DatabaseRecord, given: &str) -> bool {
     broker_token(link, record).as_bytes().ct_eq(given.as_bytes()).into()
 }

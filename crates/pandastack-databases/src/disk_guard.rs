@@ -1,14 +1,14 @@
 //! Monitors the free disk space of databases.
 //!
-//! A program in the machine watches the volume and makes the server read only before it is full
-//! (the template's `pandastack-postgres-room`); it is there that a writer can be stopped in time.
-//! Here it is asked whether it did, so that users are told: their clients with each error that
-//! comes of it, and everybody with the database's status.
+//! A program in the machine watches the volume and makes the server read-only before it is full
+//! (the template's `pandastack-postgres-room`), because only there a writer can be stopped in time.
+//! This module checks whether it did, so that users are told: clients with each resulting error,
+//! and everyone in the database's status.
 //!
 //! Takes no input: a check asks every server once, and then those that have written since, which
-//! their log tells. To ask counts as use, so one that nobody writes to is left to fall asleep; a
-//! sleeping one is never woken. What was found is remembered by this process only; after a restart
-//! the next check finds it again.
+//! their log tells. A check counts as use, so a database without writes is left to fall asleep; a
+//! sleeping one is never woken. Results are kept by this process only; after a restart the next
+//! check finds them again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use std::time::Duration;
 use pandastack_postgres::Backend;
 use pandastack_store::databases::{DatabaseRecord, DatabaseState};
 use pandastack_types::limits::VOLUME_MB_MAX;
-use pandastack_types::{DatabaseId, Result, SandboxId};
+use pandastack_types::{DatabaseId, Result, SandboxId, chain};
 use tokio::time::Instant;
 
 use crate::backups::connection::{Purpose, connect};
@@ -26,10 +26,10 @@ use crate::{machines, server};
 
 /// Between two checks of all databases.
 const CHECK_EVERY: Duration = Duration::from_secs(15);
-/// How long somebody with an error waits to hear that a database which was full has room by now.
+/// Time that a client with an error waits to learn that a full database has space again.
 const RECHECK_WAIT: Duration = Duration::from_secs(1);
-/// How long the program in the machine may take to notice that a volume has grown, and between two
-/// looks meanwhile.
+/// Longest time for the program in the machine to notice that a volume has grown, and the interval
+/// of checks meanwhile.
 const GROWTH_WAIT: Duration = Duration::from_secs(30);
 const GROWTH_CHECK: Duration = Duration::from_millis(200);
 const MIB: u64 = 1024 * 1024;
@@ -40,7 +40,7 @@ const DISK_FULL: &str = "53100";
 pub async fn run(databases: Arc<ManagedDatabases>) {
     loop {
         if let Err(error) = check_all(&databases).await {
-            tracing::warn!(%error, cause = error.causes(), "cannot check the disk space of databases; retrying soon");
+            tracing::warn!(error = %chain(&error), "cannot check the disk space of databases; retrying soon");
         }
         tokio::select! {
             () = databases.background.shutdown.cancelled() => return,
@@ -69,7 +69,7 @@ async fn check(databases: &Arc<ManagedDatabases>, record: &DatabaseRecord) -> bo
             databases.full_disks.note(&record.id, DiskCheck { full, asked, written });
             full
         }
-        // It sleeps, or does not respond: what is known of it stays.
+        // The machine sleeps, or does not respond: the last result stays.
         None => databases.full_disks.is_full(&record.id),
     }
 }
@@ -93,7 +93,7 @@ pub(super) async fn await_writable(databases: &Arc<ManagedDatabases>, record: &D
     check(databases, record).await;
 }
 
-/// What clients are told about an error that may come of a full disk.
+/// Explains an error to clients if a full disk may have caused it.
 pub(super) async fn explain(
     databases: &Arc<ManagedDatabases>,
     id: &DatabaseId,
@@ -118,7 +118,7 @@ pub(super) async fn explain(
     }
 }
 
-/// What is the matter with a database without room, and what to do.
+/// Describes the problem of a database without disk space, and the next step.
 pub(super) async fn advice(databases: &ManagedDatabases, record: &DatabaseRecord) -> String {
     let (bytes, _) = machines::storage(databases, record).await.unwrap_or_default();
     full_disk_message(&record.id, bytes / MIB)

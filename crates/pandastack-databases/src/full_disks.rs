@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::backups::archives::LogPosition;
 
-/// How long a database that was full is taken to be full without another question.
+/// Time for which a full database is assumed to be full without another check.
 const KNOWN_FOR: Duration = Duration::from_secs(2);
 
 /// The databases that were last found full.
@@ -27,7 +27,7 @@ pub(crate) struct DiskCheck {
     pub(crate) full: bool,
     /// When the question was put: what it answers may have changed by the time of the answer.
     pub(crate) asked: Instant,
-    /// How far its log was.
+    /// Position of its log at the check.
     pub(crate) written: Option<LogPosition>,
 }
 
@@ -36,21 +36,21 @@ impl FullDisks {
         self.found.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a database was read only for want of room when it was last asked.
+    /// Returns whether the last check found a database read-only for want of disk space.
     pub(crate) fn is_full(&self, id: &DatabaseId) -> bool {
         self.lock().get(id).is_some_and(|found| found.full)
     }
 
-    /// What is known to somebody whose error came at that instant, without a question. That there
-    /// was room before it says nothing: the error may be the first of a database that has just
-    /// become full.
+    /// State that is known, without a check, for an error that came at this instant. An earlier
+    /// check that found space proves nothing: the error may be the first of a database that has
+    /// just become full.
     pub(crate) fn known(&self, id: &DatabaseId, came: Instant) -> Option<bool> {
         let found = *self.lock().get(id)?;
         let holds = found.asked >= came || (found.full && found.asked.elapsed() < KNOWN_FOR);
         holds.then_some(found.full)
     }
 
-    /// Whether nothing was written since the last check.
+    /// Returns whether nothing was written since the last check.
     pub(crate) fn is_settled(&self, id: &DatabaseId, written: Option<LogPosition>) -> bool {
         self.lock().get(id).is_some_and(|found| found.written == written)
     }

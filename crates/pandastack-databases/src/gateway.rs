@@ -1,4 +1,4 @@
-//! How the edge reaches databases: through the grant of their machine, which wakes it.
+//! The edge's access to databases: through the grant of their machine, which wakes it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::connector::{connect, explain};
 use crate::service::ManagedDatabases;
 use crate::{disk_guard, revive};
 
-/// How long the report of a loss may take.
+/// Longest time for the report of a loss.
 const REPORT_WAIT: Duration = Duration::from_secs(5);
 
 /// Every database that is ready.
@@ -79,7 +79,7 @@ impl StoredDatabases {
         };
         let machine = machine.unwrap_or_else(|| Err(explain(&error, tried, endpoint)))?;
         match connect(&self.0, &machine, endpoint).await {
-            // It is recorded before it is there.
+            // The machine is recorded before it exists.
             Err(EdgeError::Unknown) => {
                 let machine = revive::await_machine(&self.0, id).await;
                 let machine = machine.map_err(|error| ConnectError::Unavailable(error.to_string()))?;

@@ -30,11 +30,11 @@
 //!
 //! Data is on a volume that belongs to the database: machines come and go.
 //!
-//! Must hold: nobody is told of a new database before a query succeeded the way users send it; what
-//! exists is brought back whatever its owner has made of role and database, so that is asked as the
-//! administrator; a create that fails leaves neither row nor machine nor volume; a machine of a
-//! database is reached through the database only. Machines are driven by the operations of the
-//! sandbox API: there is no second way to make one.
+//! Must hold: a new database is reported only after a query succeeded the way users send it.
+//! Existing databases are brought back whatever their owners have made of role and database, so
+//! checks use the administrator. A create that fails leaves neither row nor machine nor volume. A
+//! machine of a database is reached through the database only. Machines are driven by the
+//! operations of the sandbox API: there is no second way to make one.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,5 @@
-//! The machine of a database and the room on its volume; the mark that whoever changes a database holds.
+//! The machine of a database and the space on its volume; the mark held by an operation that
+//! changes a database.
 
 use pandastack_sandboxes::in_flight::{InFlightMark, OperationKey};
 use pandastack_sandboxes::machine::Machine;

@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use pandastack_sandboxes::in_flight::OperationKey;
 use pandastack_sandboxes::machines::{MachineSpec, WaitPolicy};
+use pandastack_sandboxes::validate;
 use pandastack_store::databases::{DatabaseRecord, DatabaseSpecRecord, DatabaseState};
 use pandastack_types::api::{CloneDatabase, CreateDatabase, PatchDatabase};
 use pandastack_types::limits::DATABASE_LABEL_BYTES_MAX;
-use pandastack_types::{Error, ErrorCode, Result, SandboxId, WorkspaceId};
+use pandastack_types::{Error, ErrorCode, Result, SandboxId, WorkspaceId, chain};
 
 use crate::machines::{machine, ready, remove_machines, take_mark, taken};
 use crate::server::{self, Origin};
@@ -19,8 +20,8 @@ use crate::service::ManagedDatabases;
 use crate::spec::{idle_seconds, machine_request, new_copy, new_record, owner, size_gib};
 use crate::{backups, disk_guard, revive};
 
-/// How long a delete waits for another operation: a client that reads that a create failed may delete the database
-/// before the create has cleaned up.
+/// Time that a delete waits for another operation: a client that reads that a create failed may
+/// delete the database before the create has cleaned up.
 const DELETE_WAIT: Duration = Duration::from_secs(2);
 
 /// Creates a database and returns when it accepts queries. Completes even if the caller is dropped.
@@ -30,8 +31,10 @@ pub(super) async fn create(
     request: CreateDatabase,
 ) -> Result<DatabaseRecord> {
     check_label(request.label.as_deref())?;
+    request.name.as_deref().map_or(Ok(()), validate::name)?;
     let size = size_gib(request.size.as_deref(), request.memory_mb)?;
     let spec = DatabaseSpecRecord {
+        name: request.name,
         label: request.label,
         size: format!("{size}g"),
         cpu: request.cpu,
@@ -50,6 +53,7 @@ pub(super) async fn branch(
     request: CloneDatabase,
 ) -> Result<DatabaseRecord> {
     check_label(request.label.as_deref())?;
+    request.name.as_deref().map_or(Ok(()), validate::name)?;
     if request.size.as_ref().is_some_and(|size| *size != original.spec.size) {
         return Err(Error::bad_request(format!(
             "a copy has the size of its original, `{}`; leave out `size`",
@@ -57,8 +61,10 @@ pub(super) async fn branch(
         )));
     }
     match request.target_time {
-        Some(at) => backups::restore::begin_restore(databases, original, request, at).await,
-        None => create_from(databases, new_copy(&original, request.label), Some(original)).await,
+        Some(point) => backups::restore::begin_restore(databases, original, request, point).await,
+        None => {
+            create_from(databases, new_copy(&original, request.name, request.label), Some(original)).await
+        }
     }
 }
 
@@ -114,7 +120,7 @@ async fn create_machine(
     Ok(machine.id().clone())
 }
 
-/// Somebody who asked for a database knows nothing of sandboxes.
+/// Translates errors about sandboxes for users of databases, who know nothing of sandboxes.
 fn as_database(error: Error) -> Error {
     match error.code {
         ErrorCode::TemplateBaking => Error {
@@ -171,7 +177,7 @@ async fn change_marked(
 }
 
 /// Gives a database a machine of another size. Its server stops cleanly first, so that it starts
-/// without replaying its log; whoever connects meanwhile is held.
+/// without replaying its log; connecting clients are held meanwhile.
 async fn resize(
     databases: &Arc<ManagedDatabases>,
     record: DatabaseRecord,
@@ -252,7 +258,7 @@ async fn delete_if(
         }
         let going = DatabaseRecord { state: DatabaseState::Deleting, ..record };
         databases.store.update_database(&going).await?;
-        // Nobody writes into an archive that is being deleted.
+        // An archive that is being deleted has no writer.
         databases.backups.changed.notify_one();
         remove(&databases, &going).await
     })
@@ -269,7 +275,10 @@ pub(super) async fn remove(databases: &Arc<ManagedDatabases>, record: &DatabaseR
     if let Some(ports) = &databases.ports
         && let Err(error) = ports.close(&record.id).await
     {
-        tracing::warn!(database = %record.id, %error, "cannot release the port of a deleted database; the next start does");
+        tracing::warn!(
+            database = %record.id, error = %chain(&error),
+            "cannot release the port of a deleted database; the next start does"
+        );
     }
     Ok(())
 }

@@ -2,8 +2,8 @@
 //! a host name nor an option, and would have no way to say which one they mean.
 //!
 //! Connection strings name the port, so it is remembered in a file of this server and bound again
-//! before anything is served. A database gets one when somebody is told how to reach it, and gives
-//! it back when it is deleted.
+//! before anything is served. A database gets a port when its connection details are first shown,
+//! and releases it when it is deleted.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use pandastack_postgres::{Endpoint, Listener, Server};
-use pandastack_types::DatabaseId;
+use pandastack_types::{DatabaseId, chain};
 use tokio::net::TcpListener;
 use tokio::sync::{Mutex, mpsc};
 use tokio_util::sync::CancellationToken;
@@ -44,8 +44,8 @@ pub struct Bound {
 }
 
 impl Ports {
-    /// Binds the ports of `databases` that `file` remembers, on this address. What is bound is
-    /// handed to [`serve`].
+    /// Binds the ports of `databases` that `file` remembers, on this address. Pass the bound
+    /// listeners to [`serve`].
     pub async fn open(
         ip: IpAddr,
         file: PathBuf,
@@ -64,9 +64,12 @@ impl Ports {
         for (id, number) in remembered.into_iter().filter(|(id, _)| databases.contains(id)) {
             match TcpListener::bind((ip, number)).await {
                 Ok(listener) => drop(kept.insert(id.clone(), ports.hand_over(&id, number, listener))),
-                // It gets another, once somebody asks.
+                // The database gets another port, once a client asks.
                 Err(error) => {
-                    tracing::warn!(database = %id, port = number, %error, "the port of a database is in use by another program");
+                    tracing::warn!(
+                        database = %id, port = number, error = %chain(&error),
+                        "the port of a database is in use by another program"
+                    );
                 }
             }
         }
@@ -119,7 +122,7 @@ impl Ports {
     fn hand_over(&self, id: &DatabaseId, number: u16, listener: TcpListener) -> Port {
         let stop = self.shutdown.child_token();
         let endpoint = Endpoint { database: id.to_string(), listener: Listener::Direct };
-        // Nobody receives when the server ends.
+        // There is no receiver when the server ends.
         let _ = self.serve.try_send(Bound { listener, endpoint, stop: stop.clone() });
         Port { number, stop }
     }
@@ -133,10 +136,13 @@ impl Ports {
     }
 }
 
-/// What a file remembers. Without it databases get other ports, which is better than no server.
+/// Reads the port file. Without it databases get other ports, which is better than no server.
 fn parse(text: &[u8]) -> BTreeMap<DatabaseId, u16> {
     serde_json::from_slice(text).unwrap_or_else(|error| {
-        tracing::error!(%error, "the file with the ports of databases is damaged; connection strings change");
+        tracing::error!(
+            error = %chain(&error),
+            "the file with the ports of databases is damaged; connection strings change"
+        );
         BTreeMap::new()
     })
 }
@@ -165,7 +171,7 @@ mod tests {
 
     use super::*;
 
-    /// An address of the test's own: its numbers are nobody else's.
+    /// An address that belongs to this test alone.
     async fn open(host: u8, file: &Path, databases: &[DatabaseId]) -> Ports {
         let ip = Ipv4Addr::new(127, 77, 1, host).into();
         // The receiver is dropped, and with it the listeners: their numbers are free for the next one.

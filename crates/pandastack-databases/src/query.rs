@@ -16,7 +16,7 @@ use crate::gateway::StoredDatabases;
 use crate::service::ManagedDatabases;
 use crate::{machines, server};
 
-/// How long a query may take that does not say.
+/// Default time limit of a query.
 const QUERY_MS_DEFAULT: u64 = 60_000;
 
 /// Runs one statement as the owner of a database and answers its rows.

@@ -1,22 +1,22 @@
 //! Recovery after a crash of control: completes or undoes unfinished creates and deletes.
 //!
-//! A database that was being made is given up, its machine deleted: whoever asked for it got no
-//! answer. One that was being deleted is deleted. One that is ready keeps the machine that its
-//! record names, with that machine's volume; others that were to take its place, or only to try a
-//! restore, are deleted with theirs. All of it is safe to repeat, and what fails for one database
-//! is no reason to leave the others.
+//! A database that was being created is given up and its machine deleted: the client got no answer.
+//! One that was being deleted is deleted. One that is ready keeps the machine that its record
+//! names, with that machine's volume; others that were to take its place, or only to try a restore,
+//! are deleted with theirs. All of it is safe to repeat, and what fails for one database is no
+//! reason to leave the others.
 
 use std::sync::Arc;
 
 use pandastack_sandboxes::in_flight::OperationKey;
 use pandastack_store::databases::{DatabaseRecord, DatabaseState};
-use pandastack_types::{Owner, Result};
+use pandastack_types::{Owner, Result, chain};
 
 use crate::service::ManagedDatabases;
 use crate::spec::owner;
 use crate::{backups, machines, ops, revive};
 
-/// Why a database is not there though somebody asked for it.
+/// Error of a database whose create was interrupted.
 const STOPPED: &str = "the server stopped while creating it; delete it and create another";
 
 /// Finishes what was in progress. Called once at the start, before anything new begins.
@@ -25,21 +25,24 @@ pub async fn recover(databases: Arc<ManagedDatabases>) {
         let records = match databases.store.databases_in(state).await {
             Ok(records) => records,
             Err(error) => {
-                tracing::error!(%error, ?state, "cannot recover databases with unfinished operations");
+                tracing::error!(error = %chain(&error), ?state, "cannot recover databases with unfinished operations");
                 continue;
             }
         };
         for record in records {
             let id = record.id.clone();
             if let Err(error) = recover_one(&databases, record).await {
-                tracing::error!(database = %id, %error, cause = error.causes(), "cannot recover a database; retrying at the next start");
+                tracing::error!(
+                    database = %id, error = %chain(&error),
+                    "cannot recover a database; retrying at the next start"
+                );
             }
         }
     }
 }
 
 async fn recover_one(databases: &Arc<ManagedDatabases>, record: DatabaseRecord) -> Result<()> {
-    // Somebody may have been faster than this: what is marked is in progress now.
+    // Another operation may have been faster: a marked database is in progress now.
     let Some(_marked) = databases.background.mark(&OperationKey::Database(record.id.clone())) else {
         return Ok(());
     };

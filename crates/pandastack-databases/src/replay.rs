@@ -1,8 +1,8 @@
 //! Waits for servers that replay WAL before they accept queries.
 //!
 //! Must hold: a replay is given up when it cannot end any more, not because one probe failed.
-//! Whoever gives up makes another machine, whose server begins with the first file again; and a
-//! machine that replays is busy, so some of its logins are late.
+//! Giving up means a new machine, whose server starts again with the first file. And a machine that
+//! replays is busy, so some of its logins are late.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,19 +20,19 @@ use crate::service::ManagedDatabases;
 use crate::{connector, shell};
 
 /// Starts what does not run, by the template's own program, and says why it cannot. That program
-/// waits ten minutes for the server and no longer: one that has more log to replay goes on with it,
-/// which [`REPLAYING`] tells, and the rest is started beside it.
+/// waits ten minutes for the server and no longer. A server that has more log to replay continues,
+/// as [`REPLAYING`] reports, and the rest is started beside it.
 pub(super) const START: &str = "pandastack-postgres || { runuser -u postgres -- /opt/postgres/16/bin/pg_ctl \
      --pgdata=/var/lib/postgresql/data status > /dev/null && pandastack-postgres && echo replaying; } || \
      { tail -n 20 /var/log/postgresql/postgresql-*.log >&2; exit 1; }";
 /// Printed by [`START`].
 const REPLAYING: &str = "replaying";
-/// How long that program may take, with what it does beside waiting.
+/// Longest duration of that program, with its work beside waiting.
 const START_SECONDS: u64 = 660;
-/// How long a server may replay its log after that before it counts as not started.
+/// Time that a server may replay its log after that before it counts as not started.
 const REPLAY_MAX: Duration = Duration::from_secs(2 * 60 * 60);
-/// How long probes may get no answer before the machine counts as stuck. Meanwhile nothing else is
-/// done to the database, a failover neither.
+/// Time without an answer to probes after which the machine counts as stuck. Meanwhile nothing else
+/// is done to the database, a failover neither.
 const NO_ANSWER_MAX: Duration = Duration::from_secs(10 * 60);
 /// Between two probes.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
@@ -46,11 +46,11 @@ const ENDED: &str = "57P01";
 /// The result of a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Replay {
-    /// It takes queries and goes on by itself.
+    /// The server takes queries and continues by itself.
     Over,
-    /// It said that it still reads its log.
+    /// The server reported that it still reads its log.
     InProgress,
-    /// It said nothing in time.
+    /// The server did not answer in time.
     NoAnswer,
 }
 
@@ -141,9 +141,8 @@ fn endpoint(sandbox: &SandboxId) -> Endpoint {
     Endpoint { database: sandbox.to_string(), listener: Listener::Direct }
 }
 
-/// What a failed probe says of a replay all the same; `None` if that has ended without success:
-/// nothing listens, the machine is gone, or the server says something else than that it is not
-/// ready.
+/// Interprets a failed probe. `None` if the replay ended without success: nothing listens, the
+/// machine is gone, or the server reports something other than not being ready.
 fn classify(failure: &ProbeError) -> Option<Replay> {
     match failure {
         ProbeError::Connect(error) => match error {

@@ -5,11 +5,11 @@
 //! ```
 //!
 //! Must hold: the password that the platform shows is the one that it gave the server, in the end.
-//! What is cut off half way is finished by whoever brings the database back, or by the next check
-//! of `revive`. A password that a tenant chose with `ALTER ROLE` is theirs, and stays until they
-//! ask for another. The server itself notes the last reset that it was told of, beside the
-//! password: what is restored from a log that ends before a reset says so, whatever the tenant has
-//! made of its role.
+//! An interrupted reset is finished when the database is brought back, or by the next check of
+//! `revive`. A password that a tenant chose with `ALTER ROLE` is theirs, and stays until they ask
+//! for another. The server itself notes the last reset that it was told of, beside the password:
+//! what is restored from a log that ends before a reset says so, whatever the tenant has made of
+//! its role.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use pandastack_types::{DatabaseId, Result, SandboxId};
 use crate::service::ManagedDatabases;
 use crate::{machines, server};
 
-/// Gives the user of a database a new password; the old one and the old broker token work no more.
+/// Gives the user of a database a new password; the old one and the old broker token stop working.
 pub(super) async fn reset_credentials(
     databases: &Arc<ManagedDatabases>,
     record: DatabaseRecord,
@@ -64,8 +64,8 @@ pub(super) async fn apply_missed_reset(
     Ok(())
 }
 
-/// Notes in a server that runs and was told of the last reset before servers noted any. Without
-/// that, a password that its tenant chose since would not outlast a failover.
+/// Records the last reset in a running server from before servers recorded any. Without that, a
+/// password that its tenant chose since would not outlast a failover.
 pub(super) async fn record_revision(
     databases: &Arc<ManagedDatabases>,
     id: &DatabaseId,

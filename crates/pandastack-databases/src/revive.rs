@@ -22,18 +22,18 @@ use pandastack_sandboxes::machines::{MachineSpec, WaitPolicy};
 use pandastack_store::StoreError;
 use pandastack_store::databases::{DatabaseRecord, DatabaseState};
 use pandastack_types::api::AttachVolume;
-use pandastack_types::{DatabaseId, Error, Result, SandboxId, SandboxState};
+use pandastack_types::{DatabaseId, Error, Result, SandboxId, SandboxState, chain};
 use tokio::time::Instant;
 
 use crate::service::ManagedDatabases;
 use crate::spec::{DATA_PATH, machine_request, owner};
 use crate::{machines, replay, reset, server};
 
-/// Longest pause between two checks, for what nobody reports.
+/// Longest pause between two checks, for changes without an event.
 const CHECK_EVERY: Duration = Duration::from_secs(15);
 /// Pause after an attempt that failed, however many clients wait.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
-/// How long a client that wants to connect is held meanwhile.
+/// Time that a connecting client is held meanwhile.
 const HOLD: Duration = Duration::from_secs(90);
 /// Between two checks meanwhile.
 const HOLD_CHECK: Duration = Duration::from_secs(1);
@@ -43,7 +43,7 @@ pub async fn run(databases: Arc<ManagedDatabases>) {
     let mut events = databases.machines.events();
     loop {
         if let Err(error) = check_all(&databases).await {
-            tracing::warn!(%error, cause = error.causes(), "cannot check lost databases; retrying soon");
+            tracing::warn!(error = %chain(&error), "cannot check lost databases; retrying soon");
         }
         tokio::select! {
             () = databases.background.shutdown.cancelled() => return,
@@ -66,7 +66,10 @@ async fn check_all(databases: &Arc<ManagedDatabases>) -> Result<()> {
         databases.background.tasks.spawn(async move {
             let databases = for_task;
             if let Err(error) = revive(&databases, &record).await {
-                tracing::error!(database = %record.id, %error, cause = error.causes(), "cannot recover a database yet");
+                tracing::error!(
+                    database = %record.id, error = %chain(&error),
+                    "cannot recover a database yet"
+                );
                 tokio::time::sleep(RETRY_AFTER).await;
             }
             drop(marked);
@@ -76,8 +79,8 @@ async fn check_all(databases: &Arc<ManagedDatabases>) -> Result<()> {
     Ok(())
 }
 
-/// Whether a server has yet to hear of a reset, and can. One whose host is silent is left to
-/// whoever lets it go on elsewhere.
+/// Returns whether a server has a reset to apply, and can. A database on a silent host is left to
+/// the failover.
 async fn awaits_reset(databases: &ManagedDatabases, record: &DatabaseRecord) -> Result<bool> {
     let (true, Some(sandbox)) = (record.spec.reset_pending, &record.sandbox) else { return Ok(false) };
     match databases.machines.find(None, sandbox).await {
@@ -87,7 +90,7 @@ async fn awaits_reset(databases: &ManagedDatabases, record: &DatabaseRecord) -> 
     }
 }
 
-/// Whether the machine of a database that is ready is no more.
+/// Returns whether the machine of a ready database is gone.
 pub(super) async fn is_lost(databases: &ManagedDatabases, record: &DatabaseRecord) -> Result<bool> {
     let (DatabaseState::Ready, Some(sandbox)) = (record.state, &record.sandbox) else { return Ok(false) };
     match databases.machines.find(None, sandbox).await {
@@ -111,8 +114,8 @@ async fn revive(databases: &Arc<ManagedDatabases>, record: &DatabaseRecord) -> R
     Ok(())
 }
 
-/// Gives a database another machine with its volume, of the size that its record says. Whoever
-/// connects meanwhile is held.
+/// Gives a database another machine with its volume, of the size that its record says. Clients that
+/// connect meanwhile are held.
 pub(super) async fn replace(
     databases: &Arc<ManagedDatabases>,
     mut record: DatabaseRecord,
@@ -143,9 +146,9 @@ async fn start(databases: &Arc<ManagedDatabases>, record: &DatabaseRecord, machi
     server::resume(databases, record, machine.id()).await
 }
 
-/// Starts the server of a machine that runs without it, and answers when it takes queries. Whoever
-/// comes meanwhile waits for the first one's attempt. `closed` is the machine whose port was found
-/// closed; if the database has another one by now, that is the answer.
+/// Starts the server of a machine that runs without it, and answers when it takes queries.
+/// Concurrent callers wait for the first one's attempt. `closed` is the machine whose port was
+/// found closed; if the database has another one by now, that is the answer.
 pub(super) async fn restart(
     databases: &Arc<ManagedDatabases>,
     id: &DatabaseId,
@@ -161,7 +164,7 @@ pub(super) async fn restart(
             let restarting = async move { restart_marked(&for_task, &id, &closed, marked).await };
             return databases.background.owned(restarting).await;
         }
-        // Somebody starts it, or does something to it that may end with a server.
+        // Another operation starts it, or does something that may end with a server.
         let waited = tokio::time::timeout(HOLD_CHECK, done).await;
         let record = databases.store.database(None, id).await?;
         let sandbox = machines::ready(&record)?;
@@ -191,7 +194,7 @@ async fn restart_marked(
     match &started {
         Ok(()) => tracing::warn!(database = %id, %sandbox, "started a database server that was down"),
         Err(error) => {
-            tracing::error!(database = %id, %error, cause = error.causes(), "a database server does not start");
+            tracing::error!(database = %id, error = %chain(&error), "a database server does not start");
             tokio::time::sleep(RETRY_AFTER).await;
         }
     }

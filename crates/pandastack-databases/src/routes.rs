@@ -81,7 +81,7 @@ pub async fn list(
     Ok(Json(Items { items }))
 }
 
-/// Get a database. Keys with write access also see the connection details. Does not wake it.
+/// Get a database. A `viewer` key does not see the connection details. Does not wake it.
 #[utoipa::path(get, path = "/v1/databases/{id}", tag = "databases", operation_id = "look",
     params(("id" = DatabaseId, Path)), responses(
     (status = 200, body = Database), (status = 404, body = ErrorBody)))]
@@ -98,7 +98,7 @@ pub async fn describe(
     }))
 }
 
-/// Update a database's label, sleep setting or deletion protection.
+/// Update a database's label, storage, size, sleep setting or deletion protection.
 #[utoipa::path(patch, path = "/v1/databases/{id}", tag = "databases", params(("id" = DatabaseId, Path)),
     request_body = PatchDatabase, responses((status = 200, body = Database), (status = 400, body = ErrorBody),
     (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]

@@ -17,9 +17,9 @@ use crate::credentials::{ADMINISTRATOR, DATABASE, TENANT, administrator, passwor
 use crate::service::ManagedDatabases;
 use crate::{machines, shell};
 
-/// How long one of these conversations may take. The machine is awake or waking.
+/// Longest duration of one of these conversations. The machine is awake or waking.
 const WAIT: Duration = Duration::from_secs(30);
-/// How long a server may take to write everything out and stop.
+/// Longest time for a server to write everything out and stop.
 const STOP_SECONDS: u64 = 300;
 /// Sessions end; what they had not committed is rolled back.
 const STOP: &str = "runuser -u postgres -- /opt/postgres/16/bin/pg_ctl --pgdata=/var/lib/postgresql/data --silent -w -t 290 -m fast stop && sync";
@@ -36,11 +36,11 @@ const STATS: &str = "SELECT sum(pg_database_size(datname))::bigint, \
 /// The template's program that watches the volume says so by a file.
 const IS_FULL: &str = "SELECT (pg_stat_file('/run/postgresql/room.conf', true)).size IS NOT NULL";
 
-/// What a server was told last of its tenant's password: a word on the administrator, which nobody
-/// else can change.
+/// Query for the last password reset that a server applied: a comment on the administrator's role,
+/// which only the administrator can change.
 const RECORDED_REVISION: &str = "SELECT shobj_description('pandastack'::regrole, 'pg_authid')";
 
-/// Where a new machine's server comes from: whose administrator it still has.
+/// Origin of a new machine's server, which still has that origin's administrator.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Origin<'a> {
     /// The template.
@@ -74,8 +74,8 @@ pub(super) async fn set_up(
     check_answers(databases, &tenant(&databases.link, record, DATABASE), sandbox).await
 }
 
-/// The first words to a template's server, in the session that waits for them. Where none does, one
-/// is opened.
+/// The first words to a template's server, in the session that waits for them. If no session waits,
+/// one is opened.
 async fn begin(
     databases: &Arc<ManagedDatabases>,
     sandbox: &SandboxId,
@@ -89,7 +89,7 @@ async fn begin(
 }
 
 /// The first words to a server that was brought back. Nothing here may depend on what a tenant can
-/// change: its password, whether its database is there and takes connections.
+/// change: its password, or whether its database exists and takes connections.
 pub(super) async fn resume(
     databases: &Arc<ManagedDatabases>,
     record: &DatabaseRecord,
@@ -125,7 +125,7 @@ pub(super) async fn renew_password(
     run_as(databases, sandbox, &administrator(&databases.link, Some(&record.id)), &statements).await.map(drop)
 }
 
-/// Notes in a server which reset it was told of last, unless it has a note of its own already.
+/// Records in a server the last reset that it applied, unless it already has a record of its own.
 pub(super) async fn record_revision(
     databases: &Arc<ManagedDatabases>,
     record: &DatabaseRecord,
@@ -135,7 +135,7 @@ pub(super) async fn record_revision(
     run_as(databases, sandbox, &who, &[statement(&record_if_absent(record))]).await.map(drop)
 }
 
-/// The reset that a server was told of last; 0 if of none.
+/// The last reset that a server applied; 0 if none.
 pub(super) async fn recorded_revision(
     databases: &Arc<ManagedDatabases>,
     record: &DatabaseRecord,
@@ -178,8 +178,8 @@ pub(super) async fn stop(databases: &Arc<ManagedDatabases>, record: &DatabaseRec
     }
 }
 
-/// Whether its volume is so full that the server is read only. The caller connects, and so decides
-/// whether this counts as use.
+/// Returns whether the volume is so full that the server is read-only. The caller connects, and so
+/// decides whether this counts as use.
 pub(super) async fn is_full(
     databases: &Arc<ManagedDatabases>,
     id: &DatabaseId,
@@ -212,7 +212,7 @@ impl Databases for NoDatabase {
     }
 }
 
-/// What the server does.
+/// Reads a server's statistics.
 pub(super) async fn stats(
     databases: &Arc<ManagedDatabases>,
     record: &DatabaseRecord,
@@ -287,7 +287,7 @@ pub(super) fn login_error(error: LoginError) -> Error {
     }
 }
 
-/// What a server said. Whatever passes is no mistake of the caller's.
+/// Converts an error that the server reported. A transient one is not the caller's mistake.
 fn sql_error(error: &SqlError) -> Error {
     let more = [error.field('D'), error.field('H')].into_iter().flatten();
     let more: String = more.map(|sentence| format!(". {sentence}")).collect();

@@ -18,7 +18,7 @@ use crate::config::BackupConfig;
 use crate::full_disks::FullDisks;
 use crate::ports::Ports;
 
-/// What databases are made of, from the server.
+/// Dependencies of the service, from the server.
 pub struct DatabasesParts {
     /// Records of databases.
     pub store: Arc<dyn DatabaseStore>,
@@ -36,7 +36,7 @@ pub struct DatabasesParts {
     pub attachments: Arc<dyn Attachments>,
     /// Without it no backups are made.
     pub backups: Option<BackupConfig>,
-    /// Where clients connect to; without it nobody is told how.
+    /// Address for clients; without one, no connection string is shown.
     pub address: Option<PublicAddress>,
     /// Ports of databases that have no names.
     pub ports: Option<Ports>,
@@ -51,7 +51,7 @@ pub struct ManagedDatabases {
     pub(crate) background: Background,
     pub(crate) link: LinkKey,
     pub(crate) attachments: Arc<dyn Attachments>,
-    /// Where clients connect to.
+    /// Address for clients.
     pub(crate) address: Option<PublicAddress>,
     /// Ports of databases that have no names.
     pub(crate) ports: Option<Ports>,
@@ -60,7 +60,7 @@ pub struct ManagedDatabases {
     pub(crate) backups: Backups,
 }
 
-/// Who waits for whom while a machine is replaced or a server is started again.
+/// Locks for replacing a machine and for restarting a server.
 #[derive(Default)]
 pub(crate) struct RevivalLocks {
     /// Told when a client waits.

@@ -7,10 +7,10 @@ use pandastack_sandboxes::machine::Machine;
 use pandastack_types::Result;
 use pandastack_types::api::{ExecRequest, ExecResult};
 
-/// How much longer than the command its host may take to answer.
+/// Time for the host to answer, beyond the command's own.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// Runs a command to its end, which comes within `seconds`. How it ended is for the caller to judge.
+/// Runs a command to its end, which comes within `seconds`. The caller checks the exit status.
 pub(crate) async fn run(
     machine: &Machine,
     command: &str,

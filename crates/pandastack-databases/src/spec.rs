@@ -10,7 +10,7 @@ use pandastack_types::{DatabaseId, Error, Owner, Result, WorkspaceId};
 
 /// Template that databases are forked from.
 pub(crate) const TEMPLATE: &str = "postgres-16";
-/// Where the template has its volume.
+/// Mount path of the template's volume.
 pub(crate) const DATA_PATH: &str = "/var/lib/postgresql";
 /// Memory of a database that names none: the template's own.
 const SIZE_DEFAULT_GIB: u32 = 1;
@@ -19,7 +19,7 @@ const SIZES_GIB: [u32; 5] = [1, 2, 4, 8, 16];
 /// Memory of a size is counted in these.
 const MIB_PER_GIB: u32 = 1024;
 
-/// What a machine of a database carries as its owner.
+/// Owner of a database's machine.
 pub(crate) fn owner(id: &DatabaseId) -> Owner {
     Owner::Database(id.clone())
 }
@@ -33,13 +33,19 @@ pub(crate) fn machine_of(machine: &SandboxRecord) -> Option<DatabaseId> {
 }
 
 /// The record of a copy that is to be made.
-pub(crate) fn new_copy(original: &DatabaseRecord, label: Option<String>) -> DatabaseRecord {
+pub(crate) fn new_copy(
+    original: &DatabaseRecord,
+    name: Option<String>,
+    label: Option<String>,
+) -> DatabaseRecord {
     let spec = DatabaseSpecRecord {
+        name,
         label,
         protected: false,
         cloned_from: Some(original.id.clone()),
         revision: 0,
         reset_pending: false,
+        step: None,
         ..original.spec.clone()
     };
     new_record(original.workspace.clone(), spec)

@@ -4,7 +4,7 @@ use http::HeaderMap;
 use pandastack_store::databases::{DatabaseRecord, DatabaseState};
 use pandastack_types::api::{Database, DatabaseConnection, DatabaseStatus};
 use pandastack_types::network::DATABASES_ADDRESS;
-use pandastack_types::{DatabaseId, Result, SandboxState};
+use pandastack_types::{DatabaseId, Result, SandboxState, chain};
 
 use crate::credentials::{DATABASE, TENANT, broker_token, password};
 use crate::service::ManagedDatabases;
@@ -19,6 +19,7 @@ pub(super) async fn summary(databases: &ManagedDatabases, record: DatabaseRecord
         id: record.id,
         status,
         template: TEMPLATE.to_owned(),
+        name: record.spec.name,
         label: record.spec.label,
         created_at: record.created_at,
         size: record.spec.size,
@@ -27,6 +28,7 @@ pub(super) async fn summary(databases: &ManagedDatabases, record: DatabaseRecord
         connection: None,
         sandbox_id: record.sandbox,
         cloned_from: record.spec.cloned_from,
+        step: record.spec.step,
         error: failure.or(record.spec.failure),
         failover_available,
     })
@@ -42,7 +44,7 @@ pub(super) async fn details(
     Ok(Database { connection, ..summary(databases, record).await? })
 }
 
-/// How to connect, once the database is ready and this server has an address for them.
+/// Connection details, once the database is ready and this server has an address for clients.
 pub(super) async fn connection(
     databases: &ManagedDatabases,
     headers: &HeaderMap,
@@ -68,11 +70,16 @@ pub(super) async fn connection(
 /// that name the database.
 async fn own_port(databases: &ManagedDatabases, id: &DatabaseId) -> Option<u16> {
     let port = databases.ports.as_ref()?.of(id).await;
-    port.inspect_err(|error| tracing::warn!(database = %id, %error, "cannot assign a port to a database"))
-        .ok()
+    port.inspect_err(|error| {
+        tracing::warn!(
+            database = %id, error = %chain(&error),
+            "cannot assign a port to a database"
+        )
+    })
+    .ok()
 }
 
-/// How a machine connects to a database that is attached to it.
+/// Address at which a machine reaches a database that is attached to it.
 pub fn inside_url(databases: &ManagedDatabases, record: &DatabaseRecord) -> String {
     let (id, password) = (&record.id, password(&databases.link, record));
     format!(
@@ -80,11 +87,16 @@ pub fn inside_url(databases: &ManagedDatabases, record: &DatabaseRecord) -> Stri
     )
 }
 
-/// Where this API was called.
+/// Origin under which this API was called.
 fn origin(headers: &HeaderMap) -> String {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let scheme = text("x-forwarded-proto").unwrap_or("http");
     format!("{scheme}://{}", text("host").unwrap_or("127.0.0.1"))
+}
+
+/// Whether the machine of a database sleeps.
+pub(crate) async fn is_asleep(databases: &ManagedDatabases, record: &DatabaseRecord) -> bool {
+    matches!(status(databases, record).await.0, DatabaseStatus::Hibernated)
 }
 
 async fn status(databases: &ManagedDatabases, record: &DatabaseRecord) -> (DatabaseStatus, Option<String>) {

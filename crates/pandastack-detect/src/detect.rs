@@ -94,11 +94,11 @@ fn custom(start: &str) -> Plan {
     )
 }
 
-/// What was said replaces what was found.
+/// Applies the user's settings, which replace detected ones.
 fn apply(plan: &mut Plan, view: &View, user_settings: UserSettings) {
     if let Some(install) = user_settings.install {
         plan.because("install_command is set");
-        locks::said(&mut plan.locks, view, &install);
+        locks::add_command_files(&mut plan.locks, view, &install);
         plan.refresh = None;
         plan.install = Some(install);
     }

@@ -47,7 +47,7 @@ impl Framework {
             Framework::Static,
             Framework::Custom,
         ];
-        // What published clients call it.
+        // The name that published clients use.
         let text = if text == "nextjs" { "next" } else { text };
         all.into_iter().find(|kind| kind.as_str() == text)
     }

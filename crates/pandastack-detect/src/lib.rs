@@ -4,9 +4,9 @@
 //!   names of files --interesting--> their texts --View--> detect(view, wishes) --> Plan, or what was looked for
 //! ```
 //!
-//! Pure: no I/O. Who has the files lists them, reads those that [`interesting`] names, and gets a [`Plan`]:
-//! commands, with a sentence for each decision. What a person said ([`UserSettings`], then `pandastack.toml`)
-//! always wins over what is found, and the plan says so.
+//! Pure: no I/O. The caller lists an app's files, reads those that [`interesting`] names, and gets
+//! a [`Plan`]: commands, with a sentence for each decision. Explicit settings ([`UserSettings`],
+//! then `pandastack.toml`) always win over detected ones, and the plan says so.
 //!
 //! | looked at | found |
 //! |---|---|

@@ -1,12 +1,13 @@
 //! Packages that are directories of the source itself.
 //!
-//! Most installers copy them. A copy that was restored is of an earlier source, and installers take one that
-//! is there for good, so whoever names such a package is installed anew at every build. Better one too many
-//! than one too few.
+//! Most installers copy them. A restored copy is of an earlier source, and installers keep existing
+//! copies, so an app with such a package is installed anew at every build. Better one too many than
+//! one too few.
 
 use crate::view::View;
 
-/// Whether pyproject.toml or Pipfile has such a package. What cannot be read may name anything.
+/// Returns whether pyproject.toml or Pipfile has such a package. An unreadable file is assumed to
+/// name one.
 pub(crate) fn is_in_python(view: &View) -> bool {
     let lists = ["pyproject.toml", "Pipfile"];
     lists.iter().filter_map(|list| view.text(list)).any(|text| {
@@ -15,13 +16,14 @@ pub(crate) fn is_in_python(view: &View) -> bool {
     })
 }
 
-/// Whether a version in package.json is such a package, and is no link to it.
+/// Returns whether a version in package.json is a directory of the source that is copied rather
+/// than linked.
 pub(crate) fn is_node(version: &serde_json::Value) -> bool {
     let begins = ["file:", "./", "../", "~/", "/"];
     version.as_str().is_some_and(|version| begins.iter().any(|begin| version.starts_with(begin)))
 }
 
-/// Whether a table of packages, at any depth, has one that is copied.
+/// Returns whether a table of packages, at any depth, has one that is copied.
 fn names_copied(table: &toml::Table) -> bool {
     table.iter().any(|(key, value)| {
         let Some(inner) = value.as_table() else { return false };
@@ -30,8 +32,8 @@ fn names_copied(table: &toml::Table) -> bool {
     })
 }
 
-/// Whether a package, or one of several ways to it, is a path and no link; or a member of the workspace that
-/// is said to be no link.
+/// Returns whether a package, or one of its alternatives, is a path that is copied; or a workspace
+/// member that is declared as not linked.
 fn is_copied(package: &toml::Value) -> bool {
     if let Some(ways) = package.as_array() {
         return ways.iter().any(is_copied);

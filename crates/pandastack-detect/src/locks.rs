@@ -1,12 +1,12 @@
 //! Files whose content decides whether installing again would change anything.
 //!
-//! Better one too many than one too few: a file that changed needlessly costs an installation, one that is
-//! forgotten leaves an app with packages that its source no longer asks for.
+//! Better one too many than one too few: a needless file costs an installation, a missing one
+//! leaves an app with packages that its source no longer asks for.
 
 use crate::view::View;
 
 /// Of installers that come by a command only.
-const SAID: [&str; 18] = [
+const COMMAND_FILES: [&str; 18] = [
     "Makefile",
     "Gemfile",
     "Gemfile.lock",
@@ -51,7 +51,7 @@ pub(crate) fn python(view: &View) -> Vec<String> {
     locks
 }
 
-/// Whether pip could be told to read packages or their versions from it.
+/// Returns whether pip could be told to read packages or their versions from this file.
 pub(crate) fn is_list(path: &str) -> bool {
     let Some(stem) = path.strip_suffix(".txt") else { return false };
     match stem.split_once('/') {
@@ -60,7 +60,7 @@ pub(crate) fn is_list(path: &str) -> bool {
     }
 }
 
-/// What requirements.txt includes by `-r` and `-c`, wherever that is.
+/// Files that requirements.txt includes by `-r` and `-c`, wherever they are.
 pub(crate) fn included(view: &View) -> Vec<String> {
     let mut found = Vec::new();
     for line in view.text("requirements.txt").unwrap_or_default().lines().map(str::trim) {
@@ -69,7 +69,7 @@ pub(crate) fn included(view: &View) -> Vec<String> {
         let path =
             rest.trim_start_matches(['=', ' ', '\t']).split([' ', '\t', '#']).next().unwrap_or_default();
         let path = path.trim_start_matches("./");
-        // What lies beside the app's directory is not listed, but can be read.
+        // Files beside the app's directory are not listed, but can be read.
         if view.has(path) || path.starts_with("../") {
             found.push(path.to_owned());
         }
@@ -91,11 +91,12 @@ pub(crate) fn node<'a>(view: &View, scripts: impl Iterator<Item = &'a str>) -> V
     locks
 }
 
-/// Adds what a command that was said may read: files that it names, and those of well-known installers.
-pub(crate) fn said(locks: &mut Vec<String>, view: &View, command: &str) {
+/// Adds files that a configured command may read: those that it names, and those of well-known
+/// installers.
+pub(crate) fn add_command_files(locks: &mut Vec<String>, view: &View, command: &str) {
     add(locks, words(view, command));
     add(locks, python(view));
-    add(locks, SAID.iter().filter(|name| view.has(name)).map(|name| (*name).to_owned()));
+    add(locks, COMMAND_FILES.iter().filter(|name| view.has(name)).map(|name| (*name).to_owned()));
 }
 
 /// Files that a command names.

@@ -4,14 +4,15 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-/// Its name, at the root of the app.
+/// Name of the manifest, at the root of the app.
 pub const MANIFEST: &str = "pandastack.toml";
 
-/// Its `[app]` table, with `[env]`. Words that are not known are refused: a mistyped one would be ignored for ever.
+/// The manifest's `[app]` table, with `[env]`. Unknown keys are refused: a misspelt one would
+/// otherwise be ignored for ever.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Manifest {
-    /// Name of the app, read by the command line only: whoever else reads the file has the app.
+    /// Name of the app, read by the command line only: other readers already have the app.
     pub name: Option<String>,
     /// Kind of app.
     pub framework: Option<String>,
@@ -30,10 +31,10 @@ pub struct Manifest {
     /// Plain variables of build and run: the table `[env]`.
     #[serde(skip)]
     pub env: BTreeMap<String, String>,
-    /// Those of the build alone: `[env.build]`.
+    /// Variables of the build alone: `[env.build]`.
     #[serde(skip)]
     pub build_env: BTreeMap<String, String>,
-    /// Those of the run alone: `[env.run]`.
+    /// Variables of the run alone: `[env.run]`.
     #[serde(skip)]
     pub run_env: BTreeMap<String, String>,
 }
@@ -63,7 +64,7 @@ impl Manifest {
     }
 }
 
-/// What is wrong, and where.
+/// Describes an error and its position.
 fn describe_error(error: &toml::de::Error, text: &str) -> String {
     let before = error.span().and_then(|span| text.get(..span.start));
     match before.map(|before| before.matches('\n').count() + 1) {

@@ -1,7 +1,7 @@
 //! The Node version that a source requires, and whether another one matches.
 //!
-//! One major number can be installed. Whatever else is said, a range or a name, is a condition on what is
-//! there.
+//! One major number can be installed. Any other range or name is a condition on the installed
+//! version.
 
 use crate::view::View;
 
@@ -24,21 +24,21 @@ const SHOWN_MAX: usize = 60;
 /// A condition on the Node of an app.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeRequirement {
-    /// As it is said: `>=20 <21`, `18 || 20`.
+    /// Text of the requirement: `>=20 <21`, `18 || 20`.
     pub wanted: String,
-    /// Where.
+    /// File that states it.
     pub file: &'static str,
 }
 
 impl NodeRequirement {
-    /// Whether a Node of this version, `22.11.0`, would do. None suits a condition that is not understood;
-    /// where nothing is known of what is there, all is well.
+    /// Returns whether a Node of this version, `22.11.0`, satisfies the requirement. No version
+    /// satisfies a condition that is not understood; an unknown installed version satisfies all.
     pub fn suits(&self, has: &str) -> bool {
         let Some(has) = Version::parse(has.trim().trim_start_matches('v')) else { return true };
         self.wanted.split("||").any(|range| is_in_range(range, has.floor()))
     }
 
-    /// The beginning of what is said, short enough for a sentence.
+    /// Start of the text, short enough for a sentence.
     pub fn shown(&self) -> String {
         self.wanted.chars().take(SHOWN_MAX).collect()
     }
@@ -57,7 +57,7 @@ pub(crate) fn condition(view: &View, engines: Option<&str>) -> Option<NodeRequir
     Some(NodeRequirement { wanted, file })
 }
 
-/// What is said of the version, where it counts first.
+/// Version requirements in the source, by precedence.
 fn declared_versions<'a>(
     view: &'a View,
     engines: Option<&'a str>,
@@ -92,7 +92,7 @@ fn major_of(text: &str) -> Option<u32> {
     digits.parse().ok()
 }
 
-/// A version as far as it is said: `20`, `20.x`, `20.1.0`.
+/// A version with the components that are stated: `20`, `20.x`, `20.1.0`.
 #[derive(Debug, Clone, Copy)]
 struct Version {
     major: u32,
@@ -116,7 +116,7 @@ impl Version {
         (self.major, self.minor.unwrap_or(0), self.patch.unwrap_or(0))
     }
 
-    /// Whether a version is one of those that are meant.
+    /// Returns whether a version is one of those that are meant.
     fn has(self, (major, minor, patch): (u32, u32, u32)) -> bool {
         self.major == major
             && self.minor.is_none_or(|own| own == minor)
@@ -124,7 +124,7 @@ impl Version {
     }
 }
 
-/// Whether a version is in `>=20 <21`, `^18.2`, or `18 - 20`.
+/// Returns whether a version is in `>=20 <21`, `^18.2`, or `18 - 20`.
 fn is_in_range(range: &str, has: (u32, u32, u32)) -> bool {
     if let Some((from, to)) = range.split_once(" - ") {
         return holds(&format!(">={}", from.trim()), has) && holds(&format!("<={}", to.trim()), has);
@@ -143,7 +143,7 @@ fn is_in_range(range: &str, has: (u32, u32, u32)) -> bool {
     true
 }
 
-/// Whether one condition holds.
+/// Returns whether one condition holds.
 fn holds(condition: &str, has: (u32, u32, u32)) -> bool {
     let version = condition.trim_start_matches(['<', '>', '=', '~', '^']);
     let operator = &condition[..condition.len() - version.len()];

@@ -1,4 +1,4 @@
-//! How to install, build and start an app.
+//! Plans: commands to install, build and start an app.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use crate::framework::Framework;
 use crate::node_version::NodeRequirement;
 use crate::python_version::PythonRequirement;
 
-/// How an app serves.
+/// How an app serves: by its own process, or as static files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Serve {
     /// A command that listens on 0.0.0.0 and `$PORT`.
@@ -20,7 +20,7 @@ pub enum Serve {
     },
 }
 
-/// How to install, build and start.
+/// Commands to install, build and start an app.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
     /// Kind of app.

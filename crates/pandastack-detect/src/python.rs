@@ -6,7 +6,8 @@ use crate::undetected::Undetected;
 use crate::view::View;
 use crate::{local, locks, procfile, python_version};
 
-/// Where Python packages are installed, outside of the source so that a new source leaves them alone.
+/// Directory of installed Python packages, outside of the source so that a new source leaves them
+/// alone.
 pub const VENV: &str = "/srv/venv";
 /// The Python that has pip. Its path, because the app's own comes first among the programs of a build, and
 /// has none.
@@ -18,7 +19,7 @@ const SIGNS: [&str; 7] =
 /// Directories in which the object may be, beside the root.
 const CODE_DIRECTORIES: [&str; 4] = ["app", "src", "api", "server"];
 
-/// Whether the text of a file may hold the object that serves.
+/// Returns whether the text of a file may hold the object that serves.
 pub(crate) fn may_hold_app(path: &str) -> bool {
     let Some(stem) = path.strip_suffix(".py") else { return false };
     match stem.split_once('/') {
@@ -119,9 +120,9 @@ impl Installer {
         }
     }
 
-    /// Installs what is part of the source again, after new code came to packages that were restored.
-    /// `install` does all of it: for installers that would leave alone a copy which is there, so that they
-    /// must begin with nothing. What they fetched is in their caches.
+    /// Installs packages of the source again, after new code came to restored packages. `install`
+    /// does it all, for installers that would keep existing copies, so that they must begin with
+    /// nothing. Downloads are in the installers' caches.
     fn refresh(&self, view: &View, install: &str) -> Option<String> {
         match self {
             // pip installs what is a directory each time, and leaves alone what is there.
@@ -153,8 +154,8 @@ impl Installer {
     }
 }
 
-/// Whether requirements.txt may have a directory of the source among its packages, itself or in a list that
-/// it includes.
+/// Returns whether requirements.txt may have a directory of the source among its packages, itself
+/// or in a list that it includes.
 fn may_name_directory(view: &View) -> bool {
     let is_directory = |line: &str| {
         let (line, _) = line.split_once('#').unwrap_or((line, ""));
@@ -170,7 +171,7 @@ fn may_name_directory(view: &View) -> bool {
     may_name("requirements.txt", false) || locks::included(view).iter().any(|list| may_name(list, true))
 }
 
-/// Whether any list of dependencies names it.
+/// Returns whether any list of dependencies names the package.
 fn mentions(view: &View, package: &str) -> bool {
     let lists = ["requirements.txt", "pyproject.toml", "Pipfile"];
     lists.iter().filter_map(|list| view.text(list)).any(|text| {
@@ -215,7 +216,7 @@ fn serving(view: &View, start: Option<&str>) -> Result<(String, Option<&'static 
     }
 }
 
-/// `mysite.wsgi:application` of WSGI_APPLICATION, or of the wsgi module that is there.
+/// `mysite.wsgi:application` of WSGI_APPLICATION, or of the wsgi module that exists.
 fn django_module(view: &View) -> Option<String> {
     for (path, text) in view.texts.iter().filter(|(path, _)| path.ends_with("settings.py")) {
         let line = text.lines().find_map(|line| line.trim().strip_prefix("WSGI_APPLICATION"));

@@ -5,21 +5,22 @@ use crate::view::View;
 /// The Python that a file asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PythonRequirement {
-    /// As it is said there: `3.11`, or conditions such as `>=3.11,<4`.
+    /// Text of the requirement: `3.11`, or conditions such as `>=3.11,<4`.
     pub wanted: String,
     /// The file.
     pub file: &'static str,
 }
 
 impl PythonRequirement {
-    /// Whether a Python of this version, `3.13`, would do. What cannot be compared asks for nothing.
+    /// Returns whether a Python of this version, `3.13`, satisfies the requirement. A version that
+    /// cannot be compared satisfies all.
     pub fn suits(&self, has: &str) -> bool {
         let Some((major, minor, _)) = numbers(has) else { return true };
         self.wanted.split(',').all(|condition| holds(condition.trim(), (major, minor)))
     }
 }
 
-/// What the files of a source ask for; the first of them that does.
+/// The Python requirement of a source, from the first file that states one.
 pub(crate) fn wanted(view: &View) -> Option<PythonRequirement> {
     let line = |file: &'static str| {
         let wanted = version_of(view.text(file)?.lines().next()?)?;
@@ -71,8 +72,8 @@ fn numbers(text: &str) -> Option<(u32, Option<u32>, Option<u32>)> {
     Some((major, minor, minor.and(parts.next().flatten())))
 }
 
-/// Whether one condition holds for a version, by its first two numbers: the third one of what is there is not
-/// known.
+/// Returns whether one condition holds for a version, by its first two numbers: the third of the
+/// installed one is unknown.
 fn holds(condition: &str, (major, minor): (u32, Option<u32>)) -> bool {
     let version = condition.trim_start_matches(|c: char| !c.is_ascii_digit());
     let operator = condition[..condition.len() - version.len()].trim();

@@ -5,14 +5,14 @@ use crate::framework::Framework;
 /// Why an app was not detected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Undetected {
-    /// Nothing that is known.
+    /// The source holds no known kind of app.
     #[error(
         "no app was found in {where_looked}: looked for package.json (node), requirements.txt, pyproject.toml, uv.lock, poetry.lock, pdm.lock, Pipfile, main.py, app.py, server.py (python), Staticfile, public/index.html and index.html (static), and found {found}; set root_directory if the app is in a subdirectory, or set start_command (in pandastack.toml, with `pandastack app deploy --start ...`, or in the API)"
     )]
     Nothing {
         /// The directory.
         where_looked: String,
-        /// What is there.
+        /// Files that exist.
         found: String,
     },
     /// A kind was found or said, but not how it starts.

@@ -26,7 +26,7 @@ impl Ignore {
         Self(lines.map(Pattern::parse).filter(|pattern| !pattern.parts.is_empty()).collect())
     }
 
-    /// Whether a path, relative to the context, is left out.
+    /// Returns whether a path, relative to the context, is left out.
     pub fn excludes(&self, path: &str) -> bool {
         let names: Vec<&str> = path.split('/').filter(|name| !name.is_empty()).collect();
         let mut excluded = false;
@@ -38,7 +38,8 @@ impl Ignore {
         excluded
     }
 
-    /// Whether something below an excluded directory may still be wanted, so that it must be looked at.
+    /// Returns whether a path below an excluded directory may still be included, so that the
+    /// directory must be walked.
     pub fn may_keep_below(&self) -> bool {
         self.0.iter().any(|pattern| pattern.keep)
     }
@@ -58,7 +59,7 @@ impl Pattern {
         Self { keep, parts }
     }
 
-    /// Whether it matches the path or a directory above it.
+    /// Returns whether the pattern matches the path or a directory above it.
     fn matches_within(&self, names: &[&str]) -> bool {
         (1..=names.len()).any(|count| matches(&self.parts, &names[..count]))
     }

@@ -19,20 +19,20 @@ pub enum Command {
 /// A here-document.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Heredoc {
-    /// Its name, which also ends it.
+    /// Delimiter, which also ends it.
     pub name: String,
-    /// Whether variables in it are expanded; not if the name is quoted.
+    /// Whether variables in the body are expanded; not if the name is quoted.
     pub expand: bool,
     /// Whether leading tabs are removed (`<<-`).
     pub strip_tabs: bool,
-    /// Its text.
+    /// Text of the body.
     pub body: String,
 }
 
 /// `RUN`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunStep {
-    /// What runs. Heredocs of the shell form are part of the text.
+    /// Command to run. Heredocs of the shell form are part of the text.
     pub command: Command,
     /// Values of `--mount`.
     pub mounts: Vec<String>,
@@ -43,7 +43,7 @@ pub struct RunStep {
 /// `COPY` or `ADD`. Everything is unexpanded.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CopyStep {
-    /// It is `ADD`: archives are unpacked.
+    /// Whether this is `ADD`, which unpacks archives.
     pub add: bool,
     /// Stage or image to copy from. Default: the build context.
     pub from: Option<String>,
@@ -59,7 +59,7 @@ pub struct CopyStep {
     pub sources: Vec<String>,
     /// Files whose content is in the Dockerfile.
     pub heredocs: Vec<Heredoc>,
-    /// Where to.
+    /// Destination.
     pub dest: String,
 }
 

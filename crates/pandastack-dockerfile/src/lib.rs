@@ -7,13 +7,13 @@
 //! | `words` | quoting and `$variable` expansion |
 //! | `ignore` | `.dockerignore` |
 //!
-//! The published parsers that we looked at keep neither line numbers nor the order of variables, nor do
-//! they tell the shell form of a command from its exec form. A build needs all three: errors name the
-//! line, `ENV` is evaluated from left to right, and an image without a shell can only run the exec form.
-//! So the parser is our own.
+//! The published parsers that were evaluated keep neither line numbers nor the order of variables,
+//! nor do they distinguish the shell form of a command from its exec form. A build needs all three:
+//! errors name the line, `ENV` is evaluated from left to right, and an image without a shell can
+//! only run the exec form. So the parser is our own.
 //!
-//! Left to others: what the instructions do. Variables are expanded by whoever runs them, because only
-//! then their values are known.
+//! Left to others: what the instructions do. Variables are expanded by the caller that runs them,
+//! because only then their values are known.
 
 #![forbid(unsafe_code)]
 
@@ -51,13 +51,13 @@ pub struct Dockerfile {
 pub struct Stage {
     /// Line of its `FROM`.
     pub line: usize,
-    /// What it starts from, unexpanded: an image, an earlier stage or `scratch`.
+    /// Base of the stage, unexpanded: an image, an earlier stage or `scratch`.
     pub from: String,
     /// `--platform`, unexpanded.
     pub platform: Option<String>,
     /// Name after `AS`, in lower case.
     pub name: Option<String>,
-    /// Its instructions.
+    /// Instructions of the stage.
     pub steps: Vec<Step>,
 }
 
@@ -68,7 +68,7 @@ pub struct Step {
     pub line: usize,
     /// The instruction as written, on one line, without heredoc bodies.
     pub text: String,
-    /// What it says.
+    /// The instruction.
     pub instruction: Instruction,
 }
 

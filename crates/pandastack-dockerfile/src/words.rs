@@ -14,7 +14,7 @@ pub enum ExpandError {
     Unset {
         /// The variable.
         name: String,
-        /// What its author says.
+        /// Message that the Dockerfile's author wrote.
         message: String,
     },
     /// `${a:-${b:-...` is nested too deeply.
@@ -77,9 +77,9 @@ pub fn expand_text(text: &str, lookup: &dyn Fn(&str) -> Option<String>) -> Resul
 struct Reader<'a> {
     rest: &'a str,
     escape: char,
-    /// Whether quotes quote.
+    /// Whether quotes have their meaning.
     quotes: bool,
-    /// How many `${` are open.
+    /// Number of open `${`.
     depth: usize,
     /// Bytes that variables may still have.
     left: usize,

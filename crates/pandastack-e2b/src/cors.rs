@@ -1,11 +1,12 @@
-//! CORS: browsers may call from any page. What protects a sandbox is its token, which no page gets by itself.
+//! CORS: browsers may call from any page. A sandbox is protected by its token, which no page gets
+//! by itself.
 
 use axum::extract::Request;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, Method, StatusCode, header};
 
-/// How long a browser may remember the answer.
+/// Time that a browser may keep the answer.
 const REMEMBERED_SECONDS: &str = "7200";
 
 pub(crate) async fn allow_any(request: Request, next: Next) -> Response {

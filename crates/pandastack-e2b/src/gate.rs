@@ -17,11 +17,11 @@ use crate::sandbox_state::{auto_resumes, is_paused, is_visible};
 use crate::session::{Session, no_sandbox_named};
 use crate::token::{Operation, Signed};
 
-/// What to do about a missing or wrong token.
+/// Message for a missing or wrong token, with the next step.
 pub(crate) const TOKEN_REQUIRED: &str =
     "the sandbox's access token is missing or wrong; connect to the sandbox to get it";
 
-/// What to do about too many wrong ones.
+/// Message for too many wrong tokens, with the next step.
 const TOO_MANY_WRONG: &str =
     "too many requests with invalid access tokens or signatures from this address; retry later";
 
@@ -52,6 +52,18 @@ pub(crate) async fn session_of(
     }
     let identity = Identity::Sandbox(OnBehalf { sandbox: sandbox.clone(), key: None });
     Ok(Session { native: native.caller(identity, extensions), sandbox })
+}
+
+/// Refuses a sandbox that does not run now.
+pub(crate) async fn check_running(native: &Native, sandbox: SandboxId) -> Result<(), Response> {
+    let found = native.directory.find(&sandbox).await;
+    match found.map_err(|error| RestError::from(error).into_response())? {
+        Some(found) if is_visible(&found) && !is_paused(&found) => Ok(()),
+        Some(found) if is_paused(&found) => {
+            Err(SandboxGone { sandbox, reason: "it is paused; its next request resumes it" }.into_response())
+        }
+        _ => Err(SandboxGone { sandbox, reason: "it was killed" }.into_response()),
+    }
 }
 
 fn check_state(sandbox: Option<&Sandbox>) -> Result<(), &'static str> {
@@ -105,7 +117,7 @@ impl From<CredentialError> for RestError {
     }
 }
 
-/// Where a request comes from.
+/// The client's address.
 pub(crate) fn address_of(extensions: &Extensions) -> Option<IpAddr> {
     extensions.get::<Client>().map(|client| client.address)
 }

@@ -60,7 +60,7 @@ impl Facade {
         control::routes(self.native.clone(), envd::signed_files())
     }
 
-    /// What answers on [`PORTS`]. Requests carry a [`pandastack_edge::Target`].
+    /// Router for [`PORTS`]. Requests carry a [`pandastack_edge::Target`].
     pub fn sandbox_ports(&self) -> Router {
         let (envd, interpreter) =
             (envd::routes(self.native.clone()), interpreter::routes(self.native.clone()));

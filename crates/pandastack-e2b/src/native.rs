@@ -41,7 +41,7 @@ pub struct OnBehalf {
 pub trait Directory: Send + Sync {
     /// A sandbox of any workspace that is not being deleted.
     async fn find(&self, id: &SandboxId) -> Result<Option<Sandbox>, DirectoryUnavailable>;
-    /// What opens that sandbox beside its id, from that address.
+    /// Access data of a sandbox, beside its id, for a client at that address.
     async fn access(
         &self,
         id: &SandboxId,
@@ -49,14 +49,14 @@ pub trait Directory: Send + Sync {
     ) -> Result<Option<Access>, DirectoryUnavailable>;
     /// Refuses an API key that is not good, or not at that address. Counts wrong ones.
     async fn check_key(&self, key: &str, from: Option<IpAddr>) -> pandastack_types::Result<()>;
-    /// Whether somebody at an address may try a credential, after those that were wrong.
+    /// Returns whether a client at an address may try a credential, given its failed attempts.
     fn admits(&self, from: Option<IpAddr>) -> bool;
     /// Counts a wrong credential.
     fn note_wrong(&self, from: Option<IpAddr>);
 }
 
-/// What access tokens of a sandbox depend on. Raising the revision, or deleting a key, ends the tokens made
-/// with it.
+/// Inputs of a sandbox's access tokens. Raising the revision, or deleting a key, ends the tokens
+/// made with it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Access {
     /// Counts revocations.
@@ -121,7 +121,7 @@ pub(crate) struct Native {
 pub(crate) struct Caller {
     api: Router,
     identity: Identity,
-    /// Where the request comes from: networks of keys and the limit of failed attempts depend on it.
+    /// The client: networks of keys and the limit of failed attempts depend on its address.
     client: Option<Client>,
 }
 

@@ -30,7 +30,7 @@ impl TokenKey {
         format!("{prefix}.{}", self.0.derive("e2b access token 2", &parts))
     }
 
-    /// Whether a token is one of a sandbox.
+    /// Returns whether a token is valid for a sandbox.
     pub(crate) fn accepts(&self, sandbox: &SandboxId, access: &Access, given: &str) -> bool {
         let prefix = given.split('.').next().unwrap_or_default();
         let is_live = access.keys.iter().any(|key| key == prefix);
@@ -75,9 +75,10 @@ pub(crate) enum Operation {
 /// Why a signature was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum SignatureRefused {
-    #[error("the signature does not match; sign path, operation and user with the sandbox's access token")]
+    #[error("invalid signature; sign path, operation and user with the sandbox's access token")]
     Mismatch,
-    #[error("the signed URL has expired; create another")]
+    /// Clients look for these words alone.
+    #[error("signature is already expired")]
     Expired,
 }
 

@@ -12,7 +12,7 @@ use crate::error::{RestError, RestResult};
 use crate::native::Caller;
 use crate::native_paths as paths;
 
-/// Who commands and files belong to unless the client says otherwise.
+/// Default owner of commands and files.
 pub(crate) const DEFAULT_USER: &str = "user";
 /// Largest `/etc/passwd` that is looked through for a home.
 const PASSWD_BYTES_MAX: usize = 1024 * 1024;

@@ -1,9 +1,10 @@
 //! Access control for previews.
 //!
-//! A signed URL works once as a link: it sets a cookie and leads to the same address without the
-//! signature, so that the page's own requests carry the cookie and nobody copies the signature out
-//! of the address bar. Over TLS its name begins with `__Host-`, which a browser accepts from this very host
-//! only, so that no neighbour below the same domain can set it. Credentials of ours never reach the guest.
+//! A signed URL works once as a link: it sets a cookie and redirects to the same address without
+//! the signature, so that the page's own requests carry the cookie and users do not copy the
+//! signature out of the address bar. Over TLS its name begins with `__Host-`, which a browser
+//! accepts from this very host only, so that no neighbour below the same domain can set it.
+//! Credentials of ours never reach the guest.
 
 use http::header::{COOKIE, LOCATION, SET_COOKIE};
 use http::request::Parts;
@@ -46,8 +47,8 @@ pub fn check(
     }
 }
 
-/// Removes credentials that nobody asked for. One look at the few names of a head costs less than
-/// looking for each of ours.
+/// Removes the edge's own credentials from a request. One look at the few names of a head costs
+/// less than looking for each of ours.
 fn drop_credentials(parts: &mut Parts) {
     let is_token = |name: &HeaderName| name == TOKEN || name == TRAFFIC_TOKEN;
     let is_credential = |(name, value): (&HeaderName, &HeaderValue)| {

@@ -6,7 +6,7 @@
 //!
 //! Lines are gathered and written in pieces, so that a request costs no system call. Query strings
 //! are left out: they carry secrets more often than answers. Requests to sandboxes that do not
-//! exist have no line, so that nobody fills the log with names of his own making.
+//! exist have no line, so that a client cannot fill the log with invented names.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -72,7 +72,7 @@ impl AccessLog {
         }
     }
 
-    /// Writes what is held back.
+    /// Writes buffered lines.
     pub fn flush(&self) {
         let held = std::mem::take(&mut self.lines.lock().unwrap_or_else(PoisonError::into_inner).bytes);
         if !held.is_empty() {
@@ -88,7 +88,7 @@ impl AccessLog {
         self.flush();
     }
 
-    /// Adds what is counted to a page of metrics.
+    /// Adds counters to a page of metrics.
     pub fn add_metrics(&self, page: &mut Page) {
         let classes = self.requests.iter().enumerate().skip(1);
         page.counters(

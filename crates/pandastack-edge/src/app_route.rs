@@ -18,8 +18,8 @@ pub enum AppRoute {
 pub struct Instances {
     /// The sandboxes, in the order in which they are used.
     pub sandboxes: Arc<[SandboxId]>,
-    /// How many of them, from the first on, share requests; each further one is used while those
-    /// before it are busy.
+    /// Number of machines, from the first on, that share requests; each further one is used while
+    /// those before it are busy.
     pub always: usize,
     /// TCP port inside each.
     pub port: u16,

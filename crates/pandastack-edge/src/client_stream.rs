@@ -1,8 +1,8 @@
 //! A client's socket, with the time since when the client reads nothing.
 //!
 //! Below TLS, where bytes leave: what a client with TLS takes piece by piece is one write above it.
-//! Whoever sends an answer looks at the clock; who goes on with an upgraded connection does not,
-//! because its two ends may take their time.
+//! Senders of answers check the clock. Upgraded connections do not, because their two ends may take
+//! their time.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -59,15 +59,15 @@ impl ClientStream {
         Self { stream, writes: WriteClock::new() }
     }
 
-    /// Its clock.
+    /// The clock of this stream's writes.
     pub(crate) fn clock(&self) -> Arc<WriteClock> {
         Arc::clone(&self.writes)
     }
 }
 
-/// Small answers must not wait for the client's delayed acknowledgement, and a client that vanished
-/// is noticed also where nothing is said to it: in a WebSocket, an event stream, a wait for an
-/// answer.
+/// Disables Nagle's algorithm, so that small answers do not wait for delayed acknowledgements, and
+/// enables keepalive, so that a vanished client is noticed even on a silent stream: a WebSocket, an
+/// event stream, a wait for an answer.
 pub(crate) fn tune(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     sockopt::set_socket_keepalive(stream, true)?;

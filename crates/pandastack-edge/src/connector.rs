@@ -1,4 +1,4 @@
-//! How the edge connects to the ports of one guest.
+//! Connections from the edge to the ports of one guest.
 
 use std::net::IpAddr;
 
@@ -14,7 +14,7 @@ use crate::limits::DIAL_WAIT;
 /// Why a port was not reached.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum DialError {
-    /// Nothing listens there.
+    /// The port is closed.
     #[error("nothing listens on the port")]
     Closed,
     /// No answer.
@@ -29,7 +29,7 @@ pub enum DialError {
 #[derive(Clone)]
 #[expect(clippy::large_enum_variant, reason = "one per sandbox, never moved while a request is served")]
 pub(crate) enum Connector {
-    /// Its address is reachable from here.
+    /// The guest's address is reachable from here.
     Direct(IpAddr),
     /// Through its agent, which is on another machine.
     Agent {

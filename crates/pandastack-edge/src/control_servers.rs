@@ -1,4 +1,4 @@
-//! The control servers that an edge may ask. They share one record, so any will do: whoever
+//! The control servers that an edge may ask. They share one record, so any will do: the one that
 //! answered last is asked first, and the next one when it does not respond.
 //!
 //! Requests are signed like an agent's reports.
@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 use crate::route::RouteUnavailable;
 
-/// How long a server may take to connect, and to begin its answer where nothing else is said.
+/// Time for a server to connect, and to begin its answer unless the call says otherwise.
 pub(crate) const ANSWER_WAIT: Duration = Duration::from_secs(5);
 
 /// Servers, and whose turn it is.
@@ -31,7 +31,7 @@ struct ControlServer {
 }
 
 impl ControlServers {
-    /// Those at `unix:/path` or `http://address:port`, of several with commas between them.
+    /// The servers at `unix:/path` or `http://address:port`, separated by commas.
     pub(crate) fn new(addresses: &str, name: HostId, link: LinkKey) -> reqwest::Result<Self> {
         let servers = addresses.split(',').map(|address| ControlServer::new(address.trim()));
         let servers = servers.collect::<reqwest::Result<_>>()?;
@@ -88,13 +88,13 @@ impl ControlServers {
         Ok(Following { answer, moved })
     }
 
-    /// Which server is asked first.
+    /// Index of the server that is asked first.
     pub(crate) fn current(&self) -> usize {
         *self.turn.borrow()
     }
 
-    /// A server did not answer: the next one is asked first, unless somebody noticed before.
-    /// Whether all had their turn.
+    /// Asks the next server first, because `from` did not answer, unless that was already noticed.
+    /// Returns whether all servers have had their turn.
     pub(crate) fn fail_over(&self, from: usize) -> bool {
         let next = (from + 1) % self.servers.len();
         self.turn.send_if_modified(|turn| {

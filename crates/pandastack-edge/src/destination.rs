@@ -31,7 +31,7 @@ pub enum Destination {
     Sandbox(Target),
     /// Perhaps an app's name, in lowercase; else the API's.
     Named(String),
-    /// It looks like a sandbox's name and is not one.
+    /// The host name resembles a sandbox's name but is malformed.
     Malformed(&'static str),
 }
 

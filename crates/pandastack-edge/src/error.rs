@@ -23,13 +23,13 @@ pub enum EdgeError {
     Malformed(String),
     /// The sandbox does not exist, or the caller may not know of it.
     Unknown,
-    /// It is private.
+    /// The port is private.
     NeedsToken,
-    /// Nothing listens on the port.
+    /// The port is closed.
     PortClosed,
     /// The port is open inside the sandbox only; the address it is bound to.
     InsideOnly(String),
-    /// The sandbox is in a state in which it serves nobody.
+    /// The sandbox is in a state in which it serves no requests.
     NotServing(String),
     /// Too much at once, or a wait that was too long.
     Busy(String),
@@ -54,7 +54,7 @@ impl std::fmt::Display for EdgeError {
 impl std::error::Error for EdgeError {}
 
 impl EdgeError {
-    /// Its stable name.
+    /// Stable error code.
     pub fn code(&self) -> ErrorCode {
         match self {
             EdgeError::Malformed(_) | EdgeError::TooSlow => ErrorCode::BadRequest,
@@ -104,7 +104,7 @@ impl EdgeError {
         }
     }
 
-    /// What happened and what to do, in a sentence.
+    /// Message for the user: what happened and what to do.
     pub fn sentence(&self, id: &SandboxId, port: u16) -> String {
         match self {
             EdgeError::Malformed(what) | EdgeError::NotServing(what) | EdgeError::Busy(what) => what.clone(),

@@ -30,7 +30,7 @@ use crate::websocket::Relay;
 pub(crate) struct Exchange<'a> {
     pub(crate) permit: Permit,
     pub(crate) port: u16,
-    /// The guest is told of it.
+    /// Client that the headers describe to the guest.
     pub(crate) client: &'a Client,
 }
 
@@ -46,13 +46,13 @@ pub(crate) enum ExchangeError {
     Other(EdgeError),
 }
 
-/// Whether and how a failed request can be sent again.
+/// How a failed request can be sent again, if at all.
 pub(crate) enum Resend {
     /// All of it: the guest saw nothing. Its body.
     Unsent(RequestBody),
     /// The guest may have seen it, but it has no body and may be sent again by its nature.
     Repeatable,
-    /// It cannot be sent again.
+    /// The request cannot be sent again.
     Nothing,
 }
 
@@ -85,7 +85,7 @@ impl FailedExchange {
     }
 }
 
-/// For what is final: neither the request nor its body is of use to another machine.
+/// A final error: the request is not sent to another machine.
 impl From<EdgeError> for FailedExchange {
     fn from(error: EdgeError) -> Self {
         Self::sent(error, false)

@@ -5,9 +5,9 @@
 //!                              |  failed: everyone who waited gets the reason; the next request tries again
 //! ```
 //!
-//! Must hold: a thing is opened once, however many wait for it; an opening goes on though whoever
-//! began it went away; at most [`HELD_REQUESTS_MAX`] wait, none longer than [`HELD_WAIT`]. What is
-//! opened, and how, is the caller's.
+//! Must hold: a resource is opened once, however many requests wait for it; an opening continues
+//! even if the request that began it went away; at most [`HELD_REQUESTS_MAX`] wait, none longer
+//! than [`HELD_WAIT`]. The caller decides what to open, and how.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,9 +18,9 @@ use tokio_util::task::TaskTracker;
 
 use crate::limits::{HELD_REQUESTS_MAX, HELD_WAIT};
 
-/// Something that can be opened and closes by itself.
-pub trait Opened: Send + Sync + 'static {
-    /// Whether requests may begin.
+/// A resource that can be opened and closes by itself.
+pub trait Openable: Send + Sync + 'static {
+    /// Returns whether requests may begin.
     fn is_open(&self) -> bool;
 }
 
@@ -30,10 +30,10 @@ pub enum GateError<E> {
     /// Too many wait already.
     #[error("{HELD_REQUESTS_MAX} requests are already waiting")]
     Full,
-    /// It waited too long.
+    /// The request waited too long.
     #[error("not ready within {} s", HELD_WAIT.as_secs())]
     Late,
-    /// It could not be opened.
+    /// The resource could not be opened.
     #[error("{0}")]
     Failed(E),
 }
@@ -46,7 +46,7 @@ enum State<T, E> {
     Open(Arc<T>),
 }
 
-/// A gate in front of one thing.
+/// A gate in front of one resource.
 pub struct Gate<T, E> {
     state: Mutex<State<T, E>>,
     waiting: AtomicUsize,
@@ -58,13 +58,13 @@ impl<T, E> Default for Gate<T, E> {
     }
 }
 
-impl<T: Opened, E: Clone + Send + Sync + 'static> Gate<T, E> {
+impl<T: Openable, E: Clone + Send + Sync + 'static> Gate<T, E> {
     fn lock(&self) -> MutexGuard<'_, State<T, E>> {
         // Every critical section is one assignment, so a panic elsewhere leaves the state whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The thing, if it is open now.
+    /// The resource, if it is open now.
     pub fn opened(&self) -> Option<Arc<T>> {
         match &*self.lock() {
             State::Open(thing) if thing.is_open() => Some(Arc::clone(thing)),
@@ -72,8 +72,8 @@ impl<T: Opened, E: Clone + Send + Sync + 'static> Gate<T, E> {
         }
     }
 
-    /// Takes a thing that was opened elsewhere, where none is open; the one to use. While one is
-    /// being opened, that is given to those who wait for it.
+    /// Takes a resource that was opened elsewhere, unless one is open; returns the one to use.
+    /// While one is being opened, that is given to those who wait for it.
     pub(crate) fn offer(&self, thing: Arc<T>) -> Arc<T> {
         let mut state = self.lock();
         match &*state {
@@ -84,7 +84,7 @@ impl<T: Opened, E: Clone + Send + Sync + 'static> Gate<T, E> {
         thing
     }
 
-    /// Whether it is open or being opened.
+    /// Returns whether the resource is open or being opened.
     pub fn is_in_use(&self) -> bool {
         match &*self.lock() {
             State::Shut => false,
@@ -93,12 +93,12 @@ impl<T: Opened, E: Clone + Send + Sync + 'static> Gate<T, E> {
         }
     }
 
-    /// How many wait.
+    /// Number of waiting requests.
     pub fn count_waiting(&self) -> usize {
         self.waiting.load(Ordering::SeqCst)
     }
 
-    /// Waits until the thing is open; begins to open it if nobody did.
+    /// Waits until the resource is open; begins to open it if that has not begun.
     pub async fn pass<F>(
         self: &Arc<Self>,
         tasks: &TaskTracker,
@@ -128,7 +128,7 @@ impl<T: Opened, E: Clone + Send + Sync + 'static> Gate<T, E> {
         }
     }
 
-    /// Begins to open, unless somebody else did since the caller looked.
+    /// Begins to open, unless that began since the caller checked.
     fn begin<F>(
         self: &Arc<Self>,
         tasks: &TaskTracker,
@@ -169,12 +169,12 @@ impl<T: Opened, E: Clone + Send + Sync + 'static> Gate<T, E> {
     }
 }
 
-struct Reset<'a, T: Opened, E: Clone + Send + Sync + 'static> {
+struct Reset<'a, T: Openable, E: Clone + Send + Sync + 'static> {
     gate: &'a Gate<T, E>,
     state: Option<State<T, E>>,
 }
 
-impl<T: Opened, E: Clone + Send + Sync + 'static> Drop for Reset<'_, T, E> {
+impl<T: Openable, E: Clone + Send + Sync + 'static> Drop for Reset<'_, T, E> {
     fn drop(&mut self) {
         if let Some(state) = self.state.take() {
             *self.gate.lock() = state;
@@ -200,21 +200,21 @@ mod tests {
 
     use super::*;
 
-    struct Thing(AtomicBool);
+    struct TestResource(AtomicBool);
 
-    impl Opened for Thing {
+    impl Openable for TestResource {
         fn is_open(&self) -> bool {
             self.0.load(Ordering::SeqCst)
         }
     }
 
-    fn thing() -> Arc<Thing> {
-        Arc::new(Thing(AtomicBool::new(true)))
+    fn thing() -> Arc<TestResource> {
+        Arc::new(TestResource(AtomicBool::new(true)))
     }
 
     #[tokio::test]
     async fn a_hundred_wait_and_it_opens_once() {
-        let (gate, tasks) = (Arc::new(Gate::<Thing, String>::default()), TaskTracker::new());
+        let (gate, tasks) = (Arc::new(Gate::<TestResource, String>::default()), TaskTracker::new());
         let opened = Arc::new(AtomicUsize::new(0));
         let passes = (0..100).map(|_| {
             gate.pass(&tasks, || {
@@ -232,7 +232,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_was_opened_elsewhere_is_used_where_nothing_is_open() {
-        let (gate, tasks) = (Arc::new(Gate::<Thing, String>::default()), TaskTracker::new());
+        let (gate, tasks) = (Arc::new(Gate::<TestResource, String>::default()), TaskTracker::new());
         let offered = gate.offer(thing());
         let passed = gate.pass(&tasks, || async { Err("not asked".to_owned()) }).await.unwrap();
         assert!(Arc::ptr_eq(&offered, &passed) && Arc::ptr_eq(&offered, &gate.offer(thing())));
@@ -252,7 +252,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_closed_gate_opens_again_and_failures_are_not_cached() {
-        let (gate, tasks) = (Arc::new(Gate::<Thing, String>::default()), TaskTracker::new());
+        let (gate, tasks) = (Arc::new(Gate::<TestResource, String>::default()), TaskTracker::new());
         let failed = gate.pass(&tasks, || async { Err("asleep".to_owned()) }).await;
         assert_eq!(failed.err(), Some(GateError::Failed("asleep".to_owned())));
         let first = gate.pass(&tasks, || async { Ok(thing()) }).await.unwrap();
@@ -265,7 +265,7 @@ mod tests {
 
     #[tokio::test]
     async fn past_the_bound_nobody_waits() {
-        let (gate, tasks) = (Arc::new(Gate::<Thing, String>::default()), TaskTracker::new());
+        let (gate, tasks) = (Arc::new(Gate::<TestResource, String>::default()), TaskTracker::new());
         let (open, opening) = oneshot::channel::<()>();
         let first = {
             let (gate, tasks) = (Arc::clone(&gate), tasks.clone());
@@ -294,7 +294,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_opening_survives_the_one_who_began_it() {
-        let (gate, tasks) = (Arc::new(Gate::<Thing, String>::default()), TaskTracker::new());
+        let (gate, tasks) = (Arc::new(Gate::<TestResource, String>::default()), TaskTracker::new());
         let (open, opening) = oneshot::channel::<()>();
         let mut began = Box::pin(gate.pass(&tasks, || async {
             let _ = opening.await;

@@ -65,7 +65,7 @@ struct WaitsForHead(Arc<Wait>);
 impl Future for WaitsForHead {
     type Output = ();
 
-    /// Never: whoever drives the connection looks at the clock.
+    /// Never fires: the driver of the connection checks the clock.
     fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
         Poll::Pending
     }

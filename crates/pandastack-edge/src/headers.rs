@@ -29,7 +29,8 @@ const HOP_BY_HOP: [HeaderName; 4] = [
     TRANSFER_ENCODING,
 ];
 
-/// Whether two parties could read two lengths from this head. Such a request is refused, not repaired.
+/// Returns whether two parties could read different lengths from this head. Such a request is
+/// refused, not repaired.
 pub fn is_ambiguous(headers: &HeaderMap) -> bool {
     let lengths = headers.get_all(CONTENT_LENGTH).iter().count();
     let coded = headers.contains_key(TRANSFER_ENCODING);
@@ -42,14 +43,14 @@ pub fn upgrade_of(parts: &Parts) -> Option<HeaderValue> {
     parts.headers.get(UPGRADE).filter(|_| wanted).cloned()
 }
 
-/// Whether `Connection` names an option.
+/// Returns whether `Connection` names an option.
 pub(crate) fn names(headers: &HeaderMap, token: &str) -> bool {
     let values = headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok());
     values.flat_map(|value| value.split(',')).any(|name| name.trim().eq_ignore_ascii_case(token))
 }
 
-/// Whether a header is one that is not passed on as it is. The few that a head has are looked at once, which costs less than
-/// looking for each of these in it.
+/// Returns whether a header must not be passed on unchanged. Checking the few headers of a head
+/// costs less than looking up each of these in it.
 fn is_ours(name: &HeaderName) -> bool {
     matches!(
         name.as_str(),
@@ -68,8 +69,8 @@ fn is_ours(name: &HeaderName) -> bool {
     ) || is_claim(name)
 }
 
-/// Whether a header is one that proxies set, for guests to believe: set by us or by nobody. Programs that take their
-/// environment from headers do not tell `_` from `-`.
+/// Returns whether a header is one that proxies set and guests believe, so that only the edge may
+/// set it. Programs that take their environment from headers do not tell `_` from `-`.
 fn is_claim(name: &HeaderName) -> bool {
     match name.as_str().as_bytes() {
         b"forwarded" => true,
@@ -147,7 +148,8 @@ fn strip_query_key(uri: &mut Uri) {
     *uri = Uri::from_parts(parts).unwrap_or_default();
 }
 
-/// Makes a client's head one for the guest, but for what the guest is told of the client: see [`Client::write_lines`].
+/// Rewrites a client's head for the guest, except for the headers that describe the client: see
+/// [`Client::write_lines`].
 pub fn to_guest(parts: &mut Parts) {
     let headers = &mut parts.headers;
     if headers.keys().any(is_ours) {

@@ -54,19 +54,19 @@ impl Drop for InFlightRequest {
 }
 
 /// The body of an answer: its request is in flight until it is dropped.
-pub(crate) struct Counted<B> {
+pub(crate) struct CountedBody<B> {
     body: B,
     _request: InFlightRequest,
 }
 
-impl<B> Counted<B> {
+impl<B> CountedBody<B> {
     /// The answer to this request.
     pub(crate) fn new(body: B, request: InFlightRequest) -> Self {
         Self { body, _request: request }
     }
 }
 
-impl<B: Body + Unpin> Body for Counted<B> {
+impl<B: Body + Unpin> Body for CountedBody<B> {
     type Data = B::Data;
     type Error = B::Error;
 
@@ -95,7 +95,7 @@ mod tests {
         let in_flight = InFlight::new();
         let began = in_flight.quiet_since().expect("nothing was asked yet");
         let (first, second) = (in_flight.enter(), in_flight.enter());
-        let answer = Counted::new(crate::ResponseBody::empty(), first);
+        let answer = CountedBody::new(crate::ResponseBody::empty(), first);
         drop(second);
         assert_eq!(in_flight.quiet_since(), None, "an answer is still read");
         drop(answer);

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 /// Requests that may wait for one sandbox to wake. Beyond it: 503 with `Retry-After`.
 pub const HELD_REQUESTS_MAX: usize = 1_000;
-/// How long a request waits for its sandbox to wake. Beyond it: 503 with `Retry-After`.
+/// Longest time that a request waits for its sandbox to wake. Beyond it: 503 with `Retry-After`.
 pub const HELD_WAIT: Duration = Duration::from_secs(30);
 /// Requests, streams and tunnels in flight to one sandbox. Beyond it: 503 with `Retry-After`.
 pub const REQUESTS_PER_SANDBOX_MAX: usize = 16_384;
 /// Requests in flight to one machine of an app before the next one is used; when all have as many, the least busy gets more.
 pub const REQUESTS_PER_INSTANCE: usize = 10;
-/// How long a machine of an app that a request did not reach is passed over while there are others.
+/// Time for which an app's unreachable machine is passed over while there are others.
 pub const AVOIDED_FOR: Duration = Duration::from_secs(5);
 /// Connections of one client address. Beyond it: closed at once.
 pub const CONNECTIONS_PER_CLIENT_MAX: usize = 12_288;
@@ -18,25 +18,26 @@ pub const CONNECTIONS_PER_CLIENT_MAX: usize = 12_288;
 pub const CONNECTIONS_MAX: usize = 65_536;
 /// Bytes of a request's head, and of each direction's buffer. Beyond it: 431.
 pub const HEAD_BYTES_MAX: usize = 64 * 1024;
-/// Header lines of a request. Beyond it: 431. What the HTTP library has room for on the stack; for any other number it
-/// allocates and fills 8 KiB with every head.
+/// Header lines of a request. Beyond it: 431. The HTTP library keeps this number on the stack; for
+/// any other it allocates and fills 8 KiB with every head.
 pub const HEADER_LINES_MAX: usize = 100;
-/// How long a head may take to arrive, and a kept connection may stay silent. Beyond it: closed.
+/// Longest time for a head to arrive, and for a kept connection to stay silent. Beyond it: closed.
 pub const HEAD_WAIT: Duration = Duration::from_secs(30);
-/// How long a client may be silent within a body that is waited for. Beyond it: 408. Once the guest answers, and for gRPC,
-/// client and guest talk to each other, and either may take its time.
+/// Longest silence of a client within a body that is waited for. Beyond it: 408. Once the guest
+/// answers, and for gRPC, client and guest talk to each other, and either may take its time.
 pub const BODY_WAIT: Duration = Duration::from_secs(60);
-/// How long a client may take nothing of an answer that is being sent. Beyond it: closed. Upgraded connections are not answers.
+/// Longest time for which a client may take nothing of an answer. Beyond it: closed. Upgraded
+/// connections are not answers.
 pub const SEND_WAIT: Duration = Duration::from_secs(60);
-/// How long a client may say nothing before its system is asked whether it is still there.
+/// Silence of a client before TCP keepalive checks whether it is still there.
 pub const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
-/// How often that is asked, and how many times. Beyond it: closed.
+/// Interval of TCP keepalive probes, and their number. Beyond it: closed.
 pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 /// See [`KEEPALIVE_INTERVAL`].
 pub const KEEPALIVE_COUNT: u32 = 3;
-/// How long an HTTP/2 client may say nothing before it is asked for a sign of life.
+/// Silence of an HTTP/2 client before it is sent a PING.
 pub const PING_AFTER: Duration = Duration::from_secs(30);
-/// How long that sign may take. Beyond it: closed.
+/// Longest time for the answer to that PING. Beyond it: closed.
 pub const PING_WAIT: Duration = Duration::from_secs(20);
 /// Requests that one HTTP/2 connection may have in flight. Beyond it: the client waits.
 pub const STREAMS_PER_CONNECTION_MAX: u32 = 256;
@@ -44,25 +45,27 @@ pub const STREAMS_PER_CONNECTION_MAX: u32 = 256;
 pub const BODY_BYTES_MAX: u64 = 8 * 1024 * 1024 * 1024;
 /// Idle connections kept to one port of one sandbox. Beyond it: the oldest is closed.
 pub const IDLE_UPSTREAMS_MAX: usize = 128;
-/// How long a guest may take to accept a connection. Beyond it: 504.
+/// Longest time for a guest to accept a connection. Beyond it: 504.
 pub const DIAL_WAIT: Duration = Duration::from_secs(10);
-/// How long requests in flight may take when the edge stops. Beyond it: cut.
+/// Time for requests in flight to end when the edge stops. Beyond it: cut.
 pub const STOP_WAIT: Duration = Duration::from_secs(5);
-/// How long a guest runs on for those that are cut and have something left to say to it. Beyond it: it stops.
+/// Time for which a guest keeps running so that streams that are cut can say goodbye. Beyond it: it
+/// stops.
 pub const PARTING_WAIT: Duration = Duration::from_secs(1);
-/// How long a frame of a WebSocket that is cut may take to end. Beyond it: closed without a close frame.
+/// Time for a WebSocket's current frame to end before the stream is cut. Beyond it: closed without
+/// a close frame.
 pub const FRAME_WAIT: Duration = Duration::from_millis(500);
-/// How long a guest may take to answer the close frame of a WebSocket that is cut. Beyond it: closed.
+/// Time for a guest to answer the close frame of a WebSocket that is cut. Beyond it: closed.
 pub const GOODBYE_WAIT: Duration = Duration::from_millis(400);
-/// How long a client may take for the same.
+/// Time for a client to answer it.
 pub const CLOSE_WAIT: Duration = Duration::from_secs(2);
-/// How long nothing may happen on a stream of no known end before a stop does not wait for it any more.
+/// Inactivity after which a stop no longer waits for a stream of unknown length.
 pub const STILL_AFTER: Duration = Duration::from_millis(500);
 /// A grant without a byte for this long is reported as idle to its agent.
 pub const IDLE_AFTER: Duration = Duration::from_secs(1);
 /// Sandboxes an edge remembers. Beyond it: those without a grant are forgotten.
 pub const SITES_MAX: usize = 16_384;
-/// Host names an edge remembers, also those that are nobody's. Beyond it: all are asked for again.
+/// Host names that an edge remembers, including unknown ones. Beyond it: all are asked for again.
 pub const NAMES_MAX: usize = 16_384;
 /// Longest time a signed preview URL works. Beyond it: refused when made.
 pub const SIGNED_URL_SECONDS_MAX: u64 = 30 * 24 * 3600;

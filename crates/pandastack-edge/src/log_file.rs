@@ -1,6 +1,7 @@
 //! An append-only log file with rotation: `access.log`, then `access.log.1`, and so on.
 //!
-//! Must hold: lines are not lost because files cannot be put aside; what is no plain file, such as a pipe, is only written to.
+//! Must hold: lines are not lost when a file cannot be rotated; a file that is not regular, such as
+//! a pipe, is only written to.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -20,7 +21,7 @@ pub(crate) struct Bounds {
 pub(crate) struct LogFile {
     path: PathBuf,
     file: File,
-    /// Its length; `None` when it is no plain file.
+    /// Length of the file; `None` when it is not a regular file.
     bytes: Option<u64>,
     bounds: Bounds,
 }
@@ -91,7 +92,7 @@ mod tests {
             log.append(line.as_bytes()).unwrap();
         }
         check(["one\ntwo\n", "", "", ""]);
-        // What was there counts.
+        // Existing content counts.
         let mut log = LogFile::open(&path, BOUNDS).unwrap();
         log.append(b"three\n").unwrap();
         check(["three\n", "one\ntwo\n", "", ""]);

@@ -40,7 +40,7 @@ impl Names {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What stands behind a name; `None` when it is nobody's.
+    /// The route of a name; `None` when it is no app's.
     pub(crate) async fn find(
         &self,
         name: &str,

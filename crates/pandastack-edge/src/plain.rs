@@ -1,8 +1,8 @@
 //! Connections that carry only plain requests to sandboxes, which is the common case.
 //!
-//! They are served without the HTTP library, whose generality costs more processor time than the bar leaves
-//! (`bench/README.md`, Edge). What is not plain, or not for a sandbox, ends that: the library goes on with
-//! the connection, from the first byte of that request.
+//! They are served without the HTTP library, whose generality costs more processor time than the
+//! bar leaves (`bench/README.md`, Edge). Any other request hands the connection to the library,
+//! from the first byte of that request.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -20,7 +20,7 @@ use crate::body::RequestBody;
 use crate::client_stream::WriteClock;
 use crate::destination::{Destination, Target, destination};
 use crate::headers::Client;
-use crate::http1::{Downstream, Next, PlainRequest, Rewound};
+use crate::http1::{Downstream, NextRequest, PlainRequest, RewoundStream};
 use crate::server::Server;
 
 /// Serves until the connection ends, or something else comes; then answers the connection, to go on with.
@@ -30,7 +30,7 @@ pub(crate) async fn serve<S>(
     writes: &WriteClock,
     client: &Client,
     stop: &CancellationToken,
-) -> Option<Rewound<S>>
+) -> Option<RewoundStream<S>>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -42,9 +42,9 @@ where
     loop {
         let due = Instant::now() + wait;
         let asked = match poll_fn(|context| waiting.poll_next(&mut connection, due, context)).await {
-            Next::Plain(asked) => asked,
-            Next::Other => return Some(connection.give_up(None)),
-            Next::Closed => return None,
+            NextRequest::Plain(asked) => asked,
+            NextRequest::Other => return Some(connection.give_up(None)),
+            NextRequest::Closed => return None,
         };
         let Some(to) = find(server, &asked.parts).await else { return Some(connection.give_up(Some(asked))) };
         let mut form = asked.form();
@@ -93,8 +93,8 @@ async fn find(server: &Server, parts: &Parts) -> Option<PlainTarget> {
     }
 }
 
-/// What ends the wait for a request, or for a client that takes nothing of an answer. One timer serves all of
-/// them: it is looked at when it fires.
+/// Wakes a connection that waits: for a request, or for a client that takes nothing of an answer.
+/// One timer serves all of them: deadlines are checked when it fires.
 struct RequestWait<'a, 't> {
     timer: Pin<&'a mut Sleep>,
     stopped: Pin<&'a mut WaitForCancellationFuture<'t>>,
@@ -108,13 +108,17 @@ impl RequestWait<'_, '_> {
         connection: &mut Downstream<S>,
         due: Instant,
         context: &mut Context<'_>,
-    ) -> Poll<Next> {
+    ) -> Poll<NextRequest> {
         if let Poll::Ready(next) = connection.poll_next(context) {
             return Poll::Ready(next);
         }
         // A request of which something came is still answered.
         let is_stopped = connection.is_idle() && self.stopped.as_mut().poll(context).is_ready();
-        if is_stopped || self.is_late(due, context) { Poll::Ready(Next::Closed) } else { Poll::Pending }
+        if is_stopped || self.is_late(due, context) {
+            Poll::Ready(NextRequest::Closed)
+        } else {
+            Poll::Pending
+        }
     }
 
     fn poll_sent<S: AsyncRead + AsyncWrite + Unpin>(
@@ -139,14 +143,14 @@ impl RequestWait<'_, '_> {
         }
     }
 
-    /// Whether the client took nothing for too long.
+    /// Returns whether the client has taken nothing for too long.
     fn is_stuck(&mut self, context: &mut Context<'_>) -> bool {
         let since = self.writes.stuck_since();
         since.is_some_and(|since| self.is_late(since + self.send_wait, context))
     }
 
     fn is_late(&mut self, due: Instant, context: &mut Context<'_>) -> bool {
-        // It may be set for what was waited for before.
+        // The timer may still be set for an earlier wait.
         if self.timer.deadline() > tokio::time::Instant::from(due) {
             self.timer.as_mut().reset(due.into());
         }

@@ -12,7 +12,7 @@ use crate::app_route::AppRoute;
 /// The location of a sandbox, and its visibility.
 #[derive(Clone)]
 pub struct Route {
-    /// Where it is.
+    /// Location of the sandbox.
     pub to: Location,
     /// Visibility of its ports.
     pub visibility: Visibility,
@@ -26,7 +26,7 @@ pub struct Route {
 pub enum Location {
     /// A sandbox on a host, which may sleep.
     Sandbox {
-        /// Its host's agent.
+        /// The agent of the sandbox's host.
         agent: AgentClient,
         /// The incarnation of the sandbox that is meant.
         incarnation: u64,
@@ -42,15 +42,15 @@ pub enum Location {
 #[error("{0}")]
 pub struct RouteUnavailable(pub String);
 
-/// Where routes come from. Answers are kept until [`crate::Edge::forget_route`]; while the source does not
-/// answer, the last answer is used.
+/// Source of routes. Answers are kept until [`crate::Edge::forget_route`]; while the source does
+/// not answer, the last answer is used.
 #[async_trait]
 pub trait RouteSource: Send + Sync + 'static {
     /// The route of a sandbox; `None` if the sandbox does not exist.
     async fn find(&self, sandbox: &SandboxId) -> Result<Option<Route>, RouteUnavailable>;
 
-    /// What a host name leads to, in lowercase and without port; `None` when it is no app's. Answers are kept
-    /// until [`crate::Edge::forget_names`].
+    /// The route of a host name, in lowercase and without port; `None` when it is no app's. Answers
+    /// are kept until [`crate::Edge::forget_names`].
     async fn find_name(&self, _name: &str) -> Result<Option<AppRoute>, RouteUnavailable> {
         Ok(None)
     }

@@ -29,7 +29,7 @@ use crate::edge::Edge;
 use crate::error::EdgeError;
 use crate::head_clock::HeadClock;
 use crate::headers::Client;
-use crate::in_flight::{Counted, InFlight};
+use crate::in_flight::{CountedBody, InFlight};
 use crate::limits::{
     BODY_WAIT, HEAD_BYTES_MAX, HEAD_WAIT, PING_AFTER, PING_WAIT, SEND_WAIT, STOP_WAIT,
     STREAMS_PER_CONNECTION_MAX,
@@ -37,7 +37,8 @@ use crate::limits::{
 use crate::plain;
 use crate::tls::{Tls, is_tls};
 
-/// How long who was told to go may take for the rest of its last answer, in waits for a head.
+/// Time for a client that was told to disconnect to take the rest of its last answer, in multiples
+/// of the wait for a head.
 const LAST_ANSWER_WAITS: u32 = 10;
 /// Pause after the system refused a connection (no descriptors left), so that the loop does not spin.
 const REFUSED_PAUSE: Duration = Duration::from_millis(50);
@@ -50,11 +51,11 @@ pub struct Server {
     pub api: Router,
     /// Ports of every sandbox that the platform answers in the guest's place.
     pub own_ports: Option<OwnPorts>,
-    /// How long a head may take, and a kept connection may stay silent.
+    /// Longest time for a head to arrive, and for a kept connection to stay silent.
     pub head_wait: Duration,
-    /// How long a client may be silent within a body to a sandbox.
+    /// Longest silence of a client within a body to a sandbox.
     pub body_wait: Duration,
-    /// How long a client may take nothing of an answer.
+    /// Longest time for which a client may take nothing of an answer.
     pub send_wait: Duration,
     /// TLS, on the same address: a connection's first byte tells it from plain HTTP.
     pub tls: Option<Tls>,
@@ -64,9 +65,9 @@ pub struct Server {
 /// [`crate::Target`] as an extension.
 #[derive(Clone)]
 pub struct OwnPorts {
-    /// Which.
+    /// Port numbers.
     pub ports: &'static [u16],
-    /// What answers.
+    /// Router that answers their requests.
     pub router: Router,
 }
 
@@ -250,18 +251,18 @@ struct Shared {
 
 /// The action for a connection when its timer fires.
 enum TimerAction {
-    /// It is waited for in vain.
+    /// Close it: the client is too slow.
     Over,
-    /// It carried nothing for as long as a connection may. The client is told first: a request that is on its
-    /// way meanwhile is answered or known not to have been taken, and who reads slowly gets the rest of the
-    /// last answer.
+    /// The connection was idle for the longest allowed time. The client is told first, so that a
+    /// request in flight is either answered or known to be unprocessed. A slow reader still gets
+    /// the rest of the last answer.
     Quiet,
-    /// Nothing before this.
+    /// Check again at this time.
     Again(Instant),
 }
 
 impl Shared {
-    /// Looks at a connection whose client was told to go, or not yet.
+    /// Decides what to do with a connection; `is_told`: the client was already told to disconnect.
     fn timer_action(&self, is_told: bool) -> TimerAction {
         let (now, wait, head_due) = (Instant::now(), self.server.head_wait, self.clock.due());
         // The parser's clock starts once it is known which HTTP this is; some clients never get there.
@@ -276,7 +277,7 @@ impl Shared {
         match due {
             Some(due) if due <= now && is_told => TimerAction::Over,
             Some(due) if due <= now => TimerAction::Quiet,
-            // Whoever takes nothing is waited for from the moment at which it began.
+            // A client that takes nothing is given its time from the moment at which it stopped.
             due => TimerAction::Again(due.unwrap_or(now + wait).min(taken_due.unwrap_or(now + send_wait))),
         }
     }
@@ -294,7 +295,7 @@ where
             shared.asked.store(true, Ordering::Relaxed);
             let passing = shared.in_flight.enter();
             let answer = shared.server.answer(request, &shared.client).await;
-            Ok::<_, Infallible>(answer.map(|body| Counted::new(body, passing)))
+            Ok::<_, Infallible>(answer.map(|body| CountedBody::new(body, passing)))
         }
     });
     let head_wait = shared.server.head_wait;

@@ -20,7 +20,7 @@ const AGENT_RETRY: std::time::Duration = std::time::Duration::from_millis(100);
 
 /// A sandbox.
 pub struct Site {
-    /// Its id.
+    /// The sandbox's id.
     pub id: Arc<SandboxId>,
     route: Mutex<CachedRoute>,
     gate: Arc<Gate<TrafficGrant, EdgeError>>,
@@ -51,12 +51,12 @@ impl Site {
         self.route.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Its route as last cached.
+    /// The cached route.
     pub(crate) fn route(&self) -> Arc<Route> {
         Arc::clone(&self.cached().route)
     }
 
-    /// Its route if nothing changed since it was read, else the number of changes reported until now.
+    /// The cached route if it is current, else the number of changes reported until now.
     pub(crate) fn fresh_route(&self) -> Result<Arc<Route>, u64> {
         let cached = self.cached();
         if cached.read == cached.change { Ok(Arc::clone(&cached.route)) } else { Err(cached.change) }
@@ -77,13 +77,13 @@ impl Site {
         self.cached().change += 1;
     }
 
-    /// Its grant, if that is open.
+    /// The open grant, if there is one.
     #[cfg(test)]
     pub(crate) fn grant(&self) -> Option<Arc<TrafficGrant>> {
         self.gate.opened()
     }
 
-    /// Whether its gate is open, or requests wait at it.
+    /// Returns whether the gate is open, or requests wait at it.
     pub(crate) fn is_in_use(&self) -> bool {
         self.gate.is_in_use()
     }
@@ -172,7 +172,7 @@ impl Site {
             match grant.enter() {
                 Ok(permit) => return Ok(permit),
                 Err(NoPermit::Full) => return Err(busy()),
-                // It closed in between: the next one is opened.
+                // The grant closed in between: open the next one.
                 Err(NoPermit::Closed) if tokio::time::Instant::now() < deadline => {}
                 Err(NoPermit::Closed) => return Err(self.refusal(GateError::Late)),
             }
@@ -249,7 +249,7 @@ fn edge_error(error: AgentError) -> EdgeError {
             // Its text names the host's files.
             ErrorCode::Internal => {
                 tracing::error!(error = text, "a host failed");
-                EdgeError::Unavailable("the host failed; search its log".to_owned())
+                EdgeError::Unavailable("the sandbox's host failed; search the log of its agent".to_owned())
             }
             _ => EdgeError::Unavailable(text),
         },

@@ -5,8 +5,9 @@
 //!              share requests  | each is used while all before it have REQUESTS_PER_INSTANCE in flight
 //! ```
 //!
-//! Must hold: the first ones get equal shares; a further one gets nothing while those before it have room, so it falls asleep by
-//! itself, and the first request that finds no room wakes it. Nobody has to decide how many run: sleep and wake do.
+//! Must hold: the first ones get equal shares; a further one gets nothing while those before it
+//! have room, so it falls asleep by itself, and the first request that finds no room wakes it. The
+//! number of running machines needs no decision: it follows from sleep and wake.
 
 use crate::limits::REQUESTS_PER_INSTANCE;
 

@@ -30,7 +30,8 @@ impl<S> ActivityStream<S> {
 /// then, and its address may be reused.
 pub struct GuestTunnel<S> {
     stream: ActivityStream<S>,
-    /// What breaks it. Two, because its halves may be used by two tasks; made when they are first used.
+    /// Cancels reading. Two futures, because the halves may be used by two tasks; each is created
+    /// on first use.
     cut_reading: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
     cut_writing: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
 }

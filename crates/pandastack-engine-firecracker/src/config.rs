@@ -16,7 +16,7 @@ pub struct FirecrackerConfig {
     pub binary: Option<PathBuf>,
     /// The jailer; `None` takes `PANDASTACK_JAILER`, else `jailer` beside the program or on the path.
     pub jailer: Option<PathBuf>,
-    /// How processes are started.
+    /// Launcher of processes.
     pub launcher: Launcher,
     /// Why KVM is usable, for the log.
     pub kvm_reason: String,
@@ -32,7 +32,7 @@ impl FirecrackerConfig {
     }
 }
 
-/// How processes are started.
+/// Launcher of processes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Launcher {
     /// Through the jailer: own user, own root, own namespaces. Needs root.

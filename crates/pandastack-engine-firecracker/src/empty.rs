@@ -16,7 +16,7 @@ use crate::config::Launcher;
 use crate::devices::{self, METRICS};
 use crate::engine::Host;
 use crate::machine::Control;
-use crate::root::{Owner, Placed, Root, blocking};
+use crate::root::{Owner, PlacedFile, Root, blocking};
 use crate::spawn::{self, HeldFiles, Spawn};
 use crate::tap::Tap;
 
@@ -69,7 +69,7 @@ impl EmptyProcess {
         let (spawning, dir, network) = (host.clone(), runtime_dir.clone(), tap.clone());
         let spawned = blocking("starting Firecracker", move || {
             spawning.programs.check()?;
-            let metrics = Placed::output(METRICS, &spawn::metrics_path(&dir))?;
+            let metrics = PlacedFile::output(METRICS, &spawn::metrics_path(&dir))?;
             let network = network.as_ref().map(|tap| tap.namespace.as_fd());
             let spawn = Spawn { programs: &spawning.programs, owner, runtime_dir: &dir, network };
             Ok((spawn.start()?, metrics))
@@ -92,7 +92,7 @@ impl EmptyProcess {
         }
     }
 
-    async fn make_ready(&self, metrics: Placed) -> Result<()> {
+    async fn make_ready(&self, metrics: PlacedFile) -> Result<()> {
         let Self { root, control, runtime_dir, .. } = self;
         spawn::wait_until_listening(runtime_dir, control.api.socket(), &control.process).await?;
         root.place(vec![metrics], Vec::new()).await?;

@@ -18,7 +18,7 @@ use crate::root::blocking;
 use crate::start::{self, Origin, Start};
 use crate::version::Version;
 
-/// What the machines of one engine have in common.
+/// State that the machines of one engine share.
 #[derive(Debug)]
 pub(crate) struct Host {
     pub(crate) programs: Programs,
@@ -37,7 +37,7 @@ pub struct FirecrackerEngine {
 
 impl FirecrackerEngine {
     /// Looks at the host and prepares the engine. Fails with [`EngineError::Unavailable`] where no
-    /// machine could run. Whether KVM really runs guests is for the caller to find out.
+    /// machine could run. The caller must check whether KVM really runs guests.
     pub async fn probe(config: FirecrackerConfig) -> Result<Self> {
         if config.launcher == Launcher::Jailer && !rustix::process::geteuid().is_root() {
             let reason = "jailing machines needs root: users, namespaces and device files are made for each; \
@@ -92,7 +92,7 @@ impl Engine for FirecrackerEngine {
             let SpareFiles { runtime_dir, tap, confinement } = files;
             EmptyProcess::start(&host, &runtime_dir, Some(tap), confinement).await
         };
-        // Nobody to take it: it ends where it is dropped.
+        // No receiver: the process ends when it is dropped.
         let undo = |process: EmptyProcess| async move { drop(process) };
         completion::run(tasks, "starting a process ahead", start, undo).await.map(Spare::new)
     }

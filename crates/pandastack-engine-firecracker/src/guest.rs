@@ -56,7 +56,8 @@ impl GuestStream {
         Ok((callers, Self { task, connected }))
     }
 
-    /// Whether the guest has accepted the connection. Only such a stream is lost in a reset.
+    /// Returns whether the guest has accepted the connection. Only such a stream is lost in a
+    /// reset.
     pub(crate) fn is_established(&self) -> bool {
         self.connected.load(Ordering::Acquire)
     }
@@ -91,7 +92,7 @@ async fn relay(
     let _ = tokio::io::copy_bidirectional(&mut ours, &mut guest).await;
 }
 
-/// Whether the peer has closed its end, with or without bytes left to read.
+/// Returns whether the peer has closed its end, with or without bytes left to read.
 fn is_closed(stream: &UnixStream) -> bool {
     let mut polled = [PollFd::new(stream, PollFlags::RDHUP)];
     poll(&mut polled, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)

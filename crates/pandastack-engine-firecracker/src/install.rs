@@ -16,22 +16,25 @@ use sha2::{Digest, Sha256};
 pub const PINNED_VERSION: &str = "1.16.1";
 
 /// A program and the SHA-256 of its file.
-struct Pinned {
+struct PinnedProgram {
     name: &'static str,
     sha256: &'static str,
 }
 
 /// The static x86-64 builds of [`PINNED_VERSION`]. The jailer comes first: without it Firecracker is
 /// not used.
-const PINNED: [Pinned; 2] = [
-    Pinned { name: "jailer", sha256: "337b614ff8102d8bbe23152abe4f1f877b1adef786c97769b39ce2be6a8360cf" },
-    Pinned {
+const PINNED: [PinnedProgram; 2] = [
+    PinnedProgram {
+        name: "jailer",
+        sha256: "337b614ff8102d8bbe23152abe4f1f877b1adef786c97769b39ce2be6a8360cf",
+    },
+    PinnedProgram {
         name: "firecracker",
         sha256: "e3306a78d0110c565fb15aabcc5e0d8c1a082ee8e02d4da92fa7e90dd833559b",
     },
 ];
 
-/// Where the programs are installed.
+/// Directory of the installed programs.
 pub fn directory(data_dir: &Path) -> PathBuf {
     data_dir.join("engines").join("firecracker")
 }
@@ -46,7 +49,7 @@ pub(crate) fn installed(data_dir: &Path) -> Option<PathBuf> {
 pub fn install(from: &Path, data_dir: &Path) -> Result<PathBuf> {
     let dir = directory(data_dir);
     let mut checked = Vec::with_capacity(PINNED.len());
-    for Pinned { name, sha256 } in PINNED {
+    for PinnedProgram { name, sha256 } in PINNED {
         let path = if name == "jailer" { from.with_file_name(name) } else { from.to_owned() };
         checked.push((dir.join(name), read_checked(&path, sha256)?));
     }

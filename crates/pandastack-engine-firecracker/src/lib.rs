@@ -15,7 +15,7 @@
 //! A process can be started ahead and wait for its machine ([`empty`]): to spawn and jail one takes longer
 //! than to load a snapshot into it.
 //!
-//! What must always hold:
+//! Invariants:
 //! - A process runs as its own user in its own namespaces and sees only its own files.
 //! - Guest memory is a private mapping of a file that is mounted read-only, so no machine can change
 //!   pages that others share.

@@ -18,7 +18,7 @@ pub(crate) const PAUSE_MAX: Duration = Duration::from_secs(30);
 pub(crate) const SNAPSHOT_MAX: Duration = Duration::from_secs(600);
 /// Loading a snapshot; memory is mapped, not read.
 pub(crate) const LOAD_MAX: Duration = Duration::from_secs(60);
-/// How long to wait for the exit of a process after its API connection broke.
+/// Time to wait for the exit of a process after its API connection broke.
 pub(crate) const END_NOTICE_MAX: Duration = Duration::from_secs(2);
 /// One attempt to connect to the guest program over vsock. Firecracker gives the guest two seconds
 /// to accept.

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use async_trait::async_trait;
 use pandastack_engine::process::Process;
 use pandastack_engine::{
-    EngineError, Machine, MachineExit, MachineFiles, MachineRecord, Result, RunState, SaveTarget, Saved,
+    EngineError, Machine, MachineExit, MachineFiles, MachineRecord, Result, RunState, SaveStats, SaveTarget,
     Shape, completion, volume_serial,
 };
 use serde::{Deserialize, Serialize};
@@ -85,7 +85,7 @@ pub(crate) struct Details {
     pub(crate) volumes: usize,
 }
 
-/// What a new machine is made of.
+/// Parts of a new machine.
 pub(crate) struct Parts {
     pub(crate) shape: Shape,
     pub(crate) place: MachineFiles,
@@ -238,7 +238,7 @@ impl FirecrackerMachine {
     }
 
     /// Resumes a paused machine.
-    async fn go_on(&self, plain: bool) -> Result<()> {
+    async fn resume_vm(&self, plain: bool) -> Result<()> {
         if plain && self.host.version.loses_vsock_on_plain_resume() {
             self.reset_vsock().await?;
             self.drop_lost_stream();
@@ -307,7 +307,7 @@ impl Machine for FirecrackerMachine {
         turn.phase = Phase::Unknown;
         match phase {
             Phase::Configured => self.start().await?,
-            Phase::Paused { plain } => self.go_on(plain).await?,
+            Phase::Paused { plain } => self.resume_vm(plain).await?,
             Phase::Running | Phase::Unknown => {}
         }
         turn.phase = Phase::Running;
@@ -326,7 +326,7 @@ impl Machine for FirecrackerMachine {
         Ok(stream)
     }
 
-    async fn save(&self, target: SaveTarget) -> Result<Saved> {
+    async fn save(&self, target: SaveTarget) -> Result<SaveStats> {
         let this = self.this()?;
         let work = async move {
             let mut turn = this.turn.lock().await;

@@ -29,9 +29,9 @@ impl Programs {
                 continue;
             }
             path.metadata().map_err(|error| {
+                let program = path.file_name().unwrap_or_default().display();
                 EngineError::Unavailable(format!(
-                    "Firecracker cannot be started: {}: {error}; run `pandastack engine install firecracker`",
-                    path.display()
+                    "Firecracker cannot be started: {program}: {error}; run `pandastack engine install firecracker`",
                 ))
             })?;
         }
@@ -179,7 +179,8 @@ mod tests {
         Programs { jailer: PathBuf::new(), ..programs.clone() }.check().unwrap();
         std::fs::remove_file(&binary).unwrap();
         let refused = programs.check().unwrap_err().to_string();
-        assert!(refused.contains(&binary.display().to_string()), "{refused}");
+        assert!(refused.contains("started: firecracker: "), "{refused}");
+        assert!(!refused.contains(&dir.path().display().to_string()), "tenants read it: {refused}");
         assert!(refused.contains("engine install firecracker"), "{refused}");
     }
 

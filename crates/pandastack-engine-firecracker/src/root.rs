@@ -31,7 +31,7 @@ pub(crate) struct Owner {
     pub(crate) gid: u32,
 }
 
-/// What the process may do with a file.
+/// Access of the process to a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
     /// Read and write. The file is chowned to the process's user.
@@ -42,14 +42,14 @@ pub(crate) enum Access {
 
 /// A host file to place in a root.
 #[derive(Debug)]
-pub(crate) struct Placed {
+pub(crate) struct PlacedFile {
     pub(crate) name: String,
     pub(crate) path: PathBuf,
     pub(crate) file: File,
     pub(crate) access: Access,
 }
 
-impl Placed {
+impl PlacedFile {
     /// Opens a file by its path on the host.
     pub(crate) fn open(name: &str, path: &Path, access: Access) -> Result<Self> {
         let file = OpenOptions::new().read(true).write(access == Access::Own).open(path);
@@ -85,7 +85,7 @@ impl Root {
     }
 
     /// Places files, and creates empty ones for the names in `empty`.
-    pub(crate) async fn place(&self, files: Vec<Placed>, empty: Vec<String>) -> Result<()> {
+    pub(crate) async fn place(&self, files: Vec<PlacedFile>, empty: Vec<String>) -> Result<()> {
         let root = self.clone();
         blocking("placing files in the machine's root", move || root.place_now(&files, &empty)).await
     }
@@ -96,7 +96,7 @@ impl Root {
         blocking("removing files from the machine's root", move || root.remove_now(names)).await
     }
 
-    fn place_now(&self, files: &[Placed], empty: &[String]) -> Result<()> {
+    fn place_now(&self, files: &[PlacedFile], empty: &[String]) -> Result<()> {
         match self {
             Root::Jail { process, owner } => place_in_jail(process, *owner, files, empty),
             Root::Directory(dir) => place_in_directory(dir, files, empty),
@@ -131,10 +131,10 @@ impl Root {
 pub(crate) fn take_back(file: &File, path: &Path) -> Result<()> {
     let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
     let taken = fchown(file, Some(uid), Some(gid));
-    taken.map_err(|error| EngineError::io("take back the file", path)(error.into()))
+    taken.map_err(|error| EngineError::io("restore the owner of the file", path)(error.into()))
 }
 
-fn place_in_jail(process: &Process, owner: Owner, files: &[Placed], empty: &[String]) -> Result<()> {
+fn place_in_jail(process: &Process, owner: Owner, files: &[PlacedFile], empty: &[String]) -> Result<()> {
     let mut trees = Vec::with_capacity(files.len());
     for placed in files {
         grant(placed, owner).map_err(EngineError::io("let the machine use the file", &placed.path))?;
@@ -163,7 +163,7 @@ fn place_in_jail(process: &Process, owner: Owner, files: &[Placed], empty: &[Str
     in_jail(process, place).map_err(EngineError::io("place files in", format!("/proc/{}/root", process.pid)))
 }
 
-fn place_in_directory(dir: &Path, files: &[Placed], empty: &[String]) -> Result<()> {
+fn place_in_directory(dir: &Path, files: &[PlacedFile], empty: &[String]) -> Result<()> {
     for placed in files {
         let link = dir.join(&placed.name);
         let target = std::path::absolute(&placed.path).map_err(EngineError::io("find", &placed.path))?;
@@ -181,7 +181,7 @@ fn create(path: &str) -> io::Result<File> {
     options.write(true).create_new(true).mode(0o600).custom_flags(libc::O_NOFOLLOW).open(path)
 }
 
-fn grant(placed: &Placed, owner: Owner) -> io::Result<()> {
+fn grant(placed: &PlacedFile, owner: Owner) -> io::Result<()> {
     match placed.access {
         Access::Own => {
             Ok(fchown(&placed.file, Some(Uid::from_raw(owner.uid)), Some(Gid::from_raw(owner.gid)))?)

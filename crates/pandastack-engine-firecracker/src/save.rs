@@ -16,12 +16,12 @@ use std::path::Path;
 use std::time::Instant;
 
 use pandastack_engine::private_pages::{Mapping, copy_private_pages};
-use pandastack_engine::{EngineError, Result, SaveTarget, Saved};
+use pandastack_engine::{EngineError, Result, SaveStats, SaveTarget};
 
 use crate::api::types::{SnapshotCreate, SnapshotType};
 use crate::devices::{SAVED_MEMORY, SAVED_STATE};
 use crate::machine::{FirecrackerMachine, LockedState, Phase};
-use crate::root::{Access, Placed, blocking, take_back};
+use crate::root::{Access, PlacedFile, blocking, take_back};
 
 const STEP: &str = "saving the machine";
 
@@ -43,7 +43,7 @@ impl FileIdentity {
     }
 }
 
-/// How the memory file is completed.
+/// Method that completes the memory file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Method {
     /// A diff snapshot.
@@ -59,7 +59,7 @@ pub(crate) async fn save(
     machine: &FirecrackerMachine,
     turn: &mut LockedState,
     target: SaveTarget,
-) -> Result<Saved> {
+) -> Result<SaveStats> {
     let started = Instant::now();
     require_paused(turn.phase)?;
     let method = choose(machine, turn, &target)?;
@@ -76,7 +76,7 @@ pub(crate) async fn save(
     machine.drop_lost_stream();
     let removed = machine.root.remove([SAVED_STATE, SAVED_MEMORY]).await;
     for (file, path) in kept {
-        take_back(&file.map_err(EngineError::io("take back the file", &path))?, &path)?;
+        take_back(&file.map_err(EngineError::io("restore the owner of the file", &path))?, &path)?;
     }
     outcome.and(removed)?;
     turn.phase = Phase::Paused { plain: false };
@@ -87,7 +87,7 @@ pub(crate) async fn save(
     turn.saved_in = Some(FileIdentity::of_path(&target.memory)?);
     let state_bytes = fs::metadata(&target.state).map_err(EngineError::io("look at", &target.state))?.len();
     let written = bytes_written(machine.record.pid).saturating_sub(written_before + state_bytes);
-    Ok(Saved { state_bytes, memory_bytes_written: written + copied, took: started.elapsed() })
+    Ok(SaveStats { state_bytes, memory_bytes_written: written + copied, took: started.elapsed() })
 }
 
 fn require_paused(phase: Phase) -> Result<()> {
@@ -111,13 +111,13 @@ fn choose(machine: &FirecrackerMachine, turn: &LockedState, target: &SaveTarget)
 
 /// Opens both files of a target. Firecracker would truncate a memory file of another length, so that
 /// is refused here.
-fn open_target(machine: &FirecrackerMachine, target: &SaveTarget) -> Result<(Placed, Placed)> {
+fn open_target(machine: &FirecrackerMachine, target: &SaveTarget) -> Result<(PlacedFile, PlacedFile)> {
     let mut options = OpenOptions::new();
     let file = options.read(true).write(true).create(true).truncate(true).mode(0o600).open(&target.state);
     let file = file.map_err(EngineError::io("create the state file", &target.state))?;
     let name = SAVED_STATE.to_owned();
-    let state = Placed { name, path: target.state.clone(), file, access: Access::Own };
-    let memory = Placed::open(SAVED_MEMORY, &target.memory, Access::Own)?;
+    let state = PlacedFile { name, path: target.state.clone(), file, access: Access::Own };
+    let memory = PlacedFile::open(SAVED_MEMORY, &target.memory, Access::Own)?;
     let length =
         memory.file.metadata().map_err(EngineError::io("look at the memory file", &target.memory))?.len();
     let expected = machine.record.shape.memory_bytes();

@@ -96,7 +96,7 @@ impl Spawn<'_> {
             command.spawn()
         });
         let child = child.map_err(failed("start"))?;
-        // Nobody else reaps the child, so the pid is still its own.
+        // Only this process reaps the child, so the pid is still its own.
         let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty());
         let pidfd = pidfd.map_err(|error| failed("watch")(error.into()))?;
         Ok((pidfd, held))
@@ -133,8 +133,8 @@ fn on_thread(action: impl FnOnce() -> io::Result<Child> + Send) -> io::Result<Ch
         .unwrap_or_else(|_| Err(io::Error::other("the thread panicked")))
 }
 
-/// Files that stay open, with the locks on them, until a process exits: they are in flight in messages
-/// to its standard input, which nobody receives.
+/// Files that stay open, with the locks on them, until a process exits: they are in flight in
+/// messages to its standard input, which are never received.
 ///
 /// Standard input is the only way in: the jailer closes all other inherited descriptors. Firecracker
 /// does not read it when serial output goes to a file.

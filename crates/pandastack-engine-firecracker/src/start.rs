@@ -21,10 +21,10 @@ use crate::devices;
 use crate::empty::EmptyProcess;
 use crate::engine::Host;
 use crate::machine::{Control, Details, FirecrackerMachine, Parts};
-use crate::root::{Access, Placed, blocking};
+use crate::root::{Access, PlacedFile, blocking};
 use crate::spawn;
 
-/// What a machine starts from.
+/// Origin of a machine.
 #[derive(Debug)]
 pub(crate) enum Origin {
     Kernel { kernel: PathBuf, initrd: PathBuf, args: String },
@@ -49,7 +49,7 @@ pub(crate) async fn start(host: Arc<Host>, start: Start) -> Result<Arc<Firecrack
 
 /// Files of a machine, opened and checked before the process is spawned.
 struct Files {
-    placed: Vec<Placed>,
+    placed: Vec<PlacedFile>,
     /// Names of volume places without a volume.
     empty: Vec<String>,
     volumes: usize,
@@ -153,18 +153,18 @@ fn open_files(start: &mut Start) -> Result<Files> {
         let detail = format!("{} has {length} bytes instead of {}", memory.display(), shape.memory_bytes());
         return Err(EngineError::Vmm { step: "using the memory file", detail });
     }
-    let mut placed = vec![Placed::open(devices::DISK, &place.disk, Access::Own)?];
+    let mut placed = vec![PlacedFile::open(devices::DISK, &place.disk, Access::Own)?];
     match origin {
         Origin::Kernel { kernel, initrd, .. } => {
-            placed.push(Placed::open(devices::KERNEL, kernel, Access::Read)?);
-            placed.push(Placed::open(devices::INITRD, initrd, Access::Read)?);
+            placed.push(PlacedFile::open(devices::KERNEL, kernel, Access::Read)?);
+            placed.push(PlacedFile::open(devices::INITRD, initrd, Access::Read)?);
         }
         Origin::State(state) => {
-            placed.push(Placed::open(devices::STATE, state, Access::Read)?);
-            placed.push(Placed::open(devices::MEMORY, memory, Access::Read)?);
+            placed.push(PlacedFile::open(devices::STATE, state, Access::Read)?);
+            placed.push(PlacedFile::open(devices::MEMORY, memory, Access::Read)?);
         }
     }
-    placed.push(Placed::output(devices::CONSOLE, &place.console)?);
+    placed.push(PlacedFile::output(devices::CONSOLE, &place.console)?);
     let volumes = std::mem::take(&mut place.volumes);
     let count = volumes.len();
     if count > VOLUMES_MAX {
@@ -179,7 +179,7 @@ fn open_files(start: &mut Start) -> Result<Files> {
 }
 
 /// A volume as a file in the root.
-fn place_volume(index: usize, volume: Volume) -> Result<Placed> {
+fn place_volume(index: usize, volume: Volume) -> Result<PlacedFile> {
     let Volume { image, bytes } = volume;
     let path = path_of(&image)?;
     let writable =
@@ -194,7 +194,7 @@ fn place_volume(index: usize, volume: Volume) -> Result<Placed> {
     if image.metadata().map_err(EngineError::io("look at the volume", &path))?.size() < bytes {
         image.set_len(bytes).map_err(EngineError::io("size the volume", &path))?;
     }
-    Ok(Placed { name: volume_serial(index), path, file: image, access: Access::Own })
+    Ok(PlacedFile { name: volume_serial(index), path, file: image, access: Access::Own })
 }
 
 /// Path of an open file.

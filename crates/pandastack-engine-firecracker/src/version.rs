@@ -15,13 +15,13 @@ pub(crate) struct Version {
 }
 
 /// A supported minor version and its snapshot format.
-struct Supported {
+struct SupportedVersion {
     major: u32,
     minor: u32,
     snapshot_format: &'static str,
 }
 
-const SUPPORTED: &[Supported] = &[Supported { major: 1, minor: 16, snapshot_format: "10.0.0" }];
+const SUPPORTED: &[SupportedVersion] = &[SupportedVersion { major: 1, minor: 16, snapshot_format: "10.0.0" }];
 
 /// A version whose snapshots are not known.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -53,9 +53,8 @@ impl Version {
         format!("{}.{}", self.major, self.minor)
     }
 
-    /// Whether vsock stops delivering to the guest when a machine is resumed without a snapshot
-    /// since it was paused: the device then waits for the guest to acknowledge a reset that was
-    /// never sent.
+    /// Returns whether a resume without a snapshot since the pause stops vsock from delivering to
+    /// the guest: the device then waits for the guest to acknowledge a reset that was never sent.
     pub(crate) fn loses_vsock_on_plain_resume(self) -> bool {
         self.series() == "1.16" && self.patch <= 1
     }

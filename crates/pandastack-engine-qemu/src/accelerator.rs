@@ -17,7 +17,7 @@ pub(crate) struct Accelerator {
     pub(crate) processor: &'static str,
     /// Kernel arguments that only this way needs.
     pub(crate) kernel_args: &'static str,
-    /// Whether the processor seen by guests is the host's, so that snapshots are bound to that too.
+    /// Whether guests see the host's processor, so that snapshots are bound to that too.
     pub(crate) host_processor: bool,
 }
 
@@ -47,7 +47,8 @@ impl Accelerator {
         host_processor: true,
     };
 
-    /// Whether its processes can be forked. KVM's descriptors belong to one address space.
+    /// Returns whether processes of this accelerator can be forked. KVM's descriptors belong to one
+    /// address space.
     pub(crate) fn can_fork(&self) -> bool {
         !self.host_processor
     }

@@ -24,7 +24,7 @@ const KERNEL_ARGS: &str =
 /// Numbers of the descriptors that a new process inherits. They are those of the process that starts it: moving them to
 /// fixed ones could overwrite a descriptor that the start itself needs.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Inherited {
+pub(crate) struct InheritedFds {
     /// Listening socket of the preloaded library.
     pub(crate) shim: RawFd,
     /// Process file system.
@@ -45,7 +45,7 @@ pub(crate) struct Inherited {
     pub(crate) volumes: [RawFd; VOLUMES_MAX],
 }
 
-impl Inherited {
+impl InheritedFds {
     /// All of them.
     pub(crate) fn all(&self) -> impl Iterator<Item = RawFd> {
         let own =
@@ -61,7 +61,7 @@ pub(crate) enum Origin {
     Kernel { kernel: OsString, initrd: OsString, args: String },
     /// A device state that follows over the control protocol.
     State,
-    /// Nothing: a machine that never runs.
+    /// No origin: a machine that never runs.
     Empty,
 }
 
@@ -70,7 +70,7 @@ pub(crate) fn arguments(
     accelerator: &Accelerator,
     shape: Shape,
     origin: &Origin,
-    inherited: &Inherited,
+    inherited: &InheritedFds,
 ) -> Vec<OsString> {
     let mut arguments = Arguments(Vec::new());
     arguments.machine(accelerator, shape);
@@ -118,8 +118,8 @@ impl Arguments {
         self.add("-object", format!("memory-backend-file,id=ram,size={memory},mem-path={RAM_PATH},share=on"));
     }
 
-    fn devices(&mut self, inherited: &Inherited) {
-        let Inherited { qmp, guest, disk, console, tap, .. } = inherited;
+    fn devices(&mut self, inherited: &InheritedFds) {
+        let InheritedFds { qmp, guest, disk, console, tap, .. } = inherited;
         self.add("-add-fd", format!("fd={disk},set=1"));
         self.add("-add-fd", format!("fd={console},set=2"));
         self.add("-chardev", format!("socket,id=qmp,fd={qmp},server=on,wait=off"));
@@ -151,7 +151,7 @@ impl Arguments {
     /// putting its descriptor over that of the file ([`crate::volume`]), so a fork, a restore and a boot attach it in
     /// the same way, without a device that comes and goes. Flushes reach the host's disk. A write that finds the
     /// host's disk full stops the machine; other errors go to the guest.
-    fn volumes(&mut self, inherited: &Inherited) {
+    fn volumes(&mut self, inherited: &InheritedFds) {
         for (place, fd) in inherited.volumes.iter().enumerate() {
             let (set, node) = (VOLUME_FDSET_FIRST + place, volume_serial(place));
             self.add("-add-fd", format!("fd={fd},set={set}"));
@@ -178,7 +178,7 @@ mod tests {
     fn boot_and_restore_have_the_same_devices() {
         let shape = Shape { vcpus: 2, memory_mib: 512 };
         let kernel = Origin::Kernel { kernel: "k".into(), initrd: "i".into(), args: "quiet".into() };
-        let inherited = Inherited {
+        let inherited = InheritedFds {
             shim: 3,
             processes: 4,
             ram: 5,

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::surroundings::Surroundings;
 use crate::tap;
 
-/// Connections that may wait: nobody but the agent connects.
+/// Connections that may wait: only the agent connects.
 const BACKLOG: i32 = 8;
 
 /// Paths inside a machine's runtime directory.
@@ -53,7 +53,7 @@ impl Paths {
         self.dir.join(volume_serial(place))
     }
 
-    /// What the emulator has to say.
+    /// The emulator's log.
     pub(crate) fn log(&self) -> PathBuf {
         self.dir.join("qemu.log")
     }
@@ -79,7 +79,7 @@ pub(crate) struct FileIdentities {
     pub(crate) disk: FileIdentity,
     pub(crate) console: FileIdentity,
     pub(crate) log: FileIdentity,
-    /// What is at each place for a volume.
+    /// Identity of the file in each volume slot.
     pub(crate) volumes: [FileIdentity; VOLUMES_MAX],
 }
 

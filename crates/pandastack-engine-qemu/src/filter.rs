@@ -110,7 +110,7 @@ const ALLOWED: &[i64] = &[
     libc::SYS_pidfd_send_signal,
 ];
 
-/// What a zygote needs besides, to give its children a user and a root of their own.
+/// Additional system calls of a zygote, which gives its children a user and a root of their own.
 const ALLOWED_ZYGOTE: &[i64] = &[
     libc::SYS_setgroups,
     libc::SYS_setresgid,

@@ -27,7 +27,8 @@ use pandastack_engine::explain::explain;
 use pandastack_engine::process::{KillOnDrop, Process};
 
 const STEP: &str = "forking the machine";
-/// Index of the rule for the accepted guest stream, the only one that need not match: nobody may be connected.
+/// Index of the rule for the accepted guest stream, the only one that need not match: there may be
+/// no connection.
 const GUEST_ACCEPTED_RULE: usize = 6;
 
 /// Forks a machine. With `pause` everything is prepared before the machine is paused, and it runs again once all copies of it
@@ -200,7 +201,7 @@ fn prepare(host: &Host, mut place: MachineFiles) -> Result<Seed> {
     })
 }
 
-/// What to look for in the parent, in the order of [`Seed::replacements`].
+/// Rules that find descriptors in the parent, in the order of [`Seed::replacements`].
 fn rules(parent: &QemuMachine) -> Result<List<Rule, RULES_MAX>> {
     let file = |identity: FileIdentity| Match::File { device: identity.device, inode: identity.inode };
     let path = |path: PathBuf| {

@@ -43,7 +43,7 @@ impl Host {
         })
     }
 
-    /// How to lock in a process that is not locked in yet.
+    /// The lockdown for a process that is not confined yet.
     pub(crate) fn lockdown(&self, confinement: Confinement) -> (Option<Identity>, Lockdown<'_>) {
         match confinement {
             Confinement::Full { uid, gid } => {

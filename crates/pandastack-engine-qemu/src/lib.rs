@@ -11,7 +11,7 @@
 //!                            |  guest.sock  stream to the guest program
 //! ```
 //!
-//! What must always hold:
+//! Invariants:
 //! - Guest memory is a private mapping of a file that is open for reading only: no machine can change what others share.
 //! - A process is locked in (user, empty root, system call filter) before it reads anything a guest could have written;
 //!   forks of a zygote are locked in before their first instruction.

@@ -24,7 +24,7 @@ pub(crate) struct Library {
 }
 
 impl Library {
-    /// Writes what is missing.
+    /// Writes missing files.
     pub(crate) fn install(dir: &Path) -> Result<Self> {
         let hash = blake3::hash(LIBRARY).to_hex().as_str()[..16].to_owned();
         let preload = dir.join(format!("shim-{hash}.so"));

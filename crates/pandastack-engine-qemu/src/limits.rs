@@ -1,4 +1,4 @@
-//! How long each step may take and how large each buffer may grow.
+//! Time limits of steps and size limits of buffers.
 //!
 //! Limits are generous: they end waits that would never end, on hosts ten times slower than a quiet one. A caller with
 //! a deadline of its own drops the future.

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use async_trait::async_trait;
 use pandastack_engine::{
     Confinement, EngineError, Machine, MachineExit, MachineFiles, MachineRecord, Pause, Result, RunState,
-    SaveTarget, Saved, Shape,
+    SaveStats, SaveTarget, Shape,
 };
 use rustix::net::Shutdown;
 use serde::{Deserialize, Serialize};
@@ -40,10 +40,12 @@ pub(crate) struct QemuMachine {
     pub(crate) qmp: Qmp,
     /// Held by operations that change or depend on the run state.
     turn: AsyncMutex<()>,
-    /// Known to be paused: nobody else resumes it, so that it need not be asked.
+    /// Whether the machine is known to be paused: only this handle resumes it, so the emulator need
+    /// not be asked.
     is_paused: AtomicBool,
     guest: Mutex<GuestStream>,
-    /// Sizes of durable disks that the devices have; the others are told when the machine runs.
+    /// Sizes of durable disks that the devices already have; the others are announced when the
+    /// machine runs.
     announced: Mutex<volume::Sizes>,
     starved: watch::Receiver<bool>,
     /// For operations that run as tasks.
@@ -243,7 +245,7 @@ impl Machine for QemuMachine {
         Ok(stream)
     }
 
-    async fn save(&self, target: SaveTarget) -> Result<Saved> {
+    async fn save(&self, target: SaveTarget) -> Result<SaveStats> {
         let this = self.this()?;
         let work = async move {
             let _turn = this.lock_turn().await;

@@ -16,7 +16,8 @@ use crate::qmp::{Event, Qmp};
 /// Bytes per second: no limit. The default throttles to 128 MiB/s.
 const BANDWIDTH_MAX: u64 = 1 << 40;
 
-/// Room in a pipe: a whole device state, so that nobody waits for the other. The usual limit of the kernel.
+/// Capacity of a pipe: a whole device state, so that neither side waits for the other. The usual
+/// limit of the kernel.
 const PIPE_BYTES: usize = 1 << 20;
 /// Name of the emulator's end of a pipe in the emulator.
 pub(crate) const DESCRIPTOR_NAME: &str = "state";

@@ -20,11 +20,11 @@ use crate::start::{self, Start};
 const BINARY_NAME: &str = "qemu-system-x86_64";
 /// Oldest emulator with the machine type that snapshots are made with.
 const VERSION_MIN: (u32, u32) = (7, 2);
-/// What is kept for a fork test that passed.
+/// Stored result of a fork test that passed.
 const PASSED: &str = "ok";
 /// The fork test needs no memory to speak of.
 const TEST_SHAPE: Shape = Shape { vcpus: 1, memory_mib: 32 };
-/// Its child runs as this user: nobody's number, to see that the user changes.
+/// User of the test's child: `nobody`, to see that the user changes.
 const TEST_USER: u32 = 65_534;
 
 /// The emulator found on this host.
@@ -92,8 +92,8 @@ pub(crate) fn compatibility_key(emulator: &str, accelerator: &Accelerator) -> St
     .join("; ")
 }
 
-/// Whether forking works: really forks a small stopped machine, once per emulator, C library and preloaded library.
-/// `None` means yes; otherwise why not.
+/// Tests whether forking works: forks a small stopped machine, once per emulator, C library and
+/// preloaded library. Returns `None` if it does, otherwise the reason.
 pub(crate) async fn fork_obstacle(host: &Arc<Host>, emulator: &Emulator) -> Option<String> {
     if !host.accelerator.can_fork() {
         return Some("machines run on KVM, whose descriptors belong to one process".to_owned());

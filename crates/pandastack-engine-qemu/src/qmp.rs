@@ -27,7 +27,7 @@ const REPLIES_MAX: usize = 2;
 /// Read at a time.
 const READ_BYTES: usize = 16 * 1024;
 
-/// Something that happened in the emulator.
+/// An event of the emulator.
 #[derive(Debug, Clone)]
 pub(crate) struct Event {
     /// Such as `STOP` or `MIGRATION`.
@@ -62,7 +62,7 @@ impl Qmp {
             receive(&mut calls, "waiting for the emulator's greeting", deadline, limit).await?
         };
         if greeting.get("QMP").is_none() {
-            return Err(nonsense("waiting for the emulator's greeting", &greeting));
+            return Err(bad_response("waiting for the emulator's greeting", &greeting));
         }
         qmp.call("qmp_capabilities", json!({}), limit).await?;
         Ok(qmp)
@@ -159,7 +159,7 @@ impl Qmp {
     }
 }
 
-/// What a reply returns, or the error that it is.
+/// The return value of a reply, or the error that it is.
 fn result(step: &'static str, mut reply: Value) -> Result<Value> {
     if let Some(value) = reply.get_mut("return") {
         return Ok(value.take());
@@ -181,7 +181,7 @@ fn too_late(step: &'static str, limit: Duration) -> EngineError {
     EngineError::Deadline { step, limit_ms: limit.as_millis() as u64 }
 }
 
-fn nonsense(step: &'static str, reply: &Value) -> EngineError {
+fn bad_response(step: &'static str, reply: &Value) -> EngineError {
     EngineError::Vmm { step, detail: format!("unexpected answer {reply}") }
 }
 
@@ -218,7 +218,7 @@ impl Reader {
         }
     }
 
-    /// Hands one line on; an error means that nobody listens any more.
+    /// Passes one line on; an error means that there is no receiver any more.
     async fn sort(&self, line: &[u8]) -> Result<(), ()> {
         let Ok(mut message) = serde_json::from_slice::<Value>(line) else {
             tracing::warn!("emulator sent a line that is not JSON");

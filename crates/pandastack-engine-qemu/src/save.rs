@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use pandastack_engine::private_pages::{Mapping, copy_private_pages};
-use pandastack_engine::{EngineError, Result, SaveTarget, Saved};
+use pandastack_engine::{EngineError, Result, SaveStats, SaveTarget};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe::Receiver;
@@ -20,17 +20,18 @@ use crate::machine::QemuMachine;
 use crate::migration::{self, DESCRIPTOR_NAME};
 
 /// Saves a machine. The caller holds its turn.
-pub(crate) async fn save(machine: &QemuMachine, target: &SaveTarget) -> Result<Saved> {
+pub(crate) async fn save(machine: &QemuMachine, target: &SaveTarget) -> Result<SaveStats> {
     let started = Instant::now();
     machine.require_paused("saving the machine").await?;
     leave_last_save(machine).await?;
     let state_bytes = save_state(machine, &target.state).await?;
     let memory_bytes_written = save_memory(machine, target.memory.clone(), target.base.clone()).await?;
-    Ok(Saved { state_bytes, memory_bytes_written, took: started.elapsed() })
+    Ok(SaveStats { state_bytes, memory_bytes_written, took: started.elapsed() })
 }
 
-/// A machine that was saved is in a state in which QEMU does not save it again, and only running leads out of it. Whoever pauses
-/// a machine froze its user processes before, so nobody in it sees the moment.
+/// A machine that was saved is in a state in which QEMU does not save it again, and only running
+/// leads out of it. The user processes were frozen before the pause, so nothing in the machine sees
+/// that moment.
 async fn leave_last_save(machine: &QemuMachine) -> Result<()> {
     let status = machine.qmp.command("query-status", json!({})).await?;
     if status.get("status").and_then(serde_json::Value::as_str) != Some("postmigrate") {

@@ -17,7 +17,7 @@ use pandastack_qemu_shim::protocol::{
 };
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use crate::command_line::{self, Inherited, Origin, RAM_PATH};
+use crate::command_line::{self, InheritedFds, Origin, RAM_PATH};
 use crate::endpoints::Endpoints;
 use crate::host::Host;
 use crate::limits;
@@ -33,7 +33,7 @@ pub(crate) struct Launch<'a> {
     pub(crate) host: &'a Host,
     /// Processors and memory.
     pub(crate) shape: Shape,
-    /// What the machine starts from.
+    /// Origin of the machine.
     pub(crate) origin: &'a Origin,
     /// The machine's own files and sockets.
     pub(crate) endpoints: Endpoints,
@@ -61,8 +61,8 @@ impl Launch<'_> {
         pidfd.map_err(|error| failed("watch the emulator")(error.into()))
     }
 
-    fn inherited(&self) -> Inherited {
-        Inherited {
+    fn inherited(&self) -> InheritedFds {
+        InheritedFds {
             shim: self.endpoints.shim.as_raw_fd(),
             processes: self.host.surroundings.processes.as_raw_fd(),
             ram: self.memory.as_raw_fd(),
@@ -85,7 +85,7 @@ impl Launch<'_> {
     }
 }
 
-fn environment(library: &Path, inherited: &Inherited) -> [(OsString, OsString); 6] {
+fn environment(library: &Path, inherited: &InheritedFds) -> [(OsString, OsString); 6] {
     let name = |variable: &std::ffi::CStr| OsString::from(variable.to_string_lossy().into_owned());
     [
         ("LD_PRELOAD".into(), library.into()),
@@ -100,7 +100,7 @@ fn environment(library: &Path, inherited: &Inherited) -> [(OsString, OsString); 
 
 /// Setup of the new process before it becomes the emulator. Plain numbers: nothing to allocate or drop.
 struct ChildSetup {
-    inherited: Inherited,
+    inherited: InheritedFds,
     namespaces: [(RawFd, libc::c_int); 3],
 }
 
@@ -123,7 +123,7 @@ impl ChildSetup {
         drop_capabilities()
     }
 
-    /// Everything is closed on exec, whoever forgot to say so, except what is inherited.
+    /// Closes every descriptor on exec, except the inherited ones.
     fn keep_inherited(&self) -> io::Result<()> {
         let first = (libc::STDERR_FILENO + 1) as libc::c_uint;
         // SAFETY: descriptor numbers only.

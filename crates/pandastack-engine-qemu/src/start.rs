@@ -49,7 +49,7 @@ pub(crate) struct Start {
 }
 
 /// A process that has been started and connected to, and nothing more.
-struct Started {
+struct StartedProcess {
     pidfd: OwnedFd,
     connections: Connections,
 }
@@ -77,7 +77,7 @@ async fn make(host: Arc<Host>, mut start: Start) -> Result<Arc<QemuMachine>> {
         step: "starting the emulator",
         detail: error.to_string(),
     };
-    let (start, Started { pidfd, connections }) = spawned.await.map_err(panicked)??;
+    let (start, StartedProcess { pidfd, connections }) = spawned.await.map_err(panicked)??;
     let process = Process::watch(pidfd, &host.tasks)?;
     let guard = KillOnDrop::new(process.clone());
     let paths = Paths::new(&start.place.runtime_dir);
@@ -147,7 +147,7 @@ fn from_std(stream: std::os::unix::net::UnixStream, path: &Path) -> Result<UnixS
     UnixStream::from_std(stream).map_err(EngineError::io("use the socket", path))
 }
 
-fn spawn(host: &Host, start: &mut Start) -> Result<Started> {
+fn spawn(host: &Host, start: &mut Start) -> Result<StartedProcess> {
     let Start { shape, place, memory, origin, .. } = start;
     let (shape, memory) = (*shape, memory.as_path());
     let memory_file = File::open(memory).map_err(EngineError::io("open the memory file", memory))?;
@@ -164,7 +164,7 @@ fn spawn(host: &Host, start: &mut Start) -> Result<Started> {
         endpoints::connect(&paths.guest()).map_err(EngineError::io("connect to the guest", paths.guest()))?;
     let files = endpoints.files;
     let launch = Launch { host, shape, origin, endpoints, memory: memory_file };
-    Ok(Started { pidfd: launch.start()?, connections: Connections { qmp, guest, files } })
+    Ok(StartedProcess { pidfd: launch.start()?, connections: Connections { qmp, guest, files } })
 }
 
 async fn load_state(qmp: &Qmp, path: &Path) -> Result<()> {

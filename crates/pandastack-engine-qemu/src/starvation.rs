@@ -34,7 +34,7 @@ pub(crate) fn follow(
     starved
 }
 
-/// What an event says about it, if anything.
+/// Whether an event reports that the machine is starved; `None` for other events.
 fn meaning(event: &Event) -> Option<bool> {
     match event.name.as_str() {
         "BLOCK_IO_ERROR" => {

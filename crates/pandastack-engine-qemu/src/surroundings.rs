@@ -1,4 +1,5 @@
-//! What every emulator process of this engine shares, made once: empty namespaces and a view of its own processes.
+//! Environment that all emulator processes of this engine share, created once: empty namespaces and
+//! a view of its own processes.
 //!
 //! An emulator gets its network, disk and sockets as open descriptors, so its namespaces can be empty, and then one set
 //! serves all: processes that may open no socket and no shared memory segment cannot meet in them.
@@ -21,7 +22,7 @@ pub(crate) struct Surroundings {
     pub(crate) network: OwnedFd,
     /// No queues, semaphores, segments.
     pub(crate) ipc: OwnedFd,
-    /// Host name of nobody.
+    /// Namespace of host names, which belongs to no machine.
     pub(crate) uts: OwnedFd,
     /// Detached mount of the process file system that shows a process only what it may trace: itself. Its root has no
     /// parent directory, so holding it open leads nowhere else.

@@ -8,7 +8,8 @@
 //! which a zygote is, so in a fork the size waits for [`announce`], after the machine runs. Nothing
 //! uses the disk before it has a size; and a disk that the parent had too has its size already.
 //!
-//! What must hold: the image's open file is handed over, not opened again, so that a lock on it lasts until the process ends.
+//! Invariant: the image's open file is handed over rather than opened again, so that a lock on it
+//! lasts until the process ends.
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -63,7 +64,8 @@ pub(crate) async fn announce(qmp: &Qmp, had: &Sizes, sizes: &Sizes) -> Result<()
     Ok(())
 }
 
-/// Tells the device at `place` its size. A shorter image becomes that long; the guest is told, also when nothing changed.
+/// Tells the device at `place` its size. A shorter image becomes that long; the device announces
+/// its size even if it did not change.
 pub(crate) async fn resize(qmp: &Qmp, place: usize, bytes: u64) -> Result<()> {
     let arguments = json!({ "node-name": volume_serial(place), "size": bytes });
     qmp.command("block_resize", arguments).await.map(drop)

@@ -1,4 +1,4 @@
-//! What an engine can do on a host.
+//! Capabilities of an engine on a host.
 
 use serde::{Deserialize, Serialize};
 
@@ -33,7 +33,7 @@ pub enum KernelFormat {
     Elf,
 }
 
-/// How a guest recognises the durable disk at a place.
+/// How a guest identifies a durable disk by its slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VolumeNaming {
     /// By the device's serial number, which is [`volume_serial`].
@@ -51,33 +51,34 @@ pub struct Capabilities {
     pub isolation: Isolation,
     /// Format of [`Boot::kernel`](crate::Boot::kernel).
     pub kernel_format: KernelFormat,
-    /// [`Machine::fork`](crate::Machine::fork) works. Where not, `fork_reason` says why and callers
+    /// [`Machine::fork`](crate::Machine::fork) works. Otherwise `fork_reason` says why, and callers
     /// save and restore instead.
     pub fork: bool,
     /// Why [`Machine::fork`](crate::Machine::fork) is not available; `None` when it is.
     pub fork_reason: Option<String>,
-    /// How guests recognise their durable disks.
+    /// How guests identify their durable disks.
     pub volume_naming: VolumeNaming,
     /// A durable disk can be attached for reading only.
     pub read_only_volumes: bool,
     /// A stream of [`Machine::connect_guest`](crate::Machine::connect_guest) survives a pause and a
-    /// save. Where not, callers connect anew before each resume.
+    /// save. Otherwise callers connect anew before each resume.
     pub keeps_guest_streams: bool,
     /// [`Engine::spare`](crate::Engine::spare) works, and a restore into such a process is quicker.
     pub spares: bool,
-    /// What a snapshot is bound to: engine, version, machine type, processor model.
+    /// Environment that a snapshot is bound to: engine, version, machine type, processor model.
     pub compatibility_key: String,
     /// Keys that earlier releases of ours wrote on a host that is in everything the same.
     pub earlier_keys: Vec<String>,
 }
 
 impl Capabilities {
-    /// Whether a snapshot with this key loads here.
+    /// Returns whether a snapshot with this key loads here.
     pub fn loads(&self, key: &str) -> bool {
         key == self.compatibility_key || self.earlier_keys.iter().any(|earlier| earlier == key)
     }
 
-    /// What the guest is told to find the durable disk at `place` by: a serial number or a device name.
+    /// Identifier of the durable disk in this slot, for the guest: a serial number or a device
+    /// name.
     pub fn volume_device(&self, place: usize) -> String {
         match self.volume_naming {
             VolumeNaming::Serial => volume_serial(place),

@@ -82,14 +82,14 @@ pub enum Failure {
     Guest {
         /// The request.
         question: Question,
-        /// What happened instead.
+        /// The error.
         #[source]
         source: std::io::Error,
     },
-    /// It took too long.
+    /// The deadline passed.
     #[error("{0} took too long")]
     Late(&'static str),
-    /// Something else than promised.
+    /// The engine broke a promise.
     #[error("{0}")]
     Broken(String),
 }
@@ -98,14 +98,14 @@ type CaseResult = Result<(), Failure>;
 type CaseFuture<'a> = Pin<Box<dyn Future<Output = CaseResult> + Send + 'a>>;
 type Case = for<'a> fn(&'a Suite<'a>) -> CaseFuture<'a>;
 
-/// How one case went.
+/// Result of one case.
 #[derive(Debug)]
 pub struct Outcome {
     /// The case.
     pub name: &'static str,
     /// `Ok(None)`: passed; `Ok(Some(reason))`: not possible on this host.
     pub result: Result<Option<String>, Failure>,
-    /// How long it took.
+    /// Duration of the case.
     pub took: Duration,
 }
 
@@ -121,7 +121,7 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// How all cases went.
+/// Results of all cases.
 #[derive(Debug)]
 pub struct Summary {
     /// In the order they ran.
@@ -205,7 +205,7 @@ struct Suite<'a> {
     disk: PathBuf,
 }
 
-/// What the guest of the template remembers, in memory and on disk.
+/// Number that the template's guest keeps, in memory and on disk.
 const TEMPLATE_NUMBER: u64 = 7;
 
 impl<'a> Suite<'a> {
@@ -247,7 +247,7 @@ impl<'a> Suite<'a> {
     }
 
     /// Resumes a machine and asks it over a fresh stream.
-    async fn wake_and_ask(&self, machine: &dyn Machine, question: Question) -> Result<u64, Failure> {
+    async fn run_and_ask(&self, machine: &dyn Machine, question: Question) -> Result<u64, Failure> {
         machine.resume().await?;
         self.ask(machine, question).await
     }
@@ -284,36 +284,32 @@ impl<'a> Suite<'a> {
 
     async fn restore_continues_memory(&self) -> CaseResult {
         let machine = self.restored().await?;
-        expect(self.wake_and_ask(&*machine, Question::Recall).await?, TEMPLATE_NUMBER, "remembered number")?;
+        expect(self.run_and_ask(&*machine, Question::Recall).await?, TEMPLATE_NUMBER, "remembered number")?;
         expect(self.ask(&*machine, Question::Read).await?, TEMPLATE_NUMBER, "number on disk")?;
         Ok(machine.kill().await?)
     }
 
     async fn restores_are_independent(&self) -> CaseResult {
         let (one, two) = (self.restored().await?, self.restored().await?);
-        self.wake_and_ask(&*one, Question::Remember(100)).await?;
+        self.run_and_ask(&*one, Question::Remember(100)).await?;
         self.ask(&*one, Question::Write(101)).await?;
-        expect(self.wake_and_ask(&*two, Question::Recall).await?, TEMPLATE_NUMBER, "memory of the second")?;
+        expect(self.run_and_ask(&*two, Question::Recall).await?, TEMPLATE_NUMBER, "memory of the second")?;
         expect(self.ask(&*two, Question::Read).await?, TEMPLATE_NUMBER, "disk of the second")?;
         expect(self.ask(&*one, Question::Recall).await?, 100, "memory of the first")?;
         one.kill().await?;
         two.kill().await?;
         let third = self.restored().await?;
-        expect(
-            self.wake_and_ask(&*third, Question::Recall).await?,
-            TEMPLATE_NUMBER,
-            "memory of a later one",
-        )?;
+        expect(self.run_and_ask(&*third, Question::Recall).await?, TEMPLATE_NUMBER, "memory of a later one")?;
         Ok(third.kill().await?)
     }
 
     async fn a_saved_machine_goes_on(&self) -> CaseResult {
         let machine = self.restored().await?;
-        self.wake_and_ask(&*machine, Question::Remember(20)).await?;
+        self.run_and_ask(&*machine, Question::Remember(20)).await?;
         machine.pause().await?;
         let first = save(self.fixture, &*machine).await?;
         expect(machine.run_state().await?, RunState::Paused, "state after a save")?;
-        expect(self.wake_and_ask(&*machine, Question::Remember(21)).await?, 21, "answer after a save")?;
+        expect(self.run_and_ask(&*machine, Question::Remember(21)).await?, 21, "answer after a save")?;
         machine.pause().await?;
         let second = save(self.fixture, &*machine).await?;
         for (target, expected) in [(first, 20), (second, 21)] {
@@ -321,7 +317,7 @@ impl<'a> Suite<'a> {
             let SaveTarget { state, memory, .. } = target;
             let restore = Restore { shape: self.fixture.shape(), place, state, memory };
             let again = self.fixture.engine().restore(restore).await?;
-            expect(self.wake_and_ask(&*again, Question::Recall).await?, expected, "memory of a save")?;
+            expect(self.run_and_ask(&*again, Question::Recall).await?, expected, "memory of a save")?;
             again.kill().await?;
         }
         Ok(machine.kill().await?)
@@ -351,7 +347,7 @@ impl<'a> Suite<'a> {
 
     async fn adopted_machines_are_whole(&self) -> CaseResult {
         let machine = self.restored().await?;
-        self.wake_and_ask(&*machine, Question::Remember(30)).await?;
+        self.run_and_ask(&*machine, Question::Remember(30)).await?;
         let record = machine.record().clone();
         drop(machine);
         let adopted = self.fixture.engine().adopt(record.clone()).await?;

@@ -4,9 +4,9 @@
 //! a few values in this process: a byte vector for memory, the real disk file of its [`MachineFiles`], and a guest that is a
 //! function of the test. Deterministic: no clock, no process, no randomness. Any call can be told to fail.
 //!
-//! What must always hold: guest code makes no step while its machine is paused, and machines live until they are killed
-//! or [crash](FakeEngine::crash), whoever still holds a handle. Adoption works within one engine value (and its clones),
-//! which stands for the host.
+//! Invariants: guest code makes no step while its machine is paused, and machines live until they
+//! are killed or [crash](FakeEngine::crash), whoever still holds a handle. Adoption works within
+//! one engine value (and its clones), which stands for the host.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -26,7 +26,7 @@ use tokio::task::JoinHandle;
 
 use crate::{
     Boot, Capabilities, Engine, EngineError, Isolation, KernelFormat, Machine, MachineExit, MachineFiles,
-    MachineRecord, RUNTIME_DIR_BYTES_MAX, Restore, Result, RunState, SaveTarget, Saved, Shape, Volume,
+    MachineRecord, RUNTIME_DIR_BYTES_MAX, Restore, Result, RunState, SaveStats, SaveTarget, Shape, Volume,
     VolumeNaming,
 };
 
@@ -144,7 +144,7 @@ impl FakeEngine {
         state.failures.push((action, call));
     }
 
-    /// How often an action was asked for.
+    /// Number of calls of an action.
     pub fn calls(&self, action: FakeAction) -> u64 {
         self.host.lock().calls.get(&action).copied().unwrap_or_default()
     }
@@ -347,7 +347,7 @@ impl Machine for FakeMachine {
         Ok(ours)
     }
 
-    async fn save(&self, target: SaveTarget) -> Result<Saved> {
+    async fn save(&self, target: SaveTarget) -> Result<SaveStats> {
         self.enter(FakeAction::Save)?;
         self.check_paused("saving")?;
         store(&target, self.core.record.shape, &self.core.memory())
@@ -411,7 +411,7 @@ struct SavedState {
     memory_bytes: u64,
 }
 
-fn store(target: &SaveTarget, shape: Shape, memory: &[u8]) -> Result<Saved> {
+fn store(target: &SaveTarget, shape: Shape, memory: &[u8]) -> Result<SaveStats> {
     let SaveTarget { state, memory: path, .. } = target;
     let saved = SavedState { shape, memory_bytes: memory.len() as u64 };
     if saved.memory_bytes > MEMORY_BYTES_MAX {
@@ -427,7 +427,7 @@ fn store(target: &SaveTarget, shape: Shape, memory: &[u8]) -> Result<Saved> {
     };
     write_memory().map_err(EngineError::io("write memory", path))?;
     fs::write(state, &text).map_err(EngineError::io("write device state", state))?;
-    Ok(Saved {
+    Ok(SaveStats {
         state_bytes: text.len() as u64,
         memory_bytes_written: saved.memory_bytes,
         took: Duration::ZERO,

@@ -8,8 +8,8 @@
 //!  long mode, identity pages -> 2^20 turns of a loop -> lock cmpxchg16b, result checked -> out MAGIC -> hlt
 //! ```
 //!
-//! What must always hold: a verdict of usable means that the magic value and the halt both arrived before the deadline.
-//! Everything else, silence included, is unusable with the reason.
+//! Invariant: a verdict of usable means that the magic value and the halt both arrived before the
+//! deadline. Everything else, silence included, is unusable with the reason.
 //!
 //! A vCPU that does not come back cannot be interrupted safely from a thread, and a broken KVM may take its process
 //! along. Therefore [`probe_with`] runs the probe in a child process and kills it at the deadline; the program it runs
@@ -35,13 +35,13 @@ pub const PROBE_DEADLINE: Duration = Duration::from_secs(10);
 /// Most of a child's output that is read: one sentence.
 const REASON_BYTES_MAX: u64 = 4096;
 
-/// What the child prints, and nothing else, when KVM works.
+/// The child's entire output when KVM works.
 const CHILD_OK: &str = "ok";
 
-/// Whether KVM is usable, and why or why not.
+/// Verdict on KVM, with the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KvmVerdict {
-    /// Guest code ran and did the right thing in time.
+    /// Whether guest code ran and gave the right result in time.
     pub usable: bool,
     /// One sentence for `doctor`.
     pub reason: String,
@@ -99,7 +99,7 @@ fn probe_command(mut command: Command, deadline: Duration) -> KvmVerdict {
     }
 }
 
-/// Whether the child ended before the deadline.
+/// Returns whether the child ended before the deadline.
 fn wait_until(child: &Child, deadline: Duration) -> io::Result<bool> {
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData)?;
     let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
@@ -114,7 +114,7 @@ fn wait_until(child: &Child, deadline: Duration) -> io::Result<bool> {
 fn read_verdict(child: &mut Child, started: Instant) -> KvmVerdict {
     let mut said = String::new();
     if let Some(stdout) = child.stdout.take() {
-        // What cannot be read is judged as not said.
+        // Unreadable output counts as none.
         let _ = stdout.take(REASON_BYTES_MAX).read_to_string(&mut said);
     }
     match (child.wait(), said.trim()) {

@@ -4,7 +4,7 @@
 //! adopts the ones that outlived their agent. This crate names those actions, the capability flags that say which of
 //! them a given host supports, and the conformance suite that every engine passes ([`conformance`]).
 //!
-//! What must always hold:
+//! Invariants:
 //! - Every machine an engine hands out is **paused**; the caller places it (cgroup, bookkeeping), then resumes it.
 //! - An engine never clones, formats or deletes a file. The caller prepares what a [`MachineFiles`] names and removes it after
 //!   [`Machine::exited`] has fired.
@@ -85,7 +85,7 @@ impl Shape {
     }
 }
 
-/// How far a machine's process is locked in.
+/// Confinement of a machine's process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum Confinement {
@@ -102,8 +102,8 @@ pub enum Confinement {
     Zygote,
 }
 
-/// A durable disk of one machine. What its guest flushes is on the host's disk; when the host has no room for a write, the
-/// machine is paused ([`Machine::starved`]) instead of seeing an error.
+/// A durable disk of one machine. Writes that its guest flushes are on the host's disk. When the host has no
+/// space for a write, the machine is paused ([`Machine::starved`]) instead of seeing an error.
 #[derive(Debug)]
 pub struct Volume {
     /// A raw image. The machine's process keeps this very open file until it ends, so a lock that the caller took on it
@@ -127,7 +127,7 @@ pub struct MachineFiles {
     pub console: PathBuf,
     /// Tap device opened in the machine's network namespace; `None` gives a machine without network.
     pub tap: Option<std::os::fd::OwnedFd>,
-    /// How the process is locked in.
+    /// Confinement of the process.
     pub confinement: Confinement,
     /// A process that [`Engine::spare`] started in the same runtime directory under the same confinement. It has the
     /// tap already, so `tap` is `None`.
@@ -172,15 +172,15 @@ pub struct SaveTarget {
     /// Clone of `base`, prepared by the caller. Pages that differ are written into it in place, so that it becomes a
     /// complete memory file for the cost of what changed.
     pub memory: PathBuf,
-    /// What `memory` is a clone of: the file below the machine ([`MachineRecord::base_memory`]), or a later save of the
-    /// machine that it was forked from, which spares writing again what both have in common. It is read for the pages
-    /// that the machine has of its own, because a clone's are not in memory while its original's usually are.
+    /// File that `memory` is a clone of: the file below the machine ([`MachineRecord::base_memory`]), or a
+    /// later save of its parent, which avoids writing shared pages again. Pages that the machine changed are
+    /// compared with it, because a clone's pages are not in memory while its original's usually are.
     pub base: PathBuf,
 }
 
 /// Statistics of a save.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Saved {
+pub struct SaveStats {
     /// Size of the device state.
     pub state_bytes: u64,
     /// Memory written over the base.
@@ -206,20 +206,20 @@ pub struct MachineRecord {
     pub console: PathBuf,
     /// Memory file under the machine.
     pub base_memory: PathBuf,
-    /// How the process is locked in.
+    /// Confinement of the process.
     pub confinement: Confinement,
     /// Whatever else the engine needs; opaque to everyone else.
     pub engine: serde_json::Value,
 }
 
-/// How a machine ended.
+/// The end of a machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MachineExit {
     /// One sentence: exit status, signal, or why it is unknown.
     pub reason: String,
 }
 
-/// Whether guest code runs.
+/// Run state of guest code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RunState {
     /// Processors stopped.
@@ -248,7 +248,7 @@ pub enum EngineError {
     /// A step took longer than its limit.
     #[error("{step} did not finish within {limit_ms} ms")]
     Deadline {
-        /// What was waited for.
+        /// The step.
         step: &'static str,
         /// The limit.
         limit_ms: u64,
@@ -256,15 +256,15 @@ pub enum EngineError {
     /// The VMM answered with an error or with nonsense.
     #[error("{step} failed: {detail}")]
     Vmm {
-        /// What was asked of it.
+        /// The step.
         step: &'static str,
-        /// Its answer.
+        /// The VMM's answer.
         detail: String,
     },
     /// The host refused a file, socket or process operation.
     #[error("{action} ({})", path.display())]
     Io {
-        /// What was attempted.
+        /// The action.
         action: &'static str,
         /// On what.
         path: PathBuf,
@@ -288,7 +288,7 @@ pub type Result<T, E = EngineError> = std::result::Result<T, E>;
 /// Makes machines.
 #[async_trait]
 pub trait Engine: Send + Sync + 'static {
-    /// What this engine can do on this host, probed once when it was made.
+    /// Capabilities of this engine on this host, probed once when it was created.
     fn capabilities(&self) -> &Capabilities;
 
     /// Starts a machine from its kernel; paused before the first instruction.
@@ -327,7 +327,7 @@ pub struct Pause {
 }
 
 impl Pause {
-    /// That of a machine that is paused already.
+    /// A pause of a machine that is already paused.
     pub fn begun(copied: oneshot::Receiver<()>, resumed: oneshot::Sender<()>) -> Self {
         let (ready, _) = oneshot::channel();
         let (told, begun) = oneshot::channel();
@@ -338,7 +338,7 @@ impl Pause {
     /// Reports that the children's files are ready, and waits for the pause to begin.
     pub async fn begin(self) -> Result<PauseInProgress> {
         let Self { ready, begun, copied, resumed } = self;
-        // Whoever does not listen has begun already.
+        // A receiver that is gone has begun already.
         let _ = ready.send(());
         let not_paused = |_| EngineError::Unsupported {
             action: "fork",
@@ -368,11 +368,11 @@ impl PauseInProgress {
 /// One machine. All calls may run concurrently; the engine orders them.
 #[async_trait]
 pub trait Machine: Send + Sync + 'static {
-    /// What to write down for [`Engine::adopt`]. Stable for the life of the machine.
+    /// Record to store for [`Engine::adopt`]. Stable for the life of the machine.
     fn record(&self) -> &MachineRecord;
 
-    /// Files that the machine's process appends to without end; whoever keeps the machine keeps them short. Their
-    /// beginning may be cut away at any time, as long as offsets stay.
+    /// Files that the machine's process appends to without end; the machine's owner keeps them
+    /// short. Their beginning may be cut away at any time, as long as offsets stay.
     fn logs(&self) -> Vec<PathBuf> {
         vec![self.record().console.clone()]
     }
@@ -380,7 +380,7 @@ pub trait Machine: Send + Sync + 'static {
     /// Fires once, when the process is gone.
     fn exited(&self) -> watch::Receiver<Option<MachineExit>>;
 
-    /// Whether guest code runs, asked of the VMM.
+    /// Run state of guest code, as the VMM reports it.
     async fn run_state(&self) -> Result<RunState>;
 
     /// Stops the processors and drains disk writes to the host. Repeating it is harmless.
@@ -397,14 +397,14 @@ pub trait Machine: Send + Sync + 'static {
 
     /// Writes a paused machine down. It stays paused and usable. Nothing is synced to storage: that would lengthen the
     /// pause, and the caller knows whether the files must survive a power failure.
-    async fn save(&self, target: SaveTarget) -> Result<Saved>;
+    async fn save(&self, target: SaveTarget) -> Result<SaveStats>;
 
     /// Copies a paused machine into one paused child per place. Each place has the file of its disk; what it holds is a clone
     /// made in the same pause, complete before the child is resumed. One result per place, in order: a failed child fails alone.
     async fn fork(&self, places: Vec<MachineFiles>) -> Result<Vec<Result<Arc<dyn Machine>>>>;
 
-    /// Like [`Machine::fork`], for a parent that is to go on: it is resumed as soon as its memory is copied and the rest of its
-    /// copies too, before the children are looked at.
+    /// Like [`Machine::fork`], for a parent that is to continue: it is resumed as soon as its
+    /// memory and all other copies are complete, before the children are checked.
     async fn fork_and_resume(
         &self,
         places: Vec<MachineFiles>,
@@ -413,7 +413,7 @@ pub trait Machine: Send + Sync + 'static {
         let going_on = pause.begin().await?;
         let children = self.fork(places).await?;
         going_on.announce().await;
-        // Whoever waits for the machine tries again and gets the reason; the children are there.
+        // Waiters for the machine retry and get the reason; the children exist.
         let _ = self.resume().await;
         Ok(children)
     }
@@ -421,8 +421,8 @@ pub trait Machine: Send + Sync + 'static {
     /// Makes the durable disk at `place` larger, image included, and tells the guest. The machine may run.
     async fn grow_volume(&self, place: usize, bytes: u64) -> Result<()>;
 
-    /// Whether the machine is paused because the host's disk is full: a write to a durable disk waits.
-    /// [`Machine::resume`] tries it again.
+    /// Whether the machine is paused because the host's disk is full and a write to a durable disk
+    /// waits. [`Machine::resume`] tries it again.
     fn starved(&self) -> watch::Receiver<bool>;
 
     /// Ends the process at once and returns when it is gone. Repeating it is harmless.

@@ -23,9 +23,9 @@ const PAGEMAP_ENTRIES: usize = 64 * 1024;
 /// Guest memory in a machine's process: a private mapping of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mapping {
-    /// Where it begins in the process.
+    /// Start address in the process.
     pub address: u64,
-    /// Its length.
+    /// Length in bytes.
     pub bytes: u64,
     /// The place in the file that it begins with.
     pub file_offset: u64,
@@ -168,7 +168,7 @@ pub fn copy_private_pages(pid: u32, mapping: Mapping, target: &File, base: &File
         Ok(written)
     };
     std::thread::scope(|scope| {
-        // Where the system has no thread to spare, this one does it all.
+        // If the system has no thread to spare, this one does it all.
         let begin = |_| std::thread::Builder::new().spawn_scoped(scope, copy).ok();
         let others: Vec<_> = (1..copiers()).filter_map(begin).collect();
         others.into_iter().try_fold(copy()?, |written, other| Ok(written + joined(other.join())?))
@@ -333,7 +333,7 @@ mod tests {
     #[test]
     fn copies_make_the_target_equal_to_memory() {
         let (file, address) = mapped();
-        // What a machine shares with the one it was forked from: private here, and in its base too.
+        // Pages that a machine shares with its parent: private here, and in its base too.
         let inherited = tempfile::tempfile().unwrap();
         let mut base = Vec::new();
         File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap().read_to_end(&mut base).unwrap();

@@ -1,7 +1,8 @@
 //! The process of one machine: detects its exit, and kills it.
 //!
-//! Ends are events on a pidfd, whoever the parent is. The watching task belongs to the engine, not to the machine's
-//! handle, so that a process is reaped even if it ends after its last handle is gone.
+//! Exits are events on a pidfd, also for processes of another parent. The watching task belongs to
+//! the engine, not to the machine's handle, so that a process is reaped even if it ends after its
+//! last handle is gone.
 
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};

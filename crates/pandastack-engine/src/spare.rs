@@ -7,14 +7,14 @@ use std::path::PathBuf;
 
 use crate::Confinement;
 
-/// What a process needs before it has a machine.
+/// Files of a process that has no machine yet.
 #[derive(Debug)]
 pub struct SpareFiles {
     /// As in [`MachineFiles`](crate::MachineFiles).
     pub runtime_dir: PathBuf,
     /// Tap device opened in the machine's network namespace.
     pub tap: OwnedFd,
-    /// How the process is locked in.
+    /// Confinement of the process.
     pub confinement: Confinement,
 }
 
@@ -27,7 +27,7 @@ impl Spare {
         Self(Box::new(process))
     }
 
-    /// What [`Spare::new`] was given; `None` if another engine made it.
+    /// The value that [`Spare::new`] was given; `None` if another engine made it.
     pub fn into_inner<T: Any>(self) -> Option<T> {
         self.0.downcast().ok().map(|process| *process)
     }

@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use crate::{EngineError, Result};
 
-/// Where taps come from.
+/// Device that creates taps.
 pub const DEVICE: &str = "/dev/net/tun";
 /// Ethernet frames, no packet information, virtio headers: what the devices of all engines expect.
 const FLAGS: libc::c_int = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;

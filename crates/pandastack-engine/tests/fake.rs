@@ -1,4 +1,5 @@
-//! The fake engine is an engine: it passes the conformance suite. And it fails where it is told to.
+//! The fake engine is an engine: it passes the conformance suite. It also fails when a test tells
+//! it to.
 #![allow(clippy::unwrap_used)]
 
 use std::fs;

@@ -9,9 +9,10 @@
 //!   opens it to write ------------------------> goes on
 //! ```
 //!
-//! `PANDASTACK_FAULT_DIR` names the directory. A FIFO holds one operation, and whoever comes later passes. Without the
-//! variable a point costs nothing. Points stand between two effects that a crash could separate; the end-to-end crash matrix
-//! reads their names from the sources and refuses one that it does not try.
+//! `PANDASTACK_FAULT_DIR` names the directory. A FIFO holds one operation, and later ones pass.
+//! Without the variable a point costs nothing. Points stand between two effects that a crash could
+//! separate; the end-to-end crash matrix reads their names from the sources and refuses one that it
+//! does not try.
 
 #![forbid(unsafe_code)]
 

@@ -24,15 +24,16 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Where the runtime listens inside a function's machine.
+/// Port on which the runtime listens inside a function's machine.
 pub const PORT: u16 = 49_910;
-/// Where the handler's process finds the runtime API, inside the machine only.
+/// Port of the runtime API for the handler's process, inside the machine only.
 pub const RUNTIME_API_PORT: u16 = 9_001;
-/// What this program speaks.
+/// Protocol generation of this program.
 pub const GENERATION: u32 = 1;
 /// Bytes before a frame's payload.
 pub const FRAME_HEAD_BYTES: usize = 5;
-/// Largest payload of a frame: the largest event and what is said about it. A larger one ends the connection.
+/// Largest payload of a frame: the largest event with its metadata. A larger one ends the
+/// connection.
 pub const FRAME_BYTES_MAX: usize = EVENT_BYTES_MAX + 64 * 1024;
 /// Largest event of a direct call. Beyond it: 413 before anything is sent.
 pub const EVENT_BYTES_MAX: usize = 6 * 1024 * 1024;
@@ -40,7 +41,8 @@ pub const EVENT_BYTES_MAX: usize = 6 * 1024 * 1024;
 pub const ANSWER_BYTES_MAX: usize = 6 * 1024 * 1024;
 /// Bytes of one `Data` or `Log` frame.
 pub const PART_BYTES_MAX: usize = 64 * 1024;
-/// Bytes of output that are passed on for one call. What is printed beyond them is read, counted and dropped.
+/// Bytes of output that are passed on for one call. Output beyond them is read, counted and
+/// dropped.
 pub const LOG_BYTES_MAX: usize = 256 * 1024;
 
 /// The kind of a frame.
@@ -115,7 +117,7 @@ impl Stream {
         }
     }
 
-    /// From a frame; what is unknown counts as standard output.
+    /// Decodes a stream; an unknown byte counts as standard output.
     pub fn of(byte: u8) -> Self {
         if byte == 2 { Stream::Stderr } else { Stream::Stdout }
     }
@@ -124,21 +126,21 @@ impl Stream {
 /// Asks whether the handler is ready.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Await {
-    /// How long the runtime may wait with its answer.
+    /// Longest time that the runtime may wait with its answer.
     pub wait_ms: u64,
 }
 
-/// How far the handler is.
+/// Progress of the handler's start.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ready {
-    /// What the runtime speaks.
+    /// Protocol generation of the runtime.
     pub generation: u32,
-    /// It asked for its first event.
+    /// Whether the handler asked for its first event.
     pub ready: bool,
     /// Why it never will; `None` when it is only not there yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
-    /// What it printed while it started.
+    /// Output of the start.
     #[serde(default)]
     pub log: String,
 }
@@ -153,7 +155,7 @@ pub struct Call {
     /// Passed on as `Lambda-Runtime-Invoked-Function-Arn`.
     #[serde(default)]
     pub arn: String,
-    /// Which attempt this is, from 1.
+    /// Number of this attempt, from 1.
     #[serde(default)]
     pub attempt: u32,
     /// Passed on as `Lambda-Runtime-Trace-Id`.
@@ -170,7 +172,7 @@ pub struct Call {
 /// The answer begins.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Head {
-    /// It comes in parts, as the handler makes them.
+    /// Whether the response comes in parts, as the handler creates them.
     #[serde(default)]
     pub streaming: bool,
     /// As the handler gave it.
@@ -178,7 +180,7 @@ pub struct Head {
     pub content_type: String,
 }
 
-/// How a call ended.
+/// Outcome of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
@@ -186,16 +188,16 @@ pub enum Outcome {
     Success,
     /// The handler failed; the answer is its error as JSON.
     Error,
-    /// It took too long and was killed.
+    /// The call took too long and was killed.
     Timeout,
-    /// Its process ended.
+    /// The process ended.
     Crashed,
 }
 
 /// A call ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct End {
-    /// How.
+    /// Outcome.
     pub outcome: Outcome,
     /// A sentence, when it was neither success nor the handler's own error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -238,7 +240,7 @@ pub fn encode_invoke(call: &Call, event: &[u8]) -> Vec<u8> {
     encode(Kind::Invoke, &payload)
 }
 
-/// Reads the payload of an `Invoke` frame; the event is what is left of it.
+/// Reads the payload of an `Invoke` frame: the call, and the event behind it.
 pub fn decode_invoke(payload: &[u8]) -> Result<(Call, &[u8]), FrameError> {
     let short = || FrameError::Malformed("it ends within what is said about the call".to_owned());
     let (length, rest) = payload.split_first_chunk::<4>().ok_or_else(short)?;

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use pandastack_store::clock::now;
-use pandastack_types::Result;
 use pandastack_types::api::DeployStatus;
 use pandastack_types::limits::RUNS_KEPT_PER_FUNCTION;
+use pandastack_types::{Result, chain};
 
 use crate::functions::Functions;
 use crate::pool::{self, owner};
@@ -14,7 +14,7 @@ use crate::queue;
 /// Everything that goes on behind calls, until shutdown.
 pub async fn run(functions: Arc<Functions>) {
     if let Err(error) = recover(&functions).await {
-        tracing::error!(%error, cause = error.causes(), "cannot recover functions after the restart");
+        tracing::error!(error = %chain(&error), "cannot recover functions after the restart");
     }
     queue::run(&functions).await;
 }

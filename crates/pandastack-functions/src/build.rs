@@ -7,9 +7,10 @@
 //!     -> runtime starts, handler is imported and waits for its first event -> snapshot of the version -> machine deleted
 //! ```
 //!
-//! What must hold: a version is `ready` only when its handler asked for an event, and `failed` with a reason and the log
-//! otherwise; no machine outlives its deploy; a deploy that a server left behind is failed by the next one
-//! ([`crate::background`]), never stuck. Installing is fatal when it fails, and happens here only: calls install nothing.
+//! Invariants: a version is `ready` only when its handler asked for an event, and `failed` with a
+//! reason and the log otherwise; no machine outlives its deploy; a deploy that a stopped server
+//! left behind is failed by the next one ([`crate::background`]), never stuck. Installing is fatal
+//! when it fails, and happens here only: calls install nothing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,7 +26,7 @@ use pandastack_types::api::{
 };
 use pandastack_types::limits::{INIT_SECONDS_MAX, INSTALL_SECONDS_MAX};
 use pandastack_types::preview::Visibility;
-use pandastack_types::{Error, ErrorCode, Result, SnapshotId};
+use pandastack_types::{Error, ErrorCode, Result, SnapshotId, chain};
 
 use crate::bundle::{self, CheckedBundle};
 use crate::connection::Connection;
@@ -41,9 +42,9 @@ pub(crate) const PYTHON_BOOTSTRAP: &str = include_str!("bootstrap/bootstrap.py")
 pub(crate) const NODE_BOOTSTRAP: &str = include_str!("bootstrap/bootstrap.mjs");
 /// Should the server end in between, the machine of a deploy ends by itself.
 const TTL_SECONDS: u64 = 2 * 3600;
-/// How long small steps in the machine may take.
+/// Longest duration of small steps in the machine.
 const STEP_SECONDS: u64 = 60;
-/// How long a host may take to answer beyond what runs there.
+/// Time for a host to answer, beyond the command's own.
 const GRACE: Duration = Duration::from_secs(30);
 /// Bytes of a deploy's log that are kept, its end.
 const LOG_BYTES_MAX: usize = 256 * 1024;
@@ -71,20 +72,29 @@ pub(crate) async fn run(
     match built {
         Ok(()) => version.state = DeployStatus::Ready,
         Err(error) => {
-            tracing::info!(function = %function.id, version = version.version, %error, cause = error.causes(), "a deployment failed");
+            tracing::info!(
+                function = %function.id, version = version.version, error = %chain(&error),
+                "a deployment failed"
+            );
             version.state = DeployStatus::Failed;
             version.spec.error_code = Some(error.code);
             version.spec.error = Some(error.message);
         }
     }
     if let Err(error) = functions.store.finish_version(&version, now()).await {
-        tracing::error!(function = %function.id, %error, "cannot record the result of a deployment; the next start does");
+        tracing::error!(
+            function = %function.id, error = %chain(&error),
+            "cannot record the result of a deployment; the next start does"
+        );
     }
     functions.built.notify_waiters();
     if version.state == DeployStatus::Ready
         && let Err(error) = versions::prune(functions, &function.id).await
     {
-        tracing::warn!(function = %function.id, %error, "cannot delete old versions; retrying with the next deployment");
+        tracing::warn!(
+            function = %function.id, error = %chain(&error),
+            "cannot delete old versions; retrying with the next deployment"
+        );
     }
 }
 
@@ -162,7 +172,7 @@ async fn make_machine(
         }
         // A layer that cannot be used is a convenience lost, not a reason to fail.
         Err(error) if layer.is_some() => {
-            tracing::info!(%error, "dependencies are installed again");
+            tracing::info!(error = %chain(&error), "dependencies are installed again");
             let request = CreateSandbox {
                 template: Some(version.spec.template.clone()),
                 from_snapshot: None,

@@ -1,8 +1,9 @@
 //! Bundles: the uploaded code of a function, validated before it is used.
 //!
-//! What must hold: a bundle that passed holds only files, directories and links that stay inside it, and unpacks to no more
-//! than its limits, however small it is packed. The guest unpacks it beneath one directory and would refuse the same; a
-//! refusal here costs no machine and is told to the client at once.
+//! Invariant: a valid bundle holds only files, directories and links that stay inside it, and
+//! unpacks to no more than its limits, however small it is packed. The guest unpacks it beneath one
+//! directory and would refuse the same; a refusal here costs no machine and reaches the client at
+//! once.
 
 use std::io::{Cursor, Read};
 use std::path::{Component, Path};
@@ -63,12 +64,12 @@ pub(crate) struct CheckedBundle {
 }
 
 impl CheckedBundle {
-    /// What pip installs for it.
+    /// Requirements for pip.
     pub(crate) fn requirements(&self) -> Result<Option<Requirements>, BundleRefused> {
         requirements::of(&self.manifests)
     }
 
-    /// Names what is installed for it on a machine of that kind; `None` when there is nothing to install.
+    /// Key of the dependencies on a machine of that kind; `None` when there are none to install.
     pub(crate) fn layer_key(&self, runtime: Runtime, machine: &str) -> Result<Option<String>, BundleRefused> {
         let manifests: Vec<(&str, Vec<u8>)> = match runtime {
             Runtime::Python => {
@@ -90,7 +91,7 @@ impl CheckedBundle {
             hasher.update(format!("{name} {}\n", content.len()));
             hasher.update(content);
         }
-        // What is installed may come from the bundle itself.
+        // Dependencies may come from the bundle itself.
         if manifests.iter().any(|(_, content)| names_local_files(content)) {
             hasher.update(&self.sha256);
         }
@@ -198,7 +199,7 @@ fn check_kind<R: Read>(entry: &tar::Entry<'_, R>, name: &str) -> Result<(), Bund
     }
 }
 
-/// Whether a relative path never climbs above the root from `depth` directories below it.
+/// Returns whether a relative path never climbs above the root from `depth` directories below it.
 pub(crate) fn stays_inside(depth: usize, target: &Path) -> bool {
     let mut depth = depth;
     for component in target.components() {

@@ -10,7 +10,7 @@ use base64::Engine;
 use http::{HeaderValue, StatusCode, header};
 use jiff::SignedDuration;
 use pandastack_function_proto::Outcome;
-use pandastack_rest::extract::parse_json;
+use pandastack_rest::extract::parse_open_json;
 use pandastack_rest::{ApiError, ApiResult, Caller, Id, JsonBody, Query};
 use pandastack_store::clock::now;
 use pandastack_store::functions::{FunctionRecord, RunSelect};
@@ -63,7 +63,7 @@ pub async fn invoke(
     let version = versions::version_for(&function, query.qualifier.as_deref())?;
     match kind.as_deref() {
         None => {
-            let request: InvokeFunction = parse_json(&body)?;
+            let request: InvokeFunction = parse_open_json(&body)?;
             let event = serde_json::to_vec(&request.input).map_err(Error::internal)?;
             if request.is_async {
                 return Ok(enqueue(&functions, &function, version, event.into()).await?);
@@ -128,7 +128,7 @@ async fn enqueue(
     Ok((StatusCode::ACCEPTED, Json(run)).into_response())
 }
 
-/// What the handler answered, as it is.
+/// The handler's answer, unchanged.
 fn raw(answered: invoke::CallResult, with_log: bool) -> Response {
     let invoke::CallResult { run, body, outcome } = answered;
     let mut response = match outcome {

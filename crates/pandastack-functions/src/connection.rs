@@ -13,19 +13,19 @@ use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWrite
 
 /// Bytes read ahead.
 const BUFFER_BYTES: usize = 16 * 1024;
-/// How long the runtime of a machine that just began may take to accept a connection.
+/// Longest time for the runtime of a new machine to accept a connection.
 const CONNECT_WAIT: Duration = Duration::from_secs(15);
 
 /// A connection to a runtime, by default to that of a machine.
 pub(crate) struct Connection<S = GuestTunnel<GuestStream>> {
     stream: BufReader<S>,
-    /// What is at the other end, for the log.
+    /// Name of the other end, for the log.
     name: String,
 }
 
 /// A frame from the runtime during a call.
 pub(crate) enum RuntimeFrame {
-    /// Something was printed.
+    /// Output of the handler.
     Log(Stream, Vec<u8>),
     /// The answer begins.
     Head(Head),
@@ -81,7 +81,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Whether it can take a call: nothing is said between calls, so whatever can be read now is its end.
+    /// Returns whether the connection can take a call: the runtime sends nothing between calls, so
+    /// readable data is its end.
     pub(crate) fn is_alive(&mut self) -> bool {
         self.stream.fill_buf().now_or_never().is_none()
     }
@@ -97,7 +98,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let frame = match kind {
             Kind::Log => {
                 let (stream, text) = payload.split_first().unwrap_or((&1, &[]));
-                // What a guest says is bounded here, whatever it is.
+                // Messages from a guest are limited here, whatever they are.
                 let text = text.get(..text.len().min(PART_BYTES_MAX)).unwrap_or_default();
                 RuntimeFrame::Log(Stream::of(*stream), text.to_vec())
             }

@@ -6,7 +6,7 @@ use pandastack_edge::Edge;
 use pandastack_sandboxes::Background;
 use pandastack_sandboxes::machines::Machines;
 
-/// What functions use of the sandbox core. Pools and leases have it too.
+/// The parts of the sandbox core that functions use. Pools and leases share it.
 #[derive(Clone)]
 pub(crate) struct Core {
     /// Makes and deletes machines.

@@ -1,8 +1,9 @@
 //! Dead letters: `Event` calls that failed all retries. They are kept with their event, reported, and
 //! requeued on demand.
 //!
-//! A dead letter that somebody is to be told of stays in the queue, as due as a call is, until `dead_letter_url` took it or
-//! was asked often enough. So a server that is killed forgets no notice; it may give one twice.
+//! A dead letter with a pending notification stays in the queue, due like a call, until
+//! `dead_letter_url` accepted it or the attempts are used up. So a server that is killed forgets no
+//! notice; it may give one twice.
 
 use std::sync::Arc;
 
@@ -33,7 +34,7 @@ pub(crate) fn mark(settings: &FunctionSettings, record: &mut RunRecord) {
     record.due_at = record.queued.then(now);
 }
 
-/// Tells of a dead letter, once. What comes of it is in the record, which the caller writes.
+/// Tells of a dead letter, once. The result is stored in the record, which the caller writes.
 pub(crate) async fn notify(functions: &Arc<Functions>, record: &mut RunRecord) -> Result<()> {
     let function = match functions.store.function(None, &record.run.function_id).await {
         Ok(function) => function,
@@ -117,7 +118,7 @@ pub(crate) async fn redrive_all(functions: &Functions, function: &FunctionRecord
     for record in functions.run_store.function_runs(&function.id, select).await? {
         match redrive(functions, function, record).await {
             Ok(_) => redriven += 1,
-            // Somebody else was quicker, or its notice is in progress: it is counted as left.
+            // Another process was quicker, or its notice is in progress: it is counted as left.
             Err(error) if error.code == pandastack_types::ErrorCode::Conflict => {}
             Err(error) => return Err(error),
         }

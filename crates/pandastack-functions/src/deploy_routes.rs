@@ -13,12 +13,15 @@ use pandastack_rest::{ApiResult, Caller, Id, JsonBody};
 use pandastack_store::clock::now;
 use pandastack_store::functions::{FunctionRecord, FunctionSpec, VersionRecord, VersionSpec};
 use pandastack_types::api::{Alias, DeployStatus, Function, FunctionVersion, Items, RollbackFunction};
-use pandastack_types::limits::{BUNDLE_BYTES_MAX, DEPLOY_HOLD_SECONDS};
+use pandastack_types::limits::{BUNDLE_BYTES_MAX, BUNDLE_SECONDS_MAX, DEPLOY_HOLD_SECONDS};
 use pandastack_types::{Error, ErrorBody, ErrorCode, FunctionId, Result};
 
 use crate::functions::Functions;
 use crate::lookup::{FunctionPath, find, view_now};
 use crate::{build, bundle, settings, versions, view};
+
+/// Longest time for a bundle or an event to arrive. Beyond it: 408 `request_timeout`.
+const BODY_WAIT: Duration = Duration::from_secs(BUNDLE_SECONDS_MAX);
 
 /// Deploy a bundle: `multipart/form-data` with `bundle` (a gzip-compressed tar archive or a zip archive)
 /// and `entrypoint`, or the archive itself as the body. Returns when the version is ready, or after 25
@@ -53,6 +56,10 @@ fn too_large() -> Error {
 }
 
 async fn read_bundle(request: Request) -> Result<(Vec<u8>, Option<String>)> {
+    within_wait(read_bundle_of(request)).await?
+}
+
+async fn read_bundle_of(request: Request) -> Result<(Vec<u8>, Option<String>)> {
     let kind = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
     if !kind.is_some_and(|kind| kind.starts_with("multipart/form-data")) {
         return Ok((read_limited(request.into_body(), BUNDLE_BYTES_MAX, too_large).await?.to_vec(), None));
@@ -85,11 +92,20 @@ pub(crate) async fn read_limited(
     limit: usize,
     refuse: impl Fn() -> Error,
 ) -> Result<bytes::Bytes> {
-    match Limited::new(body, limit).collect().await {
+    match within_wait(Limited::new(body, limit).collect()).await? {
         Ok(collected) => Ok(collected.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => Err(refuse()),
         Err(_) => Err(Error::bad_request("the request body is incomplete; send it again")),
     }
+}
+
+/// The end of a read, unless the client takes longer than [`BODY_WAIT`].
+async fn within_wait<T>(read: impl Future<Output = T>) -> Result<T> {
+    tokio::time::timeout(BODY_WAIT, read).await.map_err(|_| {
+        let seconds = BODY_WAIT.as_secs();
+        let message = format!("the request body did not arrive within {seconds} s; send it again");
+        Error::new(ErrorCode::RequestTimeout, message)
+    })
 }
 
 /// Begins a deploy and waits for it a while; its failure is the answer.
@@ -133,7 +149,8 @@ pub(crate) async fn deploy_bundle(
     await_built(functions, &id, version).await
 }
 
-/// What dependencies are installed on: a template, and a size where it is not the template's own.
+/// Kind of machine for which dependencies are installed: a template, and a size where it differs
+/// from the template's.
 fn machine_kind(spec: &FunctionSpec) -> String {
     match (spec.settings.cpu, spec.settings.memory_mb) {
         (None, None) => spec.template.clone(),

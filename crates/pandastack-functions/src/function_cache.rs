@@ -1,8 +1,9 @@
 //! A cache of recently called functions, so that not every call queries the store.
 //!
-//! What must hold: whoever changed a function and heard that it was done calls the changed one. The store counts the changes that this
-//! server commits, and what was read before the last of them is read again. Functions are served by one server at a time, so
-//! that the changes of others are not missed; for those of a server that led before, nothing is remembered for long.
+//! Invariant: a client whose change of a function was acknowledged calls the changed function. The
+//! store counts the changes that this server commits, and what was read before the last of them is
+//! read again. Functions are served by one server at a time, so that the changes of others are not
+//! missed; for those of a server that led before, nothing is remembered for long.
 //!
 //! Written by hand, and not with a cache crate (`moka`): an entry ends when the store's counter moves, which
 //! only a reader sees, so expiry by time alone does not fit.
@@ -14,7 +15,7 @@ use std::time::{Duration, Instant};
 use pandastack_store::functions::{FunctionRecord, FunctionStore};
 use pandastack_types::{Error, FunctionId, Result, WorkspaceId};
 
-/// How long a function is not looked up again.
+/// Time for which a function is not looked up again.
 const REMEMBERED: Duration = Duration::from_secs(5);
 /// Functions remembered at once; beyond it all are forgotten and looked up again.
 const REMEMBERED_MAX: usize = 1000;

@@ -91,7 +91,7 @@ impl Functions {
         self.waits.observe(&[start], run.wait_ms / 1000.0);
     }
 
-    /// Adds what is counted to the page of metrics.
+    /// Adds counters to the page of metrics.
     pub fn add_metrics(&self, page: &mut Page) {
         page.latencies(&self.calls);
         page.latencies(&self.waits);

@@ -18,20 +18,20 @@ use crate::pool::SlotLease;
 use crate::tail::Line;
 use crate::{settings, versions};
 
-/// How much longer than its timeout a call is waited for: the runtime kills the handler and tells.
+/// Time that a call is waited for beyond its timeout: the runtime kills the handler and reports it.
 const GRACE: Duration = Duration::from_secs(15);
 
 /// A call to make.
 pub struct InvokeRequest {
     /// Names the run.
     pub id: RunId,
-    /// How it is called.
+    /// Kind of call.
     pub kind: RunKind,
     /// The version that is called.
     pub version: u32,
-    /// Which attempt this is, from 1.
+    /// Number of this attempt, from 1.
     pub attempt: u32,
-    /// What the handler gets.
+    /// The event for the handler.
     pub event: Bytes,
     /// The event is an HTTP request.
     pub http: bool,
@@ -82,11 +82,11 @@ pub(crate) enum Part {
     End(End),
 }
 
-/// How a call that was collected ended.
+/// Result of a call whose response was collected.
 pub struct CallResult {
-    /// Its record.
+    /// The run's record.
     pub run: Run,
-    /// What the handler answered.
+    /// The handler's answer.
     pub body: Bytes,
     /// Result.
     pub outcome: Outcome,
@@ -133,7 +133,7 @@ pub(crate) async fn begin(
 }
 
 impl OngoingCall {
-    /// The next part of the answer. What is printed meanwhile is kept and shown to who follows.
+    /// The next part of the answer. Output meanwhile is kept and sent to followers.
     pub(crate) async fn next(&mut self) -> Result<Part> {
         loop {
             let connection = self.lease.connection().await?;
@@ -281,7 +281,7 @@ pub async fn call(
     }
 }
 
-/// Has a call written down, behind the answer.
+/// Records a call, after the response.
 pub(crate) async fn record(functions: &Functions, function: &FunctionRecord, run: Run, used_ms: Option<u64>) {
     let workspace = function.workspace.clone();
     let record = RunRecord { workspace, run, queued: false, due_at: None, event: None, used_ms };

@@ -20,9 +20,9 @@
 //! | `local` | a function as plain processes of its developer's machine |
 //! | `router`, `lookup`, `routes`, `deploy_routes`, `call_routes`, `view` | the API |
 //!
-//! What must hold: versions never change; a call that was acknowledged as queued is made as its
-//! retry policy says, also across `kill -9`; one call's timeout, crash or output harms no other
-//! call; machines and snapshots of functions belong to them (`function:<id>`) and go with them.
+//! Invariants: versions never change; a call that was acknowledged as queued is made as its retry
+//! policy says, also across `kill -9`; one call's timeout, crash or output harms no other call;
+//! machines and snapshots of functions belong to them (`function:<id>`) and go with them.
 //!
 //! Left to others: making and deleting machines and snapshots
 //! ([`pandastack_sandboxes::machines::Machines`]), the runtime API inside the machine (the guest

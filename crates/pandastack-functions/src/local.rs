@@ -1,10 +1,11 @@
 //! Functions as local processes: the platform's runtime, bootstraps and events, without isolation.
 //!
-//! What runs here is what runs in a machine, so it behaves the same; but there is no machine around it. The handler has the
-//! developer's files, network and packages, dependencies are those that are installed, and nothing is recorded.
+//! The same runtime runs here as in a machine, so functions behave the same; but there is no
+//! machine around it. The handler has the developer's files, network and packages, dependencies are
+//! those that are installed, and nothing is recorded.
 //!
-//! What must hold: processes end with the runtime that was started here; a handler that hangs, crashes or cannot be
-//! imported is told of, and started again by the caller.
+//! Invariants: processes end with the runtime that was started here; a handler that hangs, crashes
+//! or cannot be imported is reported, and restarted by the caller.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -33,17 +34,17 @@ use crate::connection::{Connection, RuntimeFrame};
 use crate::deploy_routes::read_limited;
 use crate::url;
 
-/// How long the runtime may take to listen.
+/// Longest time for the runtime to listen.
 const LISTEN_WAIT: Duration = Duration::from_secs(10);
 /// Between two tries to connect to it: nothing tells when a program begins to listen.
 const CONNECT_EVERY: Duration = Duration::from_millis(20);
-/// How much longer than its timeout a call is waited for: the runtime kills the handler and tells.
+/// Time that a call is waited for beyond its timeout: the runtime kills the handler and reports it.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// Command to run.
 #[derive(Debug, Clone)]
 pub struct LocalFunction {
-    /// Where its code is.
+    /// Directory of the code.
     pub directory: PathBuf,
     /// Runtime.
     pub runtime: Runtime,
@@ -51,7 +52,7 @@ pub struct LocalFunction {
     pub entrypoint: String,
     /// Environment of the handler, beside the developer's own.
     pub env: BTreeMap<String, String>,
-    /// How long a call may take.
+    /// Time limit of a call.
     pub timeout: Duration,
     /// Calls at once.
     pub concurrency: u32,
@@ -60,7 +61,7 @@ pub struct LocalFunction {
 /// Why a function does not run.
 #[derive(Debug, thiserror::Error)]
 pub enum LocalError {
-    /// Its processes could not be started.
+    /// The runtime could not be started.
     #[error("the function cannot be started locally")]
     Start(#[from] std::io::Error),
     /// The handler could not be imported.
@@ -68,7 +69,7 @@ pub enum LocalError {
     NotReady {
         /// The handler's own error.
         why: String,
-        /// What it printed.
+        /// Output of the handler.
         log: String,
     },
 }
@@ -145,7 +146,7 @@ impl LocalRuntime {
         Ok(Connection::over(stream, "the local function"))
     }
 
-    /// Returns when it serves no more calls and has to be started again.
+    /// Returns when the runtime serves no more calls and has to be restarted.
     pub async fn over(&self) {
         self.over.notified().await;
     }
@@ -242,7 +243,7 @@ fn json(body: Bytes, failed: bool) -> Response {
     response
 }
 
-/// Two ports that nobody listens on just now.
+/// Two ports that are free just now.
 fn free_ports() -> std::io::Result<(u16, u16)> {
     let (one, other) =
         (StdListener::bind((Ipv4Addr::LOCALHOST, 0))?, StdListener::bind((Ipv4Addr::LOCALHOST, 0))?);

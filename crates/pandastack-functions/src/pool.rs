@@ -6,9 +6,10 @@
 //!   nobody calls for `idle_seconds` --> the machine is deleted
 //! ```
 //!
-//! What must hold: never more machines than `max_instances`; never more calls in line than `queue_max`; first come, first
-//! served; a machine whose call timed out or crashed is never used again; a machine that nobody uses ends, so that an
-//! idle function has no process. A slot is one of the `concurrency` calls that a machine serves at once.
+//! Invariants: never more machines than `max_instances`; never more calls in line than `queue_max`;
+//! first come, first served; a machine whose call timed out or crashed is never used again; an
+//! unused machine ends, so that an idle function has no process. A slot is one of the `concurrency`
+//! calls that a machine serves at once.
 //!
 //! All of this is memory: machines that a server left when it ended are deleted by the next one ([`crate::background`]).
 
@@ -20,7 +21,9 @@ use std::time::{Duration, Instant};
 use pandastack_sandboxes::machines::{MachineSpec, WaitPolicy};
 use pandastack_types::api::{CreateSandbox, Isolation};
 use pandastack_types::preview::Visibility;
-use pandastack_types::{Error, ErrorCode, FunctionId, Owner, Result, SandboxId, SnapshotId, WorkspaceId};
+use pandastack_types::{
+    Error, ErrorCode, FunctionId, Owner, Result, SandboxId, SnapshotId, WorkspaceId, chain,
+};
 use tokio::sync::{Notify, oneshot};
 
 use crate::connection::Connection;
@@ -55,7 +58,7 @@ pub(crate) struct Instance {
 struct CallSlot {
     instance: Arc<Instance>,
     connection: Option<Connection>,
-    /// It was used before.
+    /// Whether the slot was used before.
     used: bool,
     free_since: Instant,
 }
@@ -64,7 +67,7 @@ struct CallSlot {
 struct State {
     free: Vec<CallSlot>,
     line: VecDeque<oneshot::Sender<Result<CallSlot>>>,
-    /// Those that live or begin.
+    /// Number of machines that run or are being created.
     instances: usize,
     beginning: usize,
     limits: Limits,
@@ -84,7 +87,7 @@ pub(crate) struct SlotLease {
     core: Core,
     pool: Arc<Pool>,
     slot: Option<CallSlot>,
-    /// Nobody used the slot before.
+    /// Whether this is the slot's first use.
     pub(crate) cold: bool,
     healthy: bool,
 }
@@ -104,7 +107,7 @@ impl SlotLease {
         slot.connection.as_mut().ok_or_else(|| Error::internal("a slot without a connection"))
     }
 
-    /// Forgets a connection that ended while nobody called, as after a restart of the agent.
+    /// Drops a connection that ended between calls, as after a restart of the agent.
     pub(crate) fn drop_dead_connection(&mut self) {
         if let Some(slot) = &mut self.slot {
             slot.connection.take_if(|connection| !connection.is_alive());
@@ -203,7 +206,10 @@ impl Pool {
             }
             Err(error) => {
                 state.instances -= 1;
-                tracing::warn!(function = %self.source.function, %error, "cannot create a machine of a function");
+                tracing::warn!(
+                    function = %self.source.function, error = %chain(&error),
+                    "cannot create a machine of a function"
+                );
                 // Those that live serve the line; without any, whoever is first hears why.
                 if state.instances == 0 {
                     let mut error = Some(error);
@@ -224,7 +230,7 @@ impl Pool {
         while let Some(first) = state.line.pop_front() {
             match first.send(Ok(slot)) {
                 Ok(()) => return,
-                // It went away while it waited.
+                // The caller went away while it waited.
                 Err(Ok(unused)) => slot = unused,
                 Err(Err(_)) => return,
             }
@@ -273,7 +279,8 @@ impl Pool {
         });
     }
 
-    /// Ends what is idle; how long until the next may be, or `None` when there is no machine left.
+    /// Ends idle machines; returns the time until the next may be idle, or `None` when there is no
+    /// machine left.
     fn end_idle(&self, core: &Core) -> Option<Duration> {
         let mut state = self.lock();
         let (slots, idle) = (self.source.concurrency.max(1) as usize, state.limits.idle);
@@ -300,7 +307,8 @@ impl Pool {
         Some(next.max(Duration::from_millis(1)))
     }
 
-    /// The version is called no more: whoever waits hears it, and all machines end once their calls did.
+    /// Closes the pool of a version that is no longer called: waiting calls fail, and all machines
+    /// end once their calls did.
     pub(crate) fn close(&self, core: &Core) {
         let mut state = self.lock();
         state.closed = true;
@@ -328,7 +336,7 @@ fn full(limits: Limits) -> Error {
     )
 }
 
-/// Who a function's machines belong to.
+/// Owner of a function's machines.
 pub(crate) fn owner(function: &FunctionId) -> Owner {
     Owner::Function(function.clone())
 }
@@ -355,7 +363,10 @@ pub(crate) fn delete(core: &Core, sandbox: SandboxId) {
             Err(error) => Err(error.into()),
         };
         if let Err(error) = deleted {
-            tracing::warn!(%sandbox, %error, "cannot delete a function's machine; the next start or its TTL does");
+            tracing::warn!(
+                %sandbox, error = %chain(&error),
+                "cannot delete a function's machine; the next start or its TTL does"
+            );
         }
     });
 }

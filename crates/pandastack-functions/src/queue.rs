@@ -7,9 +7,10 @@
 //!      +--- redriven ------------- |  told of (`dead_letters`), as due as a call is, then at rest
 //! ```
 //!
-//! What must hold: a call is in the store before its id is told; an attempt is counted in the store before it begins, so a
-//! server that dies during one counts it, and the next server goes on with the next attempt under the same id. So a call
-//! is made at least once and at most `retries + 1` times. A call that finds no room (429) is put off without counting.
+//! Invariants: a call is stored before its id is returned; an attempt is counted in the store
+//! before it begins, so an attempt during which the server dies counts, and the next server
+//! continues with the next attempt under the same id. So a call is made at least once and at most
+//! `retries + 1` times. A call that finds no room (429) is put off without counting.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,7 +24,7 @@ use pandastack_store::functions::{FunctionRecord, RunRecord};
 use pandastack_store::record::after_seconds;
 use pandastack_types::api::{FunctionRunStatus, FunctionSettings, Run, RunKind};
 use pandastack_types::limits::{FUNCTION_AGE_SECONDS_DEFAULT, FUNCTION_RETRIES_DEFAULT};
-use pandastack_types::{Error, ErrorCode, FunctionId, Result};
+use pandastack_types::{Error, ErrorCode, FunctionId, Result, chain};
 use tokio::sync::Semaphore;
 
 use crate::functions::Functions;
@@ -41,7 +42,7 @@ const PAGE: u32 = 64;
 const BACKOFF: Duration = Duration::from_secs(1);
 /// Longest wait before a retry.
 const BACKOFF_MAX: Duration = Duration::from_secs(300);
-/// How long a call that found no room is put off.
+/// Delay of a call that found no free slot.
 const NO_ROOM: Duration = Duration::from_secs(1);
 /// Longest sleep: the wall clock may be set while the timer runs.
 const SLEEP_MAX: Duration = Duration::from_secs(60);
@@ -65,7 +66,7 @@ pub(crate) async fn put(
 pub(crate) async fn recover(functions: &Functions) -> Result<()> {
     for mut record in functions.run_store.runs_interrupted().await? {
         if record.run.dead_letter {
-            // Whoever is told of it may have been told already.
+            // The receiver may have been told already.
             record.due_at = Some(now());
             functions.run_store.put_runs(&[record]).await?;
             continue;
@@ -107,7 +108,7 @@ impl InFlightCalls {
         self.lock().get(function).is_some_and(|(count, most)| count >= most)
     }
 
-    /// Functions that may have no more now.
+    /// Functions that have reached their limit.
     fn full(&self) -> Vec<FunctionId> {
         self.lock().iter().filter(|(_, (count, most))| count >= most).map(|(id, _)| id.clone()).collect()
     }
@@ -120,7 +121,7 @@ pub(crate) async fn run(functions: &Arc<Functions>) {
         let wait = match begin_due(functions, &room, &in_flight).await {
             Ok(wait) => wait,
             Err(error) => {
-                tracing::warn!(%error, cause = error.causes(), "cannot read the queue of calls; retrying");
+                tracing::warn!(error = %chain(&error), "cannot read the queue of calls; retrying");
                 TRY_AGAIN
             }
         };
@@ -132,7 +133,7 @@ pub(crate) async fn run(functions: &Arc<Functions>) {
     }
 }
 
-/// Begins what is due, as far as there is room; how long until the next look.
+/// Starts calls that are due, as far as capacity allows; returns the time until the next check.
 async fn begin_due(
     functions: &Arc<Functions>,
     room: &Arc<Semaphore>,
@@ -161,7 +162,7 @@ async fn begin_due(
             });
         }
     }
-    // What waits for one of its own function is begun when that ends, which rings the bell.
+    // A call that waits for another of its function begins when that ends, which wakes this task.
     let next = functions.run_store.next_run_due(&in_flight.full()).await?;
     let wait = next.map(|at| Duration::try_from(at.duration_since(now())).unwrap_or(Duration::ZERO));
     Ok(wait.unwrap_or(SLEEP_MAX).min(SLEEP_MAX))
@@ -195,10 +196,13 @@ async fn attempt(functions: &Arc<Functions>, mut record: RunRecord) {
         false => try_once(functions, &mut record).await,
     };
     if let Err(error) = seen_to {
-        tracing::warn!(run = %id, %error, cause = error.causes(), "cannot process a queued call");
+        tracing::warn!(run = %id, error = %chain(&error), "cannot process a queued call");
     }
     while let Err(error) = functions.run_store.put_runs(std::slice::from_ref(&record)).await {
-        tracing::error!(run = %id, %error, "cannot record the result of a queued call; retrying");
+        tracing::error!(
+            run = %id, error = %chain(&error),
+            "cannot record the result of a queued call; retrying"
+        );
         tokio::select! {
             () = functions.core.background.shutdown.cancelled() => return,
             () = tokio::time::sleep(TRY_AGAIN) => {}
@@ -236,7 +240,7 @@ async fn try_once(functions: &Arc<Functions>, record: &mut RunRecord) -> Result<
                 settle_failed(&function, record, jitter_percent());
             }
         }
-        Err(error) if is_no_room(&error) => put_off(record),
+        Err(error) if is_capacity_error(&error) => put_off(record),
         Err(error) => {
             record.run.error = Some(error.message);
             settle_failed(&function, record, jitter_percent());
@@ -245,11 +249,11 @@ async fn try_once(functions: &Arc<Functions>, record: &mut RunRecord) -> Result<
     Ok(())
 }
 
-fn is_no_room(error: &Error) -> bool {
+fn is_capacity_error(error: &Error) -> bool {
     matches!(error.code, ErrorCode::RateLimited | ErrorCode::NoCapacity | ErrorCode::HostUnreachable)
 }
 
-/// It was not made: the attempt does not count.
+/// Returns a call that was not made to the queue: the attempt does not count.
 fn put_off(record: &mut RunRecord) {
     record.run.attempt = record.run.attempt.saturating_sub(1);
     record.run.status = FunctionRunStatus::Queued;
@@ -276,8 +280,8 @@ fn settle_failed(function: &FunctionRecord, record: &mut RunRecord, jitter: u32)
     }
 }
 
-/// How long before the attempt after this one: doubling, and up to half as long again, so that calls that failed together
-/// do not come back together.
+/// Delay before the attempt after this one: doubled each time, plus up to half as much, so that
+/// calls that failed together do not return together.
 pub(crate) fn backoff(attempt: u32, jitter_percent: u32) -> Duration {
     let doubled = BACKOFF.saturating_mul(1 << attempt.saturating_sub(1).min(16)).min(BACKOFF_MAX);
     doubled + doubled * jitter_percent.min(100) / 200

@@ -20,7 +20,7 @@ pub(crate) enum Requirements {
 }
 
 impl Requirements {
-    /// What they are made of.
+    /// Content of the requirements.
     pub(crate) fn content(&self) -> &[u8] {
         match self {
             Requirements::File(content) => content,
@@ -53,7 +53,7 @@ struct Poetry {
     dependencies: Option<toml::Table>,
 }
 
-/// What a bundle with these files needs; `None` when that is nothing.
+/// Requirements of a bundle with these files; `None` when there are none.
 pub(crate) fn of(manifests: &[(String, Vec<u8>)]) -> Result<Option<Requirements>, BundleRefused> {
     let file = |name: &str| manifests.iter().find(|(known, _)| known == name).map(|(_, content)| content);
     if let Some(content) = file(REQUIREMENTS) {

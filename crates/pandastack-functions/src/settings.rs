@@ -68,7 +68,7 @@ pub(crate) fn merged(before: &FunctionSettings, given: &FunctionSettings) -> Fun
     }
 }
 
-/// What the pool must know of a function.
+/// The pool's limits for a function.
 pub(crate) fn limits(given: &FunctionSettings) -> Limits {
     let wide = |number: Option<u32>, default: u32| number.unwrap_or(default) as usize;
     Limits {
@@ -79,12 +79,12 @@ pub(crate) fn limits(given: &FunctionSettings) -> Limits {
     }
 }
 
-/// How long a call may take.
+/// Time limit of a call.
 pub(crate) fn timeout(given: &FunctionSettings) -> Duration {
     Duration::from_secs(given.timeout_seconds.unwrap_or(FUNCTION_TIMEOUT_SECONDS_DEFAULT))
 }
 
-/// Refuses what is out of range.
+/// Refuses settings that are out of range.
 pub(crate) fn check(given: &FunctionSettings) -> Result<()> {
     within("timeout_seconds", given.timeout_seconds, 1, FUNCTION_TIMEOUT_SECONDS_MAX)?;
     within("concurrency", given.concurrency.map(u64::from), 1, FUNCTION_CONCURRENCY_MAX.into())?;

@@ -5,10 +5,10 @@ use pandastack_types::{FunctionId, RunId};
 use serde::Serialize;
 use tokio::sync::broadcast;
 
-/// Lines that a slow follower may be behind; then it is told that some were left out.
+/// Lines that a slow follower may lag behind; then it is told how many were left out.
 const LINES_BUFFERED_MAX: usize = 256;
 
-/// Something that was printed.
+/// A line of output.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Line {
     #[serde(skip)]
@@ -28,7 +28,7 @@ impl Default for Tails {
 }
 
 impl Tails {
-    /// Shows a line to who follows, if anybody does.
+    /// Sends a line to all followers.
     pub(crate) fn send(&self, line: Line) {
         let _ = self.0.send(line);
     }

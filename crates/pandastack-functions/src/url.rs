@@ -1,7 +1,7 @@
 //! Functions over HTTP: `fn-<id>.<domain>`, any method and path, as the AWS function URL's payload 2.0.
 //!
-//! The function's host name is told from the `Host` header before the API's own routes are looked at. A function that is not
-//! public takes the workspace's API key, which the handler does not get to see.
+//! The `Host` header is checked for a function's host name before the API's own routes. A function
+//! that is not public takes the workspace's API key, which the handler does not get to see.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -33,7 +33,7 @@ use crate::versions;
 
 /// Begins the host name's first label.
 const START: &str = "fn-";
-/// How a handler says that its answer begins with a status and headers.
+/// Content type by which a handler says that its answer begins with a status and headers.
 const INTEGRATION: &str = "application/vnd.awslambda.http-integration-response";
 /// Separates those from the body.
 const PRELUDE_END: [u8; 8] = [0; 8];
@@ -56,12 +56,12 @@ fn named(headers: &HeaderMap, uri: &http::Uri) -> Option<(FunctionId, String)> {
     Some((id, host))
 }
 
-/// Whether a request is for a function's host name.
+/// Returns whether a request is for a function's host name.
 pub fn is_named(headers: &HeaderMap, uri: &http::Uri) -> bool {
     named(headers, uri).is_some()
 }
 
-/// Where a function is called, as the client reaches this server.
+/// URL of a function, as the client reaches this server.
 pub(crate) fn address(headers: &HeaderMap, id: &FunctionId) -> Option<String> {
     let host = headers.get(header::HOST)?.to_str().ok()?;
     let (name, port) = host.rsplit_once(':').map_or((host, ""), |(name, port)| (name, port));

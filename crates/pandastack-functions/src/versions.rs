@@ -1,4 +1,4 @@
-//! Versions of functions: which one a call goes to, its pool of machines, and removing what is no longer needed.
+//! Versions of functions: which one a call goes to, its pool of machines, and removing old ones.
 
 use std::sync::Arc;
 
@@ -54,7 +54,7 @@ pub fn version_for(function: &FunctionRecord, qualifier: Option<&str>) -> Result
     if version == 0 { Err(not_ready()) } else { Ok(version) }
 }
 
-/// Which version of an alias gets a call, for a number below 100.
+/// Version of an alias that gets a call, for a random number below 100.
 fn by_weight(alias: &pandastack_types::api::Alias, drawn: u32) -> u32 {
     alias.canary_version.filter(|_| drawn < alias.canary_percent).unwrap_or(alias.version)
 }

@@ -1,8 +1,8 @@
 //! Converts zip bundles to gzip-compressed tar archives.
 //!
-//! What must hold: at most the limits of a bundle are ever unpacked, counted on the bytes that come out and not on what the
-//! archive says of itself; nothing but files, directories and links that stay inside passes. Names and links are then
-//! checked once more with those of every bundle ([`crate::bundle::check`]).
+//! Invariants: at most the limits of a bundle are ever unpacked, counted on the output rather than
+//! on the archive's own claims; only files, directories and links that stay inside pass. Names and
+//! links are then checked once more with those of every bundle ([`crate::bundle::check`]).
 
 use std::io::{Cursor, Read};
 use std::path::Path;
@@ -30,9 +30,9 @@ const FILE: u32 = 0o100_000;
 const DIRECTORY: u32 = 0o040_000;
 const LINK: u32 = 0o120_000;
 
-type Packed = tar::Builder<GzEncoder<Vec<u8>>>;
+type PackedTar = tar::Builder<GzEncoder<Vec<u8>>>;
 
-/// Whether these bytes begin as a zip archive does.
+/// Returns whether these bytes begin like a zip archive.
 pub(crate) fn is_zip(bytes: &[u8]) -> bool {
     STARTS.iter().any(|start| bytes.starts_with(start))
 }
@@ -57,7 +57,7 @@ fn broken(error: impl std::fmt::Display) -> BundleRefused {
     BundleRefused::NotAnArchive(error.to_string())
 }
 
-/// Reading the directory of an archive takes memory for each entry, so their number is looked at before.
+/// Checks the number of entries before the directory is read, because each takes memory.
 fn check_count(bytes: &[u8]) -> Result<(), BundleRefused> {
     let tail = bytes.get(bytes.len().saturating_sub(END_BYTES_MAX)..).unwrap_or_default();
     let at = tail.windows(END.len()).rposition(|window| window == END);
@@ -70,7 +70,11 @@ fn check_count(bytes: &[u8]) -> Result<(), BundleRefused> {
 }
 
 /// Adds an entry; how many bytes it has.
-fn append<R: Read>(packed: &mut Packed, entry: &mut ZipFile<'_, R>, left: u64) -> Result<u64, BundleRefused> {
+fn append<R: Read>(
+    packed: &mut PackedTar,
+    entry: &mut ZipFile<'_, R>,
+    left: u64,
+) -> Result<u64, BundleRefused> {
     let raw = entry.name().map_err(broken)?.into_owned();
     let name = Path::new(&raw);
     let path = clean(name).ok_or_else(|| BundleRefused::Outside(shown(name)))?;
@@ -107,7 +111,7 @@ fn append<R: Read>(packed: &mut Packed, entry: &mut ZipFile<'_, R>, left: u64) -
 
 /// A link's content is where it leads.
 fn append_link<R: Read>(
-    packed: &mut Packed,
+    packed: &mut PackedTar,
     entry: &mut ZipFile<'_, R>,
     mut header: tar::Header,
     path: &str,

@@ -7,10 +7,10 @@
 //! +------+------+-------+-----------+------------+-------------+------+
 //! ```
 //!
-//! What must hold: the first byte, the top byte of `length` (always zero) and the trailer never occur in
+//! Invariant: the first byte, the top byte of `length` (always zero) and the trailer never occur in
 //! [`crate::sync::PREAMBLE_MAGIC`]. A frame that was cut off and completed by the next connection's
-//! preamble therefore never passes as whole, and the magic can only show up inside one payload, where
-//! [`data_chunks`] splits it.
+//! preamble therefore never passes as whole, and the magic can only show up inside one payload,
+//! where [`data_chunks`] splits it.
 //!
 //! [`decode`] is a pure function of its input, for fuzzing as much as for clarity.
 
@@ -82,13 +82,13 @@ impl FrameKind {
 /// One decoded frame, borrowing its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'a> {
-    /// What it is for.
+    /// Kind of frame.
     pub kind: FrameKind,
     /// Bits whose meaning depends on the kind.
     pub flags: u8,
     /// The call that it belongs to; 0 for the connection itself.
     pub stream: u32,
-    /// Its content.
+    /// Payload.
     pub payload: &'a [u8],
 }
 
@@ -115,7 +115,7 @@ pub enum FrameError {
     End {
         /// The call it claimed to belong to.
         stream: u32,
-        /// What stood in the trailer's place.
+        /// Byte in the trailer's place.
         byte: u8,
     },
     /// A kind that this generation does not know.
@@ -127,11 +127,11 @@ pub enum FrameError {
     /// Longer than its kind allows.
     #[error("a {kind:?} frame claims {length} bytes, at most {max} are allowed")]
     Length {
-        /// Its kind.
+        /// Kind of frame.
         kind: FrameKind,
-        /// What the header says.
+        /// Length in the header.
         length: u32,
-        /// What is allowed.
+        /// The limit.
         max: usize,
     },
     /// A credit frame that is not four bytes long.
@@ -139,7 +139,7 @@ pub enum FrameError {
     CreditLength {
         /// The stream it names.
         stream: u32,
-        /// Its length.
+        /// Length of the frame.
         length: usize,
     },
 }

@@ -15,7 +15,7 @@
 //!  |                             <- Reply(2, exit status) |   a reply is final: stream 2 is gone
 //! ```
 //!
-//! What must hold:
+//! Invariants:
 //! - A guest may be frozen inside a snapshot for years. One [`GENERATION`] number, optional new fields,
 //!   ignored unknown fields; `VERSIONING.md` says how to change anything.
 //! - The guest is hostile to the host: decoding is pure, strict and bounded by [`limits`].

@@ -26,8 +26,8 @@ pub const STREAM_QUEUE_FRAMES_MAX: usize = (STREAM_WINDOW_BYTES / FRAME_CHARGE_B
 /// Calls that may be open at once on one connection.
 pub const STREAMS_MAX: usize = 256;
 
-/// Stale bytes that the host throws away while it looks for the echo of its nonce. What can be left over
-/// is what the guest's virtqueue and the host's socket hold, both far below this.
+/// Stale bytes that the host throws away while it looks for the echo of its nonce. At most the
+/// contents of the guest's virtqueue and the host's socket can be left over, both far below this.
 pub const RESYNC_DISCARD_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// Output bytes that the guest keeps per process stream for readers that come, or come back, later.
@@ -37,7 +37,8 @@ pub const OUTPUT_RING_BYTES: usize = 1024 * 1024;
 /// what may be in progress in every buffer between guest and client.
 pub const OUTPUT_UNSEEN_BYTES: usize = OUTPUT_RING_BYTES * 3 / 4;
 
-/// How long, on the guest's clock, a process is held back for a reader that was lost, before its oldest output goes.
+/// Time, on the guest's clock, that a process is held back for a lost reader before its oldest
+/// output is dropped.
 pub const OUTPUT_HOLD_SECONDS: u64 = 30;
 
 /// Least entropy that an identity must carry.
@@ -46,7 +47,7 @@ pub const ENTROPY_BYTES_MIN: usize = 32;
 /// Most entropy that an identity may carry.
 pub const ENTROPY_BYTES_MAX: usize = 512;
 
-/// What a frame with a payload of this length costs against its stream's window.
+/// Charge of a frame with this payload length against its stream's window.
 #[must_use]
 pub fn frame_charge(payload_len: usize) -> u32 {
     u32::try_from(payload_len).unwrap_or(u32::MAX).max(FRAME_CHARGE_BYTES_MIN)

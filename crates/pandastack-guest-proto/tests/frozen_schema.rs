@@ -315,7 +315,8 @@ fn present_samples() -> Samples {
     samples
 }
 
-/// Decoded and encoded again, a frozen message is what it was: nothing was renamed, removed or newly required.
+/// Checks that a frozen message is the same after decoding and encoding: nothing was renamed,
+/// removed or newly required.
 fn check<T: Serialize + DeserializeOwned + Debug>(name: &str, frozen: &Value) {
     let decoded: T = serde_json::from_value(frozen.clone())
         .unwrap_or_else(|error| panic!("{name} cannot be read any more: {error}"));

@@ -28,12 +28,12 @@ const SHRINKS: u32 = 30;
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Calls that the host makes at once.
 const CALLS: usize = 9;
-/// What a collecting call keeps.
+/// Bytes that a collecting call keeps.
 const KEPT_MAX: usize = 4096;
 
-/// One thing that the guest sends.
+/// An action of the guest.
 #[derive(Debug, Clone)]
-enum Sent {
+enum GuestAction {
     Frame {
         kind: FrameKind,
         flags: u8,
@@ -44,7 +44,7 @@ enum Sent {
         stream: Index,
         bytes: u32,
     },
-    /// On a stream that nobody opened.
+    /// On a stream that was never opened.
     Stray {
         kind: FrameKind,
         stream: u32,
@@ -100,13 +100,10 @@ fn message(beginning: &'static str) -> impl Strategy<Value = Vec<u8>> {
         .prop_map(|value| serde_json::to_vec(&value).unwrap())
 }
 
-fn sent() -> impl Strategy<Value = Sent> {
+fn sent() -> impl Strategy<Value = GuestAction> {
     let frame = |kind, payload: BoxedStrategy<Vec<u8>>| {
-        (any::<bool>(), any::<Index>(), payload).prop_map(move |(stderr, stream, payload)| Sent::Frame {
-            kind,
-            flags: u8::from(stderr && kind == FrameKind::Data),
-            stream,
-            payload,
+        (any::<bool>(), any::<Index>(), payload).prop_map(move |(stderr, stream, payload)| {
+            GuestAction::Frame { kind, flags: u8::from(stderr && kind == FrameKind::Data), stream, payload }
         })
     };
     let data = prop_oneof![
@@ -126,15 +123,15 @@ fn sent() -> impl Strategy<Value = Sent> {
         40 => frame(FrameKind::Event, message("event").boxed()),
         20 => frame(FrameKind::Reply, message("reply").boxed()),
         20 => frame(FrameKind::Data, data.boxed()),
-        2 => (any::<Index>(), 0_u32..2000).prop_map(|(stream, bytes)| Sent::Credit { stream, bytes }),
-        1 => (select(kinds), any::<u32>()).prop_map(|(kind, stream)| Sent::Stray { kind, stream }),
-        1 => (any::<Index>(), any::<u32>()).prop_map(|(stream, bytes)| Sent::Credit { stream, bytes }),
-        1 => proptest::collection::vec(any::<u8>(), 1..64).prop_map(Sent::Raw),
+        2 => (any::<Index>(), 0_u32..2000).prop_map(|(stream, bytes)| GuestAction::Credit { stream, bytes }),
+        1 => (select(kinds), any::<u32>()).prop_map(|(kind, stream)| GuestAction::Stray { kind, stream }),
+        1 => (any::<Index>(), any::<u32>()).prop_map(|(stream, bytes)| GuestAction::Credit { stream, bytes }),
+        1 => proptest::collection::vec(any::<u8>(), 1..64).prop_map(GuestAction::Raw),
     ]
 }
 
 /// The guest's end: a handshake as it should be, then what was chosen, to the streams that were opened.
-async fn play(mut stream: UnixStream, script: Vec<Sent>) -> std::io::Result<()> {
+async fn play(mut stream: UnixStream, script: Vec<GuestAction>) -> std::io::Result<()> {
     let mut first = [0; PREAMBLE_BYTES];
     stream.read_exact(&mut first).await?;
     let nonce: Nonce = first[16..32].try_into().unwrap();
@@ -146,13 +143,13 @@ async fn play(mut stream: UnixStream, script: Vec<Sent>) -> std::io::Result<()> 
     let mut out = Vec::new();
     for sent in script {
         match sent {
-            Sent::Frame { kind, flags, stream, payload } if payload.len() <= kind.payload_max() => {
+            GuestAction::Frame { kind, flags, stream, payload } if payload.len() <= kind.payload_max() => {
                 encode(&mut out, kind, flags, *stream.get(&opened), &payload);
             }
-            Sent::Frame { .. } => {}
-            Sent::Credit { stream, bytes } => encode_credit(&mut out, *stream.get(&opened), bytes),
-            Sent::Stray { kind, stream } => encode(&mut out, kind, 0, stream, &[]),
-            Sent::Raw(bytes) => out.extend(bytes),
+            GuestAction::Frame { .. } => {}
+            GuestAction::Credit { stream, bytes } => encode_credit(&mut out, *stream.get(&opened), bytes),
+            GuestAction::Stray { kind, stream } => encode(&mut out, kind, 0, stream, &[]),
+            GuestAction::Raw(bytes) => out.extend(bytes),
         }
     }
     // The host may have hung up in the middle, which is its right.
@@ -232,8 +229,8 @@ async fn make_calls(client: &GuestClient) -> Result<Vec<Result<(), ClientError>>
     tokio::time::timeout(PATIENCE, calls).await.map_err(|_| "a call does not end".to_owned())
 }
 
-/// How many calls got an answer that was taken.
-async fn check(script: Vec<Sent>) -> Result<usize, String> {
+/// Number of calls whose answer was accepted.
+async fn check(script: Vec<GuestAction>) -> Result<usize, String> {
     let (host, guest) = UnixStream::pair().unwrap();
     let playing = tokio::spawn(play(guest, script));
     let client = GuestClient::connect(host, PATIENCE).await.map_err(|error| error.to_string())?;

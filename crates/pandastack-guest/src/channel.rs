@@ -34,10 +34,10 @@ enum Line {
 
 /// The result of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Received {
+pub(crate) enum ReceiveOutcome {
     /// Bytes; ask for inputs, then read on.
     Bytes,
-    /// Nothing now.
+    /// No bytes are available.
     Nothing,
     /// No host is connected.
     NoPeer,
@@ -100,25 +100,25 @@ impl Channel {
 
     /// Reads once. A port that reads 0 before it was ever seen connected is still about to be: the change will
     /// be another event.
-    pub(crate) fn receive(&mut self) -> Received {
+    pub(crate) fn receive(&mut self) -> ReceiveOutcome {
         let read = match &mut self.line {
             Line::Port(port) => port.read(&mut self.scratch),
             Line::Socket { peer: Some(peer), .. } => peer.read(&mut self.scratch),
-            Line::Socket { peer: None, .. } => return Received::NoPeer,
+            Line::Socket { peer: None, .. } => return ReceiveOutcome::NoPeer,
         };
         match read {
-            Ok(0) if matches!(self.line, Line::Port(_)) && !self.seen_connected => Received::Nothing,
-            Ok(0) => Received::NoPeer,
+            Ok(0) if matches!(self.line, Line::Port(_)) && !self.seen_connected => ReceiveOutcome::Nothing,
+            Ok(0) => ReceiveOutcome::NoPeer,
             Ok(count) => {
                 self.decoder.push(self.scratch.get(..count).unwrap_or_default());
-                Received::Bytes
+                ReceiveOutcome::Bytes
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 self.seen_connected = true;
-                Received::Nothing
+                ReceiveOutcome::Nothing
             }
-            Err(error) if error.kind() == ErrorKind::Interrupted => Received::Nothing,
-            Err(_) => Received::NoPeer,
+            Err(error) if error.kind() == ErrorKind::Interrupted => ReceiveOutcome::Nothing,
+            Err(_) => ReceiveOutcome::NoPeer,
         }
     }
 
@@ -142,7 +142,7 @@ impl Channel {
         }
     }
 
-    /// Where frames are appended.
+    /// Buffer to which outgoing frames are appended.
     pub(crate) fn out(&mut self) -> &mut Vec<u8> {
         &mut self.out
     }
@@ -182,7 +182,8 @@ mod tests {
 
     use super::*;
 
-    /// A named pipe reads as a port does: 0 while nobody has the other end open, "would block" while somebody has.
+    /// A named pipe reads as a port does: 0 while the other end is closed, "would block" while it
+    /// is open.
     #[test]
     fn bytes_that_overtake_the_news_of_their_connection_do_not_end_it() {
         let dir = tempfile::tempdir().unwrap();
@@ -193,13 +194,13 @@ mod tests {
         let mut channel = Channel::new(Line::Port(port));
 
         connect().write_all(b"the connection's first bytes").unwrap();
-        assert_eq!(channel.receive(), Received::Bytes);
+        assert_eq!(channel.receive(), ReceiveOutcome::Bytes);
         channel.begin();
-        assert_eq!(channel.receive(), Received::Nothing, "the port is about to be connected");
+        assert_eq!(channel.receive(), ReceiveOutcome::Nothing, "the port is about to be connected");
 
         let host = connect();
-        assert_eq!(channel.receive(), Received::Nothing);
+        assert_eq!(channel.receive(), ReceiveOutcome::Nothing);
         drop(host);
-        assert_eq!(channel.receive(), Received::NoPeer, "it was connected, and is not any more");
+        assert_eq!(channel.receive(), ReceiveOutcome::NoPeer, "it was connected, and is not any more");
     }
 }

@@ -21,7 +21,7 @@ pub(crate) fn uptime_ms() -> u64 {
         .unwrap_or_default()
 }
 
-/// What the machine uses. A figure that cannot be read is zero.
+/// The machine's resource usage. A figure that cannot be read is zero.
 pub(crate) fn stats(processes_running: usize) -> Stats {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     Stats {

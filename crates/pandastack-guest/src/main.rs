@@ -5,8 +5,8 @@
 //! the identity gate. It is frozen into snapshots for years, so it is small, static, and speaks a versioned
 //! protocol (`pandastack-guest-proto`).
 //!
-//! What must hold: nothing that arrives over the channel, from the disk or from a process makes it panic or
-//! block; as PID 1 it cannot be restarted.
+//! Invariant: nothing that arrives over the channel, from the disk or from a process makes it panic
+//! or block; as PID 1 it cannot be restarted.
 //!
 //! With `--serve SOCKET` it runs as an ordinary process on a unix socket instead, without touching the
 //! machine around it: that is how its tests run. With `function` it is the runtime of a function's handler.

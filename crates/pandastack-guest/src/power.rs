@@ -13,8 +13,8 @@ use crate::server::Shutdown;
 /// Time for killed processes to be gone, so that the disk can be made read-only.
 const KILL_WAIT_MAX: Duration = Duration::from_secs(2);
 
-/// Ends every process, writes the disk out and powers off. What fails on the way is skipped: the machine goes
-/// off in any case.
+/// Ends every process, writes the disk out and powers off. Failing steps are skipped: the machine
+/// powers off in any case.
 pub(crate) fn off(shutdown: Shutdown, cgroup: Option<&UserCgroup>) {
     if let Some(cgroup) = cgroup {
         let _ = cgroup.thaw();

@@ -1,7 +1,8 @@
 //! Volumes: found by serial number or device name, and mounted at the path that the host sends.
 //!
-//! The places of durable disks are devices that every machine has. One without a volume has no size; the news of a size
-//! comes with an interrupt, moments after the machine runs, so whoever mounts waits for it.
+//! The places of durable disks are devices that every machine has. A disk without a volume has no
+//! size. The news of a size comes with an interrupt, moments after the machine runs, so a mount
+//! waits for it.
 //!
 //! Left to others: which disk, where to, and who may write it. Data is synced by [`crate::server`] before the machine stops.
 
@@ -17,7 +18,7 @@ use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
 use pandastack_guest_proto::message::{ErrorBody, ErrorCode, VolumeMount};
 
-/// How long a disk may take to show the size that the host gave it.
+/// Longest time for a disk to show the size that the host gave it.
 const SIZE_WAIT_MAX: Duration = Duration::from_secs(20);
 /// Pause between two looks at it.
 const SIZE_LOOK: Duration = Duration::from_millis(1);
@@ -106,7 +107,7 @@ impl Disk {
     }
 }
 
-/// Where a table of mounts has a device, the latest mount first.
+/// Mount point of a device in a table of mounts, the latest mount first.
 fn mounted_at(table: &str, device: &str) -> Option<PathBuf> {
     let mounts = table.lines().filter_map(|line| line.split_once(' '));
     let of_device = mounts.filter(|(source, _)| *source == device);

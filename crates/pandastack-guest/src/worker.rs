@@ -16,7 +16,7 @@ const THREADS_MAX: usize = 16;
 /// Stack of a thread; jobs recurse only over directories, and those iteratively.
 const STACK_BYTES: usize = 256 * 1024;
 
-/// Something to do off the event loop.
+/// Work to run off the event loop.
 type Job<T> = Box<dyn FnOnce() -> T + Send>;
 
 /// A pool of threads whose jobs end in a `T`.
@@ -65,7 +65,7 @@ impl<T: Send + 'static> Workers<T> {
         self.shared.work.notify_one();
     }
 
-    /// What was completed since the last time.
+    /// Takes the results completed since the last call.
     pub(crate) fn take_done(&self) -> Vec<T> {
         // Nothing to read means that an earlier call took it all.
         let _ = self.shared.wake.read();

@@ -1,6 +1,6 @@
 //! Builders for the HTTP clients of the platform's own programs.
 //!
-//! What must hold:
+//! Invariants:
 //! - TLS comes from `ring`, as everywhere else in the platform, and trusts the system's certificates. They are read once per
 //!   process, because reading them takes longer than creating a sandbox.
 //! - A host without certificates can still call servers that need none.

@@ -14,7 +14,7 @@ use crate::lock::Pins;
 use crate::progress::{Phase, Progress, ProgressFn};
 use crate::recipe::{Recipe, Source};
 
-/// What to do when Debian's archive no longer carries a locked version.
+/// Policy for a locked version that Debian's archive no longer carries.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Locking {
     /// Take the current signed version and report it in [`ImageManifest::drifted`].
@@ -31,7 +31,7 @@ pub struct Image {
     pub path: PathBuf,
     /// Hash of everything it was made from.
     pub key: String,
-    /// What is in it.
+    /// Contents of the image.
     pub manifest: Arc<ImageManifest>,
 }
 

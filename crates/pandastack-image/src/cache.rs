@@ -19,7 +19,7 @@ use rustix::fs::FlockOperation;
 
 use crate::error::ImageError;
 
-/// Where artifacts are cached: `PANDASTACK_CACHE_DIR`, or `/var/cache/pandastack`.
+/// Directory of cached artifacts: `PANDASTACK_CACHE_DIR`, or `/var/cache/pandastack`.
 pub fn default_cache_dir() -> PathBuf {
     std::env::var_os("PANDASTACK_CACHE_DIR").map_or_else(|| "/var/cache/pandastack".into(), PathBuf::from)
 }

@@ -10,7 +10,7 @@ use crate::error::ImageError;
 /// A program may answer with at most this much; package indexes are the largest.
 const OUTPUT_BYTES_MAX: u64 = 256 << 20;
 
-/// How much of what a failed program said goes into the error.
+/// Bytes of a failed program's output that go into the error.
 const MESSAGE_BYTES_MAX: u64 = 4096;
 
 /// Administrative programs are not on every user's path.
@@ -25,7 +25,7 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// `purpose` completes "cannot ...": it is what the user reads when the program fails.
+    /// `purpose` completes "cannot ..." in the error that the user reads when the program fails.
     pub(crate) fn new(name: &str, purpose: impl Into<String>) -> Program {
         let mut command = Command::new(name);
         let path = std::env::var("PATH").unwrap_or_default();

@@ -13,7 +13,7 @@ pub enum ErrorKind {
     Host,
     /// A recipe or lock is wrong; building again changes nothing.
     Recipe,
-    /// What was downloaded is not what the lock names.
+    /// A downloaded file differs from the lock.
     Lock,
     /// A step failed; the cause may pass (network, mirror).
     Step,
@@ -25,7 +25,7 @@ pub enum ImageError {
     /// An operation on one path failed.
     #[error("cannot {action} {}", path.display())]
     Io {
-        /// What was tried, as an infinitive.
+        /// The action, as an infinitive.
         action: &'static str,
         /// Path of the failed operation.
         path: PathBuf,
@@ -36,9 +36,9 @@ pub enum ImageError {
     /// A program of the host could not be started.
     #[error("cannot {purpose}: cannot run {program}; install it (`pandastack doctor` names the package)")]
     Spawn {
-        /// Its name.
+        /// The program.
         program: String,
-        /// What it was to do, as an infinitive.
+        /// Its purpose, as an infinitive.
         purpose: String,
         /// Error of the operating system.
         #[source]
@@ -47,9 +47,9 @@ pub enum ImageError {
     /// A program of the host failed.
     #[error("cannot {purpose}: {program} failed with {status}: {said}")]
     Program {
-        /// Its name.
+        /// The program.
         program: String,
-        /// What it was to do, as an infinitive.
+        /// Its purpose, as an infinitive.
         purpose: String,
         /// Result.
         status: ExitStatus,
@@ -59,7 +59,7 @@ pub enum ImageError {
     /// Building needs rights this process lacks.
     #[error("cannot {purpose}; this needs root and permission to mount: run it with sudo")]
     NotRoot {
-        /// What was to be done, as an infinitive.
+        /// The purpose, as an infinitive.
         purpose: &'static str,
         /// Error of the operating system.
         #[source]
@@ -84,9 +84,9 @@ pub enum ImageError {
         "{what} does not match its lock: {why}; regenerate the lock with `cargo xtask template lock` if that is intended"
     )]
     LockMismatch {
-        /// Which package or file.
+        /// The package or file.
         what: String,
-        /// What differs.
+        /// The difference.
         why: String,
     },
     /// Debian packages differ from the lock and the caller asked for exactly the lock.
@@ -110,7 +110,7 @@ impl ImageError {
         ImageError::Malformed { what: what.into(), why: why.to_string() }
     }
 
-    /// What the caller should make of it.
+    /// Kind of the error, by which callers decide what to do.
     pub fn kind(&self) -> ErrorKind {
         match self {
             ImageError::Io { reason, .. } => match reason.kind() {

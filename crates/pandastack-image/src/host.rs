@@ -7,9 +7,9 @@ use std::path::Path;
 pub struct HostProgram {
     /// As it is called.
     pub program: &'static str,
-    /// What to `apt-get install`.
+    /// Package for `apt-get install`.
     pub package: &'static str,
-    /// What cannot be done without it.
+    /// Task that needs the program.
     pub needed_for: &'static str,
 }
 
@@ -43,7 +43,7 @@ pub const HOST_PROGRAMS: &[HostProgram] = &[
 /// Debian's signing keys: without them no package can be checked.
 pub(crate) const DEBIAN_KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
-/// Which of them this host lacks, in a stable order. Empty means builds can run.
+/// The programs that this host lacks, in a stable order. Empty means builds can run.
 pub fn missing_host_programs() -> Vec<HostProgram> {
     let mut missing: Vec<HostProgram> =
         HOST_PROGRAMS.iter().copied().filter(|host| !is_on_path(host.program)).collect();

@@ -1,6 +1,6 @@
 //! The initramfs: a cpio archive whose `/init` is the guest program, PID 1 from the first instruction on.
 //!
-//! What the guest program finds:
+//! Contents, as the guest program finds them:
 //!
 //! ```text
 //! /init                          itself
@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use crate::error::ImageError;
 use crate::kernel::KernelSet;
 
-/// Where the guest finds the load order.
+/// Path of the load order in the archive.
 pub const MODULE_LIST: &str = "lib/pandastack/modules";
 
 const MODE_DIRECTORY: u32 = 0o040_755;

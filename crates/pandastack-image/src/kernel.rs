@@ -47,7 +47,7 @@ pub struct KernelSet {
     pub sha256: String,
     /// Debian's version of it.
     pub version: String,
-    /// Whether it is another version than the pinned one.
+    /// Whether the version differs from the pinned one.
     pub drifted: bool,
 }
 

@@ -8,7 +8,7 @@
 //! | [`kernel`], [`initramfs`] | Debian's cloud kernel and the archive that starts the guest program as PID 1 |
 //! | [`host`] | the programs of the host that all of this runs |
 //!
-//! What must hold:
+//! Invariants:
 //! - A clone is a clone: outside [`store::Cloning::SparseCopy`] nothing here copies a file silently.
 //! - An artifact in the cache is complete or absent; a failed or killed build leaves no mount, process or image.
 //! - Packages come through the host's own clients (apt, pip, npm), so its mirrors, proxies and CAs apply.

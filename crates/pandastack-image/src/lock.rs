@@ -45,7 +45,7 @@ pub struct Lock {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KernelLock {
-    /// Its name carries the kernel's ABI number.
+    /// Package name, with the kernel's ABI number.
     pub package: String,
     /// Debian's version.
     pub version: String,
@@ -81,7 +81,8 @@ impl Lock {
         format!("{}\n{}", self.to_toml(""), self.npm)
     }
 
-    /// What apt needs to prefer the pinned versions, and to go on without those that are gone.
+    /// Preferences with which apt prefers the pinned versions, and continues without those that are
+    /// gone.
     pub(crate) fn apt_preferences(&self) -> String {
         let pin = |(name, pin): (&String, &Pin)| {
             format!("Package: {name}\nPin: version {}\nPin-Priority: 1001\n\n", pin.version)

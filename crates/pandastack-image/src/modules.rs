@@ -1,8 +1,8 @@
 //! Selects the kernel modules of a machine, and the order in which to load them.
 //!
-//! Debian's cloud kernel has ext4 built in and the virtio drivers as modules. Those are needed before there is a root
-//! disk ([`BOOT_MODULES`]); the rest is there so that `mount -t overlay`, `docker` or `wg` work inside a sandbox,
-//! and is loaded by the guest's own modprobe when something asks for it.
+//! Debian's cloud kernel has ext4 built in and the virtio drivers as modules. Those are needed
+//! before there is a root disk ([`BOOT_MODULES`]). The rest makes `mount -t overlay`, `docker` or
+//! `wg` work inside a sandbox, and is loaded by the guest's own modprobe on demand.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};

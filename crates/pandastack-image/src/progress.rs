@@ -3,7 +3,7 @@
 /// The steps a user sees. Not every build has every step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Phase {
-    /// Another process builds the same thing.
+    /// Another process builds the same artifact.
     WaitForOther,
     /// The kernel package is fetched and unpacked.
     Kernel,
@@ -17,11 +17,11 @@ pub enum Phase {
     Npm,
     /// Files are written and the recipe's commands run.
     Configure,
-    /// What the recipe promises is tried out.
+    /// The recipe's checks run.
     Verify,
     /// The image is trimmed, checked and put into the cache.
     Seal,
-    /// It was there already, or is now.
+    /// The artifact is in the cache.
     Done,
 }
 
@@ -46,7 +46,7 @@ impl Phase {
 /// A step of one artifact began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress<'a> {
-    /// What is being made: a template's name, or `kernel`.
+    /// The artifact: a template's name, or `kernel`.
     pub subject: &'a str,
     /// The step that begins now; the one before it has ended.
     pub phase: Phase,

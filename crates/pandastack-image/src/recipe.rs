@@ -1,7 +1,8 @@
 //! The recipe of a template: `templates/<name>/template.toml`.
 //!
-//! A recipe is data, never a program: packages by name, files, and a few commands that run in the offline chroot.
-//! Exactly which packages those names mean is the [`Lock`]'s part. What the fields do, in the order of a build:
+//! A recipe is data, never a program: packages by name, files, and a few commands that run in the
+//! offline chroot. Exactly which packages those names mean is the [`Lock`]'s part. Fields, in the
+//! order of a build:
 //!
 //! ```text
 //! from -> debian -> npm -> python -> file, symlink, environment -> run -> verify          (this crate)
@@ -41,7 +42,7 @@ pub struct Recipe {
     pub memory_mib: u64,
     /// Size of the root disk. It is sparse: only what is used takes room.
     pub disk_gib: u64,
-    /// What the build starts from.
+    /// Base of the build.
     pub from: Source,
     /// Debian packages by name.
     #[serde(default)]
@@ -67,7 +68,8 @@ pub struct Recipe {
     /// Shell commands that must succeed in the finished tree.
     #[serde(default)]
     pub verify: Vec<String>,
-    /// What users are likely to run first; the agent runs these before it freezes the template.
+    /// Commands that users are likely to run first; the agent runs them before it freezes the
+    /// template.
     #[serde(default)]
     pub warm: Vec<String>,
     /// A durable disk that every machine of the template comes with, as the bake left it.
@@ -110,7 +112,7 @@ pub struct NpmPackages {
     /// Package to version range; the lock has the exact version.
     #[serde(default)]
     pub packages: BTreeMap<String, String>,
-    /// What to take out of the installed packages. Nothing else gets into the tree.
+    /// Files to take out of the installed packages. Nothing else gets into the tree.
     #[serde(default)]
     pub place: Vec<PlaceEntry>,
 }
@@ -125,8 +127,8 @@ pub struct PythonPackages {
     /// Requirements by name; dependencies follow from the lock.
     #[serde(default)]
     pub packages: Vec<String>,
-    /// What to take out of wheels that carry programs. If given, nothing is installed for the tree's Python, which then need
-    /// not have one, and nothing else gets into the tree.
+    /// Files to take out of wheels that carry programs. If given, nothing is installed for the
+    /// tree's Python, which then need not have one, and nothing else gets into the tree.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub place: Vec<PlaceEntry>,
 }
@@ -162,9 +164,9 @@ fn default_file_mode() -> u32 {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VolumeEntry {
-    /// Where it is mounted.
+    /// Mount path.
     pub path: String,
-    /// Its size. It is sparse.
+    /// Size of the volume. It is sparse.
     pub size_mb: u64,
 }
 
@@ -174,7 +176,7 @@ pub struct VolumeEntry {
 pub struct SymlinkEntry {
     /// Absolute, in the tree.
     pub path: String,
-    /// What it points to.
+    /// Target of the link.
     pub target: String,
 }
 
@@ -198,7 +200,7 @@ impl Recipe {
         Recipe::parse(&read("template.toml")?, Lock::parse(&read("lock.toml")?, &npm)?)
     }
 
-    /// Whether clients mean this recipe by `name`.
+    /// Returns whether `name` is the recipe's name or an alias of it.
     pub fn answers_to(&self, name: &str) -> bool {
         self.name == name || self.aliases.iter().any(|alias| alias == name)
     }

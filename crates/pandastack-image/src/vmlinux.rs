@@ -15,11 +15,11 @@ use crate::error::ImageError;
 const KERNEL_BYTES_MAX: u32 = 512 << 20;
 /// Length of a sector of the loader.
 const SECTOR_BYTES: usize = 512;
-/// Where the header has the number of the loader's sectors, less the first.
+/// Offset of the number of the loader's sectors, less the first.
 const SETUP_SECTORS_AT: usize = 0x1f1;
-/// Where the header has its signature.
+/// Offset of the header's signature.
 const SIGNATURE_AT: usize = 0x202;
-/// Where the header has the payload's offset and, behind it, its length.
+/// Offset of the payload's offset and, behind it, its length.
 const PAYLOAD_AT: usize = 0x248;
 /// Most that one block of the older LZ4 format unpacks to.
 const LZ4_BLOCK_BYTES: usize = 8 << 20;

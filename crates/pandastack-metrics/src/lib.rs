@@ -1,8 +1,8 @@
 //! Metrics of the platform's programs, in the Prometheus text format.
 //!
 //! - Labels are few and known beforehand: routes, states and hosts, never ids of sandboxes.
-//! - A service keeps its histograms and adds them to a page when asked. Figures that somebody else
-//!   counts, such as the kernel or the database, are added as they are at that moment.
+//! - A service keeps its histograms and adds them to a page when asked. Figures that others count,
+//!   such as the kernel or the database, are added as they are at that moment.
 
 #![forbid(unsafe_code)]
 

@@ -19,7 +19,8 @@ const NAME_PREFIX_CHARS_MAX: usize = 9;
 /// Prefix length of one slot's block: network, host side, slot side, broadcast.
 const BLOCK_PREFIX: u8 = 30;
 
-/// Which slot of a pool. Stable for the life of the lease; the agent stores it to find the slot after a restart.
+/// Index of a slot in its pool. Stable for the life of the lease; the agent stores it to find the
+/// slot after a restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct SlotIndex(pub u16);
@@ -35,8 +36,8 @@ impl fmt::Display for SlotIndex {
 pub struct SlotLimits {
     /// Connections that a guest may have, UDP flows of the last half minute included. Further ones get no answer.
     pub connections_max: u32,
-    /// Bytes a second in each direction, with as many at once; what is more is dropped, and TCP slows down. `None` for no
-    /// limit.
+    /// Bytes a second in each direction, with as many at once; packets beyond it are dropped, and
+    /// TCP slows down. `None` for no limit.
     pub bytes_per_second: Option<u64>,
 }
 
@@ -60,11 +61,11 @@ pub struct NetConfig {
     pub name_prefix: String,
     /// Slots kept ready ahead of need.
     pub ready_target: usize,
-    /// How long [`take`](crate::SlotPool::take) waits for a slot when none is ready.
+    /// Time that [`take`](crate::SlotPool::take) waits for a slot when none is ready.
     pub take_deadline: Duration,
     /// Name server that guests' queries are passed on to; `None` takes the host's own from `resolv.conf`.
     pub resolver: Option<SocketAddr>,
-    /// What each slot may take.
+    /// Limits of each slot.
     pub limits: SlotLimits,
     /// Networks that are not the internet and that policies may open. Empty: none.
     pub reachable_private: Vec<Cidr>,
@@ -127,7 +128,7 @@ pub(crate) struct Plan {
     prefix: String,
     pub(crate) netns_dir: PathBuf,
     pub(crate) limits: SlotLimits,
-    /// What no policy goes beyond.
+    /// The most that any policy can open.
     pub(crate) ceiling: Ceiling,
 }
 
@@ -140,7 +141,7 @@ impl Plan {
         &self.prefix
     }
 
-    /// What all of this pool's host interfaces start with. The dash keeps `pds` and `pdsb` apart.
+    /// Prefix of all host interfaces of this pool. The dash keeps `pds` and `pdsb` apart.
     pub(crate) fn link_prefix(&self) -> String {
         format!("{}-", self.prefix)
     }
@@ -164,7 +165,7 @@ impl Plan {
         format!("pandastack_{}", self.prefix)
     }
 
-    /// Where the resolver listens if nobody else does: the same for every agent with these names, and below the ports
+    /// Default port of the resolver: the same for every agent with these names, and below the ports
     /// that kernels hand out.
     pub(crate) fn resolver_port(&self) -> u16 {
         let sum = self.prefix.bytes().fold(0u16, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));

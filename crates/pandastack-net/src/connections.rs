@@ -47,7 +47,7 @@ const REMOVALS_AT_ONCE: usize = 64;
 const MAX_PATH: &str = "/proc/sys/net/netfilter/nf_conntrack_max";
 const COUNT_PATH: &str = "/proc/sys/net/netfilter/nf_conntrack_count";
 
-/// What the kernel takes for one connection, about.
+/// Approximate kernel memory of one connection.
 const ENTRY_BYTES: u64 = 384;
 /// Part of the host's memory that connections may take.
 const MEMORY_PART: u64 = 32;
@@ -111,7 +111,7 @@ pub(crate) fn forget(addresses: &BTreeSet<Ipv4Addr>) -> Result<()> {
     Ok(())
 }
 
-/// What names each connection of these addresses.
+/// Keys of the connections of these addresses.
 fn find(socket: &Netlink, addresses: &BTreeSet<Ipv4Addr>) -> io::Result<Vec<Vec<u8>>> {
     let mut request = Vec::new();
     push(&mut request, LIST, NLM_F_REQUEST | NLM_F_DUMP, FIRST_SEQUENCE, &[]);

@@ -11,17 +11,20 @@ pub enum NetError {
     /// A setting makes no sense.
     #[error("network configuration: {0}")]
     InvalidConfig(String),
-    /// Somebody else works with the same interface names.
+    /// Another agent uses the same interface names.
     #[error(
-        "another agent on this host already uses the slot prefix {prefix:?}; set another name_prefix and \
-         subnet"
+        "another agent on this host already uses the interface names {prefix}-*; choose others with \
+         --net-prefix, and a --subnet of their own"
     )]
     PrefixTaken {
         /// The prefix both want.
         prefix: String,
     },
     /// The slots' addresses are in use for something else.
-    #[error("slot subnet {subnet} overlaps {address} on interface {interface}; choose another subnet")]
+    #[error(
+        "the subnet {subnet} contains the address {address} of interface {interface}; choose another with \
+         --subnet, such as 10.202.0.0/16"
+    )]
     SubnetTaken {
         /// The configured subnet.
         subnet: String,
@@ -41,7 +44,7 @@ pub enum NetError {
     /// No slot became ready in time.
     #[error("no network slot became ready within {waited_ms} ms: {cause}")]
     NotReady {
-        /// How long was waited.
+        /// Milliseconds waited.
         waited_ms: u64,
         /// The last failure of the maker, or that there was none.
         cause: String,
@@ -66,7 +69,7 @@ pub enum NetError {
     /// The kernel refused something else.
     #[error("{action} ({})", path.display())]
     Io {
-        /// What was attempted.
+        /// The action.
         action: &'static str,
         /// On what.
         path: PathBuf,
@@ -86,7 +89,7 @@ impl NetError {
         move |reason| NetError::Io { action, path, reason: reason.into() }
     }
 
-    /// Whether the caller should ask again later or elsewhere, rather than report a fault.
+    /// Returns whether the caller should retry later or elsewhere, rather than report a fault.
     pub fn is_capacity(&self) -> bool {
         matches!(self, NetError::Exhausted { .. } | NetError::NotReady { .. })
     }

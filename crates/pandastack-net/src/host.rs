@@ -5,13 +5,14 @@
 //! taken back: by the time a pool ends, something else on the host may need it.
 
 use std::io;
-use std::net::IpAddr;
+use std::net::Ipv4Addr;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::ifaddrs::getifaddrs;
+use pandastack_types::network::Cidr;
 
 use crate::config::Plan;
 use crate::error::{NetError, Result};
@@ -19,7 +20,7 @@ use crate::names::Sockets;
 use crate::netlink::{Netlink, Subsystem};
 use crate::{connections, namespace, ruleset, slot};
 
-/// How long a name may stay taken before somebody else is said to use it.
+/// Time that a name may stay taken before another agent is assumed to use it.
 const CLAIM_PATIENCE: Duration = Duration::from_millis(500);
 const CLAIM_RETRY_PAUSE: Duration = Duration::from_millis(10);
 
@@ -55,12 +56,10 @@ pub(crate) fn restore(plan: &Plan) -> Result<()> {
 /// A name found taken is retried for a moment: a child process of a killed agent holds its descriptors until it
 /// executes its program, and nothing tells when.
 fn claim_prefix(plan: &Plan) -> Result<UnixDatagram> {
-    let name = format!("pandastack-net/{}", plan.prefix());
+    let name = claim_name(plan.prefix());
     let deadline = Instant::now() + CLAIM_PATIENCE;
     loop {
-        let bound =
-            SocketAddr::from_abstract_name(&name).and_then(|address| UnixDatagram::bind_addr(&address));
-        match bound {
+        match bind_claim(&name) {
             Ok(claim) => return Ok(claim),
             Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
                 return Err(NetError::io("claiming the slot names", name)(error));
@@ -74,20 +73,61 @@ fn claim_prefix(plan: &Plan) -> Result<UnixDatagram> {
     }
 }
 
+fn claim_name(prefix: &str) -> String {
+    format!("pandastack-net/{prefix}")
+}
+
+fn bind_claim(name: &str) -> io::Result<UnixDatagram> {
+    SocketAddr::from_abstract_name(name).and_then(|address| UnixDatagram::bind_addr(&address))
+}
+
+/// Whether no agent of this host runs with these interface names, or has left interfaces behind.
+pub fn prefix_is_free(prefix: &str) -> bool {
+    let is_left = |name: String| name.strip_prefix(prefix).is_some_and(|rest| rest.starts_with('-'));
+    let is_used = getifaddrs().is_ok_and(|mut all| all.any(|interface| is_left(interface.interface_name)));
+    !is_used && bind_claim(&claim_name(prefix)).is_ok()
+}
+
+/// Whether no interface of this host has an address in the subnet.
+pub fn subnet_is_free(subnet: &Cidr) -> bool {
+    address_in(subnet, |_| false).is_ok_and(|found| found.is_none())
+}
+
+/// An address of this host in the subnet, and its interface, except interfaces that are `own`.
+fn address_in(subnet: &Cidr, own: impl Fn(&str) -> bool) -> Result<Option<(Ipv4Addr, String)>> {
+    let interfaces = getifaddrs().map_err(NetError::io("listing addresses", "/proc/thread-self/net"))?;
+    let mut others = interfaces.filter(|interface| !own(&interface.interface_name));
+    Ok(others.find_map(|interface| {
+        let address = interface.address.as_ref()?.as_sockaddr_in()?.ip();
+        subnet.contains(address).then_some((address, interface.interface_name))
+    }))
+}
+
 /// Refuses a subnet in which the host, or another agent's slots, already have an address.
 fn check_subnet(plan: &Plan) -> Result<()> {
-    let interfaces = getifaddrs().map_err(NetError::io("listing addresses", "/proc/thread-self/net"))?;
-    for interface in interfaces.filter(|interface| plan.parse_link_name(&interface.interface_name).is_none())
-    {
-        let address =
-            interface.address.as_ref().and_then(|address| address.as_sockaddr_in()).map(|v4| v4.ip());
-        if let Some(address) = address.filter(|address| plan.subnet.contains(*address)) {
-            return Err(NetError::SubnetTaken {
-                subnet: plan.subnet.to_string(),
-                address: IpAddr::V4(address).to_string(),
-                interface: interface.interface_name,
-            });
-        }
+    match address_in(&plan.subnet, |name| plan.parse_link_name(name).is_some())? {
+        None => Ok(()),
+        Some((address, interface)) => Err(NetError::SubnetTaken {
+            subnet: plan.subnet.to_string(),
+            address: address.to_string(),
+            interface,
+        }),
     }
-    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_addresses_in_use_are_not_free() {
+        let prefix = format!("f{}", std::process::id() % 1_000_000);
+        assert!(prefix_is_free(&prefix));
+        let claim = bind_claim(&claim_name(&prefix)).expect("free");
+        assert!(!prefix_is_free(&prefix), "another agent runs with it");
+        drop(claim);
+        assert!(prefix_is_free(&prefix));
+        assert!(!subnet_is_free(&Cidr::literal([127, 0, 0, 0], 8)), "loopback has an address in it");
+        assert!(subnet_is_free(&Cidr::literal([203, 0, 113, 0], 24)), "reserved for documentation");
+    }
 }

@@ -10,12 +10,12 @@
 //!                            policy set                                      masquerade
 //! ```
 //!
-//! What must always hold:
+//! Invariants:
 //! - A guest reaches neither another slot, nor an address of the host, nor link-local metadata, whatever its policy says.
 //! - The host has a constant number of rules, matched by interface name prefix; what differs per slot lives in its
 //!   namespace. Only our own nftables table is touched.
-//! - Which slots exist is read from the kernel (namespaces, links); which are in use is said by the agent. There is no
-//!   third record that could disagree. See [`SlotPool::adopt`].
+//! - The existing slots are read from the kernel (namespaces, links); the agent says which are in
+//!   use. There is no third record that could disagree. See [`SlotPool::adopt`].
 //! - A slot is never recycled in place: a released one is destroyed, with its connection table, its connections in the
 //!   host's table and its counters, and its index comes up again only after all others had their turn.
 //!
@@ -52,11 +52,12 @@ pub use error::{NetError, Result};
 pub use guest_network::{
     GATEWAY_MAC, GUEST_DNS, GUEST_GATEWAY, GUEST_IP, GUEST_MAC, GUEST_MAC_TEXT, GUEST_PREFIX, TAP_NAME,
 };
+pub use host::{prefix_is_free, subnet_is_free};
 pub use names::{
     DATABASE_CONNECTIONS_MAX, DATABASE_CONNECTIONS_PER_SLOT_MAX, DENIALS_WAITING_MAX, DatabaseCall, Denial,
     RESOLVED_MAX, Resolved,
 };
 pub use pandastack_types::network::{Cidr, NetworkPolicy};
-pub use pool::{Adopted, PoolStats, Slot, SlotPool, Traffic};
+pub use pool::{AdoptionResult, PoolStats, Slot, SlotPool, Traffic};
 pub use probe::{Check, probe};
 pub use tap::{TAP_OFFLOADS, TAP_VNET_HEADER_BYTES};

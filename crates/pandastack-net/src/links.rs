@@ -36,8 +36,8 @@ pub(crate) struct VethEnd<'a> {
     pub(crate) mac: [u8; 6],
 }
 
-/// Requests to the calling thread's namespace, sent together. Unlike nftables batches they are not atomic: whoever
-/// gets an error removes the links.
+/// Requests to the calling thread's namespace, sent together. Unlike nftables batches they are not
+/// atomic: after an error, the caller removes the links.
 #[derive(Debug, Default)]
 pub(crate) struct LinkBatch(Messages);
 

@@ -46,7 +46,7 @@ pub(crate) struct State {
     pub(crate) doomed: VecDeque<SlotIndex>,
     /// Taken off `doomed` by the maker, and not gone yet.
     pub(crate) destroying: usize,
-    /// Where the search for a free index goes on: all others come first before one is used again.
+    /// Start of the next search for a free index: all others come first before one is used again.
     pub(crate) cursor: usize,
     pub(crate) failure: Option<String>,
     pub(crate) closing: bool,

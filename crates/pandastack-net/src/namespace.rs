@@ -77,7 +77,7 @@ pub(crate) fn keep_current(path: &Path) -> Result<()> {
     mount_bind(OWN_NAMESPACE, path).map_err(NetError::io("keeping a network namespace", path))
 }
 
-/// Whether a namespace is kept there, and not just the file of one that a reboot took.
+/// Returns whether a namespace is mounted there, rather than an empty file left by a reboot.
 pub(crate) fn is_kept(path: &Path) -> bool {
     statfs(path).is_ok_and(|stat| stat.f_type == libc::NSFS_MAGIC)
 }

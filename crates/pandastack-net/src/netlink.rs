@@ -18,7 +18,8 @@ pub(crate) const HEADER_BYTES: usize = 16;
 /// Sequence number of the first message of a batch.
 pub(crate) const FIRST_SEQUENCE: u32 = 1;
 
-/// How long the kernel may take to acknowledge: it waits for its global link lock, which a busy host holds for long.
+/// Longest time for the kernel to acknowledge: it waits for its global link lock, which a busy host
+/// holds for long.
 pub(crate) const ACK_DEADLINE: Duration = Duration::from_secs(20);
 
 /// Room for one datagram of answers. An error repeats the request behind it, and a batch is well below this.
@@ -185,7 +186,7 @@ pub(crate) fn each_message(bytes: &[u8]) -> Vec<(u16, &[u8])> {
     split(bytes).into_iter().map(|message| (kind(message), &message[HEADER_BYTES..])).collect()
 }
 
-/// How a listing ended: a number, negative for an error.
+/// Result of a listing: a number, negative for an error.
 fn end_of_listing(body: &[u8]) -> io::Result<()> {
     let errno = body.first_chunk::<4>().map_or(0, |bytes| i32::from_ne_bytes(*bytes));
     if errno < 0 { Err(io::Error::from_raw_os_error(-errno)) } else { Ok(()) }

@@ -17,7 +17,7 @@ use libc::{
 };
 use pandastack_types::network::Opening;
 
-pub(crate) use listing::{Listed, list_set};
+pub(crate) use listing::{ListedElement, list_set};
 pub(crate) use rule::{CT_ESTABLISHED_OR_RELATED, CT_NEW, Rule};
 
 use crate::error::NetError;
@@ -50,7 +50,7 @@ const NOTED_PER_MESSAGE: usize = 128;
 /// the element with them.
 const NOTE_BYTES_MAX: usize = 127;
 
-/// What begins a note, so that the `nft` program shows it as a comment.
+/// Type of a note that the `nft` program shows as a comment.
 const NOTE_KIND: u8 = 0;
 
 /// The hook of a chain.
@@ -62,7 +62,7 @@ pub(crate) struct Hook {
     pub(crate) number: libc::c_int,
     /// Lower runs earlier.
     pub(crate) priority: i32,
-    /// What happens to a packet that no rule decides.
+    /// Default verdict for a packet that no rule decides.
     pub(crate) policy: Policy,
 }
 
@@ -83,7 +83,7 @@ pub(crate) struct Element<'a> {
     pub(crate) address: Ipv4Addr,
     pub(crate) class: u32,
     pub(crate) lifetime: Duration,
-    /// Kept with it, for whoever lists the set. One that is too long is not kept.
+    /// Note stored with the element, for listings of the set. One that is too long is not kept.
     pub(crate) note: &'a str,
 }
 
@@ -92,7 +92,7 @@ pub(crate) struct Element<'a> {
 pub(crate) struct Batch {
     messages: Messages,
     table: String,
-    /// Where the header of the newest message starts: the last one gets the acknowledge flag.
+    /// Offset of the newest message's header: the last message gets the acknowledge flag.
     newest: usize,
 }
 
@@ -226,8 +226,8 @@ impl Batch {
         self.elements(NFT_MSG_NEWSETELEM, set, |a| a.nest(1, |a| a.data(1, &[0; 8])));
     }
 
-    /// Adds addresses, each once, or begins their while anew. The kernel keeps the end of an element that is there, so they are
-    /// made sure to be there, removed, and added.
+    /// Adds addresses, each once, or begins their while anew. The kernel keeps the end of an
+    /// existing element, so elements are added, removed, and added again.
     pub(crate) fn renew_elements(&mut self, set: SetName, elements: &[Element<'_>]) {
         for elements in elements.chunks(NOTED_PER_MESSAGE) {
             self.elements(NFT_MSG_NEWSETELEM, set, |a| {

@@ -40,7 +40,7 @@ impl PacketLog {
         Ok(PacketLog(socket))
     }
 
-    /// The socket it listens on, for whoever has something else to say in that namespace before the first packet.
+    /// The log's socket, for other requests in that namespace before the first packet.
     pub(crate) fn socket(&self) -> &Netlink {
         &self.0
     }

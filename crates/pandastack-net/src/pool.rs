@@ -37,18 +37,18 @@ use crate::{ruleset, slot};
 /// A leased slot. Give it back with [`SlotPool::release`] once the machine's process is gone.
 #[derive(Debug)]
 pub struct Slot {
-    /// Which one; store it to release or adopt.
+    /// Index of the slot; store it to release or adopt.
     pub index: SlotIndex,
     /// The guest's network card: one queue, with virtio headers. See [`SlotPool::open_tap`] for another one
     /// later.
     pub tap: OwnedFd,
-    /// Where processes of this host reach the guest, on every port.
+    /// Address at which processes of this host reach the guest, on every port.
     pub address: Ipv4Addr,
 }
 
-/// What [`SlotPool::adopt`] found of the slots that it was told are in use.
+/// Result of [`SlotPool::adopt`]: the state of the slots that are in use.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Adopted {
+pub struct AdoptionResult {
     /// Leased again, traffic never stopped.
     pub kept: Vec<SlotIndex>,
     /// Not there, or only in part: the machines behind these have no network.
@@ -137,7 +137,7 @@ impl SlotPool {
             Err(_elapsed) => return Err(shared.not_ready(started.elapsed())),
         }
         let ReadySlot { index, tap, log } = shared.lease_ready().ok_or(NetError::Closed)?;
-        // Nobody else touches the rules of a fresh namespace: the kernel answers at once.
+        // The rules of a fresh namespace are ours alone: the kernel answers at once.
         if let Some(rules) = rules
             && let Err(error) = rules.commit(log.socket())
         {
@@ -169,7 +169,7 @@ impl SlotPool {
     ///
     /// A slot that cannot be given its policy passes nothing from then on: its machine goes on without a
     /// network.
-    pub async fn adopt(&self, in_use: &[(SlotIndex, NetworkPolicy)]) -> Result<Adopted> {
+    pub async fn adopt(&self, in_use: &[(SlotIndex, NetworkPolicy)]) -> Result<AdoptionResult> {
         let claimed: BTreeSet<SlotIndex> = in_use.iter().map(|(index, _)| *index).collect();
         let shared = Arc::clone(&self.shared);
         let mut adopted = blocking(move || {
@@ -181,7 +181,7 @@ impl SlotPool {
             state.in_use.extend(&kept);
             state.doomed.extend(found.into_iter().filter(|index| !kept.contains(index)));
             shared.work.notify_one();
-            Ok(Adopted { kept, missing })
+            Ok(AdoptionResult { kept, missing })
         })
         .await?;
         for (index, policy) in in_use {
@@ -218,7 +218,8 @@ impl SlotPool {
         closed.is_ok()
     }
 
-    /// What policies refused, from now on. There is one reader: a second call gets none.
+    /// Connections and lookups that policies refuse from now on. There is one reader: a second call
+    /// gets none.
     pub fn denials(&self) -> Option<mpsc::Receiver<Denial>> {
         self.receivers.lock().unwrap_or_else(PoisonError::into_inner).denials.take()
     }
@@ -243,26 +244,28 @@ impl SlotPool {
         self.names.change(index, policy, false).await
     }
 
-    /// What the guest of a leased slot has resolved by names of its policy and may go on with, wherever it
-    /// goes on.
+    /// Names of its policy that the guest of a leased slot has resolved, and may keep using in
+    /// another slot.
     pub async fn resolved(&self, index: SlotIndex) -> Result<Vec<Resolved>> {
         self.check_leased(index)?;
         self.names.resolved(index).await
     }
 
-    /// Lets the guest of a leased slot, before it runs, go on with what it resolved in another one: each
-    /// address for what is left of its time, if the policy of this slot allows its name.
+    /// Lets the guest of a leased slot, before it runs, keep using names that it resolved in
+    /// another slot: each address for the rest of its time, if the policy of this slot allows its
+    /// name.
     pub async fn restore_resolved(&self, index: SlotIndex, resolved: &[Resolved]) -> Result<()> {
         self.check_leased(index)?;
         self.names.restore_resolved(index, resolved).await
     }
 
-    /// Where processes of this host reach the guest of a slot.
+    /// Address at which processes of this host reach the guest of a slot.
     pub fn address(&self, index: SlotIndex) -> Ipv4Addr {
         self.shared.plan.slot_side(index)
     }
 
-    /// What the guest of a leased slot sent and received since the slot was made. Zero when it is gone.
+    /// Bytes that the guest of a leased slot sent and received since the slot was created. Zero
+    /// when it is gone.
     pub fn traffic(&self, index: SlotIndex) -> Traffic {
         let dir = Path::new("/sys/class/net").join(self.shared.plan.link_name(index)).join("statistics");
         let read = |file: &str| -> u64 {

@@ -15,13 +15,13 @@ use crate::{connections, names, namespace, ruleset, tap};
 /// One line of `doctor`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Check {
-    /// What was looked at.
+    /// Name of the check.
     pub name: &'static str,
-    /// Whether it works.
+    /// Whether the check passed.
     pub ok: bool,
-    /// What was found, in a sentence.
+    /// Result, in a sentence.
     pub detail: String,
-    /// What to do about it; `None` when it works.
+    /// Remedy; `None` if the check passed.
     pub remedy: Option<&'static str>,
 }
 
@@ -73,8 +73,8 @@ fn check(name: &'static str, works: &str, remedy: &'static str, outcome: Result<
     }
 }
 
-/// A table that is nearly full is everybody's problem: the kernel then drops packets of new connections, also
-/// the host's.
+/// Checks the connection table: when it is nearly full, the kernel drops packets of new
+/// connections, the host's included.
 fn check_room(room: Option<TableSpace>) -> Check {
     let name = "room for connections";
     let Some(TableSpace { used, max }) = room else {

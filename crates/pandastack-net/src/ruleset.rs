@@ -21,11 +21,11 @@
 //!  host postroute   masquerade
 //! ```
 //!
-//! Who answers for names and takes connections to databases is the agent. While it is restarted the kernel
-//! would refuse in its place; those refusals are dropped on their way out, so that guests try again, as they
-//! do with a network that loses a packet.
+//! The agent answers for names and takes connections to databases. While it is restarted the kernel
+//! would refuse in its place; those refusals are dropped on their way out, so that guests try
+//! again, as they do with a network that loses a packet.
 //!
-//! What changes is a slot's policy: see [`policy`].
+//! Only a slot's policy changes: see [`policy`].
 
 mod policy;
 mod slot_table;
@@ -47,10 +47,11 @@ pub(crate) use policy::{
 pub(crate) use slot_table::{DENIED_GROUP, PROXY_PORT};
 use slot_table::{DENY, SLOT_TABLE};
 
-/// Refused packets that are told of, each second, so that a guest that floods costs its host nothing.
+/// Refused packets that are reported each second, so that a guest that floods costs its host
+/// nothing.
 const DENIED_PER_SECOND: u64 = 20;
 
-/// Bytes of a refused packet that are told: IPv4 header with options, and ports.
+/// Bytes of a refused packet that are copied: IPv4 header with options, and ports.
 const DENIED_BYTES: u32 = 64;
 
 const LINK_LOCAL: Cidr = Cidr::literal([169, 254, 0, 0], 16);
@@ -86,7 +87,7 @@ pub(crate) fn host(plan: &Plan, listening: ListeningPorts) -> Batch {
     batch.add_rule("input", from_slot().reply().connection_state(CT_ESTABLISHED_OR_RELATED).accept());
     for (protocol, _, port) in listening.each() {
         batch.add_rule("input", from_slot().redirected().destination_port(protocol, port).accept());
-        // What guests are served with is for guests alone.
+        // The host's services for guests are for guests alone.
         batch.add_rule("input", Rule::new().input_links_not(&slots).destination_port(protocol, port).drop());
     }
     batch.add_rule("input", from_slot().drop());
@@ -160,7 +161,7 @@ fn from_host() -> Rule {
     Rule::new().input_link(UPLINK_NAME)
 }
 
-/// What is forged ends here.
+/// Drops packets with a forged source.
 fn add_guard(batch: &mut Batch) {
     batch.add_chain("guard", filter(NF_INET_PRE_ROUTING, PRIORITY_RAW, Policy::Accept));
     batch.add_rule("guard", Rule::new().ipv6().drop());
@@ -168,7 +169,7 @@ fn add_guard(batch: &mut Batch) {
     batch.add_rule("guard", from_guest().ipv4().source_not(GUEST_IP).drop());
 }
 
-/// What is too much ends here.
+/// Drops packets beyond the slot's limits.
 fn add_limits(batch: &mut Batch, plan: &Plan) {
     batch.add_chain("limit", filter(NF_INET_PRE_ROUTING, PRIORITY_MANGLE, Policy::Accept));
     let begun = from_guest().connection_state(CT_NEW);
@@ -191,7 +192,7 @@ fn add_redirects(batch: &mut Batch, plan: &Plan, index: SlotIndex) {
     batch.add_rule("redirect", from_guest().ipv4().protocol(IPPROTO_TCP).jump(INSPECT));
 }
 
-/// What may come in, to the proxy, and pass, either way.
+/// Filters incoming packets, those to the proxy, and those that pass in either direction.
 fn add_filters(batch: &mut Batch, plan: &Plan, index: SlotIndex) {
     let answers = || Rule::new().reply().connection_state(CT_ESTABLISHED_OR_RELATED).accept();
     batch.add_chain("input", filter(NF_INET_LOCAL_IN, PRIORITY_FILTER, Policy::Drop));

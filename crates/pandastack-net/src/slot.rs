@@ -29,10 +29,10 @@ use crate::{connections, ruleset, tap};
 const UPLINK_MAC: [u8; 6] = [0x06, 0x00, 0x0a, 0xc9, 0x01, 0x02];
 const HOST_MAC: [u8; 6] = [0x06, 0x00, 0x0a, 0xc9, 0x01, 0x01];
 
-/// How long the kernel may take to end a batch of namespaces before their links are removed by name.
+/// Longest time for the kernel to end a batch of namespaces before their links are removed by name.
 const NAMESPACE_END_PATIENCE: Duration = Duration::from_secs(1);
 
-/// A finished slot that nobody leases yet.
+/// A finished slot that is not leased yet.
 #[derive(Debug)]
 pub(crate) struct ReadySlot {
     pub(crate) index: SlotIndex,
@@ -60,9 +60,10 @@ pub(crate) fn make(plan: &Plan, host: &NetNs, index: SlotIndex) -> Result<ReadyS
 /// Removes whatever there is of these slots, their connections in the host's table too. The calling thread
 /// must be in the host's namespace.
 ///
-/// Letting go of the namespaces is enough in the common case: the kernel then takes their links away, all in
-/// one go, where removing links one by one waits for several grace periods each (30 ms measured). What keeps
-/// a namespace open must not keep its link alive, so links that stay are removed by name.
+/// Letting go of the namespaces is enough in the common case: the kernel then takes their links
+/// away, all in one go, where removing links one by one waits for several grace periods each (30 ms
+/// measured). A namespace that is kept open must not keep its links alive, so links that stay are
+/// removed by name.
 pub(crate) fn destroy(plan: &Plan, indexes: &[SlotIndex]) -> Result<()> {
     let events = LinkEvents::open()?;
     for index in indexes {
@@ -98,7 +99,7 @@ pub(crate) fn find_all(plan: &Plan) -> Result<BTreeSet<SlotIndex>> {
     Ok(found)
 }
 
-/// Whether the slot is complete. The calling thread must be in the host's namespace.
+/// Returns whether the slot is complete. The calling thread must be in the host's namespace.
 pub(crate) fn is_whole(plan: &Plan, index: SlotIndex) -> bool {
     namespace::is_kept(&plan.netns_path(index)) && links::index_of(&plan.link_name(index)).is_ok()
 }
@@ -114,7 +115,7 @@ pub(crate) fn apply(plan: &Plan, index: SlotIndex, batch: Batch) -> Result<()> {
     batch.commit(&socket)
 }
 
-/// What the rules of an existing slot know of names.
+/// Names that the rules of an existing slot hold.
 pub(crate) fn resolved(plan: &Plan, index: SlotIndex) -> Result<ruleset::ListedNames> {
     let socket = NetNs::open(&plan.netns_path(index))?.run(|| Netlink::open(Subsystem::Netfilter))?;
     ruleset::resolved(&socket)

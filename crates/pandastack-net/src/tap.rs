@@ -21,8 +21,8 @@ pub(crate) const TUN_DEVICE: &str = "/dev/net/tun";
 /// Bytes of the virtio header before every frame: what a virtio 1.0 driver negotiates.
 pub const TAP_VNET_HEADER_BYTES: u32 = 12;
 
-/// What Linux's driver accepts from a card: unfinished checksums and large TCP and UDP segments (`TUN_F_CSUM`, `TSO4`,
-/// `TSO6`, `TSO_ECN`, `UFO`).
+/// Offloads that Linux's driver accepts from a card: unfinished checksums and large TCP and UDP
+/// segments (`TUN_F_CSUM`, `TSO4`, `TSO6`, `TSO_ECN`, `UFO`).
 pub const TAP_OFFLOADS: u32 = 0x01 | 0x02 | 0x04 | 0x08 | 0x10;
 
 nix::ioctl_write_int!(tun_set_persist, b'T', 203);

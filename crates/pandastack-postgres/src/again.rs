@@ -15,12 +15,12 @@ pub(crate) const WAIT: Duration = if cfg!(test) { Duration::from_secs(2) } else 
 /// SQLSTATEs of a server that takes no sessions for the moment: it is being stopped, one of its processes crashed, it is not ready.
 const NOT_YET: [&str; 3] = ["57P01", "57P02", "57P03"];
 
-/// Whether a login that was answered so may succeed a moment later.
+/// Returns whether a login that failed with this SQLSTATE may succeed a moment later.
 pub(crate) fn is_not_yet(code: &str) -> bool {
     NOT_YET.contains(&code)
 }
 
-/// How long one client is held for it.
+/// Deadline until which one client is held for it.
 #[derive(Debug)]
 pub(crate) struct RetryDeadline(Instant);
 

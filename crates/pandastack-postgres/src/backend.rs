@@ -10,10 +10,10 @@ use crate::endpoint::Endpoint;
 pub trait ByteStream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> ByteStream for S {}
 
-/// Says whether a session works, so that its machine knows when nobody needs it. A session that only stays open does not
-/// keep a database awake.
+/// Reports whether a session works, so that its machine knows when it is unused. A session that
+/// only stays open does not keep a database awake.
 pub trait InUse: Send + Sync {
-    /// A query or a transaction is in progress, or no more.
+    /// Sets whether a query or a transaction is in progress.
     fn set_busy(&mut self, busy: bool);
 }
 
@@ -23,14 +23,14 @@ pub struct Backend {
     pub stream: Box<dyn ByteStream>,
     /// Told when work begins and ends.
     pub in_use: Box<dyn InUse>,
-    /// Cancelled when the machine is about to stop: whoever has no work in progress should leave.
+    /// Cancelled when the machine is about to stop: sessions without work in progress should end.
     pub closing: CancellationToken,
     /// Cancelled when it stops now.
     pub cut: CancellationToken,
 }
 
 impl Backend {
-    /// A way whose use nobody counts and nobody cuts: it ends when the stream does.
+    /// A connection that is neither counted nor cut: it ends when the stream does.
     pub fn uncounted(stream: Box<dyn ByteStream>) -> Self {
         struct Uncounted;
         impl InUse for Uncounted {
@@ -47,13 +47,13 @@ pub enum ConnectError {
     /// No such database.
     #[error("database `{0}` not found")]
     Unknown(String),
-    /// Whoever asks may not use it: a sentence.
+    /// The client may not use the database: a sentence.
     #[error("{0}")]
     Refused(String),
-    /// It is in no state to be used: a sentence.
+    /// The database is not ready for use: a sentence.
     #[error("{0}")]
     NotReady(String),
-    /// It could not be reached: a sentence.
+    /// The database could not be reached: a sentence.
     #[error("{0}")]
     Unavailable(String),
 }
@@ -69,8 +69,8 @@ pub trait Databases: Send + Sync + 'static {
         None
     }
 
-    /// What a client should be told about an error of the server, by its SQLSTATE, if the platform knows more than the server says.
-    /// Asked for read-only transactions, full disks and cancelled queries only.
+    /// Explains a server's error to the client, by its SQLSTATE, if the platform knows more than
+    /// the server says. Asked for read-only transactions, full disks and cancelled queries only.
     async fn explain(&self, _endpoint: &Endpoint, _code: &str) -> Option<String> {
         None
     }

@@ -1,8 +1,8 @@
 //! Cancel requests. They come on a separate connection, mostly without TLS and a name, so the numbers
 //! in them must say everything.
 //!
-//! A client gets numbers of ours in place of its backend's ([`CancelEntry`]); they are random, so nobody can end another's query, and
-//! good as long as its session.
+//! A client gets our own numbers in place of its backend's ([`CancelEntry`]). They are random, so
+//! that a client cannot cancel another's query, and valid as long as its session.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -61,7 +61,7 @@ impl CancelTable {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&token).cloned()
     }
 
-    /// Passes a request on. Clients are told nothing about it, as with PostgreSQL itself.
+    /// Passes a request on. Clients get no answer, as with PostgreSQL itself.
     pub(crate) async fn cancel(&self, token: Token, databases: &dyn Databases) {
         let Some(target) = self.find(token) else { return };
         send(&target, databases).await;

@@ -41,7 +41,7 @@ impl Listener {
 /// A database and the way into it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Endpoint {
-    /// Its id, as the client wrote it.
+    /// The database's id, as the client wrote it.
     pub database: String,
     /// The way.
     pub listener: Listener,
@@ -83,7 +83,7 @@ impl Endpoint {
     }
 }
 
-/// What a startup's `options` are once the database's name is taken out, and that name.
+/// Splits the database's name from a startup's `options`.
 pub(crate) fn split_options(options: &str) -> (String, Option<String>) {
     let mut named = None;
     let is_name = |word: &&str| {

@@ -14,7 +14,8 @@ use crate::wire::{body_bytes, message};
 
 const HEAD_BYTES: usize = 5;
 const ERROR: u8 = b'E';
-/// Those about which [`Databases::explain`](crate::Databases::explain) is asked: a read-only transaction, a full disk, a cancelled query.
+/// Errors that [`Databases::explain`](crate::Databases::explain) may explain: a read-only
+/// transaction, a full disk, a cancelled query.
 const EXPLAINED: [&str; 3] = ["25006", "53100", "57014"];
 
 /// A part of what a server said.
@@ -35,7 +36,7 @@ pub(crate) struct Errors {
     head_bytes: usize,
     /// Bytes of the message's body still to come.
     body_left: usize,
-    /// What is there of an error.
+    /// Bytes of an error received so far.
     held: BytesMut,
 }
 
@@ -81,7 +82,7 @@ impl Errors {
         taken
     }
 
-    /// Whether the message in progress is an error that is held back.
+    /// Returns whether the message in progress is an error that is held back.
     fn is_error(&self) -> bool {
         self.head[0] == ERROR
             && !(self.head_bytes == HEAD_BYTES
@@ -101,7 +102,7 @@ impl Errors {
     }
 }
 
-/// What a client should be told about an error with that SQLSTATE, if the platform knows more than the server.
+/// Explanation of an error for the client, if the platform knows more than the server says.
 pub(crate) async fn word(databases: &dyn Databases, endpoint: &Endpoint, code: &str) -> Option<String> {
     if !EXPLAINED.contains(&code) {
         return None;
@@ -132,7 +133,7 @@ pub(crate) fn with_hint(error: &[u8], hint: &str) -> Bytes {
 mod tests {
     use super::*;
 
-    fn said() -> (Vec<u8>, Bytes) {
+    fn stream_with_errors() -> (Vec<u8>, Bytes) {
         let error = message(ERROR, b"SERROR\0VERROR\0C25006\0Mread only\0Hold\0\0");
         let mut stream = message(b'D', &[ERROR; 40]).to_vec();
         stream.extend_from_slice(&error);
@@ -144,7 +145,7 @@ mod tests {
 
     #[test]
     fn errors_are_found_however_they_are_cut_and_nothing_is_lost() {
-        let (stream, error) = said();
+        let (stream, error) = stream_with_errors();
         for size in [1, 2, 3, 5, 7, 11, 64, stream.len()] {
             let (mut errors, mut found, mut all) = (Errors::default(), 0, Vec::new());
             for chunk in stream.chunks(size) {
@@ -191,7 +192,7 @@ mod tests {
 
     #[test]
     fn a_hint_replaces_the_one_that_was_there() {
-        let (_, error) = said();
+        let (_, error) = stream_with_errors();
         assert_eq!(code_of(&error), "25006");
         let amended = with_hint(&error, "grow it");
         assert_eq!(amended, message(ERROR, b"SERROR\0VERROR\0C25006\0Mread only\0Hgrow it\0\0"));

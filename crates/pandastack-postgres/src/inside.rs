@@ -1,7 +1,8 @@
 //! Sessions of the platform's own machines, which do not pass through the edge.
 //!
-//! There is no TLS, because the stream ends in our own processes; a client that prefers it is told that there is none and goes on. Which
-//! databases a machine may mean is decided by the [`Databases`] that it is served with.
+//! There is no TLS, because the stream ends in our own processes; a client that prefers TLS is
+//! refused it and continues without. The [`Databases`] that serves a session decides which
+//! databases its machine may use.
 
 use std::sync::Arc;
 
@@ -98,10 +99,10 @@ mod tests {
     use crate::backend::{Backend, ConnectError};
 
     /// Knows one database, whose server answers with the startup that it got and hangs up.
-    struct One;
+    struct TestDatabases;
 
     #[async_trait]
-    impl Databases for One {
+    impl Databases for TestDatabases {
         async fn connect(&self, endpoint: &Endpoint) -> Result<Backend, ConnectError> {
             if endpoint.database != "a1" {
                 return Err(ConnectError::Refused(format!(
@@ -130,7 +131,8 @@ mod tests {
     async fn answer(first: &[u8], options: &str, usual: Option<&str>) -> String {
         let (mut client, server): (DuplexStream, _) = duplex(4096);
         let usual = usual.and_then(Endpoint::from_label);
-        let served = tokio::spawn(async move { InsideServer::default().serve(server, &One, usual).await });
+        let served =
+            tokio::spawn(async move { InsideServer::default().serve(server, &TestDatabases, usual).await });
         client.write_all(first).await.unwrap();
         for _ in 0..first.len() / 8 {
             assert_eq!(client.read_u8().await.unwrap(), b'N');

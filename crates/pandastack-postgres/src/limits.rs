@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// Bytes of a startup packet, as PostgreSQL itself allows. Beyond it the connection is closed with an error.
 pub const STARTUP_BYTES_MAX: usize = 10_000;
-/// How long a client may take to say who it is, TLS included. Beyond it the connection is closed.
+/// Longest time for a client to identify itself, TLS included. Beyond it the connection is closed.
 pub const STARTUP_WAIT: Duration = Duration::from_secs(15);
 /// Silence after which a client is asked whether it is still there, and how long between two questions.
 pub const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
@@ -16,27 +16,30 @@ pub const KEEPALIVE_COUNT: u32 = 3;
 pub const CONNECTIONS_MAX: usize = 10_000;
 /// Bytes of one message during a login. Beyond it the connection is closed.
 pub const LOGIN_MESSAGE_BYTES_MAX: usize = 64 * 1024;
-/// How long a login by the broker may take, once connected.
+/// Longest time for a login by the broker, once connected.
 pub const LOGIN_WAIT: Duration = Duration::from_secs(15);
-/// How long a client is held whose server takes no sessions for the moment. Beyond it it gets the server's own error.
+/// Longest time for which a client is held while its server takes no sessions. Beyond it it gets
+/// the server's own error.
 pub const NOT_YET_WAIT: Duration = Duration::from_secs(30);
 /// Pause before such a server is asked again.
 pub const NOT_YET_PAUSE: Duration = Duration::from_millis(200);
 /// Bytes of an error that may get another hint on its way to the client. Beyond it it passes as it is.
 pub const ERROR_BYTES_MAX: usize = 64 * 1024;
-/// How long it may take to find out what to say to an error. Beyond it the error passes as it is.
+/// Longest time to find an explanation of an error. Beyond it the error passes as it is.
 pub const EXPLAIN_WAIT: Duration = Duration::from_secs(10);
 /// Bytes held in each direction of a session.
 pub const RELAY_BUFFER_BYTES: usize = 16 * 1024;
 /// Bytes of a request to the broker. Beyond it: 413.
 pub const QUERY_BODY_BYTES_MAX: usize = 10 * 1024 * 1024;
+/// Longest time for such a body to arrive. Beyond it: 400.
+pub const QUERY_BODY_WAIT: Duration = Duration::from_secs(60);
 /// Bytes of one result of the broker. Beyond it: 507, and the query is cancelled.
 pub const RESULT_BYTES_MAX: usize = 10 * 1024 * 1024;
 /// Statements of one transaction over HTTP. Beyond it: 400.
 pub const BATCH_STATEMENTS_MAX: usize = 1_000;
 /// Parameters of one statement, as the protocol allows. Beyond it: 400.
 pub const PARAMETERS_MAX: usize = 65_535;
-/// How long a statement over HTTP may take unless it says less. Beyond it it is cancelled: error 57014.
+/// Default time limit of a statement over HTTP. Beyond it it is cancelled: error 57014.
 pub const QUERY_WAIT: Duration = Duration::from_secs(60);
 /// Bytes of one WebSocket message. Beyond it the socket is closed.
 pub const SOCKET_MESSAGE_BYTES_MAX: usize = 1024 * 1024;

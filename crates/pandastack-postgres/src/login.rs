@@ -29,7 +29,7 @@ const WAIT: Duration = if cfg!(test) { Duration::from_millis(500) } else { LOGIN
 pub struct Credentials {
     /// Role.
     pub user: String,
-    /// Its password.
+    /// The role's password.
     pub password: String,
     /// Database in the server.
     pub database: String,
@@ -55,7 +55,7 @@ pub enum LoginError {
     /// The connection broke, or the server said something else than it should.
     #[error("the connection to the database was lost")]
     Broken(#[from] std::io::Error),
-    /// It took too long.
+    /// The login took too long.
     #[error("the login to the database timed out after {} s", LOGIN_WAIT.as_secs())]
     Late,
 }
@@ -67,8 +67,8 @@ impl From<SqlError> for LoginError {
 }
 
 impl LoginError {
-    /// Whether another attempt may succeed: the server takes no sessions for the moment, closed the
-    /// connection before it answered, or never answered.
+    /// Returns whether another attempt may succeed: the server takes no sessions for the moment,
+    /// closed the connection before it answered, or never answered.
     fn is_not_yet(&self) -> bool {
         match self {
             LoginError::Sql(error) => is_not_yet(&error.code),
@@ -88,7 +88,7 @@ pub struct Session {
     pub(crate) buffer: BytesMut,
     /// Numbers with which a query of it can be cancelled.
     key: Option<(i32, i32)>,
-    /// What the server said of itself: `ParameterStatus` messages.
+    /// The server's description of itself: `ParameterStatus` messages.
     pub(crate) greeting: Vec<Bytes>,
 }
 
@@ -126,7 +126,7 @@ impl Session {
         Ok(session)
     }
 
-    /// Goes on with a session that somebody else logged in, over a way that leads to it: its server waits for a statement.
+    /// Continues a session that was already logged in: its server waits for a statement.
     pub fn resumed(mut backend: Backend) -> Self {
         backend.in_use.set_busy(true);
         Self { backend, buffer: BytesMut::new(), key: None, greeting: Vec::new() }
@@ -167,29 +167,36 @@ impl Session {
             match parse(kind, &body)? {
                 Message::AuthenticationOk if is_proven => return Ok(()),
                 // Without proof that it knows the password, it may be anybody.
-                Message::AuthenticationOk => return Err(odd("an acceptance without proof").into()),
+                Message::AuthenticationOk => {
+                    return Err(unexpected_message("an acceptance without proof").into());
+                }
                 Message::AuthenticationSasl(offer) if offers_scram(&offer)? => {
                     let begun = ScramSha256::new(password.as_bytes(), ChannelBinding::unsupported());
                     frontend::sasl_initial_response(SCRAM_SHA_256, begun.message(), &mut out)?;
                     scram = Some(begun);
                 }
                 Message::AuthenticationSaslContinue(challenge) => {
-                    let scram = scram.as_mut().ok_or_else(|| odd("an unexpected SASL challenge"))?;
+                    let scram =
+                        scram.as_mut().ok_or_else(|| unexpected_message("an unexpected SASL challenge"))?;
                     scram.update(challenge.data())?;
                     frontend::sasl_response(scram.message(), &mut out)?;
                 }
                 Message::AuthenticationSaslFinal(proof) => {
-                    scram.as_mut().ok_or_else(|| odd("an unexpected SASL proof"))?.finish(proof.data())?;
+                    scram
+                        .as_mut()
+                        .ok_or_else(|| unexpected_message("an unexpected SASL proof"))?
+                        .finish(proof.data())?;
                     is_proven = true;
                     continue;
                 }
-                _ => return Err(odd("an unsupported authentication method").into()),
+                _ => return Err(unexpected_message("an unsupported authentication method").into()),
             }
             self.send(&out).await?;
         }
     }
 
-    /// Sends messages as they are: for what is no plain statement, such as replication. Not to be given up half way.
+    /// Sends messages unchanged, for commands other than plain statements, such as replication. Not
+    /// to be given up half way.
     pub async fn send(&mut self, bytes: &[u8]) -> std::io::Result<()> {
         self.backend.stream.write_all(bytes).await?;
         self.backend.stream.flush().await
@@ -207,7 +214,7 @@ impl Session {
         }
     }
 
-    /// What the server said of itself at the login, such as `server_version`.
+    /// A parameter that the server reported at the login, such as `server_version`.
     pub fn parameter(&self, name: &str) -> Option<String> {
         let mut pairs = self.greeting.iter().filter_map(|body| {
             let mut parts = body.split(|byte| *byte == 0);
@@ -234,18 +241,18 @@ impl Session {
 
 fn parse(kind: u8, body: &Bytes) -> std::io::Result<Message> {
     let mut whole = BytesMut::from(&crate::wire::message(kind, body)[..]);
-    Message::parse(&mut whole)?.ok_or_else(|| odd("an incomplete message"))
+    Message::parse(&mut whole)?.ok_or_else(|| unexpected_message("an incomplete message"))
 }
 
 fn offers_scram(offer: &AuthenticationSaslBody) -> std::io::Result<bool> {
     offer.mechanisms().any(|name| Ok(name == SCRAM_SHA_256))
 }
 
-fn odd(what: &str) -> std::io::Error {
+fn unexpected_message(what: &str) -> std::io::Error {
     std::io::Error::other(format!("the server sent {what}"))
 }
 
-/// What a server keeps in place of a password, with a fresh salt.
+/// The verifier that a server stores in place of a password, with a fresh salt.
 pub fn scram_verifier(password: &str) -> String {
     postgres_protocol::password::scram_sha_256(password.as_bytes())
 }

@@ -21,7 +21,7 @@ use url::Url;
 
 use crate::backend::{ConnectError, Databases};
 use crate::endpoint::{Endpoint, choose, split_options};
-use crate::limits::{BATCH_STATEMENTS_MAX, QUERY_BODY_BYTES_MAX, QUERY_WAIT};
+use crate::limits::{BATCH_STATEMENTS_MAX, QUERY_BODY_BYTES_MAX, QUERY_BODY_WAIT, QUERY_WAIT};
 use crate::login::{Credentials, LoginError, Session};
 use crate::query::{Bounds, Outcome, RunError, SqlError, Statement, Transaction};
 use crate::value::{json_of, parameter};
@@ -89,10 +89,15 @@ enum Call {
 
 async fn answer(databases: &dyn Databases, headers: &HeaderMap, body: Body) -> Result<Value, Refusal> {
     let (endpoint, credentials) = connection(headers, databases.domain())?;
-    let bytes = match Limited::new(body, QUERY_BODY_BYTES_MAX).collect().await {
-        Ok(collected) => collected.to_bytes(),
-        Err(error) if error.is::<LengthLimitError>() => return Err(Refusal::TooLong),
-        Err(_) => return Err(bad("the request body is incomplete; send it again")),
+    let read = tokio::time::timeout(QUERY_BODY_WAIT, Limited::new(body, QUERY_BODY_BYTES_MAX).collect());
+    let bytes = match read.await {
+        Ok(Ok(collected)) => collected.to_bytes(),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => return Err(Refusal::TooLong),
+        Ok(Err(_)) => return Err(bad("the request body is incomplete; send it again")),
+        Err(_) => {
+            let seconds = QUERY_BODY_WAIT.as_secs();
+            return Err(bad(format!("the request body did not arrive within {seconds} s; send it again")));
+        }
     };
     let call: Call = serde_json::from_slice(&bytes)
         .map_err(|error| bad(format!("the body must be {{query, params}} or {{queries}}: {error}")))?;

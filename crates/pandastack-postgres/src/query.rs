@@ -24,12 +24,12 @@ pub struct Statement {
     pub parameters: Vec<Option<String>>,
 }
 
-/// How statements are held together.
+/// Options of the transaction around the statements.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Transaction {
     /// As SQL writes it, such as `REPEATABLE READ`.
     pub isolation: Option<&'static str>,
-    /// Nothing is changed.
+    /// Whether the transaction is read-only.
     pub read_only: bool,
     /// Waits until it can run without conflicts.
     pub deferrable: bool,
@@ -98,7 +98,7 @@ pub struct SqlError {
     pub severity: String,
     /// SQLSTATE.
     pub code: String,
-    /// What happened.
+    /// The error message.
     pub message: String,
     /// The other fields by the protocol's letter.
     pub fields: std::collections::BTreeMap<char, String>,
@@ -126,7 +126,7 @@ impl SqlError {
         error
     }
 
-    /// Whether the same may succeed later: the server is stopped, starting or recovering, or has no connection left.
+    /// Returns whether a retry may succeed: the server is not running yet, or out of connections.
     pub fn is_passing(&self) -> bool {
         self.code.starts_with("57P0") || self.code == "53300"
     }
@@ -181,8 +181,8 @@ impl From<SqlError> for RunError {
 }
 
 impl Session {
-    /// Runs statements, one after another or as one transaction. Whatever takes too long or brings too much is cancelled; what is in progress when
-    /// the machine stops ends with that.
+    /// Runs statements, one after another or as one transaction. A statement that takes too long or
+    /// returns too much is cancelled; one in progress ends when the machine stops.
     pub async fn run(
         &mut self,
         databases: &dyn Databases,

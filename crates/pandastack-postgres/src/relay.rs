@@ -107,7 +107,7 @@ pub(crate) struct Login<'a> {
     pub(crate) cancel: &'a Arc<CancelTable>,
 }
 
-/// Relays a session whose startup was sent. `early` is what the client said since.
+/// Relays a session whose startup was sent. `early` holds the bytes that the client sent since.
 pub(crate) async fn relay(
     client: impl AsyncRead + AsyncWrite + Unpin,
     backend: Backend,
@@ -118,7 +118,7 @@ pub(crate) async fn relay(
     exchange(client, backend, early, owner, Some(login)).await;
 }
 
-/// Relays a session that is open already. `early` is what the client said since.
+/// Relays a session that is open already. `early` holds the bytes that the client sent since.
 pub(crate) async fn resume(
     client: impl AsyncRead + AsyncWrite + Unpin,
     backend: Backend,

@@ -34,7 +34,7 @@ use crate::wire::{Fatal, read_message};
 pub const ALPN: &[u8] = b"postgresql";
 /// Pause after the system refused a connection, so that the loop does not spin.
 const REFUSED_PAUSE: Duration = Duration::from_millis(50);
-/// How long sessions may go on after a stop was asked for.
+/// Time for sessions to end after a stop was requested.
 const STOP_WAIT: Duration = Duration::from_secs(2);
 
 /// State shared by all listeners.
@@ -230,7 +230,8 @@ fn tune(stream: &TcpStream) -> std::io::Result<()> {
     Ok(sockopt::set_tcp_keepcnt(stream, KEEPALIVE_COUNT)?)
 }
 
-/// Which database is meant, where the port may be that of one; its name is taken out of the startup's options.
+/// The database that is meant, where the port may be that of one; removes its name from the
+/// startup's options.
 pub(crate) fn endpoint_of(
     startup: &mut Startup,
     host: Option<&str>,
@@ -255,7 +256,7 @@ pub(crate) fn endpoint_of(
     })
 }
 
-/// What the startup's options name; taken out of them.
+/// Removes the database's name from the startup's options, and returns it.
 pub(crate) fn take_named(startup: &mut Startup) -> Option<String> {
     let (options, named) = split_options(startup.parameters.get("options").map_or("", String::as_str));
     match options.is_empty() {
@@ -287,7 +288,7 @@ async fn begin(
     loop {
         let mut backend = databases.connect(endpoint).await?;
         backend.in_use.set_busy(true);
-        let said = first_word(&mut backend, &packet).await;
+        let said = first_response(&mut backend, &packet).await;
         let is_not_yet = match &said {
             None => true,
             Some((kind, body)) => *kind == b'E' && is_not_yet(&SqlError::parse(body).code),
@@ -302,8 +303,9 @@ async fn begin(
     }
 }
 
-/// What a server says to a startup; `None` if it went away before, or its machine stopped.
-async fn first_word(backend: &mut Backend, packet: &[u8]) -> Option<(u8, Vec<u8>)> {
+/// The server's first response to a startup; `None` if it disconnected before, or its machine
+/// stopped.
+async fn first_response(backend: &mut Backend, packet: &[u8]) -> Option<(u8, Vec<u8>)> {
     let stream = &mut backend.stream;
     let said = async {
         stream.write_all(packet).await?;
@@ -316,7 +318,8 @@ async fn first_word(backend: &mut Backend, packet: &[u8]) -> Option<(u8, Vec<u8>
     }
 }
 
-/// Ends when a client is gone that waits. What it said meanwhile is kept in `early`; after that nobody looks, so it stays a little.
+/// Ends when a waiting client disconnects. Bytes that it sends meanwhile are kept in `early`; after
+/// that this never ends, because nothing else reads.
 pub(crate) async fn left(client: &mut (impl AsyncRead + Unpin), early: &mut BytesMut) {
     if client.read_buf(early).await.is_ok_and(|bytes| bytes > 0) {
         std::future::pending::<()>().await;

@@ -18,13 +18,13 @@ const EXTENSION_START: &str = "_pq_.";
 /// The first packet of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Packet {
-    /// It wants TLS.
+    /// The client requests TLS.
     Tls,
-    /// It wants GSSAPI encryption, which is not offered.
+    /// The client requests GSSAPI encryption, which is not offered.
     Gss,
-    /// It wants a query of another connection to end.
+    /// The client cancels a query of another connection.
     Cancel { process: i32, secret: i32 },
-    /// It wants a session.
+    /// The client requests a session.
     Startup(Startup),
 }
 

@@ -26,9 +26,9 @@ use crate::wire::{Fatal, message, take};
 /// Role, database and password.
 const PASSWORD: &str = "app";
 
-/// How one connection of the server goes.
+/// Behaviour of one connection of the server.
 #[derive(Clone, Copy)]
-enum Plays {
+enum Behaviour {
     /// Answers the startup with an error of this SQLSTATE and hangs up.
     Refuses(&'static str),
     /// Takes the startup and hangs up without a word.
@@ -37,24 +37,25 @@ enum Plays {
     Silent,
     /// Takes the login, answers the statements up to `Sync` with these messages, and says nothing more.
     Answers(&'static [(u8, &'static [u8])]),
-    /// The same without asking for a password: for a client of its own, which nobody here plays.
+    /// The same without asking for a password, for a client from outside these tests.
     AnswersAnybody(&'static [(u8, &'static [u8])]),
     /// The same as `Answers`, and hangs up.
     AnswersAndEnds(&'static [(u8, &'static [u8])]),
 }
 
-/// A database whose connections go as they are told, one after the other; the last again and again.
+/// A database whose connections follow the given behaviours, one after the other; the last is
+/// repeated.
 struct Fake {
-    plays: Mutex<VecDeque<Plays>>,
+    plays: Mutex<VecDeque<Behaviour>>,
     connects: Mutex<usize>,
-    /// Told when a server has heard its statements.
+    /// Notified when a server has received its statements.
     asked: Arc<Notify>,
     closing: CancellationToken,
     cut: CancellationToken,
 }
 
 impl Fake {
-    fn new(plays: impl IntoIterator<Item = Plays>) -> Arc<Self> {
+    fn new(plays: impl IntoIterator<Item = Behaviour>) -> Arc<Self> {
         let (closing, cut) = (CancellationToken::new(), CancellationToken::new());
         Arc::new(Self {
             plays: Mutex::new(plays.into_iter().collect()),
@@ -69,7 +70,7 @@ impl Fake {
         *self.connects.lock().unwrap()
     }
 
-    /// What a grant does when a machine is put to sleep.
+    /// Acts like a grant when a machine is put to sleep.
     fn stop(&self) {
         self.closing.cancel();
         self.cut.cancel();
@@ -97,7 +98,7 @@ async fn prove(stream: &mut DuplexStream) -> bool {
     let mut heard = BytesMut::new();
     let offer = [&10_i32.to_be_bytes()[..], b"SCRAM-SHA-256\0\0"].concat();
     stream.write_all(&message(b'R', &offer)).await.unwrap();
-    let Some(first) = said(stream, &mut heard).await else { return false };
+    let Some(first) = next_message(stream, &mut heard).await else { return false };
     // The mechanism's name and a length come before it, and `n,,` is not signed.
     let bare = first.split_once("n,,").unwrap().1.to_owned();
     let nonce = bare.split_once("r=").unwrap().1;
@@ -107,7 +108,7 @@ async fn prove(stream: &mut DuplexStream) -> bool {
     let challenge = format!("r={nonce}more,s={salt},i=4096");
     let reply = [&11_i32.to_be_bytes()[..], challenge.as_bytes()].concat();
     stream.write_all(&message(b'R', &reply)).await.unwrap();
-    let Some(last) = said(stream, &mut heard).await else { return false };
+    let Some(last) = next_message(stream, &mut heard).await else { return false };
     let signed = format!("{bare},{challenge},{}", last.rsplit_once(",p=").unwrap().0);
     let key = BASE64.decode(server_key.as_bytes()).unwrap();
     let mut mac = Hmac::<Sha256>::new_from_slice(&key).unwrap();
@@ -118,8 +119,8 @@ async fn prove(stream: &mut DuplexStream) -> bool {
     true
 }
 
-/// What the client says next, as text.
-async fn said(stream: &mut DuplexStream, heard: &mut BytesMut) -> Option<String> {
+/// The client's next message, as text.
+async fn next_message(stream: &mut DuplexStream, heard: &mut BytesMut) -> Option<String> {
     loop {
         if let Some((_, body)) = take(heard, 1 << 20).unwrap() {
             return Some(String::from_utf8_lossy(&body).into_owned());
@@ -150,20 +151,20 @@ async fn no_server_gets_the_password_or_is_believed_without_proof() {
     }
 }
 
-async fn play(mut stream: DuplexStream, plays: Plays, asked: &Notify) {
+async fn play(mut stream: DuplexStream, plays: Behaviour, asked: &Notify) {
     let Ok(Packet::Startup(_)) = read(&mut stream).await else { return };
     let (answers, stays) = match plays {
-        Plays::Refuses(code) => {
+        Behaviour::Refuses(code) => {
             let _ = stream.write_all(&Fatal::new(code, "not now").encode()).await;
             return;
         }
-        Plays::HangsUp => return,
-        Plays::Silent => (None, true),
-        Plays::Answers(answers) | Plays::AnswersAnybody(answers) => (Some(answers), true),
-        Plays::AnswersAndEnds(answers) => (Some(answers), false),
+        Behaviour::HangsUp => return,
+        Behaviour::Silent => (None, true),
+        Behaviour::Answers(answers) | Behaviour::AnswersAnybody(answers) => (Some(answers), true),
+        Behaviour::AnswersAndEnds(answers) => (Some(answers), false),
     };
     if let Some(answers) = answers {
-        if !matches!(plays, Plays::AnswersAnybody(_)) && !prove(&mut stream).await {
+        if !matches!(plays, Behaviour::AnswersAnybody(_)) && !prove(&mut stream).await {
             return;
         }
         let welcome = [message(b'R', &[0; 4]), message(b'K', &[0, 0, 0, 9, 0, 0, 0, 7]), message(b'Z', b"I")];
@@ -220,7 +221,7 @@ fn code(outcomes: Result<Vec<Outcome>, RunError>) -> SqlError {
 
 #[tokio::test]
 async fn a_statement_ends_when_its_machine_stops_and_nothing_wakes_that() {
-    let fake = Fake::new([Plays::Answers(&[])]);
+    let fake = Fake::new([Behaviour::Answers(&[])]);
     let stopped = Arc::clone(&fake);
     tokio::spawn(async move {
         stopped.asked.notified().await;
@@ -237,7 +238,7 @@ async fn a_statement_ends_when_its_machine_stops_and_nothing_wakes_that() {
 #[tokio::test]
 async fn a_late_statement_is_cancelled_unless_its_machine_is_about_to_stop() {
     for (is_closing, connects) in [(false, 2), (true, 1)] {
-        let fake = Fake::new([Plays::Answers(&[])]);
+        let fake = Fake::new([Behaviour::Answers(&[])]);
         if is_closing {
             fake.closing.cancel();
         }
@@ -259,8 +260,10 @@ async fn copy_is_refused_before_anything_is_done() {
         (b'Z', b"I"),
     ];
     let transaction = Transaction::default();
-    let out = code(ran(&Fake::new([Plays::Answers(COPIED)]), "COPY t TO STDOUT", Some(&transaction)).await);
-    let into = code(ran(&Fake::new([Plays::Answers(&[(b'G', b"\0\0\0")])]), "copy t from stdin", None).await);
+    let out =
+        code(ran(&Fake::new([Behaviour::Answers(COPIED)]), "COPY t TO STDOUT", Some(&transaction)).await);
+    let into =
+        code(ran(&Fake::new([Behaviour::Answers(&[(b'G', b"\0\0\0")])]), "copy t from stdin", None).await);
     assert_eq!((out.code.as_str(), into.code.as_str()), ("0A000", "0A000"));
     assert!(out.message.contains("psql"), "{out}");
 }
@@ -269,7 +272,7 @@ async fn copy_is_refused_before_anything_is_done() {
 async fn a_truncated_change_is_no_select() {
     const ROWS: &[(u8, &[u8])] = &[(b'D', b"\0\0"), (b'D', b"\0\0"), (b's', b""), (b'Z', b"I")];
     for (sql, command, count) in [("INSERT INTO t", "INSERT", None), ("SELECT n", "SELECT", Some(2))] {
-        let outcomes = ran(&Fake::new([Plays::Answers(ROWS)]), sql, None).await.unwrap();
+        let outcomes = ran(&Fake::new([Behaviour::Answers(ROWS)]), sql, None).await.unwrap();
         assert_eq!((outcomes[0].command(), outcomes[0].row_count()), (command, count));
         assert!(outcomes[0].truncated);
     }
@@ -278,34 +281,39 @@ async fn a_truncated_change_is_no_select() {
 #[tokio::test]
 async fn what_a_server_said_before_it_hung_up_is_the_answer() {
     const ENDED: &[(u8, &[u8])] = &[(b'E', b"SFATAL\0C57P01\0Mterminating connection\0\0")];
-    let error = code(ran(&Fake::new([Plays::AnswersAndEnds(ENDED)]), "SELECT 1", None).await);
+    let error = code(ran(&Fake::new([Behaviour::AnswersAndEnds(ENDED)]), "SELECT 1", None).await);
     assert_eq!((error.code.as_str(), error.message.as_str()), ("57P01", "terminating connection"));
-    let silent = ran(&Fake::new([Plays::AnswersAndEnds(&[])]), "SELECT 1", None).await;
+    let silent = ran(&Fake::new([Behaviour::AnswersAndEnds(&[])]), "SELECT 1", None).await;
     assert!(matches!(silent, Err(RunError::Session(LoginError::Broken(_)))), "{silent:?}");
 }
 
 #[tokio::test]
 async fn a_login_waits_for_a_server_that_takes_no_sessions_yet() {
-    let plays = [Plays::Refuses("57P03"), Plays::Refuses("57P01"), Plays::HangsUp, Plays::Answers(DONE)];
+    let plays = [
+        Behaviour::Refuses("57P03"),
+        Behaviour::Refuses("57P01"),
+        Behaviour::HangsUp,
+        Behaviour::Answers(DONE),
+    ];
     let fake = Fake::new(plays);
     assert_eq!(ran(&fake, "SELECT 1", None).await.unwrap().len(), 1);
     assert_eq!(fake.connects(), 4);
 
     let began = tokio::time::Instant::now();
-    assert_eq!(code(ran(&Fake::new([Plays::Refuses("57P03")]), "SELECT 1", None).await).code, "57P03");
+    assert_eq!(code(ran(&Fake::new([Behaviour::Refuses("57P03")]), "SELECT 1", None).await).code, "57P03");
     assert!(began.elapsed() >= again::WAIT, "{:?}", began.elapsed());
 
-    let full = Fake::new([Plays::Refuses("53300"), Plays::Answers(DONE)]);
+    let full = Fake::new([Behaviour::Refuses("53300"), Behaviour::Answers(DONE)]);
     assert_eq!(code(ran(&full, "SELECT 1", None).await).code, "53300");
 }
 
 #[tokio::test]
 async fn a_login_that_hangs_is_tried_again_and_not_for_ever() {
-    let fake = Fake::new([Plays::Silent, Plays::Answers(DONE)]);
+    let fake = Fake::new([Behaviour::Silent, Behaviour::Answers(DONE)]);
     assert_eq!(ran(&fake, "SELECT 1", None).await.unwrap().len(), 1);
     assert_eq!(fake.connects(), 2);
 
-    let silent = Fake::new([Plays::Silent]);
+    let silent = Fake::new([Behaviour::Silent]);
     let outcome = ran(&silent, "SELECT 1", None).await;
     assert!(matches!(outcome, Err(RunError::Session(LoginError::Late))), "{outcome:?}");
 }
@@ -324,8 +332,12 @@ fn client_of(fake: &Arc<Fake>) -> (DuplexStream, tokio::task::JoinHandle<()>) {
 
 #[tokio::test]
 async fn a_relayed_session_waits_for_a_server_that_takes_none_yet() {
-    let plays =
-        [Plays::Refuses("57P03"), Plays::Refuses("57P03"), Plays::HangsUp, Plays::AnswersAnybody(DONE)];
+    let plays = [
+        Behaviour::Refuses("57P03"),
+        Behaviour::Refuses("57P03"),
+        Behaviour::HangsUp,
+        Behaviour::AnswersAnybody(DONE),
+    ];
     let (mut client, task) = client_of(&Fake::new(plays));
     // Said before the server's welcome, and not lost.
     client.write_all(&message(b'S', b"")).await.unwrap();
@@ -343,15 +355,15 @@ async fn a_relayed_session_waits_for_a_server_that_takes_none_yet() {
 
 #[tokio::test]
 async fn a_relayed_session_ends_with_the_servers_word_or_with_its_client() {
-    for plays in [Plays::Refuses("57P03"), Plays::Refuses("28000")] {
+    for plays in [Behaviour::Refuses("57P03"), Behaviour::Refuses("28000")] {
         let (mut client, task) = client_of(&Fake::new([plays]));
         let mut heard = Vec::new();
         client.read_to_end(&mut heard).await.unwrap();
-        let Plays::Refuses(code) = plays else { unreachable!() };
+        let Behaviour::Refuses(code) = plays else { unreachable!() };
         assert_eq!(SqlError::parse(&heard[5..]).code, code);
         task.await.unwrap();
     }
-    for plays in [Plays::Refuses("57P03"), Plays::Silent] {
+    for plays in [Behaviour::Refuses("57P03"), Behaviour::Silent] {
         let (client, task) = client_of(&Fake::new([plays]));
         drop(client);
         tokio::time::timeout(WAIT, task).await.unwrap().unwrap();

@@ -36,7 +36,7 @@ const WELCOME: [u8; 9] = [b'R', 0, 0, 0, 8, 0, 0, 0, 0];
 
 #[derive(Deserialize)]
 pub(crate) struct Args {
-    /// Where the client believes to connect to, `host:port`.
+    /// Address to which the client believes it connects, `host:port`.
     address: Option<String>,
 }
 
@@ -96,7 +96,7 @@ async fn serve(
 struct ClientStartup {
     endpoint: Endpoint,
     credentials: Credentials,
-    /// What it said beyond its password.
+    /// Bytes that the client sent after its password.
     early: BytesMut,
 }
 
@@ -191,10 +191,10 @@ mod tests {
     use crate::backend::{Backend, ConnectError};
     use crate::startup::Startup;
 
-    /// How long a client may take to say who it is.
+    /// Longest time for a client to identify itself.
     const WAIT: Duration = Duration::from_millis(50);
 
-    /// A database that is brought back for longer than that, in vain.
+    /// A database that takes longer than that to come back, and fails.
     struct Slow;
 
     #[async_trait]
@@ -205,7 +205,7 @@ mod tests {
         }
     }
 
-    /// What a client reads who says this.
+    /// Text that a client reads after sending these bytes.
     async fn answer(said: &[u8]) -> String {
         let (mut client, server) = duplex(4096);
         let served = tokio::spawn(async move { serve(server, Some("a1.pg.x"), &Slow, WAIT).await });

@@ -26,7 +26,7 @@ pub(crate) struct Frames {
     at_first: bool,
 }
 
-/// Something that passed by.
+/// Header of a message that passes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct MessageHead {
     pub(crate) kind: u8,
@@ -120,7 +120,7 @@ impl Fatal {
         Self { code: code.into(), message: message.into(), hint: None }
     }
 
-    /// What whoever has work in progress is told when the machine stops.
+    /// Error for clients with work in progress when the machine stops.
     pub(crate) fn asleep() -> Self {
         Self::new("57P01", "the database went to sleep or was stopped")
             .hint("connect again; connecting wakes a sleeping database")

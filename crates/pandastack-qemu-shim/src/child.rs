@@ -1,29 +1,30 @@
 //! The life of a child from the clone call to its own first request.
 //!
-//! One thread, no heap, no locks. Every step that fails ends the process with the step's status as exit code, after a line in
-//! its log. Nobody waits for a child here: whoever asked for it finds out when it does not respond.
+//! One thread, no heap, no locks. Every step that fails ends the process with the step's status as
+//! exit code, after a line in its log. The parent does not wait for a child: the engine that asked
+//! for it notices when it does not respond.
 
 use libc::c_int;
 
 use crate::confine;
 use crate::descriptors::{Action, Entry, KnownDescriptors, Plan, View};
 use crate::interpose;
-use crate::park::Parked;
+use crate::park::ParkedThreads;
 use crate::protocol::{Identity, Lockdown, Status, Text};
 use crate::scan;
 use crate::sys::{self, Errno};
 use crate::threads;
 
-/// Where the emulator's words go: its log. A child has one of its own once its descriptors are replaced.
+/// Descriptor of the emulator's log. A child has one of its own once its descriptors are replaced.
 const LOG_FD: c_int = 2;
 
 /// Inputs with which a child becomes a separate machine.
 pub(crate) struct ChildSetup<'a> {
-    /// What becomes of the descriptors.
+    /// Plan for the descriptors.
     pub(crate) plan: &'a Plan,
-    /// Its replacements, one per rule.
+    /// Replacement descriptors, one per rule.
     pub(crate) replacements: &'a [c_int],
-    /// What belongs to the library.
+    /// Descriptors of the library.
     pub(crate) known: KnownDescriptors<'a>,
     /// Process descriptors of elder siblings.
     pub(crate) elders: &'a [c_int],
@@ -40,7 +41,7 @@ type Failure = (Status, Errno);
 
 impl ChildSetup<'_> {
     /// Turns the copied process into a machine of its own. Returns in the child's control thread.
-    pub(crate) fn complete(&self, parked: Parked) {
+    pub(crate) fn complete(&self, parked: ParkedThreads) {
         threads::adopt_this_thread(self.robust_list);
         if let Err((status, errno)) = self.run(&parked) {
             log_failure(status, errno);
@@ -49,7 +50,7 @@ impl ChildSetup<'_> {
         parked.forget();
     }
 
-    fn run(&self, parked: &Parked) -> Result<(), Failure> {
+    fn run(&self, parked: &ParkedThreads) -> Result<(), Failure> {
         self.replace_all().map_err(|errno| (Status::ReplaceFailed, errno))?;
         self.close_transient();
         self.verify()?;
@@ -84,7 +85,7 @@ impl ChildSetup<'_> {
         transient.map(|entry| entry.fd).chain(self.elders.iter().copied()).for_each(sys::close);
     }
 
-    /// Looks at what is open now: nothing unplanned, nothing writable that the parent has too.
+    /// Checks the open descriptors: none unplanned, and none writable that the parent also has.
     fn verify(&self) -> Result<(), Failure> {
         let system = |errno| (Status::System, errno);
         scan::for_each_number(b"self/fd\0", |fd| {
@@ -97,7 +98,7 @@ impl ChildSetup<'_> {
         .map_err(system)?
     }
 
-    /// Whether a descriptor is this child's alone, or has nothing to share.
+    /// Returns whether a descriptor is this child's alone, or has nothing to share.
     fn is_own(&self, view: &View, entry: Option<&Entry>) -> bool {
         let Some(entry) = entry else { return false };
         let same_kind = view.kind == entry.kind;

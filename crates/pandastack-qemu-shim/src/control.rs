@@ -12,7 +12,7 @@ use crate::confine;
 use crate::descriptors::{self, KnownDescriptors, Plan, PlanError, TRANSIENT_MAX};
 use crate::exclusive::Exclusive;
 use crate::interpose;
-use crate::park::{self, ParkError, Parked};
+use crate::park::{self, ParkError, ParkedThreads};
 use crate::protocol::{
     CHILDREN_MAX, ChildReply, DESCRIPTORS_MAX, Fork, List, REPLY_BYTES_MAX, REQUEST_BYTES_MAX, RULES_MAX,
     Reply, Request, Rule, Status,
@@ -168,7 +168,7 @@ impl Outcome {
         elders
     }
 
-    /// Sends the reply. Children that nobody will ever hear of are ended.
+    /// Sends the reply. Children that were not announced to the engine are ended.
     fn send(mut self, connection: c_int, buffer: &mut [u8], ancillary: &mut Aligned<ANCILLARY_BYTES>) {
         self.reply.pid = sys::getpid() as u32;
         (self.reply.ram_address, self.reply.ram_bytes) = interpose::ram_place();
@@ -276,7 +276,7 @@ fn fork_parked(
     fork: &Fork<'_>,
     received: &List<c_int, DESCRIPTORS_MAX>,
     transient: &List<c_int, TRANSIENT_MAX>,
-    parked: Parked,
+    parked: ParkedThreads,
 ) -> Option<Outcome> {
     let known = KnownDescriptors { proc_fd: scan::proc_fd(), ram: interpose::ram_identity(), transient };
     let plan = match check_and_plan(fork, &known, &parked) {
@@ -309,8 +309,9 @@ fn fork_parked(
 
 /// Copies the process; `None` in the copy, its id and a descriptor of it otherwise.
 ///
-/// The bare call, not fork(): its handlers would wait for locks that parked threads hold. CLONE_PARENT, so that whoever
-/// reaps this process reaps its copies too, also when this one is gone.
+/// The bare call, not fork(): its handlers would wait for locks that parked threads hold.
+/// CLONE_PARENT, so that the process which reaps this one reaps its copies too, also when this one
+/// is gone.
 fn clone_process() -> sys::Result<Option<(u32, c_int)>> {
     let mut pidfd: c_int = -1;
     let flags = (libc::CLONE_PARENT | libc::CLONE_PIDFD) as usize;
@@ -326,7 +327,7 @@ fn clone_process() -> sys::Result<Option<(u32, c_int)>> {
 fn check_and_plan(
     fork: &Fork<'_>,
     known: &KnownDescriptors<'_>,
-    parked: &Parked,
+    parked: &ParkedThreads,
 ) -> Result<&'static Plan, Reply> {
     if interpose::has_shared_mappings() {
         return Err(Reply::new(Status::SharedMapping));

@@ -3,9 +3,9 @@
 //! The plan is made in the parent while its threads are parked, so that a descriptor that cannot be copied costs an
 //! error and no child; the child carries it out and then checks the outcome with fresh eyes.
 //!
-//! An open file description is shared across a fork: its offset, its flags, its queue. What has none of those that
-//! matter stays; what the kernel can make anew is renewed; what is the machine's own comes from the engine; a kind not
-//! listed here refuses the fork.
+//! An open file description is shared across a fork: its offset, its flags, its queue. A descriptor
+//! without relevant shared state stays. One that the kernel can create anew is renewed. The engine
+//! supplies the machine's own. A kind that is not listed here refuses the fork.
 
 use libc::c_int;
 
@@ -16,13 +16,13 @@ use crate::sys::{self, Errno};
 
 /// Most descriptors an emulator may have open when it is forked, those of the request included.
 const PLAN_MAX: usize = 512;
-/// Longest name of a descriptor that is looked at.
+/// Longest name of a descriptor that is read.
 const LINK_BYTES_MAX: usize = 128;
 
 /// The action of the child for one descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// Nothing: no state to share.
+    /// Keep it: there is no state to share.
     Keep,
     /// Close it: it belongs to the request, not to the machine.
     Close,
@@ -37,9 +37,9 @@ pub(crate) enum Action {
 /// One descriptor of the parent.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Entry {
-    /// Its number.
+    /// Descriptor number.
     pub(crate) fd: c_int,
-    /// What becomes of it.
+    /// Action on the descriptor.
     pub(crate) action: Action,
     /// Identity of what it refers to in the parent.
     pub(crate) identity: (u64, u64),
@@ -64,9 +64,9 @@ pub(crate) const TRANSIENT_MAX: usize = DESCRIPTORS_MAX + 1;
 /// Why no plan could be made.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum PlanError {
-    /// A kind nobody knows how to copy.
+    /// A kind that cannot be copied.
     Unknown(Text<NOTE_BYTES_MAX>),
-    /// Nothing matched a required rule.
+    /// A required rule matched nothing.
     Missing(Text<NOTE_BYTES_MAX>),
     /// A system call failed.
     System(Errno),
@@ -262,7 +262,7 @@ const STATELESS_DEVICES: [(u32, u32); 4] = [(1, 3), (1, 5), (1, 8), (1, 9)];
 /// The tap device.
 const TAP_DEVICE: (u32, u32) = (10, 200);
 
-/// Decides about one descriptor; `None` means that nobody knows how to copy it.
+/// Decides about one descriptor; `None` means that its kind cannot be copied.
 fn classify(view: &View, rules: &List<Rule, RULES_MAX>, known: &KnownDescriptors<'_>) -> Option<Action> {
     if known.transient.iter().any(|&fd| fd == view.fd) {
         return Some(Action::Close);

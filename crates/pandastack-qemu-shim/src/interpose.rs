@@ -46,7 +46,7 @@ pub(crate) fn ram_place() -> (u64, u64) {
     (RAM_ADDRESS.load(Ordering::Relaxed), RAM_BYTES.load(Ordering::Relaxed))
 }
 
-/// Whether memory was ever mapped shared and writable.
+/// Returns whether memory was ever mapped shared and writable.
 pub(crate) fn has_shared_mappings() -> bool {
     SHARED_MAPPINGS.load(Ordering::Relaxed) != 0
 }
@@ -148,7 +148,7 @@ pub unsafe extern "C" fn open64(path: *const c_char, flags: c_int, mode: c_int) 
     unsafe { open_file(path, flags, mode) }
 }
 
-/// What fortified code calls when it passes no mode.
+/// `open` as fortified code calls it when it passes no mode.
 ///
 /// # Safety
 /// As `open(2)`.
@@ -158,7 +158,7 @@ pub unsafe extern "C" fn __open_2(path: *const c_char, flags: c_int) -> c_int {
     unsafe { open_file(path, flags, 0) }
 }
 
-/// What fortified code calls when it passes no mode.
+/// `open64` as fortified code calls it when it passes no mode.
 ///
 /// # Safety
 /// As `open(2)`.

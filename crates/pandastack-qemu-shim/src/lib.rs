@@ -20,7 +20,7 @@
 //!    | <-- pids, pidfds ------- |                 (the children's first answers show how they fare)
 //! ```
 //!
-//! What must always hold:
+//! Invariants:
 //! - Between park and release, and in a child until its threads are back, nothing allocates, locks or touches the
 //!   standard library: a parked thread may hold any lock. This is why the crate is `no_std` and issues its own system
 //!   calls.

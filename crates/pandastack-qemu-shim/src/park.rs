@@ -27,7 +27,7 @@ use crate::sys::{self, Errno};
 pub(crate) const SIGNAL: c_int = 50;
 /// Most threads of an emulator that can be forked: processors, I/O workers and a margin.
 pub(crate) const THREADS_MAX: usize = 160;
-/// How often a waiting control thread looks again for threads that ended or began meanwhile.
+/// Interval at which a waiting control thread looks for threads that ended or began meanwhile.
 const RESCAN_US: u64 = 1_000;
 /// Pause between two parks, so that a busy thread can reach its next wait.
 const RETRY_US: u64 = 200;
@@ -70,7 +70,7 @@ impl Slot {
         Self { state: AtomicU64::new(FREE), tid: AtomicUsize::new(0), frame: UnsafeCell::new(frame) }
     }
 
-    /// Gives the slot back; the last thing its thread does with it.
+    /// Releases the slot; the last thing its thread does with it.
     pub(crate) fn free(&self) {
         self.state.store(FREE, Ordering::Release);
     }
@@ -103,13 +103,13 @@ pub(crate) enum ParkError {
 }
 
 /// Proof that every other thread is parked. Dropping it lets them go.
-pub(crate) struct Parked {
+pub(crate) struct ParkedThreads {
     epoch: u32,
     /// Parks that were needed.
     pub(crate) attempts: u32,
 }
 
-impl Parked {
+impl ParkedThreads {
     /// The slots of all parked threads.
     pub(crate) fn slots(&self) -> impl Iterator<Item = &'static Slot> {
         let wanted = state(self.epoch, READY);
@@ -123,7 +123,7 @@ impl Parked {
     }
 }
 
-impl Drop for Parked {
+impl Drop for ParkedThreads {
     fn drop(&mut self) {
         release(self.epoch);
     }
@@ -189,7 +189,7 @@ pub(crate) fn fs_base() -> usize {
 }
 
 /// Parks every other thread, again and again until all are at rest or `deadline_us` passes.
-pub(crate) fn park_all(deadline_us: u64) -> Result<Parked, ParkError> {
+pub(crate) fn park_all(deadline_us: u64) -> Result<ParkedThreads, ParkError> {
     let mut attempts = 1;
     loop {
         let parked = park_once(deadline_us, attempts)?;
@@ -207,10 +207,10 @@ pub(crate) fn park_all(deadline_us: u64) -> Result<Parked, ParkError> {
 }
 
 /// Signals every other thread and waits until all have parked, wherever they were.
-fn park_once(deadline_us: u64, attempts: u32) -> Result<Parked, ParkError> {
+fn park_once(deadline_us: u64, attempts: u32) -> Result<ParkedThreads, ParkError> {
     let epoch = EPOCH.load(Ordering::Relaxed).wrapping_add(1) | 1;
     EPOCH.store(epoch, Ordering::Release);
-    let parked = Parked { epoch, attempts };
+    let parked = ParkedThreads { epoch, attempts };
     let (me, pid) = (sys::gettid(), sys::getpid());
     loop {
         let arrivals = ARRIVALS.load(Ordering::Acquire);
@@ -283,7 +283,7 @@ struct QueuedSignal {
 
 const _: () = assert!(size_of::<QueuedSignal>() == size_of::<libc::siginfo_t>());
 
-/// Ends an epoch: takes back the slots nobody entered, wakes the rest.
+/// Ends an epoch: takes back unentered slots, wakes the rest.
 fn release(epoch: u32) {
     EPOCH.store(epoch.wrapping_add(1), Ordering::Release);
     sys::futex_wake(&EPOCH);
@@ -292,7 +292,7 @@ fn release(epoch: u32) {
     }
 }
 
-/// Whether a thread was interrupted inside a waiting system call.
+/// Returns whether a thread was interrupted inside a waiting system call.
 fn is_at_rest(frame: &Frame) -> bool {
     // SAFETY: the context is on the stack of a parked thread.
     let registers = unsafe { &(*frame.context).uc_mcontext.gregs };
@@ -304,7 +304,7 @@ fn is_at_rest(frame: &Frame) -> bool {
     is_waiting(code, rax)
 }
 
-/// Bytes looked at before the saved instruction: `mov eax, imm32; syscall`.
+/// Bytes read before the saved instruction: `mov eax, imm32; syscall`.
 const CODE_BEFORE: usize = 7;
 /// The system call instruction.
 const SYSCALL: [u8; 2] = [0x0f, 0x05];

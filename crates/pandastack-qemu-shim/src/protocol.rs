@@ -53,8 +53,8 @@ pub struct Malformed;
 /// A path of a socket or directory.
 pub type PathText = Text<PATH_BYTES_MAX>;
 
-/// Which descriptors of the emulator a replacement goes to. Numbers are never named: they differ between emulator
-/// versions and devices.
+/// Selects the emulator's descriptors that a replacement goes to. Numbers are never named: they
+/// differ between emulator versions and devices.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Match {
     /// Regular file with this identity.
@@ -75,7 +75,7 @@ pub enum Match {
 /// Descriptors to replace in a child.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rule {
-    /// Which ones.
+    /// Descriptors to match.
     pub matches: Match,
     /// Refuse the fork when nothing matches.
     pub required: bool,
@@ -90,7 +90,7 @@ pub struct Identity {
     pub gid: u32,
 }
 
-/// How a process is locked in. Everything is optional: a confined process only has confined children.
+/// Confinement of a process. Everything is optional: a confined process only has confined children.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Lockdown<'a> {
     /// Directory that becomes the root; empty for none.
@@ -127,10 +127,10 @@ pub enum Request<'a> {
     },
     /// Copy the process.
     Fork(Fork<'a>),
-    /// Put descriptors over those of the running process that match, one per rule. The machine is stopped: nobody uses
-    /// what is replaced.
+    /// Put descriptors over those of the running process that match, one per rule. The machine is
+    /// stopped: the replaced descriptors are not in use.
     Replace {
-        /// Which ones; every rule must match.
+        /// Descriptors to replace; every rule must match.
         rules: List<Rule, RULES_MAX>,
     },
 }
@@ -213,7 +213,7 @@ impl Status {
     }
 }
 
-/// How one child fared.
+/// Result of one child.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChildReply {
     /// Process id; 0 when there was no clone, and then no pidfd either.
@@ -237,13 +237,13 @@ pub struct Reply {
     pub ram_address: u64,
     /// Size of guest memory.
     pub ram_bytes: u64,
-    /// How long its threads were parked, in microseconds.
+    /// Microseconds for which its threads were parked.
     pub parked_us: u32,
     /// Parks needed until every thread was at rest.
     pub attempts: u32,
     /// Descriptors matched by each rule.
     pub matched: [u8; RULES_MAX],
-    /// What exactly was wrong.
+    /// Details of the error.
     pub note: Text<NOTE_BYTES_MAX>,
     /// One per child asked for.
     pub children: List<ChildReply, CHILDREN_MAX>,

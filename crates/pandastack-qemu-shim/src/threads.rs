@@ -57,12 +57,12 @@ pub(crate) fn learn_layout() {
     }
 }
 
-/// Where a thread's control block keeps its id.
+/// Address of a thread's id in its control block.
 fn tid_place(fs_base: usize) -> *mut c_int {
     (fs_base + TID_AT.load(Ordering::Relaxed) as usize) as *mut c_int
 }
 
-/// Whether the layout is known and holds for this thread.
+/// Returns whether the layout is known and holds for this thread.
 pub(crate) fn is_layout_known(frame: &Frame) -> bool {
     // SAFETY: the frame is that of a living thread.
     TID_AT.load(Ordering::Relaxed) != 0 && unsafe { *tid_place(frame.fs_base) } == frame.tid
@@ -92,8 +92,8 @@ fn register_robust_list((head, size): (usize, usize)) {
     }
 }
 
-/// Restartable sequences are not inherited by threads. Where the kernel refuses, say so in the area: the C library would
-/// otherwise believe the processor number of the thread this one was copied from.
+/// Restartable sequences are not inherited by threads. If the kernel refuses, the area says so: the
+/// C library would otherwise believe the processor number of the thread this one was copied from.
 fn register_rseq() {
     let at = RSEQ_AT.load(Ordering::Relaxed);
     if at == 0 {

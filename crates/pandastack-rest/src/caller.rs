@@ -16,15 +16,15 @@ use crate::{ApiError, ApiResult};
 /// The caller of a request. Authentication puts it into the request's extensions.
 #[derive(Debug, Clone)]
 pub struct Caller {
-    /// Whose things the call is about.
+    /// Workspace of the call.
     pub workspace: WorkspaceId,
     /// The public part of the API key.
     pub prefix: String,
-    /// What the key is called.
+    /// Label of the key.
     pub label: String,
-    /// What the key may do in its workspace.
+    /// Role of the key in its workspace.
     pub role: Role,
-    /// Whether it may also manage the installation.
+    /// Whether the key may also manage the installation.
     pub operator: bool,
     /// Cancelled when the key is revoked or expires, and when its workspace is suspended or deleted. Whatever
     /// outlives the answer, such as an upgraded connection, ends with it.
@@ -45,7 +45,7 @@ impl Caller {
         Err(Error::new(ErrorCode::Forbidden, message))
     }
 
-    /// What the caller is shown of something: a viewer sees no contents.
+    /// A value as the caller may see it: a viewer sees no contents.
     pub fn shown<T: Contents>(&self, mut value: T) -> T {
         if self.role < Role::Developer {
             value.mask();

@@ -13,7 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use axum::response::Response;
-use pandastack_types::Result;
+use pandastack_types::{Result, chain};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -27,10 +27,13 @@ const BATCH_MAX: usize = 256;
 /// Lines read at once by a follower.
 const LINES_READ_MAX: u32 = 500;
 
-/// Where the lines of one log are kept.
+/// Store of one log's lines.
 #[async_trait]
 pub trait LineStore: Send + Sync + 'static {
-    /// How many there are.
+    /// Whose log it is, such as `deployment <id>`, for the server's own log.
+    fn name(&self) -> String;
+
+    /// Number of lines.
     async fn count(&self) -> Result<u64>;
 
     /// Appends lines, numbered from `first`, and tells followers.
@@ -39,7 +42,7 @@ pub trait LineStore: Send + Sync + 'static {
     /// Lines from `first` on, at most `limit`.
     async fn read(&self, first: u64, limit: u32) -> Result<Vec<String>>;
 
-    /// Whether lines may still come. What is gone is over.
+    /// Returns whether lines may still come. A log that is gone has ended.
     async fn is_open(&self) -> Result<bool>;
 }
 
@@ -122,7 +125,7 @@ impl LogLimits {
     }
 }
 
-/// What a line came to: a progress bar rewrites its line, and only the last state counts.
+/// Last state of a line: a progress bar rewrites its line, and only the last state counts.
 pub fn last_state(line: &str) -> &str {
     let line = line.trim_end_matches('\r');
     line.rsplit('\r').next().unwrap_or(line)
@@ -140,7 +143,9 @@ async fn write(store: impl LineStore, limits: LogLimits, mut next: u64, mut line
         }
         match store.append(next, &kept).await {
             Ok(()) => next += kept.len() as u64,
-            Err(error) => tracing::warn!(%error, "lines of a log were lost"),
+            Err(error) => {
+                tracing::warn!(log = store.name(), error = %chain(&error), "lines of a log were lost")
+            }
         }
     }
 }
@@ -174,9 +179,9 @@ impl<K: Hash + Eq> LogNews<K> {
     }
 }
 
-/// What wakes a follower.
+/// Events that wake a follower.
 pub struct LogChanges {
-    /// Its log has new lines.
+    /// The log has new lines.
     pub lines: watch::Receiver<()>,
     /// A log may have ended.
     pub ends: watch::Receiver<u64>,
@@ -214,7 +219,10 @@ impl<S: LineStore> Reader<S> {
                     return Some(("event: done\ndata: end\n\n".to_owned(), self));
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "a log cannot be read; its stream ends before the log does");
+                    tracing::warn!(
+                        log = self.store.name(), error = %chain(&error),
+                        "cannot read a log; its stream ends before the log does"
+                    );
                     return None;
                 }
             };
@@ -268,6 +276,10 @@ mod tests {
 
     #[async_trait]
     impl LineStore for Failing {
+        fn name(&self) -> String {
+            "deployment x".to_owned()
+        }
+
         async fn count(&self) -> Result<u64> {
             Ok(2)
         }

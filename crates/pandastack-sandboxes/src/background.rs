@@ -20,7 +20,7 @@ pub struct Background {
     pub tasks: TaskTracker,
     /// Cancelled when the server stops.
     pub shutdown: CancellationToken,
-    /// What this process is working on.
+    /// Operations in progress in this process.
     pub(crate) in_flight: Arc<InFlight>,
 }
 

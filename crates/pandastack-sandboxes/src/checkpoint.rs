@@ -1,8 +1,8 @@
 //! Automatic checkpoints: periodic snapshots of active sandboxes.
 //!
-//! Hosts report every few seconds how long each sandbox has been idle; each report is looked at
-//! once, and what is due is taken beside it. Nothing here is written down: after a restart the
-//! newest checkpoint of a sandbox says when it was last saved. A checkpoint that fails is tried
+//! Hosts report every few seconds how long each sandbox has been idle. Each report is checked once,
+//! and due checkpoints are taken in the background. Nothing here is written down: after a restart
+//! the newest checkpoint of a sandbox says when it was last saved. A checkpoint that fails is tried
 //! again after another period, so a full disk is not hammered.
 
 use std::collections::HashMap;
@@ -14,7 +14,7 @@ use pandastack_store::SandboxRecord;
 use pandastack_store::clock::now;
 use pandastack_types::agent_api::{AgentSandbox, HostReport};
 use pandastack_types::api::{Checkpoints, CreateSnapshot, SnapshotKind};
-use pandastack_types::{HostId, Owner, Result, SandboxId, SandboxState};
+use pandastack_types::{HostId, Owner, Result, SandboxId, SandboxState, chain};
 
 use crate::Sandboxes;
 use crate::ops;
@@ -24,7 +24,7 @@ use crate::ops;
 pub struct CheckpointClock(Mutex<HashMap<HostId, HashMap<SandboxId, Timestamp>>>);
 
 impl CheckpointClock {
-    /// What is known of a host's sandboxes; what is not handed back is forgotten.
+    /// Takes the times of a host's sandboxes; those that are not put back are forgotten.
     fn take(&self, host: &HostId) -> HashMap<SandboxId, Timestamp> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(host).unwrap_or_default()
     }
@@ -83,7 +83,10 @@ fn begin(sandboxes: &Arc<Sandboxes>, row: SandboxRecord, wanted: Checkpoints) {
         let id = row.id.clone();
         let taken = ops::snapshot::take(&own, row, client, request, SnapshotKind::Checkpoint).await;
         if let Err(error) = taken {
-            tracing::warn!(sandbox = %id, %error, "cannot take a checkpoint; retrying after the next interval");
+            tracing::warn!(
+                sandbox = %id, error = %chain(&error),
+                "cannot take a checkpoint; retrying after the next interval"
+            );
         }
     });
 }

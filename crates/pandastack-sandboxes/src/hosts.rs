@@ -14,7 +14,7 @@ use pandastack_store::HostRecord;
 use pandastack_types::agent_api::{AgentTemplate, AgentVolume, HostReport};
 use pandastack_types::api::{Host, Template, TemplateStatus, TemplateVolume};
 use pandastack_types::link::LinkKey;
-use pandastack_types::{HostId, VolumeId};
+use pandastack_types::{HostId, VolumeId, chain};
 
 use crate::placement::{Candidate, PlacementRefused, choose};
 use crate::tenancy::is_emulated;
@@ -43,7 +43,8 @@ pub struct MemoryReservation {
 }
 
 impl MemoryReservation {
-    /// The create succeeded: its memory is gone until a report says what is left.
+    /// Keeps the reservation after a successful create: its memory is gone until a report states
+    /// the rest.
     pub fn keep(self) {
         if let Some(entry) = self.hosts.lock().get_mut(&self.host) {
             let HostReport { memory_free_mb: free, memory_held_asleep_mb: held, .. } = &mut entry.summary;
@@ -69,16 +70,16 @@ pub struct Placement {
     pub client: AgentClient,
     /// The template, as that host has it.
     pub template: AgentTemplate,
-    /// Its engine.
+    /// The host's engine.
     pub engine: String,
-    /// How it isolates machines.
+    /// Isolation of its machines.
     pub isolation: String,
     /// The memory set aside.
     pub promise: MemoryReservation,
 }
 
 impl Hosts {
-    /// No hosts yet. One that was not heard for `lost_after` counts as unreachable.
+    /// No hosts yet. A host without a report for `lost_after` counts as unreachable.
     pub fn new(key: LinkKey, lost_after: Duration) -> Self {
         Self { key, lost_after, entries: Mutex::new(BTreeMap::new()) }
     }
@@ -88,22 +89,23 @@ impl Hosts {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes over what the store remembers. A host heard shortly before a restart counts as reachable.
+    /// Takes over what the store remembers. A host that reported shortly before a restart counts as
+    /// reachable.
     pub fn load(&self, records: Vec<HostRecord>, now: Timestamp) {
         for record in records {
             let age = now.duration_since(record.last_seen_at).unsigned_abs();
             let heard = Instant::now().checked_sub(age.min(2 * self.lost_after));
             let heard = heard.unwrap_or_else(Instant::now);
             if let Err(error) = self.put(record.summary, heard, record.last_seen_at) {
-                tracing::warn!(%error, "a stored host is not usable until it reports again");
+                tracing::warn!(error = %chain(&error), "a stored host is not usable until it reports again");
             }
         }
     }
 
-    /// Takes over what another replica heard just now.
+    /// Takes over a report that another replica received just now.
     pub fn apply_record(&self, record: HostRecord) {
         if let Err(error) = self.put(record.summary, Instant::now(), record.last_seen_at) {
-            tracing::warn!(%error, "a host is not usable until it reports again");
+            tracing::warn!(error = %chain(&error), "a host is not usable until it reports again");
         }
     }
 
@@ -144,12 +146,12 @@ impl Hosts {
         entry.heard.elapsed() < self.lost_after
     }
 
-    /// Whether the host was heard lately.
+    /// Returns whether the host reported recently.
     pub fn reachable(&self, host: &HostId) -> bool {
         self.lock().get(host).is_some_and(|entry| self.is_reachable(entry))
     }
 
-    /// A client for a host that was heard lately.
+    /// A client for a host that reported recently.
     pub fn client(&self, host: &HostId) -> Result<AgentClient, AgentError> {
         let entries = self.lock();
         let entry = entries.get(host).filter(|entry| self.is_reachable(entry));
@@ -157,7 +159,7 @@ impl Hosts {
         entry.map(|entry| entry.client.clone()).ok_or_else(unreachable)
     }
 
-    /// Where a host's agent is, if it was heard lately.
+    /// Address of a host's agent, if it reported recently.
     pub fn address(&self, host: &HostId) -> Result<String, AgentError> {
         let entries = self.lock();
         let entry = entries.get(host).filter(|entry| self.is_reachable(entry));
@@ -165,7 +167,7 @@ impl Hosts {
         entry.map(|entry| entry.summary.address.clone()).ok_or_else(unreachable)
     }
 
-    /// Clients for all hosts that were heard lately.
+    /// Clients for all hosts that reported recently.
     pub fn clients(&self) -> Vec<(HostId, AgentClient)> {
         let entries = self.lock();
         let reachable = entries.iter().filter(|(_, entry)| self.is_reachable(entry));
@@ -230,12 +232,13 @@ impl Hosts {
             .ok_or_else(|| PlacementRefused::UnknownTemplate(template.chars().take(80).collect()))
     }
 
-    /// Whether the platform comes with a template of that name or alias.
+    /// Returns whether the platform has a template of that name or alias.
     pub fn has_template(&self, name: &str) -> bool {
         self.lock().values().any(|entry| entry.template(name).is_some())
     }
 
-    /// What the hosts make a template's image of: one key, or several while hosts are being upgraded.
+    /// Keys of the images that hosts make for a template: one, or several while hosts are being
+    /// upgraded.
     pub fn image_keys(&self, template: &str) -> BTreeSet<String> {
         let entries = self.lock();
         entries
@@ -265,7 +268,7 @@ impl Hosts {
         self.lock().get(host)?.summary.volumes.iter().find(|volume| volume.id == *id).cloned()
     }
 
-    /// Whether a host emulates processors.
+    /// Returns whether any host emulates processors.
     pub fn any_emulated(&self) -> bool {
         self.lock().values().any(|entry| is_emulated(&entry.summary.isolation))
     }

@@ -11,7 +11,7 @@ use pandastack_types::{DatabaseId, SandboxId, SnapshotId, VolumeId};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
-/// Something that one process works on at a time.
+/// Key of an operation that runs once at a time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OperationKey {
     /// A sandbox that is being made, copied or moved.
@@ -99,7 +99,7 @@ impl From<Vec<String>> for Marks {
 }
 
 impl Marks {
-    /// Whether something is being worked on.
+    /// Returns whether an operation is in progress.
     pub fn contains(&self, key: &OperationKey) -> bool {
         self.0.contains(&key.into())
     }

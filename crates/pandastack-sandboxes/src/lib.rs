@@ -8,12 +8,12 @@
 //! ```
 //!
 //! Must hold: one transition is one transaction is one event; a row exists before its machine does
-//! and is gone after it; what some replica works on ([`in_flight`]) is left alone by everybody else.
-//! Changes of state go through [`Sandboxes::transition`], which commits, then publishes the event
-//! to followers and wakes the reaper if a lifetime may have changed. Work that must finish though
-//! its client goes away runs in [`Background::owned`].
+//! and is gone after it; a sandbox that some replica works on ([`in_flight`]) is left alone by all
+//! others. Changes of state go through [`Sandboxes::transition`], which commits, then publishes the
+//! event to followers and wakes the reaper if a lifetime may have changed. Work that must finish
+//! though its client goes away runs in [`Background::owned`].
 //!
-//! What services see: [`machines`] and [`volumes::owned`], which answer a [`machine`] or a
+//! Interface for services: [`machines`] and [`volumes::owned`], which answer a [`machine`] or a
 //! [`user_sandbox`]; [`platform_templates`]; [`Background`]. A service makes its machines for an
 //! [`Owner`](pandastack_types::Owner).
 //!
@@ -75,7 +75,8 @@ const EVENTS_BUFFERED_MAX: usize = 1024;
 /// The other servers on the same database.
 #[async_trait]
 pub trait Peers: Send + Sync {
-    /// What they are working on. Fails when one does not respond: then nothing may be taken for a leftover.
+    /// Operations in progress on other replicas. Fails when one does not respond: then no record
+    /// may be treated as a leftover.
     async fn marks(&self) -> Result<Marks>;
 }
 
@@ -99,7 +100,7 @@ pub struct Sandboxes {
     checkpoints: CheckpointClock,
     /// Connections and names that network policies refused.
     egress_denied: AtomicU64,
-    /// How many tenants share the installation, and what that forbids.
+    /// Whether one or several tenants share the installation, and what that forbids.
     tenancy: Tenancy,
     background: Background,
     peers: Box<dyn Peers>,
@@ -132,7 +133,8 @@ pub async fn lost(events: &mut broadcast::Receiver<EventNotice>) {
     }
 }
 
-/// Why nobody may use a workspace, if so. One that is being deleted is used by its deletion.
+/// Reason why a workspace may not be used, if so. One that is being deleted is used by its
+/// deletion.
 pub async fn why_closed(
     store: &dyn WorkspaceStore,
     workspace: &WorkspaceId,
@@ -190,11 +192,11 @@ impl Sandboxes {
         Ok(moved.record)
     }
 
-    /// Publishes what was committed here. Where the store tells all replicas, followers hear it
-    /// from there, among the events of the others and in the order of commits.
+    /// Publishes what was committed here. If the store notifies all replicas, followers receive the
+    /// events from there, in the order of commits among all replicas.
     pub fn publish(&self, workspace: &WorkspaceId, events: impl IntoIterator<Item = Event>) {
         for event in events {
-            match self.store.tells_news() {
+            match self.store.publishes_changes() {
                 true => self.forget(&event.sandbox_id),
                 false => self.send_event(workspace.clone(), event),
             }
@@ -221,12 +223,12 @@ impl Sandboxes {
         self.edge.forget_route(Some(sandbox));
     }
 
-    /// Why nobody may use a workspace, if so.
+    /// Reason why a workspace may not be used, if so.
     pub async fn why_closed(&self, workspace: &WorkspaceId) -> store::Result<Option<StoreError>> {
         why_closed(self.store.as_ref(), workspace).await
     }
 
-    /// Whether new machines must not be on the emulated hosts that there are.
+    /// Returns whether new machines must avoid the existing emulated hosts.
     pub async fn avoids_emulation(&self) -> Result<bool> {
         if self.tenancy.allow_emulated || !self.hosts.any_emulated() {
             return Ok(false);
@@ -235,7 +237,7 @@ impl Sandboxes {
         Ok(self.tenancy.needs_hardware(u64::try_from(workspaces).unwrap_or(u64::MAX)))
     }
 
-    /// What any replica is working on. Fails when one does not respond.
+    /// Operations in progress on any replica. Fails when one does not respond.
     pub(crate) async fn marks_of_all(&self) -> Result<Marks> {
         let mut marks = self.marks();
         marks.extend(self.peers.marks().await?);
@@ -247,7 +249,7 @@ impl Sandboxes {
         self.events.subscribe()
     }
 
-    /// What this process is working on.
+    /// Operations in progress in this process.
     pub fn marks(&self) -> Marks {
         self.background.in_flight.marks()
     }
@@ -257,7 +259,7 @@ impl Sandboxes {
         self.expiry_changed.notify_one();
     }
 
-    /// How many connections and names network policies refused.
+    /// Number of connections and lookups that network policies refused.
     pub fn egress_denied(&self) -> u64 {
         self.egress_denied.load(Ordering::Relaxed)
     }
@@ -267,7 +269,7 @@ impl Sandboxes {
         self.tenancy.admit_workspace(&self.hosts.list())
     }
 
-    /// Whether a workspace's sandbox was used lately, so that its location is known.
+    /// Returns whether a workspace's sandbox was used recently, so that its location is known.
     pub fn is_located(&self, workspace: &WorkspaceId, id: &SandboxId) -> bool {
         self.locations.find(workspace, id).is_ok()
     }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use pandastack_types::{HostId, SandboxId, WorkspaceId};
 
-/// How long a location is not looked up again.
+/// Time for which a location is not looked up again.
 const REMEMBERED: Duration = Duration::from_secs(5);
 /// Locations remembered at once; beyond it all are forgotten and looked up again.
 const REMEMBERED_MAX: usize = 10_000;
@@ -29,8 +29,8 @@ pub struct Location {
     pub host: HostId,
     /// Incarnation of the sandbox.
     pub incarnation: u64,
-    /// It slept when it was looked up: whoever uses it wakes it, and a client that looks afterwards
-    /// must see that.
+    /// Whether the sandbox slept at the lookup: the next use wakes it, and a client that reads its
+    /// state afterwards must see that.
     pub asleep: bool,
 }
 

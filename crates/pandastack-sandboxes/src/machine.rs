@@ -27,13 +27,13 @@ use crate::ops::{self, on};
 use crate::output::{Events, Exit, Lines, OutputEvent};
 use crate::snapshot_owner;
 
-/// How long a short call may take; it may have to wake the machine.
+/// Longest duration of a short call, which may have to wake the machine.
 const CALL_WAIT: Duration = Duration::from_secs(60);
-/// How long an agent that does not respond is waited for.
+/// Longest wait for an agent that does not respond.
 const AGENT_WAIT: Duration = Duration::from_secs(60);
 /// Between two tries to reach it.
 const AGENT_RETRY: Duration = Duration::from_millis(500);
-/// How long the last lines of a process that still runs are read.
+/// Longest time for reading the last lines of a running process.
 const LAST_LINES_WAIT: Duration = Duration::from_secs(2);
 /// Lines that are remembered of a command which ended: programs say why they fail shortly before their end.
 const EXIT_LINES: usize = 8;
@@ -55,7 +55,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// The machine of a record, if its host was heard lately.
+    /// The machine of a record, if its host reported recently.
     pub fn of(sandboxes: &Arc<Sandboxes>, record: SandboxRecord) -> Result<Self> {
         let client = sandboxes.hosts.client(&record.host)?;
         Ok(Self { sandboxes: Arc::clone(sandboxes), record, client })
@@ -66,7 +66,7 @@ impl Machine {
         &self.client
     }
 
-    /// Its id.
+    /// The machine's id.
     pub fn id(&self) -> &SandboxId {
         &self.record.id
     }
@@ -158,7 +158,7 @@ impl Machine {
     pub async fn end_steps(&self, tag: &str) -> Result<()> {
         for process in self.processes().await?.iter().filter(|process| is_left_by_step(process, tag)) {
             match self.kill(process.id).await {
-                // It ended by itself since it was listed, long enough ago to be forgotten.
+                // The process ended by itself since it was listed, long enough ago to be forgotten.
                 Err(error) if error.code == ErrorCode::NotFound => {}
                 ended => ended?,
             }
@@ -242,12 +242,12 @@ impl Machine {
     }
 }
 
-/// Whether something of a step runs, even if the step itself ended.
+/// Returns whether a process of a step still runs, even if the step itself ended.
 fn is_left_by_step(process: &Process, tag: &str) -> bool {
     process.tag.as_deref() == Some(tag) && (process.exit_code.is_none() || process.lingering)
 }
 
-/// Adds what is wanted of some lines, and gives up the oldest beyond `count`.
+/// Appends the selected lines, and drops the oldest beyond `count`.
 fn keep_last(
     last: &mut VecDeque<String>,
     lines: impl IntoIterator<Item = String>,

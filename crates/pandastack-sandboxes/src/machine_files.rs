@@ -13,7 +13,7 @@ use pandastack_types::{Error, ErrorCode, Result};
 use crate::machine::Machine;
 use crate::ops::on;
 
-/// How long a look at a file may take.
+/// Longest time to look up a file.
 const LOOK_WAIT: Duration = Duration::from_secs(60);
 
 impl Machine {
@@ -35,7 +35,7 @@ impl Machine {
         }
     }
 
-    /// The same; what is made belongs to `user`.
+    /// The same; new files belong to `user`.
     pub async fn unpack_of(&self, directory: &str, user: &str, archive: Body, wait: Duration) -> Result<()> {
         Ok(self.unpack_with(directory, Some(user), archive, wait).await?)
     }
@@ -66,7 +66,7 @@ impl Machine {
         Ok(Body::new(self.client().stream(call, options, ()).await?.into_body()))
     }
 
-    /// What a path is; `None` if there is nothing.
+    /// Metadata of a path; `None` if it does not exist.
     pub async fn stat(&self, path: &str) -> Result<Option<FileEntry>> {
         let call = endpoints::StatFile::new(self.id().clone(), PathQuery { path: path.to_owned() });
         match self.client().call(call, on(&self.record, LOOK_WAIT), ()).await.map_err(Error::from) {
@@ -89,7 +89,7 @@ impl Machine {
         self.make_dir_of(directory, None, wait).await
     }
 
-    /// The same; what is made belongs to `user`.
+    /// The same; new directories belong to `user`.
     pub async fn make_dir_of(&self, directory: &str, user: Option<&str>, wait: Duration) -> Result<()> {
         let query = MakeDirectoryQuery { path: directory.to_owned(), user: user.map(str::to_owned) };
         let call = endpoints::MakeDirectory::new(self.id().clone(), query);

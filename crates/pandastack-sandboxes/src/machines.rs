@@ -24,17 +24,17 @@ pub struct MachineSpec {
     pub request: CreateSandbox,
 }
 
-/// What to do when a template is being built or no host has capacity.
+/// Behaviour when a template is being built or no host has capacity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WaitPolicy {
-    /// Fail; somebody waits for the answer.
+    /// Fail at once, because a client waits for the answer.
     None,
     /// Retry, up to [`WaitPolicy::MAX`].
     Long,
 }
 
 impl WaitPolicy {
-    /// How long a patient service waits: building a template takes a minute on an emulated host,
+    /// Longest wait of a patient service: building a template takes a minute on an emulated host,
     /// and may have to wait for others.
     pub const MAX: Duration = Duration::from_secs(600);
 }
@@ -92,10 +92,10 @@ pub trait Machines: Send + Sync {
     /// Deletes a snapshot. Safe to repeat.
     async fn remove_snapshot(&self, snapshot: &SnapshotRecord) -> Result<()>;
 
-    /// Whether a host was heard lately.
+    /// Returns whether a host reported recently.
     fn is_reachable(&self, host: &HostId) -> bool;
 
-    /// What happens to machines from now on, in the order of commits.
+    /// Events of machines from now on, in the order of commits.
     fn events(&self) -> broadcast::Receiver<EventNotice>;
 }
 
@@ -103,6 +103,18 @@ impl Sandboxes {
     /// Machines, for services.
     pub fn machines(self: &Arc<Self>) -> Arc<dyn Machines> {
         Arc::new(Arc::clone(self))
+    }
+}
+
+/// A new machine for its owner. If its host was lost just after, nobody would have its id to delete it by,
+/// so it is deleted here.
+async fn opened(sandboxes: &Arc<Sandboxes>, record: SandboxRecord) -> Result<Machine> {
+    match Machine::of(sandboxes, record.clone()) {
+        Ok(machine) => Ok(machine),
+        Err(error) => {
+            ops::delete::delete(sandboxes, record, Some("its host was lost after the create")).await?;
+            Err(error)
+        }
     }
 }
 
@@ -114,7 +126,7 @@ impl Machines for Arc<Sandboxes> {
             WaitPolicy::None => ops::create::create_owned(self, workspace, request, owner).await?,
             WaitPolicy::Long => ops::create::create_patiently(self, workspace, request, owner).await?,
         };
-        Machine::of(self, record)
+        opened(self, record).await
     }
 
     async fn open(&self, workspace: &WorkspaceId, id: &SandboxId) -> Result<Machine> {
@@ -132,7 +144,7 @@ impl Machines for Arc<Sandboxes> {
 
     async fn fork(&self, parent: &Machine, owner: Owner) -> Result<Machine> {
         let (record, client) = (parent.record.clone(), parent.client().clone());
-        Machine::of(self, ops::fork::fork_owned(self, record, client, owner).await?)
+        opened(self, ops::fork::fork_owned(self, record, client, owner).await?).await
     }
 
     async fn delete(&self, record: SandboxRecord, why: Option<&str>) -> Result<()> {

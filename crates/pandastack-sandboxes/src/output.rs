@@ -22,7 +22,7 @@ pub enum OutputEvent {
     Failed(String),
 }
 
-/// How a process ended.
+/// The end of a process.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct Exit {
     /// 128 + signal when killed by one.
@@ -30,7 +30,7 @@ pub struct Exit {
     /// The signal.
     #[serde(default)]
     pub signal: Option<i32>,
-    /// Its time was over.
+    /// Whether the time limit passed.
     #[serde(default)]
     pub timed_out: bool,
     /// Last lines of output, if they were followed.

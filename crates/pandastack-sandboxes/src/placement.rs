@@ -13,7 +13,7 @@ pub struct Candidate {
     pub host: HostId,
     /// Whether the host reported recently.
     pub reachable: bool,
-    /// Memory that nobody was promised.
+    /// Memory that is not reserved.
     pub memory_free_mb: u64,
     /// With what sandboxes in light sleep give up.
     pub memory_obtainable_mb: u64,
@@ -31,7 +31,7 @@ pub enum PlacementRefused {
     /// No host has it in its catalogue.
     #[error("template `{0}` not found; `pandastack template list` shows the templates")]
     UnknownTemplate(String),
-    /// No host was heard lately.
+    /// No host reported recently.
     #[error("no host is reachable; try again in a few seconds")]
     NoHosts,
     /// Tenants share the installation, and its hosts emulate processors.

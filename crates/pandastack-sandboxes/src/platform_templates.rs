@@ -13,16 +13,17 @@ pub trait PlatformTemplates: Send + Sync {
     /// All of them, merged by name: the best status any host has.
     fn list(&self) -> Vec<Template>;
 
-    /// Whether there is one of that name or alias.
+    /// Returns whether a template of that name or alias exists.
     fn contains(&self, name: &str) -> bool;
 
-    /// What the hosts make a template's image of: one key, or several while hosts are being upgraded.
+    /// Keys of the images that hosts make for a template: one, or several while hosts are being
+    /// upgraded.
     fn image_keys(&self, name: &str) -> BTreeSet<String>;
 
     /// The template's own name, and the host that should bake it.
     fn place_bake(&self, name: &str) -> Result<(String, AgentClient), PlacementRefused>;
 
-    /// The agents that may have bakes: those that were heard lately.
+    /// Agents that may have bakes: those that reported recently.
     fn agents(&self) -> Vec<AgentClient>;
 }
 

@@ -2,8 +2,8 @@
 //!
 //! The reaper sleeps until the next expiry in the record and is woken when one changes; it never
 //! polls. It takes no input: whatever is due when it looks is handled, so a restart, a missed
-//! wake-up or a repeated one does no harm. What cannot be done now (its host does not respond) is
-//! put off for [`PUT_OFF`] without holding up the rest.
+//! wake-up or a repeated one does no harm. A sandbox that cannot be ended now (its host does not
+//! respond) is put off for [`PUT_OFF`] without holding up the rest.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,15 +14,15 @@ use jiff::Timestamp;
 use pandastack_store::clock;
 use pandastack_store::clock::now;
 use pandastack_store::{Change, SandboxRecord, Select};
-use pandastack_types::api::{Keep, OnTimeout};
-use pandastack_types::{Result, SandboxId, SandboxState, Transition};
+use pandastack_types::api::OnTimeout;
+use pandastack_types::{Result, SandboxId, SandboxState, Transition, chain};
 use tokio::time::Instant;
 
 use crate::Sandboxes;
 use crate::ops;
 use crate::ops::lifecycle::Move;
 
-/// How long a sandbox that could not be ended is left alone.
+/// Time for which a sandbox that could not be ended is left alone.
 const PUT_OFF: Duration = Duration::from_secs(15);
 /// Longest sleep: the wall clock may be set while the timer runs.
 const SLEEP_MAX: Duration = Duration::from_secs(60);
@@ -35,7 +35,7 @@ pub async fn run(sandboxes: Arc<Sandboxes>) {
         let wake_at = match reap(&sandboxes, &mut put_off).await {
             Ok(wake_at) => wake_at,
             Err(error) => {
-                tracing::warn!(%error, cause = error.causes(), "the reaper failed; retrying");
+                tracing::warn!(error = %chain(&error), "the reaper failed; retrying");
                 Instant::now() + PUT_OFF
             }
         };
@@ -48,7 +48,7 @@ pub async fn run(sandboxes: Arc<Sandboxes>) {
     }
 }
 
-/// Ends what is due and says when to look again.
+/// Ends sandboxes that are due; returns the time of the next check.
 async fn reap(sandboxes: &Arc<Sandboxes>, put_off: &mut HashMap<SandboxId, Instant>) -> Result<Instant> {
     put_off.retain(|_, until| *until > Instant::now());
     let mut due = sandboxes.store.sandboxes(&Select::Due(now())).await?;
@@ -60,7 +60,10 @@ async fn reap(sandboxes: &Arc<Sandboxes>, put_off: &mut HashMap<SandboxId, Insta
     let ended: Vec<_> = ended.buffer_unordered(ENDED_AT_ONCE).collect().await;
     for (id, result) in ended {
         if let Err(error) = result {
-            tracing::warn!(sandbox = %id, %error, "cannot end an expired sandbox; retrying soon");
+            tracing::warn!(
+                sandbox = %id, error = %chain(&error),
+                "cannot end an expired sandbox; retrying soon"
+            );
             put_off.insert(id, Instant::now() + PUT_OFF);
         }
     }
@@ -91,6 +94,7 @@ async fn end(sandboxes: &Arc<Sandboxes>, record: SandboxRecord) -> Result<()> {
         return Ok(());
     }
     let client = sandboxes.hosts.client(&record.host)?;
-    ops::lifecycle::change_state(sandboxes, record, client, Move::Hibernate(Keep::Memory), true).await?;
+    let sleep = Move::Hibernate(record.spec.keep_on_timeout);
+    ops::lifecycle::change_state(sandboxes, record, client, sleep, true).await?;
     Ok(())
 }

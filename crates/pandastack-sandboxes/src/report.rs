@@ -4,9 +4,10 @@
 //! - A host's view of a state wins over the record's, unless the record changed after the report was made.
 //! - Absence from a report proves nothing by itself (it may be old, clocks may differ): before a
 //!   sandbox is given up, its host is asked about it by name.
-//! - What a host has and the record does not was deleted, or its create never finished: the host forgets it.
-//! - Rows that some replica is working on are left to that work. Who works on what is asked before
-//!   the rows are read: what is finished in between is then found in the rows.
+//! - A sandbox that the host has and the record does not was deleted, or its create never finished:
+//!   the host forgets it.
+//! - Rows that some replica is working on are left to that work. Operations in progress are read
+//!   before the rows: whatever finishes in between is then found in the rows.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use std::sync::atomic::Ordering;
 use pandastack_store::clock::now;
 use pandastack_store::{Amendment, Change, SandboxRecord, Select, StoreError};
 use pandastack_types::agent_api::{AgentSandbox, HostReport, ReportAnswer, Usage};
-use pandastack_types::{Result, SandboxId, SandboxState, SnapshotId, Transition};
+use pandastack_types::{Result, SandboxId, SandboxState, SnapshotId, Transition, chain};
 
 use crate::Sandboxes;
 use crate::checkpoint;
@@ -41,7 +42,7 @@ struct Findings {
 }
 
 impl Findings {
-    /// Whether anything but usage was found.
+    /// Returns whether the report contains anything but usage.
     fn need_work(&self) -> bool {
         !(self.changed.is_empty()
             && self.doubtful.is_empty()
@@ -60,7 +61,10 @@ pub async fn take(sandboxes: &Arc<Sandboxes>, report: HostReport) -> Result<Repo
         findings = match sandboxes.marks_of_all().await {
             Ok(marks) => find(sandboxes, &report, &marks).await?,
             Err(error) => {
-                tracing::warn!(%error, cause = error.causes(), "cannot get the operations in progress of another server; skipping reconciliation");
+                tracing::warn!(
+                    error = %chain(&error),
+                    "cannot get the operations in progress of another server; skipping reconciliation"
+                );
                 Findings { checkpointed: findings.checkpointed, usage: findings.usage, ..Findings::default() }
             }
         };
@@ -68,7 +72,7 @@ pub async fn take(sandboxes: &Arc<Sandboxes>, report: HostReport) -> Result<Repo
     checkpoint::take_due(sandboxes, &findings.checkpointed, &report).await?;
     for (row, seen) in findings.changed {
         if let Err(error) = settle(sandboxes, &row, seen, Change::at(now())).await {
-            tracing::warn!(sandbox = %row.id, %error, "cannot record a report");
+            tracing::warn!(sandbox = %row.id, error = %chain(&error), "cannot record a report");
         }
     }
     if sandboxes.usage_clock.is_due(&report.host) {
@@ -99,7 +103,7 @@ async fn note_denials(sandboxes: &Sandboxes, report: &HostReport) -> Result<()> 
     Ok(())
 }
 
-/// Compares a report with the record, given what is being worked on.
+/// Compares a report with the records, given the operations in progress.
 async fn find(sandboxes: &Sandboxes, report: &HostReport, marks: &Marks) -> Result<Findings> {
     let rows = sandboxes.store.sandboxes(&Select::Host(report.host.clone())).await?;
     let checkpointed = rows.iter().filter(|row| row.spec.checkpoints.is_some()).cloned().collect();
@@ -148,7 +152,10 @@ fn compare(
 async fn resolve(sandboxes: &Sandboxes, row: SandboxRecord) {
     if row.state == SandboxState::Stopping {
         if let Err(error) = ops::delete::finish(sandboxes, &row).await {
-            tracing::warn!(sandbox = %row.id, %error, "cannot delete; retrying at the next report");
+            tracing::warn!(
+                sandbox = %row.id, error = %chain(&error),
+                "cannot delete; retrying at the next report"
+            );
         }
         return;
     }
@@ -177,6 +184,9 @@ async fn resolve(sandboxes: &Sandboxes, row: SandboxRecord) {
         }
     };
     if let Err(error) = result {
-        tracing::warn!(sandbox = %row.id, %error, "cannot reconcile a sandbox; retrying at the next report");
+        tracing::warn!(
+            sandbox = %row.id, error = %chain(&error),
+            "cannot reconcile a sandbox; retrying at the next report"
+        );
     }
 }

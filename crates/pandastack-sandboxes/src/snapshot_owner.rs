@@ -1,4 +1,5 @@
-//! Whose a service's snapshot is. Kept as a label of the snapshot, in the one text form of [`Owner`].
+//! Ownership of snapshots by services. Kept as a label of the snapshot, in the one text form of
+//! [`Owner`].
 
 use pandastack_store::SnapshotRecord;
 use pandastack_types::Owner;

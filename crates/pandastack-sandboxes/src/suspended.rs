@@ -10,7 +10,7 @@ use futures::StreamExt;
 use pandastack_store::{SandboxRecord, Select};
 use pandastack_types::agent_api::HostReport;
 use pandastack_types::api::{Keep, WorkspaceState};
-use pandastack_types::{Result, SandboxState, WorkspaceId};
+use pandastack_types::{Result, SandboxState, WorkspaceId, chain};
 
 use crate::Sandboxes;
 use crate::ops::lifecycle::{Move, change_state};
@@ -59,8 +59,14 @@ async fn stop(sandboxes: &Arc<Sandboxes>, row: SandboxRecord) {
     let asleep =
         change_state(sandboxes, row.clone(), client.clone(), Move::Hibernate(Keep::Memory), false).await;
     let Err(error) = asleep else { return };
-    tracing::warn!(sandbox = %id, %error, "paused a machine of a suspended workspace instead of hibernating it");
+    tracing::warn!(
+        sandbox = %id, error = %chain(&error),
+        "paused a machine of a suspended workspace instead of hibernating it"
+    );
     if let Err(error) = change_state(sandboxes, row, client, Move::Pause, false).await {
-        tracing::warn!(sandbox = %id, %error, "cannot stop a machine of a suspended workspace; retrying later");
+        tracing::warn!(
+            sandbox = %id, error = %chain(&error),
+            "cannot stop a machine of a suspended workspace; retrying later"
+        );
     }
 }

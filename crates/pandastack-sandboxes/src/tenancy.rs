@@ -14,7 +14,7 @@ use crate::placement::PlacementRefused;
 /// Isolation of hosts without hardware virtualization.
 const EMULATED: &str = "emulated";
 
-/// How many tenants an installation is for.
+/// Whether an installation is for one tenant or several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TenancyMode {
@@ -54,14 +54,15 @@ impl FromStr for TenancyMode {
 /// Settings of an installation about its tenants.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tenancy {
-    /// How many tenants it is for.
+    /// Mode of the installation.
     pub mode: TenancyMode,
     /// Emulated machines may stand between strangers: `allow_emulated_machines_between_tenants`.
     pub allow_emulated: bool,
 }
 
 impl Tenancy {
-    /// Whether machines must be on hosts with hardware virtualization, given the number of workspaces.
+    /// Returns whether machines must be on hosts with hardware virtualization, given the number of
+    /// workspaces.
     pub fn needs_hardware(self, workspaces: u64) -> bool {
         let shared = match self.mode {
             TenancyMode::Auto => workspaces > 1,
@@ -87,7 +88,7 @@ impl Tenancy {
     }
 }
 
-/// Whether machines on a host of that isolation are emulated.
+/// Returns whether machines on a host of that isolation are emulated.
 pub fn is_emulated(isolation: &str) -> bool {
     isolation == EMULATED
 }

@@ -24,12 +24,12 @@ use crate::machine::Machine;
 use crate::ops;
 use crate::ops::lifecycle::Move;
 
-/// How long a call may take; it may have to wake the sandbox.
+/// Longest duration of a call, which may have to wake the sandbox.
 const CALL_WAIT: Duration = Duration::from_secs(60);
-/// How long a killed process may take to be gone.
+/// Longest time for a killed process to be gone.
 const END_WAIT_SECONDS: u64 = 10;
 
-/// A sandbox of a workspace. Where it is may change between two calls.
+/// A sandbox of a workspace. Its location may change between two calls.
 #[derive(Clone)]
 pub struct UserSandbox {
     sandboxes: Arc<Sandboxes>,
@@ -43,18 +43,18 @@ impl UserSandbox {
         Self { sandboxes: Arc::clone(sandboxes), workspace: workspace.clone(), id: id.clone() }
     }
 
-    /// Its id.
+    /// The sandbox's id.
     pub fn id(&self) -> &SandboxId {
         &self.id
     }
 
-    /// Its machine as it is now, awake or asleep.
+    /// The sandbox's machine as it is now, awake or asleep.
     pub async fn machine(&self) -> Result<Machine> {
         let (record, _) = ops::live(&self.sandboxes, &self.workspace, &self.id).await?;
         Machine::of(&self.sandboxes, record)
     }
 
-    /// What it uses now, as its host measures it. Never wakes it.
+    /// Current resource usage, as the host measures it. Never wakes the sandbox.
     pub async fn metrics(&self) -> Result<SandboxMetrics> {
         ops::metrics(&self.sandboxes, &self.workspace, &self.id).await
     }
@@ -85,7 +85,7 @@ impl UserSandbox {
         ops::exec::kill(&self.sandboxes, &self.workspace, &self.id, tag).await
     }
 
-    /// Its processes, those that ended a short while ago included.
+    /// Processes of the sandbox, including those that ended a short while ago.
     pub async fn processes(&self) -> Result<Vec<Process>> {
         Ok(self.call(endpoints::ListProcesses::new(self.id.clone()), ()).await?.processes)
     }
@@ -117,7 +117,8 @@ impl UserSandbox {
         self.call(call, Body::from(bytes)).await.map(drop)
     }
 
-    /// What a process writes from these bytes of its standard output and error on, as its agent streams it.
+    /// Output of a process from these offsets of standard output and error on, as its agent streams
+    /// it.
     pub async fn output(&self, process: u64, (out, err): (u64, u64)) -> Result<Incoming> {
         let query =
             OutputQuery { stdout_offset: Some(out), stderr_offset: Some(err), ..OutputQuery::default() };

@@ -7,11 +7,11 @@ use pandastack_types::api::{
 };
 pub use pandastack_types::check::{env, exec, path};
 use pandastack_types::limits::{
-    CHECKPOINT_SECONDS_MIN, KEEP_LAST_MAX, METADATA_PAIRS_MAX, METADATA_TEXT_BYTES_MAX,
+    CHECKPOINT_SECONDS_MIN, KEEP_LAST_MAX, METADATA_PAIRS_MAX, METADATA_TEXT_BYTES_MAX, NAME_CHARS_MAX,
     PROCESS_TAG_BYTES_MAX, SANDBOX_CPU_MAX, SANDBOX_MEMORY_MB_RANGE, SANDBOX_MEMORY_MB_STEP,
     TERMINAL_SIDE_MAX, TTL_SECONDS_MAX,
 };
-use pandastack_types::{Error, Result};
+use pandastack_types::{Error, ID_CHARS, Result};
 
 /// Longest template name.
 const TEMPLATE_NAME_BYTES_MAX: usize = 64;
@@ -25,6 +25,7 @@ pub fn create(request: &CreateSandbox) -> Result<()> {
     if let Some(template) = &request.template {
         template_reference(template)?;
     }
+    request.name.as_deref().map_or(Ok(()), name)?;
     if let Some(metadata) = &request.metadata {
         self::metadata(metadata)?;
     }
@@ -39,6 +40,20 @@ pub fn create(request: &CreateSandbox) -> Result<()> {
     size(request.cpu, request.memory_mb)?;
     request.checkpoints.map_or(Ok(()), checkpoints)?;
     lifetime("idle_timeout_seconds", request.idle_timeout_seconds)
+}
+
+/// A name that can stand in the place of an id.
+pub fn name(name: &str) -> Result<()> {
+    let good = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    let edges = name.starts_with('-') || name.ends_with('-');
+    let fits = (1..=NAME_CHARS_MAX).contains(&name.len()) && name.bytes().all(good) && !edges;
+    match fits && name.len() != ID_CHARS {
+        true => Ok(()),
+        false => refuse(format!(
+            "`name` must be 1 to {NAME_CHARS_MAX} lowercase letters, digits and `-`, must not begin or end \
+             with `-`, and must not have the {ID_CHARS} characters of an ID"
+        )),
+    }
 }
 
 /// Processors and memory, where a request names them.

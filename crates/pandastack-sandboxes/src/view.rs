@@ -17,6 +17,7 @@ pub fn sandbox(hosts: &Hosts, record: SandboxRecord) -> Sandbox {
     let spec = record.spec;
     Sandbox {
         id: record.id,
+        name: spec.name,
         workspace: record.workspace,
         template: spec.from_template.unwrap_or(record.template),
         cpu: spec.cpu,

@@ -18,22 +18,23 @@ use crate::Timing;
 /// Missed instants are counted up to here; beyond it the count says "at least".
 pub const MISSED_COUNT_MAX: u32 = 1_000;
 
-/// First span that is looked at backwards from now; it doubles until it holds enough instants or all there are.
+/// First span that is searched backwards from now; it doubles until it holds enough instants or all
+/// of them.
 const FIRST_LOOK: SignedDuration = SignedDuration::from_mins(10);
 
-/// What to do with runs that were missed during downtime.
+/// Policy for runs that were missed during downtime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MissedPolicy {
     /// Only the newest runs, and only if it is at most this late.
     Skip {
-        /// How late.
+        /// Longest delay of a run.
         deadline: Duration,
     },
     /// The newest runs.
     RunOnce,
     /// The newest `max` run.
     RunAll {
-        /// How many.
+        /// Number of runs.
         max: u32,
     },
 }
@@ -45,13 +46,13 @@ pub struct Due {
     pub runs: Vec<Timestamp>,
     /// The newest instant that is due; everything up to it is decided.
     pub newest: Timestamp,
-    /// How many instants get none, counted up to [`MISSED_COUNT_MAX`].
+    /// Number of instants that get no run, counted up to [`MISSED_COUNT_MAX`].
     pub missed: u32,
     /// The next instant.
     pub next: Option<Timestamp>,
 }
 
-/// What is due in (`cursor`, `now`]; `None` when nothing is.
+/// Runs that are due in (`cursor`, `now`]; `None` when there are none.
 pub fn due(timing: &Timing, cursor: Timestamp, now: Timestamp, policy: MissedPolicy) -> Option<Due> {
     let instants = last_instants(timing, cursor, now, MISSED_COUNT_MAX as usize);
     let newest = *instants.back()?;

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-/// How much later than `instant` a schedule's run begins: always the same for the same schedule and instant, so that a
-/// restart does not move it, and evenly spread over schedules.
+/// Delay of a schedule's run after `instant`: always the same for the same schedule and instant, so
+/// that a restart does not move it, and evenly spread over schedules.
 pub fn jitter(schedule: &str, instant: Timestamp, seconds_max: u64) -> Duration {
     let span_ms = seconds_max.saturating_mul(1000);
     if span_ms == 0 {

@@ -6,15 +6,15 @@ use pandastack_types::limits::{RUNS_PER_SCHEDULE_MAX, RUNS_WAITING_MAX};
 /// The decision about a run that is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Admission {
-    /// It begins.
+    /// The run begins.
     Start,
-    /// Those in progress are ended, then it begins.
+    /// Runs in progress are ended, then this one begins.
     Replace,
-    /// It waits until one in progress has ended.
+    /// The run waits until one in progress has ended.
     Wait,
-    /// It is not run, because another is in progress.
+    /// The run is skipped, because another is in progress.
     Skip,
-    /// It is not run, because too many wait already.
+    /// The run is skipped, because too many wait already.
     Full,
 }
 

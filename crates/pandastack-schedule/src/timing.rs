@@ -17,10 +17,10 @@ const NICKNAMES: [&str; 7] =
 /// Why a timing was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TimingError {
-    /// It is not a cron expression.
+    /// The text is not a cron expression.
     #[error("`{text}` is not a cron expression with five fields (minute hour day month weekday): {why}")]
     Cron {
-        /// What was given.
+        /// The text.
         text: String,
         /// Reason why it is invalid.
         why: String,
@@ -54,7 +54,7 @@ pub enum Timing {
     },
     /// Every so often.
     Every {
-        /// How often.
+        /// Time between two runs.
         interval: SignedDuration,
         /// Instants are multiples of the interval after this.
         anchor: Timestamp,

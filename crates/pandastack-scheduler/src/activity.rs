@@ -18,18 +18,18 @@ pub(crate) struct Activity {
     pub(crate) changed: Notify,
     /// Ends runs of this process.
     in_flight: Mutex<HashMap<ScheduleRunId, CancellationToken>>,
-    /// Who wants to know when a run has ended.
+    /// Waiters for the end of each run.
     waiting: Mutex<HashMap<ScheduleRunId, Vec<oneshot::Sender<()>>>>,
     /// Tasks that run targets and send alerts.
     pub(crate) tasks: TaskTracker,
     /// Time of attempts, by target and outcome.
     attempts: Latencies,
-    /// How late runs begin.
+    /// Delays of runs after their time.
     lateness: Latencies,
 }
 
 impl Activity {
-    /// Nothing is in progress.
+    /// The state without runs in progress.
     pub(crate) fn new() -> Self {
         Self {
             changed: Notify::new(),
@@ -65,7 +65,7 @@ impl Activity {
         self.attempts.observe(&[target, state.as_str()], took_ms as f64 / 1000.0);
     }
 
-    /// Adds what is counted to the page of metrics.
+    /// Adds counters to the page of metrics.
     pub(crate) fn add_metrics(&self, page: &mut Page) {
         page.latencies(&self.attempts);
         page.latencies(&self.lateness);
@@ -115,7 +115,7 @@ impl Activity {
 
     pub(crate) fn notify_waiters(&self, id: &ScheduleRunId) {
         for waiter in self.lock_waiting().remove(id).unwrap_or_default() {
-            // Whoever waited may have gone away.
+            // The waiter may have gone away.
             let _ = waiter.send(());
         }
     }

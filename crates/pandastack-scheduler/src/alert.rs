@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use pandastack_store as store;
 use pandastack_store::schedules::{RunRecord, ScheduleRecord};
 use pandastack_types::api::Contents;
+use pandastack_types::chain;
 use pandastack_webhooks::{ANSWER_WAIT, Webhooks};
 use serde_json::json;
 
@@ -36,7 +37,10 @@ pub(crate) async fn send_due(dispatcher: &Arc<Dispatcher>, now: Timestamp) -> st
             }
             if sent.is_ok() || attempts >= ATTEMPTS_MAX {
                 if let Err(error) = owner.store.settle_alert(&schedule.id, &run.id).await {
-                    tracing::warn!(schedule = %schedule.id, %error, "an alert may be sent again");
+                    tracing::warn!(
+                        schedule = %schedule.id, error = %chain(&error),
+                        "an alert may be sent again"
+                    );
                 }
                 owner.activity.wake();
             }

@@ -71,8 +71,8 @@ async fn connect(scheduler: &Scheduler, to: &Instances) -> Result<(GuestStream, 
     Err(unavailable(why))
 }
 
-/// Sends a request and reads its answer. The machine stays awake for as long as the permit is there, and is cut off if it stops all the
-/// same.
+/// Sends a request and reads its answer. The permit keeps the machine awake; if it stops all the
+/// same, the connection is cut.
 async fn exchange(stream: GuestStream, permit: &Permit, request: Request<Full<Bytes>>) -> Result<Attempt> {
     let broken = |error: hyper::Error| unavailable(format!("the app's response is incomplete: {error}"));
     let shaken = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
@@ -128,7 +128,7 @@ fn request(
     Ok(request)
 }
 
-/// Where in the app; never another place.
+/// Path of the request in the app; an absolute URL is refused.
 fn path(target: &AppTarget) -> Result<Uri> {
     let text = target.path.as_deref().unwrap_or("/");
     let refuse = |why: &str| Error::bad_request(format!("`target.path` {why}"));

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use pandastack_store::schedules::{RunOutcome, RunRecord, RunState, ScheduleRecord};
 use tokio_util::sync::CancellationToken;
 
-/// How an attempt ended.
+/// The end of an attempt.
 #[derive(Debug, Clone)]
 pub struct Attempt {
     /// In which state.
@@ -16,6 +16,6 @@ pub struct Attempt {
 /// Runs targets.
 #[async_trait]
 pub(crate) trait Runner: Send + Sync {
-    /// Makes one attempt. When `stop` is cancelled nobody wants its result any more.
+    /// Makes one attempt. When `stop` is cancelled, the result is no longer wanted.
     async fn attempt(&self, schedule: &ScheduleRecord, run: &RunRecord, stop: &CancellationToken) -> Attempt;
 }

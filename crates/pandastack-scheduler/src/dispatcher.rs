@@ -1,8 +1,9 @@
 //! The loop that fires schedules and starts runs.
 //!
-//! [`Dispatcher::step`] does what is to be done at a time and says when to look again; it knows no clock, so tests drive
-//! it on a virtual one. It takes no other input: whatever is due is handled, so a missed or repeated wake-up does no harm,
-//! and several schedulers on one store decide each instant once.
+//! [`Dispatcher::step`] does the work that is due at a time and returns the time of the next check;
+//! it knows no clock, so tests drive it on a virtual one. It takes no other input: whatever is due
+//! is handled, so a missed or repeated wake-up does no harm, and several schedulers on one store
+//! decide each instant once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,9 +15,9 @@ use pandastack_store::clock::now;
 use pandastack_store::schedules::{
     DueRuns, RunEnd, RunOutcome, RunRecord, RunState, RunStore, ScheduleRecord, ScheduleStore,
 };
-use pandastack_types::ScheduleRunId;
 use pandastack_types::api::{MissedRuns, RunOrigin};
 use pandastack_types::limits::RUNS_AT_ONCE_MAX;
+use pandastack_types::{ScheduleRunId, chain};
 use pandastack_webhooks::Webhooks;
 use tokio_util::sync::CancellationToken;
 
@@ -27,7 +28,7 @@ use crate::{alert, spec};
 
 /// Schedules decided in one transaction.
 const FIRED_AT_ONCE: u32 = 256;
-/// How long after a failure of the store it is asked again.
+/// Pause after a failure of the store.
 const STORE_RETRY: Duration = Duration::from_secs(1);
 /// Longest sleep. Nothing depends on it; it bounds what a lost wake-up could cost.
 const SLEEP_MAX: Duration = Duration::from_secs(3600);
@@ -51,12 +52,15 @@ pub(crate) async fn run(dispatcher: Arc<Dispatcher>, shutdown: &CancellationToke
     let timer = match WallTimer::new() {
         Ok(timer) => timer,
         Err(error) => {
-            tracing::error!(%error, "cannot create a wall clock timer; schedules do not run until the server is restarted");
+            tracing::error!(
+                error = %chain(&error),
+                "cannot create a wall clock timer; schedules do not run until the server is restarted"
+            );
             return;
         }
     };
     while let Err(error) = dispatcher.take_over(now()).await {
-        tracing::warn!(%error, "cannot read schedules; retrying");
+        tracing::warn!(error = %chain(&error), "cannot read schedules; retrying");
         tokio::select! {
             () = shutdown.cancelled() => return,
             () = tokio::time::sleep(STORE_RETRY) => {}
@@ -66,7 +70,7 @@ pub(crate) async fn run(dispatcher: Arc<Dispatcher>, shutdown: &CancellationToke
         let wake_at = match dispatcher.step(now()).await {
             Ok(next) => next.unwrap_or(Timestamp::MAX).min(later(now(), SLEEP_MAX)),
             Err(error) => {
-                tracing::warn!(%error, "cannot process schedules; retrying soon");
+                tracing::warn!(error = %chain(&error), "cannot process schedules; retrying soon");
                 later(now(), STORE_RETRY)
             }
         };
@@ -75,12 +79,12 @@ pub(crate) async fn run(dispatcher: Arc<Dispatcher>, shutdown: &CancellationToke
             () = dispatcher.activity.changed.notified() => {}
             slept = timer.sleep_until(wake_at) => {
                 if let Err(error) = slept {
-                    tracing::error!(%error, "the wall clock's timer failed");
+                    tracing::error!(error = %chain(&error), "the wall clock's timer failed");
                 }
             }
         }
     }
-    // What is in progress ends with this process; the next one tries it again.
+    // Attempts in progress end with this process; the next one retries them.
     dispatcher.activity.end_all();
     dispatcher.activity.tasks.close();
     dispatcher.activity.tasks.wait().await;
@@ -104,7 +108,7 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// Does what is to be done now; answers when there is more.
+    /// Does the work that is due now; returns when there is more.
     pub(crate) async fn step(self: &Arc<Self>, now: Timestamp) -> store::Result<Option<Timestamp>> {
         loop {
             let due = self.store.schedules_due(now, FIRED_AT_ONCE).await?;
@@ -113,13 +117,13 @@ impl Dispatcher {
                 self.store.fire(&firings).await?;
             }
             let began = self.begin_runs(now).await?;
-            // Whoever else decided meanwhile changed the record: it is read again until nothing is due.
+            // A concurrent decision changed the record: it is read again until nothing is due.
             if firings.is_empty() && !began {
                 break;
             }
         }
         alert::send_due(self, now).await?;
-        // What is ready but finds no room begins when a run ends, which rings the bell.
+        // A run that finds no free slot begins when another ends, which wakes this task.
         self.store.next_schedule_work(self.free_slots() > 0).await
     }
 
@@ -183,13 +187,13 @@ impl Dispatcher {
     /// Writes an end down, for as long as it takes: without it the run would stay in progress for ever.
     async fn record_end(&self, end: &RunEnd) {
         while let Err(error) = self.run_store.end_run(end).await {
-            tracing::warn!(run = %end.run, %error, "cannot record the end of a run yet");
+            tracing::warn!(run = %end.run, error = %chain(&error), "cannot record the end of a run yet");
             tokio::time::sleep(STORE_RETRY).await;
         }
     }
 }
 
-/// What to do about a schedule that is due.
+/// Decides the runs of a schedule that is due.
 fn decide(schedule: &ScheduleRecord, now: Timestamp) -> DueRuns {
     let Schedule { timing, policy } = match schedule_rules(schedule) {
         Some(rules) => rules,

@@ -84,7 +84,7 @@ async fn exchange(request: reqwest::RequestBuilder) -> reqwest::Result<Attempt> 
     Ok(judge_response(status, &body, truncated))
 }
 
-/// What an answer makes of an attempt.
+/// Result of an attempt, by the response.
 pub(crate) fn judge_response(status: reqwest::StatusCode, body: &[u8], truncated: bool) -> Attempt {
     let is_good = status.is_success();
     let outcome = RunOutcome {

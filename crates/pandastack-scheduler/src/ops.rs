@@ -107,7 +107,7 @@ fn change(scheduler: &Scheduler, record: &mut ScheduleRecord, request: PatchSche
     record.paused = request.paused.unwrap_or(record.paused);
     let timing = spec::timing(&record.spec)?;
     if retimed || resumed {
-        // What passed under another timing or in a pause is nobody's missed run.
+        // Instants that passed under another timing or in a pause are not missed runs.
         record.cursor = record.cursor.max(at);
     }
     if retimed && record.spec.timing.at.is_some_and(|once| once <= at) {
@@ -129,7 +129,7 @@ fn merged(asked: ScheduleTiming, before: &ScheduleTiming) -> ScheduleTiming {
     }
 }
 
-/// Deletes every schedule of a workspace, ending what is in progress.
+/// Deletes every schedule of a workspace, ending runs in progress.
 pub async fn delete_all(scheduler: &Scheduler, workspace: &WorkspaceId) -> Result<()> {
     for schedule in scheduler.store.schedules(workspace).await? {
         match delete(scheduler, workspace, &schedule.id).await {
@@ -140,7 +140,7 @@ pub async fn delete_all(scheduler: &Scheduler, workspace: &WorkspaceId) -> Resul
     Ok(())
 }
 
-/// Deletes a schedule, its runs and what is in progress.
+/// Deletes a schedule and its runs, ending those in progress.
 pub(crate) async fn delete(scheduler: &Scheduler, workspace: &WorkspaceId, id: &ScheduleId) -> Result<()> {
     for run in scheduler.store.delete_schedule(workspace, id).await? {
         scheduler.activity.end(&run);

@@ -184,7 +184,7 @@ pub async fn cancel_run(
     Ok(Json(spec::run_view(&schedule, ops::cancel(&scheduler, &caller.workspace, &id, &run).await?)))
 }
 
-/// How many times to list.
+/// Query of the list of next runs.
 #[derive(Deserialize)]
 pub struct NextQuery {
     count: Option<u32>,

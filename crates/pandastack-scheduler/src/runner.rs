@@ -18,10 +18,10 @@ use crate::attempt::{Attempt, Runner};
 use crate::scheduler::Scheduler;
 use crate::{app_target, http_target};
 
-/// How much longer than its own timeout a target may take to say so.
+/// Time beyond a target's own timeout to report it.
 const GRACE: Duration = Duration::from_secs(60);
 
-/// How long a command that was killed may take to end before it is looked for again.
+/// Time for a killed command to end before it is checked again.
 const KILL_AGAIN: Duration = Duration::from_secs(1);
 
 /// The real one.
@@ -79,7 +79,7 @@ fn ended_early() -> Error {
     Error::conflict("the run was cancelled")
 }
 
-/// Everything but commands: what is called ends by itself.
+/// Runs every target but commands: such a call ends by itself.
 async fn call(scheduler: &Arc<Scheduler>, schedule: &ScheduleRecord, run: &RunRecord) -> Result<Attempt> {
     let limit = timeout_of(schedule);
     match &schedule.spec.target {
@@ -182,7 +182,8 @@ async fn fresh(
     Ok((ran.sandbox_id, ran.result))
 }
 
-/// What a target is told of its run, so that it can tell a repeated attempt from a new run.
+/// Variables that tell a target about its run, so that it can tell a repeated attempt from a new
+/// run.
 pub(crate) fn context(schedule: &ScheduleRecord, run: &RunRecord) -> BTreeMap<String, String> {
     [
         ("PANDASTACK_SCHEDULE_ID", schedule.id.to_string()),
@@ -194,7 +195,7 @@ pub(crate) fn context(schedule: &ScheduleRecord, run: &RunRecord) -> BTreeMap<St
     .into()
 }
 
-/// Keeps the ends of both streams: what went wrong is said last.
+/// Keeps the ends of both streams, because errors are printed last.
 fn bounded(mut outcome: RunOutcome) -> RunOutcome {
     for stream in [&mut outcome.stdout, &mut outcome.stderr] {
         if stream.len() > RUN_OUTPUT_BYTES_MAX {

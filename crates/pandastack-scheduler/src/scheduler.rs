@@ -45,12 +45,12 @@ impl Scheduler {
         Self { machines, edge, background, store, run_store, webhooks, services, activity, instance }
     }
 
-    /// Looks at what is due again soon.
+    /// Triggers a check for due runs soon.
     pub fn wake(&self) {
         self.activity.wake();
     }
 
-    /// Adds what is counted to the page of metrics.
+    /// Adds counters to the page of metrics.
     pub fn add_metrics(&self, page: &mut Page) {
         self.activity.add_metrics(page);
     }

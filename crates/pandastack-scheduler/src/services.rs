@@ -11,9 +11,9 @@ use crate::attempt::Attempt;
 /// An app that a schedule calls.
 #[derive(Debug, Clone)]
 pub struct CalledApp {
-    /// Its id.
+    /// The app's id.
     pub id: AppId,
-    /// Its address, as its owner reaches it.
+    /// The app's address, as its owner reaches it.
     pub address: String,
 }
 

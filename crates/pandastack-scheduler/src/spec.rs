@@ -61,7 +61,7 @@ pub(crate) fn check_name(name: &str) -> Result<()> {
     }
 }
 
-/// What was asked for where it was, else what was there before.
+/// Merges options: those in `asked` win over those in `before`.
 pub(crate) fn overlay(asked: ScheduleOptions, before: ScheduleOptions) -> ScheduleOptions {
     ScheduleOptions {
         overlap: asked.overlap.or(before.overlap),
@@ -159,7 +159,7 @@ fn function_of(spec: &ScheduleSpec) -> String {
     }
 }
 
-/// What a target is, in a word.
+/// Kind of a target, in a word.
 pub(crate) fn target_kind(target: &ScheduleTarget) -> &'static str {
     match target {
         ScheduleTarget::Http(_) => "http",
@@ -200,6 +200,7 @@ pub(crate) fn schedule_view(record: ScheduleRecord) -> Schedule {
 pub(crate) fn run_view(schedule: &ScheduleRecord, record: RunRecord) -> ScheduleRun {
     let outcome = record.outcome;
     ScheduleRun {
+        run_id: record.id.clone(),
         id: record.id,
         schedule_id: record.schedule,
         function_id: function_of(&schedule.spec),

@@ -118,7 +118,7 @@ impl World {
         self.runs(schedule).await.into_iter().map(|run| run.state).collect()
     }
 
-    /// Goes from one thing to do to the next until a time, letting every run end.
+    /// Steps through all due work until a time, letting every run end.
     async fn go_until(&self, scheduler: &Arc<Dispatcher>, end: Timestamp) {
         loop {
             let next = scheduler.step(self.now()).await.unwrap();

@@ -1,7 +1,7 @@
 //! Sleeping until a time of day.
 //!
-//! A timer on the wall clock itself, which the kernel also ends when somebody sets that clock: a monotonic sleep would
-//! wake at the wrong time after a step, and looking every so often would be late.
+//! A timer on the wall clock itself, which the kernel also ends when that clock is set: a monotonic
+//! sleep would wake at the wrong time after a step, and polling would be late.
 
 use std::os::fd::OwnedFd;
 

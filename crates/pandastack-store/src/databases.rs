@@ -11,23 +11,23 @@ use super::Result;
 /// A database.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DatabaseRecord {
-    /// Its id.
+    /// The database's id.
     pub id: DatabaseId,
     /// Workspace that owns it.
     pub workspace: WorkspaceId,
     /// Current state.
     pub state: DatabaseState,
-    /// Its machine, once it is ready.
+    /// The database's machine, once it is ready.
     pub sandbox: Option<SandboxId>,
     /// Time of the request.
     pub created_at: Timestamp,
-    /// How the last try to restore it went. Written by [`DatabaseStore::note_drill`] only.
+    /// Result of the last restore drill. Written by [`DatabaseStore::note_drill`] only.
     pub drill: Option<DatabaseDrill>,
     /// The other fields.
     pub spec: DatabaseSpecRecord,
 }
 
-/// What of a database is done.
+/// Lifecycle state of a database.
 ///
 /// ```text
 ///   creating --> ready --> deleting --> (no row)
@@ -36,9 +36,9 @@ pub struct DatabaseRecord {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DatabaseState {
-    /// Its machine is being made.
+    /// The machine is being created.
     Creating,
-    /// It was reached once; from then on its machine's state counts.
+    /// The database was reached once; from then on its machine's state counts.
     Ready,
     /// Creation failed.
     Failed,
@@ -69,7 +69,9 @@ impl DatabaseState {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DatabaseSpecRecord {
-    /// Human-readable name.
+    /// Name, unique in the workspace. Set when it is made.
+    pub name: Option<String>,
+    /// Human-readable label.
     pub label: Option<String>,
     /// Memory, as users write it.
     pub size: String,
@@ -81,10 +83,12 @@ pub struct DatabaseSpecRecord {
     pub protected: bool,
     /// Database it is a copy of.
     pub cloned_from: Option<DatabaseId>,
-    /// How often its password was reset.
+    /// Number of times the password was reset.
     pub revision: u64,
-    /// Its server has still to be told of the last reset.
+    /// The server has not applied the last reset yet.
     pub reset_pending: bool,
+    /// Current step of the restore that makes it.
+    pub step: Option<String>,
     /// Why it failed.
     pub failure: Option<String>,
 }
@@ -96,12 +100,12 @@ pub trait DatabaseStore: Send + Sync {
     async fn insert_database(&self, database: &DatabaseRecord) -> Result<()>;
     /// One database of a workspace, or of any.
     async fn database(&self, workspace: Option<&WorkspaceId>, id: &DatabaseId) -> Result<DatabaseRecord>;
-    /// Those of a workspace, oldest first.
+    /// Databases of a workspace, oldest first.
     async fn databases(&self, workspace: &WorkspaceId) -> Result<Vec<DatabaseRecord>>;
-    /// Those in a state, oldest first.
+    /// Databases in a state, oldest first.
     async fn databases_in(&self, state: DatabaseState) -> Result<Vec<DatabaseRecord>>;
-    /// Writes what can change, but the last drill. Whoever does holds the database's mark, so
-    /// nobody else does at the same time.
+    /// Writes what can change, but the last drill. The caller holds the database's mark, so there
+    /// is no other writer.
     async fn update_database(&self, database: &DatabaseRecord) -> Result<()>;
     /// Writes how a try to restore it went, whatever else is done to it meanwhile.
     async fn note_drill(&self, id: &DatabaseId, drill: &DatabaseDrill) -> Result<()>;

@@ -14,7 +14,7 @@ pub enum StoreError {
     /// No such row, or one of another workspace.
     #[error("{what} `{id}` not found")]
     NotFound {
-        /// Kind of thing.
+        /// Kind of resource.
         what: &'static str,
         /// The requested value.
         id: String,
@@ -25,9 +25,9 @@ pub enum StoreError {
     /// A workspace has as many as it may have.
     #[error("the limit of {limit} {what} is reached; delete some first")]
     Quota {
-        /// Kind of thing.
+        /// Kind of resource.
         what: &'static str,
-        /// How many are allowed.
+        /// The limit.
         limit: u64,
     },
     /// The operator allows less.
@@ -38,11 +38,11 @@ pub enum StoreError {
     OverQuota {
         /// The quota.
         name: &'static str,
-        /// How much is allowed.
+        /// The limit.
         limit: u64,
-        /// How much is in use.
+        /// Amount in use.
         used: u64,
-        /// How much this needs.
+        /// Additional amount requested.
         wanted: u64,
     },
     /// The operator suspended the workspace, or it is being deleted.
@@ -52,7 +52,7 @@ pub enum StoreError {
         reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default()
     )]
     Closed {
-        /// Which.
+        /// The workspace.
         workspace: WorkspaceId,
         /// Why, as the operator put it.
         reason: Option<String>,
@@ -60,12 +60,12 @@ pub enum StoreError {
     /// There is one of that name.
     #[error("{what} `{id}` already exists; choose another name")]
     Exists {
-        /// Kind of thing, with its article.
+        /// Kind of resource, with its article.
         what: &'static str,
-        /// Its name.
+        /// The name that is taken.
         id: String,
     },
-    /// Someone has it, or has taken its name.
+    /// The resource is in use, or its name is taken.
     #[error("{0}")]
     Held(String),
     /// The deletion would leave the workspace without a key that can create others.
@@ -85,7 +85,7 @@ pub enum StoreError {
     /// A stored value cannot be read.
     #[error("the stored {what} cannot be read; a newer version may have written the database")]
     Corrupt {
-        /// Where.
+        /// Kind of value that cannot be read.
         what: &'static str,
         /// Reason.
         #[source]

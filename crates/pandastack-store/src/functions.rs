@@ -15,7 +15,7 @@ use super::Result;
 /// A function.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FunctionRecord {
-    /// Its id.
+    /// The function's id.
     pub id: FunctionId,
     /// Workspace that owns it.
     pub workspace: WorkspaceId,
@@ -41,13 +41,13 @@ pub struct FunctionSpec {
     pub entrypoint: String,
     /// Template of the machines.
     pub template: String,
-    /// Whether its URL can be called without a key.
+    /// Whether the function's URL can be called without a key.
     pub public: bool,
     /// Environment.
     pub env: BTreeMap<String, String>,
     /// Environment that is never shown.
     pub secrets: BTreeMap<String, String>,
-    /// How it is called; what is absent has its default.
+    /// Settings for calls; absent ones have their defaults.
     pub settings: FunctionSettings,
     /// Names that stand for versions.
     pub aliases: BTreeMap<String, Alias>,
@@ -58,11 +58,11 @@ pub struct FunctionSpec {
 pub struct VersionRecord {
     /// The function.
     pub function: FunctionId,
-    /// Its number.
+    /// Version number.
     pub version: u32,
     /// Workspace that owns it.
     pub workspace: WorkspaceId,
-    /// How far its deploy is.
+    /// Progress of the deploy.
     pub state: DeployStatus,
     /// Key of the dependency layer; `None` without dependencies.
     pub layer_key: Option<String>,
@@ -98,7 +98,7 @@ pub struct VersionSpec {
     pub snapshot: Option<SnapshotId>,
     /// The machine with its dependencies, and without its code.
     pub layer_snapshot: Option<SnapshotId>,
-    /// Whether that was there already.
+    /// Whether that layer already existed.
     pub layer_reused: bool,
     /// Host of both.
     pub host: Option<HostId>,
@@ -108,7 +108,7 @@ pub struct VersionSpec {
     pub error_code: Option<ErrorCode>,
     /// Log of the deployment.
     pub log: String,
-    /// How long it took.
+    /// Duration of the build.
     pub build_ms: Option<u64>,
 }
 
@@ -186,7 +186,7 @@ pub struct RunFigures {
     pub billed_ms: u64,
     /// A machine was made for it.
     pub cold: bool,
-    /// It failed.
+    /// Whether the call failed.
     pub failed: bool,
 }
 
@@ -199,12 +199,12 @@ pub trait FunctionStore: Send + Sync {
     async fn function(&self, workspace: Option<&WorkspaceId>, id: &FunctionId) -> Result<FunctionRecord>;
     /// The one of a workspace with that id or, where none has it, that name.
     async fn function_named(&self, workspace: &WorkspaceId, text: &str) -> Result<Option<FunctionRecord>>;
-    /// Those of a workspace by name; of all workspaces without one.
+    /// Functions of a workspace by name, or of all workspaces.
     async fn functions(&self, workspace: Option<&WorkspaceId>) -> Result<Vec<FunctionRecord>>;
     /// Writes name and spec. The version is not among them: a deploy may end meanwhile.
     async fn update_function(&self, record: &FunctionRecord) -> Result<()>;
-    /// How many changes of functions this process has committed: whatever was read at another count
-    /// may be old.
+    /// Number of changes of functions that this process has committed. Records read at another
+    /// count may be stale.
     fn function_changes(&self) -> u64;
     /// Makes a version the one that is called.
     async fn call_version(&self, id: &FunctionId, version: u32, at: Timestamp) -> Result<()>;
@@ -255,7 +255,7 @@ pub trait FunctionRunStore: Send + Sync {
     ) -> Result<RunRecord>;
     /// Calls of a function, newest first.
     async fn function_runs(&self, function: &FunctionId, select: RunSelect) -> Result<Vec<RunRecord>>;
-    /// How many calls of a function were given up.
+    /// Number of dead letters of a function.
     async fn count_dead_letters(&self, function: &FunctionId) -> Result<u64>;
     /// Queued calls whose time has come, oldest first, of all functions but some.
     async fn runs_due(&self, at: Timestamp, limit: u32, except: &[FunctionId]) -> Result<Vec<RunRecord>>;

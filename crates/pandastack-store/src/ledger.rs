@@ -3,6 +3,7 @@
 use async_trait::async_trait;
 use jiff::Timestamp;
 use pandastack_types::api::{AuditEntry, FunctionUsage, SandboxUsage, UsageTotals};
+use pandastack_types::audit::AuditLine;
 use pandastack_types::{SandboxId, WorkspaceId};
 
 use super::Result;
@@ -27,14 +28,31 @@ pub struct AuditSelect {
     pub limit: u32,
 }
 
+/// The ends of the audit log's hash chain.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AuditEnds {
+    /// Hash of the entry before the first; empty if nothing was pruned.
+    pub pruned: String,
+    /// Hash of the newest entry; empty if there never was one.
+    pub head: String,
+}
+
 /// The audit log, and sums over the usage events.
 #[async_trait]
 pub trait LedgerStore: Send + Sync {
-    /// Appends calls, all or none.
+    /// Appends calls to the log and its hash chain, all or none. Ids increase in the order of commits.
     async fn insert_audit(&self, records: &[AuditRecord]) -> Result<()>;
     /// Entries of a workspace, newest first.
     async fn audit(&self, workspace: &WorkspaceId, select: &AuditSelect) -> Result<Vec<AuditEntry>>;
-    /// Removes entries older than given.
+    /// Entries of all workspaces after an id, oldest first. Leaves out those from before there was a chain.
+    async fn audit_lines(&self, after: i64, limit: u32) -> Result<Vec<AuditLine>>;
+    /// The ends of the hash chain.
+    async fn audit_ends(&self) -> Result<AuditEnds>;
+    /// The id of the entry that was exported last; 0 for none.
+    async fn audit_exported(&self) -> Result<i64>;
+    /// Records it.
+    async fn put_audit_exported(&self, id: i64) -> Result<()>;
+    /// Removes the oldest entries, up to the first that is not older than given.
     async fn prune_audit(&self, before: Timestamp) -> Result<u64>;
     /// Usage of a workspace from one time (inclusive) to another (exclusive).
     async fn usage(&self, workspace: &WorkspaceId, from: Timestamp, to: Timestamp) -> Result<UsageTotals>;

@@ -24,6 +24,8 @@ mod failure;
 pub mod functions;
 pub mod installation;
 pub mod ledger;
+pub mod members;
+pub mod names;
 pub mod quotas;
 pub mod record;
 pub mod replicas;
@@ -41,7 +43,8 @@ use pandastack_types::agent_api::Usage;
 use pandastack_types::api::Event;
 use pandastack_types::{HostId, Owner, SandboxId, SandboxState, SnapshotId, Transition, TreeId, WorkspaceId};
 pub use record::{
-    Amendment, Change, HostRecord, SandboxRecord, SandboxSpecRecord, SnapshotRecord, TokenRecord,
+    Amendment, Change, HostRecord, SandboxRecord, SandboxSpecRecord, SessionRecord, SnapshotRecord,
+    TokenRecord,
 };
 
 /// The durability of a commit before its caller continues.
@@ -53,10 +56,10 @@ pub enum Durability {
     Power,
 }
 
-/// How durable a transition must be by itself. `created` and `deleting` are not, because who makes
-/// them waits for [`Store::sync`] while the host works, before the client is told: once the row in
-/// `creating` is on disk, reconciling with the host finds the rest. `lost` and `deleted` are found
-/// again the same way.
+/// The durability that a transition needs by itself. `created` and `deleting` need none: their
+/// caller waits for [`Store::sync`] while the host works, before the client is told. Once the row
+/// in `creating` is on disk, reconciling with the host finds the rest. `lost` and `deleted` are
+/// found again the same way.
 pub fn durability_of(transition: Transition) -> Durability {
     match transition {
         Transition::Paused | Transition::Resumed | Transition::Hibernated | Transition::Woken => {
@@ -80,7 +83,7 @@ pub struct IdempotencyKey {
 /// A request that wants to be done once.
 #[derive(Debug, Clone)]
 pub struct IdempotencyClaim {
-    /// Its name.
+    /// The request's key.
     pub key: IdempotencyKey,
     /// SHA-256 of method, path and body.
     pub fingerprint: Vec<u8>,
@@ -95,7 +98,7 @@ pub struct IdempotencyClaim {
 /// The outcome of claiming an idempotent request.
 #[derive(Debug, Clone)]
 pub enum IdempotencyOutcome {
-    /// Nothing: the caller does it now.
+    /// No record: the caller executes the request now.
     Fresh,
     /// The request was completed: repeat this response.
     Replay {
@@ -114,7 +117,7 @@ pub enum IdempotencyOutcome {
 
 /// A change of state that was committed.
 #[derive(Debug, Clone)]
-pub struct Moved {
+pub struct SandboxUpdate {
     /// The row as it is now; for `deleted`, as it was last.
     pub record: SandboxRecord,
     /// The event, unless the transition repeated the one before and nothing changed.
@@ -139,7 +142,7 @@ pub enum Select {
     Workspace(WorkspaceId),
     /// Of a workspace, oldest first, with those of services.
     WholeWorkspace(WorkspaceId),
-    /// That belong to one service, oldest first.
+    /// Owned by one service, oldest first.
     Owner(Owner),
     /// On a host.
     Host(HostId),
@@ -147,7 +150,7 @@ pub enum Select {
     Tree(WorkspaceId, TreeId),
     /// Forked from one sandbox, oldest first.
     Children(WorkspaceId, SandboxId),
-    /// Whose lifetime ended by then and that are not being deleted.
+    /// With a lifetime that ended by then, and not being deleted.
     Due(Timestamp),
 }
 
@@ -161,7 +164,7 @@ pub trait TokenStore: Send + Sync {
     async fn insert_token(&self, token: &TokenRecord, by: Option<&str>) -> Result<()>;
     /// The key with that public part.
     async fn token(&self, prefix: &str) -> Result<Option<TokenRecord>>;
-    /// The keys of a workspace, oldest first.
+    /// The keys and sessions of a workspace, oldest first.
     async fn tokens(&self, workspace: &WorkspaceId) -> Result<Vec<TokenRecord>>;
     /// Replaces a key by a new one of the same workspace: the old one works until then at the
     /// longest. Answers the old one. `by` as for [`TokenStore::insert_token`].
@@ -172,7 +175,7 @@ pub trait TokenStore: Send + Sync {
         new: &TokenRecord,
         by: Option<&str>,
     ) -> Result<TokenRecord>;
-    /// Removes a key, but never the last one of an owner or an operator.
+    /// Removes a key, but never the last one of an owner or an operator. Sessions are none.
     async fn delete_token(&self, workspace: &WorkspaceId, prefix: &str) -> Result<()>;
     /// Notes when keys were last used.
     async fn touch_tokens(&self, used: &[(String, Timestamp)]) -> Result<()>;
@@ -209,9 +212,14 @@ pub trait SandboxStore: Send + Sync {
     /// Some sandboxes.
     async fn sandboxes(&self, select: &Select) -> Result<Vec<SandboxRecord>>;
     /// The way to change a state. `deleted` removes the row; its events stay.
-    async fn transition(&self, id: &SandboxId, transition: Transition, change: &Change) -> Result<Moved>;
-    /// Changes what is not a state, with an event.
-    async fn amend(&self, id: &SandboxId, amendment: &Amendment, at: Timestamp) -> Result<Moved>;
+    async fn transition(
+        &self,
+        id: &SandboxId,
+        transition: Transition,
+        change: &Change,
+    ) -> Result<SandboxUpdate>;
+    /// Changes a field other than the state, with an event.
+    async fn amend(&self, id: &SandboxId, amendment: &Amendment, at: Timestamp) -> Result<SandboxUpdate>;
     /// Promotes a child of a fork. With `alone` its siblings go to `stopping` in the same
     /// transaction, apart from those that were promoted before: of two children that are promoted
     /// at the same time, one wins and the other is refused.
@@ -225,7 +233,7 @@ pub trait SandboxStore: Send + Sync {
     ) -> Result<Promotion>;
     /// When the next lifetime ends, among those not being deleted.
     async fn next_expiry(&self) -> Result<Option<Timestamp>>;
-    /// How many sandboxes there are by state.
+    /// Number of sandboxes by state.
     async fn count_states(&self) -> Result<Vec<(SandboxState, u64)>>;
 }
 
@@ -234,10 +242,11 @@ pub trait SandboxStore: Send + Sync {
 pub trait SnapshotStore: Send + Sync {
     /// Adds a snapshot that its host acknowledged, with an event on its sandbox. Quota:
     /// `SNAPSHOTS_PER_WORKSPACE_MAX`.
-    async fn insert_snapshot(&self, snapshot: &SnapshotRecord) -> Result<Event>;
+    /// With `replace_name`, the snapshot that has its name stays without one.
+    async fn insert_snapshot(&self, snapshot: &SnapshotRecord, replace_name: bool) -> Result<Event>;
     /// One snapshot of a workspace.
     async fn snapshot(&self, workspace: &WorkspaceId, id: &SnapshotId) -> Result<SnapshotRecord>;
-    /// Those of a workspace, newest first.
+    /// Snapshots of a workspace, newest first.
     async fn snapshots(
         &self,
         workspace: &WorkspaceId,
@@ -245,7 +254,7 @@ pub trait SnapshotStore: Send + Sync {
     ) -> Result<Vec<SnapshotRecord>>;
     /// Ids of those on a host.
     async fn snapshot_ids(&self, host: &HostId) -> Result<Vec<SnapshotId>>;
-    /// Those whose time is over.
+    /// Snapshots that have expired.
     async fn snapshots_due(&self, at: Timestamp) -> Result<Vec<SnapshotRecord>>;
     /// When the next one's time is over.
     async fn next_snapshot_expiry(&self) -> Result<Option<Timestamp>>;
@@ -293,6 +302,7 @@ pub trait Store:
     + SandboxStore
     + SnapshotStore
     + HistoryStore
+    + names::NameStore
     + installation::InstallationStore
     + ledger::LedgerStore
     + functions::FunctionStore
@@ -307,11 +317,12 @@ pub trait Store:
     + quotas::QuotaStore
     + workspaces::WorkspaceStore
     + console::ConsoleStore
+    + members::MemberStore
     + templates::TemplateStore
 {
     /// Waits until everything committed so far survives power loss.
     async fn sync(&self) -> Result<()>;
-    /// Whether it answers.
+    /// Checks that the database responds.
     async fn ping(&self) -> Result<()>;
     /// Flushes and closes.
     async fn close(&self);

@@ -11,7 +11,7 @@ use super::Result;
 pub trait QuotaStore: Send + Sync {
     /// Quotas of a workspace; empty if none are set.
     async fn quota(&self, workspace: &WorkspaceId) -> Result<Quota>;
-    /// Replaces it. What is there already stays, also if it is more.
+    /// Replaces it. Existing resources stay, also above the new quota.
     async fn set_quota(&self, workspace: &WorkspaceId, quota: &Quota) -> Result<()>;
     /// Current usage of a workspace's quotas.
     async fn quota_use(&self, workspace: &WorkspaceId) -> Result<QuotaUse>;

@@ -11,5 +11,5 @@ pub use change::{Amendment, Change, after_seconds};
 pub use host::HostRecord;
 pub use sandbox::{SandboxRecord, SandboxSpecRecord};
 pub use snapshot::{SnapshotRecord, SnapshotSpecRecord};
-pub use token::TokenRecord;
+pub use token::{SessionRecord, TokenRecord};
 pub use usage::usage_since;

@@ -1,9 +1,9 @@
 //! Several control servers on one database: liveness, leadership, and changes by others.
 //!
-//! A replica has a [`Session`] for as long as it is connected to the database. Whether it lives and
-//! whether it leads are facts about that session, kept by the database itself, so neither clocks
-//! nor rows that somebody forgot to change can be wrong about them. On SQLite there is one server,
-//! which always leads.
+//! A replica has a [`Session`] for as long as it is connected to the database. Whether a replica is
+//! alive and whether it leads are facts about that session, kept by the database itself: neither
+//! clocks nor stale rows can be wrong about them. On SQLite there is one server, which always
+//! leads.
 
 use async_trait::async_trait;
 use pandastack_types::api::Event;
@@ -16,7 +16,7 @@ use super::Result;
 pub struct Replica {
     /// Names the process.
     pub instance: String,
-    /// Where the others reach it: `unix:/path` or `http://address:port`.
+    /// Address at which the others reach it: `unix:/path` or `http://address:port`.
     pub address: String,
     /// Whether the replica is the leader.
     pub leads: bool,
@@ -25,7 +25,7 @@ pub struct Replica {
 /// A change made by a replica.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ReplicaChange {
-    /// Something happened to a sandbox of a workspace.
+    /// An event of a sandbox in a workspace.
     Event(WorkspaceId, Event),
     /// A host reported.
     Host(HostId),
@@ -38,19 +38,20 @@ pub enum ReplicaChange {
 pub trait ReplicaStore: Send + Sync {
     /// Joins the replicas.
     async fn join(&self, instance: &str, address: &str) -> Result<Box<dyn Session>>;
-    /// Those that live now.
+    /// Replicas that are alive now.
     async fn replicas(&self) -> Result<Vec<Replica>>;
     /// Tells every replica that names of apps may lead elsewhere.
     async fn tell_names_changed(&self) -> Result<()>;
-    /// Whether what this replica commits comes back to it as [`ReplicaChange`], in the order of commits
-    /// among all replicas.
-    fn tells_news(&self) -> bool;
+    /// Returns whether commits of this replica come back to it as [`ReplicaChange`], in the order
+    /// of commits among all replicas.
+    fn publishes_changes(&self) -> bool;
 }
 
 /// A replica's place among the others, until the connection ends or it is dropped.
 #[async_trait]
 pub trait Session: Send {
-    /// Shows that the session lives, and leads from now on if nobody else does. Answers whether it leads.
+    /// Shows that the session is alive, and makes it the leader if there is none. Answers whether
+    /// it leads.
     async fn beat(&mut self) -> Result<bool>;
     /// Waits for news. May be given up at any time without losing any. An error is the end of the session.
     async fn news(&mut self) -> Result<Vec<ReplicaChange>>;

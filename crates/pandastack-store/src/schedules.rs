@@ -9,9 +9,8 @@
 //! ```
 //!
 //! Must hold: a schedule has one run per instant, by a unique index; the runs of an instant and the
-//! schedule's cursor change in one transaction, and only if nobody changed the schedule since it
-//! was looked at ([`DueRuns::revision`]); a run that is `running` names the process that works on
-//! it.
+//! schedule's cursor change in one transaction, and only if the schedule is unchanged since it was
+//! read ([`DueRuns::revision`]); a run that is `running` names the process that works on it.
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -28,9 +27,9 @@ pub struct ScheduleSpec {
     pub timing: ScheduleTiming,
     /// Intervals count from here.
     pub anchor: Timestamp,
-    /// What.
+    /// Target of the schedule.
     pub target: ScheduleTarget,
-    /// How, every default filled in.
+    /// Options, with every default filled in.
     pub options: ScheduleOptions,
     /// Why it is paused, when it was not a client that paused it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -59,7 +58,7 @@ pub struct ScheduleRecord {
     pub name: String,
     /// The definition of the schedule.
     pub spec: ScheduleSpec,
-    /// Whether it rests.
+    /// Whether the schedule is paused.
     pub paused: bool,
     /// Every instant up to here is decided.
     pub cursor: Timestamp,
@@ -224,12 +223,12 @@ pub struct RunRecord {
     pub outcome: RunOutcome,
 }
 
-/// The decision about what is due of a schedule.
+/// The decision about the due runs of a schedule.
 #[derive(Debug, Clone)]
 pub struct DueRuns {
     /// Owner.
     pub schedule: ScheduleId,
-    /// The revision that was looked at.
+    /// The revision that was read.
     pub revision: i64,
     /// Everything up to here is decided.
     pub cursor: Timestamp,
@@ -241,14 +240,14 @@ pub struct DueRuns {
 
 /// The runs claimed by one read of the queue.
 #[derive(Debug, Default)]
-pub struct Claimed {
+pub struct ClaimedRuns {
     /// Runs that begin now, with their schedules.
     pub started: Vec<(ScheduleRecord, RunRecord)>,
     /// Runs that ended without having begun, or because a later one replaces them.
     pub ended: Vec<ScheduleRunId>,
 }
 
-/// How a try ended.
+/// Result of an attempt.
 #[derive(Debug, Clone)]
 pub struct RunEnd {
     /// Run ID.
@@ -272,19 +271,19 @@ pub trait ScheduleStore: Send + Sync {
     async fn insert_schedule(&self, schedule: &ScheduleRecord) -> Result<()>;
     /// A schedule of a workspace.
     async fn schedule(&self, workspace: &WorkspaceId, id: &ScheduleId) -> Result<ScheduleRecord>;
-    /// Those of a workspace, oldest first.
+    /// Schedules of a workspace, oldest first.
     async fn schedules(&self, workspace: &WorkspaceId) -> Result<Vec<ScheduleRecord>>;
-    /// Those that have a next run, of all workspaces.
+    /// Schedules of all workspaces that have a next run.
     async fn schedules_pending(&self) -> Result<Vec<ScheduleRecord>>;
-    /// Replaces one if it is still at `record.revision`, and lets runs that wait be looked at
-    /// again; whether it did.
+    /// Replaces a schedule if it is still at `record.revision`, and makes waiting runs due again;
+    /// returns whether it did.
     async fn replace_schedule(&self, record: &ScheduleRecord) -> Result<bool>;
     /// Removes one with its runs; answers those that were in progress.
     async fn delete_schedule(&self, workspace: &WorkspaceId, id: &ScheduleId) -> Result<Vec<ScheduleRunId>>;
-    /// Those whose next run is due, longest overdue first.
+    /// Schedules whose next run is due, longest overdue first.
     async fn schedules_due(&self, at: Timestamp, limit: u32) -> Result<Vec<ScheduleRecord>>;
-    /// Writes decisions down, each if its schedule is still at the revision that was looked at; how
-    /// many were.
+    /// Stores decisions, each if its schedule is still at the revision that was read; returns their
+    /// number.
     async fn fire(&self, firings: &[DueRuns]) -> Result<u64>;
     /// When there is something to do next: a time to fire, an alert, and `with_runs` a run that may begin.
     async fn next_schedule_work(&self, with_runs: bool) -> Result<Option<Timestamp>>;
@@ -305,13 +304,13 @@ pub trait RunStore: Send + Sync {
     /// Adds a run that a client asked for.
     async fn insert_run(&self, run: &RunRecord) -> Result<()>;
     /// Begins runs whose time has come, as overlap allows, at most `limit`.
-    async fn claim_runs(&self, instance: &str, at: Timestamp, limit: u32) -> Result<Claimed>;
+    async fn claim_runs(&self, instance: &str, at: Timestamp, limit: u32) -> Result<ClaimedRuns>;
     /// Ends a try; `false` when the run was ended otherwise meanwhile.
     async fn end_run(&self, end: &RunEnd) -> Result<bool>;
     /// Ends a run before its end; `false` when it has ended.
     async fn cancel_run(&self, workspace: &WorkspaceId, id: &ScheduleRunId, at: Timestamp) -> Result<bool>;
-    /// Takes over what other processes began and cannot end any more: scheduled runs are tried
-    /// again, those that a client waited for have failed. How many there were.
+    /// Takes over the runs of processes that have ended: scheduled runs are retried, and runs that
+    /// a client waited for fail. Returns the number of runs.
     async fn take_over_runs(&self, instance: &str, at: Timestamp) -> Result<u64>;
     /// One run of a workspace's schedule.
     async fn run(

@@ -14,11 +14,11 @@ pub const LATEST: &str = "latest";
 /// A template: a name of a workspace. Its versions are its finished builds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TemplateRecord {
-    /// Its id, which stays when it is renamed.
+    /// The template's id, which stays when it is renamed.
     pub id: TemplateId,
     /// Workspace that owns it.
     pub workspace: WorkspaceId,
-    /// Its name, unique in the workspace.
+    /// Name, unique in the workspace.
     pub name: String,
     /// When it was first built.
     pub created_at: Timestamp,
@@ -34,7 +34,7 @@ pub struct TemplateSpec {
     pub description: String,
 }
 
-/// Where a build stands.
+/// Progress of a build.
 ///
 /// ```text
 ///   waiting --start--> queued --> running --> done
@@ -47,11 +47,11 @@ pub enum BuildState {
     Waiting,
     /// For its turn.
     Queued,
-    /// Its steps run.
+    /// The build's steps run.
     Running,
-    /// It is a version of its template.
+    /// The build became a version of its template.
     Done,
-    /// It failed, or was cancelled.
+    /// The build failed or was cancelled.
     Failed,
 }
 
@@ -74,7 +74,7 @@ impl BuildState {
         Self::ALL.into_iter().find(|state| state.as_str() == text)
     }
 
-    /// Whether it has not ended.
+    /// Returns whether the build is in progress.
     pub fn is_under_way(self) -> bool {
         matches!(self, Self::Waiting | Self::Queued | Self::Running)
     }
@@ -83,11 +83,11 @@ impl BuildState {
 /// A build of a template.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BuildRecord {
-    /// Its id.
+    /// The build's id.
     pub id: BuildId,
     /// Workspace that owns it.
     pub workspace: WorkspaceId,
-    /// Its template.
+    /// The build's template.
     pub template: TemplateId,
     /// Current state.
     pub state: BuildState,
@@ -100,9 +100,9 @@ pub struct BuildRecord {
 /// The fields that decide whether a build is kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BuildHead {
-    /// Its id.
+    /// The build's id.
     pub id: BuildId,
-    /// Its template.
+    /// The build's template.
     pub template: TemplateId,
     /// Current state.
     pub state: BuildState,
@@ -118,7 +118,7 @@ pub struct BuildSpec {
     pub name: String,
     /// The requested value.
     pub request: CreateBuild,
-    /// What to build, once that is known and until the build ends.
+    /// Build instructions, from the start of the build until its end.
     pub start: Option<StartBuild>,
     /// When files were last added. They are in the build's context machine.
     pub files_at: Option<Timestamp>,
@@ -146,7 +146,7 @@ pub struct BuildSpec {
     pub cpu: u32,
     /// Memory of its sandboxes.
     pub memory_mb: u32,
-    /// How its sandboxes run commands.
+    /// Settings for commands in its sandboxes.
     pub config: ImageConfig,
 }
 
@@ -174,7 +174,7 @@ pub struct LayerRecord {
     pub snapshot: SnapshotId,
     /// When it was last used.
     pub used_at: Timestamp,
-    /// What an image says about processes, for the first layer of one.
+    /// Process settings of an image, for its first layer.
     pub config: ImageConfig,
 }
 
@@ -185,7 +185,7 @@ pub trait TemplateStore: Send + Sync {
     async fn ensure_template(&self, record: &TemplateRecord) -> Result<TemplateRecord>;
     /// The template of that name.
     async fn template(&self, workspace: &WorkspaceId, name: &str) -> Result<Option<TemplateRecord>>;
-    /// Those of a workspace, by name.
+    /// Templates of a workspace, by name.
     async fn templates(&self, workspace: &WorkspaceId) -> Result<Vec<TemplateRecord>>;
     /// Writes what can change.
     async fn update_template(&self, record: &TemplateRecord) -> Result<()>;
@@ -208,7 +208,7 @@ pub trait TemplateStore: Send + Sync {
         workspace: &WorkspaceId,
         snapshot: &SnapshotId,
     ) -> Result<Option<String>>;
-    /// Those of all workspaces that have not ended, oldest first.
+    /// Builds in progress of all workspaces, oldest first.
     async fn builds_under_way(&self) -> Result<Vec<BuildRecord>>;
     /// Writes a build that was in `from`; false, and nothing is written, if it is not any more.
     async fn put_build(&self, record: &BuildRecord, from: BuildState) -> Result<bool>;
@@ -228,7 +228,7 @@ pub trait TemplateStore: Send + Sync {
 
     /// The lines of a build's log from `first` on.
     async fn build_log(&self, id: &BuildId, first: u64, limit: u32) -> Result<Vec<String>>;
-    /// How many lines it has.
+    /// Number of lines in a build's log.
     async fn count_build_log(&self, id: &BuildId) -> Result<u64>;
     /// Appends lines, numbered from `first`.
     async fn append_build_log(&self, id: &BuildId, first: u64, lines: &[String]) -> Result<()>;
@@ -237,7 +237,7 @@ pub trait TemplateStore: Send + Sync {
     async fn layer(&self, workspace: &WorkspaceId, key: &str) -> Result<Option<LayerRecord>>;
     /// Adds or replaces a layer.
     async fn put_layer(&self, layer: &LayerRecord) -> Result<()>;
-    /// Those of a workspace, most recently used first.
+    /// Layers of a workspace, most recently used first.
     async fn layers(&self, workspace: &WorkspaceId) -> Result<Vec<LayerRecord>>;
     /// Removes a layer.
     async fn delete_layer(&self, workspace: &WorkspaceId, key: &str) -> Result<()>;

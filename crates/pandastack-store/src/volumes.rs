@@ -10,15 +10,15 @@ use super::Result;
 /// A volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeRecord {
-    /// Its id.
+    /// The volume's id.
     pub id: VolumeId,
     /// Workspace that owns it.
     pub workspace: WorkspaceId,
-    /// Its name.
+    /// The volume's name.
     pub name: String,
     /// Host that holds it.
     pub host: HostId,
-    /// Whether it can be used.
+    /// Lifecycle state.
     pub state: VolumeState,
     /// Raised with every writer.
     pub generation: u64,
@@ -28,14 +28,14 @@ pub struct VolumeRecord {
     pub spec: VolumeSpecRecord,
 }
 
-/// Whether a volume can be used.
+/// Lifecycle state of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VolumeState {
-    /// Its host may not have it yet.
+    /// The host may not have the volume yet.
     Creating,
     /// Ready to use.
     Ready,
-    /// Its host may still have it.
+    /// The host may still have the volume.
     Deleting,
 }
 
@@ -94,13 +94,13 @@ pub trait VolumeStore: Send + Sync {
     async fn insert_volumes(&self, volumes: &[VolumeRecord]) -> Result<()>;
     /// One volume of a workspace that is not being deleted.
     async fn volume(&self, workspace: &WorkspaceId, name: &str) -> Result<VolumeRecord>;
-    /// Those of a workspace that are not being deleted, by name.
+    /// Volumes of a workspace that are not being deleted, by name.
     async fn volumes(&self, workspace: &WorkspaceId) -> Result<Vec<VolumeRecord>>;
     /// All on a host.
     async fn volumes_on(&self, host: &HostId) -> Result<Vec<VolumeRecord>>;
     /// Sandboxes that use volumes of a workspace.
     async fn volume_holders(&self, workspace: &WorkspaceId) -> Result<Vec<VolumeHolderRecord>>;
-    /// Notes that a volume is ready, and what is known of it. One that is being deleted stays so.
+    /// Marks a volume as ready, and stores its details. One that is being deleted stays so.
     async fn update_volume(&self, id: &VolumeId, spec: &VolumeSpecRecord) -> Result<()>;
     /// Decides that a volume is deleted. Not while a sandbox has it.
     async fn delete_volume(&self, id: &VolumeId) -> Result<()>;

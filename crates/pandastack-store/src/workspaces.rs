@@ -11,9 +11,9 @@ use super::Result;
 /// A workspace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkspaceRecord {
-    /// Its name.
+    /// The workspace's name.
     pub id: WorkspaceId,
-    /// Whether it may be used.
+    /// Whether the workspace may be used.
     pub state: WorkspaceState,
     /// Creation time.
     pub created_at: Timestamp,
@@ -47,7 +47,7 @@ impl WorkspaceRecord {
 pub enum WorkspaceMove {
     /// Stop it, for that reason.
     Suspend(Option<String>),
-    /// Let it go on. Lifetimes that stood still are prolonged by the time of the suspension.
+    /// Let it go on. Lifetimes that were suspended are extended by the time of the suspension.
     Resume,
     /// Begin to delete it: its keys are gone.
     Delete,
@@ -64,7 +64,7 @@ pub trait WorkspaceStore: Send + Sync {
     async fn workspace(&self, id: &WorkspaceId) -> Result<WorkspaceRecord>;
     /// All workspaces but the deleted ones, oldest first.
     async fn workspaces(&self) -> Result<Vec<WorkspaceRecord>>;
-    /// Those that may not be used: suspended or being deleted.
+    /// Workspaces that are suspended or being deleted.
     async fn closed_workspaces(&self) -> Result<Vec<WorkspaceRecord>>;
     /// Changes whether a workspace may be used. A move to where it is changes nothing; one that is
     /// being deleted is neither suspended nor resumed.
@@ -74,7 +74,7 @@ pub trait WorkspaceStore: Send + Sync {
         movement: &WorkspaceMove,
         at: Timestamp,
     ) -> Result<WorkspaceRecord>;
-    /// The settings of a workspace; the platform's own where nobody set anything.
+    /// The settings of a workspace, with the platform's defaults for absent ones.
     async fn workspace_settings(&self, workspace: &WorkspaceId) -> Result<WorkspaceSettings>;
     /// Changes what the patch names, and answers all of them.
     async fn patch_workspace(

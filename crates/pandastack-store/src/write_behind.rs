@@ -1,9 +1,10 @@
 //! Records that one task writes in batches after the response.
 //!
-//! A commit for each call would cost more than most calls. The queue is bounded and a full one makes calls wait, so nothing is
-//! left out to be faster; what a crash can lose is what waits for company ([`LINGER`]) and the batch in progress. What must not be
-//! lost is not put here, but committed before it is answered. Whoever looks at the records waits for those that were put before
-//! ([`WriteBehind::flush`]), and so does not see that they are late.
+//! A commit for each call would cost more than most calls. The queue is bounded and a full one
+//! makes calls wait, so no record is dropped for speed. A crash can lose the records that wait for
+//! others ([`LINGER`]) and the batch in progress. Records that must not be lost are not put here,
+//! but committed before the response. Readers wait for the records that were put before
+//! ([`WriteBehind::flush`]), and so do not see that they are late.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -19,17 +20,17 @@ use crate::{self as store, Store};
 
 /// Records written in one transaction.
 const BATCH_MAX: usize = 256;
-/// How long a record waits for others to be written with.
+/// Time that a record waits for others to share its batch.
 const LINGER: Duration = Duration::from_millis(50);
-/// How long somebody who looks waits for what is not written yet; beyond it they see what is.
+/// Time that a reader waits for pending records; beyond it, the reader sees what is written.
 const FLUSH_WAIT: Duration = Duration::from_secs(5);
-/// How long the task waits after a batch that could not be written.
+/// Pause after a batch that could not be written.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// Something that may be written behind the answer.
+/// A record that may be written after the response.
 #[async_trait]
 pub trait WriteBehindItem: Sized + Send + Sync + 'static {
-    /// What the records are, for the log: "entries of the audit log".
+    /// Plural name of the records, for the log: "entries of the audit log".
     const WHAT: &'static str;
 
     /// Writes a batch, all or nothing.
@@ -64,7 +65,7 @@ pub struct WriteBehind<T> {
     put: AtomicU64,
     /// Of them, those that are in the store.
     written: watch::Sender<u64>,
-    /// Somebody waits for what is not.
+    /// Wakes the task, because a reader waits for pending records.
     hurry: Notify,
 }
 
@@ -77,7 +78,7 @@ impl<T> Default for WriteBehind<T> {
 }
 
 impl<T: WriteBehindItem> WriteBehind<T> {
-    /// Has a record written, as soon as there is room for it in the queue.
+    /// Queues a record, as soon as the queue has room.
     pub async fn put(&self, record: T) {
         match self.sender.reserve().await {
             Ok(place) => {
@@ -100,7 +101,12 @@ impl<T: WriteBehindItem> WriteBehind<T> {
         }
     }
 
-    /// Writes until told to stop, then what is left. Only one task does this.
+    /// Changes whenever records were written.
+    pub fn written(&self) -> watch::Receiver<u64> {
+        self.written.subscribe()
+    }
+
+    /// Writes until told to stop, then writes the rest. Only one task does this.
     pub async fn write(&self, store: &dyn Store, stop: &CancellationToken) {
         let mut receiver = self.receiver.lock().await;
         let mut batch = Vec::with_capacity(BATCH_MAX);

@@ -31,7 +31,7 @@ pub(crate) struct Build<'a> {
     /// Steps in all.
     pub(crate) total: usize,
     file: Dockerfile,
-    /// Where the stages stand, those that are needed and begun.
+    /// Head of each stage that was begun.
     heads: Vec<Option<Head>>,
     cached: usize,
 }
@@ -179,7 +179,7 @@ impl<'a> Build<'a> {
         self.file.stage(name).filter(|index| *index < than)
     }
 
-    /// What a stage starts from.
+    /// Creates the head from which a stage starts.
     async fn begin(&self, number: usize, stage: &Stage, index: usize) -> Result<Head, BuildError> {
         let text = format!("FROM {}", stage.from);
         let log = self.log.step(number, self.total, &text).await;
@@ -246,7 +246,7 @@ impl<'a> Build<'a> {
         found.ok_or_else(|| BuildError::new(format!("`{name}` is not an earlier stage of this Dockerfile")))
     }
 
-    /// Where a stage stands that was begun before.
+    /// Head of a stage that was begun before.
     pub(crate) fn head(&self, index: usize) -> Result<&Head, BuildError> {
         self.heads[index].as_ref().ok_or_else(|| BuildError::new("a stage is used before it is built"))
     }
@@ -278,7 +278,7 @@ impl<'a> Build<'a> {
         Ok(Some(layer))
     }
 
-    /// How long there is.
+    /// Time left until the deadline.
     pub(crate) fn left(&self) -> Result<Duration, BuildError> {
         step::left(self.deadline)
     }

@@ -16,7 +16,7 @@ pub(crate) const TOO_LONG: &str = "the build took too long";
 pub(crate) struct BuildError {
     /// In a sentence.
     pub(crate) message: String,
-    /// Where.
+    /// Failure, with its place in the Dockerfile.
     pub(crate) failure: BuildFailure,
 }
 

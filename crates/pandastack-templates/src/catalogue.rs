@@ -20,9 +20,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::service::Templates;
 
-/// How long a host may take to say what it builds.
+/// Longest time for a host to list its builds.
 const ASK_WAIT: Duration = Duration::from_secs(10);
-/// How long a host is asked to hold its answer while a build has no news.
+/// Seconds for which a host is asked to hold its answer while a build has no news.
 const HOLD_SECONDS: u64 = 10;
 /// Shortest time between two such questions, for hosts that answer at once.
 const ASK_EVERY_MIN: Duration = Duration::from_millis(500);

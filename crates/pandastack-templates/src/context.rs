@@ -1,4 +1,4 @@
-//! The machine that holds the files of a build: what clients upload, and what is copied between stages.
+//! The machine that holds the files of a build: uploads of clients, and copies between stages.
 
 use std::time::Duration;
 
@@ -15,9 +15,9 @@ use crate::build_error::BuildError;
 use crate::machines::{self, Origin, ROLE_LABEL};
 use crate::service::Templates;
 
-/// Where uploaded files are.
+/// Directory of uploaded files.
 pub(crate) const CONTEXT_DIR: &str = "/srv/context";
-/// Where files of other stages are.
+/// Directory of files from other stages.
 pub(crate) const STAGES_DIR: &str = "/srv/stages";
 const ARCHIVE: &str = "/srv/upload";
 const SCRIPT: &str = "/srv/copy.py";
@@ -25,7 +25,7 @@ const SCRIPT_TEXT: &str = include_str!("copy.py");
 const ROLE: &str = "context";
 /// The template of these machines: it has Python and tar.
 const TEMPLATE: &str = "base";
-/// How long unpacking, summing or packing files may take.
+/// Longest time for unpacking, summing or packing files.
 const FILES_WAIT: Duration = Duration::from_secs(900);
 
 /// Unpacks an upload, whatever its compression. Owners do not matter: copies belong to root, or to whom
@@ -38,7 +38,7 @@ const UNPACK: &str =
 pub(crate) struct Selection {
     /// Directory that sources are below.
     pub(crate) root: String,
-    /// That is the build context, where `.dockerignore` counts.
+    /// Whether these files are the build context, where `.dockerignore` applies.
     pub(crate) is_context: bool,
     /// Paths and patterns.
     pub(crate) sources: Vec<String>,
@@ -56,20 +56,20 @@ pub(crate) struct Selection {
     pub(crate) dest_is_dir: bool,
     /// Name of a single file whose destination is not a directory.
     pub(crate) file_name: String,
-    /// Where archives go; empty to compute the sum.
+    /// Directory for archives; empty to only compute the sum.
     pub(crate) out: String,
 }
 
 /// The response of `copy.py`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct Selected {
+pub(crate) struct SelectedFiles {
     error: Option<String>,
     /// Sum of everything that is copied.
     pub(crate) sum: String,
     /// Archives of one owner each, in the order to unpack.
     pub(crate) archives: Vec<Archive>,
-    /// What has set-id bits, which unpacking drops: paths in the archives, and modes.
+    /// Files with set-id bits, which unpacking drops: paths in the archives, and modes.
     pub(crate) special: Vec<(String, u32)>,
     /// A directory is copied, so the destination becomes one.
     pub(crate) is_tree: bool,
@@ -80,7 +80,7 @@ pub(crate) struct Selected {
 pub(crate) struct Archive {
     /// `uid:gid`; empty where owners are not kept.
     pub(crate) owner: String,
-    /// Where it is.
+    /// Path of the archive.
     pub(crate) path: String,
 }
 
@@ -158,7 +158,7 @@ pub(crate) async fn copy_tree(
 }
 
 /// Sums or packs what a copy selects.
-pub(crate) async fn select(machine: &Machine, selection: &Selection) -> Result<Selected, BuildError> {
+pub(crate) async fn select(machine: &Machine, selection: &Selection) -> Result<SelectedFiles, BuildError> {
     let input = serde_json::to_string(selection).map_err(|error| BuildError::new(error.to_string()))?;
     let argv = ["python3", "-I", "-S", SCRIPT].map(str::to_owned).to_vec();
     let request = ExecRequest {
@@ -168,7 +168,7 @@ pub(crate) async fn select(machine: &Machine, selection: &Selection) -> Result<S
         ..ExecRequest::default()
     };
     let done = machine.exec_within(&request, FILES_WAIT).await?;
-    let selected: Selected = serde_json::from_str(done.stdout.trim())
+    let selected: SelectedFiles = serde_json::from_str(done.stdout.trim())
         .map_err(|_| BuildError::new(format!("the files cannot be read: {}", last_line(&done.stderr))))?;
     match selected.error {
         Some(error) => Err(BuildError::new(error)),
@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     /// Runs the script on a source below `root`.
-    fn run(root: &Path, from_stage: bool, source: &str) -> Selected {
+    fn run(root: &Path, from_stage: bool, source: &str) -> SelectedFiles {
         let selection = Selection {
             root: root.join("in").display().to_string(),
             is_context: !from_stage,
@@ -234,7 +234,7 @@ mod tests {
             std::fs::write(tree.join(path), "text").unwrap();
             std::fs::set_permissions(tree.join(path), std::fs::Permissions::from_mode(mode)).unwrap();
         }
-        let message = |selected: Selected| selected.error.unwrap_or_default();
+        let message = |selected: SelectedFiles| selected.error.unwrap_or_default();
         assert!(message(run(&root, false, "nothing")).contains(".dockerignore"));
         assert!(message(run(&root, true, "nothing")).ends_with("in the stage that is copied from"));
         let owned = chown(tree.join("app/data"), Some(7), Some(8)).is_ok();

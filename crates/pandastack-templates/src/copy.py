@@ -48,7 +48,7 @@ def glob_names(root, pattern, is_context):
 
 
 def inside(root, path):
-    """Where a path is. A link on the way is followed as if root were /, so that none leads out of it."""
+    """Resolves a path. A link on the way is followed as if root were /, so that none leads out of it."""
     at, seen = "", 0
     rest = [part for part in path.split("/") if part]
     while rest:

@@ -13,7 +13,7 @@ use crate::scope::Scope;
 use crate::stage::Head;
 use crate::step::Outcome;
 
-/// Where archives are packed.
+/// Directory in which archives are packed.
 const OUT_DIR: &str = "/srv/out";
 
 /// Copies, unless an earlier build did.
@@ -92,7 +92,7 @@ async fn fetch_sources(
     let machine = other.machine(build).await?;
     let mut root = String::new();
     for source in sources {
-        // What comes before the first pattern is a directory.
+        // The part before the first pattern is a directory.
         let parts: Vec<&str> = source.split('/').filter(|part| !part.is_empty()).collect();
         let fixed =
             parts.iter().take_while(|part| !part.contains(['*', '?', '['])).copied().collect::<Vec<_>>();

@@ -35,7 +35,7 @@ impl Log {
         Ok((Self(log), writer))
     }
 
-    /// Something that the platform says.
+    /// Logs a message of the platform.
     pub(crate) async fn say(&self, line: &str) {
         self.0.say(line).await;
     }
@@ -95,6 +95,10 @@ impl StoredLog {
 
 #[async_trait]
 impl LineStore for StoredLog {
+    fn name(&self) -> String {
+        format!("template build {}", self.id)
+    }
+
     async fn count(&self) -> Result<u64> {
         Ok(self.templates.store.count_build_log(&self.id).await?)
     }

@@ -16,10 +16,10 @@ use crate::service::Templates;
 pub(crate) const ROLE_LABEL: &str = "role";
 /// Tag of the processes of a build's steps.
 pub(crate) const STEP_TAG: &str = "pandastack-build";
-/// How long unpacking a copied tree may take.
+/// Longest time to unpack a copied tree.
 pub(crate) const UNPACK_WAIT: Duration = Duration::from_secs(900);
 
-/// How long a machine lives at most.
+/// Longest lifetime of a machine.
 pub(crate) const TTL_SECONDS: u64 = TEMPLATE_BUILD_SECONDS_MAX + TEMPLATE_BUILD_WAIT_SECONDS_MAX;
 
 /// The source of a machine.
@@ -76,8 +76,8 @@ pub(crate) async fn delete_all(templates: &Templates, id: &BuildId) -> Result<()
     Ok(())
 }
 
-/// Keeps a machine as it is now. What its steps left running is ended before: a layer is files, not
-/// processes.
+/// Keeps a machine as it is now. Processes that its steps left running are ended before: a layer is
+/// files, not processes.
 pub(crate) async fn snapshot(machine: &Machine, name: &str) -> Result<SnapshotRecord> {
     machine.snapshot_built(STEP_TAG, name.chars().take(60).collect()).await
 }

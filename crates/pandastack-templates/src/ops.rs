@@ -113,8 +113,8 @@ async fn ensure(
     Ok(template)
 }
 
-/// Adds files to a build that was not started. They go straight into a machine. A client that goes away
-/// leaves a build that nobody starts, which ends by itself.
+/// Adds files to a build that was not started. They go straight into a machine. If the client
+/// disconnects, the build is never started and ends by itself.
 pub(crate) async fn add_files(templates: &Templates, build: &BuildRecord, archive: Body) -> Result<()> {
     let turn = templates.uploads.of(build.id.clone());
     let _turn = turn.lock().await;
@@ -127,7 +127,7 @@ pub(crate) async fn add_files(templates: &Templates, build: &BuildRecord, archiv
     let machine = context::open(templates, &build).await?;
     build.spec.files_at = Some(now());
     if !templates.store.put_build(&build, BuildState::Waiting).await? {
-        // It ended while the machine was made, which its end did not know of.
+        // The build ended while the machine was being created, which its end did not know of.
         machines::delete_all(templates, &build.id).await?;
         return Err(refused());
     }
@@ -159,7 +159,8 @@ pub(crate) async fn start(
     Ok(build)
 }
 
-/// Cancels a build; one that ended is left as it is. One that runs is told to stop, and ends soon after.
+/// Cancels a build; one that ended is left as it is. A running build is told to stop, and ends soon
+/// after.
 pub(crate) async fn cancel(templates: &Arc<Templates>, build: BuildRecord) -> Result<()> {
     check_under_way(&build)?;
     let Some(running) = templates.begin(&build) else {
@@ -286,7 +287,7 @@ pub async fn delete_all(templates: &Arc<Templates>, workspace: &WorkspaceId) -> 
     for build in under_way.into_iter().filter(|build| build.workspace == *workspace) {
         let id = build.id.clone();
         match cancel(templates, build).await {
-            // It ended by itself.
+            // The build ended by itself.
             Err(error) if error.code == ErrorCode::Conflict => {}
             cancelled => cancelled?,
         }

@@ -12,7 +12,7 @@ use pandastack_store::templates::{BuildHead, BuildState, LayerRecord};
 use pandastack_types::limits::{
     BUILD_LAYER_SECONDS_MAX, BUILD_LAYERS_MAX, TEMPLATE_BUILDS_KEPT, TEMPLATE_VERSIONS_KEPT,
 };
-use pandastack_types::{BuildId, Owner, Result, SnapshotId, TemplateId, WorkspaceId};
+use pandastack_types::{BuildId, Owner, Result, SnapshotId, TemplateId, WorkspaceId, chain};
 
 use crate::service::Templates;
 
@@ -24,14 +24,17 @@ pub(crate) async fn all(templates: &Templates) {
                 workspace(templates, &id).await;
             }
         }
-        Err(error) => tracing::warn!(%error, "cannot list layers of template builds"),
+        Err(error) => tracing::warn!(error = %chain(&error), "cannot list layers of template builds"),
     }
 }
 
 /// Tidies up one workspace.
 pub(crate) async fn workspace(templates: &Templates, id: &WorkspaceId) {
     if let Err(error) = tidy(templates, id).await {
-        tracing::warn!(workspace = %id, %error, "cannot delete unused layers; retrying later");
+        tracing::warn!(
+            workspace = %id, error = %chain(&error),
+            "cannot delete unused layers; retrying later"
+        );
     }
 }
 
@@ -67,7 +70,7 @@ async fn tidy(templates: &Templates, workspace: &WorkspaceId) -> Result<()> {
 /// Deletes cached layers of a workspace whose quota is full, the least recently used first, until there is
 /// room for the largest of them. Returns how many were deleted. Kept are layers that a version is made of,
 /// and those that a running build may have used.
-pub(crate) async fn make_room(templates: &Templates, workspace: &WorkspaceId) -> Result<usize> {
+pub(crate) async fn prune_layers(templates: &Templates, workspace: &WorkspaceId) -> Result<usize> {
     let store = &templates.store;
     let running = store
         .builds_under_way()

@@ -16,7 +16,7 @@ use crate::step;
 const START_TAG: &str = "pandastack-start";
 /// Between two looks: nothing tells when a program is ready.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// How long one check may take.
+/// Timeout of one check.
 const CHECK_SECONDS: u64 = 30;
 /// Lines shown of a command that ended.
 const LINES_SHOWN: usize = 10;

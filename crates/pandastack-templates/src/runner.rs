@@ -14,7 +14,7 @@ use pandastack_types::limits::{
     TEMPLATE_BUILD_SECONDS_MAX, TEMPLATE_BUILD_WAIT_SECONDS_MAX, TEMPLATE_BUILDS_AT_ONCE_MAX,
     TEMPLATE_BUILDS_PER_WORKSPACE_AT_ONCE_MAX,
 };
-use pandastack_types::{Error, Result, WorkspaceId};
+use pandastack_types::{Error, Result, WorkspaceId, chain};
 use tokio::time::Instant;
 
 use crate::build::{Build, Built};
@@ -23,10 +23,11 @@ use crate::log::Log;
 use crate::service::{BuildLock, Templates};
 use crate::{context, machines, prune};
 
-/// How often layers, and builds that nobody starts, are looked at.
+/// Interval at which layers, and builds that were never started, are checked.
 const TIDY_EVERY: Duration = Duration::from_secs(60);
 
-/// How long a build may go on past its deadline, so that its step fails by itself and says what it did.
+/// Time for a build to continue past its deadline, so that its step fails by itself with its own
+/// message.
 const GRACE: Duration = Duration::from_secs(30);
 
 /// Runs builds until shutdown.
@@ -41,37 +42,40 @@ pub async fn run(templates: Arc<Templates>) {
                 prune::all(&templates).await;
             }
         }
-        if let Err(error) = take_turns(&templates).await {
-            tracing::warn!(%error, "cannot start template builds; retrying");
+        if let Err(error) = start_due_builds(&templates).await {
+            tracing::warn!(error = %chain(&error), "cannot start template builds; retrying");
         }
     }
 }
 
-/// Ends builds that nobody runs any more, and those whose files or start did not come in time.
+/// Ends builds that no server runs any more, and those whose files or start did not come in time.
 async fn end_left(templates: &Arc<Templates>) {
     let builds = match templates.store.builds_under_way().await {
         Ok(builds) => builds,
         Err(error) => {
-            tracing::warn!(%error, "cannot end interrupted template builds; retrying");
+            tracing::warn!(error = %chain(&error), "cannot end interrupted template builds; retrying");
             return;
         }
     };
     for build in builds {
         let id = build.id.clone();
-        if let Some((error, phase)) = why_left(templates, &build)
+        if let Some((error, phase)) = abort_reason(templates, &build)
             && let Some(_running) = templates.begin(&build)
             && let Err(error) = fail(templates, build, &error, phase).await
         {
-            tracing::warn!(build = %id, %error, "cannot end an interrupted template build; retrying");
+            tracing::warn!(
+                build = %id, error = %chain(&error),
+                "cannot end an interrupted template build; retrying"
+            );
         }
     }
 }
 
 /// Why a build that has not ended must end, and in which phase.
-fn why_left(templates: &Templates, build: &BuildRecord) -> Option<(BuildError, &'static str)> {
+fn abort_reason(templates: &Templates, build: &BuildRecord) -> Option<(BuildError, &'static str)> {
     let spec = &build.spec;
     match (build.state, &spec.error) {
-        // It was ending, but its machines could not be deleted.
+        // The build was ending, but its machines could not be deleted.
         (BuildState::Running, Some(message)) => {
             let failure = spec.failure.clone().unwrap_or_default();
             let phase = if spec.phase == "cancelled" { "cancelled" } else { "failed" };
@@ -94,7 +98,7 @@ fn why_left(templates: &Templates, build: &BuildRecord) -> Option<(BuildError, &
 }
 
 /// Starts as many builds as may run.
-async fn take_turns(templates: &Arc<Templates>) -> Result<()> {
+async fn start_due_builds(templates: &Arc<Templates>) -> Result<()> {
     let mut queued = templates.store.builds_under_way().await?;
     queued.retain(|build| build.state == BuildState::Queued);
     loop {
@@ -115,7 +119,8 @@ async fn take_turns(templates: &Arc<Templates>) -> Result<()> {
     }
 }
 
-/// Which of the queued builds, oldest first, is next: workspaces take turns, and none has too many at once.
+/// Next one of the queued builds, oldest first: workspaces take turns, and none has too many at
+/// once.
 fn next_turn(
     queued: &[BuildRecord],
     running: &HashMap<WorkspaceId, usize>,
@@ -135,7 +140,10 @@ async fn run_build(templates: Arc<Templates>, build: BuildRecord, running: Build
     let id = build.id.clone();
     let ended = run_one(&templates, build, &running).await;
     if let Err(error) = ended {
-        tracing::error!(build = %id, %error, "cannot record the end of a template build; retrying");
+        tracing::error!(
+            build = %id, error = %chain(&error),
+            "cannot record the end of a template build; retrying"
+        );
     }
     drop(running);
 }
@@ -143,7 +151,10 @@ async fn run_build(templates: Arc<Templates>, build: BuildRecord, running: Build
 async fn run_one(templates: &Arc<Templates>, build: BuildRecord, running: &BuildLock) -> Result<()> {
     if let Err(error) = context::prolong(templates, &build).await {
         // If its files are gone when they are needed, the build says so.
-        tracing::warn!(build = %build.id, %error, "cannot extend the TTL of the machine with the build files");
+        tracing::warn!(
+            build = %build.id, error = %chain(&error),
+            "cannot extend the TTL of the machine with the build files"
+        );
     }
     let (log, writer) = Log::open(templates, &build).await?;
     let deadline = Instant::now() + Duration::from_secs(TEMPLATE_BUILD_SECONDS_MAX);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use pandastack_dockerfile::{Command, ExpandError, Healthcheck, Instruction, expand, expand_text};
 use pandastack_types::api::ImageConfig;
 
-/// Where programs are looked for when nothing else is said.
+/// Default search path of programs.
 pub(crate) const PATH_DEFAULT: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 const SHELL_DEFAULT: [&str; 2] = ["/bin/sh", "-c"];
 /// `ARG`s that have a value, or may be given one, without being declared.
@@ -38,7 +38,7 @@ const SCOPE_BYTES_MAX: usize = 256 * 1024;
 /// Variables and configuration that instructions of a stage read and change.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Scope {
-    /// What the image says.
+    /// Process settings of the image.
     pub(crate) config: ImageConfig,
     /// `ARG`s that are declared here, with their values.
     args: BTreeMap<String, String>,
@@ -82,7 +82,7 @@ fn put(
 }
 
 impl Globals {
-    /// What stages see of the caller's `ARG`s and of the machines.
+    /// Scope of a build: the caller's `ARG`s and the platform's own.
     pub(crate) fn new(given: BTreeMap<String, String>, escape: char) -> Self {
         let value = |(name, own): (&str, &str)| {
             let value = given.get(name).cloned().unwrap_or_else(|| own.to_owned());
@@ -173,7 +173,7 @@ impl Scope {
         }
     }
 
-    /// What `CMD` or `ENTRYPOINT` sets; `[]` sets nothing.
+    /// Command that `CMD` or `ENTRYPOINT` sets; `[]` sets none.
     fn command(&self, command: &Command) -> Option<Vec<String>> {
         Some(self.argv(command)).filter(|argv| !argv.is_empty())
     }

@@ -14,7 +14,7 @@ use pandastack_types::{BuildId, Error, Result, WorkspaceId};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
-/// How long a build may take to end after it was told to stop.
+/// Longest time for a build to end after it was told to stop.
 const STOP_WAIT: Duration = Duration::from_secs(60);
 
 /// The templates of a server.
@@ -100,7 +100,7 @@ impl Templates {
         Some(BuildLock { templates: Arc::clone(self), id: build.id.clone(), stop })
     }
 
-    /// How many builds of each workspace run here.
+    /// Number of builds of each workspace that run here.
     pub(crate) fn count_running(&self) -> HashMap<WorkspaceId, usize> {
         let mut counts = HashMap::new();
         for one in self.running().values() {
@@ -114,7 +114,7 @@ impl Templates {
         self.turns.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a build runs here.
+    /// Returns whether a build runs here.
     pub(crate) fn is_running(&self, id: &BuildId) -> bool {
         self.running().contains_key(id)
     }

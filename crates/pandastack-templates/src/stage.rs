@@ -19,7 +19,7 @@ pub(crate) struct Head {
     pub(crate) key: String,
     /// Variables and configuration.
     pub(crate) scope: Scope,
-    /// What has its files: a machine of this has them all.
+    /// Origin whose machines have all of the stage's files.
     pub(crate) origin: Origin,
     /// A machine that has them, if one runs.
     pub(crate) machine: Option<Machine>,
@@ -63,7 +63,7 @@ impl Head {
         let machine = self.machine(build).await?;
         let snapshot = match machines::snapshot(machine, name).await {
             Err(error) if error.code == ErrorCode::QuotaExceeded => {
-                if prune::make_room(build.templates, &build.record.workspace).await? == 0 {
+                if prune::prune_layers(build.templates, &build.record.workspace).await? == 0 {
                     return Err(error.into());
                 }
                 machines::snapshot(machine, name).await?.id

@@ -15,13 +15,13 @@ use crate::machines::{self, STEP_TAG};
 use crate::scope::Scope;
 use crate::stage::Head;
 
-/// How a step went.
+/// Outcome of a step.
 pub(crate) enum Outcome {
-    /// It changed configuration only.
+    /// The step changed configuration only.
     Configured,
     /// An earlier build did it.
     Cached,
-    /// It ran.
+    /// The step ran.
     Ran,
 }
 
@@ -137,7 +137,7 @@ pub(crate) fn command(scope: &Scope, argv: Vec<String>, seconds: u64) -> StartPr
     }
 }
 
-/// How long there is until a deadline; none left is an error.
+/// Time left until a deadline; an error if there is none.
 pub(crate) fn left(deadline: Deadline) -> Result<std::time::Duration, BuildError> {
     let left = deadline.saturating_duration_since(Deadline::now());
     match left.is_zero() {

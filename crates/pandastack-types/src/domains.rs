@@ -47,7 +47,7 @@ impl Domains {
         Ok(Self { domains: found, api_names })
     }
 
-    /// Whether a name is the platform's own.
+    /// Returns whether a name is the platform's own.
     pub fn is_platform(&self, name: &str) -> bool {
         let is = |wanted: &str| name.eq_ignore_ascii_case(wanted);
         let of_domain = |domain: &String| {
@@ -67,19 +67,19 @@ impl Domains {
         self.domains.iter().find_map(|domain| self.label_below(name, domain))
     }
 
-    /// Whether an app with this name would have one of the platform's own host names.
+    /// Returns whether an app with this name would have one of the platform's own host names.
     pub fn is_reserved_label(&self, label: &str) -> bool {
         self.domains.iter().any(|domain| self.is_platform(&format!("{label}.{domain}")))
     }
 
-    /// Whether a name is the platform's, or anywhere below one of its domains: not for custom domains of
-    /// apps.
+    /// Returns whether a name is the platform's own or below one of its domains, and so cannot be a
+    /// custom domain of an app.
     pub fn covers(&self, name: &str) -> bool {
         self.is_platform(name) || self.domains.iter().any(|domain| below(name, domain).is_some())
     }
 
-    /// The domain for addresses that a caller of the API at `host` is told: the one it used if that is one of
-    /// ours, else the first.
+    /// The domain for addresses in responses to a caller at `host`: the one it used if that is one
+    /// of ours, else the first.
     pub fn for_caller(&self, host: &str) -> &str {
         let bare = host.trim_start_matches('[').trim_end_matches(']');
         if bare.parse::<IpAddr>().is_ok() {
@@ -95,7 +95,7 @@ impl Domains {
     }
 }
 
-/// What precedes a domain in a name below it.
+/// Returns the part of a name that precedes `domain`.
 fn below<'a>(name: &'a str, domain: &str) -> Option<&'a str> {
     let at = name.len().checked_sub(domain.len())?;
     let (rest, end) = (name.get(..at)?, name.get(at..)?);

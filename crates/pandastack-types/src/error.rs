@@ -70,13 +70,13 @@ error_codes! {
     MethodNotAllowed = 405,
     /// The request body did not arrive in time.
     ///
-    /// Next step: send the request again, with its body at once.
+    /// Next step: send the request again, and its body without delay.
     RequestTimeout = 408,
     /// The current state of the resource does not allow this.
     ///
     /// Next step: follow the message; if another operation is in progress, retry.
     Conflict = 409,
-    /// The snapshot is damaged, or an engine made it that this host does not have.
+    /// The snapshot is damaged, or it was made by an engine that this host does not have.
     ///
     /// Next step: see [Upgrade](../how-to/upgrade.md#upgrade-qemu).
     SnapshotUnusable = 409,
@@ -106,7 +106,7 @@ error_codes! {
     RateLimited = 429,
     /// The server failed.
     ///
-    /// Next step: report it with the request id, which the log has too.
+    /// Next step: search the server's log for the request id, and report the problem.
     Internal = 500,
     /// This server does not offer this feature.
     ///

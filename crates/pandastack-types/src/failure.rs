@@ -39,13 +39,13 @@ impl Error {
         Self::new(ErrorCode::BadRequest, message)
     }
 
-    /// Nothing has this id.
+    /// The error for an id that does not exist.
     pub fn not_found(what: &str, id: &str) -> Self {
         let shown: String = id.chars().take(80).collect();
         Self::new(ErrorCode::NotFound, format!("{what} `{shown}` not found"))
     }
 
-    /// The state of the thing does not allow this.
+    /// The error for a request that the resource's state does not allow.
     pub fn conflict(message: impl Into<String>) -> Self {
         Self::new(ErrorCode::Conflict, message)
     }

@@ -27,14 +27,14 @@ pub const ADDRESS_HEADER: &str = "x-pandastack-guest-address";
 pub const BUSY: u8 = b'B';
 /// Edge: no request is in progress and no byte moved lately.
 pub const IDLE: u8 = b'I';
-/// Agent: begin no more requests.
+/// Agent: begin no further requests.
 pub const HOLD: u8 = b'H';
 /// Edge: every request ended.
 pub const DRAINED: u8 = b'D';
 
-/// How long requests in progress may take to end after HOLD; then the edge cuts them.
+/// Time for requests in progress to end after HOLD; then the edge cuts them.
 pub const DRAIN_SECONDS: u64 = 10;
-/// How long an agent waits for DRAINED before it goes on without.
+/// Time that an agent waits for DRAINED before it goes on without.
 pub const HOLD_SECONDS: u64 = DRAIN_SECONDS + 2;
 /// Grants of one sandbox at a time, one per edge. Beyond it: 503 `no_capacity`.
 pub const GRANTS_MAX: usize = 64;

@@ -8,6 +8,9 @@ use serde::{Deserialize, Deserializer, Serialize};
 /// Longest id: `<port>-<id>` must fit the 63 characters of a host name label.
 pub const ID_CHARS_MAX: usize = 57;
 
+/// Characters of a random id. Shorter and longer texts in a path may be names or beginnings of ids.
+pub const ID_CHARS: usize = 36;
+
 /// Text that is not an id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not a valid {kind} id; use 1 to {ID_CHARS_MAX} lowercase letters, digits and `-`")]
@@ -145,6 +148,11 @@ typed_id!(
     /// Database ID. With the suffix `-pooler`, it is still a valid host name label.
     DatabaseId,
     "database"
+);
+typed_id!(
+    /// ID of a member of a workspace.
+    MemberId,
+    "member"
 );
 typed_id!(
     /// Workspace ID.

@@ -1,13 +1,14 @@
 //! Types shared by the servers, the agent and the clients.
 //!
-//! Typed ids, the public API's requests and responses ([`api`]), the private API between control and agents
-//! ([`agent_api`]) with its signatures ([`link`]), error codes, and the sandbox state machine ([`state`]).
-//! Pure: no I/O and no clock; whoever needs the time passes it in.
+//! Typed ids, the public API's requests and responses ([`api`]), the private API between control
+//! and agents ([`agent_api`]) with its signatures ([`link`]), error codes, and the sandbox state
+//! machine ([`state`]). Pure: no I/O and no clock; callers pass in the time.
 
 #![forbid(unsafe_code)]
 
 pub mod agent_api;
 pub mod api;
+pub mod audit;
 pub mod check;
 pub mod domains;
 mod error;
@@ -25,8 +26,8 @@ pub mod state;
 pub use error::{ErrorBody, ErrorCode};
 pub use failure::{Cause, Error, Result, chain};
 pub use id::{
-    AppId, BuildId, DatabaseId, DeploymentId, FunctionId, HostId, IdError, RunId, SandboxId, ScheduleId,
-    ScheduleRunId, SnapshotId, TemplateId, TreeId, VolumeId, WorkspaceId,
+    AppId, BuildId, DatabaseId, DeploymentId, FunctionId, HostId, ID_CHARS, IdError, MemberId, RunId,
+    SandboxId, ScheduleId, ScheduleRunId, SnapshotId, TemplateId, TreeId, VolumeId, WorkspaceId,
 };
 pub use owner::{Owner, OwnerError};
 pub use state::{Residency, SandboxState, Transition, TransitionRefused};

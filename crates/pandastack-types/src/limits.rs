@@ -88,9 +88,9 @@ pub const NETWORK_NAME_BYTES_MAX: usize = 253;
 pub const NETWORK_PORT_CLASSES_MAX: usize = 16;
 /// Combinations of networks and ports that a network policy comes to. Beyond it: 400 `bad_request`.
 pub const NETWORK_OPENINGS_MAX: usize = 1024;
-/// How long a create waits for its template to be baked before it answers 503 `template_baking`.
+/// Time that a create waits for its template to be baked. Beyond it: 503 `template_baking`.
 pub const BAKE_HOLD_SECONDS: u64 = 25;
-/// How long an `Idempotency-Key` is remembered.
+/// Time that an `Idempotency-Key` is remembered.
 pub const IDEMPOTENCY_SECONDS: u64 = 24 * 3600;
 /// Longest `Idempotency-Key`. Beyond it: 400 `bad_request`.
 pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
@@ -114,10 +114,21 @@ pub const REQUEST_BURST_SECONDS: u32 = 2;
 /// Keys that are not good which one address may come with at once. Beyond it: 429 `rate_limited` for keys that were never
 /// good here, whatever they are.
 pub const KEY_FAILURES_BURST: f64 = 30.0;
-/// How fast that is made good.
+/// Rate at which failed key attempts of an address are forgiven.
 pub const KEY_FAILURES_PER_SECOND: f64 = 0.5;
 /// Keys of one workspace. Beyond it: 429 `quota_exceeded`.
 pub const TOKENS_PER_WORKSPACE_MAX: u64 = 100;
+/// Members of one workspace. Beyond it: 429 `quota_exceeded`.
+pub const MEMBERS_PER_WORKSPACE_MAX: u64 = 1_000;
+/// Sessions of one member. One more ends the one that began first.
+pub const SESSIONS_PER_MEMBER_MAX: u32 = 20;
+/// Longest email address or subject of a member. Beyond it: 400 `bad_request`.
+pub const MEMBER_TEXT_BYTES_MAX: usize = 256;
+/// Largest body of a sign-in on a device, which is read before anybody is known. Beyond it: 413
+/// `body_too_large`.
+pub const LOGIN_BYTES_MAX: usize = 16 * 1024;
+/// Calls to the login provider at once. Beyond it: 503 `unavailable` with `Retry-After`.
+pub const LOGIN_CALLS_MAX: usize = 16;
 /// Streams of events that one key follows at once. Beyond it: 429 `quota_exceeded`.
 pub const EVENT_FOLLOWERS_PER_KEY_MAX: u32 = 32;
 /// Streams of events that the keys of one workspace follow at once. Beyond it: 429 `quota_exceeded`.
@@ -151,10 +162,25 @@ pub const VOLUME_MB_MAX: u64 = 65_536;
 pub const VOLUMES_PER_WORKSPACE_MAX: u64 = 1_000;
 /// Volumes that one sandbox may have. Beyond it: 400 `bad_request`.
 pub const VOLUMES_PER_SANDBOX_MAX: usize = 4;
+/// Characters of the name of a sandbox or database. Beyond it: 400 `bad_request`.
+pub const NAME_CHARS_MAX: usize = 63;
 /// Characters of a volume's name. Beyond it: 400 `bad_request`.
 pub const VOLUME_NAME_CHARS_MAX: usize = 63;
+/// Bytes of unfinished request bodies that the control server holds. Beyond it: 503 `unavailable`.
+pub const BODY_BYTES_HELD_MAX: usize = 384 * 1024 * 1024;
+/// Bytes of unfinished request bodies from one address: one of the largest, and many small ones. Beyond it:
+/// 429 `rate_limited`.
+pub const BODY_BYTES_HELD_PER_ADDRESS_MAX: usize = 96 * 1024 * 1024;
+/// Bytes of a request body that do not count for its address.
+pub const BODY_BYTES_FREE: usize = 16 * 1024;
 /// Entries of the audit log returned by one call.
 pub const AUDIT_PAGE_MAX: u32 = 1_000;
+/// Entries of the audit log that one call verifies; the next call continues after them.
+pub const AUDIT_VERIFY_MAX: u64 = 50_000;
+/// Entries that the export of the audit log sends at once.
+pub const AUDIT_EXPORT_BATCH_MAX: u32 = 500;
+/// Refused requests per second that the audit log keeps. Those beyond are counted, and the number is logged.
+pub const AUDIT_REFUSALS_PER_SECOND: u32 = 20;
 /// Days that the audit log is kept.
 pub const AUDIT_DAYS: i64 = 90;
 /// Records that may wait to be written behind their answers, of the audit log and of calls of functions each. When it is
@@ -166,6 +192,8 @@ pub const USAGE_SANDBOXES_MAX: u32 = 1_000;
 pub const FUNCTIONS_PER_WORKSPACE_MAX: u64 = 500;
 /// Bytes of a function's bundle as it is uploaded. Beyond it: 413 `body_too_large`.
 pub const BUNDLE_BYTES_MAX: usize = 50 * 1024 * 1024;
+/// Seconds for a bundle to arrive. Beyond it: 408 `request_timeout`.
+pub const BUNDLE_SECONDS_MAX: u64 = 600;
 /// Bytes of a bundle's files once unpacked. Beyond it: 400 `bad_request`, before anything is made of it.
 pub const BUNDLE_UNPACKED_BYTES_MAX: u64 = 200 * 1024 * 1024;
 /// Entries of a bundle. Beyond it: 400 `bad_request`.
@@ -190,7 +218,7 @@ pub const FUNCTION_QUEUE_MAX: u32 = 10_000;
 pub const FUNCTION_QUEUE_DEFAULT: u32 = 1_000;
 /// Longest time that an idle machine of a function is kept. Beyond it: 400 `bad_request`.
 pub const FUNCTION_IDLE_SECONDS_MAX: u64 = 3600;
-/// How long an idle machine of a function that names no time is kept.
+/// Default time that an idle machine of a function is kept.
 pub const FUNCTION_IDLE_SECONDS_DEFAULT: u64 = 60;
 /// Most retries of a call of type `Event`. Beyond it: 400 `bad_request`.
 pub const FUNCTION_RETRIES_MAX: u32 = 10;
@@ -200,7 +228,8 @@ pub const FUNCTION_RETRIES_DEFAULT: u32 = 2;
 pub const FUNCTION_AGE_SECONDS_DEFAULT: u64 = 6 * 3600;
 /// Calls of type `Event` of one workspace that wait or run. Beyond it: 429 `quota_exceeded`.
 pub const QUEUED_RUNS_PER_WORKSPACE_MAX: u64 = 100_000;
-/// Times that `dead_letter_url` is told of one call. Then it is told no more; the call stays.
+/// Notifications of `dead_letter_url` for one call. Beyond it, there are no further ones; the call
+/// stays.
 pub const DEAD_LETTER_NOTICES_MAX: u32 = 5;
 /// Runs of one function that are kept. Beyond it the oldest that ended are forgotten.
 pub const RUNS_KEPT_PER_FUNCTION: u32 = 10_000;
@@ -208,11 +237,11 @@ pub const RUNS_KEPT_PER_FUNCTION: u32 = 10_000;
 pub const RUNS_PAGE_MAX: u32 = 200;
 /// Versions of one function. The oldest that nothing names are deleted beyond it.
 pub const FUNCTION_VERSIONS_KEPT: usize = 20;
-/// How long installing a function's dependencies may take. Beyond it the deploy fails.
+/// Longest time to install a function's dependencies. Beyond it the deploy fails.
 pub const INSTALL_SECONDS_MAX: u64 = 900;
-/// How long a handler may take to be imported. Beyond it the deploy fails.
+/// Longest time to import a handler. Beyond it the deploy fails.
 pub const INIT_SECONDS_MAX: u64 = 180;
-/// How long a deploy is waited for before its call is answered with `deploy_status: building`.
+/// Time that a deploy call waits before it is answered with `deploy_status: building`.
 pub const DEPLOY_HOLD_SECONDS: u64 = 25;
 /// Schedules of one workspace. Beyond it: 429 `quota_exceeded`.
 pub const SCHEDULES_PER_WORKSPACE_MAX: u64 = 1_000;
@@ -308,11 +337,11 @@ pub const TEMPLATE_BUILDS_UNDER_WAY_MAX: u64 = 20;
 pub const TEMPLATE_BUILDS_AT_ONCE_MAX: usize = 4;
 /// Template builds of one workspace that run at once; others wait, while other workspaces' builds run.
 pub const TEMPLATE_BUILDS_PER_WORKSPACE_AT_ONCE_MAX: usize = 2;
-/// How long a build waits for its files and its start. Then it fails.
+/// Longest time that a build waits for its files and its start. Then it fails.
 pub const TEMPLATE_BUILD_WAIT_SECONDS_MAX: u64 = 900;
-/// How long a build may run. Then its step is killed and it fails.
+/// Longest duration of a build. Then its step is killed and it fails.
 pub const TEMPLATE_BUILD_SECONDS_MAX: u64 = 2 * 3600;
-/// How long a start command may take to become ready. Then the build fails.
+/// Longest time for a start command to become ready. Then the build fails.
 pub const TEMPLATE_READY_SECONDS_MAX: u64 = 300;
 /// Bytes of one upload of a build's files. Beyond it: 413 `body_too_large`.
 pub const BUILD_CONTEXT_BYTES_MAX: u64 = 2 * 1024 * 1024 * 1024;
@@ -320,7 +349,7 @@ pub const BUILD_CONTEXT_BYTES_MAX: u64 = 2 * 1024 * 1024 * 1024;
 pub const BUILD_LOG_LINES_MAX: u64 = 50_000;
 /// Bytes of a line of a build's log; the rest is dropped.
 pub const BUILD_LOG_LINE_BYTES_MAX: usize = 4096;
-/// How long the result of a build step is kept after its last use.
+/// Time that the result of a build step is kept after its last use.
 pub const BUILD_LAYER_SECONDS_MAX: u64 = 7 * 24 * 3600;
 /// Results of build steps that a workspace keeps; the least recently used go first.
 pub const BUILD_LAYERS_MAX: usize = 200;

@@ -1,9 +1,10 @@
 //! Signatures on the link between control and agents.
 //!
-//! Both sides know one join secret. Every request, in either direction, carries a MAC over its direction, host, method,
-//! path and time, so neither side ever sends the secret and a captured request is of no use for another path, host,
-//! direction or, after [`SKEW_SECONDS_MAX`], at all. The link runs over a unix socket on one box; between hosts it
-//! belongs on a private network, because bodies are signed by nobody and encrypted by nobody.
+//! Both sides know one join secret. Every request, in either direction, carries a MAC over its
+//! direction, host, method, path and time, so neither side ever sends the secret and a captured
+//! request is of no use for another path, host, direction or, after [`SKEW_SECONDS_MAX`], at all.
+//! The link runs over a unix socket on one box; between hosts it belongs on a private network,
+//! because bodies are neither signed nor encrypted.
 
 use data_encoding::HEXLOWER;
 use hmac::{Hmac, KeyInit, Mac};

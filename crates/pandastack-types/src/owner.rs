@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::{AppId, BuildId, DatabaseId, FunctionId};
 
-/// The thing of a service that a machine or a volume belongs to.
+/// The resource of a service that a machine or a volume belongs to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Owner {
     /// An app: its builds and its instances.
@@ -53,7 +53,8 @@ impl Owner {
         }
     }
 
-    /// The database whose data the machine has. Nobody may enter such a machine: root there is the server's superuser.
+    /// The database whose data the machine has. No user may enter such a machine: root there is the
+    /// server's superuser.
     pub fn sealed_for(&self) -> Option<&DatabaseId> {
         match self {
             Self::Database(id) | Self::NextDatabase(id) | Self::ReplacedDatabase(id) | Self::Drill(id) => {

@@ -87,7 +87,8 @@ impl PreviewKey {
         format!("{expires_unix}.{}", self.signature(port, expires_unix))
     }
 
-    /// Whether a token or a signed value opens `port` at `now_unix`; for a signed value, until when.
+    /// Checks whether a token or a signed value opens `port` at `now_unix`; a signed value also has
+    /// an expiry.
     pub fn accepts(&self, given: &str, port: u16, now_unix: i64) -> Option<Accepted> {
         if let Some((expires, signature)) = given.split_once('.') {
             let expires_unix: i64 = expires.parse().ok()?;

@@ -5,16 +5,16 @@
 //! - An event without data is none, as is one that the stream's end cuts off.
 //! - An event beyond the reader's limit is an error: a server must not make its client grow without bound.
 //!
-//! `id` is the field of that one event. Whoever resumes a stream keeps the last one.
+//! `id` is the field of that one event. A client that resumes a stream keeps the last one.
 
 /// One event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// Its id, if the server gave one.
+    /// Event id, if the server gave one.
     pub id: Option<String>,
-    /// Its type; `message` if the server named none.
+    /// Event type; `message` if the server named none.
     pub name: String,
-    /// Its data.
+    /// Event data.
     pub data: String,
 }
 
@@ -31,9 +31,9 @@ pub struct EventTooLarge {
 pub struct Reader {
     bytes_max: usize,
     bytes: Vec<u8>,
-    /// Where the first unread line begins.
+    /// Offset of the first unread line.
     line: usize,
-    /// How far that line was searched for its end.
+    /// Number of bytes of that line already searched for its end.
     searched: usize,
     id: Option<Vec<u8>>,
     name: Vec<u8>,
@@ -114,7 +114,7 @@ impl Reader {
     }
 }
 
-/// Bytes as text; what is not UTF-8 is replaced.
+/// Bytes as text; invalid UTF-8 is replaced.
 fn text(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }

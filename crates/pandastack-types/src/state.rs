@@ -34,7 +34,7 @@ pub enum SandboxState {
     Deleted,
 }
 
-/// Where the memory of a sleeping sandbox is.
+/// Location of a sleeping sandbox's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Residency {
@@ -106,7 +106,7 @@ impl SandboxState {
         }
     }
 
-    /// Whether a machine exists for it, awake or asleep.
+    /// Returns whether the sandbox has a machine, awake or asleep.
     pub fn is_live(self) -> bool {
         matches!(self, SandboxState::Running | SandboxState::Paused | SandboxState::Hibernated)
     }

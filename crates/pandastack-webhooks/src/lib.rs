@@ -1,13 +1,14 @@
 //! Webhooks: HTTP requests that users configure and this server sends.
 //!
-//! Whoever may configure a URL must not reach through it what only this server can reach: addresses
-//! that are not of the internet are refused after their names were resolved, on the very addresses
-//! that are connected to, unless the operator allows them. Redirects are not followed and no proxy
-//! is used, because either would go elsewhere than was checked. Addresses of this machine count as private,
-//! too: a request from here would pass every limit that is kept by address. Metadata of a cloud's machines is
-//! never called.
+//! A user who configures a URL must not reach through it what only this server can reach. Addresses
+//! outside the internet are refused after their names were resolved, on the very addresses that are
+//! connected to, unless the operator allows them. Redirects are not followed and no proxy is used,
+//! because either would go elsewhere than was checked. Addresses of this machine count as private,
+//! too: a request from here would pass every limit that is kept by address. Metadata of a cloud's
+//! machines is never called.
 //!
-//! A delivery is one attempt. Retries belong to whoever keeps the record of what is to be delivered.
+//! A delivery is one attempt. Retries belong to the caller that keeps the record of pending
+//! deliveries.
 
 #![forbid(unsafe_code)]
 
@@ -22,9 +23,9 @@ use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::header::HeaderMap;
 use url::{Host, Url};
 
-/// How long a connection may take to open.
+/// Longest time to open a connection.
 const CONNECT_WAIT: Duration = Duration::from_secs(10);
-/// How long a webhook may take to answer.
+/// Longest time for a webhook to answer.
 pub const ANSWER_WAIT: Duration = Duration::from_secs(10);
 /// Longest URL.
 pub const URL_BYTES_MAX: usize = 4096;
@@ -43,7 +44,7 @@ pub enum DeliveryError {
     /// The URL can never be called.
     #[error("{0}")]
     Never(String),
-    /// Nobody answered.
+    /// The server was not reached.
     #[error("{0}")]
     Unreachable(String),
     /// The answer was not a success.
@@ -52,7 +53,7 @@ pub enum DeliveryError {
 }
 
 impl DeliveryError {
-    /// Whether another attempt would get the same answer.
+    /// Returns whether another attempt would get the same answer.
     pub fn is_refusal(&self) -> bool {
         match self {
             Self::Never(_) => true,
@@ -82,13 +83,13 @@ impl Resolve for PublicOnly {
     }
 }
 
-/// Whether an address may be connected to.
+/// Returns whether an address may be connected to.
 fn is_permitted(address: IpAddr, allow_private: bool) -> bool {
     !is_metadata(address) && (allow_private || (is_public(address) && !is_own(address)))
 }
 
-/// Whether it is one of this machine's: a socket that is connected to such an address has the same address
-/// itself.
+/// Returns whether an address is this machine's: a socket that is connected to such an address has
+/// the same address itself.
 fn is_own(address: IpAddr) -> bool {
     let any: IpAddr =
         if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
@@ -101,7 +102,7 @@ fn is_own(address: IpAddr) -> bool {
     local().is_ok_and(|local| local.ip() == address)
 }
 
-/// Where clouds serve metadata and credentials of their machines.
+/// Returns whether clouds serve metadata and credentials of their machines at an address.
 fn is_metadata(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => pandastack_types::network::is_metadata(address),
@@ -113,7 +114,7 @@ fn is_metadata(address: IpAddr) -> bool {
     }
 }
 
-/// Whether an address is one of the internet.
+/// Returns whether an address is publicly routed.
 fn is_public(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => pandastack_types::network::is_public(address),

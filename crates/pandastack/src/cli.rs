@@ -10,10 +10,10 @@ use crate::commands::{
     agent, ca, control, doctor, down, edge, engine, host_packages, image, join_secret, kvm_probe, openapi, up,
 };
 use crate::commands::{
-    app, audit, bench, completion, db, forward, function, host, mcp, quota, run, sandbox, schedule, snapshot,
-    template, token, usage, volume, whoami, workspace,
+    app, audit, bench, completion, config, db, forward, function, host, login, mcp, member, quota, run,
+    sandbox, schedule, snapshot, template, token, usage, version, volume, whoami, workspace,
 };
-use crate::output::Output;
+use crate::output::{Format, Output};
 
 /// Run sandboxes, apps, functions and databases in microVMs on your own machines
 #[derive(Debug, Parser)]
@@ -24,7 +24,24 @@ pub struct Cli {
     pub command: Command,
     /// Print JSON instead of human-readable output
     #[arg(long, global = true)]
-    pub json: bool,
+    json: bool,
+    /// Output format; `wide` adds columns to lists
+    #[arg(long, short, global = true, value_name = "json|table|wide")]
+    output: Option<Format>,
+    /// Print only names or IDs, without headers, notes and progress
+    #[arg(long, short, global = true)]
+    quiet: bool,
+}
+
+impl Cli {
+    /// The output that the global options ask for.
+    pub fn output(&self) -> Output {
+        let format = if self.json { Format::Json } else { self.output.unwrap_or(Format::Table) };
+        if self.quiet {
+            crate::progress::silence();
+        }
+        Output::new(format, self.quiet)
+    }
 }
 
 /// All commands.
@@ -67,6 +84,13 @@ pub enum Command {
     /// Manage schedules
     #[command(subcommand)]
     Schedule(schedule::Command),
+    /// Sign in to a server through its login provider
+    Login(login::Args),
+    /// Sign out and revoke the session of `pandastack login`
+    Logout,
+    /// Manage members of the workspace and their sessions
+    #[command(subcommand)]
+    Member(member::Command),
     /// Manage API keys
     #[command(subcommand)]
     Token(token::Command),
@@ -81,6 +105,11 @@ pub enum Command {
     Host(host::Command),
     /// Show the server and API key in use
     Whoami,
+    /// Show or change the client configuration
+    #[command(subcommand)]
+    Config(config::Command),
+    /// Show the versions of this program and of the server
+    Version,
     /// Show workspace usage
     Usage(usage::Args),
     /// Show the audit log
@@ -161,11 +190,16 @@ impl Command {
             Command::Volume(command) => command.run(output),
             Command::Template(command) => command.run(output),
             Command::Schedule(command) => command.run(output),
+            Command::Login(args) => login::run(args, output),
+            Command::Logout => login::sign_out(output),
+            Command::Member(command) => command.run(output),
             Command::Token(command) => command.run(output),
             Command::Quota(command) => command.run(output),
             Command::Workspace(command) => command.run(output),
             Command::Host(command) => command.run(output),
             Command::Whoami => whoami::run(output),
+            Command::Config(command) => command.run(output),
+            Command::Version => version::run(output),
             Command::Usage(args) => usage::run(args, output),
             Command::Audit(args) => audit::run(args, output),
             Command::Bench(args) => bench::run(args, output),
@@ -195,15 +229,74 @@ impl Command {
     }
 }
 
-/// Whether an invalid command line contains `--json`. Arguments after `--` belong to another program.
-pub fn json_requested() -> bool {
-    std::env::args_os().take_while(|word| word != "--").any(|word| word == "--json")
+/// The output that an invalid command line asks for. Arguments after `--` belong to another program.
+pub fn requested_output() -> Output {
+    let words: Vec<_> = std::env::args_os().take_while(|word| word != "--").collect();
+    let is_json = words.iter().any(|word| word == "--json" || word == "--output=json" || word == "-ojson");
+    let is_pair =
+        |pair: &[std::ffi::OsString]| (pair[0] == "-o" || pair[0] == "--output") && pair[1] == "json";
+    let format = if is_json || words.windows(2).any(is_pair) { Format::Json } else { Format::Table };
+    Output::new(format, false)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use clap::{Arg, Command, CommandFactory};
+
+    use super::Cli;
+
     #[test]
     fn the_command_line_is_consistent() {
-        <super::Cli as clap::CommandFactory>::command().debug_assert();
+        Cli::command().debug_assert();
+    }
+
+    /// Options that are a switch in one command and take a value in another, and why.
+    const KINDS: [(&str, &str); 4] = [
+        ("always-on", "a switch when it is created, a value when it is changed"),
+        ("persistent", "a switch when it is created, a value when it is changed"),
+        ("protected", "a switch when it is created, a value when it is changed"),
+        ("secret", "marks all variables, or names one"),
+    ];
+    /// Letters that stand for two options, and whose convention each is.
+    const LETTERS: [(char, &str); 5] = [
+        ('t', "--template, and --tty as in docker"),
+        ('f', "--follow as in tail, and --file as in docker"),
+        ('i', "--interactive as in docker, and --ignore-case as in grep"),
+        ('n', "--count and --limit: a number of things"),
+        ('d', "--detach: in the background"),
+    ];
+
+    fn walk(command: &Command, path: &str, seen: &mut impl FnMut(&str, &Arg)) {
+        for arg in command.get_arguments().filter(|arg| !arg.is_hide_set() && !arg.is_positional()) {
+            seen(path, arg);
+        }
+        for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set()) {
+            walk(sub, &format!("{path} {}", sub.get_name()), seen);
+        }
+    }
+
+    #[test]
+    fn one_flag_has_one_meaning() {
+        let mut kinds: BTreeMap<String, BTreeMap<String, String>> = BTreeMap::new();
+        let mut letters: BTreeMap<char, BTreeSet<String>> = BTreeMap::new();
+        walk(&Cli::command(), "pandastack", &mut |path, arg| {
+            let long = arg.get_long().unwrap_or_default().to_owned();
+            let takes = arg.get_action().takes_values();
+            let kind = if takes { "a value" } else { "a switch" }.to_owned();
+            kinds.entry(long.clone()).or_default().insert(kind, path.to_owned());
+            if let Some(letter) = arg.get_short() {
+                letters.entry(letter).or_default().insert(long);
+            }
+        });
+        for (long, kinds) in kinds {
+            let known = KINDS.iter().any(|(name, _)| *name == long);
+            assert!(kinds.len() == 1 || known, "--{long} is a switch and takes a value: {kinds:?}");
+        }
+        for (letter, longs) in letters {
+            let known = LETTERS.iter().any(|(one, _)| *one == letter);
+            assert!(longs.len() == 1 || known, "-{letter} stands for several options: {longs:?}");
+        }
     }
 }

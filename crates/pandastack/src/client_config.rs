@@ -1,8 +1,9 @@
-//! The client configuration that `up` writes, so that clients need no setup.
+//! The client configuration that `up` and `login` write, so that clients need no setup.
 //!
 //! - A configuration for another server is never changed: it holds a key to that server. It counts
 //!   as ours if its URL is the one served now, or the one that an earlier `up` of the same data
 //!   directory wrote.
+//! - `login` replaces server and key by a session and keeps both, so that `logout` brings them back.
 //! - Under `sudo`, the file is written to the home directory of the invoking user and owned by that user.
 
 use std::fs::OpenOptions;
@@ -16,7 +17,13 @@ use pandastack_client::Config;
 use rustix::process::geteuid;
 use serde_json::{Map, Value};
 
+/// Keys of the file.
+const URL_KEYS: [&str; 2] = ["api_url", "apiUrl"];
+const TOKEN_KEYS: [&str; 3] = ["token", "api_key", "apiKey"];
+/// Server and key from before a sign-in.
+const BEFORE_LOGIN: &str = "before_login";
 /// File in the data directory that records the URL written last.
+#[cfg(feature = "server")]
 const LAST_URL_FILE: &str = "client-api-url";
 
 /// The user whose client configuration is written.
@@ -28,6 +35,7 @@ pub struct InvokingUser {
 }
 
 /// Outcome of [`write`].
+#[cfg(feature = "server")]
 #[derive(Debug, PartialEq, Eq)]
 pub enum WriteOutcome {
     /// The file now points to this server.
@@ -36,7 +44,7 @@ pub enum WriteOutcome {
     Foreign {
         /// The file.
         path: PathBuf,
-        /// Where it points.
+        /// URL of the API.
         api_url: String,
     },
 }
@@ -57,13 +65,44 @@ impl InvokingUser {
     }
 }
 
+/// Makes the client use a session.
+pub fn sign_in(user: &InvokingUser, api_url: &str, token: &str) -> Result<PathBuf> {
+    let path = Config::path_in(&user.home);
+    let mut object = read_object(&path)?;
+    if !object.contains_key(BEFORE_LOGIN) {
+        let before = URL_KEYS.iter().chain(&TOKEN_KEYS);
+        let before: Map<_, _> =
+            before.filter_map(|key| Some(((*key).to_owned(), object.get(*key)?.clone()))).collect();
+        object.insert(BEFORE_LOGIN.to_owned(), Value::Object(before));
+    }
+    URL_KEYS.iter().chain(&TOKEN_KEYS).for_each(|key| drop(object.remove(*key)));
+    object.insert("api_url".to_owned(), Value::from(api_url));
+    object.insert("token".to_owned(), Value::from(token));
+    replace(user, &path, &Value::Object(object))
+        .with_context(|| format!("cannot write the client configuration {}", path.display()))?;
+    Ok(path)
+}
+
+/// Makes the client use what it used before [`sign_in`]. `false` if nobody signed in.
+pub fn sign_out(user: &InvokingUser) -> Result<bool> {
+    let path = Config::path_in(&user.home);
+    let mut object = read_object(&path)?;
+    let Some(Value::Object(before)) = object.remove(BEFORE_LOGIN) else { return Ok(false) };
+    URL_KEYS.iter().chain(&TOKEN_KEYS).for_each(|key| drop(object.remove(*key)));
+    object.extend(before);
+    replace(user, &path, &Value::Object(object))
+        .with_context(|| format!("cannot write the client configuration {}", path.display()))?;
+    Ok(true)
+}
+
 /// Points the user's client at this server, unless it already points to another one.
+#[cfg(feature = "server")]
 pub fn write(user: &InvokingUser, data_dir: &Path, api_url: &str, token: &str) -> Result<WriteOutcome> {
     let path = Config::path_in(&user.home);
     let memory = data_dir.join(LAST_URL_FILE);
     let earlier = std::fs::read_to_string(&memory).unwrap_or_default();
     let mut object = read_object(&path)?;
-    let present = ["api_url", "apiUrl"].iter().find_map(|key| object.get(*key)?.as_str());
+    let present = URL_KEYS.iter().find_map(|key| object.get(*key)?.as_str());
     if let Some(present) = present.filter(|present| *present != api_url && *present != earlier.trim()) {
         return Ok(WriteOutcome::Foreign { path, api_url: present.to_owned() });
     }
@@ -73,6 +112,26 @@ pub fn write(user: &InvokingUser, data_dir: &Path, api_url: &str, token: &str) -
     outcome.with_context(|| format!("cannot write the client configuration {}", path.display()))?;
     std::fs::write(&memory, api_url).with_context(|| format!("cannot write {}", memory.display()))?;
     Ok(WriteOutcome::Written(path))
+}
+
+/// Removes the server of a data directory from the user's client configuration. Returns the file if it
+/// pointed there.
+pub fn forget(user: &InvokingUser, data_dir: &Path, api_url: &str) -> Result<Option<PathBuf>> {
+    let path = Config::path_in(&user.home);
+    let earlier = std::fs::read_to_string(data_dir.join(LAST_URL_FILE)).unwrap_or_default();
+    let mut object = read_object(&path)?;
+    let present = object.get("api_url").and_then(Value::as_str);
+    if !present.is_some_and(|present| present == api_url || present == earlier.trim()) || earlier.is_empty() {
+        return Ok(None);
+    }
+    object.remove("api_url");
+    object.remove("token");
+    let outcome = match object.is_empty() {
+        true => std::fs::remove_file(&path).map_err(Into::into),
+        false => replace(user, &path, &Value::Object(object)),
+    };
+    outcome.with_context(|| format!("cannot change the client configuration {}", path.display()))?;
+    Ok(Some(path))
 }
 
 /// The JSON object in the file; empty if the file does not exist. Unknown keys are preserved.
@@ -116,7 +175,7 @@ fn make_directories(user: &InvokingUser, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "server"))]
 mod tests {
     use super::*;
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -138,6 +197,43 @@ mod tests {
         let foreign = WriteOutcome::Foreign { path: path.clone(), api_url: "http://elsewhere".into() };
         assert_eq!(write(&user, data.path(), "http://b", "t2").unwrap(), foreign);
         assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+    }
+
+    #[test]
+    fn a_purged_server_is_forgotten_and_another_one_is_kept() {
+        let (home, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let user = user(home.path());
+        let path = Config::path_in(home.path());
+        write(&user, data.path(), "http://a", "t").unwrap();
+        assert_eq!(forget(&user, data.path(), "http://a").unwrap(), Some(path.clone()));
+        assert!(!path.exists(), "it had nothing else");
+        std::fs::write(&path, r#"{"api_url":"http://elsewhere","token":"theirs"}"#).unwrap();
+        assert_eq!(forget(&user, data.path(), "http://a").unwrap(), None);
+        assert!(std::fs::read_to_string(&path).unwrap().contains("theirs"));
+        std::fs::write(&path, r#"{"api_url":"http://a","token":"t","theme":"dark"}"#).unwrap();
+        forget(&user, data.path(), "http://a").unwrap();
+        assert!(!std::fs::read_to_string(&path).unwrap().contains("token"));
+        assert!(std::fs::read_to_string(&path).unwrap().contains("dark"));
+    }
+
+    #[test]
+    fn a_session_replaces_the_key_until_it_is_signed_out() {
+        let home = tempfile::tempdir().unwrap();
+        let user = user(home.path());
+        let path = Config::path_in(home.path());
+        assert!(!sign_out(&user).unwrap(), "nobody is signed in");
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let before = serde_json::json!({"apiUrl": "http://a", "api_key": "pds_key", "theme": "dark"});
+        std::fs::write(&path, before.to_string()).unwrap();
+        let read = || Config::resolve(|_| None, Some(home.path())).unwrap();
+        for token in ["pds_one", "pds_two"] {
+            sign_in(&user, "http://b", token).unwrap();
+            let Config { api_url, token: found } = read();
+            assert_eq!((api_url.as_str(), found.as_deref()), ("http://b", Some(token)));
+        }
+        assert!(sign_out(&user).unwrap());
+        assert_eq!(serde_json::from_str::<Value>(&std::fs::read_to_string(&path).unwrap()).unwrap(), before);
+        assert!(!sign_out(&user).unwrap());
     }
 
     #[test]

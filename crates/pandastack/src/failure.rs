@@ -1,5 +1,5 @@
-//! How a failed command reports its error: `error:` and `hint:` lines on standard error, or one
-//! line of JSON with `--json`.
+//! Error reports of failed commands: `error:` and `hint:` lines on standard error, or one line of
+//! JSON with `--json`.
 
 use std::process::ExitCode;
 
@@ -13,6 +13,10 @@ use crate::output::{Output, is_broken_pipe};
 pub const PLATFORM_FAILED: u8 = 125;
 /// The command timed out. `timeout(1)` uses the same code.
 pub const TIMED_OUT: u8 = 124;
+/// The program to run in the sandbox does not exist. Shells use the same code.
+pub const NO_SUCH_PROGRAM: u8 = 127;
+/// The program to run in the sandbox cannot be executed. Shells use the same code.
+pub const NOT_EXECUTABLE: u8 = 126;
 /// The user pressed Ctrl-C.
 pub const INTERRUPTED: u8 = 130;
 
@@ -38,12 +42,21 @@ struct ErrorReport {
 pub struct Failure {
     message: String,
     hints: Vec<String>,
+    /// The API's code for the same error; none if it has no such error.
+    code: Option<ErrorCode>,
+    /// The exit code; none for the usual one.
+    exit: Option<u8>,
 }
 
 impl Failure {
     /// A failure without hints.
     pub fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), hints: Vec::new() }
+        Self { message: message.into(), hints: Vec::new(), code: None, exit: None }
+    }
+
+    /// Nothing of this kind has this name.
+    pub fn not_found(kind: &str, name: &str) -> Self {
+        Self { code: Some(ErrorCode::NotFound), ..Self::new(format!("{kind} `{name}` not found")) }
     }
 
     /// Reads the error that a child `pandastack --json` printed last, or takes all of its output as
@@ -51,10 +64,31 @@ impl Failure {
     pub fn from_stderr(text: &str) -> Self {
         match text.lines().last().and_then(|line| serde_json::from_str::<ErrorReport>(line).ok()) {
             Some(ErrorReport { error, hint, .. }) => {
-                Self { message: error, hints: hint.into_iter().collect() }
+                Self { hints: hint.into_iter().collect(), ..Self::new(error) }
             }
             None => Self::new(text),
         }
+    }
+
+    /// A wait was given up; what was waited for goes on.
+    pub fn timed_out(message: impl Into<String>) -> Self {
+        Self { exit: Some(TIMED_OUT), ..Self::new(message) }
+    }
+
+    /// The user pressed Ctrl-C.
+    pub fn interrupted() -> Self {
+        Self { exit: Some(INTERRUPTED), ..Self::new("interrupted") }
+    }
+
+    /// Adds what failed because of it, in front of the message.
+    pub fn within(self, what: &str) -> Self {
+        Self { message: format!("{what}: {}", self.message), ..self }
+    }
+
+    /// What to do next.
+    #[cfg(test)]
+    pub fn hints(&self) -> &[String] {
+        &self.hints
     }
 
     /// Adds a hint.
@@ -122,6 +156,9 @@ fn print(error: String, code: String, hints: &[String], output: Output) {
 
 /// The server's error code, or a code for the kind of client error.
 fn code(error: &anyhow::Error) -> String {
+    if let Some(code) = error.chain().find_map(|cause| cause.downcast_ref::<Failure>()?.code) {
+        return code.as_str();
+    }
     let client = error.chain().find_map(|cause| cause.downcast_ref::<ClientError>());
     match client {
         Some(ClientError::Refused { code, .. }) if !code.is_empty() => code.clone(),
@@ -157,11 +194,27 @@ fn hints(error: &anyhow::Error) -> Vec<String> {
 }
 
 fn exit_code(error: &anyhow::Error, running: bool) -> u8 {
+    if let Some(exit) = error.chain().find_map(|cause| cause.downcast_ref::<Failure>()?.exit) {
+        return exit;
+    }
     let client = error.chain().find_map(|cause| cause.downcast_ref::<ClientError>());
     if client.is_some_and(|client| client.is_code(ErrorCode::ExecTimeout)) {
         return TIMED_OUT;
     }
-    if running { PLATFORM_FAILED } else { 1 }
+    match client.filter(|_| running).and_then(program_refused) {
+        Some(code) => code,
+        None if running => PLATFORM_FAILED,
+        None => 1,
+    }
+}
+
+/// The exit code of a shell, if the guest could not execute the program. A command of one word is run by
+/// a shell, which reports the same itself.
+fn program_refused(error: &ClientError) -> Option<u8> {
+    let ClientError::Refused { message, .. } = error else { return None };
+    let is_program = message.contains("cannot run \"");
+    let is_missing = error.is_code(ErrorCode::FileNotFound);
+    is_program.then_some(if is_missing { NO_SUCH_PROGRAM } else { NOT_EXECUTABLE })
 }
 
 #[cfg(test)]
@@ -179,6 +232,42 @@ mod tests {
         assert_eq!(code(&anyhow::Error::from(ClientError::NoKey)), FAILED);
         let late = ClientError::Deadline { call: "GET /v1/me".into(), limit_seconds: 1 };
         assert_eq!(code(&anyhow::Error::from(late).context("look")), UNREACHABLE);
+    }
+
+    #[test]
+    fn a_name_that_matches_nothing_has_the_code_of_the_api() {
+        let error = anyhow::Error::from(Failure::not_found("database", "x")).context("delete");
+        assert_eq!(
+            (code(&error).as_str(), message(&error).as_str()),
+            ("not_found", "delete: database `x` not found")
+        );
+    }
+
+    #[test]
+    fn an_end_of_the_wait_has_the_exit_code_of_its_reason() {
+        assert_eq!(exit_code(&Failure::interrupted().into(), true), INTERRUPTED);
+        assert_eq!(exit_code(&Failure::timed_out("late").into(), false), TIMED_OUT);
+    }
+
+    #[test]
+    fn a_program_that_cannot_be_run_has_the_exit_code_of_a_shell() {
+        let refused = |code: &str, message: &str| ClientError::Refused {
+            status: 404,
+            code: code.to_owned(),
+            message: message.to_owned(),
+            request_id: None,
+            build_id: None,
+            retry_after: None,
+        };
+        for (code, message, expected) in [
+            ("file_not_found", "cannot run \"nosuch\": No such file or directory", NO_SUCH_PROGRAM),
+            ("bad_request", "cannot run \"/etc/passwd\": Permission denied", NOT_EXECUTABLE),
+            ("file_not_found", "cannot enter the working directory \"/x\"", PLATFORM_FAILED),
+        ] {
+            let error = anyhow::Error::from(refused(code, message));
+            assert_eq!(exit_code(&error, true), expected, "{message}");
+            assert_eq!(exit_code(&error, false), 1, "{message}");
+        }
     }
 
     #[test]

@@ -9,13 +9,13 @@
 #![deny(unsafe_code)]
 
 mod cli;
-#[cfg(feature = "server")]
 mod client_config;
 mod commands;
 mod failure;
 #[cfg(feature = "server")]
 mod heap_trim;
 #[cfg(feature = "server")]
+mod login_settings;
 mod network_settings;
 mod otlp;
 mod output;
@@ -36,9 +36,9 @@ use clap::Parser;
 fn main() -> ExitCode {
     let cli = match cli::Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => return failure::report_usage(&error, output::Output::new(cli::json_requested())),
+        Err(error) => return failure::report_usage(&error, cli::requested_output()),
     };
-    let output = output::Output::new(cli.json);
+    let output = cli.output();
     match cli.command.run(output) {
         Ok(code) => code,
         Err(error) => failure::report(&error, output),

@@ -1,4 +1,4 @@
-//! Standard output: tables and lines, or JSON with `--json`.
+//! Standard output: tables and lines, or JSON with `--json`, or names alone with `--quiet`.
 
 use std::io::Write;
 
@@ -9,27 +9,59 @@ use serde::Serialize;
 /// Spaces between two columns.
 const GAP: usize = 2;
 
+/// Form of the data on standard output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// JSON, with every field.
+    Json,
+    /// Aligned columns.
+    Table,
+    /// Aligned columns, with more of them in lists.
+    Wide,
+}
+
+impl std::str::FromStr for Format {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "json" => Ok(Format::Json),
+            "table" => Ok(Format::Table),
+            "wide" => Ok(Format::Wide),
+            _ => Err("expected `json`, `table` or `wide`".to_owned()),
+        }
+    }
+}
+
 /// The output of a command.
 #[derive(Debug, Clone, Copy)]
 pub struct Output {
-    json: bool,
+    format: Format,
+    quiet: bool,
 }
 
 impl Output {
-    /// Creates an output that writes JSON or human-readable text.
-    pub fn new(json: bool) -> Self {
-        Self { json }
+    /// Creates an output. With `quiet`, a list has only the first column, and no header.
+    pub fn new(format: Format, quiet: bool) -> Self {
+        Self { format, quiet }
     }
 
-    /// Whether the output is JSON.
+    /// Returns whether the output is JSON.
     pub fn is_json(self) -> bool {
-        self.json
+        self.format == Format::Json
     }
 
     /// Writes a value as JSON, or as formatted by `human`.
     pub fn value<T: Serialize>(self, value: &T, human: impl FnOnce(&T) -> String) -> Result<()> {
-        let text = if self.json { serde_json::to_string_pretty(value)? } else { human(value) };
+        let text = if self.is_json() { serde_json::to_string_pretty(value)? } else { human(value) };
         self.line(&text)
+    }
+
+    /// Writes a message for people to standard error; nothing with `--json` or `--quiet`.
+    pub fn note(self, text: &str) {
+        if !self.is_json() && !self.quiet {
+            eprintln!("{text}");
+        }
     }
 
     /// Writes a list as a JSON array, or as a table with these columns.
@@ -39,12 +71,34 @@ impl Output {
         columns: [&str; N],
         row: impl Fn(&T) -> [String; N],
     ) -> Result<()> {
-        if self.json {
+        self.wide_table(items, columns, row, [], |_| [])
+    }
+
+    /// Like [`Output::table`], with `more` columns for `-o wide`.
+    pub fn wide_table<T: Serialize, const N: usize, const M: usize>(
+        self,
+        items: &[T],
+        columns: [&str; N],
+        row: impl Fn(&T) -> [String; N],
+        more_columns: [&str; M],
+        more: impl Fn(&T) -> [String; M],
+    ) -> Result<()> {
+        if self.is_json() {
             return self.line(&serde_json::to_string_pretty(items)?);
         }
-        let header = columns.map(str::to_owned);
-        let cells = items.iter().map(|item| row(item).map(|cell| escape_control(&cell)));
-        let rows: Vec<[String; N]> = std::iter::once(header).chain(cells).collect();
+        let shown = match self.format {
+            _ if self.quiet => 1,
+            Format::Wide => N + M,
+            _ => N,
+        };
+        let header = columns.iter().chain(&more_columns).map(|&name| name.to_owned());
+        let header: Vec<String> = header.take(shown).collect();
+        let rows = items.iter().map(|item| {
+            let cells = row(item).into_iter().chain(more(item)).take(shown);
+            cells.map(|cell| escape_control(&cell)).collect()
+        });
+        let header = (!self.quiet).then_some(header);
+        let rows: Vec<Vec<String>> = header.into_iter().chain(rows).collect();
         self.line(&align(&rows))
     }
 
@@ -59,6 +113,22 @@ impl Output {
         Ok(stdout.flush()?)
     }
 
+    /// Writes a line of a log; as an object with the field `line` if the output is JSON.
+    pub fn log_line(self, line: &str) -> Result<()> {
+        match self.is_json() {
+            true => self.line(&serde_json::json!({ "line": line }).to_string()),
+            false => self.line(line),
+        }
+    }
+
+    /// Writes a log; as one object per line if the output is JSON.
+    pub fn log(self, text: &str) -> Result<()> {
+        if !self.is_json() {
+            return self.raw(text.as_bytes());
+        }
+        text.lines().try_for_each(|line| self.log_line(line))
+    }
+
     /// Writes bytes unchanged.
     pub fn raw(self, bytes: &[u8]) -> Result<()> {
         let mut stdout = std::io::stdout().lock();
@@ -67,7 +137,7 @@ impl Output {
     }
 }
 
-/// Whether an error only means that the reader closed the pipe.
+/// Returns whether an error only means that the reader closed the pipe.
 pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let broken = |io: &std::io::Error| io.kind() == std::io::ErrorKind::BrokenPipe;
     error.downcast_ref::<std::io::Error>().is_some_and(broken)
@@ -80,15 +150,15 @@ fn escape_control(text: &str) -> String {
 }
 
 /// Aligns columns; the last one is not padded.
-pub fn align<const N: usize>(rows: &[[String; N]]) -> String {
-    let mut widths = [0; N];
+pub fn align<R: AsRef<[String]>>(rows: &[R]) -> String {
+    let mut widths = vec![0; rows.iter().map(|row| row.as_ref().len()).max().unwrap_or(0)];
     for row in rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
+        for (width, cell) in widths.iter_mut().zip(row.as_ref()) {
             *width = (*width).max(cell.chars().count());
         }
     }
-    let line = |row: &[String; N]| {
-        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<0$}", width + GAP));
+    let line = |row: &R| {
+        let cells = row.as_ref().iter().zip(&widths).map(|(cell, width)| format!("{cell:<0$}", width + GAP));
         cells.collect::<String>().trim_end().to_owned()
     };
     rows.iter().map(line).collect::<Vec<_>>().join("\n")
@@ -135,6 +205,12 @@ mod tests {
     fn columns_line_up_and_end_without_spaces() {
         let rows = [["ID", "STATUS"], ["a-long-id", "ok"]].map(|row| row.map(str::to_owned));
         assert_eq!(align(&rows), "ID         STATUS\na-long-id  ok");
+    }
+
+    #[test]
+    fn rows_of_different_lengths_line_up() {
+        let rows = [vec!["a".to_owned(), "b".to_owned()], vec!["long".to_owned()]];
+        assert_eq!(align(&rows), "a     b\nlong");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use pandastack_control::{DatabaseUrl, Tenancy};
+use pandastack_control::{AuditSink, DatabaseUrl, Tenancy};
 use pandastack_types::domains::Domains;
 use pandastack_types::limits::REQUESTS_PER_SECOND_DEFAULT;
 use pandastack_types::network::Cidr;
@@ -22,6 +22,7 @@ pub use args::{AgentArgs, Backups, CommonArgs, ControlArgs, Engine};
 use file::read_file;
 
 use crate::failure::Failure;
+use crate::login_settings::OidcSettings;
 use crate::network_settings::MailMode;
 use crate::otlp::Export;
 use crate::tls::TlsArgs;
@@ -42,6 +43,8 @@ pub const DATABASE_URL_VARIABLE: &str = "PANDASTACK_DATABASE_URL";
 const SLOTS_READY: usize = 16;
 /// Environment variable for the backup location; the URL may contain a password.
 pub const BACKUPS_VARIABLE: &str = "PANDASTACK_BACKUPS";
+/// Environment variable for the destination of the audit log; the URL may contain a password.
+pub const AUDIT_SINK_VARIABLE: &str = "PANDASTACK_AUDIT_SINK";
 /// Default days of point-in-time recovery.
 const BACKUP_RETENTION_DAYS: u16 = 7;
 /// Default share of a sandbox's memory to reserve. An idle sandbox of 512 MiB has written 8 to 14
@@ -66,7 +69,7 @@ pub struct Settings {
     pub database_url: Option<DatabaseUrl>,
     /// Requests per second for each workspace; `None` for no limit.
     pub requests_per_second: Option<NonZeroU32>,
-    /// How many tenants share the installation, and what that forbids.
+    /// Whether one or several tenants share the installation, and what that forbids.
     pub tenancy: Tenancy,
     /// Whether schedules may call loopback and private addresses.
     pub schedules_private_targets: bool,
@@ -74,18 +77,22 @@ pub struct Settings {
     pub postgres_listen: Option<SocketAddr>,
     /// Domain for database host names.
     pub postgres_domain: Option<String>,
-    /// Where database backups are stored.
+    /// Store of database backups.
     pub backups: Backups,
     /// Days of point-in-time recovery.
     pub backup_retention_days: u16,
+    /// Where the audit log is exported to.
+    pub audit_sink: Option<AuditSink>,
     /// Domains for app host names.
     pub domains: Vec<String>,
     /// Additional host names of the API.
     pub api_names: Vec<String>,
-    /// Whether another join secret than before is accepted.
+    /// Whether a changed join secret is accepted.
     pub accept_new_link_secret: bool,
     /// DNS server for proofs of custom domains.
     pub challenge_resolver: Option<SocketAddr>,
+    /// The login provider of people; `None` for API keys alone.
+    pub oidc: Option<OidcSettings>,
     /// TLS on the API's address.
     pub tls: TlsArgs,
     /// Cache for built images and kernels.
@@ -120,6 +127,20 @@ pub struct Settings {
     pub zygotes: bool,
     /// Templates to prepare at startup.
     pub warm_templates: Vec<String>,
+    /// Which of the settings that must differ between installations were given.
+    pub given: Given,
+}
+
+/// Settings that the operator gave, by flag, variable or file. [`crate::supervise::addresses`] chooses
+/// the others.
+#[derive(Debug, Clone, Copy)]
+pub struct Given {
+    /// Address of the API.
+    pub listen: bool,
+    /// Subnet for sandbox addresses.
+    pub subnet: bool,
+    /// Prefix for network interface names.
+    pub net_prefix: bool,
 }
 
 impl Settings {
@@ -136,7 +157,15 @@ impl Settings {
             Failure::new(error.to_string())
                 .hint("check --domain and --api-name, or `domains` and `api_names`")
         })?;
+        let given = Given {
+            listen: control.listen.or(file.control.listen).is_some(),
+            subnet: agent.subnet.is_some() || file.agent.subnet.is_some(),
+            net_prefix: agent.net_prefix.is_some() || file.agent.net_prefix.is_some(),
+        };
+        let listen = control.listen.or(file.control.listen).unwrap_or_else(default_listen);
         Ok(Self {
+            oidc: OidcSettings::resolve(&control.oidc, file.oidc, &api_url_of(listen))?,
+            given,
             domains,
             api_names,
             accept_new_link_secret: control.accept_new_link_secret,
@@ -145,7 +174,7 @@ impl Settings {
             mail: agent.mail.or(file.network.mail).unwrap_or_default(),
             runtime_dir: runtime_dir.unwrap_or_else(|| runtime_dir_of(&data_dir)),
             otlp_endpoint: common.otlp_endpoint.clone().or(file.otlp_endpoint).filter(|url| !url.is_empty()),
-            listen: control.listen.or(file.control.listen).unwrap_or_else(default_listen),
+            listen,
             database_url: control.database_url.clone().or(file.control.database_url),
             requests_per_second: NonZeroU32::new(
                 control
@@ -176,6 +205,7 @@ impl Settings {
                 .backup_retention_days
                 .or(file.control.backup_retention_days)
                 .unwrap_or(BACKUP_RETENTION_DAYS),
+            audit_sink: control.audit_sink.clone().or(file.control.audit_sink),
             tls: control.tls.clone(),
             cache_dir: agent
                 .cache_dir
@@ -219,11 +249,7 @@ impl Settings {
 
     /// URL of the API for clients on this machine.
     pub fn api_url(&self) -> String {
-        let mut address = self.listen;
-        if address.ip().is_unspecified() {
-            address.set_ip(std::net::Ipv4Addr::LOCALHOST.into());
-        }
-        format!("http://{address}")
+        api_url_of(self.listen)
     }
 
     /// Suffix that distinguishes this installation from others on the same machine.
@@ -245,6 +271,13 @@ impl Settings {
 /// A list from the command line, else from the file.
 fn either<T: Clone>(given: &[T], file: Vec<T>) -> Vec<T> {
     if given.is_empty() { file } else { given.to_vec() }
+}
+
+fn api_url_of(mut address: SocketAddr) -> String {
+    if address.ip().is_unspecified() {
+        address.set_ip(std::net::Ipv4Addr::LOCALHOST.into());
+    }
+    format!("http://{address}")
 }
 
 fn default_listen() -> SocketAddr {

@@ -1,4 +1,4 @@
-"""What goes over the wire for apps."""
+"""Requests and responses of apps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where address and key come from."""
+"""Sources of the server's address and the key."""
 
 from __future__ import annotations
 

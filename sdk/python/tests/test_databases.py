@@ -1,4 +1,4 @@
-"""What goes over the wire for databases."""
+"""Requests and responses of databases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes over the wire for functions."""
+"""Requests and responses of functions."""
 
 from __future__ import annotations
 

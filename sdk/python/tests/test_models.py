@@ -9,7 +9,7 @@ import dataclasses
 import inspect
 import json
 from pathlib import Path
-from typing import Any, Dict, List, Set, Tuple
+from typing import Any, Dict, List, Literal, Set, Tuple, Union, get_args, get_origin, get_type_hints
 
 import pytest
 
@@ -106,6 +106,14 @@ class Schemas:
     def __init__(self, text: str) -> None:
         self.by_name: Dict[str, Any] = json.loads(text)["components"]["schemas"]
 
+    def properties(self, schema: Dict[str, Any]) -> Dict[str, Any]:
+        """Schemas of a schema's fields by name."""
+        if "$ref" in schema:
+            return self.properties(self.by_name[schema["$ref"].rpartition("/")[2]])
+        parts = [*schema.get("allOf", []), *schema.get("oneOf", [])]
+        found = {name: field for part in parts for name, field in self.properties(part).items()}
+        return {**found, **schema.get("properties", {})}
+
     def fields(self, schema: Dict[str, Any]) -> Tuple[Set[str], Set[str]]:
         """Names of a schema's fields, and those that are always there."""
         if "$ref" in schema:
@@ -143,6 +151,42 @@ def test_a_model_has_the_fields_of_its_schema(model: type, schemas: Schemas):
     wire = {each for each in wire if f"{name}.{each}" not in FIELD_CALLED}
     assert {"missing": local(wire) - ours, "unknown": ours - local(wire) - own} == {"missing": set(), "unknown": set()}
     assert promised - own - local(always) == set(), "promised, but the server may leave it out"
+
+
+def json_types(schema: Dict[str, Any], schemas: Schemas) -> Set[str]:
+    """Types that a schema allows, without null."""
+    if "$ref" in schema:
+        return json_types(schemas.by_name[schema["$ref"].rpartition("/")[2]], schemas)
+    parts = [*schema.get("oneOf", []), *schema.get("anyOf", []), *schema.get("allOf", [])]
+    found = {each for part in parts for each in json_types(part, schemas)}
+    own = schema.get("type", [])
+    return (found | {own} if isinstance(own, str) else found | set(own)) - {"null"}
+
+
+def local_types(annotation: Any) -> Set[str]:
+    """Types of JSON that an annotation allows; none for any."""
+    origin = get_origin(annotation)
+    if origin is Union:
+        return {each for arg in get_args(annotation) for each in local_types(arg)}
+    if origin is Literal:
+        return {"string"}
+    plain = {str: "string", int: "integer", float: "number", bool: "boolean", list: "array", dict: "object"}
+    name = plain.get(origin or annotation)
+    is_record = is_dict(annotation) or dataclasses.is_dataclass(annotation)
+    return {name} if name else {"object"} if is_record else set()
+
+
+@pytest.mark.parametrize("model", ANSWERS, ids=lambda model: model.__name__)
+def test_a_field_has_the_type_of_its_schema(model: type, schemas: Schemas):
+    name, wrong = model.__name__, {}
+    wire = schemas.properties({"$ref": f"/{RENAMED.get(name, name)}"})
+    for field, annotation in get_type_hints(model, localns={"PandaStack": object}).items():
+        theirs = json_types(wire[field], schemas) if field in wire else set()
+        ours = local_types(annotation)
+        fits = not ours or not theirs or theirs <= ours or (theirs == {"integer"} and "number" in ours)
+        if not fits:
+            wrong[field] = (ours, theirs)
+    assert wrong == {}
 
 
 def test_no_exception_is_stale(schemas: Schemas):

@@ -22,6 +22,7 @@ ONLY_PYTHON: Dict[str, str] = {
     "SandboxFilesystem.readText": "read answers bytes in Python",
 }
 ONLY_TYPESCRIPT: Dict[str, str] = {
+    "ConsoleAPI.loginProvider": "sessions of the web console are for browsers",
     "ConsoleAPI.revoke": "sessions of the web console are for browsers",
     "ConsoleAPI.sessions": "sessions of the web console are for browsers",
     "ConsoleAPI.signIn": "sessions of the web console are for browsers",

@@ -1,4 +1,4 @@
-"""What goes over the wire and what comes back, call by call."""
+"""Requests and responses, call by call."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_mkdir_remove_rename_walk(server, sandbox):
     assert walked == [("/", ["d"], ["f"]), ("/d", [], [])]
 
 
-@pytest.mark.parametrize("path", ["", "relative", None])
+@pytest.mark.parametrize("path", ["", "relative"])
 def test_paths_are_absolute(sandbox, path):
     with pytest.raises(BadRequestError, match="absolute"):
         sandbox.filesystem.read(path)
@@ -202,8 +202,8 @@ def test_promote_snapshot_and_snapshots(server, client, sandbox):
     snapshot = sandbox.snapshot()
     assert snapshot == snapshot.id == "sn" and snapshot.info["sandbox_id"] == "s1"
     assert server.requests[-1].body == b""
-    sandbox.snapshot("named", {"a": "b"})
-    assert server.requests[-1].json == {"name": "named", "metadata": {"a": "b"}}
+    sandbox.snapshot("named", {"a": "b"}, replace_name=True)
+    assert server.requests[-1].json == {"name": "named", "replace_name": True, "metadata": {"a": "b"}}
     assert [s["id"] for s in client.snapshots.list(sandbox_id="s1")] == ["sn"]
     assert server.requests[-1].query == {"sandbox_id": "s1"}
     client.snapshots.delete(snapshot)

@@ -139,7 +139,7 @@ def test_error_before_the_first_byte(server, sandbox):
 
 def test_silent_stream_ends(server, sandbox, monkeypatch):
     for module in ("_sync", "_async"):
-        monkeypatch.setattr(f"pandastack.{module}.exec_stream.STREAM_IDLE_SECONDS_MAX", 0.2)
+        monkeypatch.setattr(f"pandastack.{module}.exec_stream.STREAM_IDLE_SECONDS_MAX", 1.0)
     release = threading.Event()
     server.on("POST", PATH, 200, chunks=[OUT, lambda: release.wait(10)], headers=SSE)
     with pytest.raises(ExecInterrupted, match="silent"):

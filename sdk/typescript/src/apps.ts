@@ -1,7 +1,9 @@
 /** Apps: sources that are built and served under an address that stays. */
 
+import { checked } from "./check.js";
 import { PandaStackError } from "./errors.js";
 import { serverEvents } from "./exec-stream.js";
+import type { AbortSignal } from "./globals.js";
 import { packTree, streamOf, watched } from "./local-tree.js";
 import { type JsonObject, type LifecycleInfo, type WireRecord, withCamelCase } from "./models.js";
 import type { Transport } from "./transport.js";
@@ -74,7 +76,7 @@ export type AppMetrics = WireRecord<{
   /** Each machine, in the order in which they are used. */
   instances: AppInstanceMetrics[];
 }>;
-/** Where the source of a deployment comes from; without any of these, the head of the app's branch. */
+/** Source of a deployment; without any of these, the head of the app's branch. */
 export interface DeployAppOptions {
   /** Branch, tag or commit of its repository. */
   gitRef?: string;
@@ -96,7 +98,7 @@ export interface AppEnvOptions {
   /** `all`, `build` (never in a machine that serves) or `run` (never in a build). */
   stage?: string;
 }
-/** What a build of an app makes anew, and its history. */
+/** Paths that a build of an app creates anew, and its history. */
 const MADE_ANEW: ReadonlySet<string> = new Set([".git", "node_modules", ".venv", "venv", "__pycache__", ".next"]);
 
 /** A deployment as the server describes it: `id`, `status`, `error`, `git_commit`, ... */
@@ -348,7 +350,9 @@ export class AppsAPI {
   }
 }
 
-/** What is said of an app, and of its machines one by one. */
+checked({ AppsAPI });
+
+/** Resource use of an app and of its machines. */
 function appOf(record: JsonObject): AppInfo {
   for (const instance of (record["instances"] ?? []) as JsonObject[]) withCamelCase(instance);
   return withCamelCase(record) as AppInfo;

@@ -1,9 +1,9 @@
 /** The client: one server, and what it offers. */
 
+import type { AuditEntry, AuditVerification } from "./audit.js";
 import { addressGiven, BASE_URL_DEFAULT, normalizeBaseUrl, resolveConfig } from "./config.js";
 import { BadRequestError } from "./errors.js";
 import {
-  type AuditEntry,
   type Checkpoints,
   checkpointsOf,
   type Egress,
@@ -24,17 +24,15 @@ import {
 } from "./models.js";
 import { FunctionsAPI } from "./functions.js";
 import { AppsAPI } from "./apps.js";
+import { checked, checkNew } from "./check.js";
 import { ConsoleAPI } from "./console.js";
 import { serverEvents } from "./exec-stream.js";
 import { DatabasesAPI } from "./databases.js";
-import {
-  quotaBody,
-  type QuotaLimits,
-  SnapshotsAPI,
-  TemplatesAPI,
-  TokensAPI,
-  WorkspacesAPI,
-} from "./resources.js";
+import type { AbortSignal, Fetch } from "./globals.js";
+import { MembersAPI } from "./members.js";
+import { printed } from "./printed.js";
+import { quotaBody, type QuotaLimits } from "./resources.js";
+import { SnapshotsAPI, TemplatesAPI, TokensAPI, WorkspacesAPI } from "./resources.js";
 import { VolumesAPI } from "./volumes.js";
 import { type CreateRetryEvent, parseBudget } from "./retry.js";
 import { environment } from "./runtime.js";
@@ -62,7 +60,7 @@ import {
 /** Template of a sandbox when none is named. */
 const TEMPLATE_DEFAULT = "ubuntu-24.04";
 
-/** How to reach a server. Options that are left out come from the environment, then from the config file. */
+/** Connection to a server. Absent options come from the environment, then from the config file. */
 export interface PandaStackOptions {
   /** The server's address: `PANDASTACK_API`, `PANDASTACK_API_URL`, config `api_url`, `http://127.0.0.1:8080`. */
   baseUrl?: string | undefined;
@@ -76,14 +74,14 @@ export interface PandaStackOptions {
   session?: boolean | undefined;
   /** Limit of a plain call as a whole (30 s); calls that move memory or files have longer ones. */
   timeoutMs?: number | undefined;
-  /** How long creates refused for lack of room are repeated; 0 = never (60). */
+  /** Seconds for which creates refused for lack of capacity are retried; 0 = never (60). */
   maxCreateRetrySeconds?: number | undefined;
   /** Told before each such repetition. */
   onCreateRetry?: ((event: CreateRetryEvent) => void) | undefined;
   /** Host suffix of previews, when it is not the API's own: `PANDASTACK_PREVIEW_HOST`. */
   previewHost?: string | undefined;
   /** Used instead of the global `fetch`. */
-  fetch?: typeof fetch | undefined;
+  fetch?: Fetch | undefined;
 }
 
 /** A volume for a new sandbox, mounted at `path`, or at `/volumes/<name>`. */
@@ -98,6 +96,8 @@ export interface AttachVolume {
 export interface SandboxCreateOptions {
   /** Template to start from. */
   template?: string;
+  /** Unique in the workspace; can be used in the place of the ID. */
+  name?: string;
   /** Seconds to live. */
   ttlSeconds?: number;
   /** No time limit: it hibernates when idle. */
@@ -110,11 +110,11 @@ export interface SandboxCreateOptions {
   env?: Record<string, string>;
   /** Idle seconds after which a persistent sandbox sleeps. */
   idleTimeoutSeconds?: number;
-  /** What happens at the end of its time: deleted (`kill`) or put to sleep. */
+  /** Action at the end of its lifetime: delete it (`kill`) or put it to sleep. */
   onTimeout?: OnTimeout;
   /** Snapshots that the platform takes by itself, to `rollback` to. */
   checkpoints?: Checkpoints;
-  /** What it may reach: `none`, `all`, or lists such as `{ allow: ["*.example.com"] }`. */
+  /** Network policy: `none`, `all`, or lists such as `{ allow: ["*.example.com"] }`. */
   network?: NetworkPolicy | Egress;
   /** Visibility of its ports. */
   visibility?: Visibility;
@@ -160,6 +160,8 @@ export class PandaStack {
   readonly tokens: TokensAPI;
   /** Sessions of the web console. */
   readonly console: ConsoleAPI;
+  /** Members of the workspace and their sessions. */
+  readonly members: MembersAPI;
   /** Workspaces, for operators. */
   readonly workspaces: WorkspacesAPI;
   /** Schedules. */
@@ -170,6 +172,7 @@ export class PandaStack {
   readonly #addressGiven: string | undefined;
 
   constructor(options: PandaStackOptions = {}) {
+    checkNew("PandaStack", options);
     const env = environment();
     const baseUrl = options.baseUrl || options.apiUrl || undefined;
     this.#addressGiven = addressGiven(baseUrl, env);
@@ -194,6 +197,7 @@ export class PandaStack {
     this.databases = new DatabasesAPI(this.#transport);
     this.tokens = new TokensAPI(this.#transport);
     this.console = new ConsoleAPI(this.#transport);
+    this.members = new MembersAPI(this.#transport);
     this.workspaces = new WorkspacesAPI(this.#transport);
     this.schedules = new SchedulesAPI(this.#transport);
   }
@@ -224,6 +228,16 @@ export class PandaStack {
     const { sandboxId, before, limit } = options;
     const query = given({ sandbox_id: sandboxId, before: before?.toString(), limit: limit?.toString() });
     return (await this.#transport.send(get("/audit", query as Record<string, string>))).records("entries") as AuditEntry[];
+  }
+
+  /**
+   * Verify the hash chain of the installation's audit log. Requires an operator key.
+   *
+   * A long log takes several calls: pass `next` of a result as `after`.
+   */
+  async verifyAudit(options: { after?: number } = {}): Promise<AuditVerification> {
+    const query = given({ after: options.after?.toString() }) as Record<string, string>;
+    return (await this.#transport.send(get("/audit/verify", query))).record() as AuditVerification;
   }
 
   /** List events of the workspace's sandboxes, oldest first: the last `tail` of them. */
@@ -283,6 +297,9 @@ export class PandaStack {
   }
 }
 
+checked({ PandaStack });
+printed(PandaStack, "PandaStack", ["baseUrl"]);
+
 /** `client.sandboxes`. */
 export class SandboxesAPI {
   readonly #client: PandaStack;
@@ -307,7 +324,7 @@ export class SandboxesAPI {
     return answer.records("sandboxes").map((record) => this.#sandbox(record));
   }
 
-  /** Get a sandbox. Does not wake it. */
+  /** Get a sandbox by ID or name. Does not wake it. */
   async get(id: string): Promise<Sandbox> {
     return this.#sandbox((await this.#transport.send(get(sandboxPath(id)))).record());
   }
@@ -348,6 +365,8 @@ export class SandboxesAPI {
   }
 }
 
+checked({ SandboxesAPI });
+
 function createBody(options: SandboxCreateOptions): JsonObject {
   // A snapshot has a size already.
   const snapshot = options.fromSnapshot ?? options.from_snapshot;
@@ -357,6 +376,7 @@ function createBody(options: SandboxCreateOptions): JsonObject {
     persistent: options.persistent,
     metadata: options.metadata,
     from_snapshot: snapshot,
+    name: options.name,
     cpu: snapshot === undefined ? options.cpu : undefined,
     memory_mb: snapshot === undefined ? (options.memoryMb ?? options.memory_mb) : undefined,
     volumes: options.volumes?.map(volumeOf),

@@ -9,7 +9,7 @@
 import { AuthError, BadRequestError } from "./errors.js";
 import { environment, importBuiltin } from "./runtime.js";
 
-/** Where `pandastack up` listens unless told otherwise. */
+/** Default address of `pandastack up`. */
 export const BASE_URL_DEFAULT = "http://127.0.0.1:8080";
 /** A config file longer than this is not ours. */
 const CONFIG_CHARS_MAX = 64 * 1024;

@@ -1,5 +1,6 @@
 /** Sessions of the web console. */
 
+import { checked } from "./check.js";
 import type { JsonObject, MeInfo } from "./models.js";
 import type { Transport } from "./transport.js";
 import { del, get, post, segment } from "./wire.js";
@@ -14,6 +15,14 @@ export interface ConsoleSession extends JsonObject {
   expires_at: string;
 }
 
+/** The login provider of a server. */
+export interface LoginProvider extends JsonObject {
+  /** Name to show. */
+  name: string;
+  /** Where a browser begins to sign in. */
+  url: string;
+}
+
 /** `client.console`: for pages that the server itself serves, with a client made with `session: true`. */
 export class ConsoleAPI {
   readonly #transport: Transport;
@@ -26,6 +35,12 @@ export class ConsoleAPI {
   /** Sign in with an API key. The browser gets a cookie; the key is not stored. */
   async signIn(apiKey: string): Promise<MeInfo> {
     return (await this.#transport.send(post("/console/session", { api_key: apiKey }))).record();
+  }
+
+  /** The login provider; `undefined` if people sign in with API keys only. Needs no session. */
+  async loginProvider(): Promise<LoginProvider | undefined> {
+    const { provider } = (await this.#transport.send(get("/login"))).record();
+    return provider as LoginProvider | undefined;
   }
 
   /** Sign out: the session ends. */
@@ -43,3 +58,5 @@ export class ConsoleAPI {
     await this.#transport.send(del(`/console/sessions/${segment(id, "session id")}`));
   }
 }
+
+checked({ ConsoleAPI });

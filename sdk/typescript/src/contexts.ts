@@ -1,6 +1,9 @@
 /** Code contexts: interpreters in a sandbox that keep their state between runs, and the result of a run. */
 
+import { checked } from "./check.js";
+import type { AbortSignal } from "./globals.js";
 import { type JsonObject, needText } from "./models.js";
+import { printed } from "./printed.js";
 import { asyncDispose } from "./runtime.js";
 import type { Transport } from "./transport.js";
 import { del, EXEC_GRACE_MS, given, post, sandboxPath, segment } from "./wire.js";
@@ -45,11 +48,11 @@ export interface Execution {
   png?: string;
   /** Output or results were more than an answer holds. */
   truncated: boolean;
-  /** How many runs the context has seen, this one included. */
+  /** Number of runs in the context, this one included. */
   execution_count: number;
 }
 
-/** How code is run. */
+/** Options of a run. */
 export interface RunCodeOptions {
   /** After so long the code is interrupted ({@link SandboxTimeout}); its context stays. */
   timeoutSeconds?: number | undefined;
@@ -90,7 +93,7 @@ export class CodeContext {
     await this.#transport.send(post(`${this.#path}/restart`));
   }
 
-  /** End it. */
+  /** Delete the context. */
   async close(): Promise<void> {
     await this.#transport.send(del(this.#path));
   }
@@ -100,6 +103,9 @@ export class CodeContext {
     await this.close();
   }
 }
+
+checked({ CodeContext });
+printed(CodeContext, "CodeContext", ["id", "language"]);
 
 function executionOf(record: JsonObject): Execution {
   const text = (name: string): string => (typeof record[name] === "string" ? (record[name] as string) : "");

@@ -1,16 +1,21 @@
 /** Managed databases. */
 
+import { checked } from "./check.js";
 import { RequestTimeout, ServerError } from "./errors.js";
 import { type JsonObject, needText, type WireRecord, withCamelCase } from "./models.js";
+import { withSecrets } from "./printed.js";
 import type { Transport } from "./transport.js";
 import { create, del, get, given, MACHINE_MS_MAX, post, segment } from "./wire.js";
 
 /** A query's own limit ends it before this does. */
 const QUERY_MS_MAX = 660_000;
-/** How long a restore, a base backup or a drill is waited for. */
+/** Longest wait for a restore, a base backup or a drill. */
 const RESTORE_MS_MAX = 4 * 3_600_000;
 /** Between two looks at a restore. */
 const RESTORE_LOOK_MS = 1000;
+
+/** Fields that do not print. */
+const SECRETS = ["password", "connection_url", "pooled_url", "broker_token"];
 
 /** Connection details of a database. */
 export type DatabaseConnection = WireRecord<{
@@ -31,6 +36,8 @@ export type Database = WireRecord<{
   id: string;
   /** `provisioning`, `running`, `read_only` (its disk is full: see `error`), `hibernated`, `recovering`, `failed` or `deleting`. */
   status: string;
+  /** Unique in the workspace; can be used in the place of the ID. */
+  name?: string;
   label?: string;
   size?: string;
   always_on?: boolean;
@@ -38,6 +45,8 @@ export type Database = WireRecord<{
   created_at?: string;
   sandbox_id?: string;
   cloned_from?: string;
+  /** Current step while the database is being restored. */
+  step?: string;
   error?: string;
   /** Engine and version. */
   template?: string;
@@ -66,14 +75,29 @@ export type DatabaseRows = WireRecord<{
 
 /** Options for a new database. */
 export interface CreateDatabaseOptions {
+  /** Unique in the workspace; can be used in the place of the ID. */
+  name?: string;
   label?: string;
   /** Memory, such as `4g`. */
   size?: string;
   cpu?: number;
-  /** It never sleeps. */
+  /** Whether the database never sleeps. */
   alwaysOn?: boolean;
-  /** It cannot be deleted until this is taken back. */
+  /** Whether the database is protected from deletion. */
   protected?: boolean;
+}
+
+/** Options for a copy of a database. */
+export interface BranchDatabaseOptions {
+  /** Unique in the workspace; can be used in the place of the ID. */
+  name?: string;
+  label?: string;
+}
+
+/** Options of `restore`. */
+export interface RestoreDatabaseOptions extends BranchDatabaseOptions {
+  /** Longest wait for the restore. Default: 4 hours. */
+  timeoutSeconds?: number;
 }
 
 /** Statistics of a database. */
@@ -143,7 +167,7 @@ export class DatabasesAPI {
     return (await this.#transport.send(get("/databases"))).records("items").map(databaseOf);
   }
 
-  /** Get a database with its connection details. Does not wake it. */
+  /** Get a database by ID or name, with its connection details. Does not wake it. */
   async get(id: string): Promise<Database> {
     return databaseOf((await this.#transport.send(get(path(id)))).record());
   }
@@ -151,7 +175,7 @@ export class DatabasesAPI {
   /** Get the connection details. */
   async connection(id: string): Promise<DatabaseConnection> {
     const record = (await this.#transport.send(get(path(id, "/connection")))).record();
-    return withCamelCase(record) as unknown as DatabaseConnection;
+    return withSecrets(withCamelCase(record) as unknown as DatabaseConnection, SECRETS);
   }
 
   /** Run one statement with `params` for `$1`, `$2`, ... Wakes the database. */
@@ -178,18 +202,18 @@ export class DatabasesAPI {
   }
 
   /** Copy a running database. The copy has its own credentials. */
-  async branch(id: string, options: { label?: string } = {}): Promise<Database> {
+  async branch(id: string, options: BranchDatabaseOptions = {}): Promise<Database> {
     const call = create(path(id, "/clone"), given({ ...options }), MACHINE_MS_MAX);
     return databaseOf((await this.#transport.send(call)).record());
   }
 
   /**
-   * Restore a database from its backups to a point in time (RFC 3339, or a `Date`), as a new database. It accepts
-   * queries when this resolves.
+   * Restore a database from its backups to the time `at` (RFC 3339, or a `Date`), or to `latest`, as a new
+   * database. It accepts queries when this resolves. `latest` is everything that was committed.
    */
-  async restore(id: string, at: string | Date, options: { label?: string; timeoutSeconds?: number } = {}): Promise<Database> {
-    const { label, timeoutSeconds = RESTORE_MS_MAX / 1000 } = options;
-    const body = given({ label, target_time: typeof at === "string" ? at : at.toISOString() });
+  async restore(id: string, at: string | Date, options: RestoreDatabaseOptions = {}): Promise<Database> {
+    const { name, label, timeoutSeconds = RESTORE_MS_MAX / 1000 } = options;
+    const body = given({ name, label, target_time: typeof at === "string" ? at : at.toISOString() });
     let database = databaseOf((await this.#transport.send(create(path(id, "/clone"), body, MACHINE_MS_MAX))).record());
     const deadline = Date.now() + timeoutSeconds * 1000;
     while (database.status === "provisioning") {
@@ -262,11 +286,14 @@ export class DatabasesAPI {
   }
 }
 
+checked({ DatabasesAPI });
+
 function path(id: string, action = ""): string {
   return `/databases/${segment(id, "database id")}${action}`;
 }
 
 function databaseOf(record: JsonObject): Database {
   const id = needText(record, "id", "a database");
-  return withCamelCase({ ...record, id, status: needText(record, "status", "a database") });
+  const database = { ...record, id, status: needText(record, "status", "a database") };
+  return withSecrets(withCamelCase(database), SECRETS);
 }

@@ -6,6 +6,7 @@
  * next step to name. Turning a status into a class happens in {@link errorFromResponse} only.
  */
 
+import type { Headers } from "./globals.js";
 import type { TemplateBuild } from "./models.js";
 import { parseRetryAfter } from "./retry.js";
 
@@ -62,6 +63,8 @@ export class PandaStackError extends Error {
 
 /** The request is invalid: a 4xx status, or this client refused to send it. */
 export class BadRequestError extends PandaStackError {}
+/** An argument has the wrong type. Nothing was sent. */
+export class ArgumentTypeError extends BadRequestError {}
 /** The API key is missing, invalid, expired or not allowed to do this. */
 export class AuthError extends PandaStackError {}
 /** The API key is valid but does not allow this (403). */

@@ -10,8 +10,12 @@
  * interruption, never a success.
  */
 
+import { abandon, killProcess } from "./cancel.js";
+import { checked } from "./check.js";
 import { ExecInterrupted, isTimeoutMessage, NetworkError, PandaStackError, SandboxTimeout, ServerError } from "./errors.js";
+import type { AbortSignal } from "./globals.js";
 import type { ExecChunk } from "./models.js";
+import { printed } from "./printed.js";
 import { asyncDispose } from "./runtime.js";
 import { EventParser, eventPayload, type ServerEvent } from "./sse.js";
 import { Reconnect } from "./reconnect.js";
@@ -42,6 +46,16 @@ export interface OutputGap {
   to: number;
 }
 
+/** Where a stream comes from. */
+interface StreamDetails {
+  path?: string | undefined;
+  ends?: { stdout: number; stderr: number };
+  msMax?: number | undefined;
+  signal?: AbortSignal | undefined;
+  /** Whether the command is killed when the signal fires. */
+  isKilled?: boolean;
+}
+
 /** Names the process of a stream. */
 const PROCESS_HEADER = "x-pandastack-process";
 
@@ -59,27 +73,43 @@ export class ExecStream implements AsyncIterable<ExecChunk> {
   readonly #path: string | undefined;
   readonly #ends: { stdout: number; stderr: number };
   readonly #deadline: number | undefined;
+  readonly #signal: AbortSignal | undefined;
+  /** Kills the command, once: its caller aborted. */
+  readonly #kill = (): void => {
+    const path = this.#path;
+    if (path !== undefined) this.#killed ??= abandon(() => killProcess(this.#transport, path));
+  };
+  #killed: Promise<void> | undefined;
   #stream: ByteStream;
   readonly #chunks: AsyncGenerator<ExecChunk, void, undefined>;
   readonly #tails = { stdout: "", stderr: "" };
   #exitCode: number | undefined;
 
   /** @internal */
-  constructor(transport: Transport, stream: ByteStream, more: { path?: string | undefined; ends?: { stdout: number; stderr: number }; msMax?: number | undefined } = {}) {
+  constructor(transport: Transport, stream: ByteStream, more: StreamDetails) {
     this.#transport = transport;
     this.#stream = stream;
     this.#path = more.path;
     this.#ends = { ...(more.ends ?? { stdout: 0, stderr: 0 }) };
     this.#deadline = more.msMax === undefined ? undefined : Date.now() + more.msMax;
+    this.#signal = more.signal;
     this.#chunks = this.#read();
+    if (!more.isKilled) return;
+    this.#signal?.addEventListener("abort", this.#kill);
+    if (this.#signal?.aborted) this.#kill();
   }
 
   /** @internal Start a command. `processes` is the path under which its process can be found again. */
-  static async open(transport: Transport, call: Call, processes: string): Promise<ExecStream> {
+  static async open(
+    transport: Transport,
+    call: Call,
+    processes: string,
+    isKilled: boolean,
+  ): Promise<ExecStream> {
     const stream = await transport.openStream(call, STREAM_IDLE_MS_MAX);
     const process = stream.headers.get(PROCESS_HEADER) ?? "";
     const path = /^\d+$/.test(process) ? `${processes}/${process}` : undefined;
-    return new ExecStream(transport, stream, { path, msMax: call.msMax });
+    return new ExecStream(transport, stream, { path, msMax: call.msMax, signal: call.signal, isKilled });
   }
 
   /** @internal Stream a process's output from two byte offsets. */
@@ -114,6 +144,7 @@ export class ExecStream implements AsyncIterable<ExecChunk> {
 
   /** Stop reading. The command keeps running; `processId` finds it again. */
   close(): void {
+    this.#signal?.removeEventListener("abort", this.#kill);
     this.#stream.close();
   }
 
@@ -139,6 +170,7 @@ export class ExecStream implements AsyncIterable<ExecChunk> {
             if (this.#exitCode !== undefined) return;
           }
         } catch (error) {
+          await this.#killed;
           if (!(error instanceof NetworkError || error instanceof ServerError)) throw error;
           lost = error;
         }
@@ -157,7 +189,8 @@ export class ExecStream implements AsyncIterable<ExecChunk> {
       }
       const left = this.#deadline === undefined ? undefined : Math.max(this.#deadline - Date.now(), 1);
       try {
-        this.#stream = await this.#transport.openStream(outputCall(this.#path, this.#ends, left), STREAM_IDLE_MS_MAX);
+        const call = { ...outputCall(this.#path, this.#ends, left), signal: this.#signal };
+        this.#stream = await this.#transport.openStream(call, STREAM_IDLE_MS_MAX);
         return;
       } catch (error) {
         if (!(error instanceof NetworkError || error instanceof ServerError)) throw error;
@@ -200,6 +233,9 @@ export class ExecStream implements AsyncIterable<ExecChunk> {
     return new ExecInterrupted(`the command's stream ended before its exit code: ${why}`, this.#tails, cause);
   }
 }
+
+checked({ ExecStream });
+printed(ExecStream, "ExecStream", ["processId", "exitCode"]);
 
 /** Asks for what was not seen yet. */
 function outputCall(path: string, ends: { stdout: number; stderr: number }, msMax: number | undefined): Call {

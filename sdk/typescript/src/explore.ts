@@ -15,7 +15,7 @@ const TAIL_CHARS = 4096;
 const FILES_MAX = 200;
 /** Told apart by its time from what a branch writes. */
 const MARKER = "/run/.pandastack-explore";
-/** Where changed files are looked for. */
+/** Directory in which changed files are searched. */
 const ROOTS = ["/srv", "/app", "/work", "/workspace", "/root", "/home", "/tmp"];
 
 /** A candidate to try: a shell command, or a function that receives the copy. */
@@ -53,11 +53,11 @@ export interface BranchOutcome {
   readonly sandbox?: Sandbox;
 }
 
-/** How to explore. */
+/** Options of an exploration. */
 export interface ExploreOptions {
   /** Rates a branch; without it one that succeeds has 1. */
   scoreFn?: (sandbox: Sandbox, outcome: BranchOutcome) => number | Promise<number>;
-  /** Which score wins, or a function that picks (`max`). */
+  /** The score that wins, or a function that picks (`max`). */
   select?: "max" | "min" | ((outcomes: BranchOutcome[]) => BranchOutcome);
   /** A branch that failed never wins (true). */
   requireSuccess?: boolean;
@@ -91,7 +91,7 @@ export interface ExploreResult {
 
 /** No candidates were given, or none succeeded. */
 export class ExploreError extends PandaStackError {
-  /** What each branch did. */
+  /** Result of each branch. */
   readonly outcomes: BranchOutcome[];
 
   constructor(message: string, outcomes: BranchOutcome[] = []) {
@@ -215,18 +215,22 @@ async function rate(
   outcome: BranchOutcome,
   scorer: ExploreOptions["scoreFn"],
 ): Promise<void> {
-  if (candidate.score !== undefined) {
-    outcome.score = candidate.score;
-  } else if (!scorer) {
+  if (candidate.score === undefined && !scorer) {
     outcome.score = outcome.ok ? 1 : 0;
-  } else {
-    try {
-      outcome.score = await scorer(sandbox, outcome);
-    } catch (error) {
-      outcome.ok = false;
-      outcome.error = `the scorer failed: ${errorText(error)}`;
-    }
+    return;
   }
+  try {
+    outcome.score = scoreOf(candidate.score ?? (await scorer?.(sandbox, outcome)));
+  } catch (error) {
+    outcome.ok = false;
+    outcome.error = `the scorer failed: ${errorText(error)}`;
+  }
+}
+
+/** A score as a number. NaN is none: whether it wins would depend on the order of the branches. */
+function scoreOf(given: unknown): number {
+  if (typeof given === "number" && !Number.isNaN(given)) return given;
+  throw new TypeError(`a score must be a number, not ${Number.isNaN(given) ? "NaN" : typeof given}`);
 }
 
 function errorText(error: unknown): string {

@@ -1,7 +1,9 @@
 /** Files of a sandbox. Paths are absolute; a missing one is a `NotFoundError`. */
 
+import { checked } from "./check.js";
 import { BadRequestError, NotFoundError, ServerError } from "./errors.js";
 import { serverEvents } from "./exec-stream.js";
+import type { AbortSignal, Blob, ByteSource } from "./globals.js";
 import { packTree, streamOf, unpackTree, watched } from "./local-tree.js";
 import { type FileChange, type FileInfo, type GrepMatch, parseFile, type WriteResult } from "./models.js";
 import { importBuiltin } from "./runtime.js";
@@ -39,7 +41,7 @@ export interface ReadRange {
   length?: number;
 }
 
-/** How a file is written. */
+/** Options for writing a file. */
 export interface WriteOptions {
   /** Add to the file instead of replacing it. */
   append?: boolean;
@@ -95,7 +97,7 @@ export class SandboxFilesystem {
     const fs = await importBuiltin("fs");
     const { size } = await fs.promises.stat(localPath);
     // A blob of a file tells its length beforehand; where there is none, the body is sent chunked.
-    const body: Blob | ReadableStream<Uint8Array> = fs.openAsBlob
+    const body: Blob | ByteSource = fs.openAsBlob
       ? await fs.openAsBlob(localPath)
       : streamOf(fs.createReadStream(localPath));
     return written(await this.#transport.send({ ...this.#put(remotePath), body, msMax: UPLOAD_MS_MAX }), remotePath, size);
@@ -141,13 +143,13 @@ export class SandboxFilesystem {
     return answer.records("entries").map((entry) => parseFile(entry, path));
   }
 
-  /** A file or directory. */
+  /** Get the attributes of a file or directory. */
   async stat(path: string): Promise<FileInfo> {
     const record = (await this.#transport.send(this.#get("/fs/stat", path))).record();
     return parseFile({ path, ...record }, "");
   }
 
-  /** Whether `path` exists. A sandbox that does not exist throws instead. */
+  /** Check whether `path` exists. Throws if the sandbox does not. */
   async exists(path: string): Promise<boolean> {
     try {
       await this.stat(path);
@@ -318,6 +320,8 @@ export class SandboxFilesystem {
     return sandboxPath(this.#sandboxId, rest);
   }
 }
+
+checked({ SandboxFilesystem });
 
 function query(path: string): { path: string } {
   if (typeof path === "string" && path.startsWith("/")) return { path };

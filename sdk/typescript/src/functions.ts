@@ -1,5 +1,6 @@
 /** Functions. */
 
+import { checked } from "./check.js";
 import { PandaStackError, RequestTimeout } from "./errors.js";
 import { serverEvents } from "./exec-stream.js";
 import { packPath, streamOf } from "./local-tree.js";
@@ -9,9 +10,9 @@ import { eventPayload } from "./sse.js";
 import type { Transport } from "./transport.js";
 import { del, FILE_MS_MAX, get, given, PLAIN_EXEC_SECONDS_MAX, post, segment, STREAM_IDLE_MS_MAX } from "./wire.js";
 
-/** What no function needs: histories, caches, and what the deploy installs anew. */
+/** Paths that no function needs: histories, caches, and dependencies that the deploy installs anew. */
 const LEFT_OUT: ReadonlySet<string> = new Set([".git", "node_modules", "__pycache__", ".venv", "venv", ".DS_Store"]);
-/** How names of files end that are bundles already. */
+/** Suffixes of files that are bundles already. */
 const BUNDLES = [".zip", ".tar.gz", ".tgz"];
 /** Between two looks at a deploy or a queued call. */
 const LOOK_EVERY_MS = 250;
@@ -78,7 +79,7 @@ export type FunctionRun = WireRecord<{
   /** Time until a machine was there. */
   wait_ms?: number;
   memory_peak_mb?: number;
-  /** How often `dead_letter_url` was told of it. */
+  /** Number of notifications of `dead_letter_url`. */
   notices?: number;
   next_attempt_at?: string;
   started_at?: string;
@@ -95,7 +96,7 @@ export type FunctionVersion = WireRecord<{
   entrypoint?: string;
   /** SHA-256 of the bundle, in hex. */
   code_sha256?: string;
-  /** How long the deploy took. */
+  /** Duration of the deploy. */
   build_ms?: number;
   /** Whether its dependencies were there already. */
   dependencies_reused?: boolean;
@@ -316,6 +317,8 @@ export class FunctionsAPI {
     await this.#transport.send(del(pathOf(name)));
   }
 }
+
+checked({ FunctionsAPI });
 
 function pathOf(name: string, rest = ""): string {
   return `/functions/${segment(name, "function")}${rest}`;

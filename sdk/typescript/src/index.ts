@@ -21,6 +21,7 @@ export type {
   SandboxCreateOptions,
 } from "./client.js";
 export {
+  ArgumentTypeError,
   AuthError,
   BadRequestError,
   CapacityError,
@@ -40,16 +41,16 @@ export {
 export type { ErrorDetails } from "./errors.js";
 export { ExecStream } from "./exec-stream.js";
 export type { OutputCallbacks, OutputGap } from "./exec-stream.js";
+export type { AuditEntry, AuditVerification } from "./audit.js";
 export { CodeContext } from "./contexts.js";
 export type { Execution, Result, RunCodeOptions } from "./contexts.js";
-export { ConsoleAPI, type ConsoleSession } from "./console.js";
+export { ConsoleAPI, type ConsoleSession, type LoginProvider } from "./console.js";
 export { Terminal, type TerminalOptions } from "./terminal.js";
 export { ExploreError } from "./explore.js";
 export type { BranchOutcome, Candidate, ExploreOptions, ExploreResult } from "./explore.js";
 export { SandboxFilesystem } from "./filesystem.js";
 export type { DownloadOptions, ReadRange, WriteOptions } from "./filesystem.js";
 export type {
-  AuditEntry,
   Checkpoints,
   CreatedToken,
   Egress,
@@ -96,6 +97,7 @@ export {
   type DeploymentInfo,
 } from "./apps.js";
 export {
+  type BranchDatabaseOptions,
   type CreateDatabaseOptions,
   type Database,
   type DatabaseBackups,
@@ -105,13 +107,16 @@ export {
   DatabasesAPI,
   type DatabaseRows,
   type DatabaseStats,
+  type RestoreDatabaseOptions,
 } from "./databases.js";
 export { SnapshotsAPI, TemplatesAPI, TokensAPI, WorkspacesAPI } from "./resources.js";
 export type { BuildTemplateOptions, CreateTokenOptions, QuotaLimits } from "./resources.js";
+export { type AddMemberOptions, type Member, MembersAPI, type MemberSession } from "./members.js";
 export { VolumesAPI } from "./volumes.js";
 export type { CreateRetryEvent } from "./retry.js";
 export { Sandbox } from "./sandbox.js";
-export type { LifecycleChange, SandboxExecOptions } from "./sandbox.js";
+export type { SandboxExecOptions } from "./commands.js";
+export type { LifecycleChange } from "./sandbox.js";
 export { SchedulesAPI } from "./schedules.js";
 export type { NextRuns, ScheduleInfo, ScheduleOptions, ScheduleRun, ScheduleTarget } from "./schedules.js";
 export { VERSION } from "./version.js";

@@ -6,6 +6,7 @@
  */
 
 import { BadRequestError } from "./errors.js";
+import type { ByteSource } from "./globals.js";
 import { Ignore } from "./ignore.js";
 import { type Builtins, importBuiltin } from "./runtime.js";
 import { entries, type Entry, type EntryKind, header, padding, trailer } from "./tar.js";
@@ -78,7 +79,7 @@ export async function packPath(
 }
 
 /** Pieces as a stream for the body of a request. */
-export function streamOf(pieces: AsyncIterable<Uint8Array>): ReadableStream<Uint8Array> {
+export function streamOf(pieces: AsyncIterable<Uint8Array>): ByteSource {
   const iterator = pieces[Symbol.asyncIterator]();
   return new ReadableStream({
     async pull(controller) {
@@ -131,7 +132,7 @@ export function watched(packed: AsyncIterable<Uint8Array>): Watched {
   };
 }
 
-/** What a local path is; sockets and such are left out. */
+/** Kind of a local path; sockets and such are left out. */
 async function entryOf(fs: Builtins["fs/promises"], at: string, name: string): Promise<Entry | undefined> {
   const found = await fs.lstat(at);
   const kind: EntryKind | undefined = found.isFile()
@@ -231,7 +232,7 @@ class Target {
     await this.#fs.symlink(entry.target, at);
   }
 
-  /** Where an entry goes; `undefined` for the directory itself. Its parents exist then, and are inside. */
+  /** Local path of an entry; `undefined` for the directory itself. Its parents exist then, and are inside. */
   async #place(name: string): Promise<string | undefined> {
     const parts = name.split("/").filter((part) => part !== "" && part !== ".");
     if (name.startsWith("/") || parts.includes("..")) throw outside(name);

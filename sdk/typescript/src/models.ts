@@ -20,7 +20,7 @@ export type WireRecord<T> = T & {
 /** A JSON object of the server. */
 export type JsonObject = Record<string, unknown>;
 
-/** What a finished command left behind. A non-zero exit code is a result, not an error. */
+/** Result of a finished command. A non-zero exit code is a result, not an error. */
 export interface ExecResultFields {
   stdout: string;
   stderr: string;
@@ -35,7 +35,7 @@ export interface ExecResultFields {
 }
 /** Result of `exec`. */
 export type ExecResult = WireRecord<ExecResultFields>;
-/** What `client.run` tells beyond an exec result. The sandbox is gone by now. */
+/** Result of `client.run`, beyond an exec result. The sandbox is gone by now. */
 export interface RunResultFields extends ExecResultFields {
   sandbox_id?: string;
   create_ms?: number;
@@ -55,6 +55,8 @@ export interface ExecChunk {
 /** The server's record of a sandbox, with its JSON names. */
 export interface SandboxInfo {
   id: string;
+  /** Unique in the workspace; can be used in the place of the ID. */
+  name?: string;
   template: string;
   cpu: number;
   memory_mb: number;
@@ -72,9 +74,9 @@ export interface SandboxInfo {
   engine?: string;
   /** `hardware` or `emulated`. */
   isolation?: string;
-  /** Where a hibernated sandbox's memory is: `memory` or `disk`. */
+  /** Location of a hibernated sandbox's memory: `memory` or `disk`. */
   residency?: string;
-  /** What it kept when it was told to sleep: `memory` or `disk`. */
+  /** State that it kept when it was put to sleep: `memory` or `disk`. */
   kept?: string;
   /** The sandbox it was forked from. */
   parent_id?: string;
@@ -86,11 +88,11 @@ export interface SandboxInfo {
   host?: string;
   /** `false` when its host does not respond; `status` is then the last one known. */
   host_reachable?: boolean;
-  /** What it may reach, unless that is the whole public internet. */
+  /** Network policy, unless it allows the whole public internet. */
   network?: NetworkPolicy;
-  /** Where the time of `boot_ms` went, in microseconds. */
+  /** Duration of each stage of `boot_ms`, in microseconds. */
   boot_stages_us?: Record<string, number>;
-  /** How long the parent of a fork stood still. */
+  /** Milliseconds for which the parent of a fork was paused. */
   pause_ms?: number;
   volumes?: JsonObject[];
   [field: string]: unknown;
@@ -112,7 +114,7 @@ export type FileInfo = WireRecord<{
   gid?: number;
   owner?: string;
   group?: string;
-  /** What a symbolic link points to. */
+  /** Target of a symbolic link. */
   link_target?: string;
 }>;
 
@@ -141,6 +143,10 @@ export interface FileChange {
 export type SandboxMetrics = WireRecord<{
   at: string;
   status: string;
+  /** Process ID of the machine on its host; absent while it does not run. */
+  pid?: number;
+  /** Alias of `host.memory_bytes`. */
+  host_rss_bytes?: number;
   host: Record<string, number>;
   egress_denied?: number;
   guest?: Record<string, number>;
@@ -162,7 +168,7 @@ export type Keep = "memory" | "disk";
 export interface Checkpoints {
   /** At least so long between two; 0 takes none. */
   everySeconds: number;
-  /** How many are kept. */
+  /** Number of checkpoints that are kept. */
   keepLast?: number;
 }
 
@@ -273,6 +279,8 @@ export interface SandboxEvent {
   id?: number;
   at?: string;
   kind?: string;
+  /** Alias of `kind`. */
+  type?: string;
   sandbox_id?: string;
   detail?: string;
   [field: string]: unknown;
@@ -311,7 +319,7 @@ export type TemplateInfo = WireRecord<{
   error?: string;
   /** The volume that each sandbox of it comes with. */
   volume?: JsonObject;
-  /** What was built or published: `build_id`, `created_at`, `tags` and `config`. */
+  /** Version that was built or published: `build_id`, `created_at`, `tags` and `config`. */
   version?: JsonObject;
 }>;
 
@@ -326,7 +334,7 @@ export type TemplateBuild = WireRecord<{
   size_mb?: number;
   bytes?: number;
   image_ref?: string;
-  /** What it does now. */
+  /** Current step of the build. */
   phase?: string;
   log?: string[];
   /** Tags that the version gets, or has. */
@@ -335,7 +343,7 @@ export type TemplateBuild = WireRecord<{
   steps?: number;
   /** Steps that came from an earlier build. */
   cached_steps?: number;
-  /** Where it failed: `step`, `line`, `instruction`, `exit_code` and the last `output`. */
+  /** Place of the failure: `step`, `line`, `instruction`, `exit_code` and the last `output`. */
   failure?: JsonObject;
 }>;
 
@@ -396,22 +404,6 @@ export interface Usage {
   total: Record<string, number>;
   sandboxes: Array<Record<string, unknown>>;
   truncated: boolean;
-  [field: string]: unknown;
-}
-
-/** An entry of the audit log. */
-export interface AuditEntry {
-  id: number;
-  at: string;
-  token_prefix: string;
-  token_label: string;
-  method: string;
-  route: string;
-  path: string;
-  sandbox_id?: string;
-  status: number;
-  request_id: string;
-  took_ms: number;
   [field: string]: unknown;
 }
 

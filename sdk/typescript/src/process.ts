@@ -5,12 +5,15 @@
  * sleep. A handle can be made again at any time with `sandbox.process(id)`.
  */
 
+import { checked } from "./check.js";
 import { BadRequestError } from "./errors.js";
 import { ExecStream, type OutputCallbacks } from "./exec-stream.js";
 import type { JsonObject } from "./models.js";
+import { printed } from "./printed.js";
 import { Reconnect } from "./reconnect.js";
 import type { Transport } from "./transport.js";
-import { type Command, execBody, type ExecOptions, get, given, MACHINE_MS_MAX, post, sandboxPath } from "./wire.js";
+import { type Call, type Command, execBody, type ExecOptions, get, given } from "./wire.js";
+import { MACHINE_MS_MAX, post, sandboxPath } from "./wire.js";
 
 /** One wait of the server; asked again until the process has ended. */
 const WAIT_SECONDS = 25;
@@ -23,7 +26,7 @@ export interface TerminalSize {
   cols: number;
 }
 
-/** How a process is started. */
+/** Options for starting a process. */
 export interface StartOptions extends ExecOptions {
   /** Leave its input open for {@link Process.write}. */
   stdinOpen?: boolean;
@@ -54,7 +57,7 @@ export interface ProcessInfo extends JsonObject {
 }
 
 /** @internal The call that starts a process. */
-export function startCall(path: string, cmd: Command | undefined, options: StartOptions) {
+export function startCall(path: string, cmd: Command | undefined, options: StartOptions): Call {
   const { stdinOpen, pty, tag } = options;
   const more = given({ stdin_open: stdinOpen, pty, tag });
   const { user, cwd, env, limits } = options;
@@ -86,6 +89,15 @@ export class Process {
   /** Process ID in the sandbox's kernel. */
   get pid(): number {
     return this.#info.pid;
+  }
+
+  /** `running` or `exited`, as of the last response. */
+  get state(): ProcessInfo["state"] {
+    return this.#info.state;
+  }
+  /** The exit code, once it has ended: 128 + signal when killed by one. */
+  get exitCode(): number | undefined {
+    return this.#info.exit_code;
   }
 
   /** Refresh this object with the server's current state. */
@@ -180,3 +192,6 @@ export class Process {
     return sandboxPath(this.#sandboxId, `/processes/${this.#info.id}${rest}`);
   }
 }
+
+checked({ Process });
+printed(Process, "Process", ["id", "state", "exitCode"]);

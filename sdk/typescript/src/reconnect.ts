@@ -7,7 +7,7 @@
 
 import { NetworkError, RequestTimeout, ServerError } from "./errors.js";
 
-/** How long a follower tries without getting anything. A restarted server is back in seconds. */
+/** Time that a follower retries without progress. A restarted server is back in seconds. */
 const RECONNECT_MS_MAX = 60_000;
 /** Waits between attempts: from the first, doubling, to the last. */
 const DELAY_MS_MIN = 100;

@@ -1,7 +1,9 @@
 /** Snapshots, templates, API keys and workspaces. */
 
-import { RequestTimeout, TemplateBuildError } from "./errors.js";
+import { checked } from "./check.js";
+import { BadRequestError, RequestTimeout, TemplateBuildError } from "./errors.js";
 import { serverEvents } from "./exec-stream.js";
+import type { AbortSignal } from "./globals.js";
 import { packContext, streamOf, watched } from "./local-tree.js";
 import {
   type CreatedToken,
@@ -15,6 +17,7 @@ import {
   withCamelCase,
   type WorkspaceInfo,
 } from "./models.js";
+import { withSecrets } from "./printed.js";
 import { importBuiltin } from "./runtime.js";
 import type { Transport } from "./transport.js";
 import {
@@ -44,7 +47,7 @@ export class SnapshotsAPI {
     return (await this.#transport.send(get("/snapshots", query))).records("snapshots").map(snapshotOf);
   }
 
-  /** Get a snapshot. */
+  /** Get a snapshot by ID or name. */
   async get(id: string): Promise<SnapshotInfo> {
     return snapshotOf((await this.#transport.send(get(`/snapshots/${segment(id, "snapshot id")}`))).record());
   }
@@ -55,7 +58,7 @@ export class SnapshotsAPI {
   }
 }
 
-/** What to build. */
+/** Specification of a build. */
 export interface BuildTemplateOptions {
   /** A local directory whose files the Dockerfile can copy, but for those that its `.dockerignore` excludes. */
   directory?: string;
@@ -69,7 +72,7 @@ export interface BuildTemplateOptions {
   target?: string;
   /** Command that runs in every sandbox from the start. */
   startCommand?: string;
-  /** How to tell that the start command is ready. */
+  /** Check that the start command is ready. */
   ready?: { port: number } | { url: string } | { file: string } | { process: string } | { command: string };
   /** Virtual processors of its sandboxes. */
   cpu?: number;
@@ -109,8 +112,11 @@ export class TemplatesAPI {
    */
   async build(name: string, options: BuildTemplateOptions): Promise<TemplateBuild> {
     const { directory } = options;
-    const dockerfile = options.dockerfile ?? (directory === undefined ? undefined : await dockerfileIn(directory));
-    if (dockerfile === undefined) throw new TypeError("give a dockerfile, or a directory that has one");
+    let { dockerfile } = options;
+    if (dockerfile === undefined && directory !== undefined) {
+      dockerfile = await (await importBuiltin("fs/promises")).readFile(`${directory}/Dockerfile`, "utf8");
+    }
+    if (dockerfile === undefined) throw new BadRequestError("give a dockerfile, or a directory that has one");
     const begin = given({ name, tags: options.tags, cpu: options.cpu, memory_mb: options.memoryMb });
     const start = given({
       dockerfile,
@@ -317,7 +323,7 @@ export class WorkspacesAPI {
     return (await this.#transport.send(get("/workspaces"))).records("workspaces").map(workspaceInfo);
   }
 
-  /** One workspace. */
+  /** Get a workspace. */
   async get(name: string): Promise<WorkspaceInfo> {
     return this.#workspace(get(workspacePath(name)));
   }
@@ -353,6 +359,8 @@ export class WorkspacesAPI {
   }
 }
 
+checked({ SnapshotsAPI, TemplatesAPI, TokensAPI, WorkspacesAPI });
+
 function workspacePath(name: string, rest = ""): string {
   return `/workspaces/${segment(name, "workspace")}${rest}`;
 }
@@ -362,7 +370,8 @@ function tokensOf(workspace?: string): string {
 }
 
 function createdToken(record: JsonObject): CreatedToken {
-  return withCamelCase({ ...record, prefix: String(record.prefix ?? ""), token: needText(record, "token", "a key") });
+  const known = { prefix: String(record.prefix ?? ""), token: needText(record, "token", "a key") };
+  return withSecrets(withCamelCase({ ...record, ...known }), ["token"]);
 }
 
 function workspaceInfo(record: JsonObject): WorkspaceInfo {
@@ -384,16 +393,7 @@ function templateOf(record: JsonObject): TemplateInfo {
 }
 
 function buildOf(record: JsonObject): TemplateBuild {
-  const { name, status } = record;
-  return withCamelCase({
-    ...record,
-    id: needText(record, "id", "a build"),
-    name: typeof name === "string" ? name : "",
-    status: typeof status === "string" ? status : "",
-  });
-}
-
-async function dockerfileIn(directory: string): Promise<string> {
-  const fs = await importBuiltin("fs/promises");
-  return await fs.readFile(`${directory}/Dockerfile`, "utf8");
+  const id = needText(record, "id", "a build");
+  const text = { name: String(record.name ?? ""), status: String(record.status ?? "") };
+  return withCamelCase({ ...record, id, ...text });
 }

@@ -8,7 +8,7 @@
 
 import type { PandaStackError } from "./errors.js";
 
-/** How long refused creates are repeated, unless the caller or the environment says otherwise. */
+/** Default time for which refused creates are retried. */
 export const CREATE_RETRY_SECONDS_DEFAULT = 60;
 /** A template being baked makes progress, so waiting for it has a budget of its own. */
 export const TEMPLATE_BAKE_SECONDS_MAX = 900;

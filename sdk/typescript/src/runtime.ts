@@ -5,6 +5,7 @@
  */
 
 import { BadRequestError } from "./errors.js";
+import type { AsyncDispose, Blob } from "./globals.js";
 
 // Of the built-in modules only what is used here, so that programs for other runtimes compile against
 // this package without Node's type declarations.
@@ -74,8 +75,8 @@ export async function importBuiltin<Name extends keyof Builtins>(name: Name): Pr
 }
 
 /** `Symbol.asyncDispose`, also where the runtime is older than it. */
-export const asyncDispose: typeof Symbol.asyncDispose =
-  Symbol.asyncDispose ?? (Symbol.for("Symbol.asyncDispose") as typeof Symbol.asyncDispose);
+export const asyncDispose: AsyncDispose =
+  Symbol.asyncDispose ?? (Symbol.for("Symbol.asyncDispose") as AsyncDispose);
 
 /** A key that no other call has. Unique, not secret. */
 export function uniqueKey(): string {

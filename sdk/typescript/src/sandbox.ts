@@ -5,12 +5,15 @@
  * need the machine (exec, files, fork) wake a hibernated one on the server's side.
  */
 
+import { checked } from "./check.js";
 import type { PandaStack } from "./client.js";
+import { runCommand, type SandboxExecOptions, streamCommand } from "./commands.js";
 import { CodeContext } from "./contexts.js";
-import { BadRequestError, CommandError, NotFoundError } from "./errors.js";
-import { ExecStream, type OutputCallbacks, serverEvents } from "./exec-stream.js";
+import { BadRequestError, NotFoundError } from "./errors.js";
+import { type ExecStream, type OutputCallbacks, serverEvents } from "./exec-stream.js";
 import { type Candidate, explore, type ExploreOptions, type ExploreResult } from "./explore.js";
 import { SandboxFilesystem } from "./filesystem.js";
+import type { AbortSignal } from "./globals.js";
 import {
   type Checkpoints,
   checkpointsOf,
@@ -24,7 +27,6 @@ import {
   type NetworkPolicy,
   networkOf,
   type OnTimeout,
-  parseExecResult,
   parsePort,
   parseSandbox,
   type PortInfo,
@@ -36,6 +38,7 @@ import {
   withCamelCase,
 } from "./models.js";
 import { previewUrl } from "./preview.js";
+import { printed } from "./printed.js";
 import { Process, startCall, type StartOptions } from "./process.js";
 import { asyncDispose, uniqueKey } from "./runtime.js";
 import { eventPayload, type ServerEvent } from "./sse.js";
@@ -44,25 +47,14 @@ import type { Transport } from "./transport.js";
 import {
   type Call,
   type Command,
-  commandLine,
-  execCall,
   type ExecOptions,
   get,
   given,
   MACHINE_MS_MAX,
-  PLAIN_EXEC_SECONDS_MAX,
   post,
   sandboxPath,
   STREAM_IDLE_MS_MAX,
 } from "./wire.js";
-
-const STDERR_CHARS_SHOWN_MAX = 2000;
-
-/** Options of `exec`. */
-export interface SandboxExecOptions extends ExecOptions {
-  /** Throw {@link CommandError} on a non-zero exit. */
-  check?: boolean;
-}
 
 /** Options of `setLifecycle`. */
 export interface LifecycleChange {
@@ -72,7 +64,7 @@ export interface LifecycleChange {
   persistent?: boolean;
   /** Idle seconds after which it sleeps, when persistent. */
   idleTimeoutSeconds?: number;
-  /** What happens at the end of its time. */
+  /** Action at the end of its lifetime. */
   onTimeout?: OnTimeout;
   /** Snapshots that the platform takes by itself. */
   checkpoints?: Checkpoints;
@@ -80,8 +72,10 @@ export interface LifecycleChange {
 
 /** Options of `snapshot`. */
 export interface SnapshotOptions {
-  /** Human-readable name. */
+  /** Unique in the workspace; can be used in the place of the ID. */
   name?: string;
+  /** Take the name from the snapshot that has it. */
+  replaceName?: boolean;
   /** Labels. */
   metadata?: Record<string, string>;
   /** Delete it after so long. */
@@ -117,6 +111,10 @@ export class Sandbox {
   get id(): string {
     return this.#info.id;
   }
+  /** Its name, which is unique in the workspace. */
+  get name(): string | undefined {
+    return this.#info.name;
+  }
   /** The template it was created from. */
   get template(): string {
     return this.#info.template;
@@ -145,7 +143,7 @@ export class Sandbox {
   get createdAt(): string | undefined {
     return this.#info.created_at;
   }
-  /** How long the machine took to be ready. */
+  /** Milliseconds until the machine was ready. */
   get bootMs(): number | undefined {
     return this.#info.boot_ms;
   }
@@ -160,18 +158,16 @@ export class Sandbox {
 
   /**
    * Run a command and wait for it to end. `cmd` is a line for `sh -c`, or a list whose items are passed on as they
-   * are. A non-zero exit is a result, unless `check` is set.
+   * are. A non-zero exit is a result, unless `check` is set. Aborting with `signal` kills the command, unless
+   * `killOnAbort` is false.
    */
   async exec(cmd: Command, options: SandboxExecOptions = {}): Promise<ExecResult> {
-    const isLong = (options.timeoutSeconds ?? 0) > PLAIN_EXEC_SECONDS_MAX;
-    const result = isLong ? await this.#execLong(cmd, options) : await this.#execPlain(cmd, options);
-    if (options.check && result.exit_code !== 0) throw commandError(cmd, result);
-    return result;
+    return await runCommand(this.#transport, this.id, cmd, options);
   }
 
   /**
    * Run a command and stream its output. With a callback: reads to the end and resolves to
-   * the exit code. Without: resolves to an {@link ExecStream} to iterate over.
+   * the exit code. Without: resolves to an {@link ExecStream} to iterate over. Aborting kills the command.
    */
   async execStream(
     cmd: Command,
@@ -179,9 +175,7 @@ export class Sandbox {
   ): Promise<number>;
   async execStream(cmd: Command, options?: ExecOptions): Promise<ExecStream>;
   async execStream(cmd: Command, options: ExecOptions & OutputCallbacks = {}): Promise<ExecStream | number> {
-    const call = { ...execCall(this.#path("/exec/stream"), cmd, options), accept: "text/event-stream" };
-    if (options.timeoutSeconds === undefined) call.msMax = undefined;
-    const stream = await ExecStream.open(this.#transport, call, this.#path("/processes"));
+    const stream = await streamCommand(this.#transport, this.id, cmd, options);
     return options.onStdout || options.onStderr ? await stream.wait(options) : stream;
   }
 
@@ -305,6 +299,7 @@ export class Sandbox {
   async snapshot(options: SnapshotOptions = {}): Promise<SnapshotInfo> {
     const body = given({
       name: options.name,
+      replace_name: options.replaceName,
       metadata: options.metadata,
       ttl_seconds: options.ttlSeconds,
       keep_last: options.keepLast,
@@ -424,7 +419,7 @@ export class Sandbox {
     return Object.fromEntries((await this.ports()).map(({ port }) => [port, this.previewUrl(port)]));
   }
 
-  /** Refresh this object with the server's current state and resolves to it. */
+  /** Refresh this object with the server's current state. Resolves to it. */
   async refresh(): Promise<this> {
     this.#info = (await this.#client.sandboxes.get(this.id)).info;
     return this;
@@ -451,20 +446,6 @@ export class Sandbox {
     }
   }
 
-  async #execPlain(cmd: Command, options: ExecOptions): Promise<ExecResult> {
-    return parseExecResult((await this.#transport.send(execCall(this.#path("/exec"), cmd, options))).record());
-  }
-
-  /** Over the stream, whose keep-alives hold a connection open that a plain call would lose. */
-  async #execLong(cmd: Command, options: ExecOptions): Promise<ExecResult> {
-    const output = { stdout: "", stderr: "" };
-    const startedAt = performance.now();
-    const stream = await this.execStream(cmd, { ...options });
-    for await (const chunk of stream) output[chunk.stream] += chunk.text;
-    const duration_ms = Math.round(performance.now() - startedAt);
-    return parseExecResult({ ...output, exit_code: stream.exitCode, duration_ms });
-  }
-
   #path(rest: string): string {
     return sandboxPath(this.id, rest);
   }
@@ -484,8 +465,5 @@ function lifecycleOf(record: JsonObject): LifecycleInfo {
   return withCamelCase(record as { ttl_seconds: number; persistent: boolean; idle_seconds: number });
 }
 
-function commandError(cmd: Command, result: ExecResult): CommandError {
-  const shown = result.stderr.trim().slice(-STDERR_CHARS_SHOWN_MAX);
-  const reason = `${JSON.stringify(commandLine(cmd))} exited with ${result.exit_code}${shown ? `: ${shown}` : ""}`;
-  return new CommandError(reason, result.exit_code, result.stdout, result.stderr);
-}
+checked({ Sandbox });
+printed(Sandbox, "Sandbox", ["id", "status", "template"]);

@@ -1,10 +1,11 @@
 /** Schedules: cron, intervals and one-off times. */
 
+import { checked } from "./check.js";
 import { type JsonObject, needText, type WireRecord, withCamelCase } from "./models.js";
 import type { Transport } from "./transport.js";
 import { del, EXEC_MS_MAX, get, given, post, segment } from "./wire.js";
 
-/** What a run does: `{ type: "http", url }`, `{ type: "command", cmd, sandbox_id }` and others. */
+/** Target of a run: `{ type: "http", url }`, `{ type: "command", cmd, sandbox_id }` and others. */
 export type ScheduleTarget = { type: "http" | "command" | "sandbox" | "app" | "function" | "sql" } & JsonObject;
 
 /** Timing, target and options. One of `cron`, `everySeconds` and `at`; `target` or `functionId`. */
@@ -17,7 +18,7 @@ export interface ScheduleOptions {
   everySeconds?: number;
   /** Once, at this RFC 3339 time. */
   at?: string;
-  /** What to run. */
+  /** Target of the runs. */
   target?: ScheduleTarget;
   /** Short for a target of type `function`. */
   functionId?: string;
@@ -35,7 +36,7 @@ export interface ScheduleOptions {
   jitterSeconds?: number;
   /** Of one try. */
   timeoutSeconds?: number;
-  /** How often a failed run is retried. */
+  /** Number of retries of a failed run. */
   retries?: number;
   /** Wait before the first of them. */
   retryDelaySeconds?: number;
@@ -80,6 +81,8 @@ export type ScheduleInfo = WireRecord<ScheduleFields>;
 /** A run's fields. */
 export interface ScheduleRunFields {
   id: string;
+  /** Alias of `id`. */
+  run_id?: string;
   schedule_id: string;
   status: "queued" | "running" | "success" | "error" | "timeout" | "skipped" | "cancelled";
   origin: "schedule" | "manual";
@@ -185,6 +188,8 @@ export class SchedulesAPI {
     return nextOf((await this.#transport.send(post("/schedules/preview", { ...bodyOf(timing), count }))).record());
   }
 }
+
+checked({ SchedulesAPI });
 
 function path(id: string, rest = ""): string {
   return `/schedules/${segment(id, "schedule id")}${rest}`;

@@ -14,7 +14,7 @@ export const EVENT_CHARS_MAX = 32 * 1024 * 1024;
 export interface ServerEvent {
   name: string;
   data: string;
-  /** Where a stream can be taken up again, if the server says so. */
+  /** Id from which a stream can be resumed, if the server gives one. */
   id?: string;
 }
 
@@ -96,7 +96,7 @@ export class EventParser {
   }
 }
 
-/** Where the next line ends (at LF, CRLF or CR), or -1. */
+/** End of the next line (at LF, CRLF or CR), or -1. */
 function lineEnd(text: string, start: number): number {
   const lf = text.indexOf("\n", start);
   const cr = text.slice(start, lf < 0 ? undefined : lf).indexOf("\r");

@@ -16,7 +16,7 @@ const OCTAL_SIZE_MAX = 0o77777777777;
 /** Longest name or PAX header that is read: far beyond what a file system has. */
 const META_BYTES_MAX = 1024 * 1024;
 
-/** What an entry is; others are devices and such, which do not travel. */
+/** Kind of an entry; others are devices and such, which are not transferred. */
 export type EntryKind = "file" | "directory" | "symlink" | "hardlink";
 
 /** An entry of an archive, without its content. */
@@ -27,7 +27,7 @@ export interface Entry {
   size: number;
   /** Seconds since 1970. */
   mtime: number;
-  /** Where a link leads. */
+  /** Target of a link. */
   target: string;
 }
 
@@ -45,12 +45,12 @@ export function header(entry: Entry): Uint8Array {
   return concat(blocks);
 }
 
-/** How many bytes of nothing follow a content of that size. */
+/** Number of padding bytes after a content of that size. */
 export function padding(size: number): number {
   return (BLOCK - (size % BLOCK)) % BLOCK;
 }
 
-/** What ends an archive. */
+/** The end of an archive. */
 export function trailer(): Uint8Array {
   return new Uint8Array(2 * BLOCK);
 }

@@ -5,6 +5,7 @@
  * twice. The process belongs to the sandbox: it goes on when nobody is connected, and `process` finds it again.
  */
 
+import { checked } from "./check.js";
 import { NetworkError } from "./errors.js";
 import { Reconnect } from "./reconnect.js";
 import type { TerminalSize } from "./process.js";
@@ -13,13 +14,13 @@ import type { Transport } from "./transport.js";
 /** Input typed while there is no connection; beyond it the oldest is dropped. */
 const INPUT_QUEUE_MAX = 1024;
 
-/** How a terminal is opened. */
+/** Options for opening a terminal. */
 export interface TerminalOptions extends TerminalSize {
   /** User whose shell it is; the server's default is root. */
   user?: string;
   /** Attach to this process instead of starting a shell. */
   process?: number;
-  /** Where in its output to begin. */
+  /** Offset in its output at which to begin. */
   offset?: number;
   /** Gets output as it arrives. */
   onData: (bytes: Uint8Array) => void;
@@ -142,3 +143,5 @@ export class Terminal {
     this.#options.onState?.("closed", reason);
   }
 }
+
+checked({ Terminal });

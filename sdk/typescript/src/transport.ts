@@ -15,18 +15,19 @@ import {
   SandboxTimeout,
   ServerError,
 } from "./errors.js";
+import type { AbortSignal, Fetch, Headers, Response } from "./globals.js";
 import { CapacityRetry, type CreateRetryEvent } from "./retry.js";
 import { VERSION } from "./version.js";
 import { Answer, type Call, ERROR_BODY_BYTES_MAX, isResendable, JSON_BODY_BYTES_MAX, whatOf } from "./wire.js";
 
-/** How a transport behaves. */
+/** Options of a transport. */
 export interface TransportOptions {
   /** Settles address and key; called once, at the first call. */
   config: () => Promise<Config>;
   callMsMax: number;
   createRetrySeconds: number;
   onCreateRetry: ((event: CreateRetryEvent) => void) | undefined;
-  fetch: typeof fetch;
+  fetch: Fetch;
 }
 
 /** Ends an exchange: at a deadline, on silence, or by the caller's signal. */
@@ -280,7 +281,7 @@ async function failure(call: Call, response: Response): Promise<PandaStackError>
   const what = whatOf(call);
   // A runtime may hide the status of a redirect that it did not follow.
   if (response.type === "opaqueredirect" || (response.status >= 300 && response.status < 400)) {
-    // Following would carry the key to an address nobody configured.
+    // Following would send the key to an address that was not configured.
     const where = response.headers.get("location") ?? "elsewhere";
     return new ServerError(`${what}: the server redirects to ${where}`, {
       status: response.status,

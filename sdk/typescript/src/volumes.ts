@@ -1,5 +1,6 @@
 /** Volumes: durable disks that outlive sandboxes. */
 
+import { checked } from "./check.js";
 import { type JsonObject, needText, type VolumeInfo, withCamelCase } from "./models.js";
 import type { Transport } from "./transport.js";
 import { type Call, del, get, given, MACHINE_MS_MAX, post, segment } from "./wire.js";
@@ -58,6 +59,8 @@ export class VolumesAPI {
     return volumeInfo((await this.#transport.send(call)).record());
   }
 }
+
+checked({ VolumesAPI });
 
 function path(name: string, rest = ""): string {
   return `/volumes/${segment(name, "volume name")}${rest}`;

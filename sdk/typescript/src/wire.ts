@@ -5,6 +5,7 @@
  */
 
 import { BadRequestError, ServerError } from "./errors.js";
+import type { AbortSignal, Blob, ByteSource } from "./globals.js";
 import type { JsonObject } from "./models.js";
 import { uniqueKey } from "./runtime.js";
 
@@ -38,7 +39,7 @@ export const ERROR_BODY_BYTES_MAX = 1024 * 1024;
 /** A command: a line for the shell, or a program and its arguments. */
 export type Command = string | readonly string[];
 
-/** How a command runs. */
+/** Options of a command. */
 export interface ExecOptions {
   /** End the command after so many seconds ({@link SandboxTimeout}). */
   timeoutSeconds?: number | undefined;
@@ -52,8 +53,10 @@ export interface ExecOptions {
   stdin?: string | undefined;
   /** Limits of the command and all it starts. */
   limits?: { memory_mb?: number; pids?: number; cpu?: number } | undefined;
-  /** Stop waiting when this fires. */
+  /** Stop waiting when this fires. `exec` and `execStream` then also kill the command. */
   signal?: AbortSignal | undefined;
+  /** With `false`, the command keeps running after `signal` fires (true). */
+  killOnAbort?: boolean | undefined;
 }
 
 /** One request, ready to be sent, as often as need be. */
@@ -61,7 +64,7 @@ export interface Call {
   method: string;
   path: string;
   query?: Record<string, string>;
-  body?: string | Uint8Array | Blob | ReadableStream<Uint8Array>;
+  body?: string | Uint8Array | Blob | ByteSource;
   contentType?: string;
   accept?: string;
   msMax?: number | undefined;
@@ -78,7 +81,7 @@ export interface Call {
   signal?: AbortSignal | undefined;
 }
 
-/** How errors name a call. */
+/** Name of a call in errors. */
 export function whatOf(call: Call): string {
   return `${call.method} /v1${call.path}`;
 }

@@ -1,4 +1,4 @@
-// What pages use: the browser's session instead of a key, events of the workspace, terminals.
+// Calls that pages use: the browser's session instead of a key, events of the workspace, terminals.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import * as sdk from "@pandastack/sdk";

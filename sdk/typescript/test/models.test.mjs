@@ -17,6 +17,7 @@ const SCHEMAS = {
   AppInstanceMetrics: "AppInstanceMetrics",
   AppMetrics: "AppMetrics",
   AuditEntry: "AuditEntry",
+  AuditVerification: "AuditVerification",
   CreatedToken: "TokenCreated",
   Database: "Database",
   DatabaseBackups: "DatabaseBackups",
@@ -36,6 +37,8 @@ const SCHEMAS = {
   GrepMatch: "GrepMatch",
   LifecycleInfo: "Lifecycle",
   LineageInfo: "Lineage",
+  Member: "Member",
+  MemberSession: "MemberSession",
   NetworkPolicy: "NetworkPolicy",
   NextRuns: "NextRuns",
   PortInfo: "Port",
@@ -53,6 +56,7 @@ const SCHEMAS = {
   TokenInfo: "TokenInfo",
   Usage: "UsageReport",
   VolumeInfo: "Volume",
+  WorkspaceInfo: "WorkspaceInfo",
   WriteResult: "FileWritten",
 };
 /** Fields of schemas that a record has under another name. */
@@ -101,6 +105,10 @@ function readRecords() {
   const records = new Map();
   for (const symbol of checker.getExportsOfModule(checker.getSymbolAtLocation(program.getSourceFile(entry)))) {
     const declared = symbol.flags & ts.SymbolFlags.Alias ? checker.getAliasedSymbol(symbol) : symbol;
+    const [declaration] = declared.declarations ?? [];
+    const text = ts.isTypeAliasDeclaration(declaration) ? declaration.type.getText() : "";
+    const isRecord = text.includes("WireRecord<");
+    assert.ok(symbol.name in SCHEMAS || !isRecord, `${symbol.name} has no schema`);
     if (!(symbol.name in SCHEMAS)) continue;
     const all = checker.getPropertiesOfType(checker.getDeclaredTypeOfSymbol(declared));
     const seconds = new Set(all.map(({ name }) => name).filter((name) => name.includes("_")).map(camel));

@@ -104,6 +104,27 @@ test("workspaces and their keys", async (t) => {
   await client.workspaces.delete("shop");
 });
 
+test("members and their sessions", async (t) => {
+  const { server, client } = await setup(t);
+  const ada = { id: "m1", email: "ada@example.com", role: "developer", last_sign_in_at: "x" };
+  server.on("GET", "/v1/members", 200, { items: [ada] });
+  server.on("POST", "/v1/members", 201, ada);
+  server.on("PATCH", "/v1/members/m1", 200, { ...ada, role: "owner" });
+  server.on("DELETE", "/v1/members/m1", 204);
+  server.on("GET", "/v1/members/sessions", 200, { items: [{ id: "pds_a", member: "m1", client: "laptop" }] });
+  server.on("DELETE", "/v1/members/sessions/pds_a", 204);
+  server.on("GET", "/v1/login", 200, { provider: { name: "Example", url: "https://a/v1/login/start" } });
+  assert.equal((await client.members.list())[0].lastSignInAt, "x");
+  await client.members.add({ email: "ada@example.com", role: "viewer" });
+  assert.deepEqual(server.last.json, { email: "ada@example.com", role: "viewer" });
+  assert.equal((await client.members.setRole("m1", "owner")).role, "owner");
+  assert.deepEqual([server.last.method, server.last.json], ["PATCH", { role: "owner" }]);
+  assert.equal((await client.members.sessions())[0].client, "laptop");
+  await client.members.revoke("pds_a");
+  await client.members.remove("m1");
+  assert.equal((await client.console.loginProvider()).name, "Example");
+});
+
 test("apps.deploy packs a directory without what builds make anew", async (t) => {
   const { server, client } = await setup(t);
   const dir = await mkdtemp(join(tmpdir(), "pandastack-apps-"));
@@ -134,6 +155,29 @@ test("apps: metrics, stages of variables; logs of databases", async (t) => {
   assert.equal((await client.apps.keepAwake("shop", 90)).awakeUntil, "2026-01-01T00:00:00Z");
   assert.deepEqual(server.last.json, { seconds: 90 });
   assert.equal(await client.databases.logs("d1"), "LOG:  ready\n");
+});
+
+test("sandboxes have names, and are found by them", async (t) => {
+  const { server, client } = await setup(t);
+  const record = { id: "s1", template: "base", status: "running", name: "web" };
+  server.on("POST", "/v1/sandboxes", 201, record);
+  server.on("GET", "/v1/sandboxes/web", 200, record);
+  assert.equal((await client.sandboxes.create({ template: "base", name: "web" })).name, "web");
+  assert.deepEqual(server.last.json, { template: "base", name: "web" });
+  const found = await client.sandboxes.get("web");
+  assert.deepEqual([found.id, found.name], ["s1", "web"]);
+});
+
+test("databases have names, and are restored to the latest state", async (t) => {
+  const { server, client } = await setup(t);
+  server.on("POST", "/v1/databases", 201, { id: "d1", status: "running", name: "shop" });
+  server.on("POST", "/v1/databases/shop/clone", 201, { id: "d2", status: "running", name: "copy" });
+  assert.equal((await client.databases.create({ name: "shop" })).name, "shop");
+  assert.deepEqual(server.last.json, { name: "shop" });
+  await client.databases.branch("shop", { name: "copy" });
+  assert.deepEqual(server.last.json, { name: "copy" });
+  await client.databases.restore("shop", "latest", { name: "copy" });
+  assert.deepEqual(server.last.json, { name: "copy", target_time: "latest" });
 });
 
 test("apps: previews of a repository", async (t) => {

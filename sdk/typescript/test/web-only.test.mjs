@@ -40,6 +40,6 @@ test("the package works with the web's own names only", async (t) => {
   server.on("POST", "/v1/sandboxes/s1/exec", 200, { stdout: "1024\n", stderr: "", exit_code: 0, duration_ms: 9 });
   const sandbox = await client.sandboxes.create();
   assert.equal((await sandbox.exec("python -c 'print(2 ** 10)'")).stdout, "1024\n");
-  // What needs local files says so, and what to do instead.
+  // A call that needs local files says so, and what to do instead.
   await assert.rejects(sandbox.filesystem.upload("notes.txt", "/srv/notes.txt"), /no local files.*filesystem\.write/s);
 });

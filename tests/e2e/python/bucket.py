@@ -69,7 +69,7 @@ class Bucket:
         return {"PANDASTACK_BACKUPS": f"s3://{NAME}/e2e", **settings, **keys}
 
     def names(self, database_id: str) -> List[str]:
-        """What is kept of a database, below its folder."""
+        """Objects of a database, below its folder."""
         folder = f"e2e/{database_id}/"
         pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=NAME, Prefix=folder)
         return [found["Key"][len(folder):] for page in pages for found in page.get("Contents", [])]
@@ -222,7 +222,7 @@ class AzureContainer:
         return {"PANDASTACK_BACKUPS": f"az://{NAME}/e2e", **settings, **keys}
 
     def names(self, database_id: str) -> List[str]:
-        """What is kept of a database, below its folder."""
+        """Objects of a database, below its folder."""
         folder = f"e2e/{database_id}/"
         return [name[len(folder):] for name in self.client.list_blob_names(name_starts_with=folder)]
 

@@ -7,7 +7,7 @@ from pandastack import Sandbox
 from platform_process import wait_until
 
 FILE = "/dev/shm/count"
-# Each count takes the place of the last one whole: whoever reads never finds an empty file.
+# Each count replaces the last one whole: a reader never finds an empty file.
 PROGRAM = (
     f"nohup sh -c 'i=0; while :; do i=$((i+1)); echo $i > {FILE}.new; mv {FILE}.new {FILE}; sleep 0.1; done'"
     " >/dev/null 2>&1 &"

@@ -45,7 +45,7 @@ class Cell:
         return f"{self.label}-child"
 
     def acknowledged(self) -> Optional[httpx.Response]:
-        """What the caller was told, if it was told of success."""
+        """Response to the caller, if it reported success."""
         assert self.answer is not None
         try:
             answer = self.answer.result()
@@ -89,7 +89,7 @@ class Operation:
         return world.machines(cell.sandbox)
 
     def expected(self, cell: Cell) -> Set[str]:
-        """What the sandbox may answer."""
+        """Answers that the sandbox may give."""
         return {answer_of(cell.label)}
 
     def lives(self, world: World, cell: Cell) -> bool:

@@ -38,7 +38,7 @@ class Faults:
         os.mkfifo(self.dir / point)
 
     def reached(self, point: str, but: Set[Path]) -> Optional[Path]:
-        """Where an operation stands at that point, apart from those that are known."""
+        """Location of an operation at that point, apart from known ones."""
         return next((gate for gate in self.dir.glob(f"{point}.reached.*") if gate not in but), None)
 
     def release(self, gate: Path) -> None:
@@ -125,7 +125,7 @@ class World:
         return str(ran["stdout"])
 
     def fate(self, sandbox: str, command: str, expected: Set[str]) -> str:
-        """What became of a sandbox: alive with what it had, failed, or gone."""
+        """State of a sandbox: alive with its data, failed, or gone."""
         seen: List[str] = []
 
         def told() -> Optional[str]:
@@ -210,7 +210,7 @@ class World:
         wait_until("ready again", self.platform.is_ready, 120)
 
     def forget(self) -> None:
-        """Removes what a host that lost power has no more: mounts, namespaces, links, rules, sockets, control groups."""
+        """Removes, as a power loss would, mounts, namespaces, links, rules, sockets and control groups."""
         here = (str(self.platform.root), str(self.platform.runtime_dir))
         mounts = [line.split()[4] for line in read_text(Path("/proc/self/mountinfo")).splitlines()]
         for mount in reversed([mount for mount in mounts if mount.startswith(here)]):

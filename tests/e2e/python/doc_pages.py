@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -80,6 +81,28 @@ def blocks(page: str) -> List[Block]:
     return found
 
 
+def steps(block: Block) -> List[str]:
+    """The commands of a block, or its statements; comments and blank lines belong to the next one."""
+    lines, found, held = block.text.splitlines(keepends=True), [], ""
+    if block.language == "python":
+        starts = sorted({node.lineno - 1 for node in ast.parse(block.text).body})
+        return ["".join(lines[a:b]) for a, b in zip([0, *starts[1:]], [*starts[1:], len(lines)])]
+    for line in lines:
+        held += line
+        # A comment alone, or the first lines of a loop, are no command yet.
+        is_whole = subprocess.run(["bash", "-n"], input=held, text=True, capture_output=True).returncode == 0
+        if is_whole and re.search(r"^\s*[^#\s]", held, flags=re.MULTILINE) and not line.endswith("\\\n"):
+            found.append(held)
+            held = ""
+    return [*found[:-1], found[-1] + held] if found else [held]
+
+
+def title(step: str) -> str:
+    """The first line of a step that is no comment, without the comment at its end."""
+    line = next((line for line in step.splitlines() if re.match(r"\s*[^#\s]", line)), step)
+    return re.sub(r"\s{2,}#.*", "", line).strip()
+
+
 class Session:
     """One shell and one Python interpreter, which keep their variables from block to block."""
 
@@ -90,7 +113,7 @@ class Session:
         programs, work = scratch / "bin", scratch / "work"
         programs.mkdir()
         work.mkdir()
-        # What the program prints is also kept, so that sandboxes can be deleted afterwards.
+        # The program's output is also kept, so that sandboxes can be deleted afterwards.
         wrapper = programs / "pandastack"
         wrapper.write_text(f'#!/bin/bash\nset -o pipefail\n"$PANDASTACK_BIN" "$@" | tee -a {self.log}\n')
         wrapper.chmod(0o755)
@@ -104,7 +127,7 @@ class Session:
         self._python = _start([sys.executable, "-uc", _PYTHON], work, self._env)
 
     def run(self, language: str, text: str) -> str:
-        """What a block prints. It must succeed."""
+        """Output of a block. It must succeed."""
         return self._run_python(text) if language == "python" else self._run_shell(text)
 
     def _run_shell(self, text: str) -> str:

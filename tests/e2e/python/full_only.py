@@ -101,5 +101,5 @@ def reason_of(test: str) -> Optional[str]:
 
 
 def times(full: int, always: int) -> int:
-    """How often to repeat something."""
+    """Number of repetitions."""
     return full if FULL else always

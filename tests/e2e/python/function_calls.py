@@ -1,4 +1,4 @@
-"""What tests of functions share: making, deploying and calling them."""
+"""Helpers for tests of functions: creating, deploying and calling them."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ class Repository:
         return self.git("rev-parse", "HEAD", at=self.clone)
 
     def add_submodule(self, path: str, bare: Path, url: str) -> None:
-        """Puts another repository at a path; whoever fetches it is told this address."""
+        """Puts another repository at a path; clients that fetch it see this address."""
         self.git("-c", "protocol.file.allow=always", "submodule", "add", "-q", str(bare), path, at=self.clone)
         self.git("config", "-f", ".gitmodules", f"submodule.{path}.url", url, at=self.clone)
 

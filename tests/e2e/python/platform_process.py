@@ -76,7 +76,7 @@ def command_lines() -> Dict[int, str]:
 
 
 def open_files(pid: int) -> List[str]:
-    """What a process has open; nothing, if it is gone."""
+    """Open files of a process; none, if it is gone."""
     try:
         return [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
     except OSError:

@@ -150,7 +150,7 @@ def functions(client: Client) -> None:
 
 
 def schedules(client: Client) -> None:
-    """What its calls of schedules send and read. The target is ours: the published client knows functions only."""
+    """Its schedule calls. The target is ours: the published client knows functions only."""
     body = {"name": "mine", "cron": "0 0 1 1 *", "paused": False, "target": {"type": "command", "cmd": "echo hi"}}
     made = client._request("POST", "/schedules", json=body)
     known = {"id", "workspace", "name", "function_id", "cron", "paused", "next_run_at", "created_at", "updated_at"}

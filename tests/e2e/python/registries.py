@@ -38,7 +38,7 @@ socket.send_fds(socket.socket(fileno=int(sys.argv[2])), [b"."], [listening.filen
 
 
 def said(words: Tuple[str, ...], default: str) -> str:
-    """What a program of this host says, if it is there and says something."""
+    """Output of a program of this host, if it is installed and prints something."""
     done = subprocess.run(words, capture_output=True, text=True)
     return done.stdout.strip() if done.returncode == 0 and done.stdout.startswith("http") else default
 

@@ -36,7 +36,7 @@ class Postgres:
 
     def run(self, program: str, *arguments: str) -> None:
         command = [f"{POSTGRES_PROGRAMS}/{program}", "--pgdata", str(self.dir / "data"), *arguments]
-        # `pg_ctl` hands its outputs to the server, and whoever read them would wait for its end.
+        # `pg_ctl` passes its outputs to the server, so a reader of them would wait for its end.
         subprocess.run(
             command, cwd=self.dir, env={"TZ": "UTC"}, user=NOBODY, group=NOBODY, extra_groups=[], check=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,

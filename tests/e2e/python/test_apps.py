@@ -259,7 +259,7 @@ def test_a_websocket_of_an_old_version_ends_with_a_close_frame(apps: Apps) -> No
         apps.live(apps.upload(app, sockets("second")))
         talk.send("who now?")
         assert talk.receive() == "first"
-        # What control does when the old version was silent for long enough.
+        # Control does this when the old version was silent for long enough.
         apps.call("POST", f"/sandboxes/{machine}/hibernate", 200)
         assert list(talk) == [] and talk.close_code == 1001
     with open_socket(app) as stream:
@@ -307,7 +307,7 @@ def test_a_failing_build_leaves_the_live_version_alone(apps: Apps, served: Dict[
 
 
 def test_a_wrong_address_or_port_is_named(apps: Apps) -> None:
-    # Both at once: that nobody listens is said after a while.
+    # Both at once: after a while the log says that nothing listens.
     wrong = [("127.0.0.1", 'os.environ["PORT"]', "listen on 0.0.0.0:8080"), ("0.0.0.0", "3000", "set the app's port to 3000")]
     begun = []
     for address, port, hint in wrong:
@@ -383,7 +383,7 @@ def test_a_variable_with_a_new_value_stays_what_it_is(apps: Apps) -> None:
 #: Says which variables its build saw, which it sees itself, and whether a secret of the build is in any process beside it.
 STAGES = {
     "pandastack.toml": '[app]\nbuild_command = "sh build.sh"\n[env.build]\nFILE_BUILD_STAGE = 1\n[env.run]\nFILE_RUN_STAGE = 1\n',
-    # It ends when what it leaves running is there, and has its variables.
+    # The build ends once the process that it leaves running is up, with its variables.
     "build.sh": """
 env | grep _STAGE= | cut -d= -f1 | sort | xargs > built.txt
 (setsid sh -c 'echo $$ > left.pid; exec sleep 9999' >/dev/null 2>&1 </dev/null &)
@@ -420,7 +420,7 @@ def test_a_variable_of_one_stage_is_not_seen_in_the_other(apps: Apps) -> None:
     apps.live(apps.upload(app, STAGES))
     built, seen = "BOTH_STAGE BUILD_STAGE FILE_BUILD_STAGE", "BOTH_STAGE FILE_RUN_STAGE RUN_STAGE"
     assert get(app).text == f"{built} | {seen} | one False"
-    # What only the run sees needs no build.
+    # Variables for the run alone need no build.
     apps.call("PATCH", f"/apps/{app['id']}", 200, json={"env": {"RUN_STAGE": "two", "BUILD_STAGE": "********"}})
     ended = apps.live(apps.call("POST", f"/apps/{app['id']}/restart", 202))
     assert "building" not in ended["build_logs"]
@@ -451,7 +451,7 @@ def test_output_can_be_read(apps: Apps, served: Dict[str, Any]) -> None:
     get(served, f"/{mark}")
     text = apps.http.get(f"/apps/{served['id']}/runtime-logs", params={"search": mark}).text
     assert text == f"data: served /{mark}\n\nevent: done\ndata: end\n\n"
-    # What is looked for counts, not what was printed after it.
+    # The error that is looked for counts, not the lines printed after it.
     get(served, "/something-else")
     logs = f"/apps/{served['id']}/runtime-logs"
     wait_until("it is printed", lambda: "/something-else" in apps.http.get(logs, params={"tail": 1}).text, 30)

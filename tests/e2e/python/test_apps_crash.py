@@ -97,7 +97,7 @@ def test_a_killed_control_neither_loses_nor_doubles_a_delivery(world: World, app
         hold(world, step)
         assert not cut_off.done(), "it is answered before it was carried out"
         world.strike("control", [])
-        # A server that is gone, or the word of whoever stands before it: never a success.
+        # Either the server is gone, or the proxy in front of it answers: never a success.
         try:
             assert cut_off.result(DEPLOY_SECONDS).status_code >= 500
         except httpx.TransportError:
@@ -110,7 +110,7 @@ def test_a_killed_control_neither_loses_nor_doubles_a_delivery(world: World, app
 
 def test_machines_left_by_kills_sleep_or_are_deleted(world: World, apps: Apps, served: Dict[str, Any]) -> None:
     # An old version sleeps a minute after its last request; deliveries were tested meanwhile.
-    # Machines of this app never sleep while they serve, so one that nobody told otherwise would stay awake.
+    # Machines of this app never sleep while they serve, so one that was not told otherwise would stay awake.
     kept = min(len(apps.call("GET", f"/apps/{served['id']}/deploys", 200)["items"]) - 1, VERSIONS_KEPT)
     expect = sorted(["running", *["hibernated"] * kept])
     wait_until("old versions sleep, and nothing else is there", lambda: owned(world, served) == expect, 180)

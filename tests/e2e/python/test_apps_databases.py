@@ -1,4 +1,4 @@
-"""Databases attached to apps: reached from the machine that serves, by nobody else, through sleep of either."""
+"""Databases attached to apps: reachable only from the machine that serves, through sleep of either."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_a_database_is_reached_by_its_app_alone(apps: Apps, client: PandaStack, 
     apps.call("PUT", f"/apps/{app['id']}/env/DATABASE_URL", 400, json={"value": "x"})
     live = apps.live(apps.upload(app, {"main.py": SERVER, "postgres.py": POSTGRES, "pandastack.toml": BUILD}))
     assert page(app, query) == "42"
-    # It sleeps, and wakes for the app as for anybody.
+    # The database sleeps, and wakes for the app as for any client.
     client.databases.pause(id)
     assert client.databases.get(id)["status"] == "hibernated"
     assert page(app, query) == "42"

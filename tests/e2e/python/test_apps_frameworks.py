@@ -1,4 +1,4 @@
-"""Every row of the table of what is found: a sample with packages of the real registries, pushed, and looked at in a browser."""
+"""Every detected framework: a sample with packages of real registries, pushed, and opened in a browser."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ class Forge:
             body = json.dumps({"head_commit": said["commits"][0], **said}).encode()  # type: ignore[index]
             proof = hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
             headers = {}
-            # It also speaks as GitHub does.
+            # The host also speaks GitHub's API.
             for name in ("gitea", "github"):
                 headers.update({f"x-{name}-event": "push", f"x-{name}-delivery": delivery})
             headers.update({"x-gitea-signature": proof, "x-hub-signature-256": f"sha256={proof}"})
@@ -157,10 +157,10 @@ def test_a_push_is_not_lost_while_its_host_lags_behind(world: Tuple[Platform, Pa
     done = client.live("lagging", forge.push("2", second, before=first).json()["deployment_id"])
     assert done["git_commit"] == second and "comes late" not in done["build_logs"], done["build_logs"]
     assert client.page("lagging") == "second"
-    # What is not there at all fails, and is not taken for what serves.
+    # A missing commit fails, and is not taken for the one that serves.
     gone = client.ended("lagging", forge.push("3", "f" * 40, before=second).json()["deployment_id"])
     assert gone["status"] == "failed" and "could not fetch" in gone["build_logs"], gone
-    # One that is really late: its commit is told how that ended.
+    # A push that is really late: its commit gets a final status.
     third, fourth = (repository.push({"index.html": text}) for text in ("third", "fourth"))
     client.live("lagging", forge.push("4", fourth, before=third).json()["deployment_id"])
     late = client.live("lagging", forge.push("5", third, before=second).json()["deployment_id"])
@@ -290,7 +290,7 @@ def test_app_commands_work_with_a_repository(
     shown = client.call("GET", "/apps/typed", 200)
     assert (shown["idle_timeout_seconds"], shown["git_branch"], "webhook_url" in shown) == (600, "live", True)
     repository.push(node("two"), "live")
-    # What is said of an app that is there holds too.
+    # Settings of an existing app apply too.
     app("deploy", "typed", "--env", "FLAVOUR=sour")
     assert client.page("typed") == "two built sour"
     assert "typed" in app("list") and "server.js" in app("logs", "typed")
@@ -308,7 +308,7 @@ def test_app_commands_work_with_a_repository(
     answer = httpx.get(client.url + "/", headers={"host": "www.typed.example"}, timeout=60)
     assert answer.text == "two built sour"
     assert app("rollback", "typed").strip() == url and client.page("typed") == "one built sweet"
-    assert app("open", "typed").strip() == url
+    assert app("url", "typed").strip() == url
     app("rm", "typed", typed="something else\n", expect=1)
     assert app("rm", "typed", typed="typed\n").strip() == "typed"
     client.call("GET", "/apps/typed", 404)
@@ -359,7 +359,7 @@ def telltale(version: str) -> Dict[str, str]:
 
 
 class StatusHost(ThreadingHTTPServer):
-    """What a repository's host is told of commits. The first call is answered with an error."""
+    """A Git host that records statuses of commits. The first call is answered with an error."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), StatusHandler)
@@ -529,7 +529,7 @@ def test_a_repository_by_ssh_knows_the_app_s_own_key(world: Tuple[Platform, Path
     found = lambda: [one for one in client.call("GET", "/apps/keyed/deploys", 200)["items"] if one.get("git_commit") == second]
     (polled,) = wait_until("the second commit is found", found, 60)  # type: ignore[misc]
     assert (polled["trigger"], client.live("keyed", polled["id"])["status"]) == ("poll", "live")
-    # A host that suddenly shows another key is not believed, until somebody says so.
+    # A host that suddenly shows another key is not trusted until a user confirms it.
     client.call("PATCH", "/apps/keyed", 200, json={"poll_seconds": 0})
     known = ssh.new_host_key()
     ssh.restart()

@@ -67,7 +67,7 @@ def instances(apps: Apps, app: Dict[str, Any]) -> Dict[str, str]:
 
 
 def answering(load: Load, version: str, last: int = 60) -> Counter[str]:
-    """How many of the last answers each machine of a version gave."""
+    """Number of the last answers that each machine of a version gave."""
     return Counter(text for text in load.texts[-last:] if text.startswith(f"{version} "))
 
 
@@ -93,7 +93,7 @@ def test_every_machine_gets_its_share(apps: Apps, three: Dict[str, Any]) -> None
         wait_until("enough answers", lambda: len(load.texts) >= 120, 60)
     shares = answering(load, "one", 120)
     assert load.failures == []
-    # Whoever answers sooner gets more, and on a busy host that differs.
+    # A faster machine gets more, and speed differs on a busy host.
     assert len(shares) == 3 and min(shares.values()) >= 12, shares
 
 

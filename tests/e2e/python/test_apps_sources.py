@@ -1,4 +1,4 @@
-"""What a source says of itself, wherever it comes from."""
+"""Settings in an app's source, of any origin."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def deploy(apps: Apps, name: str, directory: Path, *words: str) -> Dict[str, Any
 def test_a_directory_of_a_sandbox_is_deployed_as_its_file_says(apps: Apps, written: str, tmp_path: Path) -> None:
     name = "t" + uuid.uuid4().hex[:12]
     apps.made.append(name)
-    # The file of another app, in the directory where somebody happens to be.
+    # The file of another app, in the current directory.
     (tmp_path / "pandastack.toml").write_text('[app]\nname = "another"\nport = 9999\nroot_directory = "nowhere"\n')
     first = deploy(apps, name, tmp_path, "--from-sandbox", written)
     assert (first["trigger"], first["status"]) == ("sandbox", "live"), first
@@ -89,7 +89,7 @@ def test_a_directory_of_a_sandbox_is_deployed_as_its_file_says(apps: Apps, writt
     app = apps.call("GET", f"/apps/{name}", 200)
     assert get(app).text == "hello 3000"
     assert app["port"] == 8080, "what the file says is the version's, not the app's"
-    # What was said of the app wins, and `--no-cache` installs again.
+    # Settings of the app win, and `--no-cache` installs again.
     apps.call("PUT", f"/apps/{name}/env/GREETING", 200, json={"value": "said"})
     second = deploy(apps, name, tmp_path, "--from-sandbox", written, "--port", "8080", "--no-cache")
     assert "\ninstalls" in second["build_logs"], second["build_logs"]

@@ -1,4 +1,4 @@
-"""What becomes of a sandbox's connections to the world when it is copied."""
+"""Connections of a sandbox to the outside, after it is copied."""
 
 from __future__ import annotations
 

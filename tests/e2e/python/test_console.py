@@ -68,7 +68,7 @@ def assert_strict(page: Page) -> None:
 
 
 def findings(page: Page) -> List[str]:
-    """What axe-core finds serious, as one line each."""
+    """Serious findings of axe-core, as one line each."""
     page.evaluate(AXE.read_text())
     found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
     grave = [one for one in found["violations"] if one["impact"] in ("serious", "critical")]

@@ -155,7 +155,7 @@ def test_a_snapshot_in_use_gets_a_zygote(client: PandaStack, platform: Platform,
         assert len({sandbox.exec(command).stdout for sandbox in alive}) == len(alive), command
     third.exec("echo mine > /srv/state", check=True)
     assert fourth.exec("cat /srv/state").stdout == make_and_read(make) == "then\n"
-    # It survives the agent, and ends with its snapshot; what was made from it goes on.
+    # The zygote survives the agent, and ends with its snapshot; machines made from it continue.
     (pid,) = zygote_pids(platform)
     platform.kill_role("agent")
     assert make().boot_mode == "fork" and zygote_pids(platform) == [pid]

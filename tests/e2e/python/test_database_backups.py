@@ -1,4 +1,4 @@
-"""Backups of databases on real machines: any instant comes back, and what cannot be restored is said."""
+"""Backups of databases on real machines: any instant can be restored, and an impossible restore says why."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def first_base(client: PandaStack, database_id: str) -> None:
 
 
 def archive_dir() -> Path:
-    """Where the platform under test keeps its backups."""
+    """Directory in which the platform under test keeps its backups."""
     port = os.environ["PANDASTACK_API"].rsplit(":", 1)[1].strip("/")
     lines = {pid: line for pid, line in command_lines().items() if " control " in line and f":{port} " in line}
     (pid,) = lines
@@ -85,7 +85,7 @@ def test_any_instant_comes_back_as_a_new_database(client: PandaStack, database: 
         try:
             assert copy["cloned_from"] == database["id"] and copy["password"] != database["password"]
             there = steps(copy["connection_url"])
-            # It is a database like any other.
+            # The copy is a database like any other.
             insert(copy["connection_url"], 100)
             return there
         finally:
@@ -136,7 +136,7 @@ def test_an_impossible_restore_is_refused_at_once(client: PandaStack, database: 
 
 
 def with_owner(database: Database, statement: str) -> Any:
-    """What its owner is answered, who may write."""
+    """The server's answer to its owner, who may write."""
     with psycopg.connect(database["connection_url"], autocommit=True, connect_timeout=REVIVE_SECONDS_MAX) as connection:
         connection.execute("SET default_transaction_read_only = off")
         answer = connection.execute(statement)
@@ -146,7 +146,7 @@ def with_owner(database: Database, statement: str) -> Any:
 
 def test_a_drill_restores_and_checks(client: PandaStack, database: Database) -> None:
     first_base(client, database["id"])
-    # What an owner sets for sessions in a database is no reason to call its backups broken.
+    # Session settings that an owner makes are no reason to call the backups broken.
     with_owner(database, "ALTER DATABASE app SET default_transaction_read_only = on")
     try:
         await_archived(client, database["id"], with_owner(database, "SELECT clock_timestamp()"))
@@ -172,7 +172,7 @@ def archive_down(database_id: str) -> Iterator[None]:
 
 
 def fail_to_archive(client: PandaStack, database: Database) -> DatabaseBackups:
-    """Has a database write what cannot be archived, and waits until that is said."""
+    """Makes a database write WAL that cannot be archived, and waits until its status says so."""
     with psycopg.connect(database["connection_url"], autocommit=True, connect_timeout=REVIVE_SECONDS_MAX) as connection:
         connection.execute("DROP TABLE IF EXISTS meanwhile")
         connection.execute("CREATE TABLE meanwhile AS SELECT * FROM generate_series(1, 10000)")
@@ -213,11 +213,17 @@ def caught_up(client: PandaStack, database_id: str, before: DatabaseBackups) -> 
 def test_a_sleeping_database_is_left_alone_and_a_deleted_one_takes_its_backups_along(client: PandaStack) -> None:
     database = make(client, "sleeper")
     first_base(client, database["id"])
+    with psycopg.connect(database["connection_url"], autocommit=True) as connection:
+        connection.execute("CREATE TABLE steps AS SELECT 7 AS n")
     client.databases.pause(database["id"])
     wait_for("its log is not followed", lambda: not client.databases.backups(database["id"])["following"])
     assert client.databases.get(database["id"])["status"] == "hibernated"
     backups = client.databases.backups(database["id"])
     assert backups["healthy"], backups
+    # Nothing changed since it fell asleep; what was committed just before is there, too.
+    copy = client.databases.restore(database["id"], datetime.now(timezone.utc))
+    assert steps(copy["connection_url"]) == [7]
+    client.databases.delete(copy["id"])
     folder = archive_dir() / database["id"]
     assert folder.is_dir()
     client.databases.delete(database["id"])

@@ -72,10 +72,24 @@ def test_pgbench_with_prepared_statements_directly_and_through_the_pooler(pgbenc
     assert (history, balances) == ((6 * done,), (True,))
 
 
+def test_verify_full_by_the_printed_address(database: Database) -> None:
+    with psycopg.connect(
+        host="127.0.0.1", port=database["port"], user="app", dbname="app", password=database["password"],
+        sslmode="verify-full", sslrootcert=os.environ["PANDASTACK_CA"],
+    ) as connection:
+        assert connection.execute("SELECT 6 * 7").fetchone() == (42,)
+
+
+def test_a_dump_of_another_server_restores_with_its_comments(database: Database) -> None:
+    with psycopg.connect(database["connection_url"]) as connection:
+        connection.execute("CREATE EXTENSION IF NOT EXISTS pg_stat_statements WITH SCHEMA public")
+        connection.execute("COMMENT ON EXTENSION pg_stat_statements IS 'statistics of SQL statements'")
+
+
 @newer_libpq
 @pytest.mark.parametrize("negotiation", ["postgres", "direct"])
 def test_a_newer_libpq_begins_with_tls_either_way(database: Database, negotiation: str) -> None:
-    """What psql 17 and later do, by the library that they are made of."""
+    """Connects as psql 17 and later do, by the library that they use."""
     for name in (database["id"], f"{database['id']}-pooler"):
         with psycopg.connect(
             host=f"{name}.pg.localhost", hostaddr="127.0.0.1", port=database["port"], user="app", dbname="app",
@@ -87,7 +101,7 @@ def test_a_newer_libpq_begins_with_tls_either_way(database: Database, negotiatio
 
 @newer_libpq
 def test_a_newer_libpq_cancels_over_tls(database: Database) -> None:
-    """Older ones ask in the clear, as psql still does; whoever asks over TLS wants to be told that it ended."""
+    """Older ones cancel in plain text, like psql; over TLS a client waits until the connection ends."""
     url = database["connection_url"]
     with psycopg.connect(url, autocommit=True) as connection, ThreadPoolExecutor() as aside:
         sleeping = aside.submit(connection.execute, SLEEP)

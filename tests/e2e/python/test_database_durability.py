@@ -1,4 +1,4 @@
-"""What a database acknowledged is there after its machine was lost."""
+"""Acknowledged writes survive the loss of a database's machine."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_killed_machine_loses_nothing_acknowledged(client: PandaStack, databas
 
 
 def test_a_killed_server_is_started_again(client: PandaStack, raw: httpx.Client, database: Database) -> None:
-    """The machine runs on without it: nobody has to notice but clients, who connect again and wait."""
+    """The machine runs on without its server: only clients notice, which connect again and wait."""
     url = database["connection_url"]
     acknowledged = numbers(url)
     machine = client.databases.get(database["id"])["sandbox_id"]
@@ -104,7 +104,7 @@ def test_a_killed_server_is_started_again(client: PandaStack, raw: httpx.Client,
     there = numbers(url)
     assert there in (acknowledged, [*acknowledged, acknowledged[-1] + 1])
     assert client.databases.get(database["id"])["sandbox_id"] == machine
-    # Through the pooler too, and whoever follows the log notices by itself.
+    # Through the pooler too; a follower of the log notices by itself.
     assert psql(database["pooled_url"], "-c", "SELECT 1").stdout == "1\n"
     starts = lambda: raw.get(f"/databases/{database['id']}/logs").text.count("database system is ready to accept connections")
     known = starts()
@@ -168,7 +168,7 @@ def test_room_grows_while_it_runs(client: PandaStack, database: Database) -> Non
     assert 0 < before["storage_used_bytes"] < before["storage_bytes"] == 8 << 30
     client.databases.update(database["id"], storage_mb=9 << 10)
     assert client.databases.stats(database["id"])["storage_bytes"] == 9 << 30
-    # Whoever wants more room need not know that it sleeps.
+    # A client that asks for more storage need not know that it sleeps.
     client.databases.pause(database["id"])
     client.databases.update(database["id"], storage_mb=10 << 10)
     assert client.databases.stats(database["id"])["storage_bytes"] == 10 << 30

@@ -116,7 +116,7 @@ class Writer:
                         self.acknowledged.append(number)
             except psycopg.Error:
                 self.cuts += 1
-                # Nobody listens while control begins anew.
+                # No server listens while control restarts.
                 self.enough.wait(0.1)
 
     def goes_on(self) -> None:
@@ -274,7 +274,7 @@ def test_a_reset_that_was_cut_off_is_finished(platform: Platform, client: PandaS
 
 
 def noted(url: str) -> Optional[str]:
-    """What its server notes of resets."""
+    """The server's own record of resets."""
     with psycopg.connect(url, connect_timeout=BACK_SECONDS_MAX) as connection:
         row = connection.execute("SELECT shobj_description('pandastack'::regrole, 'pg_authid')").fetchone()
     assert row is not None

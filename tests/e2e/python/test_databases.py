@@ -90,7 +90,7 @@ def test_a_database_without_work_falls_asleep_and_one_with_work_does_not(client:
         wait_for("its first backup is taken", lambda: client.databases.backups(made["id"])["healthy"], 180)
         with psycopg.connect(made["connection_url"], autocommit=True) as connection:
             assert connection.execute("SELECT 1 FROM pg_sleep(%s)", [IDLE_SECONDS + 7]).fetchone() == (1,)
-            # Whoever asks for its room, once after what was written, puts it off.
+            # A check of its free space, once after a write, puts it off.
             wait_for("it sleeps", lambda: client.databases.get(made["id"])["status"] == "hibernated", 2 * IDLE_SECONDS + 110)
             with pytest.raises(psycopg.OperationalError):
                 connection.execute("SELECT 1")
@@ -200,7 +200,7 @@ def test_mistakes_say_what_to_do(database: Database) -> None:
 
 
 def first_message(database: Database, version: int, alpn: str, startup: Dict[str, str]) -> bytes:
-    """What a client that begins with TLS at once is answered first."""
+    """First answer to a client that begins with TLS at once."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     if alpn:

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from pathlib import Path
 from typing import Dict, Iterator
 from urllib.parse import urlsplit
 
 import pytest
 
-from doc_pages import ROOT, Block, Session, blocks, keeps_promises, pages, to_run
+from doc_pages import ROOT, Block, Session, blocks, keeps_promises, pages, steps, title, to_run
 from pandastack import ConflictError, NotFoundError, PandaStack
 
 _ID = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
-_CLIENT = "from pandastack import PandaStack\nclient = PandaStack()\n"
-_SANDBOX = f"{_CLIENT}sandbox = client.sandboxes.create(template='code-interpreter', ttl_seconds=1800)\nprint(sandbox.id)\n"
+_SANDBOX = "from pandastack import PandaStack\nsandbox = PandaStack().sandboxes.create(ttl_seconds=1800)\nprint(sandbox.id)\n"
 _ID_GIVEN = "id=$(pandastack sandbox create)"
 
 #: What a page takes for granted, by language.
@@ -29,13 +29,7 @@ GIVEN: Dict[str, Dict[str, str]] = {
     "docs/how-to/fork-and-roll-back.md": {
         "python": f"{_SANDBOX}sandbox.filesystem.write('/root/solve.py', 'print(1)')\n"
     },
-    "docs/how-to/keep-python-state.md": {"python": _SANDBOX},
     "docs/how-to/monitor.md": {"sh": _ID_GIVEN},
-    "docs/how-to/mount-a-volume.md": {"python": _CLIENT},
-    "docs/how-to/restrict-network-access.md": {"python": _CLIENT},
-    "docs/how-to/run-background-processes.md": {"python": _SANDBOX},
-    "docs/how-to/schedule-a-job.md": {"python": _SANDBOX},
-    "docs/how-to/share-a-preview.md": {"python": _SANDBOX},
     "docs/reference/code-contexts.md": {"python": _SANDBOX},
     "docs/reference/network.md": {"sh": _ID_GIVEN},
     "docs/reference/previews.md": {"python": _SANDBOX},
@@ -53,6 +47,10 @@ LEFT: Dict[str, str] = {
     "docs/tutorials/first-app.md": "pandastack app rm hello-app --yes",
     "docs/tutorials/first-database.md": "pandastack db rm shop experiment before-the-drop",
 }
+
+
+#: Pages of a user's first hour. They run command by command, and the time of each is printed.
+FIRST_HOUR = ("README.md", "docs/tutorials/quickstart.md")
 
 
 @pytest.fixture
@@ -78,12 +76,33 @@ def of_this_server(text: str) -> str:
 
 
 @pytest.mark.parametrize("page", pages())
-def test_a_page(page: str, session: Session) -> None:
+def test_a_page(page: str, session: Session, capsys: pytest.CaptureFixture[str]) -> None:
     for language, text in GIVEN.get(page, {}).items():
         session.run(language, text)
     for block in to_run(of_this_server((ROOT / page).read_text())):
-        printed = session.run(block.language, block.text)
+        parts = steps(block) if page in FIRST_HOUR else [block.text]
+        printed = ""
+        for part in parts:
+            began = time.monotonic()
+            printed += session.run(block.language, part)
+            if page in FIRST_HOUR:
+                with capsys.disabled():
+                    print(f"\n{page}:{block.line} {time.monotonic() - began:7.2f} s  {title(part)}", end="")
         assert keeps_promises(block, printed), f"{page}:{block.line} promises {block.promised}, not:\n{printed}"
+
+
+def test_blocks_are_cut_into_steps() -> None:
+    text = "# first\nid=$(x)   # why\n\nfor i in 1 2\ndo\n  echo $i\ndone\necho a \\\n  b\n# last\n"
+    cut = steps(Block(1, "sh", "", text))
+    loop = "\nfor i in 1 2\ndo\n  echo $i\ndone\n"
+    assert cut == ["# first\nid=$(x)   # why\n", loop, "echo a \\\n  b\n# last\n"]
+    assert [title(step) for step in cut] == ["id=$(x)", "for i in 1 2", "echo a \\"]
+    text = "import a\n\n# why\nwith a:\n    b()\nc(1,\n  2)\n"
+    cut = steps(Block(1, "python", "", text))
+    assert cut == ["import a\n\n# why\n", "with a:\n    b()\n", "c(1,\n  2)\n"]
+    for page in FIRST_HOUR:
+        for block in to_run((ROOT / page).read_text()):
+            assert "".join(steps(block)) == block.text and len(steps(block)) <= len(block.text.splitlines())
 
 
 def test_fences_and_promises_are_read() -> None:

@@ -55,7 +55,7 @@ def test_create_and_info(box: e2b.Sandbox) -> None:
     assert box.is_running()
 
 
-@feature("Sandbox.kill", "also of one that is gone")
+@feature("Sandbox.kill", "also for a deleted sandbox")
 def test_kill() -> None:
     made = create()
     assert made.kill() is True
@@ -84,7 +84,7 @@ def test_list() -> None:
             each.kill()
 
 
-@feature("Sandbox.set_timeout", "from now on")
+@feature("Sandbox.set_timeout", "counted from the call")
 def test_set_timeout() -> None:
     made = create()
     try:
@@ -98,7 +98,7 @@ def test_set_timeout() -> None:
         made.kill()
 
 
-@feature("Sandbox.pause, connect", "memory and processes stay; 409 when paused already")
+@feature("Sandbox.pause, connect", "memory and processes are kept; 409 if already paused")
 def test_pause_and_connect() -> None:
     made = create()
     try:
@@ -128,7 +128,7 @@ def test_auto_resume() -> None:
         made.kill()
 
 
-@feature("Sandbox.create_snapshot, list_snapshots, delete_snapshot", "and a create from one")
+@feature("Sandbox.create_snapshot, list_snapshots, delete_snapshot", "also create a sandbox from one")
 def test_snapshots(box: e2b.Sandbox) -> None:
     box.files.write("/home/user/from-snapshot", "then")
     taken = box.create_snapshot()
@@ -142,7 +142,7 @@ def test_snapshots(box: e2b.Sandbox) -> None:
     assert e2b.Sandbox.delete_snapshot(taken.snapshot_id) is False
 
 
-@feature("Sandbox.fork", "several children of one instant")
+@feature("Sandbox.fork", "several copies of one instant")
 def test_fork(box: e2b.Sandbox) -> None:
     box.files.write("/home/user/forked", "parent")
     children = [each for each in box.fork(count=2, timeout=TIMEOUT)]
@@ -158,7 +158,7 @@ def test_fork(box: e2b.Sandbox) -> None:
             child.kill()
 
 
-@feature("Sandbox.get_metrics", "the present values")
+@feature("Sandbox.get_metrics", "current values")
 def test_metrics(box: e2b.Sandbox) -> None:
     metrics = wait_for("metrics", box.get_metrics)
     assert metrics[-1].mem_total > 0 and metrics[-1].disk_total > 0 and metrics[-1].cpu_count == 1
@@ -179,7 +179,7 @@ def test_run(box: e2b.Sandbox) -> None:
     assert failed.value.exit_code == 7 and failed.value.stderr == "why\n"
 
 
-@feature("commands.run", "much output, without loss")
+@feature("commands.run", "large output without loss")
 def test_much_output(box: e2b.Sandbox) -> None:
     result = box.commands.run("seq 1 400000", timeout=TIMEOUT)
     assert result.stdout == "".join(f"{n}\n" for n in range(1, 400_001))
@@ -280,7 +280,7 @@ def test_uploads(box: e2b.Sandbox) -> None:
     assert box.files.get_info("packed").size == 1_000_000
 
 
-@feature("upload_url, download_url", "signed, with and without an end; add `sandbox_id` where the host names no sandbox")
+@feature("upload_url, download_url", "signed, with and without expiry; add `sandbox_id` if the host name does not contain it")
 def test_signed_urls(box: e2b.Sandbox) -> None:
     box.files.write("/home/user/signed", "content")
     named = f"&sandbox_id={box.sandbox_id}"
@@ -375,7 +375,7 @@ def test_network_rules() -> None:
         assert info.network["deny_out"] == [e2b.ALL_TRAFFIC]
         native = PandaStack().sandboxes.get(made.sandbox_id)
         assert native.network() == {"egress": "none", "allow": ["*.example.com", "93.184.216.34/32"]}
-        # What is denied does not even resolve; that it is the policy who says so is seen in the events.
+        # A denied name does not even resolve; the events show that the policy refused it.
         assert made.commands.run("getent hosts denied.invalid || echo refused").stdout == "refused\n"
         wait_for("the refusal", lambda: any("denied.invalid" in str(event) for event in native.events()))
         made.update_network({"deny_out": ["8.8.8.0/30"], "allow_out": ["8.8.8.1"]})
@@ -426,7 +426,7 @@ def test_run_code(code: interpreter.Sandbox) -> None:
     assert code.run_code("import asyncio\nawait asyncio.sleep(0, 'awaited')").text == "awaited"
 
 
-@feature("code interpreter: results", "pictures of matplotlib, tables of pandas")
+@feature("code interpreter: results", "matplotlib figures, pandas tables")
 def test_rich_results(code: interpreter.Sandbox) -> None:
     drawn = code.run_code("import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()", timeout=TIMEOUT)
     assert drawn.error is None, drawn.error
@@ -436,7 +436,7 @@ def test_rich_results(code: interpreter.Sandbox) -> None:
     assert "<table" in table.results[0].html and table.results[0].data == {"a": [1, 2]}
 
 
-@feature("code interpreter: contexts", "create, list, restart, remove; apart from each other")
+@feature("code interpreter: contexts", "create, list, restart, remove; isolated from each other")
 def test_contexts(code: interpreter.Sandbox) -> None:
     context = code.create_code_context(cwd="/tmp")
     assert code.run_code("import os; os.getcwd()", context=context).text == "/tmp"
@@ -449,7 +449,7 @@ def test_contexts(code: interpreter.Sandbox) -> None:
     assert context.id not in [each.id for each in code.list_code_contexts()]
 
 
-@feature("code interpreter: forks", "the state of a context goes with the sandbox")
+@feature("code interpreter: forks", "a fork has the same contexts and variables")
 def test_fork_keeps_state(code: interpreter.Sandbox) -> None:
     code.run_code("carried = 'by the fork'")
     child = code.fork(count=1, timeout=TIMEOUT)[0]
@@ -459,7 +459,7 @@ def test_fork_keeps_state(code: interpreter.Sandbox) -> None:
         child.kill()
 
 
-@feature("code interpreter: interrupt", "a client that goes away ends its execution")
+@feature("code interpreter: interrupt", "code is interrupted when its client disconnects")
 def test_interrupt(code: interpreter.Sandbox) -> None:
     with pytest.raises(Exception):
         code.run_code("import time\ntime.sleep(500)", timeout=3)
@@ -469,16 +469,16 @@ def test_interrupt(code: interpreter.Sandbox) -> None:
 #: What is refused, with how a client learns of it and why it is so.
 MISSING: Dict[str, Any] = {
     "rules that change requests": (
-        "traffic is let through or not, never rewritten; also egress proxies, name servers of a sandbox's own, masked host names",
+        "traffic is allowed or denied, never rewritten. This includes egress proxies, custom DNS servers and masked host names",
         lambda: create(network={"rules": {"a.com": [{"transform": {"headers": {"X": "1"}}}]}}),
     ),
-    "volumes": ("the platform's volumes have calls of their own ([volumes](volumes.md)); E2B's are not translated", lambda: e2b.Volume.create("v")),
+    "volumes": ("use the calls of this server instead: [volumes](volumes.md)", lambda: e2b.Volume.create("v")),
     "building templates": (
-        "templates are recipes of the server (`cargo xtask template`)",
+        "use [`pandastack template build`](../how-to/build-a-template.md) instead",
         lambda: e2b.Template.build(e2b.Template().from_base_image(), "mine"),
     ),
     "languages other than Python": (
-        "there is one kernel so far",
+        "not implemented yet",
         lambda: refuse_language(),
     ),
 }

@@ -16,9 +16,9 @@ BEGIN, END = "<!-- python: generated -->", "<!-- /python -->"
 
 
 def table(passed: dict) -> str:
-    rows = ["| Python client | proved |", "|---|---|"]
+    rows = ["| Python client | tested |", "|---|---|"]
     rows += [f"| `{name}` | {'; '.join(part for part in parts if part) or 'yes'} |" for name, parts in passed.items()]
-    rows += ["", "| not there | why |", "|---|---|"]
+    rows += ["", "| not supported | why |", "|---|---|"]
     rows += [f"| {what} | {why} |" for what, (why, _) in MISSING.items()]
     return "\n".join(rows)
 

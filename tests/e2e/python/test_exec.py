@@ -88,6 +88,51 @@ def test_stream_keeps_characters_whole(shared: Sandbox) -> None:
     assert "".join(chunks) == "grüße 🐼\n" * 20000
 
 
+def _gone(sandbox: Sandbox, command: str) -> bool:
+    """Whether none of these processes is left within some seconds."""
+    look = f"for i in $(seq 100); do pgrep -fx '{command}' || exit 0; sleep 0.1; done; exit 1"
+    return sandbox.exec(look, timeout_seconds=30).ok
+
+
+def _cancelled(sandbox: Sandbox, command: str, **options: bool) -> None:
+    """Run a command and cancel the call once it runs."""
+
+    async def main() -> None:
+        async with AsyncPandaStack() as client:
+            handle = await client.sandboxes.get(sandbox.id)
+            run = handle.exec(f"touch /run/begun; {command} & {command}", **options)
+            task = asyncio.ensure_future(run)
+            await handle.exec("until [ -e /run/begun ]; do sleep 0.05; done", timeout_seconds=30)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_exec_kills_its_command(own: Sandbox) -> None:
+    _cancelled(own, "sleep 4321")
+    assert _gone(own, "sleep 4321")
+
+
+def test_a_cancelled_exec_can_leave_its_command(own: Sandbox) -> None:
+    _cancelled(own, "sleep 4322", kill_on_cancel=False)
+    assert own.exec("pgrep -fxc 'sleep 4322'").stdout == "2\n"
+
+
+def test_a_cancelled_reader_of_a_stream_kills_its_command(own: Sandbox) -> None:
+    async def main() -> None:
+        async with AsyncPandaStack() as client:
+            handle = await client.sandboxes.get(own.id)
+            async with await handle.exec_stream("echo begun; sleep 4323") as stream:
+                async for _ in stream:
+                    raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(main())
+    assert _gone(own, "sleep 4323")
+
+
 def test_many_streams_from_one_async_client(shared: Sandbox) -> None:
     async def main() -> None:
         async with AsyncPandaStack() as client:

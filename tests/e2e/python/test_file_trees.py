@@ -183,7 +183,7 @@ def test_a_body_that_is_not_an_archive_is_rejected(shared: Sandbox, raw: httpx.C
 
 
 class Watcher:
-    """Collects the changes of a path until it is told to stop."""
+    """Collects the changes of a path until `stop`."""
 
     def __init__(self, sandbox: Sandbox, path: str, resume: str | None = None) -> None:
         self.changes: List[FileChange] = []

@@ -112,7 +112,7 @@ def test_many_calls_at_once_with_room_for_ten(api: httpx.Client, make: Made) -> 
     assert all(run["status"] == "success" and run["output"] == n for n, run in zip(
         (n for n, answer in enumerate(answers) if answer.status_code == 200), served))
     assert len({run["sandbox_id"] for run in served}) <= 2
-    # First come, first served: whoever asked a second earlier than another never began later.
+    # First come, first served: a call made a second earlier than another never began later.
     began = sorted((moment(run["started_at"]), run["wait_ms"] / 1000) for run in served)
     latest = 0.0
     for place, (asked, wait) in enumerate(began):
@@ -309,7 +309,7 @@ def test_queued_calls_are_tried_again_and_given_up(api: httpx.Client, make: Made
     assert late["status"] == "success" and late["output"] == 3 and late["attempt"] == 3 and late["id"] == third
     lost = wait_for("the last attempt", ended(dead), PATIENCE)
     assert lost["status"] == "error" and lost["dead_letter"] and lost["attempt"] == 3, lost
-    # It is listed, and with the next version it may succeed.
+    # The call is listed, and may succeed with the next version.
     letters = lambda: [run["id"] for run in api.get(f"{path}/runs", params={"dead_letter": "true"}).json()["items"]]  # noqa: E731
     assert letters() == [dead]
     assert error_body(api.post(f"{path}/runs/{good}/redrive"))["code"] == "conflict"

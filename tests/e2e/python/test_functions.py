@@ -168,7 +168,7 @@ def test_dependencies_are_installed_once_and_their_failure_is_fatal(api: httpx.C
     assert function["version"] == 2 and call(api, function, "a")["output"] == "A!A!"
     versions = api.get(f"/functions/{function['id']}/versions").json()["items"]
     assert [v["version"] for v in versions] == [2, 1] and versions[0]["dependencies_reused"], versions
-    # What cannot be installed fails the deploy, with its log, and leaves the present version as it is.
+    # Dependencies that cannot be installed fail the deploy, and the old version stays.
     without = {**files, "requirements.txt": "--no-index\nno-such-package-anywhere\n"}
     assert "no-such-package-anywhere" in make.refused(function["id"], without)
     log = api.get(f"/functions/{function['id']}/versions/3/log").text

@@ -71,7 +71,7 @@ def test_a_killed_server_loses_no_queued_call(platform: Platform) -> None:
     assert (ended["status"], ended["attempt"], ended["dead_letter"]) == ("error", 2, True), ended
     assert ended["error"] == "the server stopped during this attempt", ended
     assert [run["id"] for run in functions.dead_letters(function)] == [last]
-    # Who is to know was told, once it answered well.
+    # The receiver was notified, once it answered well.
     wait_until("the notice", lambda: receiver.calls, 60)
     notice = json.loads(receiver.calls[0]["body"])
     assert (notice["event"], notice["run"]["id"], notice["input"]) == ("function.dead_letter", last, {"seconds": 40}), notice

@@ -89,7 +89,7 @@ def echo() -> Iterator[int]:
 
 
 def platform_ports() -> List[int]:
-    """Where control, agent, edge and databases listen on this host, on whichever of its addresses."""
+    """Listen addresses of control, agent, edge and databases on this host."""
     listed = subprocess.run(["ss", "-Hltnp"], capture_output=True, text=True, check=True).stdout
     own = [line.split()[3] for line in listed.splitlines() if any(map(is_platform, re.findall(r"pid=(\d+)", line)))]
     return sorted({int(address.rpartition(":")[2]) for address in own})

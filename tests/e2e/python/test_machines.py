@@ -253,7 +253,7 @@ def test_hibernate_and_wake_keep_memory_and_set_the_clock(own: Sandbox) -> None:
     identity, count = read_counter(own)
     own.hibernate()
     assert own.refresh().status == "hibernated" and own.residency == "disk"
-    # Time that passes is the very thing under test: a clock that stood still is off by this much.
+    # Time that passes is the very thing under test: a clock that was stopped is off by this much.
     threading.Event().wait(CLOCK_SECONDS_MAX + 1)
     assert own.refresh().status == "hibernated", "looking must not wake it"
     own.wake()
@@ -265,7 +265,7 @@ def test_hibernate_and_wake_keep_memory_and_set_the_clock(own: Sandbox) -> None:
 def test_a_certificate_younger_than_the_sleep_is_valid(own: Sandbox, tmp_path: Path) -> None:
     own.filesystem.write("/root/handshake.py", HANDSHAKE)
     own.hibernate()
-    # As above: a clock that stood still would call the certificate one of the future.
+    # As above: for a clock that was stopped, the certificate would be from the future.
     threading.Event().wait(CLOCK_SECONDS_MAX + 1)
     key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
     subprocess.run(
@@ -343,6 +343,20 @@ def test_events_tell_the_story(own: Sandbox) -> None:
     assert len(events) >= 3
     assert [event["id"] for event in events] == sorted(event["id"] for event in events)
     assert {event["sandbox_id"] for event in events} == {own.id}
+
+
+def test_a_kernel_panic_is_reported_with_the_console(raw: httpx.Client, own: Sandbox) -> None:
+    crash = "sleep 0.2; echo c > /proc/sysrq-trigger"
+    own.exec(f"setsid sh -c '{crash}' > /dev/null 2>&1 < /dev/null &", check=True)
+
+    def shown() -> dict:
+        return raw.get(f"/sandboxes/{own.id}").json()
+
+    wait_for("the sandbox has failed", lambda: shown()["status"] == "failed")
+    failure = shown()["failure"]
+    assert failure.startswith("the guest's kernel panicked: "), failure
+    assert "crash" in failure and "last console lines: " in failure, failure
+    assert "/var/" not in failure and "/run/" not in failure, "paths of the host"
 
 
 def test_deleted_is_gone(client: PandaStack) -> None:

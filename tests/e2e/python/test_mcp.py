@@ -70,7 +70,7 @@ async def over_http(url: str, key: str = KEY) -> AsyncIterator[Agent]:
 
 
 async def work(agent: Agent) -> None:
-    """What an agent does: make a machine, run what it wrote, branch it, show it, clean up."""
+    """Acts like an agent: creates a machine, runs its code, branches it, shows it, cleans up."""
     made = await agent.call("sandbox_create", template="base", ttl_seconds=600)
     sandbox = made["sandbox_id"]
     forks = []

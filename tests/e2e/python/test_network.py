@@ -1,4 +1,4 @@
-"""What a sandbox may reach, by address, port and name, at create and while it runs."""
+"""Network policies by address, port and name, at create and while a sandbox runs."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_names_are_checked_when_they_are_resolved_and_used(client: PandaStack) -
         assert tried(sandbox, PLAIN, ["resolve", "shop.other.test"]) == [OPEN, OTHER]
         answers = tried(sandbox, ["https", OTHER, 443, "shop.other.test"], ["plain", OTHER, PLAIN_PORT])
         assert (answers[0], answers[1] != OPEN) == (WEB + "shop.other.test", True)
-        # Whoever answers for a name must not lead into private networks.
+        # The owner of a name must not be able to lead into private networks.
         assert tried(sandbox, ["resolve", "a.private.test"]) == [PRIVATE]
         assert httpx.get(f"http://{PRIVATE}/").text == WEB + PRIVATE, "there is somebody to reach"
         assert not tried(sandbox, ["http", "a.private.test", 80])[0].startswith(WEB)
@@ -168,7 +168,7 @@ def test_programs_go_on_with_addresses_that_they_resolved_before(platform: Platf
     attempts = [PLAIN, ["plain", OTHER, PLAIN_PORT]]
 
     def open_ones(sandbox: Sandbox) -> List[bool]:
-        """Which of both addresses answer, without a name being asked for."""
+        """Which of the two addresses answer, without a name."""
         return [answer == OPEN for answer in tried(sandbox, *attempts)]
 
     both: NetworkPolicy = {"allow": ["*.good.test", "*.other.test"]}

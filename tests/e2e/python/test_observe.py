@@ -22,6 +22,7 @@ def test_metrics_of_both_sides(own: Sandbox) -> None:
     assert after["host"]["cpu_ms"] > before["host"]["cpu_ms"]
     assert 0 < after["host"]["cpu_used_percent"] <= 400
     assert 0 < after["host"]["memory_bytes"] < 2 * after["host"]["memory_limit_bytes"]
+    assert after["host_rss_bytes"] == after["host"]["memory_bytes"] and after["pid"] > 1
     assert after["host"]["disk_bytes"] > 0
     assert after["guest"]["disk_used_bytes"] - before["guest"]["disk_used_bytes"] > 15 * 1024 * 1024
     assert 0 < after["guest"]["memory_used_bytes"] < after["guest"]["memory_total_bytes"]
@@ -94,7 +95,7 @@ def test_usage(client: PandaStack, own: Sandbox) -> None:
     assert client.usage(since="2001-01-01T00:00:00Z", until="2001-02-01T00:00:00Z")["total"]["creates"] == 0
 
 
-def test_every_change_is_audited(client: PandaStack, own: Sandbox, raw: httpx.Client) -> None:
+def test_changes_and_reads_are_audited(client: PandaStack, own: Sandbox, raw: httpx.Client) -> None:
     own.filesystem.write("/srv/audited", "x")
     own.filesystem.read("/srv/audited")
     refused = raw.post(f"/sandboxes/{own.id}/exec", json={"cmd": ""}, headers={"x-request-id": "audited-1"})
@@ -105,7 +106,10 @@ def test_every_change_is_audited(client: PandaStack, own: Sandbox, raw: httpx.Cl
 
     wait_for("the last call", lambda: ("POST", "/v1/sandboxes/{id}/exec", 400) in entries())
     assert ("PUT", "/v1/sandboxes/{id}/fs", 200) in entries()
-    assert not [entry for entry in entries() if entry[0] == "GET"]
+    client.sandboxes.get(own.id)
+    reads = {route for method, route, _ in entries() if method == "GET"}
+    assert reads == {"/v1/sandboxes/{id}/fs"}
+    assert client.verify_audit()["checked"] >= 3
     newest = client.audit(sandbox_id=own.id, limit=1)[0]
     assert newest["request_id"] == "audited-1"
     assert os.environ["PANDASTACK_API_KEY"].startswith(newest["token_prefix"])

@@ -202,7 +202,7 @@ def test_visibility(client: PandaStack, served: Sandbox) -> None:
 
 
 def audited(client: PandaStack) -> List[Tuple[str, str, int]]:
-    return [(entry["method"], entry["route"], entry["status"]) for entry in client.audit(limit=20)]
+    return [(entry["method"], entry["route"], entry["status"]) for entry in client.audit(limit=100)]
 
 
 def test_a_workspace_has_a_default(client: PandaStack) -> None:

@@ -91,7 +91,7 @@ def test_a_sleeper_without_a_record_is_not_removed(platform: Platform) -> None:
     client = platform.client()
     asleep = client.sandboxes.create(template="base")
     asleep.hibernate()
-    # Whoever asks again waits until its machine has ended, and with that for the last word in its record.
+    # A repeated request waits until the machine has ended, and so for the last entry in its record.
     asleep.hibernate()
     home = platform.data_dir / "store" / "sandboxes" / asleep.id
     # As a power loss may leave it.

@@ -111,7 +111,7 @@ def test_an_http_target_is_called_on_time(client: PandaStack, platform: Platform
         assert call["body"] == "payload" and call["headers"]["x-mine"] == "1"
     first = receiver.calls[0]["headers"]
     assert first["x-pandastack-run-id"] == runs[0]["id"] == first["idempotency-key"]
-    # What is promised of an idle server is recorded: by each run, and in sum.
+    # The promises of an idle server are recorded: by each run, and in sum.
     late_ms = [round(1000 * (moment(run["started_at"]) - at)) for run, at in zip(runs, instants)]
     print("begun ms after their time:", late_ms, "called:", [round(1000 * (call["at"] - at)) for call, at in zip(receiver.calls, instants)])
     page = httpx.get(f"http://127.0.0.1:{platform.port}/metrics").text
@@ -239,7 +239,7 @@ def test_a_restarted_control_server_makes_up_missed_runs(
 
 
 def check_made_good(missed: str, runs: List[Dict[str, Any]], late: List[Dict[str, Any]]) -> None:
-    """What a policy makes of the times of an outage."""
+    """Runs that a policy makes of the times of an outage."""
     instants = [run["scheduled_for"] for run in runs]
     assert len(set(instants)) == len(instants), "one run for each time"
     succeeded = [run for run in late if run["status"] == "success"]

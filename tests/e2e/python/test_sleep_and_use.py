@@ -40,7 +40,7 @@ def test_commands_are_held_while_it_falls_asleep(own: Sandbox) -> None:
         users = [pool.submit(use, number) for number in range(2)]
         while time.monotonic() < until:
             own.hibernate()
-        # What fell asleep in the middle of a command goes on with it when it wakes.
+        # A command that fell asleep halfway continues when it wakes.
         own.wake()
         answered = [user.result(120) for user in users]
     assert own.exec("wc -l < /root/log", timeout_seconds=120).stdout.strip() == str(sum(answered)), "none ran twice"

@@ -1,4 +1,4 @@
-"""What a full disk or much repetition may not do to a sandbox's state."""
+"""State of a sandbox on a full disk and after many repetitions."""
 
 from __future__ import annotations
 

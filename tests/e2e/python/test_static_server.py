@@ -77,7 +77,7 @@ def raw(port: int, request: bytes, pieces: int = 1) -> bytes:
             while more := connection.recv(65536):
                 received += more
         except ConnectionResetError:
-            pass  # It closed before it had read all that was sent.
+            pass  # The client closed before it had read everything.
         return received
 
 
@@ -182,7 +182,7 @@ def test_one_connection_takes_many_requests_however_they_arrive(server: int) -> 
         (b"GET / HTTP/1.1\r\nname : x\r\n\r\n", b"400"),
         (b"POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello", b"405"),
         (b"GET / HTTP/1.1\r\nx: " + b"a" * 70_000, b"431"),
-        # What follows a body is never taken for a request.
+        # Bytes after a body are never taken for a request.
         (b"GET / HTTP/1.1\r\nContent-Length: 40\r\n\r\nGET /about HTTP/1.1\r\nHost: x\r\n\r\n", b"200"),
         (b"GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /about HTTP/1.1\r\n\r\n", b"200"),
     ],

@@ -74,8 +74,8 @@ def date_back(directory: Path) -> None:
 
 
 def allocated_bytes(platform: Platform) -> int:
-    """What the store's file system has given out, shared extents counted once."""
-    # Of this file system: others have much to write, and nobody waits for it.
+    """Bytes that the store's file system has allocated, shared extents counted once."""
+    # Of this file system: others have much to write, which does not matter here.
     subprocess.run(["sync", "--file-system", str(platform.data_dir / "store")], check=True)
     space = os.statvfs(platform.data_dir / "store")
     return (space.f_blocks - space.f_bfree) * space.f_frsize
@@ -143,7 +143,7 @@ def test_rollback_only_to_what_is_its_own(client: PandaStack, own: Sandbox) -> N
         with pytest.raises(PandaStackError) as refused:
             child.rollback(snapshot)
         assert refused.value.status == 400 and "create a sandbox from it" in str(refused.value)
-    with pytest.raises(NotFoundError, match="full id"):
+    with pytest.raises(NotFoundError, match="snapshot list"):
         own.rollback("00000000-0000-4000-8000-000000000000")
     assert own.exec("echo alive").stdout == "alive\n"
 
@@ -169,7 +169,7 @@ def test_a_snapshot_has_one_template(client: PandaStack, own: Sandbox) -> None:
     snapshot = own.snapshot()
     with pytest.raises(BadRequestError, match="`base`"):
         client.sandboxes.create("postgres-16", from_snapshot=snapshot)
-    # What clients of any language send when nobody named one.
+    # Clients of any language send this by default.
     for unasked in ("base", "ubuntu-24.04", "code-interpreter"):
         with client.sandboxes.create(unasked, from_snapshot=snapshot) as copy:
             assert copy.template == "base"
@@ -305,7 +305,7 @@ def test_a_sleeper_outlives_its_record(platform: Platform, own: Sandbox) -> None
     own.hibernate()
     record = sleep_dir(platform, own).parent / "record.json"
     wait_until("its machine ended", lambda: json.loads(record.read_text())["machine"] is None, 30)
-    # What a power loss leaves of a file that was replaced and not synced.
+    # A power loss leaves this of a file that was replaced and not synced.
     empty = record.with_name("empty")
     empty.touch()
     os.replace(empty, record)

@@ -14,7 +14,7 @@ COMMAND_SECONDS_MAX = 120
 
 
 def run(*words: str) -> str:
-    """What a command prints; it must succeed."""
+    """Output of a command; it must succeed."""
     command = [os.environ["PANDASTACK_BIN"], *words]
     done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=COMMAND_SECONDS_MAX)
     assert done.returncode == 0, f"{words}: {done.stderr}"

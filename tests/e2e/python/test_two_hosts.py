@@ -165,7 +165,7 @@ def test_two_servers_are_one_and_either_may_be_killed(platform: ReplicatedPlatfo
         assert edge_of_both.get(later) == 200, "the edge asks the server that is left"
     later.delete()
 
-    # Who comes back follows, and serves.
+    # A replica that comes back follows, and serves.
     first.start()
     wait_until("it knows the host", lambda: first.answers("readyz"), 30)
     assert leads(platform, first.url), "what is the leader's is passed on"

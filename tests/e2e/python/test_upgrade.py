@@ -1,4 +1,4 @@
-"""An upgrade is a restart: a new program takes over what the old one made, and whoever follows loses nothing."""
+"""An upgrade is a restart: a new program takes over from the old one, and followers lose nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a crash, a power failure or a full disk may not do to a volume."""
+"""Volumes after a crash, a power failure or on a full disk."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_killed_machine_loses_nothing_it_acknowledged(platform: Platform) -> N
     sandbox = attach(client, "crash")
     last = write_until(sandbox, 100, lambda: kill_machine(platform, sandbox))
     wait_until("the loss is seen", lambda: sandbox.refresh().status == "failed", 30)
-    # A failed sandbox keeps its hold: somebody may want to look at it.
+    # A failed sandbox keeps its hold: an operator may want to inspect it.
     with pytest.raises(ConflictError, match=sandbox.id):
         attach(client, "crash")
     sandbox.delete()
@@ -229,7 +229,7 @@ def test_a_wake_whose_agent_dies_goes_on_with_its_volume(platform: Platform, fau
 def test_memory_is_not_used_again_once_its_volume_may_have_changed(
     platform: Platform, faults: Faults, step: str
 ) -> None:
-    """It ran, perhaps, and wrote: what it remembers of the file system would destroy it."""
+    """A sandbox that may have run and written: its memory of the file system would destroy the volume."""
     client = platform.client()
     client.volumes.create("once", 64)
     sandbox = attach(client, "once")
@@ -260,7 +260,7 @@ def test_a_wake_whose_machine_dies_fails_with_the_reason(platform: Platform, fau
             kill_machine(platform, sandbox)
         finally:
             faults.clear()
-        with pytest.raises(PandaStackError, match="did not start when it was woken"):
+        with pytest.raises(PandaStackError, match="could not be woken"):
             waking.result()
     wait_until("the loss is seen", lambda: sandbox.refresh().status == "failed", 30)
     sandbox.delete()
@@ -283,7 +283,7 @@ def test_a_sleeper_that_writes_no_volume_survives_a_wake_that_was_cut_off(platfo
 
 @contextmanager
 def nearly_full(platform: Platform, left_bytes: int) -> Iterator[None]:
-    """The disk of the platform's host has no more than that."""
+    """The disk of the platform's host has only this much space."""
     store = platform.data_dir / "store"
     filler = store / "filler"
     free = shutil.disk_usage(store).free
@@ -383,7 +383,7 @@ def mount_namespaces_with(directory: Path) -> List[Path]:
             if f" {directory} " in (process / "mountinfo").read_text():
                 found[os.readlink(process / "ns" / "mnt")] = process / "ns" / "mnt"
         except OSError:
-            # It has ended.
+            # The process has ended.
             continue
     return list(found.values())
 

@@ -49,6 +49,28 @@ test("exec", async () => {
   await assert.rejects(shared.exec("sleep 1234", { timeoutSeconds: 1 }), SandboxTimeout);
 });
 
+test("an aborted call kills its command, unless told otherwise", async () => {
+  const left = "for i in $(seq 100); do pgrep -fx 'sleep 543[12]' || break; sleep 0.1; done";
+  for (const seconds of [5431, 5432]) {
+    const controller = new AbortController();
+    const { signal } = controller;
+    const command = `touch /run/begun; sleep ${seconds}`;
+    const call = shared.exec(command, { signal, timeoutSeconds: seconds === 5431 ? 60 : 600 });
+    const outcome = call.catch((error) => error);
+    await shared.exec("until [ -e /run/begun ]; do sleep 0.05; done; rm /run/begun", { timeoutSeconds: 30 });
+    controller.abort();
+    assert.equal(await outcome, signal.reason);
+    const look = await shared.exec(`${left}; pgrep -fxc 'sleep ${seconds}'`, { timeoutSeconds: 60 });
+    assert.equal(look.stdout, "0\n");
+  }
+  const stop = new AbortController();
+  const kept = await shared.execStream("echo begun; sleep 5433", { signal: stop.signal, killOnAbort: false });
+  for await (const _ of kept) break;
+  stop.abort();
+  assert.equal((await shared.exec("pgrep -fxc 'sleep 5433'")).stdout, "1\n");
+  await shared.exec("pkill -fx 'sleep 5433'");
+});
+
 test("execStream by iteration and by callbacks", async () => {
   const stream = await shared.execStream("echo grüße; echo two >&2; exit 4", { timeoutSeconds: 30 });
   const seen = { stdout: "", stderr: "" };

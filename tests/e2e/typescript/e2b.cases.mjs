@@ -56,7 +56,7 @@ feature("Sandbox.create, getInfo, isRunning, list, kill", "with metadata and pag
   assert.equal(await other.isRunning(), false);
 });
 
-feature("pause, connect, setTimeout", "files and objects stay good", async () => {
+feature("pause, connect, setTimeout", "files are kept, and client objects keep working", async () => {
   const made = await Sandbox.create("base", options);
   await made.files.write("kept", "before");
   await made.pause();
@@ -162,7 +162,7 @@ feature("code interpreter: runCode, contexts", "Python; state, results, errors",
 test("e2b: the document is the outcome of this run", async () => {
   const document = new URL("../../../docs/reference/e2b-compatibility.md", import.meta.url);
   const text = await readFile(document, "utf8");
-  const rows = ["| TypeScript client | proved |", "|---|---|", ...passed].join("\n");
+  const rows = ["| TypeScript client | tested |", "|---|---|", ...passed].join("\n");
   const wanted = `<!-- typescript: generated -->\n\n${rows}\n\n<!-- /typescript -->`;
   if (process.env.PANDASTACK_WRITE_DOCS) {
     return writeFile(document, text.replace(/<!-- typescript: generated -->[^]*<!-- \/typescript -->/, () => wanted));

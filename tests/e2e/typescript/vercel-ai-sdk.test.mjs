@@ -41,7 +41,7 @@ function scripted(...said) {
   return new MockLanguageModelV3({ doGenerate: async () => results[turn++] });
 }
 
-/** What the model was shown of the last tool it called. */
+/** Result of the last tool, as the model saw it. */
 function shown(model) {
   const last = model.doGenerateCalls.at(-1).prompt.at(-1);
   assert.equal(last.role, "tool");

@@ -1,4 +1,4 @@
-/** What runs, what sleeps, what fails, and what happens now. */
+/** Overview: running, sleeping and failed sandboxes, and current events. */
 
 import { useQuery } from "@tanstack/react-query";
 import { Plus } from "lucide-react";

@@ -1,4 +1,4 @@
-/** What a sandbox uses, as it uses it. */
+/** Live resource usage of a sandbox. */
 
 import { useQuery } from "@tanstack/react-query";
 import { lazy, Suspense, useEffect, useState } from "react";

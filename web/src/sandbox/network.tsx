@@ -1,4 +1,4 @@
-/** What a sandbox may reach. */
+/** Network policy of a sandbox. */
 
 import type { NetworkPolicy } from "@pandastack/sdk";
 import { useQuery } from "@tanstack/react-query";

@@ -1,4 +1,4 @@
-/** What a sandbox is, its ports and its log. */
+/** Summary of a sandbox, its ports and its log. */
 
 import type { SandboxInfo } from "@pandastack/sdk";
 import { useQuery } from "@tanstack/react-query";

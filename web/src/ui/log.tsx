@@ -1,4 +1,4 @@
-/** Lines that arrive while somebody reads, with a bound on how many are shown. */
+/** Lines that arrive live, with a limit on how many are shown. */
 
 import { useEffect, useRef, useState } from "react";
 import { reasonOf } from "../api";

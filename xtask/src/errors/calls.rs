@@ -7,7 +7,7 @@ use syn::{Expr, ExprCall, ExprLit, Lit, Pat};
 use super::codes::snake_case;
 
 /// Codes by enum and variant, for errors that get their code from a `match`.
-pub type Coded = BTreeMap<(String, String), String>;
+pub type VariantCodes = BTreeMap<(String, String), String>;
 
 /// Names of HTTP statuses that errors of other protocols have.
 const STATUSES: [(&str, &str); 9] = [
@@ -23,23 +23,24 @@ const STATUSES: [(&str, &str); 9] = [
 ];
 
 /// The call of a constructor.
-pub struct Constructed<'a> {
+pub struct ConstructedError<'a> {
     pub code: String,
     pub message: &'a Expr,
     /// The message is only a noun, of which something was not found.
     pub is_noun: bool,
 }
 
-/// What a call constructs, if it is an error.
-pub fn constructed<'a>(call: &'a ExprCall, coded: &Coded) -> Option<Constructed<'a>> {
+/// Error that a call constructs, if any.
+pub fn constructed<'a>(call: &'a ExprCall, coded: &VariantCodes) -> Option<ConstructedError<'a>> {
     let (of, name) = last_two(&call.func)?;
     let arguments: Vec<&Expr> = call.args.iter().collect();
     let first = *arguments.first()?;
-    let found = |code: &str, message| Some(Constructed { code: code.to_owned(), message, is_noun: false });
+    let found =
+        |code: &str, message| Some(ConstructedError { code: code.to_owned(), message, is_noun: false });
     match (of.as_str(), name.as_str()) {
         (_, "new") => found(&code_of(first)?, arguments.get(1)?),
         ("Error", "bad_request" | "conflict") => found(&name, first),
-        ("Error", "not_found") => Some(Constructed { is_noun: true, ..found("not_found", first)? }),
+        ("Error", "not_found") => Some(ConstructedError { is_noun: true, ..found("not_found", first)? }),
         ("RestError", "bad_request") => found("400", first),
         ("RpcError", "invalid") => found("invalid_argument", first),
         _ => found(coded.get(&(of, name))?, first),

@@ -9,7 +9,7 @@ use syn::punctuated::Punctuated;
 use syn::visit::{self, Visit};
 use syn::{Attribute, Expr, ExprLit, Lit, Pat, Stmt, Token};
 
-use super::calls::{Coded, code_of, constructed, variants};
+use super::calls::{VariantCodes, code_of, constructed, variants};
 use super::constants::Constants;
 use super::template;
 
@@ -31,7 +31,7 @@ impl Message {
 }
 
 /// The code of each enum's variants, where a `match` gives them one.
-pub fn codes_of_variants<'a>(files: impl Iterator<Item = &'a syn::File>) -> Coded {
+pub fn codes_of_variants<'a>(files: impl Iterator<Item = &'a syn::File>) -> VariantCodes {
     let mut reader = CodeReader::default();
     files.for_each(|file| reader.visit_file(file));
     reader.coded
@@ -39,7 +39,7 @@ pub fn codes_of_variants<'a>(files: impl Iterator<Item = &'a syn::File>) -> Code
 
 #[derive(Default)]
 struct CodeReader {
-    coded: Coded,
+    coded: VariantCodes,
     own: Option<String>,
 }
 
@@ -52,7 +52,7 @@ impl<'a> Visit<'a> for CodeReader {
 
     fn visit_arm(&mut self, arm: &'a syn::Arm) {
         let code = match &*arm.body {
-            Expr::Call(call) => constructed(call, &Coded::new()).map(|constructed| constructed.code),
+            Expr::Call(call) => constructed(call, &VariantCodes::new()).map(|constructed| constructed.code),
             body => code_of(body),
         };
         if let Some(code) = code {
@@ -71,7 +71,7 @@ fn name_of_type(of: &syn::Type) -> Option<String> {
 }
 
 /// The messages of a file.
-pub fn collect(file: &syn::File, coded: &Coded, constants: &Constants) -> BTreeSet<Message> {
+pub fn collect(file: &syn::File, coded: &VariantCodes, constants: &Constants) -> BTreeSet<Message> {
     let (texts, frames) = (BTreeMap::new(), BTreeMap::new());
     let (found, filled) = (BTreeSet::new(), BTreeSet::new());
     let mut reader = Reader { coded, constants, own: None, texts, frames, found, filled };
@@ -94,7 +94,7 @@ struct Frame {
 }
 
 struct Reader<'c> {
-    coded: &'c Coded,
+    coded: &'c VariantCodes,
     constants: &'c Constants,
     /// The type whose `impl` this is.
     own: Option<String>,
@@ -102,7 +102,7 @@ struct Reader<'c> {
     texts: BTreeMap<String, Vec<String>>,
     frames: BTreeMap<String, Vec<Frame>>,
     found: BTreeSet<Message>,
-    /// Those with a parameter that calls replace by a text.
+    /// Messages with a parameter that calls replace by a text.
     filled: BTreeSet<Message>,
 }
 
@@ -184,14 +184,14 @@ impl Reader<'_> {
         }
     }
 
-    /// Puts the arguments of a call into the frames of what is called.
+    /// Puts the arguments of a call into the frames of the called functions.
     fn fill(&mut self, call: &syn::ExprCall) {
         let Expr::Path(path) = &*call.func else { return };
         let Some(name) = path.path.get_ident().map(ToString::to_string) else { return };
         for frame in self.frames.get(&name).cloned().unwrap_or_default() {
             let argument = call.args.get(frame.parameter);
             let mut texts = argument.map(|argument| self.texts(argument)).unwrap_or_default();
-            // What is itself a parameter says no more than the frame.
+            // A parameter of the caller itself says no more than the frame.
             texts.retain(|text| words(text) > 0);
             let filled = texts.iter().map(|text| frame.message.text.replace(&frame.name, text));
             self.record(&frame.message.code, filled);
@@ -303,7 +303,7 @@ fn is_test(attributes: &[Attribute]) -> bool {
     lists.filter(|list| list.path.is_ident("cfg")).any(|list| list.tokens.to_string() == "test")
 }
 
-/// How many words a text has, placeholders aside.
+/// Number of words of a text, placeholders aside.
 fn words(text: &str) -> usize {
     let is_word = |word: &&str| word.starts_with(char::is_alphabetic);
     text.split(['`', ' ', '"', '(', ')']).filter(is_word).count()

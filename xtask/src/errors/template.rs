@@ -69,7 +69,7 @@ fn named<'a>(argument: &'a Expr, name: &str) -> Option<&'a Expr> {
     }
 }
 
-/// What an argument is called: its variable, field or method.
+/// Name of an argument: its variable, field or method.
 fn name_of(argument: &Expr) -> Option<String> {
     match argument {
         Expr::Path(path) => path.path.segments.last().map(|segment| segment.ident.to_string()),

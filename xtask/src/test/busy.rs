@@ -1,6 +1,6 @@
-//! How busy the processors were.
+//! Processor use.
 
-/// What all processors did since the host was started, in ticks.
+/// Ticks of all processors since the host was started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Processors {
     idle: u64,
@@ -21,7 +21,7 @@ impl Processors {
         Self { idle: ticks.iter().skip(3).take(2).sum(), all: ticks.iter().sum() }
     }
 
-    /// What part of the time until later they were not idle.
+    /// Share of the time until `later` in which they were busy.
     pub fn busy_percent(&self, later: &Self) -> u64 {
         let (idle, all) = (later.idle.saturating_sub(self.idle), later.all.saturating_sub(self.all));
         (all.saturating_sub(idle) * 100).checked_div(all).unwrap_or(0)

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::timings::Timings;
 
-/// What came of some tests.
+/// Results of some tests.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Counts {
     /// As they should be.
@@ -17,9 +17,9 @@ pub struct Counts {
     pub reasons: Vec<String>,
     /// The failed ones that have a name, one line each.
     pub failures: Vec<String>,
-    /// What changed outside, one line each.
+    /// Changes outside, one line each.
     pub notes: Vec<String>,
-    /// How long they took.
+    /// Durations.
     pub timings: Timings,
 }
 
@@ -116,7 +116,7 @@ pub fn of_cargo(output: &str) -> Counts {
     counts
 }
 
-/// What came of a case.
+/// Result of a case.
 enum Outcome<'a> {
     Passed,
     Failed,

@@ -80,7 +80,7 @@ fn remove(dir: &PathBuf) -> Result<()> {
     run(command)
 }
 
-/// What a template's locks name.
+/// Versions that a template's locks name.
 fn versions(template: &Path) -> Result<Versions> {
     let read = |name: &str| {
         let path = template.join(name);

@@ -20,12 +20,12 @@ use super::suites::{log_path, pytest, pytest_of};
 use crate::program;
 
 const TESTS: &str = "tests/e2e/python";
-/// They share the one platform.
+/// Tests that share the one platform.
 const SHARING: &str = "not own_platform";
-/// They start, kill and count platforms of their own, at public addresses that only one of them can
-/// have at a time.
+/// Tests that start, kill and count platforms of their own, at public addresses that only one of
+/// them can have at a time.
 const WITH_INTERNET: &str = "own_platform and internet";
-/// They start, kill and count platforms of their own, each at a place of its own.
+/// Tests that start, kill and count platforms of their own, each in a directory of its own.
 const ALONE: &str = "own_platform and not internet";
 
 /// Runs all of them: Python's with the interpreter that is given for each part, and TypeScript's.
@@ -71,7 +71,7 @@ fn files_of(listed: &str) -> VecDeque<String> {
     files
 }
 
-/// How long a file took in the last run; of a new one that is not known, and it comes first.
+/// Duration of a file in the last run; a new file comes first, because its duration is unknown.
 fn last_seconds(file: &str) -> u64 {
     let log = std::fs::read_to_string(log_path(file)).unwrap_or_default();
     log.lines().rev().find_map(seconds_of).unwrap_or(u64::MAX)

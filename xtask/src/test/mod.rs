@@ -1,11 +1,11 @@
 //! `cargo xtask test`: everything, real machines included.
 //!
-//! Suites that wait a lot run beside others, all else one after the other ([`STEPS`]); a failing one
-//! does not stop the rest, and each ends in counts.
-//! What could not run on this host is named with its reason, what failed by its name: the whole
-//! output is in the cache's `logs`. The slowest suites and tests are listed, and how busy the
-//! processors were: a suite that leaves them idle could run beside another. The last line is
-//! exactly `N passed, N failed, N skipped`. The summary is kept beside the logs.
+//! Suites that wait a lot run beside others, all else one after the other ([`STEPS`]); a failing
+//! one does not stop the rest, and each ends in counts. Tests that could not run on this host are
+//! named with the reason, failed ones by name: the whole output is in the cache's `logs`. The
+//! slowest suites and tests are listed, and how busy the processors were: a suite that leaves them
+//! idle could run beside another. The last line is exactly `N passed, N failed, N skipped`. The
+//! summary is kept beside the logs.
 //!
 //! `--full` adds what takes many minutes. Its end-to-end tests are listed with their reasons in
 //! `tests/e2e/python/full_only.py`; of the Rust tests it adds `every_slot_of_a_host_is_made_for_real`.
@@ -61,7 +61,7 @@ const fn part(suite: Suite, name: &'static str, run: fn(&Session) -> Result<Coun
     Part { suite, name, run }
 }
 
-/// What runs one after the other: each step is some lanes beside each other, each lane some parts.
+/// Steps that run one after the other: each is some lanes beside each other, each lane some parts.
 ///
 /// The platform of the end-to-end tests starts beside the Rust tests: both wait a lot.
 const STEPS: [&[&[Part]]; 6] = [
@@ -97,7 +97,7 @@ pub struct Args {
 }
 
 impl Suite {
-    /// It needs what cargo compiles, which suites beside each other share.
+    /// Returns whether the suite needs what cargo compiles, which suites beside each other share.
     fn is_compiled(self) -> bool {
         matches!(self, Self::Rust | Self::Qemu | Self::E2e)
     }

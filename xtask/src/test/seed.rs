@@ -42,7 +42,8 @@ pub fn make(data_dir: &Path) -> Result<Option<PathBuf>> {
     Ok(Some(seed))
 }
 
-/// Nothing is written while the image is copied, and all that was written before is in it.
+/// Copies the image of a frozen store: nothing is written during the copy, and all earlier writes
+/// are in it.
 fn copy_frozen(store: &Path, image: &Path, seed: &Path) -> Result<()> {
     let freeze = |how: &str| {
         let mut command = as_root("fsfreeze");

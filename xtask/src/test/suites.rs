@@ -1,4 +1,4 @@
-//! What each suite runs.
+//! Commands of each suite.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -17,19 +17,21 @@ use super::{drift, lanes, seed};
 use crate::platform::Scratch;
 use crate::program::{self, cargo, line_of, npm, program};
 use crate::tidy::Advisories;
-use crate::{azurite, checkout, console, host, postgres, python, qemu, tidy, tree};
+use crate::{azurite, checkout, console, host, login_provider, postgres, python, qemu, tidy, tree};
 
-/// Where tests find Azure's emulator.
+/// Variable with the path of Azure's emulator.
 const AZURITE: &str = "PANDASTACK_TEST_AZURITE";
-/// Where tests find Firecracker.
+/// Variable with the path of the login provider.
+const LOGIN_PROVIDER: &str = "PANDASTACK_TEST_LOGIN_PROVIDER";
+/// Variable with the path of Firecracker.
 const FIRECRACKER: &str = "PANDASTACK_FIRECRACKER";
 
 const NOT_STARTED: &str = "no platform was started";
 
-/// How long one test may take with everything in it.
+/// Time limit of one test in a full run.
 const FULL_TEST_SECONDS_MAX: &str = "7200";
 
-/// What suites share.
+/// State that suites share.
 pub struct Session {
     shared: Mutex<Option<SharedPlatform>>,
     /// Tests that take many minutes run, too.
@@ -91,6 +93,7 @@ impl Session {
         tests.env("PANDASTACK_TEST_POSTGRES_BIN", postgres::ensure()?);
         tests.env("PANDASTACK_TEST_PYTHON", python::ensure()?);
         tests.envs(azurite::ensure()?.map(|program| (AZURITE, program)));
+        tests.env(LOGIN_PROVIDER, login_provider::ensure()?);
         tests.envs(firecracker().map(|program| (FIRECRACKER, program)));
         tests.envs(self.full.then_some(("PANDASTACK_TEST_FULL", "1")));
         cargo_test(tests, "rust")
@@ -107,10 +110,10 @@ impl Session {
             }
         };
         let mut tests = qemu::in_place(&dir, &engine_tests()?);
-        // What only measures has nothing to say here.
+        // A suite that only measures has no counts.
         tests.args(["--show-output", "--skip", "timing"]);
         let outcome = cargo_test(tests, "qemu-10");
-        // It ran as root, and so did what made its guest's files.
+        // The suite ran as root, and so did the programs that made its guest's files.
         host::give_back(&tree::target_dir().join("tmp"))?;
         outcome
     }
@@ -306,17 +309,17 @@ fn node_test(dir: &str, point: impl FnOnce(Command) -> Command) -> Result<Counts
     Ok(of_node(&text).with_status(output.success).with_timings(output.timings(dir, tests)))
 }
 
-/// Where the last run's output is kept.
+/// Directory of the last run's output.
 pub fn logs_dir() -> PathBuf {
     tree::cache_dir().join("logs")
 }
 
-/// Where the last run of one suite is kept.
+/// File with the last output of one suite.
 pub fn log_path(suite: &str) -> PathBuf {
     logs_dir().join(format!("{}.log", suite.replace('/', "-")))
 }
 
-/// What a program printed, and how it ended.
+/// Output of a program, and how it ended.
 struct Output {
     lines: Vec<TimedLine>,
     success: bool,
@@ -334,12 +337,12 @@ impl Output {
     }
 }
 
-/// What happens to standard error.
+/// Handling of standard error.
 #[derive(PartialEq, Eq)]
 enum Errors {
-    /// It is shown, and not in the output.
+    /// Shown, and not in the output.
     Shown,
-    /// It is in the output, in the order of lines.
+    /// In the output, in the order of lines.
     Kept,
 }
 
@@ -356,7 +359,7 @@ fn tee(mut command: Command, suite: &str, errors: Errors) -> Result<Output> {
     }
     let began = Instant::now();
     let mut child = command.stdout(writer).spawn().with_context(|| format!("start `{line}`"))?;
-    // It holds the writing end of the pipe.
+    // The command holds the writing end of the pipe.
     drop(command);
     let mut lines = Vec::new();
     for read in BufReader::new(reader).split(b'\n') {

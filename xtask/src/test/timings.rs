@@ -1,15 +1,15 @@
-//! Where the time of a test run went.
+//! Durations of a test run.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How many of the slowest are shown.
+/// Number of the slowest that are shown.
 const SHOWN: usize = 10;
-/// What is faster is not worth a line.
+/// Shortest duration that is shown.
 const SHOWN_MIN: Duration = Duration::from_millis(100);
 
-/// How long suites and single tests took.
+/// Durations of suites and single tests.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Timings {
     /// Test programs and test files.
@@ -18,7 +18,7 @@ pub struct Timings {
     pub tests: Vec<Timing>,
 }
 
-/// How long something took.
+/// Duration of a suite or test.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Timing {
     pub name: String,

@@ -6,14 +6,14 @@ use anyhow::{Context, Result};
 
 use crate::program::cargo;
 
-/// What the check found.
+/// Result of the check.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Advisories {
-    /// Nothing.
+    /// No advisory applies.
     Clean,
-    /// What `cargo deny` printed about each.
+    /// Output of `cargo deny` on each advisory.
     Found(String),
-    /// It could not run here, and why.
+    /// The check could not run here; the reason.
     Skipped(String),
 }
 

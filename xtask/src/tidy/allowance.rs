@@ -1,6 +1,6 @@
-//! What is still allowed of something that is to go.
+//! Exceptions that are still allowed, and may only shrink.
 
-/// How many places are named.
+/// Number of places that are named.
 const SHOWN: usize = 10;
 
 /// The problem, if the places are not exactly as many as the table in `file` allows: more of them

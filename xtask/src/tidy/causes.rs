@@ -1,7 +1,8 @@
 //! Texts of errors that repeat their cause.
 //!
-//! Whoever shows an error shows its whole chain. A `thiserror` text that formats a field marked `#[source]`
-//! or `#[from]` would say the cause twice, so it must leave the cause out, or be `transparent`.
+//! Readers of an error see its whole chain. A `thiserror` text that formats a field marked
+//! `#[source]` or `#[from]` would say the cause twice, so it must leave the cause out, or be
+//! `transparent`.
 
 use std::path::Path;
 
@@ -94,8 +95,8 @@ fn placeholders(template: &str) -> Vec<String> {
     names
 }
 
-/// Fields that the arguments name: `.source`, `.0` and plain names, where nothing is called on them. What a
-/// method of the cause returns is not its text.
+/// Fields that the arguments name: `.source`, `.0` and plain names, where nothing is called on
+/// them. A method of the cause returns something other than its text.
 fn arguments(tokens: TokenStream) -> Vec<String> {
     let tokens: Vec<TokenTree> = tokens.into_iter().collect();
     let is_dot =

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-/// Where the claims are.
+/// Page with the claims.
 pub const PAGE: &str = "SECURITY.md";
 
 /// Names of tests in the sources.

@@ -1,4 +1,5 @@
-//! Which crates may be linked, by `deny.toml`: the part of `cargo deny check` that needs no network.
+//! Checks of the crates that may be linked, by `deny.toml`: the part of `cargo deny check` that
+//! needs no network.
 //!
 //! Checked here, because building that program takes longer than all of these checks together.
 //! Advisories are left to it ([`super::advisories`]): they are published on a server.

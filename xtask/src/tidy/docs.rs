@@ -11,7 +11,7 @@ use std::path::{Component, Path, PathBuf};
 
 use crate::tree;
 
-/// Where readers start.
+/// Pages from which readers start.
 const INDEXES: [&str; 2] = ["README.md", "docs/README.md"];
 /// Pages whose blocks are checked: what `tests/e2e/python/doc_pages.py` calls `PAGES`.
 const CHECKED: [&str; 4] = ["README.md", "docs", "sdk/python/README.md", "sdk/typescript/README.md"];
@@ -47,7 +47,7 @@ impl Docs {
         let mut problems = self.unreachable();
         for (path, page) in &self.0 {
             let shown = path.display();
-            let broken = page.links.iter().filter(|(_, link)| !self.leads_somewhere(path, link));
+            let broken = page.links.iter().filter(|(_, link)| !self.is_resolvable(path, link));
             problems.extend(broken.map(|(line, link)| format!("{shown}:{line}: broken link to {link}")));
             if OPENING.iter().any(|folder| path.starts_with(folder)) {
                 let opens = page.fences.first().is_some_and(|(line, _)| *line <= OPENING_LINE_MAX);
@@ -75,7 +75,7 @@ impl Docs {
         pages.map(|path| format!("{}:1: link to this page from docs/README.md", path.display())).collect()
     }
 
-    fn leads_somewhere(&self, from: &Path, link: &str) -> bool {
+    fn is_resolvable(&self, from: &Path, link: &str) -> bool {
         let Some((path, anchor)) = target(from, link) else { return true };
         match (self.0.get(&path), anchor) {
             (Some(page), Some(anchor)) => page.headings.contains(anchor),
@@ -108,7 +108,7 @@ impl Page {
     }
 }
 
-/// What is wrong with the info string of a fence.
+/// Problem in the info string of a fence, if any.
 fn fence_problem(info: &str) -> Option<String> {
     let (language, mark) = info.split_once(' ').unwrap_or((info, ""));
     if DATA.contains(&language) && mark.is_empty() {

@@ -1,7 +1,8 @@
 //! Licence expressions, as SPDX has them: names with `AND`, `OR`, `WITH` and parentheses. An old
 //! form has `/` for `OR`.
 
-/// Whether one may choose allowed licences alone. What cannot be read is not allowed.
+/// Returns whether a licensee can choose among allowed licences only. An expression that cannot be
+/// read is not allowed.
 pub fn is_allowed(expression: &str, allowed: &[String]) -> bool {
     let spaced = expression.replace('(', " ( ").replace(')', " ) ").replace('/', " OR ");
     let words: Vec<&str> = spaced.split_whitespace().collect();

@@ -43,7 +43,7 @@ fn judge(workspace: &str, own: &[(PathBuf, String)]) -> Result<Vec<String>> {
     Ok(problems)
 }
 
-/// What of a setting of the workspace is not in a crate's: elements of a list, or the value.
+/// Parts of a workspace setting that a crate's own lacks: elements of a list, or the value.
 fn missing(value: &Value, own: Option<&Value>) -> Vec<String> {
     match (value, own) {
         (Value::Array(entries), Some(Value::Array(own))) => {

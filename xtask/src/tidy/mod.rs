@@ -7,6 +7,7 @@ mod circles;
 mod claims;
 mod dependencies;
 mod docs;
+mod layers;
 mod licence;
 mod lints;
 mod long_files;
@@ -90,6 +91,7 @@ pub fn problems() -> Result<Vec<String>> {
     problems.extend(phrases.problems());
     problems.extend(docs.problems());
     problems.extend(circles::problems()?);
+    problems.extend(layers::problems()?);
     problems.extend(dependencies::problems()?);
     problems.extend(lints::problems()?);
     problems.extend(errors::problem()?);

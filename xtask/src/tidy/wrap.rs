@@ -69,7 +69,7 @@ fn lines_in_literals(tokens: TokenStream, lines: &mut BTreeSet<usize>) {
 struct Comment<'a> {
     /// Indentation and mark.
     start: &'a str,
-    /// What follows, without the space after the mark.
+    /// Text after the mark and its space.
     text: &'a str,
 }
 
@@ -90,7 +90,7 @@ impl<'a> Comment<'a> {
         !(text.is_empty() || is_verbatim || is_drawing || is_link)
     }
 
-    /// Whether this line goes on with the paragraph that `first` began.
+    /// Returns whether this line continues the paragraph that `first` began.
     fn continues(&self, first: &Comment<'_>, hang: usize) -> bool {
         let indent = self.text.len() - self.text.trim_start().len();
         self.start == first.start && self.is_prose() && indent == hang && bullet(self.text).is_none()

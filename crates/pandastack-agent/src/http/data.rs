@@ -21,7 +21,7 @@ use crate::files::{self, check_path};
 use crate::logs::{Follower, read_tail};
 use crate::process::{OutputEvents, Style};
 
-/// Quiet streams send a comment this often, so that nobody in between gives up on them.
+/// Interval of comments on quiet streams, so that no proxy in between gives up on them.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 pub(super) async fn exec(call: SandboxCall<endpoints::Exec>) -> Result<ExecResult> {
@@ -126,7 +126,7 @@ pub(super) async fn logs(call: SandboxCall<ReadLogs>) -> Result<ValueOrEvents<Re
     Ok(ValueOrEvents::Value(text.into_response()))
 }
 
-/// What the sandbox uses. Never wakes a sleeping sandbox.
+/// Reads a sandbox's resource usage. Never wakes a sleeping sandbox.
 pub(super) async fn metrics(call: SandboxCall<ReadMetrics>) -> Result<SandboxMetrics> {
     Ok(crate::observe::metrics(call.sandbox.observe().await?).await)
 }

@@ -1,8 +1,8 @@
 //! Handlers, registered by the endpoints that they serve.
 //!
 //! Method, path, parameters, request and response of a handler are those of its endpoint's
-//! description: a handler that does not fit does not compile. [`Routes`] also remembers what was
-//! registered, so that a test finds what is missing.
+//! description: a handler that does not fit does not compile. [`Routes`] also remembers which
+//! endpoints were registered, so that a test finds missing ones.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -56,7 +56,7 @@ where
     P: Protocol,
 {
     /// The connection once it is upgraded, and the response that upgrades it.
-    pub(super) fn upgrade(&mut self) -> Result<(OnUpgrade, Switching<P>)> {
+    pub(super) fn upgrade(&mut self) -> Result<(OnUpgrade, UpgradeResponse<P>)> {
         let protocol = P::NAME;
         if self.parts.headers.get(header::UPGRADE).is_none_or(|wanted| wanted != protocol) {
             return Err(AgentError::BadRequest(format!("this call needs `Upgrade: {protocol}`")));
@@ -67,7 +67,7 @@ where
         let mut response = StatusCode::SWITCHING_PROTOCOLS.into_response();
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
         response.headers_mut().insert(header::UPGRADE, HeaderValue::from_static(protocol));
-        Ok((upgrade, Switching::new(response)))
+        Ok((upgrade, UpgradeResponse::new(response)))
     }
 }
 
@@ -204,7 +204,7 @@ impl<T: DeserializeOwned + Send> ReadRequest for Json<T> {
                     "the JSON body is larger than {} bytes",
                     limits::JSON_BODY_BYTES_MAX
                 )),
-                false => AgentError::BadRequest("the body ended before it was complete".to_owned()),
+                false => AgentError::BadRequest("the request body is incomplete; send it again".to_owned()),
             }
         })?;
         let parsed = axum::Json::from_bytes(&bytes);
@@ -289,18 +289,18 @@ impl<K: WriteResponse> WriteResponse for OrEvents<K> {
 }
 
 /// A response that upgrades the connection to a protocol.
-pub(super) struct Switching<P> {
+pub(super) struct UpgradeResponse<P> {
     pub response: Response,
     protocol: std::marker::PhantomData<fn() -> P>,
 }
 
-impl<P> Switching<P> {
+impl<P> UpgradeResponse<P> {
     fn new(response: Response) -> Self {
         Self { response, protocol: std::marker::PhantomData }
     }
 }
 
-impl Switching<WebSocketProtocol> {
+impl UpgradeResponse<WebSocketProtocol> {
     /// The response to a WebSocket's handshake.
     pub(super) fn websocket(response: Response) -> Self {
         Self::new(response)
@@ -308,9 +308,9 @@ impl Switching<WebSocketProtocol> {
 }
 
 impl<P> WriteResponse for Upgrade<P> {
-    type Value = Switching<P>;
+    type Value = UpgradeResponse<P>;
 
-    fn write(switching: Switching<P>) -> Response {
+    fn write(switching: UpgradeResponse<P>) -> Response {
         switching.response
     }
 }

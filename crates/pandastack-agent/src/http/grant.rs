@@ -13,18 +13,19 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
-use super::endpoint::{SandboxCall, Switching};
+use super::endpoint::{SandboxCall, UpgradeResponse};
 use crate::error::{AgentError, Result};
 use crate::sandbox::{ActivityGuard, EdgeGrant};
 
-/// How long a guest may take to accept a connection. It is on this machine; only an overloaded one
+/// Longest time for a guest to accept a connection. It is on this machine; only an overloaded one
 /// takes longer.
 const DIAL_WAIT: Duration = Duration::from_secs(5);
-/// How often it is looked whether a guest that an edge has nothing more to say to is still there.
+/// Interval at which the agent checks that a guest whose edge has nothing more to send is still
+/// there.
 const LOOK_AFTER: Duration = Duration::from_secs(10);
 
 /// Wakes the sandbox, unless that is not wanted, and keeps the edge informed of it.
-pub(super) async fn grant(mut call: SandboxCall<OpenGrant>) -> Result<Switching<GrantProtocol>> {
+pub(super) async fn grant(mut call: SandboxCall<OpenGrant>) -> Result<UpgradeResponse<GrantProtocol>> {
     let (upgrade, mut switching) = call.upgrade()?;
     let end = call.sandbox.grant(call.endpoint.query.wake.unwrap_or(true)).await?;
     let address = HeaderValue::from_str(&end.address.to_string());
@@ -36,7 +37,7 @@ pub(super) async fn grant(mut call: SandboxCall<OpenGrant>) -> Result<Switching<
 
 /// Bytes to and from a port of the guest. The caller holds a grant, which keeps the guest awake, and
 /// ends its side of this with it.
-pub(super) async fn tunnel(mut call: SandboxCall<OpenTunnel>) -> Result<Switching<TunnelProtocol>> {
+pub(super) async fn tunnel(mut call: SandboxCall<OpenTunnel>) -> Result<UpgradeResponse<TunnelProtocol>> {
     let (upgrade, switching) = call.upgrade()?;
     let SandboxCall { host, sandbox, endpoint, .. } = call;
     let guest = dial(&sandbox, endpoint.query.port).await?;
@@ -59,8 +60,8 @@ pub(super) async fn tunnel(mut call: SandboxCall<OpenTunnel>) -> Result<Switchin
     Ok(switching)
 }
 
-/// Passes bytes until both sides ended or one broke. After the edge's last one the guest may still
-/// answer, for as long as it is there: one that was stopped says no last word, and its address
+/// Passes bytes until both sides ended or one broke. After the edge's last byte the guest may still
+/// answer, for as long as its machine exists. A stopped machine sends no last byte, and its address
 /// becomes another's.
 async fn relay(
     edge: impl AsyncRead + AsyncWrite,
@@ -121,7 +122,7 @@ async fn serve_grant(upgrade: OnUpgrade, end: EdgeGrant, shutdown: CancellationT
         }
     };
     let mut stream = TokioIo::new(stream);
-    // Whoever asked has a request to send.
+    // The edge asks because it has a request to send.
     let mut busy: Option<ActivityGuard> = Some(end.activity.begin());
     let mut told = false;
     loop {

@@ -17,7 +17,7 @@ use pandastack_types::limits;
 use tokio::time::Duration;
 
 use super::data;
-use super::endpoint::{EventResponse, SandboxCall, Switching, ValueOrEvents};
+use super::endpoint::{EventResponse, SandboxCall, UpgradeResponse, ValueOrEvents};
 use crate::error::{AgentError, Result};
 use crate::process::{self, Feed, Offsets, OutputEvents, Start, Style, named, terminal_size};
 
@@ -71,14 +71,16 @@ pub(super) async fn resize(call: SandboxCall<ResizeTerminal>) -> Result<()> {
     call.sandbox.lease().await?.guest.resize(id, size).await.map_err(|error| named(error, id))
 }
 
-/// What the client saw last counts for more than where its address says it once began.
+/// Offsets at which output starts. The position that the client saw last takes precedence over the
+/// address.
 fn offsets(query: &OutputQuery, headers: &HeaderMap) -> Result<Offsets> {
     let Some(last) = headers.get(LAST_EVENT_ID_HEADER) else {
         return Ok((query.stdout_offset.unwrap_or(0), query.stderr_offset.unwrap_or(0)));
     };
     let pair = last.to_str().ok().and_then(|text| text.split_once('-'));
     let numbers = pair.and_then(|(out, err)| Some((out.parse().ok()?, err.parse().ok()?)));
-    numbers.ok_or_else(|| AgentError::BadRequest("`Last-Event-ID` must be two offsets, as 10-0".to_owned()))
+    numbers
+        .ok_or_else(|| AgentError::BadRequest("`Last-Event-ID` must be two offsets, such as 10-0".to_owned()))
 }
 
 pub(super) async fn output(call: SandboxCall<ProcessOutput>) -> Result<EventResponse> {
@@ -89,7 +91,7 @@ pub(super) async fn output(call: SandboxCall<ProcessOutput>) -> Result<EventResp
     let info = process::look(&call.sandbox.lease().await?.guest, id).await?;
     if offsets.0 > info.stdout_end || offsets.1 > info.stderr_end {
         return Err(AgentError::BadRequest(format!(
-            "process {id} has written {} bytes to stdout and {} to stderr so far, less than the offsets asked for",
+            "the offsets are beyond the output of process {id}: {} bytes of stdout and {} bytes of stderr so far",
             info.stdout_end, info.stderr_end
         )));
     }
@@ -99,26 +101,26 @@ pub(super) async fn output(call: SandboxCall<ProcessOutput>) -> Result<EventResp
 
 pub(super) async fn command_socket(
     mut call: SandboxCall<CommandSocket>,
-) -> Result<Switching<WebSocketProtocol>> {
+) -> Result<UpgradeResponse<WebSocketProtocol>> {
     let upgrade = call.websocket().await?;
     let style = Style::from(call.endpoint.query.encoding);
     // A sandbox that cannot be used is an answer, not the first message.
     drop(call.sandbox.lease().await?);
     let sandbox = call.sandbox;
     let response = upgrade.on_upgrade(move |socket| process::socket::serve(sandbox, socket, style));
-    Ok(Switching::websocket(response))
+    Ok(UpgradeResponse::websocket(response))
 }
 
 pub(super) async fn terminal_socket(
     mut call: SandboxCall<TerminalSocket>,
-) -> Result<Switching<WebSocketProtocol>> {
+) -> Result<UpgradeResponse<WebSocketProtocol>> {
     let query = std::mem::take(&mut call.endpoint.query);
     serve_terminal(call, query, false).await
 }
 
 pub(super) async fn plain_terminal_socket(
     mut call: SandboxCall<PlainTerminalSocket>,
-) -> Result<Switching<WebSocketProtocol>> {
+) -> Result<UpgradeResponse<WebSocketProtocol>> {
     let query = std::mem::take(&mut call.endpoint.query);
     serve_terminal(call, query, true).await
 }
@@ -127,7 +129,7 @@ async fn serve_terminal<E>(
     mut call: SandboxCall<E>,
     query: TerminalQuery,
     is_plain: bool,
-) -> Result<Switching<WebSocketProtocol>>
+) -> Result<UpgradeResponse<WebSocketProtocol>>
 where
     E: Endpoint<Request = Empty, Response = Upgrade<WebSocketProtocol>>,
 {
@@ -149,7 +151,7 @@ where
     };
     let feed = Feed::attach(handle.clone(), process, (offset, 0)).await?;
     let terminal = process::TerminalSocket { handle, feed, offset, is_plain };
-    Ok(Switching::websocket(upgrade.on_upgrade(move |socket| terminal.serve(socket))))
+    Ok(UpgradeResponse::websocket(upgrade.on_upgrade(move |socket| terminal.serve(socket))))
 }
 
 pub(super) async fn write_stdin(call: SandboxCall<WriteStdin>) -> Result<StdinWritten> {
@@ -168,7 +170,7 @@ pub(super) async fn write_stdin(call: SandboxCall<WriteStdin>) -> Result<StdinWr
     let mut writer = lease.guest.open_stdin(write).await.map_err(refused)?;
     let mut chunks = body.into_data_stream();
     while let Some(chunk) = chunks.next().await {
-        let cut = |_| AgentError::BadRequest("the body ended before it was complete".to_owned());
+        let cut = |_| AgentError::BadRequest("the request body is incomplete; send it again".to_owned());
         writer.write(&chunk.map_err(cut)?).await.map_err(refused)?;
     }
     let written = writer.finish().await.map_err(refused)?;

@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use super::feed::{Feed, Offsets};
 use crate::error::AgentError;
 
-/// How events look.
+/// Format of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Style {
     /// As published clients of `exec/stream` know them: a timeout is an error, a gap a note in the text.

@@ -76,7 +76,7 @@ impl Feed {
         Ok(())
     }
 
-    /// What it does next; `None` after its end. Can be dropped and called again.
+    /// The process's next event; `None` after its end. Can be dropped and called again.
     pub(crate) async fn next(&mut self) -> Result<Option<ProcessEvent>> {
         while !self.ended {
             let Some((stream, _)) = &mut self.joined else {

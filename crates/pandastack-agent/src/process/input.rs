@@ -23,7 +23,8 @@ impl Input {
         Ok(Self { handle, lease, process, taken })
     }
 
-    /// Writes, as fast as the process reads. What was taken before a connection broke is not written again.
+    /// Writes, as fast as the process reads. Bytes accepted before a connection broke are not
+    /// written again.
     pub(crate) async fn write(&mut self, bytes: &[u8], close: bool) -> Result<()> {
         let start = self.taken;
         let mut rest = bytes;
@@ -56,7 +57,7 @@ impl Input {
 }
 
 /// Writes a first input as fast as the process reads it. Ends with the process or the connection;
-/// whoever follows the process learns of both.
+/// followers of the process learn of both.
 pub(super) async fn write_first(lease: GuestLease, write: StdinWrite, input: String) {
     let process = write.process;
     let written = async {

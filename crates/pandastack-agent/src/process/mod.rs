@@ -5,9 +5,9 @@
 //! turns what they do into server-sent events ([`events`]) and WebSocket messages ([`socket`],
 //! [`terminal_socket`]).
 //!
-//! What must hold: a follower gets every byte once, in order, or is told which are gone; following
-//! neither wakes a sleeping sandbox again that was put to sleep, nor ends because of it; a process ends only
-//! by itself, by a signal or by its timeout, never because somebody stopped looking.
+//! Invariants: a follower gets every byte once, in order, or is told which are gone. Following
+//! neither wakes a sandbox that was put to sleep nor ends because of it. A process ends only by
+//! itself, by a signal or by its timeout, never because a follower left.
 
 pub(crate) mod events;
 pub(crate) mod feed;

@@ -1,7 +1,7 @@
 //! Many commands on one WebSocket.
 //!
-//! Every message is a JSON object with the caller's own `id` for a command. What is not understood is answered with an
-//! `error` under that id and changes nothing.
+//! Every message is a JSON object with the caller's own `id` for a command. A message that is not
+//! understood is answered with an `error` under that id and changes nothing.
 //!
 //! | client to server | |
 //! |---|---|
@@ -17,8 +17,8 @@
 //! | `{"id","gap":{"stream","from","to"}}` | output that is gone |
 //! | `{"id","exit":n,"signal","timed_out","duration_ms"}`, `{"id","error","code"}` | the end |
 //!
-//! What must hold: commands that were started here and not to be kept are killed when the socket ends; a slow command
-//! or a full input delays no other command.
+//! Invariants: commands that were started here without `keep` are killed when the socket ends; a
+//! slow command or a full input delays no other command.
 
 use std::collections::HashMap;
 
@@ -192,7 +192,7 @@ async fn run(
                 None => break true,
             },
             order = orders.recv() => match order {
-                Some(order) => if let Err(error) = obey(&handle, process, order, &writes).await {
+                Some(order) => if let Err(error) = run_order(&handle, process, order, &writes).await {
                     send_error(out, &id, &error).await;
                 },
                 None => break false,
@@ -213,7 +213,7 @@ async fn run(
 
 type Write = (Vec<u8>, bool);
 
-async fn obey(
+async fn run_order(
     handle: &SandboxHandle,
     process: ProcessId,
     order: Order,
@@ -221,7 +221,7 @@ async fn obey(
 ) -> Result<()> {
     let bad = |what: &str| AgentError::BadRequest(what.to_owned());
     if order.start.exec.cmd.is_some() || order.start.exec.argv.is_some() || order.attach.is_some() {
-        return Err(bad("a running command has this id; use another one"));
+        return Err(bad("a running command has this id; choose another id"));
     }
     let coded = |text: String| BASE64.decode(text).map_err(|_| bad("`stdin_base64` is not base64"));
     let bytes = match order.stdin_base64 {

@@ -13,7 +13,7 @@ use crate::error::{AgentError, Result};
 use crate::exec::Exec;
 use crate::sandbox::handle::{GuestLease, SandboxHandle};
 
-/// What a terminal runs when nothing is named: the user's own shell, as after a login.
+/// Default command of a terminal: the user's own shell, as after a login.
 const LOGIN_SHELL: &str = "exec \"${SHELL:-/bin/sh}\" -l";
 /// Characters of the command shown.
 const COMMAND_SHOWN_MAX: usize = 200;
@@ -36,10 +36,9 @@ impl Start {
         if !is_timed {
             spec.timeout_ms = None;
         }
-        if let Some(tag) = request.tag.as_ref().filter(|tag| tag.len() > limits::PROCESS_TAG_BYTES_MAX) {
+        if request.tag.as_ref().is_some_and(|tag| tag.len() > limits::PROCESS_TAG_BYTES_MAX) {
             return Err(AgentError::BadRequest(format!(
-                "`tag` has {} bytes and the limit is {}",
-                tag.len(),
+                "`tag` must be at most {} bytes",
                 limits::PROCESS_TAG_BYTES_MAX
             )));
         }
@@ -55,7 +54,8 @@ impl Start {
         let (tag, pty, is_terminal) = (self.spec.tag.clone(), self.pty, self.spec.terminal.is_some());
         let (started, lease) = start(handle, self.spec).await?;
         if is_terminal && !started.terminal {
-            // It runs on pipes, which nobody asked for. If it cannot be killed it has ended.
+            // The process runs on pipes, which the caller did not ask for. If it cannot be killed,
+            // it has ended.
             let _ = lease.guest.signal(started.process, rustix::process::Signal::KILL.as_raw()).await;
             return Err(AgentError::Conflict(
                 "this sandbox was created by a version without terminals; create a new one".to_owned(),

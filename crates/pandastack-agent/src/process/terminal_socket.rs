@@ -25,7 +25,7 @@ use super::limits::terminal_size;
 use crate::error::{AgentError, Result};
 use crate::sandbox::handle::SandboxHandle;
 
-/// Quiet sockets are pinged this often, so that nobody in between gives up on them.
+/// Interval of pings on quiet sockets, so that no proxy in between gives up on them.
 pub(super) const PING_EVERY: Duration = Duration::from_secs(20);
 /// Messages of input that wait for the process; beyond it the socket is not read.
 const INPUT_QUEUE_MAX: usize = 64;
@@ -34,7 +34,7 @@ const INPUT_QUEUE_MAX: usize = 64;
 pub(crate) struct TerminalSocket {
     pub handle: SandboxHandle,
     pub feed: Feed,
-    /// Where the output begins.
+    /// Offset at which the output begins.
     pub offset: u64,
     /// Send no text, and hang up at the end.
     pub is_plain: bool,
@@ -94,7 +94,7 @@ impl TerminalSocket {
                         waiting = Some(bytes);
                         Ok(())
                     }
-                    Some(Ok(Message::Text(text))) => match self.obey(text.as_str()).await {
+                    Some(Ok(Message::Text(text))) => match self.run_order(text.as_str()).await {
                         Ok(input) => {
                             waiting = input;
                             Ok(())
@@ -153,7 +153,7 @@ impl TerminalSocket {
     }
 
     /// Does what a text message says; returns input that it carries.
-    async fn obey(&self, text: &str) -> Result<Option<Bytes>> {
+    async fn run_order(&self, text: &str) -> Result<Option<Bytes>> {
         let bad =
             |error: serde_json::Error| AgentError::BadRequest(format!("the message is invalid: {error}"));
         let order: Order = serde_json::from_str(text).map_err(bad)?;

@@ -1,4 +1,4 @@
-//! Whether a request may be served in a given state: a pure table.
+//! Decides whether a request may be served in a given state: a pure table.
 
 use pandastack_types::SandboxState;
 
@@ -21,7 +21,7 @@ pub(crate) enum Request {
 pub(crate) enum Verdict {
     /// Do it on the machine.
     Do,
-    /// Nothing to do.
+    /// The sandbox is already in that state.
     Already,
     /// Wake the sandbox; then, for [`Request::Use`], serve it.
     Wake,

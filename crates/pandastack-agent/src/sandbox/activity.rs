@@ -35,7 +35,7 @@ impl Activity {
         self.origin.elapsed().saturating_sub(last)
     }
 
-    /// Something happened just now.
+    /// Records activity now.
     pub(crate) fn touch(&self) {
         self.last_ms.fetch_max(self.origin.elapsed().as_millis() as u64, Ordering::SeqCst);
     }

@@ -1,8 +1,8 @@
 //! Takes snapshots: the sandbox pauses briefly and continues while its state is written.
 //!
-//! The driver does the pause; the writing is a task beside it, so that whoever uses the sandbox meanwhile does not wait for
-//! the disk. One snapshot of a sandbox is written at a time. What ends the machine waits for it first, since machine and
-//! twin share a control group ([`Driver::alone`]).
+//! The driver does the pause; the writing is a task beside it, so that other requests do not wait
+//! for the disk. One snapshot of a sandbox is written at a time. Requests that end the machine wait
+//! for it, since machine and twin share a control group ([`Driver::alone`]).
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use crate::volume;
 /// A snapshot of which the pause is over.
 struct CapturedState {
     capture: Capture,
-    /// What is still to be written; `None` if it was written in place.
+    /// Twin that is still to be written; `None` if the snapshot was written in place.
     twin: Option<Twin>,
     pause_ms: f64,
 }
@@ -148,7 +148,8 @@ impl Driver {
         Ok(CapturedState { capture: taken?, twin: None, pause_ms })
     }
 
-    /// Captures the machine for the children of a fork, on engines that cannot fork; answers how long it stood still.
+    /// Captures the machine for the children of a fork, on engines that cannot fork; returns the
+    /// duration of the pause.
     pub(super) async fn capture(&mut self) -> Result<(Capture, f64)> {
         let CapturedState { mut capture, twin, pause_ms } = self.take().await?;
         if let Some(twin) = twin {
@@ -183,7 +184,7 @@ impl Driver {
 }
 
 impl CapturedState {
-    /// Writes what is left to write, and makes the snapshot appear.
+    /// Writes the rest of the snapshot and publishes it.
     async fn write(self, host: &Arc<Host>, to: PathBuf) -> Result<AgentSnapshotDone> {
         let Self { mut capture, twin, pause_ms } = self;
         if let Some(twin) = twin {

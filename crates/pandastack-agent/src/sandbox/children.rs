@@ -17,7 +17,7 @@ use super::driver::spawn;
 use crate::error::{AgentError, Result};
 use crate::host::Host;
 use crate::launch::{self, SavedMemory, Stages};
-use crate::launch_children::{Forked, bring_up_child};
+use crate::launch_children::{ForkedChild, bring_up_child};
 use crate::record::SandboxRecord;
 use crate::running_machine::RunningMachine;
 use crate::snapshot::Snapshot;
@@ -26,7 +26,7 @@ type LaunchResult = Result<(SandboxRecord, RunningMachine)>;
 
 /// Children of one instant, on their way.
 pub(super) struct Children {
-    /// How long their parent stood still.
+    /// Milliseconds for which the parent was paused.
     pub pause_ms: f64,
     pub records: Vec<SandboxRecord>,
     pub start: Start,
@@ -34,15 +34,15 @@ pub(super) struct Children {
 
 /// The source that children start from.
 pub(super) enum Start {
-    /// Machines of their own, which stand still, and what their parent had resolved.
-    Forks { forking: JoinHandle<Vec<Result<Forked>>>, resolved: Vec<Resolved> },
+    /// Forked machines, still paused, and the names that their parent had resolved.
+    Forks { forking: JoinHandle<Vec<Result<ForkedChild>>>, resolved: Vec<Resolved> },
     /// A snapshot of their parent, in a directory that is theirs.
     Copies { snapshot: Box<Snapshot>, dir: PathBuf },
 }
 
 impl Children {
     /// Brings all of them up; what becomes of one is nothing to the others.
-    pub(super) async fn come_up(self, host: &Arc<Host>) -> AgentForked {
+    pub(super) async fn start_all(self, host: &Arc<Host>) -> AgentForked {
         let Self { pause_ms, records, start } = self;
         let ids: Vec<_> = records.iter().map(|record| record.spec.id.clone()).collect();
         let made = match start {
@@ -70,13 +70,13 @@ impl Children {
 async fn bring_up(
     host: &Arc<Host>,
     records: Vec<SandboxRecord>,
-    forking: JoinHandle<Vec<Result<Forked>>>,
+    forking: JoinHandle<Vec<Result<ForkedChild>>>,
     resolved: &[Resolved],
 ) -> Vec<LaunchResult> {
     let Ok(forked) = forking.await else {
         return records.iter().map(|_| Err(AgentError::Stopping)).collect();
     };
-    let bring_up = |(mut record, forked): (SandboxRecord, Result<Forked>)| async move {
+    let bring_up = |(mut record, forked): (SandboxRecord, Result<ForkedChild>)| async move {
         let remembered = SavedMemory { of_sandbox: true, mounted: record.spec.volumes.len(), resolved };
         let live = bring_up_child(host, &mut record, forked?, remembered, Stages::begin()).await?;
         Ok((record, live))

@@ -19,8 +19,8 @@ use crate::snapshot_zygote;
 use crate::volume;
 use crate::zygote::ZygoteLease;
 
-/// Makes a sandbox and starts its driver. Runs as a task of its own, so that a caller who goes away leaves no half of
-/// one. Asking again for a sandbox that is there answers it.
+/// Makes a sandbox and starts its driver. Runs as a task of its own, so that a caller who goes away
+/// leaves no half of one. Repeating a create returns the existing sandbox.
 pub(crate) async fn create(host: &Arc<Host>, request: AgentCreate) -> Result<AgentSandbox> {
     if let Ok(handle) = host.sandbox(&request.spec.id) {
         handle.check_incarnation(request.spec.incarnation)?;
@@ -76,7 +76,7 @@ async fn from_snapshot(
     }
     let snapshot = Snapshot::open(&dir, host.engine.capabilities())?;
     let manifest = &snapshot.manifest;
-    host.make_room(manifest.shape, 1, None).await?;
+    host.free_memory(manifest.shape, 1, None).await?;
     if let (Some(zygote), Some(uid)) = (snapshot_zygote::get(host, id), manifest.uid) {
         let (spec, shape) = (request.spec.clone(), manifest.shape);
         let mut record = SandboxRecord::new(spec, &manifest.template, shape, uid, BootMode::Fork);
@@ -97,7 +97,7 @@ async fn from_template(
 ) -> Result<(SandboxRecord, RunningMachine)> {
     let baked = host.templates.ready(name, request.size).await?;
     let shape = baked.snapshot.manifest.shape;
-    host.make_room(shape, 1, None).await?;
+    host.free_memory(shape, 1, None).await?;
     if let Some(zygote) = host.zygotes.get(&baked) {
         let (spec, uid) = (request.spec.clone(), host.new_uid());
         let mut record = SandboxRecord::new(spec, &baked.template, shape, uid, BootMode::Fork);
@@ -119,15 +119,15 @@ async fn from_template_disk(
 ) -> Result<(SandboxRecord, RunningMachine)> {
     let baked = host.templates.ready(name, request.size).await?;
     let shape = baked.snapshot.manifest.shape;
-    host.make_room(shape, 1, None).await?;
+    host.free_memory(shape, 1, None).await?;
     let kernel = kernel_files(&host.resources).await?;
     let mut record = SandboxRecord::new(request.spec, &baked.template, shape, host.new_uid(), BootMode::Boot);
     let live = launch::boot(host, &mut record, &baked.snapshot.disk(), kernel).await?;
     Ok((record, live))
 }
 
-/// Forks a zygote; `None` if that cannot be done, because it died meanwhile: its snapshot is there to be restored. `shown`: it is
-/// of a sandbox's snapshot, whose connections to the outside are not the child's.
+/// Forks a zygote; `None` if the zygote died meanwhile, so that its snapshot must be restored.
+/// `shown`: it is of a sandbox's snapshot, whose connections to the outside are not the child's.
 async fn forked(
     host: &Arc<Host>,
     zygote: ZygoteLease,

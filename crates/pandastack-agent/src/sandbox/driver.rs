@@ -34,21 +34,21 @@ pub(crate) struct Driver {
     pub(super) record: SandboxRecord,
     pub(super) live: Option<RunningMachine>,
     pub(super) activity: Arc<Activity>,
-    /// When the processor time was last looked at, and what it was.
+    /// Time and value of the last reading of the processor time.
     pub(super) cpu_seen: Option<(Instant, u64)>,
-    /// Where edges send requests past this driver; closed before the guest stops.
+    /// Grants by which edges send requests past this driver; closed before the guest stops.
     pub(super) grants: Grants,
     /// A snapshot that is being written beside the driver.
     pub(super) writing: Option<JoinHandle<()>>,
     /// Children of a fork that come up beside the driver.
     pub(super) coming_up: Option<JoinHandle<()>>,
-    /// What a guest that was told to go on says to that.
+    /// The pending answer of a guest that was told to thaw.
     pub(super) thawing: Option<JoinHandle<Result<IdentityApplied>>>,
     /// When the present sleep began.
     pub(super) asleep_since: Instant,
     /// A permit for each start that is in progress.
     pub(super) starts: Arc<Semaphore>,
-    /// How often it went back: what ran before a rollback cannot be followed after it.
+    /// Number of rollbacks: processes from before a rollback cannot be followed after it.
     pub(super) rollbacks: u64,
     /// The last look at the network.
     pub(super) looked: TrafficSample,
@@ -170,15 +170,15 @@ impl Driver {
     }
 
     async fn keep_awake(&mut self, until: Option<Timestamp>) -> Result<AgentSandbox> {
-        self.come_awake().await?;
+        self.ensure_awake().await?;
         self.activity.touch();
         self.record.awake_until = until;
         self.save().await?;
         Ok(self.describe())
     }
 
-    /// Answers as soon as the sandbox is safe on disk. What is asked next waits until its machine
-    /// has ended too.
+    /// Answers as soon as the sandbox is safe on disk. The next request waits until its machine has
+    /// ended too.
     async fn go_to_sleep(&mut self, keep: Keep, reply: Reply<AgentSandbox>) {
         let written = match self.accept(Request::Hibernate) {
             Verdict::Refuse(reason) => Err(self.refusal(reason)),
@@ -263,7 +263,7 @@ impl Driver {
         gone_on
     }
 
-    /// Whether what it has in memory may belong on a durable disk.
+    /// Returns whether the machine's memory may hold data for a durable disk.
     pub(super) fn writes_volumes(&self) -> bool {
         self.record.writes_volumes()
     }
@@ -328,7 +328,7 @@ async fn exited(live: Option<&RunningMachine>) -> MachineExit {
     }
 }
 
-/// What a guest that was told to go on says to that; never, if none was.
+/// Waits for the answer of a guest that was told to thaw; never returns if none was.
 async fn thaw(told: Option<&mut JoinHandle<Result<IdentityApplied>>>) -> Result<IdentityApplied> {
     match told {
         Some(told) => told.await.unwrap_or(Err(AgentError::Stopping)),

@@ -7,9 +7,10 @@ use pandastack_fault as fault;
 use pandastack_types::{SandboxState, Transition, chain};
 
 use super::driver::Driver;
+use crate::console;
 use crate::error::AgentError;
 
-/// How long a sandbox that is deleted may take to write its volumes out.
+/// Longest time for a sandbox that is being deleted to write its volumes out.
 const WRITE_OUT_MAX: Duration = Duration::from_secs(20);
 
 impl Driver {
@@ -19,10 +20,14 @@ impl Driver {
         self.grants.hold();
         self.alone().await;
         self.settle_usage();
+        let mut reason = exit.reason;
         if let Some(live) = self.live.take() {
+            // A machine whose kernel gives up ends as if it had been switched off.
+            let console = live.machine.record().console.clone();
             live.end(&self.host).await;
+            reason = console::kernel_panic(&console).unwrap_or(reason);
         }
-        self.fail(exit.reason).await;
+        self.fail(reason).await;
     }
 
     /// Writes down that its machine is gone, and why.
@@ -54,7 +59,7 @@ impl Driver {
         self.host.changed.notify_one();
     }
 
-    /// Has the guest sync its volumes before its machine ends. A stopped guest did that when it
+    /// Asks the guest to sync its volumes before its machine ends. A stopped guest did that when it
     /// stopped.
     async fn write_volumes_out(&mut self) {
         if self.record.state != SandboxState::Running || !self.writes_volumes() {

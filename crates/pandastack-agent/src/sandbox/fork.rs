@@ -1,7 +1,8 @@
 //! Forking a sandbox: one pause, any number of children, a result for each.
 //!
-//! The driver does the pause; the children come up beside it ([`super::children`]), so that whoever uses the parent
-//! meanwhile waits for none of them. The next fork does: what its children may have is known once the others are up.
+//! The driver does the pause; the children come up beside it ([`super::children`]), so that other
+//! requests to the parent wait for none of them. The next fork does: what its children may have is
+//! known once the others are up.
 //!
 //! ```text
 //!   driver     prepare | stop                      go on | next command
@@ -33,12 +34,12 @@ use crate::snapshot::Snapshot;
 use crate::volume;
 use crate::{launch, launch_children};
 
-type Prepared = Result<(MachineResources, MachineFiles)>;
-type Forked = Vec<Result<launch_children::Forked>>;
+type PreparedChild = Result<(MachineResources, MachineFiles)>;
+type ForkedChildren = Vec<Result<launch_children::ForkedChild>>;
 
 /// Signals between the driver and a fork in progress.
 struct ForkSignals {
-    /// Told when all is ready for the machine to stand still.
+    /// Notified when all is ready for the machine to pause.
     ready: oneshot::Sender<()>,
     /// Told when it does. Dropped instead, there is no fork.
     still: oneshot::Receiver<()>,
@@ -58,10 +59,10 @@ async fn fork_machine(
     host: Arc<Host>,
     machine: Arc<dyn Machine>,
     disk: PathBuf,
-    prepared: Vec<Prepared>,
+    prepared: Vec<PreparedChild>,
     goes_on: bool,
     words: ForkSignals,
-) -> Forked {
+) -> ForkedChildren {
     let ForkSignals { ready, still, resumed } = words;
     let own_disks: Vec<_> = prepared.iter().flatten().map(|(resources, _)| resources.disk()).collect();
     let (begin, begun) = oneshot::channel();
@@ -70,7 +71,7 @@ async fn fork_machine(
         if still.await.is_err() {
             return Vec::new();
         }
-        // Whoever does not listen any more has failed, and says so.
+        // A receiver that is gone has failed, and reports it.
         let _ = begin.send(());
         let cloned = clone_disks(&host, &disk, own_disks).await;
         let _ = copy.send(());
@@ -97,7 +98,7 @@ async fn clone_disks(host: &Host, disk: &Path, into: Vec<PathBuf>) -> Vec<Result
 }
 
 /// Ends children whose disks could not be cloned.
-async fn with_disks(host: &Host, forked: Forked, cloned: Vec<Result<()>>) -> Forked {
+async fn with_disks(host: &Host, forked: ForkedChildren, cloned: Vec<Result<()>>) -> ForkedChildren {
     let mut cloned = cloned.into_iter();
     let mut complete = Vec::with_capacity(forked.len());
     for child in forked {
@@ -119,8 +120,8 @@ impl Driver {
         match self.begin_fork(children).await {
             Ok(children) => {
                 let host = self.host.clone();
-                let come_up = async move { drop(reply.send(Ok(children.come_up(&host).await))) };
-                self.coming_up = Some(self.host.tasks.spawn(come_up));
+                let start_all = async move { drop(reply.send(Ok(children.start_all(&host).await))) };
+                self.coming_up = Some(self.host.tasks.spawn(start_all));
             }
             Err(error) => drop(reply.send(Err(error))),
         }
@@ -148,7 +149,7 @@ impl Driver {
     async fn begin_fork(&mut self, children: Vec<SandboxSpec>) -> Result<Children> {
         let verdict = self.accept_copy(Request::Fork).await?;
         let (shape, by) = (self.record.shape, Some(&self.record.spec.id));
-        self.host.make_room(shape, children.len() as u64, by).await?;
+        self.host.free_memory(shape, children.len() as u64, by).await?;
         if verdict == Verdict::FromSleep {
             self.fork_sleep(children).await
         } else if self.host.engine.capabilities().fork {
@@ -178,7 +179,7 @@ impl Driver {
         let (forking, cues) = self.spawn_fork(prepared, was_running)?;
         let mut stopped = Ok(());
         if was_running && !stops_first {
-            // Where this is dropped, the fork failed: that is known below.
+            // If this is dropped, the fork failed, which is handled below.
             let _ = cues.ready.await;
             began = Instant::now();
             stopped = self.stop_guest(false).await;
@@ -204,12 +205,13 @@ impl Driver {
         Ok(Children { pause_ms, records, start: Start::Forks { forking, resolved } })
     }
 
-    /// Begins to fork the machine beside the driver: children are looked at while the parent's users have it back already.
+    /// Begins to fork the machine beside the driver: children are checked after the parent's
+    /// processes continue.
     fn spawn_fork(
         &self,
-        prepared: Vec<Prepared>,
+        prepared: Vec<PreparedChild>,
         goes_on: bool,
-    ) -> Result<(JoinHandle<Forked>, DriverSignals)> {
+    ) -> Result<(JoinHandle<ForkedChildren>, DriverSignals)> {
         let live = self.live()?;
         let (host, machine, disk) = (self.host.clone(), live.machine.clone(), live.resources.disk());
         let (ready, is_ready) = oneshot::channel();
@@ -220,7 +222,8 @@ impl Driver {
         Ok((forking, DriverSignals { ready: is_ready, still, resumed: is_resumed }))
     }
 
-    /// Waits until the parent has its processes back, or until it may, for one that stood still before.
+    /// Waits until the parent has its processes back, or until it may, for one that was already
+    /// paused.
     async fn await_fork(&mut self, was_running: bool, resumed: oneshot::Receiver<()>) -> Result<()> {
         if was_running {
             return self.thaw_resumed(resumed).await;
@@ -230,7 +233,7 @@ impl Driver {
     }
 
     /// Prepares the resources of children, and writes out what a clone would otherwise write out in the pause: the page cache of its source.
-    async fn prepare_fork(&self, records: &[SandboxRecord]) -> Result<Vec<Prepared>> {
+    async fn prepare_fork(&self, records: &[SandboxRecord]) -> Result<Vec<PreparedChild>> {
         let resources = &self.live()?.resources;
         let disk = resources.disk();
         let written_out = crate::zygote::sync_file(&disk);
@@ -248,7 +251,7 @@ impl Driver {
     }
 
     /// Ends the children of a parent that did not go on.
-    async fn end_forks(&self, forking: JoinHandle<Forked>) {
+    async fn end_forks(&self, forking: JoinHandle<ForkedChildren>) {
         for child in forking.await.unwrap_or_default().into_iter().flatten() {
             child.end(&self.host).await;
         }
@@ -260,10 +263,15 @@ impl Driver {
         }
     }
 
-    /// Gives children copies of the volumes. Theirs are opened by then: a fork is told which.
-    async fn with_volume_copies(&self, prepared: Vec<Prepared>, records: &[SandboxRecord]) -> Vec<Prepared> {
+    /// Gives children copies of the volumes. Their images are opened by then: the fork is given the
+    /// open files.
+    async fn with_volume_copies(
+        &self,
+        prepared: Vec<PreparedChild>,
+        records: &[SandboxRecord],
+    ) -> Vec<PreparedChild> {
         let (host, volumes) = (&self.host, self.volume_images());
-        let with_copies = |(child, record): (Prepared, &SandboxRecord)| {
+        let with_copies = |(child, record): (PreparedChild, &SandboxRecord)| {
             let (volumes, spec) = (volumes.clone(), record.spec.clone());
             async move {
                 let (mut resources, place) = child?;
@@ -280,7 +288,7 @@ impl Driver {
         futures::future::join_all(prepared.into_iter().zip(records).map(with_copies)).await
     }
 
-    /// Where processes cannot be forked: one capture, restored once for each child.
+    /// Forks without forking the process: one capture, restored once for each child.
     async fn fork_by_capture(&mut self, children: Vec<SandboxSpec>) -> Result<Children> {
         let (capture, pause_ms) = self.capture().await?;
         // Not among the snapshots: nobody knows of it, and control has the agent forget those that it does not know.

@@ -17,13 +17,13 @@ use crate::error::{AgentError, Result};
 use crate::identity::refresh;
 use crate::launch::GUEST_ANSWER_MAX;
 
-/// How long a guest may take to freeze its processes and write its file systems out.
+/// Longest time for a guest to freeze its processes and write its file systems out.
 const FREEZE_MAX: Duration = Duration::from_secs(120);
-/// How long starts that are in progress are waited for.
+/// Longest wait for starts in progress.
 const STARTS_WAIT: Duration = Duration::from_secs(5);
-/// How long a guest that did not freeze is listened to after it was told to go on.
+/// Longest wait for the answer of a guest that did not freeze and was told to thaw.
 const THAW_TOLD_MAX: Duration = Duration::from_secs(2);
-/// When a guest that did not go on is told again.
+/// Pause before a guest that did not thaw is told again.
 const THAW_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
 impl Driver {
@@ -45,8 +45,8 @@ impl Driver {
     }
 
     /// Freezes user processes, and writes the guest's file systems out if told to. A guest that
-    /// does not respond in time would keep its sandbox from being deleted; should it hear of this
-    /// later, it is told at once to go on.
+    /// does not respond in time would keep its sandbox from being deleted. Should it receive the
+    /// request later, the next one tells it to thaw at once.
     pub(super) async fn freeze(&mut self, sync: bool) -> Result<()> {
         // Those that are late are cut off, as everything else is.
         drop(tokio::time::timeout(STARTS_WAIT, self.starts.acquire_many(STARTS_MAX)).await);
@@ -63,7 +63,7 @@ impl Driver {
         frozen
     }
 
-    /// Runs the processors, sets the clock, which stood still, and lets user processes go on.
+    /// Resumes the processors, sets the clock, which was stopped, and thaws user processes.
     pub(super) async fn run_guest(&mut self) -> Result<()> {
         self.forget_lost_guest();
         let Some(live) = &self.live else { return Ok(()) };
@@ -83,10 +83,9 @@ impl Driver {
         }
     }
 
-    /// As [`Self::run_guest`], for whoever uses the sandbox next, but without waiting for the
-    /// emulator's or the guest's word: the guest takes what it is told in order, so that what it is
-    /// asked for after this finds a thawed machine, and finds it with its first instructions. What
-    /// both say is looked at by [`Self::note_thaw`].
+    /// Like [`Self::run_guest`], but without waiting for the emulator's or the guest's answer. The
+    /// guest handles requests in order, so the next request finds a thawed machine, and is among
+    /// its first instructions. [`Self::note_thaw`] checks both answers.
     pub(super) async fn run_guest_ahead(&mut self) -> Result<()> {
         self.forget_lost_guest();
         let Some(live) = &self.live else { return Ok(()) };
@@ -95,7 +94,7 @@ impl Driver {
             // A paused guest cannot complete a handshake: its vCPUs run first.
             return self.run_guest().await;
         };
-        let answer = guest.begin_identity(self.stood_still()).await?;
+        let answer = guest.begin_identity(self.unchanged_identity()).await?;
         let going_on = async move {
             let resuming = async { machine.resume().await.map_err(AgentError::from) };
             let answering = async { answer.wait().await.map_err(AgentError::from) };
@@ -105,8 +104,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Tells a guest again that did not go on when it was told to, until it does: its record says
-    /// that it runs.
+    /// Repeats the request to thaw until the guest answers it: the record says that it runs.
     pub(super) async fn note_thaw(&mut self, told: Result<IdentityApplied>) {
         self.thawing = None;
         let is_to_run = self.live.is_some() && self.record.state == SandboxState::Running;
@@ -123,7 +121,7 @@ impl Driver {
         }
     }
 
-    fn stood_still(&self) -> Identity {
+    fn unchanged_identity(&self) -> Identity {
         Identity { only_stood_still: true, ..refresh(&self.record) }
     }
 
@@ -139,14 +137,14 @@ impl Driver {
     async fn thaw_guest(&mut self) -> Result<()> {
         let began = Instant::now();
         let guest = self.guest().await?;
-        let applied = answered(GUEST_ANSWER_MAX, guest.set_identity(self.stood_still())).await?;
+        let applied = answered(GUEST_ANSWER_MAX, guest.set_identity(self.unchanged_identity())).await?;
         let (thaw, in_guest) = (began.elapsed(), Duration::from_micros(applied.elapsed_us));
         tracing::debug!(?thaw, ?in_guest, "the guest is thawed");
         Ok(())
     }
 }
 
-/// What a guest answers within a time.
+/// A guest's answer, or an error after the limit.
 async fn answered<T, E>(limit: Duration, asking: impl Future<Output = std::result::Result<T, E>>) -> Result<T>
 where
     AgentError: From<E>,

@@ -25,9 +25,9 @@ struct Grant {
 
 /// An edge's side of a grant. The grant counts as closed when this is dropped.
 pub(crate) struct EdgeGrant {
-    /// Where the guest is while the grant is open.
+    /// The guest's address while the grant is open.
     pub address: IpAddr,
-    /// Cancelled when no more requests may begin.
+    /// Cancelled when no further requests may begin.
     pub hold: CancellationToken,
     /// For use while requests are in flight.
     pub activity: Arc<Activity>,

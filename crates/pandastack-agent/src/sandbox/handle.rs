@@ -17,11 +17,11 @@ use super::accept::Request;
 use super::activity::{Activity, ActivityGuard};
 use super::grants::EdgeGrant;
 use crate::error::{AgentError, Result};
-use crate::observe::Observed;
+use crate::observe::Observation;
 
 /// Requests that may wait for one sandbox. A full queue answers 503.
 pub(super) const QUEUE_MAX: usize = 256;
-/// How much later than its connections the end of a machine may be seen.
+/// Longest delay between the end of a machine's connections and the notice of its own end.
 const LOSS_SEEN_MAX: Duration = Duration::from_secs(2);
 
 pub(super) type Reply<T> = oneshot::Sender<Result<T>>;
@@ -49,14 +49,14 @@ pub(crate) enum Command {
     GrowVolume(VolumeId, u64, Reply<()>),
     /// Copies the volume it has to a new one.
     CopyVolume(VolumeId, VolumeId, Reply<()>),
-    Observe(Reply<Observed>),
+    Observe(Reply<Observation>),
     Delete(Reply<()>),
 }
 
 /// A way to the guest of an awake sandbox. While one exists the sandbox counts as in use.
 pub(crate) struct GuestLease {
     pub guest: GuestClient,
-    /// How often the sandbox went back so far.
+    /// Number of rollbacks so far.
     pub rollbacks: u64,
     pub(super) starting: Option<OwnedSemaphorePermit>,
     /// Held, not read.
@@ -64,7 +64,7 @@ pub(crate) struct GuestLease {
 }
 
 impl GuestLease {
-    /// What it was taken for has started, or not.
+    /// Releases the permit to start: the operation has started, or failed to.
     pub(crate) fn started(&mut self) {
         self.starting = None;
     }
@@ -90,7 +90,8 @@ impl SandboxHandle {
         view
     }
 
-    /// Whether it runs at this address. Of one that was deleted nobody is there to say otherwise.
+    /// Returns whether the sandbox runs at this address. A deleted sandbox has no driver left to
+    /// say otherwise.
     pub(crate) fn runs_at(&self, address: Option<&str>) -> bool {
         let view = self.view.borrow();
         !self.commands.is_closed()
@@ -98,12 +99,12 @@ impl SandboxHandle {
             && view.guest_ip.as_deref() == address
     }
 
-    /// Where its machine's sockets were when its driver started.
+    /// Directory of the machine's sockets when its driver started.
     pub(crate) fn runtime_dir(&self) -> Option<PathBuf> {
         self.runtime_dir.clone()
     }
 
-    /// Its shape, if it holds memory now.
+    /// The machine's shape, if it holds memory now.
     pub(crate) fn awake_shape(&self) -> Option<Shape> {
         let view = self.view.borrow();
         let awake =
@@ -111,7 +112,7 @@ impl SandboxHandle {
         (awake || view.residency == Some(Residency::Memory)).then_some(self.shape)
     }
 
-    /// Whether it sleeps with its machine stopped in memory.
+    /// Returns whether the sandbox sleeps with its machine stopped in memory.
     pub(crate) fn sleeps_in_memory(&self) -> bool {
         self.view.borrow().residency == Some(Residency::Memory)
     }
@@ -122,7 +123,7 @@ impl SandboxHandle {
             return Ok(());
         }
         Err(AgentError::Conflict(format!(
-            "the request is for incarnation {meant} of sandbox {} and this host has {}",
+            "the request is for incarnation {meant} of sandbox {}, but this host has {}",
             self.id, self.incarnation
         )))
     }
@@ -136,8 +137,8 @@ impl SandboxHandle {
         self.ask(Command::LeaseToStart).await
     }
 
-    /// Waits until the sandbox is awake without waking it. For whoever followed something when it
-    /// fell asleep.
+    /// Waits until the sandbox is awake without waking it. For followers of a sandbox that fell
+    /// asleep.
     pub(crate) async fn rejoin(&self) -> Result<GuestLease> {
         let mut view = self.view.clone();
         loop {
@@ -188,7 +189,7 @@ impl SandboxHandle {
         self.ask(|reply| Command::Hibernate(keep, reply)).await
     }
 
-    /// Has it written to disk if it sleeps in memory.
+    /// Writes the sandbox to disk if it sleeps in memory.
     pub(crate) async fn write_out(&self) -> Result<()> {
         self.ask(Command::WriteOut).await
     }
@@ -228,8 +229,8 @@ impl SandboxHandle {
         self.ask(|reply| Command::CopyVolume(from, to, reply)).await
     }
 
-    /// What it uses now. Never wakes it.
-    pub(crate) async fn observe(&self) -> Result<Observed> {
+    /// Current resource usage. Never wakes the sandbox.
+    pub(crate) async fn observe(&self) -> Result<Observation> {
         self.ask(Command::Observe).await
     }
 

@@ -1,10 +1,9 @@
 //! Idle detection, and what happens to an idle sandbox.
 //!
-//! Idle is a sandbox that nobody uses (no exec, stream or file call in progress), that has no
-//! keep-awake lease, and that exchanges next to nothing over its network. After its idle timeout it
-//! sleeps in memory: stopped, at hand. If it is not used for the host's light-sleep time either, it
-//! is written to disk. One without a timeout is looked at too: whether something happened in it
-//! decides about its checkpoints.
+//! A sandbox is idle when it has no exec, stream or file call in progress and no keep-awake lease,
+//! and exchanges next to nothing over its network. After its idle timeout it sleeps in memory:
+//! stopped, at hand. If it is not used for the host's light-sleep time either, it is written to
+//! disk. A sandbox without a timeout is checked too: its activity decides about its checkpoints.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +17,7 @@ use super::driver::Driver;
 /// discovery and the like.
 const NOISE_BYTES_MAX: u64 = 512;
 /// As many more for each second between them: what a connection takes to say now and then that it
-/// is still there. Whoever archives a database's log exchanges some 260 bytes with its server every
+/// is still there. The archiver of a database's log exchanges some 260 bytes with its server every
 /// 10 s, headers included, and must not keep it awake.
 const NOISE_BYTES_PER_SECOND: u64 = 30;
 /// Shortest time between two looks.
@@ -28,21 +27,21 @@ const LOOK_MAX: Duration = Duration::from_secs(30);
 /// After a write to disk that failed, so long until the next try.
 const RETRY_AFTER: Duration = Duration::from_secs(30);
 
-/// How long until the next look at a sandbox that runs and has `left` until it may be put to sleep.
+/// Time until the next check of a running sandbox that has `left` until it may be put to sleep.
 fn next_look(limit: Option<Duration>, left: Duration, since_last: Duration) -> Duration {
     // Often enough that traffic early in the period does not double it.
     let every = limit.map_or(LOOK_MAX, |limit| (limit / 4).clamp(LOOK_MIN, LOOK_MAX));
     left.min(every.saturating_sub(since_last)).max(LOOK_MIN)
 }
 
-/// Network bytes that are not activity, so long after the last look. A sleeping sandbox was not looked at,
-/// and has exchanged nothing meanwhile.
+/// Network bytes that are not activity, so long after the last look. A sleeping sandbox was not
+/// checked, and has exchanged nothing meanwhile.
 fn noise_bytes_max(since_last: Duration) -> u64 {
     NOISE_BYTES_MAX + NOISE_BYTES_PER_SECOND * since_last.min(LOOK_MAX).as_secs()
 }
 
 impl Driver {
-    /// How long until [`Driver::on_time`] has something to decide.
+    /// Time until [`Driver::on_time`] has something to decide.
     pub(super) fn next_time(&self) -> Option<Duration> {
         if self.record.sleeps_in_memory() {
             let light = self.host.config.light_sleep;

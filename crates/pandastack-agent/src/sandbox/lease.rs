@@ -11,7 +11,7 @@ use crate::error::{AgentError, Result};
 impl Driver {
     pub(super) async fn lease(&mut self) -> Result<GuestLease> {
         let activity = self.activity.begin();
-        self.come_awake().await?;
+        self.ensure_awake().await?;
         Ok(GuestLease {
             guest: self.guest().await?,
             rollbacks: self.rollbacks,
@@ -38,7 +38,7 @@ impl Driver {
         }
     }
 
-    pub(super) async fn come_awake(&mut self) -> Result<()> {
+    pub(super) async fn ensure_awake(&mut self) -> Result<()> {
         match self.accept(Request::Use) {
             Verdict::Wake => self.wake().await,
             Verdict::Refuse(reason) => Err(self.refusal(reason)),

@@ -34,8 +34,8 @@ impl Driver {
         Ok(self.describe())
     }
 
-    /// Puts the record's policy in force again: the caller is told that no other holds, also if the kernel took one and was too slow to
-    /// say so.
+    /// Enforces the record's policy again: the caller is told that no other holds, even if the
+    /// kernel took one and was too slow to acknowledge it.
     async fn take_back(&self, slot: Option<SlotIndex>) {
         if let Some(slot) = slot
             && let Err(error) = self.host.slots.set_policy(slot, &self.record.spec.network).await
@@ -47,7 +47,7 @@ impl Driver {
         }
     }
 
-    /// What its programs have resolved and may go on with, for forks of its machine.
+    /// Names that its programs have resolved and may keep using, for forks of its machine.
     pub(super) async fn resolved(&self) -> Vec<Resolved> {
         crate::machine_resources::resolved(
             &self.host,

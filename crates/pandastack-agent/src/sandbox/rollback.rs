@@ -29,7 +29,7 @@ impl Driver {
         // Before anything is given up: contents are read if this boot of the host has not read them yet.
         snapshot.verify(&self.host.shutdown).await?;
         if self.live.is_none() {
-            self.host.make_room(self.record.shape, 1, Some(&self.record.spec.id)).await?;
+            self.host.free_memory(self.record.shape, 1, Some(&self.record.spec.id)).await?;
         }
         self.grants.close().await;
         snapshot.link_to(&self.host, self.host.layout.sleep(&self.record.spec.id), Vec::new()).await?;

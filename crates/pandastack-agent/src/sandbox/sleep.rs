@@ -6,12 +6,12 @@
 //!      +------------------+---------- hibernate --------------+
 //! ```
 //!
-//! A sleeping sandbox on disk is a snapshot directory and a record, nothing else. The order of writes makes
-//! every crash harmless: the snapshot is complete before the record says that the sandbox sleeps on
-//! it, the record says so before the machine ends (and whoever asked for the sleep is answered in
-//! between); and on waking the snapshot stays until the record says `running` again. A power loss
-//! is one too: while the sandbox sleeps its record is synced, and what a wake writes over it
-//! unsynced leaves the second name of it beside the snapshot ([`crate::record::write_record`]).
+//! A sleeping sandbox on disk is a snapshot directory and a record, nothing else. The order of
+//! writes makes every crash harmless. The snapshot is complete before the record says that the
+//! sandbox sleeps on it, and the record says so before the machine ends (the request is answered in
+//! between). On waking, the snapshot stays until the record says `running` again. A power loss is
+//! one too: while the sandbox sleeps its record is synced, and what a wake writes over it unsynced
+//! leaves the second name of it beside the snapshot ([`crate::record::write_record`]).
 //!
 //! Of one that writes volumes the snapshot is good for one wake, because its volumes go on. Its
 //! record says `running`, synced, before its machine does ([`crate::launch`]).
@@ -55,8 +55,8 @@ impl Driver {
         }
     }
 
-    /// The first half of [`Self::hibernate`]: from then on the sandbox is what lies on disk.
-    /// Returns the machine it left.
+    /// First half of [`Self::hibernate`]: from then on the state on disk is the sandbox. Returns
+    /// the machine it left.
     pub(super) async fn write_down(&mut self, keep: Keep) -> Result<Option<RunningMachine>> {
         self.alone().await;
         self.grants.close().await;
@@ -92,7 +92,7 @@ impl Driver {
         Ok(self.leave_machine())
     }
 
-    /// The other half. Until the end of it the record on disk names the machine, for whoever has to
+    /// The other half. Until it ends, the record on disk names the machine, so that a successor can
     /// end it after a crash.
     pub(super) async fn sleep_without(&mut self, left: Option<RunningMachine>) {
         self.end(left).await;
@@ -105,8 +105,8 @@ impl Driver {
         }
     }
 
-    /// From here on the sandbox is what lies in its sleep directory, also after a power loss. If
-    /// that cannot be written, it is what it was.
+    /// From here on the sleep directory is the sandbox, also after a power loss. If the record
+    /// cannot be written, nothing changes.
     pub(super) async fn record_sleep(&mut self) -> Result<()> {
         self.settle_usage();
         let asleep = SandboxRecord {
@@ -153,7 +153,8 @@ impl Driver {
     /// Keeps the disk alone. The guest must run to bring its file systems into order.
     async fn write_disk(&mut self) -> Result<()> {
         if self.record.state != SandboxState::Running {
-            let reason = "only a running sandbox can go to sleep with just its disk; wake or resume it first";
+            let reason =
+                "only a running sandbox can be hibernated with its disk only; wake or resume it first";
             return Err(AgentError::Conflict(reason.to_owned()));
         }
         self.freeze(true).await?;
@@ -183,7 +184,7 @@ impl Driver {
         if self.record.sleeps_in_memory() {
             self.resume_marked(Transition::Woken, async |driver| driver.run_guest_ahead().await).await?;
         } else {
-            self.host.make_room(self.record.shape, 1, Some(&self.record.spec.id)).await?;
+            self.host.free_memory(self.record.shape, 1, Some(&self.record.spec.id)).await?;
             match self.wake_from_disk().await {
                 Ok(live) => self.live = Some(live),
                 Err(error) => return Err(self.fail_wake(error).await),
@@ -191,7 +192,7 @@ impl Driver {
             fault::point("wake.restored").await;
             self.step(Transition::Woken).await?;
         }
-        // Whoever wakes it wants to use it: its idle time begins anew, however long this took.
+        // A sandbox is woken to be used: its idle time starts again, however long this took.
         self.activity.touch();
         fault::point("wake.recorded").await;
         self.host.remove_dir(self.host.layout.sleep(&self.record.spec.id)).await;
@@ -204,7 +205,7 @@ impl Driver {
             return error;
         }
         let reason = format!(
-            "the sandbox did not start when it was woken: {}; its volumes may have changed since it went \
+            "the sandbox could not be woken: {}; its volumes may have changed since it went \
              to sleep, so its memory cannot be used again; data on the volumes is kept",
             error.logged_public_text()
         );
@@ -226,14 +227,14 @@ impl Driver {
         launch::restore(&self.host, &mut self.record, &snapshot, Stages::begin()).await
     }
 
-    /// Whether a sleeping sandbox on disk left its memory behind.
+    /// Returns whether a sandbox that sleeps on disk kept its disk without its memory.
     pub(super) fn sleeps_with_disk_alone(&self) -> Result<bool> {
         let sleep = self.host.layout.sleep(&self.record.spec.id);
         let manifest: Manifest = read_json(&sleep.join(names::MANIFEST))?;
         Ok(manifest.disk_only)
     }
 
-    /// What a sleeping sandbox on disk sleeps on.
+    /// Opens the snapshot of a sandbox that sleeps on disk.
     pub(super) fn open_sleep(&self) -> Result<Snapshot> {
         let sleep = self.host.layout.sleep(&self.record.spec.id);
         Snapshot::open(&sleep, self.host.engine.capabilities())

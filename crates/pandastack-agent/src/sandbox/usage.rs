@@ -9,7 +9,7 @@ use pandastack_types::api::HostView;
 use super::driver::Driver;
 use super::view::add_usage;
 use crate::layout::machine as names;
-use crate::observe::Observed;
+use crate::observe::Observation;
 
 impl Driver {
     /// Adds what the machine used before it ends or sleeps.
@@ -19,8 +19,8 @@ impl Driver {
         }
     }
 
-    /// What the sandbox uses, without asking its guest.
-    pub(super) fn observe(&mut self) -> Observed {
+    /// The sandbox's resource usage, without asking its guest.
+    pub(super) fn observe(&mut self) -> Observation {
         let usage = self.describe().usage;
         let shape = self.record.shape;
         let since = match &self.live {
@@ -41,7 +41,8 @@ impl Driver {
         };
         let running = self.record.state == SandboxState::Running;
         let guest = self.live.as_ref().and_then(|live| live.guest.clone()).filter(|_| running);
-        Observed { state: self.record.state, host, guest }
+        let pid = self.live.as_ref().and_then(|live| live.resources.cgroup().pid());
+        Observation { state: self.record.state, pid, host, guest }
     }
 }
 

@@ -24,9 +24,9 @@ impl Driver {
         Ok(self.guest().await?.grow_volume(device, bytes).await?)
     }
 
-    /// Copies a volume. A running guest writes out what it holds back first, and its processors stand still for the moment of
-    /// the copy, so the copy is what the disk would be after a power failure at that instant: a file system with a
-    /// journal, and a database with a log, recover from it.
+    /// Copies a volume. A running guest first writes out its caches, and its processors are paused
+    /// during the copy. The copy is therefore what a power failure at that instant would leave: a
+    /// file system with a journal, and a database with a log, recover from it.
     pub(super) async fn copy_volume(&mut self, from: VolumeId, to: VolumeId) -> Result<()> {
         self.place_of(&from)?;
         let image = volume::image(&self.host.layout, &from)?;

@@ -1,11 +1,12 @@
 //! Replays journals of images that their last machine did not unmount, which is all but those that were
 //! never written.
 //!
-//! Who only reads mounts without the journal, because it cannot be written to. But what a killed machine had synced may be there and nowhere else, so it is
-//! replayed first, on the host.
+//! A read-only mount skips the journal, because it cannot be written to. But data that a killed
+//! machine had synced may exist only in the journal, so it is replayed first, on the host.
 //!
-//! Must hold: an image is replayed under its exclusive lock, so never while a machine has it open. A guest wrote what is in it: the program that reads it
-//! runs as a user of its own, to whom nothing belongs but that one file, and is ended when it takes too long.
+//! Must hold: an image is replayed under its exclusive lock, so never while a machine has it open.
+//! A guest wrote its contents, so the program that reads it runs as a user of its own, which owns
+//! only that one file, and is ended when it takes too long.
 
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
@@ -22,7 +23,7 @@ use rustix::fs::FlockOperation;
 use super::open_locked;
 use crate::error::{AgentError, Result};
 
-/// Where ext4's superblock begins, and in it its magic number and the features without which nobody may mount it.
+/// Offset of ext4's superblock, and in it of its magic number and its incompatible features.
 const SUPERBLOCK: u64 = 1024;
 const MAGIC_AT: usize = 0x38;
 const MAGIC: [u8; 2] = 0xef53_u16.to_le_bytes();
@@ -44,7 +45,7 @@ const REPLAY: [&str; 9] = [
 ];
 /// Administrative programs are not on every user's path.
 const EXTRA_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// How long a replay may take. The largest journal has 1 GiB.
+/// Longest time for a replay. The largest journal has 1 GiB.
 const REPLAY_WAIT: Duration = Duration::from_secs(120);
 /// Between two looks whether it has ended.
 const REPLAY_LOOK: Duration = Duration::from_millis(5);
@@ -71,7 +72,7 @@ impl Drop for ReplayGuard {
     }
 }
 
-/// Replays what is in the journal of an image that is about to be only read, as a user that nobody else is.
+/// Replays the journal of an image before it is mounted read-only, as an otherwise unused user.
 pub(super) fn replay_left(image: &Path, id: &VolumeId, uid: u32) -> Result<()> {
     let look = OpenOptions::new().read(true).open(image).and_then(|file| needs_replay(&file));
     if !look.map_err(AgentError::io("look at", image))? {
@@ -88,7 +89,7 @@ pub(super) fn replay_left(image: &Path, id: &VolumeId, uid: u32) -> Result<()> {
         tracing::warn!(volume = %id, why, "the journal of a volume cannot be replayed");
         AgentError::Conflict(format!(
             "volume {id} was not unmounted by its last sandbox, and this host cannot replay its journal ({why}): attach it, or a \
-             clone of it, once to write; then it can be read"
+             clone of it, once for writing; then it can be read"
         ))
     })
 }
@@ -121,7 +122,7 @@ enum ReplayError {
     Unchanged,
 }
 
-/// Replays the journal of an image that nobody else has open.
+/// Replays the journal of an image that no other process has open.
 fn replay(image: &File, uid: u32) -> Result<(), ReplayError> {
     let before = image.metadata().map_err(ReplayError::Image)?;
     fchown(image, Some(uid), Some(uid)).map_err(ReplayError::Owner)?;
@@ -149,7 +150,7 @@ fn run(image: &File, uid: u32) -> io::Result<Option<ExitStatus>> {
     let mut child = command.spawn()?;
     let ended = wait(&mut child);
     if !matches!(ended, Ok(Some(_))) {
-        // It may have ended by itself this moment.
+        // The program may have ended by itself this moment.
         let _ = child.kill();
         child.wait()?;
     }
@@ -222,7 +223,7 @@ mod tests {
         let before = state();
         #[expect(clippy::disallowed_methods, reason = "the clock moves in steps")]
         std::thread::sleep(CLOCK_TICK);
-        // Nobody has it open: nothing but its empty journal protects it.
+        // No process has it open: nothing but its empty journal protects it.
         replay_left(&path, &id, USER).unwrap();
         assert!(state() == before, "the image was changed");
     }
@@ -236,7 +237,7 @@ mod tests {
         bytes[1024 + FEATURES_AT] = NEEDS_RECOVERY;
         std::fs::write(&path, bytes).unwrap();
         let refused = replay_left(&path, &id, USER).unwrap_err();
-        assert!(matches!(&refused, AgentError::Conflict(why) if why.contains("once to write")), "{refused}");
+        assert!(matches!(&refused, AgentError::Conflict(why) if why.contains("for writing")), "{refused}");
     }
 
     #[test]

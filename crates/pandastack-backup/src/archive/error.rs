@@ -23,7 +23,7 @@ pub enum ArchiveError {
     /// The store failed.
     #[error("the archive could not {act} {name}")]
     Store {
-        /// What was tried.
+        /// The action.
         act: &'static str,
         /// On which object.
         name: String,
@@ -34,7 +34,7 @@ pub enum ArchiveError {
     /// The store takes too long.
     #[error("the archive could not {act} {name} within {wait_s} s", wait_s = STORE_WAIT.as_secs())]
     Late {
-        /// What was tried.
+        /// The action.
         act: &'static str,
         /// On which object.
         name: String,
@@ -48,7 +48,7 @@ pub enum ArchiveError {
         #[source]
         reason: SealError,
     },
-    /// Something else is there under the name.
+    /// A different object has that name.
     #[error(
         "the archive already has different content at {0}; two databases must not share an archive folder"
     )]

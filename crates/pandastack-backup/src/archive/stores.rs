@@ -29,7 +29,7 @@ fn segment(number: u64) -> Segment {
     Segment { timeline: Timeline(1), number }
 }
 
-/// What no compression makes smaller.
+/// Incompressible bytes.
 fn noise() -> Bytes {
     let mut bytes = vec![0; usize::try_from(SEGMENT_BYTES).unwrap()];
     getrandom::fill(&mut bytes).unwrap();
@@ -62,7 +62,7 @@ async fn log_comes_back(archive: &Archive) {
     let listed = archive.list_wal(Timeline(1)).await.unwrap();
     assert_eq!(listed.iter().map(|listed| listed.entry.clone()).collect::<Vec<_>>(), expected);
     assert!(listed[0].bytes >= SEGMENT_BYTES, "{listed:?}");
-    for Listed { entry, put_at, .. } in &listed {
+    for ArchivedObject { entry, put_at, .. } in &listed {
         let off = put_at.duration_since(Timestamp::now()).abs();
         assert!(off < CLOCK_TOLERANCE, "{entry:?} was put {off} from now");
     }
@@ -155,7 +155,7 @@ async fn googles_key_file_may_be_named_as_googles_own_tools_name_it() {
     assert_eq!(entries(&archive).await, [Entry::History(Timeline(2))]);
 }
 
-/// Somebody without the right key reads and writes nothing, and is told so at once.
+/// Checks that a client with a wrong key can read and write nothing, and learns so at once.
 async fn check_refusal(kind: &str, wrong: (&str, &str)) {
     let Some(mut bucket) = Bucket::start(kind) else { return };
     bucket.settings.retain(|(name, _)| name != wrong.0);

@@ -9,14 +9,14 @@ use crate::layout::Entry;
 use crate::limits::{PIECE_WAIT, SILENCE_MAX, STATUS_INTERVAL, STOP_WAIT};
 use crate::log_writer::{LogError, LogWriter};
 use crate::position::{Lsn, Timeline};
-use crate::replication::{Replication, Started, StreamEnd, System, WalMessage, WalStream};
+use crate::replication::{Replication, ReplicationStart, StreamEnd, System, WalMessage, WalStream};
 use crate::window::Gap;
 
-/// Why the server is talked to no more.
+/// Reason why a session ended.
 enum EndReason {
     /// We were asked to stop.
     Stop,
-    /// Nothing more comes from it.
+    /// The server sends nothing more.
     Done,
 }
 
@@ -44,12 +44,13 @@ impl Work {
         archived
     }
 
-    /// An archive that nobody could look into may lack anything; how much, the first look tells.
+    /// Reports that the archive could not be read: it may lack anything, and the first successful
+    /// read tells how much.
     fn note_unseen(&self) {
         self.status.send_modify(|status| status.lag_bytes = status.lag_bytes.max(1));
     }
 
-    /// Where the archive ends; an empty one begins where the slot does.
+    /// Finds the end of the archive; an empty one begins where the slot does.
     async fn find_end(
         &self,
         replication: &mut Replication,
@@ -74,7 +75,8 @@ impl Work {
         Ok(LogWriter::begin(self.archive.clone(), timeline, from))
     }
 
-    /// What the archive needs next is lost, so it goes on with what a new slot holds back.
+    /// Continues after a gap: the log that the archive needs next is lost, so a new slot holds back
+    /// what follows.
     async fn begin_after_gap(
         &self,
         replication: &mut Replication,
@@ -114,7 +116,7 @@ impl Work {
         loop {
             let (timeline, from) = (writer.timeline(), writer.rewind());
             let ended = match replication.start(&self.login.slot, timeline, from).await? {
-                Started::Streaming(mut stream) => {
+                ReplicationStart::Streaming(mut stream) => {
                     self.note_open(writer, system);
                     match self.receive(&mut stream, writer).await? {
                         EndReason::Stop => {
@@ -122,10 +124,10 @@ impl Work {
                             let _ = tokio::time::timeout(STOP_WAIT, self.wind_up(stream, writer)).await;
                             return Ok(());
                         }
-                        EndReason::Done => self.hear_out(stream, writer).await?,
+                        EndReason::Done => self.finish_stream(stream, writer).await?,
                     }
                 }
-                Started::Ended(ended) => ended,
+                ReplicationStart::Ended(ended) => ended,
             };
             let StreamEnd { replication: again, next } = ended;
             replication = again;
@@ -172,14 +174,14 @@ impl Work {
     }
 
     /// Puts away the last of a stream. A server that stops is gone before it could say what follows.
-    async fn hear_out(
+    async fn finish_stream(
         &self,
         mut stream: WalStream,
         writer: &mut LogWriter,
     ) -> Result<StreamEnd, ArchiverError> {
         writer.flush().await?;
         self.note_archived(writer);
-        // What the server does not hear of now, the next session tells it.
+        // The next session tells the server what this one cannot.
         let _ = stream.confirm(writer.received(), writer.archived(), false).await;
         stream.finish().await.map_err(|_| ArchiverError::Ended)
     }
@@ -199,9 +201,9 @@ impl Work {
             }
             let (timeline, from) = (writer.timeline(), writer.rewind());
             match replication.start(&self.login.slot, timeline, from).await? {
-                Started::Streaming(again) => stream = again,
+                ReplicationStart::Streaming(again) => stream = again,
                 // The rest is on a timeline that the next session goes over to.
-                Started::Ended(ended) => {
+                ReplicationStart::Ended(ended) => {
                     ended.replication.close().await;
                     return Ok(());
                 }
@@ -290,7 +292,7 @@ impl Work {
         });
     }
 
-    /// Notes what is archived. Something new means that all is well.
+    /// Reports the archived position. Something new means that all is well.
     fn note_put(&self, writer: &LogWriter) {
         self.status.send_modify(|status| {
             let archived = Some((writer.timeline(), writer.archived()));

@@ -15,7 +15,7 @@ use crate::limits::SEGMENT_BYTES;
 use crate::replication::{Password, Slot};
 use crate::seal::Key;
 
-/// Where the log of the server begins.
+/// Start of the server's log.
 const START: Lsn = Lsn(5 * SEGMENT_BYTES);
 const PASSWORD: &str = "p";
 const CHUNK_BYTES: u64 = 128 * 1024;
@@ -67,7 +67,7 @@ impl FakeServer {
         }
         let (ours, theirs) = duplex(1024 * 1024);
         let server = Arc::clone(self);
-        // Whoever hangs up ends it.
+        // Either side may hang up to end it.
         tokio::spawn(async move { server.serve(theirs).await });
         Ok(Box::new(ours))
     }
@@ -153,7 +153,7 @@ async fn prove(stream: &mut DuplexStream) -> std::io::Result<()> {
     stream.write_all(&authentication(12, &format!("v={proof}"))).await
 }
 
-/// What the client says in a stream.
+/// The client's messages in a stream.
 fn listen(mut reader: ReadHalf<DuplexStream>) -> mpsc::Receiver<Bytes> {
     let (sender, receiver) = mpsc::channel(1);
     tokio::spawn(async move {

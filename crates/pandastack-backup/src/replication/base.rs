@@ -7,13 +7,13 @@
 use bytes::{Buf, Bytes};
 use pandastack_postgres::{SqlError, row};
 
-use super::{Replication, ReplicationError, odd};
+use super::{Replication, ReplicationError, unexpected_response};
 use crate::limits::{MESSAGE_BYTES_MAX, ROWS_MAX};
 use crate::position::{Lsn, Timeline};
 
 const COMMAND: &str = "BASE_BACKUP";
 
-/// Something of a base backup, in this order.
+/// A part of a base backup, in this order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BasePart {
     /// From where on the log is needed.
@@ -64,9 +64,9 @@ impl BaseStream {
             let (kind, body) = self.replication.session.receive(MESSAGE_BYTES_MAX).await?;
             match kind {
                 b'D' if self.rows.len() < ROWS_MAX => {
-                    self.rows.push(row(body).ok_or_else(|| odd(COMMAND, "half a row"))?);
+                    self.rows.push(row(body).ok_or_else(|| unexpected_response(COMMAND, "half a row"))?);
                 }
-                b'D' => return Err(odd(COMMAND, "too many rows")),
+                b'D' => return Err(unexpected_response(COMMAND, "too many rows")),
                 b'H' => return self.begin().map(Some),
                 b'd' => {
                     if let Some(part) = self.copied(body)? {
@@ -100,17 +100,17 @@ impl BaseStream {
     }
 
     fn copied(&mut self, mut body: Bytes) -> Result<Option<BasePart>, ReplicationError> {
-        match (body.try_get_u8().map_err(|_| odd(COMMAND, "an empty message"))?, self.place) {
+        match (body.try_get_u8().map_err(|_| unexpected_response(COMMAND, "an empty message"))?, self.place) {
             (b'n', ArchivePosition::Rows) => self.place = ArchivePosition::Tar,
-            (b'n', _) => return Err(odd(COMMAND, "a second tar")),
+            (b'n', _) => return Err(unexpected_response(COMMAND, "a second tar")),
             (b'm', ArchivePosition::Tar) => self.place = ArchivePosition::Manifest,
             (b'd', ArchivePosition::Tar) => return Ok(Some(BasePart::Tar(body))),
             (b'd', ArchivePosition::Manifest) => return Ok(Some(BasePart::Manifest(body))),
             (b'p', _) => {
-                let bytes = body.try_get_u64().map_err(|_| odd(COMMAND, "half a number"))?;
+                let bytes = body.try_get_u64().map_err(|_| unexpected_response(COMMAND, "half a number"))?;
                 return Ok(Some(BasePart::Progress(bytes)));
             }
-            _ => return Err(odd(COMMAND, "parts out of order")),
+            _ => return Err(unexpected_response(COMMAND, "parts out of order")),
         }
         Ok(None)
     }
@@ -126,5 +126,5 @@ fn position(rows: &[Vec<Option<String>>]) -> Result<(Lsn, Timeline), Replication
         [Some(lsn), Some(timeline), ..] => Some((lsn.parse().ok()?, Timeline(timeline.parse().ok()?))),
         _ => None,
     };
-    parse().ok_or_else(|| odd(COMMAND, "no position"))
+    parse().ok_or_else(|| unexpected_response(COMMAND, "no position"))
 }

@@ -4,36 +4,37 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use jiff::Timestamp;
 use pandastack_postgres::SqlError;
 
-use super::{Replication, ReplicationError, odd, refused_log};
+use super::{Replication, ReplicationError, refused_log, unexpected_response};
 use crate::limits::MESSAGE_BYTES_MAX;
 use crate::position::{Lsn, Timeline, server_time, to_server_time};
 
 const COMMAND: &str = "START_REPLICATION";
 
-/// Something of the stream.
+/// A message of the stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WalMessage {
     /// Bytes of the log.
     Data {
         /// Position of the first byte.
         start: Lsn,
-        /// How far the server's log went when it sent this.
+        /// End of the server's log when it sent this.
         end_of_log: Lsn,
         /// When, by its clock.
         sent_at: Timestamp,
         /// The bytes.
         bytes: Bytes,
     },
-    /// The server is there, and has sent everything up to a position.
+    /// The server is alive, and has sent everything up to a position.
     Keepalive {
         /// The position.
         sent: Lsn,
         /// When, by its clock.
         sent_at: Timestamp,
-        /// It wants a status at once.
+        /// Whether the server wants a status at once.
         wants_status: bool,
     },
-    /// Nothing more comes: the timeline ended, or the server stops. [`WalStream::finish`] tells.
+    /// The stream ended: the timeline ended, or the server stops. [`WalStream::finish`] tells
+    /// which.
     Done,
 }
 
@@ -42,7 +43,7 @@ pub struct WalStream {
     replication: Replication,
     /// The server ended the copy and waits for our end of it.
     copy_done: bool,
-    /// What was received, for errors.
+    /// Last position received, for errors.
     last: Lsn,
 }
 
@@ -57,7 +58,8 @@ impl WalStream {
             let (kind, body) = self.replication.session.receive(MESSAGE_BYTES_MAX).await?;
             match kind {
                 b'd' => {
-                    let message = parse(body).ok_or_else(|| odd(COMMAND, "half a message"))?;
+                    let message =
+                        parse(body).ok_or_else(|| unexpected_response(COMMAND, "half a message"))?;
                     if let WalMessage::Data { start, bytes, .. } = &message {
                         self.last = Lsn(start.0.saturating_add(bytes.len() as u64));
                     }
@@ -96,7 +98,7 @@ impl WalStream {
         postgres_protocol::message::frontend::copy_done(&mut message);
         self.replication.session.send(&message).await?;
         while !self.copy_done {
-            // What is still on its way was not asked for.
+            // Messages in flight were not asked for.
             let (kind, body) = self.replication.receive_in_time(COMMAND).await?;
             match kind {
                 b'c' => self.copy_done = true,
@@ -109,7 +111,7 @@ impl WalStream {
 }
 
 /// The kind of stream that the server started.
-pub enum Started {
+pub enum ReplicationStart {
     /// There is log to come.
     Streaming(WalStream),
     /// The timeline ended where the stream would begin.
@@ -130,7 +132,8 @@ impl StreamEnd {
         let next = match rows.first().map(Vec::as_slice) {
             Some([Some(timeline), Some(lsn), ..]) => {
                 let parsed = timeline.parse().ok().zip(lsn.parse().ok());
-                let (timeline, lsn) = parsed.ok_or_else(|| odd(COMMAND, "a next timeline that is none"))?;
+                let (timeline, lsn) =
+                    parsed.ok_or_else(|| unexpected_response(COMMAND, "a next timeline that is none"))?;
                 Some((Timeline(timeline), lsn))
             }
             _ => None,

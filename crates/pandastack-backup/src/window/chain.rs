@@ -14,11 +14,11 @@ pub struct Chain {
     pub histories: Vec<Timeline>,
     /// The timeline it ends on.
     pub timeline: Timeline,
-    /// Where it ends.
+    /// End of the chain.
     pub end: Lsn,
     /// The object that ends it.
     pub last: Option<Entry>,
-    /// Log that is there again after the end.
+    /// Gap after the end, if the log continues behind it.
     pub gap: Option<Gap>,
 }
 
@@ -87,7 +87,7 @@ impl Catalog {
         children.find(|(_, (of, at))| *of == parent && *at >= from).map(|(child, (_, at))| (*child, *at))
     }
 
-    /// Where the log of a timeline goes on after a position.
+    /// Position at which the log of a timeline continues after `end`.
     fn after(&self, timeline: Timeline, end: Lsn) -> Option<Lsn> {
         let later = self
             .log

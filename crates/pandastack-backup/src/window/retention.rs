@@ -9,8 +9,9 @@ use crate::limits::UNFINISHED_AGE;
 use crate::window::{BaseBackup, Catalog, cover};
 
 impl Catalog {
-    /// What is not needed to restore any time since `keep_from`, nor the latest state. The newest complete base and everything after it stays in
-    /// any case; without a complete base, everything does.
+    /// Entries that are not needed to restore any time since `keep_from`, nor the latest state. The
+    /// newest complete base and everything after it stays in any case; without a complete base,
+    /// everything does.
     pub fn expired(&self, keep_from: Timestamp, now: Timestamp) -> Vec<Entry> {
         let usable: Vec<&BaseBackup> = self.usable().map(|(base, ..)| base).collect();
         let Some(newest) = usable.last() else { return Vec::new() };
@@ -49,7 +50,7 @@ impl Catalog {
         expired
     }
 
-    /// Whether other objects have a piece's bytes.
+    /// Returns whether other objects hold a piece's bytes.
     fn is_covered(&self, piece: &Piece) -> bool {
         let Some(found) = self.log.get(&piece.segment) else { return false };
         if found.contains(&Entry::Segment(piece.segment)) {

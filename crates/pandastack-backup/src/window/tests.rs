@@ -38,7 +38,7 @@ fn catalog(bases: &[BaseBackup], log: &[Entry], until: i64) -> Catalog {
         [Entry::Base { label: label.clone() }, Entry::BasePart { label, number: 0 }]
     });
     let entries = log.iter().cloned().chain(described);
-    let listed = entries.map(|entry| Listed { entry, put_at: at(0), bytes: 1 }).collect();
+    let listed = entries.map(|entry| ArchivedObject { entry, put_at: at(0), bytes: 1 }).collect();
     let mut catalog = Catalog { bases: bases.to_vec(), ..Catalog::of_listing(listed) };
     catalog.complete_until = log.iter().map(|entry| (entry.clone(), at(until))).collect();
     catalog
@@ -181,7 +181,7 @@ fn leftovers_are_deleted_and_uploads_in_progress_stay() {
         [segment(1, 1), piece(1, 1, 0, 400), piece(1, 2, 0, 10), piece(1, 2, 0, 20), piece(1, 2, 10, 20)];
     let mut catalog = catalog(&[base(1, 100)], &log, 200);
     let unfinished = Entry::BasePart { label: "x".to_owned(), number: 0 };
-    catalog.listed.push(Listed { entry: unfinished.clone(), put_at: at(DAY_S), bytes: 1 });
+    catalog.listed.push(ArchivedObject { entry: unfinished.clone(), put_at: at(DAY_S), bytes: 1 });
     let leftovers = [piece(1, 1, 0, 400), piece(1, 2, 0, 10), piece(1, 2, 10, 20)];
     assert_eq!(catalog.expired(at(0), at(2 * DAY_S)), leftovers);
     assert!(catalog.expired(at(0), at(2 * DAY_S + 1)).contains(&unfinished));

@@ -45,7 +45,7 @@ impl Bucket {
 
 impl Drop for Bucket {
     fn drop(&mut self) {
-        // It ends with its standard input.
+        // The server ends with its standard input.
         drop(self.program.stdin.take());
         let _ = self.program.wait();
     }

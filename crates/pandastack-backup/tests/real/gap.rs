@@ -18,7 +18,7 @@ async fn lost_log_is_named_and_a_new_base_helps() {
     settle(&mut sql, &first).await;
     first.stop().await;
 
-    // Somebody removes the slot, and the server the segments that it held.
+    // The slot is removed, and the server removes the segments that it held.
     sql.run("SELECT pg_drop_replication_slot('pandastack')").await;
     for row in 10..13 {
         write(&mut sql, row..row + 1).await;

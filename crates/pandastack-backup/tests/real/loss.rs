@@ -1,4 +1,4 @@
-//! What is lost when a server is: at most a few seconds.
+//! Data loss when a server is lost: at most a few seconds.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use pandastack_backup::{Catalog, Target, take_base};
 use crate::instants::{archive, archiver};
 use crate::server::{Server, connect, login};
 
-/// What is promised.
+/// The promised limit.
 const LOSS_MAX_MS: i64 = 5_000;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -26,7 +26,7 @@ async fn at_most_five_seconds_are_lost() {
     }
     let (rows, killed_at) =
         (sql.value("SELECT count(*) FROM t").await, sql.value("SELECT clock_timestamp()").await);
-    // What is in the archive at this instant is all there will ever be.
+    // The archive at this instant is all there will ever be.
     let copy = tempfile::tempdir().unwrap();
     let copied =
         std::process::Command::new("cp").arg("-r").arg(folder.path().join(".")).arg(copy.path()).status();
@@ -44,7 +44,7 @@ async fn at_most_five_seconds_are_lost() {
     println!("lost: {lost_ms} ms, {kept} of {rows} rows kept");
     assert!(lost_ms <= LOSS_MAX_MS, "{lost_ms} ms were lost");
     assert_eq!(sql.value("SELECT count(*) = max(n) FROM t").await, "t", "rows are missing in the middle");
-    // What is claimed to be restorable is.
+    // A time that is called restorable must be restorable.
     let latest = Catalog::read(&copy).await.unwrap().window().latest().unwrap();
     let claimed = format!("SELECT '{latest}'::timestamptz <= max(at) + interval '1 second' FROM t");
     assert_eq!(sql.value(&claimed).await, "t");

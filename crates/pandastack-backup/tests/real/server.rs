@@ -17,7 +17,7 @@ use crate::sql::Sql;
 
 /// Names the directory of `initdb` and `pg_ctl`; `cargo xtask test` sets it.
 const PROGRAMS: &str = "PANDASTACK_TEST_POSTGRES_BIN";
-/// The server refuses to run as root; `nobody` has nothing that it could spoil.
+/// The server refuses to run as root; `nobody` owns nothing that it could damage.
 const NOBODY: u32 = 65534;
 pub const PASSWORD: &str = "a 'quoted' password";
 pub const WAIT: Duration = Duration::from_secs(60);
@@ -164,7 +164,7 @@ impl Drop for Server {
     }
 }
 
-/// How the tests log in for replication.
+/// Replication login of the tests.
 pub fn login() -> Login {
     let slot = Slot::new("pandastack").unwrap();
     Login { user: "postgres".to_owned(), password: Password(PASSWORD.to_owned()), slot }

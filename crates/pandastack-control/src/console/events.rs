@@ -1,9 +1,9 @@
 //! Events of a whole workspace: a page of them, or a stream that can be resumed.
 //!
-//! A follower reads the store when there is news of its own workspace, and does nothing about that of others.
-//! News within [`COALESCE`] is read at once: a follower reads at most ten times a second, however much
-//! happens. Comments are sent by the time of the last frame alone, so that nobody can tell from them what
-//! happens elsewhere.
+//! A follower reads the store when there is news of its own workspace, and does nothing about that
+//! of others. News within [`COALESCE`] is read at once: a follower reads at most ten times a
+//! second, however much happens. Comments are timed by the last frame alone, so that they reveal
+//! nothing about other workspaces.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -24,10 +24,10 @@ use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::auth::Keys;
-use crate::followers::FollowerPlace;
+use crate::followers::FollowerSlot;
 use crate::services::Services;
 
-/// How long news is gathered before the store is read.
+/// Time for which changes are gathered before the store is read.
 const COALESCE: Duration = Duration::from_millis(100);
 
 #[derive(Deserialize)]
@@ -94,7 +94,7 @@ struct Follower {
     waiting: VecDeque<Event>,
     /// When a comment is due: only frames that are sent move it.
     comment_at: Instant,
-    place: FollowerPlace,
+    place: FollowerSlot,
 }
 
 impl Follower {

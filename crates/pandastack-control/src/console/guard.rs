@@ -31,7 +31,7 @@ pub(super) fn check(uri: &Uri, headers: &HeaderMap) -> Result<()> {
     }
 }
 
-/// Whether an origin is this server's, under the name by which it was called.
+/// Returns whether an origin is this server's, under the name by which it was called.
 fn is_own(origin: &str, uri: &Uri, headers: &HeaderMap) -> bool {
     // HTTP/2 names the host in the address, HTTP/1 in a header.
     let header = || headers.get(header::HOST).and_then(|host| host.to_str().ok());
@@ -40,7 +40,7 @@ fn is_own(origin: &str, uri: &Uri, headers: &HeaderMap) -> bool {
     !host.is_empty() && named.is_some_and(|named| named.eq_ignore_ascii_case(host))
 }
 
-/// Whether a browser would keep the cookie: with TLS, and on loopback addresses.
+/// Returns whether a browser would keep the cookie: with TLS, and on loopback addresses.
 pub(super) fn keeps_cookies(headers: &HeaderMap) -> bool {
     let origin = headers.get(header::ORIGIN).and_then(|origin| origin.to_str().ok()).unwrap_or_default();
     let Some(host) = origin.strip_prefix("http://") else { return true };

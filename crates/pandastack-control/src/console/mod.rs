@@ -39,21 +39,26 @@ const SECRET_BYTES: usize = 32;
 const ID_BYTES: usize = 8;
 /// A session ends after so long, however much it is used.
 const SESSION_DAYS: i64 = 7;
-/// A session that nobody uses ends after so long.
+/// Time after which an unused session ends.
 const UNUSED_HOURS: i64 = 24;
 /// Uses are noted at most this often.
 const TOUCH_AFTER: SignedDuration = SignedDuration::from_mins(10);
-/// What a browser calls itself is cut after so many characters.
+/// Length to which a browser's name for itself is cut.
 const BROWSER_CHARS_MAX: usize = 200;
 
 /// The secret of the session that a request shows, if any.
 pub(crate) fn presented(headers: &HeaderMap) -> Option<&str> {
-    let lines = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
-    let mut pairs = lines.flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().split_once('='));
-    pairs.find(|(name, _)| *name == COOKIE).map(|(_, value)| value)
+    cookie_named(headers, COOKIE)
 }
 
-/// Who a session's request is made by, and the session's id. Refuses requests of other pages.
+/// The value of a cookie.
+pub(crate) fn cookie_named<'a>(headers: &'a HeaderMap, wanted: &str) -> Option<&'a str> {
+    let lines = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
+    let mut pairs = lines.flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().split_once('='));
+    pairs.find(|(name, _)| *name == wanted).map(|(_, value)| value)
+}
+
+/// The caller of a session's request, and the session's id. Refuses requests of other pages.
 pub(crate) async fn caller(
     store: &dyn Store,
     keys: &Keys,
@@ -80,7 +85,7 @@ async fn find(store: &dyn Store, secret: &str) -> Result<ConsoleSession> {
 }
 
 /// Opens a session; answers its cookie.
-async fn open(store: &dyn Store, caller: &Caller, browser: &str) -> Result<String> {
+pub(crate) async fn open(store: &dyn Store, caller: &Caller, browser: &str) -> Result<String> {
     let (secret, id) = (random_hex::<SECRET_BYTES>()?, random_hex::<ID_BYTES>()?);
     let at = now();
     let session = ConsoleSession {
@@ -119,7 +124,7 @@ fn random_hex<const BYTES: usize>() -> Result<String> {
 }
 
 /// A cookie that holds a session for its longest life.
-fn cookie(secret: &str) -> Result<HeaderValue> {
+pub(crate) fn cookie(secret: &str) -> Result<HeaderValue> {
     let seconds = SESSION_DAYS * 24 * 3600;
     set_cookie(secret, seconds)
 }

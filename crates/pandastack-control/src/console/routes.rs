@@ -59,8 +59,7 @@ pub(crate) fn open() -> Router<ServerState> {
         .route("/v1/console/session", post(sign_in).merge(delete(sign_out)))
 }
 
-/// At other names than the platform's there is no console: they are apps that are gone, or domains that
-/// nobody has proven.
+/// Names other than the platform's have no console: they are deleted apps, or unverified domains.
 async fn first_page(
     State(services): State<Arc<Services>>,
     headers: HeaderMap,
@@ -111,7 +110,8 @@ pub(crate) async fn sign_in(
     let browser = headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let secret = super::open(services.store.as_ref(), &caller, browser).await?;
     let set_cookie = [(header::SET_COOKIE, super::cookie(&secret)?)];
-    Ok(super::protect((set_cookie, crate::routes::tokens::me(caller).await).into_response()))
+    let me = crate::routes::tokens::me(State(services), caller).await?;
+    Ok(super::protect((set_cookie, me).into_response()))
 }
 
 /// Sign out of the web console. The session of the cookie ends.
@@ -130,8 +130,18 @@ pub(crate) async fn sign_out(
     {
         store.delete_console_session(&session.workspace, &session.id).await?;
         keys.revoke_session(&session.id);
+        end_sign_in(&services, &session.token_prefix).await?;
     }
     Ok((StatusCode::NO_CONTENT, [(header::SET_COOKIE, super::no_cookie()?)]).into_response())
+}
+
+/// Ends the sign-in of a member whose browser signed out; a key stays.
+async fn end_sign_in(services: &Services, prefix: &str) -> pandastack_types::Result<()> {
+    let token = services.store.token(prefix).await?;
+    match token.filter(|token| token.session.is_some()) {
+        Some(token) => crate::login::end(services, &token.workspace, prefix).await,
+        None => Ok(()),
+    }
 }
 
 /// List the workspace's console sessions, newest first. Requires an owner key.

@@ -23,12 +23,12 @@ use pandastack_types::{Error, ErrorCode, HostId, Result};
 
 use super::{Member, Replicas};
 
-/// What every replica does itself, below `/v1`. Anything else is the leader's, so that a service that is added and forgotten
-/// here works.
+/// Resources that every replica serves itself, below `/v1`. The leader serves all others, so that a
+/// new service that is missing here still works.
 const OWN: [&str; 6] = ["sandboxes", "snapshots", "run", "me", "usage", "audit"];
-/// How long the leader is not looked up again.
+/// Time for which the leader is not looked up again.
 const REMEMBERED: Duration = Duration::from_secs(1);
-/// How long a connection to the leader may take.
+/// Longest time to connect to the leader.
 const CONNECT_MAX: Duration = Duration::from_secs(2);
 /// Says that a request was passed on already.
 const PASSED_ON: HeaderName = HeaderName::from_static("x-pandastack-passed-on");
@@ -37,8 +37,8 @@ const PASSED_ON_FOR: HeaderName = HeaderName::from_static("x-pandastack-passed-o
 /// Proves that a replica said so. Not the link's own header: a report that is passed on has that of its host.
 const PASSED_ON_PROOF: HeaderName = HeaderName::from_static("x-pandastack-passed-on-proof");
 
-/// Where a request comes from that another replica passed on. Extension of the request; nothing from the
-/// network sets it.
+/// Client address of a request that another replica passed on. Extension of the request; nothing
+/// from the network sets it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PassedOnFor(pub(crate) IpAddr);
 /// Headers that belong to a connection.
@@ -60,7 +60,7 @@ pub(super) struct Leader {
     since: Instant,
 }
 
-/// Layer: what is the leader's goes to the leader.
+/// Layer: forwards the leader's requests to the leader.
 pub(crate) async fn to_leader(State(member): State<Member>, request: Request, next: Next) -> Response {
     if member.replicas.leads() || !is_leaders(request.uri(), request.headers()) {
         return next.run(request).await;
@@ -91,7 +91,7 @@ fn proven_address(link: &LinkKey, request: &Request, at: i64) -> Option<IpAddr> 
     proven.is_ok().then_some(address)
 }
 
-/// What stands in the place of a path in the proof. No path has a space.
+/// The text that the proof signs in place of a path. No path has a space.
 fn signed_path(uri: &http::Uri, address: IpAddr) -> String {
     let path = uri.path_and_query().map_or("/", |path| path.as_str());
     format!("{path} for {address}")
@@ -107,7 +107,7 @@ fn is_leaders(uri: &http::Uri, headers: &HeaderMap) -> bool {
 
 async fn pass_on(member: &Member, request: Request) -> Result<Response> {
     if request.headers().contains_key(PASSED_ON) {
-        return Err(nobody_leads());
+        return Err(no_leader());
     }
     let leader = leader(member).await?;
     let (mut parts, body) = request.into_parts();
@@ -153,7 +153,7 @@ async fn pass_on(member: &Member, request: Request) -> Result<Response> {
     Ok(response)
 }
 
-fn nobody_leads() -> Error {
+fn no_leader() -> Error {
     Error::new(ErrorCode::Unavailable, "the control servers have no leader; try again in a few seconds")
 }
 
@@ -164,12 +164,12 @@ async fn leader(member: &Member) -> Result<Leader> {
     let replicas = member.store.replicas().await?;
     let found =
         replicas.into_iter().find(|replica| replica.leads && replica.instance != member.replicas.instance);
-    let found = found.ok_or_else(nobody_leads)?;
+    let found = found.ok_or_else(no_leader)?;
     member.replicas.remember_leader(found)
 }
 
 /// A client for another replica, and what its paths begin with.
-pub(super) fn way_to(address: &str) -> Result<(reqwest::Client, String)> {
+pub(super) fn client_for(address: &str) -> Result<(reqwest::Client, String)> {
     let builder = pandastack_http::builder_for(address)
         .connect_timeout(CONNECT_MAX)
         .redirect(reqwest::redirect::Policy::none())
@@ -193,7 +193,7 @@ impl Replicas {
         let leader = match known.take().filter(|known| known.replica == found) {
             Some(same) => Leader { since: Instant::now(), ..same },
             None => {
-                let (http, base) = way_to(&found.address)?;
+                let (http, base) = client_for(&found.address)?;
                 Leader { replica: found, http, base, since: Instant::now() }
             }
         };

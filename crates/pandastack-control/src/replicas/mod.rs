@@ -6,13 +6,15 @@
 //!                 +--> the leader: reconciles, reaps, schedules, deploys, keeps pools of machines
 //! ```
 //!
-//! Every replica serves the sandbox API and the way to sandboxes' ports. What one process must do alone (see [`Work`]) the
-//! leader does, and requests about it are [passed on](forward) to it, so that whatever it keeps in memory is right.
+//! Every replica serves the sandbox API and the way to sandboxes' ports. Work that needs a single
+//! process (see [`Work`]) is the leader's, and requests about it are [passed on](forward) to it, so
+//! that its in-memory state is right.
 //!
 //! Must hold:
-//! - at most one replica leads. The leader is whoever holds the database's lock; one that loses its session ends as a
-//!   process, because work that it has handed to tasks and machines cannot be called back one by one. Its successor waits
-//!   [`TAKEOVER_WAIT`], which is longer than a leader can be cut off without knowing it ([`BEAT_EVERY`] + [`BEAT_MAX`]);
+//! - at most one replica leads. The leader is the session that holds the database's lock. One that
+//!   loses its session ends as a process, because work that it has handed to tasks and machines
+//!   cannot be called back one by one. Its successor waits [`TAKEOVER_WAIT`], which is longer than
+//!   a leader can be cut off without knowing it ([`BEAT_EVERY`] + [`BEAT_MAX`]);
 //! - what a replica remembers of a sandbox is forgotten when any replica changes it ([`ReplicaChange`]);
 //! - what a replica is making or deleting is left alone by the leader ([`peers`]).
 //!
@@ -34,26 +36,26 @@ use pandastack_sandboxes::hosts::Hosts;
 use pandastack_sandboxes::{Background, Sandboxes};
 use pandastack_store::replicas::{ReplicaChange, Session};
 use pandastack_store::{Store, StoreError};
-use pandastack_types::Result;
 use pandastack_types::link::LinkKey;
+use pandastack_types::{Result, chain};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
 
-/// How often a session shows that it lives; how soon a free leadership is noticed.
+/// Interval at which a session proves that it is alive; a free leadership is noticed as fast.
 const BEAT_EVERY: Duration = Duration::from_secs(1);
 /// A session that takes longer to answer is lost.
 const BEAT_MAX: Duration = Duration::from_secs(2);
-/// How long the successor of a leader waits before it acts.
+/// Time that a leader's successor waits before it acts.
 const TAKEOVER_WAIT: Duration = Duration::from_millis(3500);
-/// How long a replica that follows waits before it joins again.
+/// Time that a follower waits before it joins again.
 const REJOIN_AFTER: Duration = Duration::from_millis(500);
 
 /// The state of this server among the replicas.
 pub(crate) struct Replicas {
     /// Names this process.
     pub(crate) instance: String,
-    /// Where the other replicas reach it.
+    /// Address at which the other replicas reach this one.
     pub(crate) address: String,
     leads: AtomicBool,
     /// The leader, as long as this is another one and was looked up lately.
@@ -70,13 +72,13 @@ impl Replicas {
         self.leads.store(true, Ordering::SeqCst);
     }
 
-    /// Whether this replica leads.
+    /// Returns whether this replica leads.
     pub(crate) fn leads(&self) -> bool {
         self.leads.load(Ordering::SeqCst)
     }
 }
 
-/// This server as one of the replicas: who it is, and what it is told of the others' changes.
+/// This server as one of the replicas: its identity, and the changes of the others.
 #[derive(Clone)]
 pub(crate) struct Member {
     pub(crate) replicas: Arc<Replicas>,
@@ -96,13 +98,13 @@ pub(crate) struct LeadershipLost(#[source] pub(crate) StoreError);
 /// A background task of the leader. The server registers those of each service.
 pub(crate) type LeaderTask = Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
 
-/// How a session ended.
+/// The end of a session.
 enum End {
     Left,
     Lost(StoreError),
 }
 
-/// Takes part until told to leave. `leads`: the session leads already, and nobody led before it.
+/// Takes part until told to leave. `leads`: the session leads already, and is the first to lead.
 pub(crate) async fn run(
     member: &Member,
     mut session: Box<dyn Session>,
@@ -122,7 +124,7 @@ pub(crate) async fn run(
             }
             End::Lost(error) if member.replicas.leads() => return Err(LeadershipLost(error)),
             End::Lost(error) => {
-                tracing::warn!(%error, "lost the database session; rejoining")
+                tracing::warn!(error = %chain(&error), "lost the database session; rejoining")
             }
         }
         // Its locks end with it.
@@ -172,7 +174,7 @@ async fn join_again(member: &Member, leave: &CancellationToken) -> Option<Box<dy
         let joined = timeout(BEAT_MAX, join(member.store.as_ref(), &member.replicas)).await;
         match joined.unwrap_or(Err(StoreError::timed_out())) {
             Ok(session) => return Some(session),
-            Err(error) => tracing::debug!(%error, "the database is not responding yet"),
+            Err(error) => tracing::debug!(error = %chain(&error), "the database is not responding yet"),
         }
     }
 }
@@ -211,7 +213,10 @@ async fn apply_changes(member: &Member, news: Vec<ReplicaChange>) {
             ReplicaChange::Host(host) if !member.replicas.leads() => match member.store.host(&host).await {
                 Ok(Some(record)) => member.hosts.apply_record(record),
                 Ok(None) => {}
-                Err(error) => tracing::warn!(%host, %error, "cannot read the report of a host"),
+                Err(error) => tracing::warn!(
+                    %host, error = %chain(&error),
+                    "cannot read the report of a host"
+                ),
             },
             ReplicaChange::Host(_) => {}
             ReplicaChange::Names => member.names.forget(),
@@ -219,13 +224,16 @@ async fn apply_changes(member: &Member, news: Vec<ReplicaChange>) {
     }
 }
 
-/// Whatever was changed while nobody told is looked up again.
+/// Looks up again whatever may have changed without a notification.
 async fn catch_up(member: &Member) {
     member.names.forget();
     member.sandboxes.forget_all();
     let hosts: Result<_> = member.store.hosts().await.map_err(Into::into);
     match hosts {
         Ok(hosts) => member.hosts.load(hosts, pandastack_store::clock::now()),
-        Err(error) => tracing::warn!(%error, "cannot read hosts; they are listed again when they report"),
+        Err(error) => tracing::warn!(
+            error = %chain(&error),
+            "cannot read hosts; they are listed again when they report"
+        ),
     }
 }

@@ -20,9 +20,9 @@ use pandastack_types::link::{Direction, LINK_HEADER, LinkKey};
 use pandastack_types::{Error, HostId, Result};
 
 use super::Replicas;
-use super::forward::way_to;
+use super::forward::client_for;
 
-/// How long a replica may take to answer.
+/// Longest time for a replica to answer.
 const ANSWER_MAX: Duration = Duration::from_secs(3);
 
 /// The other replicas on the database.
@@ -47,7 +47,7 @@ impl Peers for ReplicaPeers {
 
 impl ReplicaPeers {
     async fn ask(&self, replica: &Replica) -> Result<Marks> {
-        let (http, base) = way_to(&replica.address)?;
+        let (http, base) = client_for(&replica.address)?;
         let me: HostId = self.replicas.instance.parse().map_err(Error::internal)?;
         let at = Timestamp::now().as_second();
         let signature = self.link.sign(Direction::AgentToControl, &me, "GET", IN_FLIGHT, at);

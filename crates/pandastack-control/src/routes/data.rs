@@ -1,8 +1,8 @@
 //! The data path: exec, files, ports and logs go straight to the sandbox's agent, streaming both ways.
 //!
-//! Control authenticates, finds the host and checks what is cheap to check; the agent wakes a sleeping sandbox, does the work
-//! and shapes the answer. Nothing is repeated, nothing but small JSON is held in memory, and when the client goes away
-//! its request to the agent is dropped with it.
+//! Control authenticates, finds the host and does cheap checks; the agent wakes a sleeping sandbox,
+//! does the work and shapes the answer. Nothing is repeated, nothing but small JSON is held in
+//! memory, and when the client goes away its request to the agent is dropped with it.
 
 use std::sync::Arc;
 
@@ -58,7 +58,8 @@ impl PathArg {
 }
 
 /// Run a command and wait for it to end.
-#[utoipa::path(post, path = "/v1/sandboxes/{id}/exec", tag = "exec", params(("id" = SandboxId, Path)),
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/exec", tag = "exec", params(("id" = SandboxId, Path),
+    ("tag" = Option<String>, Query, description = "Name of the process in process lists")),
     request_body = ExecRequest, responses((status = 200, body = ExecResult), (status = 400, body = ErrorBody),
     (status = 404, body = ErrorBody), (status = 504, description = "The command was killed at its timeout", body = ErrorBody)))]
 pub(crate) async fn exec(
@@ -237,7 +238,7 @@ pub(crate) async fn logs(
 }
 
 /// Reads a small JSON body and checks it, so that a bad one is refused without waking anything.
-pub(super) async fn checked<T: serde::de::DeserializeOwned>(
+pub(super) async fn checked<T: serde::de::DeserializeOwned + utoipa::ToSchema + 'static>(
     request: Request,
     check: impl FnOnce(&T) -> Result<()>,
 ) -> Result<Request> {

@@ -18,7 +18,7 @@ use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::time::{Instant, timeout_at};
 
 use crate::auth::Keys;
-use crate::followers::FollowerPlace;
+use crate::followers::FollowerSlot;
 use crate::services::Services;
 
 #[derive(Deserialize)]
@@ -84,7 +84,7 @@ struct Follower {
     ended: bool,
     /// When a comment is due: only frames that are sent move it.
     comment_at: Instant,
-    place: FollowerPlace,
+    place: FollowerSlot,
 }
 
 impl Follower {

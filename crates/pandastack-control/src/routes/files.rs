@@ -181,7 +181,8 @@ pub(crate) async fn sign(
         );
     }
     services.store.sandbox(Some(&caller.workspace), &id).await?;
-    let gone = || Error::new(ErrorCode::Unauthorized, "the API key of this request was deleted; use another");
+    let gone =
+        || Error::new(ErrorCode::Unauthorized, "the API key of this request was deleted; use another key");
     let token = services.store.token(&caller.prefix).await?.ok_or_else(gone)?;
     // Rounded up to the second that the URL names.
     let expires = after_seconds(now(), seconds + 1).unwrap_or(Timestamp::MAX).as_second();

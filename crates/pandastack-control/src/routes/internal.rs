@@ -27,10 +27,10 @@ use crate::services::Services;
 
 /// Largest report: thousands of sandboxes at about a kilobyte each.
 const REPORT_BYTES_MAX: usize = 32 * 1024 * 1024;
-/// How often a stream of changes that is silent shows that it lives.
+/// Interval at which a silent stream of changes shows that it is alive.
 const SIGN_OF_LIFE: std::time::Duration = std::time::Duration::from_secs(10);
 
-/// Who signed a request.
+/// The host that signed a request.
 pub(crate) fn signer(link: &LinkKey, parts: &Parts) -> Result<HostId> {
     let header = parts.headers.get(LINK_HEADER).and_then(|value| value.to_str().ok());
     let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());

@@ -8,6 +8,7 @@ pub(crate) mod health;
 pub(crate) mod hosts;
 pub(crate) mod internal;
 pub(crate) mod lifecycle;
+pub(crate) mod members;
 pub(crate) mod network;
 pub(crate) mod observe;
 pub(crate) mod preview;
@@ -37,9 +38,12 @@ use pandastack_types::{Error, ErrorCode};
 
 use crate::access::keep_sealed;
 use crate::audit::audited;
+use crate::audit::refusals::refused;
 use crate::auth::authenticate;
+use crate::body_budget::{BodyBudget, budgeted};
 use crate::console;
 use crate::idempotency::once;
+use crate::login;
 use crate::metrics::counted;
 use crate::replicas::{from_replica, to_leader};
 use crate::services::{ServerState, Services};
@@ -56,6 +60,7 @@ pub(crate) fn public(services: Arc<Services>) -> Router {
     let router = Router::new()
         .nest("/v1", v1)
         .merge(console::routes::open())
+        .merge(login::routes::open())
         .merge(pandastack_console::router().with_state(()))
         .merge(pandastack_apps::hooks::routes(&services.apps).with_state(()))
         .merge(pandastack_databases::routes::broker(&services.databases).with_state(()))
@@ -72,6 +77,16 @@ pub(crate) fn facade(router: Router) -> Router {
     router.layer(from_fn(close_unread))
 }
 
+/// With bodies that are held within a budget.
+pub(crate) fn within_budget(router: Router, budget: &Arc<BodyBudget>) -> Router {
+    router.layer(from_fn_with_state(Arc::clone(budget), budgeted))
+}
+
+/// With calls whose key was refused in the audit log, also those of other APIs.
+pub(crate) fn with_refusals_audited(router: Router, services: Arc<Services>) -> Router {
+    router.layer(from_fn_with_state(services, refused))
+}
+
 /// With requests to functions' own host names answered before anything else.
 pub(crate) fn with_functions_by_host(router: Router, services: Arc<Services>) -> Router {
     router
@@ -81,7 +96,8 @@ pub(crate) fn with_functions_by_host(router: Router, services: Arc<Services>) ->
         .layer(from_fn_with_state(Arc::clone(&services.metrics), counted))
 }
 
-/// What agents and other replicas call. Anything else is the public API, for requests that replicas pass on.
+/// Routes for agents and other replicas. Other requests go to the public API, for those that
+/// replicas pass on.
 pub(crate) fn private(services: Arc<Services>, public: Router) -> Router {
     let router = Router::new()
         .route(paths::IN_FLIGHT, get(internal::marks))
@@ -197,10 +213,12 @@ fn repeatable(services: &Arc<Services>) -> Router<ServerState> {
         .route("/workspaces/{id}/tokens/{prefix}", delete(workspaces::delete_token))
         .route("/workspaces/{id}/tokens/{prefix}/rotate", post(workspaces::rotate_token))
         .merge(console::routes::routes())
+        .merge(members::routes())
         .route("/events", get(console::events::events))
         .route("/hosts", get(hosts::list))
         .route("/usage", get(observe::usage))
         .route("/audit", get(observe::audit))
+        .route("/audit/verify", get(observe::verify_audit))
 }
 
 async fn unknown_route(uri: Uri) -> ApiError {

@@ -9,11 +9,12 @@ use pandastack_rest::{ApiResult, Caller, Id, Query};
 use pandastack_sandboxes::{Sandboxes, ops};
 use pandastack_store::clock::now;
 use pandastack_store::ledger::AuditSelect;
-use pandastack_types::api::{AuditList, SandboxMetrics, UsageReport};
+use pandastack_types::api::{AuditList, AuditVerification, SandboxMetrics, UsageReport};
 use pandastack_types::limits::{AUDIT_PAGE_MAX, USAGE_SANDBOXES_MAX};
 use pandastack_types::{Error, ErrorBody, Result, SandboxId};
 use serde::Deserialize;
 
+use crate::audit::verify::verify;
 use crate::services::Services;
 
 /// Entries of the audit log without a limit.
@@ -78,7 +79,8 @@ pub(crate) struct AuditArgs {
     sandbox_id: Option<String>,
 }
 
-/// List calls that could change something in this workspace, newest first. Requires an owner key.
+/// List calls that could change something in this workspace or read contents, and calls with refused keys,
+/// newest first. Requires an owner key.
 #[utoipa::path(get, path = "/v1/audit", tag = "account",
     params(("before" = Option<i64>, Query, description = "Return only entries older than this ID"),
         ("limit" = Option<u32>, Query), ("sandbox_id" = Option<String>, Query)),
@@ -97,4 +99,21 @@ pub(crate) async fn audit(
     let select = AuditSelect { before: args.before, sandbox, limit };
     services.audit.flush().await;
     Ok(Json(AuditList { entries: services.store.audit(&caller.workspace, &select).await? }))
+}
+
+#[derive(Deserialize)]
+pub(crate) struct VerifyAuditArgs {
+    after: Option<i64>,
+}
+
+/// Verify the hash chain of the installation's audit log, oldest entries first. Requires an operator key.
+#[utoipa::path(get, path = "/v1/audit/verify", tag = "account",
+    params(("after" = Option<i64>, Query, description = "Verify only entries after this ID: `next` of the last call")),
+    responses((status = 200, body = AuditVerification), (status = 403, body = ErrorBody)))]
+pub(crate) async fn verify_audit(
+    State(services): State<Arc<Services>>,
+    Query(args): Query<VerifyAuditArgs>,
+) -> ApiResult<Json<AuditVerification>> {
+    services.audit.flush().await;
+    Ok(Json(verify(services.store.as_ref(), args.after).await?))
 }

@@ -31,7 +31,7 @@ use crate::services::Services;
 const SIGNED_SECONDS_DEFAULT: u64 = 3600;
 /// Bytes held in each direction of a forwarded connection.
 const TUNNEL_BUFFER_BYTES: usize = 16 * 1024;
-/// How long a host may take to say what a sandbox listens on. It may have to wake it.
+/// Longest time for a host to list a sandbox's open ports. The host may have to wake the sandbox.
 const PORTS_WAIT: std::time::Duration = std::time::Duration::from_secs(60);
 
 fn key(link: &LinkKey, record: &SandboxRecord) -> PreviewKey {

@@ -9,7 +9,7 @@ use axum::response::Response;
 use axum::routing::{get, post};
 use http::request::Parts;
 use http_body_util::Limited;
-use pandastack_rest::{ApiError, ApiResult, Caller, Id};
+use pandastack_rest::{ApiError, ApiResult, Caller, Id, named};
 use pandastack_sandboxes::{Sandboxes, validate};
 use pandastack_types::agent_api::endpoints::{
     self, ListProcesses, ProcessOutput, ReadProcess, ResizeTerminal, WaitProcess, WriteStdin,
@@ -48,7 +48,7 @@ impl<S: Send + Sync> FromRequestParts<S> for ProcessPath {
         let param = |name| params.iter().find(|(key, _)| *key == name).map_or("", |(_, value)| value);
         let (sandbox, process) = (param("id"), param("process"));
         Ok(Self {
-            sandbox: sandbox.parse().map_err(|_| unknown("sandbox", sandbox))?,
+            sandbox: named(parts, sandbox).await?,
             process: process.parse().map_err(|_| unknown("process", process))?,
         })
     }

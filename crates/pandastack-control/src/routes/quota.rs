@@ -47,7 +47,7 @@ pub(super) async fn replace(
     report(services, workspace).await
 }
 
-/// Refuses a quota that nobody could work with.
+/// Refuses a quota that no workspace could work with.
 pub(super) fn check(quota: &Quota) -> Result<()> {
     match quota.requests_per_second {
         Some(0) => Err(Error::bad_request(

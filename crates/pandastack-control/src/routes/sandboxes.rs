@@ -12,7 +12,7 @@ use pandastack_store::Select;
 use pandastack_types::api::{CreateSandbox, Items, Sandbox};
 use pandastack_types::{Error, ErrorBody, SandboxId};
 
-use crate::idempotency::Claimed;
+use crate::idempotency::ClaimedKey;
 use crate::services::Services;
 
 /// Create a sandbox. Returns when it is ready for its first command.
@@ -22,7 +22,7 @@ use crate::services::Services;
 pub(crate) async fn create(
     State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
-    Claimed(key): Claimed,
+    ClaimedKey(key): ClaimedKey,
     JsonBody(create): JsonBody<CreateSandbox>,
 ) -> ApiResult<(StatusCode, Json<Sandbox>)> {
     let record = ops::create::create(&sandboxes, caller.workspace, create, key).await?;

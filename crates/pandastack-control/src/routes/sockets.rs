@@ -13,13 +13,13 @@ use pandastack_rest::{ApiResult, Caller, Id};
 use pandastack_sandboxes::ops;
 use pandastack_types::agent_api::endpoints::{CommandSocket, PlainTerminalSocket, TerminalSocket};
 use pandastack_types::agent_api::{Endpoint, PassThrough, Upgrade, WebSocketProtocol};
-use pandastack_types::{Error, ErrorBody, Result, SandboxId};
+use pandastack_types::{Error, ErrorBody, Result, SandboxId, chain};
 
 use super::data::{agent_query, picked};
 
 use crate::services::Services;
 
-/// What a handshake is made of.
+/// Headers of a WebSocket handshake.
 const HANDSHAKE: [HeaderName; 6] = [
     header::CONNECTION,
     header::UPGRADE,
@@ -63,7 +63,7 @@ pub(crate) async fn terminal(
     Ok(tunnel(&services, &caller, &id, TerminalSocket::pass_through, request).await?)
 }
 
-/// Open a terminal on a WebSocket that carries only its bytes and closes when it ends.
+/// Open a terminal on a WebSocket that carries only the terminal's bytes. Closing it hangs up the terminal.
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/ssh", tag = "processes", params(("id" = SandboxId, Path),
     ("rows" = Option<u16>, Query), ("cols" = Option<u16>, Query)),
     responses((status = 101), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
@@ -107,7 +107,9 @@ async fn tunnel<E: Endpoint<Response = Upgrade<WebSocketProtocol>>>(
         };
         tokio::select! {
             // Ends of all kinds are the clients' business: both sides see their connection close.
-            passed = pass => if let Err(error) = passed { tracing::debug!(%error, "a WebSocket broke") },
+            passed = pass => if let Err(error) = passed {
+                tracing::debug!(error = %chain(error.as_ref()), "a WebSocket broke");
+            },
             () = stop.cancelled() => {}
             () = revoked.cancelled() => {}
         }

@@ -30,18 +30,20 @@ const OVERLAP_SECONDS_MAX: u64 = 30 * DAY_SECONDS;
 /// Most networks of one key.
 const NETWORKS_MAX: usize = 64;
 
-/// Get the workspace and scopes of the API key.
+/// Get the workspace and role of the API key.
 #[utoipa::path(get, path = "/v1/me", tag = "keys", responses((status = 200, body = Me), (status = 401, body = ErrorBody)))]
-pub(crate) async fn me(caller: Caller) -> Json<Me> {
-    Json(Me {
+pub(crate) async fn me(State(services): State<Arc<Services>>, caller: Caller) -> ApiResult<Json<Me>> {
+    let token = services.store.token(&caller.prefix).await?;
+    let is_session = token.is_some_and(|token| token.session.is_some());
+    Ok(Json(Me {
         workspace: caller.workspace,
         token_prefix: caller.prefix,
         token_label: caller.label,
         token_role: caller.role,
         token_scope: caller.role.into(),
         operator: caller.operator,
-        auth_method: "api_key".to_owned(),
-    })
+        auth_method: if is_session { "session" } else { "api_key" }.to_owned(),
+    }))
 }
 
 /// List API keys, without their secrets.
@@ -98,7 +100,7 @@ pub(crate) type KeyPrefix = Id<String>;
 
 pub(super) async fn list_of(services: &Services, workspace: &WorkspaceId) -> Result<Items<TokenInfo>> {
     let records = services.store.tokens(workspace).await?;
-    Ok(Items { items: records.into_iter().map(shown).collect() })
+    Ok(Items { items: records.into_iter().filter(|record| record.session.is_none()).map(shown).collect() })
 }
 
 pub(super) async fn create_in(
@@ -142,7 +144,8 @@ pub(super) async fn rotate_in(
         return Err(Error::bad_request(format!("`overlap_seconds` must be at most {OVERLAP_SECONDS_MAX}")));
     }
     let store = &services.store;
-    let old = store.token(prefix).await?.filter(|old| old.workspace == *workspace);
+    let own = |old: &TokenRecord| old.workspace == *workspace && old.session.is_none();
+    let old = store.token(prefix).await?.filter(own);
     let old = old.ok_or_else(|| Error::not_found("key", prefix))?;
     if old.operator {
         caller.require_operator()?;

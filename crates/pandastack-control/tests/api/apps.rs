@@ -1,5 +1,5 @@
-//! Apps as far as control alone decides: what is refused, and what is left when something fails or somebody hangs up. That they
-//! build and serve is shown on real machines.
+//! Apps as far as control alone decides: refusals, and leftovers after a failure or a disconnect.
+//! That they build and serve is shown on real machines.
 
 use std::sync::Arc;
 
@@ -160,7 +160,7 @@ async fn a_push_of_a_host_that_tells_less_is_left_to_whoever_fetches_it() {
     let _agent = world.agent("host-a", 8192).await;
     make(&world, "shop").await;
     push(&world, "2", "a", "b").await.expect(202);
-    // It is late, or the branch was set back: the repository knows.
+    // The push is late, or the branch was set back: the repository decides.
     push(&world, "1", "0", "a").await.expect(202);
 }
 
@@ -321,6 +321,7 @@ async fn a_schedule_calls_an_app_of_its_workspace() {
     assert_eq!(made["target"], target);
     let trigger = format!("/v1/schedules/{}/trigger", made["id"].as_str().unwrap());
     let run = world.post(&trigger, json!({})).await.expect(200);
+    assert_eq!(run["run_id"], run["id"]);
     assert_eq!(run["status"], "error");
     assert!(run["error"].as_str().unwrap().contains("deploy it first"), "{run}");
 }

@@ -41,7 +41,7 @@ impl<'a> Browser<'a> {
     }
 }
 
-/// What browsers say of calls of the console's own pages.
+/// Adds the headers that browsers send with calls of the console's own pages.
 fn own(world: &World, request: reqwest::RequestBuilder) -> reqwest::RequestBuilder {
     request
         .header("origin", &world.base)

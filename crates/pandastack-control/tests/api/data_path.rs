@@ -62,8 +62,8 @@ async fn a_failed_command_and_a_sleeper_are_the_agents_business() {
     assert_eq!(world.kinds(&id).await, ["creating", "created", "hibernated", "woken"]);
 }
 
-/// What control costs: whole calls from a client through control to an agent that does nothing and back. Printed, and
-/// bounded loosely, since the machine is shared.
+/// Measures control's overhead: whole calls from a client through control to an agent that does
+/// nothing, and back. Printed, and bounded loosely, since the machine is shared.
 #[tokio::test]
 async fn control_adds_little() {
     let world = World::start().await;

@@ -1,5 +1,5 @@
-//! Databases as far as control alone decides: what is refused, and what is left when something fails or is killed. That they
-//! answer queries is shown on real machines.
+//! Databases as far as control alone decides: refusals, and leftovers after a failure or a kill.
+//! That they answer queries is shown on real machines.
 
 use std::sync::Arc;
 
@@ -45,7 +45,8 @@ async fn a_create_that_fails_leaves_nothing() {
     assert_eq!(world.count("SELECT COUNT(*) FROM sandboxes").await, 0);
 }
 
-/// Whoever asked got no answer: the database is shown as failed, its machine goes, and it can be deleted.
+/// A create that a crash interrupted gets no answer: the database is shown as failed, its machine
+/// goes, and it can be deleted.
 #[tokio::test]
 async fn a_crash_in_the_middle_of_a_create() {
     let mut world = World::start().await;

@@ -12,8 +12,18 @@ use serde_json::{Map, Value, json};
 use crate::harness::World;
 use crate::tenants::{key, world_with};
 
-/// Served without a key in a header: Git hosts sign what they send, and the console signs in and out.
-const WITHOUT_KEY: [&str; 2] = ["/v1/hooks/apps/{id}", "/v1/console/session"];
+/// Served without a key in a header: Git hosts sign what they send, and people sign in
+/// and out.
+const WITHOUT_KEY: [&str; 8] = [
+    "/v1/hooks/apps/{id}",
+    "/v1/console/session",
+    "/v1/login",
+    "/v1/login/start",
+    "/v1/login/callback",
+    "/v1/login/device",
+    "/v1/login/token",
+    "/v1/login/session",
+];
 /// Operations of viewers that are not GET: it computes times and stores nothing.
 const VIEWER_POSTS: [&str; 1] = ["/v1/schedules/preview"];
 /// A value of things that may be secret.
@@ -39,15 +49,17 @@ const CONTENTS: [&str; 17] = [
     "/deploys/{deployment}",
 ];
 
-struct Operation {
-    method: Method,
-    path: String,
-    body: Value,
+pub struct Operation {
+    pub method: Method,
+    pub path: String,
+    pub body: Value,
+    /// Fields that the body may have.
+    pub fields: Vec<String>,
 }
 
 impl Operation {
     /// The path with these names in the place of its parameters.
-    fn filled(&self, first: &str) -> String {
+    pub fn filled(&self, first: &str) -> String {
         let mut first = Some(first);
         let parts = self.path.split('/').map(|part| match part {
             "{alias}" => "live",
@@ -58,12 +70,12 @@ impl Operation {
         format!("{}?path=/etc/hostname&port=80&pattern=x", parts.collect::<Vec<_>>().join("/"))
     }
 
-    fn name(&self) -> String {
+    pub fn name(&self) -> String {
         format!("{} {}", self.method, self.path)
     }
 }
 
-fn operations() -> Vec<Operation> {
+pub fn operations() -> Vec<Operation> {
     let api: Value = serde_json::from_str(&openapi_json()).unwrap();
     let mut found = Vec::new();
     for (path, methods) in api["paths"].as_object().unwrap() {
@@ -78,10 +90,20 @@ fn operations() -> Vec<Operation> {
                 ("PATCH", "/v1/schedules/{id}") => json!({"paused": true}),
                 _ => smallest(&api, schema, 0),
             };
-            found.push(Operation { method, path: path.clone(), body });
+            found.push(Operation { method, path: path.clone(), body, fields: fields(&api, schema) });
         }
     }
     found
+}
+
+/// Names of the fields of a schema.
+fn fields(api: &Value, schema: &Value) -> Vec<String> {
+    if let Some(name) = schema["$ref"].as_str().and_then(|name| name.rsplit('/').next()) {
+        return fields(api, &api["components"]["schemas"][name]);
+    }
+    let parts = schema["allOf"].as_array().into_iter().flatten();
+    let own = schema["properties"].as_object().into_iter().flat_map(|fields| fields.keys().cloned());
+    own.chain(parts.flat_map(|part| fields(api, part))).collect()
 }
 
 /// A small value of a schema: an object has its required fields.
@@ -119,7 +141,7 @@ fn smallest(api: &Value, schema: &Value, depth: u32) -> Value {
 }
 
 /// Status and body of an answer; only the head of one that goes on.
-async fn call(world: &World, key: Option<&str>, operation: &Operation, path: &str) -> (u16, Value) {
+pub async fn call(world: &World, key: Option<&str>, operation: &Operation, path: &str) -> (u16, Value) {
     let mut request = world.http.request(operation.method.clone(), format!("{}{path}", world.base));
     if let Some(key) = key {
         request = request.bearer_auth(key);
@@ -137,10 +159,10 @@ async fn call(world: &World, key: Option<&str>, operation: &Operation, path: &st
 }
 
 /// Things of workspace `default`, one of each kind, by the beginning of their routes.
-struct Things(Vec<(&'static str, String)>);
+pub struct TestResources(Vec<(&'static str, String)>);
 
-impl Things {
-    async fn make(world: &World) -> Self {
+impl TestResources {
+    pub async fn make(world: &World) -> Self {
         let id = |made: Value| made["id"].as_str().unwrap().to_owned();
         let sandbox = world.create().await;
         let snapshot = world.post(&format!("/v1/sandboxes/{sandbox}/snapshots"), json!({})).await.expect(201);
@@ -160,7 +182,16 @@ impl Things {
         let database = "INSERT INTO databases (id, workspace_id, state, sandbox_id, created_at_us, spec) \
              VALUES ('db-1', 'default', 'failed', NULL, 1, '{\"size\":\"1g\"}')";
         world.execute(database, &[]).await;
+        let member = "INSERT INTO members (id, workspace_id, email, role, operator, created_at_us) \
+             VALUES ('member-1', 'default', 'ada@example.com', 'viewer', 0, 1)";
+        world.execute(member, &[]).await;
+        let session = "INSERT INTO tokens (prefix, workspace_id, hash, label, created_at_us, role, operator, \
+             expires_at_us, member_id, client) VALUES ('pds_session1', 'default', x'00', 'ada@example.com', \
+             1, 'viewer', 0, 9000000000000000, 'member-1', 'Test')";
+        world.execute(session, &[]).await;
         Self(vec![
+            ("/v1/members/{", "member-1".to_owned()),
+            ("/v1/members/sessions/{", "pds_session1".to_owned()),
             ("/v1/sandboxes/{", sandbox),
             ("/v1/snapshots/{", id(snapshot)),
             ("/v1/apps/{", id(app)),
@@ -173,7 +204,7 @@ impl Things {
         ])
     }
 
-    fn of(&self, operation: &Operation) -> Option<&str> {
+    pub fn of(&self, operation: &Operation) -> Option<&str> {
         let (_, id) = self.0.iter().find(|(start, _)| operation.path.starts_with(start))?;
         Some(id)
     }
@@ -192,6 +223,7 @@ async fn contents(world: &World) -> Vec<String> {
         ("databases", "id || state || spec"),
         ("deployments", "id || status || spec"),
         ("tokens", "prefix || role || operator || COALESCE(expires_at_us, '') || label"),
+        ("members", "id || role || operator || email"),
         ("preview_repos", "github_repo_id || env"),
         ("function_runs", "id || state"),
         ("schedule_runs", "id || state"),
@@ -211,7 +243,7 @@ async fn contents(world: &World) -> Vec<String> {
 #[tokio::test]
 async fn a_foreign_key_finds_and_changes_nothing() {
     let (world, agent, foreign) = world_with("other").await;
-    let things = Things::make(&world).await;
+    let things = TestResources::make(&world).await;
     let (before, seen) = (contents(&world).await, agent.lock().seen.len());
     let mut wrong = Vec::new();
     for operation in operations() {
@@ -250,7 +282,7 @@ async fn a_foreign_key_finds_and_changes_nothing() {
 #[tokio::test]
 async fn a_viewer_reads_no_contents_and_changes_nothing() {
     let (world, agent, _) = world_with("other").await;
-    let things = Things::make(&world).await;
+    let things = TestResources::make(&world).await;
     let viewer = key(&world, "default", json!({"role": "viewer"})).await;
     let (before, seen) = (contents(&world).await, agent.lock().seen.len());
     let mut wrong = Vec::new();
@@ -261,7 +293,14 @@ async fn a_viewer_reads_no_contents_and_changes_nothing() {
             |part: &&str| operation.path.contains(&format!("{part}/")) || operation.path.ends_with(*part);
         let contents = CONTENTS.iter().any(shows);
         let changes = operation.method != Method::GET && !VIEWER_POSTS.contains(&operation.path.as_str());
-        let manages = ["/v1/me/tokens", "/v1/audit", "/v1/console/sessions", "/v1/hosts", "/v1/workspaces"];
+        let manages = [
+            "/v1/me/tokens",
+            "/v1/audit",
+            "/v1/console/sessions",
+            "/v1/hosts",
+            "/v1/members",
+            "/v1/workspaces",
+        ];
         let manages = manages.iter().any(|start| operation.path.starts_with(start));
         let refused = status == 403 && body["code"] == "forbidden";
         let told = body.to_string().contains(SECRET);
@@ -280,7 +319,7 @@ async fn a_viewer_reads_no_contents_and_changes_nothing() {
 #[tokio::test]
 async fn keys_that_are_no_good_open_no_route() {
     let (world, _agent, _) = world_with("other").await;
-    let things = Things::make(&world).await;
+    let things = TestResources::make(&world).await;
     let (expired, revoked) =
         (key(&world, "default", json!({})).await, key(&world, "default", json!({})).await);
     world.execute("UPDATE tokens SET expires_at_us = 1 WHERE prefix = $1", &[&expired[..12]]).await;

@@ -1,4 +1,5 @@
-//! An agent without machines: it keeps what it is told in memory, and fails or waits as a test scripts it.
+//! An agent without machines: it keeps its state in memory, and fails or waits as a test scripts
+//! it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
@@ -44,7 +45,7 @@ pub struct Inner {
     pub refuse_hibernate: bool,
     /// Creates wait for this.
     pub create_gate: Option<Arc<Notify>>,
-    /// How many creates arrived.
+    /// Number of creates that arrived.
     pub creates: usize,
     /// Children of the next fork that fail.
     pub failing_children: BTreeSet<usize>,
@@ -52,16 +53,16 @@ pub struct Inner {
     /// Percent of a sandbox's memory that is promised to it.
     pub memory_promised_percent: u32,
     pub unbaked: bool,
-    /// What its templates' images are made of.
+    /// Image key of its templates.
     pub image_key: &'static str,
-    /// What data calls arrived as: method, path with query.
+    /// Data calls that arrived: method, and path with query.
     pub seen: Vec<String>,
     pub build_lines: Vec<String>,
-    /// Nothing reaches it and nothing comes from it: killed, and not yet started again.
+    /// Whether the agent is cut off in both directions: killed, and not restarted yet.
     pub is_down: bool,
-    /// What its reports are dated with.
+    /// Clock that dates its reports.
     pub clock: Clock,
-    /// What happens to messages.
+    /// Rates of injected message faults.
     pub troubles: Option<FaultRates>,
     pub build_done: bool,
     /// Processes that were started: where, and as asked.
@@ -74,7 +75,7 @@ pub struct FaultRates {
     pub percent: u64,
 }
 
-/// What happens to one call.
+/// Fault injected into one call.
 #[derive(Default)]
 struct CallFault {
     delay: Duration,
@@ -83,7 +84,7 @@ struct CallFault {
 }
 
 impl FaultRates {
-    fn fate(&mut self) -> CallFault {
+    fn next_fault(&mut self) -> CallFault {
         let mut hit = || self.dice.roll(100) < self.percent;
         let (delayed, loses_request, loses_answer) = (hit(), hit(), hit());
         let delay = Duration::from_micros(if delayed { self.dice.roll(5_000) } else { 0 });
@@ -103,7 +104,7 @@ pub struct FakeAgent {
     pub inner: Arc<Mutex<Inner>>,
     /// Told when the body of an exec stream is dropped.
     pub stream_dropped: Arc<Notify>,
-    /// What open exec streams print next.
+    /// Next output of open exec streams.
     pub printed: watch::Sender<String>,
     socket: PathBuf,
     control: PathBuf,
@@ -144,7 +145,7 @@ impl FakeAgent {
         self.printed.send_replace(text.to_owned());
     }
 
-    /// Whether a call to a path arrived, whatever its query.
+    /// Returns whether a call to a path arrived, whatever its query.
     pub fn has_seen(&self, method: &str, path: &str) -> bool {
         let call = format!("{method} {path}");
         self.lock().seen.iter().any(|seen| seen.split('?').next() == Some(call.as_str()))
@@ -202,17 +203,17 @@ impl FakeAgent {
         }
         let report = self.report_now();
         if let Ok((StatusCode::OK, body)) = self.try_send(&report, &LinkKey::new(&SECRET).unwrap()).await {
-            self.obey(&body);
+            self.report_answer(&body);
         }
     }
 
     pub async fn send(&self, report: HostReport) -> ReportAnswer {
         let (status, body) = self.send_raw(&report, &LinkKey::new(&SECRET).unwrap()).await;
         assert_eq!(status, StatusCode::OK, "{}", String::from_utf8_lossy(&body));
-        self.obey(&body)
+        self.report_answer(&body)
     }
 
-    fn obey(&self, body: &[u8]) -> ReportAnswer {
+    fn report_answer(&self, body: &[u8]) -> ReportAnswer {
         let answer: ReportAnswer = serde_json::from_slice(body).unwrap();
         let mut inner = self.lock();
         for id in &answer.forget_sandboxes {
@@ -367,11 +368,11 @@ async fn verify(State(agent): State<FakeAgent>, request: Request, next: Next) ->
         return broken();
     }
     agent.lock().seen.push(format!("{method} {target}"));
-    let fate = agent.lock().troubles.as_mut().map(FaultRates::fate).unwrap_or_default();
-    tokio::time::sleep(fate.delay).await;
-    if fate.loses_request {
+    let next_fault = agent.lock().troubles.as_mut().map(FaultRates::next_fault).unwrap_or_default();
+    tokio::time::sleep(next_fault.delay).await;
+    if next_fault.loses_request {
         return broken();
     }
     let answer = next.run(request).await;
-    if fate.loses_answer || agent.lock().is_down { broken() } else { answer }
+    if next_fault.loses_answer || agent.lock().is_down { broken() } else { answer }
 }

@@ -1,4 +1,5 @@
-//! Sandboxes, snapshots and builds of the fake agent: it records what it is told and follows a test's script.
+//! Sandboxes, snapshots and builds of the fake agent: it records requests and follows a test's
+//! script.
 
 use std::time::Duration;
 
@@ -51,7 +52,10 @@ pub(crate) async fn metrics(State(agent): State<FakeAgent>, UrlPath(id): UrlPath
         Some(sandbox) => {
             let host = HostView { cpu_count: sandbox.cpu, ..HostView::default() };
             let (at, status) = (Timestamp::now(), sandbox.state);
-            Json(SandboxMetrics { at, status, host, egress_denied: 0, guest: None }).into_response()
+            let (pid, host_rss_bytes) = (Some(7), host.memory_bytes);
+            let seen =
+                SandboxMetrics { at, status, pid, host_rss_bytes, host, egress_denied: 0, guest: None };
+            Json(seen).into_response()
         }
         None => refuse(ErrorCode::NotFound, "no such sandbox"),
     }

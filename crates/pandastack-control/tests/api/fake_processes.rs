@@ -39,7 +39,7 @@ pub async fn start(State(agent): State<FakeAgent>, Path(id): Path<SandboxId>, re
     (headers, Body::from_stream(first.chain(rest))).into_response()
 }
 
-/// Nothing runs when it is asked.
+/// An empty list of processes.
 pub async fn list() -> Json<Value> {
     Json(json!({"processes": []}))
 }

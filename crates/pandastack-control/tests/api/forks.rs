@@ -24,6 +24,23 @@ async fn a_fork_is_a_sandbox_with_a_parent() {
 }
 
 #[tokio::test]
+async fn a_fork_with_a_count_is_a_tree() {
+    let world = World::start().await;
+    let _agent = world.agent("host-a", 8192).await;
+    let id = world.create().await;
+    let path = format!("/v1/sandboxes/{id}/fork");
+    let tree = world.post(&path, json!({"count": 2, "metadata": {"a": "1"}})).await.expect(201);
+    let children = tree["children"].as_array().unwrap();
+    assert_eq!((children.len(), &tree["parent_id"]), (2, &json!(id)));
+    assert_eq!(children[1]["metadata"]["a"], "1");
+    world.post(&path, json!({"count": 0})).await.refused(400, "bad_request");
+    let events = world.get(&format!("/v1/sandboxes/{id}/events")).await.expect(200);
+    for event in events["events"].as_array().unwrap() {
+        assert_eq!(event["type"], event["kind"], "both names of the kind");
+    }
+}
+
+#[tokio::test]
 async fn a_tree_reports_each_child_and_a_winner_stays() {
     let world = World::start().await;
     let agent = world.agent("host-a", 8192).await;

@@ -1,7 +1,8 @@
 //! Nonsense for every operation of the API's own description: it is refused in our form, and never with a 500.
 //!
-//! Proptest chooses an operation, what stands in its path and query, and a body of the operation's own field names with values
-//! that do not belong there; a failure is shown as small as it can be made. What this found stands in `input.rs` too.
+//! Proptest chooses an operation, what stands in its path and query, and a body of the operation's
+//! own field names with values that do not belong there; a failure is shown as small as it can be
+//! made. Failures found this way are also in `input.rs`.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -123,7 +124,7 @@ struct FuzzRequest {
     body: Option<Result<Value, Vec<u8>>>,
 }
 
-fn nonsense() -> impl Strategy<Value = FuzzRequest> {
+fn invalid_request() -> impl Strategy<Value = FuzzRequest> {
     select(operations()).prop_flat_map(|operation| {
         let names = proptest::collection::vec(proptest::option::weighted(0.4, text()), 4);
         let query_names =
@@ -168,7 +169,7 @@ impl FuzzRequest {
         }
     }
 
-    /// Sends it; says what is wrong with the answer.
+    /// Sends the request; returns the problem with the answer.
     async fn check(&self, world: &World, sandbox: &str) -> Result<(), String> {
         let Ok(sent) = tokio::time::timeout(ANSWER_MAX, self.request(world, sandbox).send()).await else {
             return Ok(());
@@ -203,8 +204,8 @@ fn nonsense_is_refused_in_our_form() {
     });
     let mut runner = TestRunner::new(Config { cases: CASES, failure_persistence: None, ..Config::default() });
     let sandbox = runtime.block_on(world.create());
-    let outcome = runner.run(&nonsense(), |nonsense| {
-        runtime.block_on(nonsense.check(&world, &sandbox)).map_err(TestCaseError::fail)
+    let outcome = runner.run(&invalid_request(), |request| {
+        runtime.block_on(request.check(&world, &sandbox)).map_err(TestCaseError::fail)
     });
     drop(agent);
     if let Err(failure) = outcome {

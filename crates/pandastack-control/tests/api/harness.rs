@@ -88,13 +88,13 @@ impl World {
         }
     }
 
-    /// How the server ended, which it does by itself.
+    /// Waits for the server to end by itself, and returns how.
     pub async fn ended(&mut self) -> Result<(), ServeError> {
         let (_, task) = self.running.take().unwrap();
         tokio::time::timeout(PATIENCE, task).await.unwrap().unwrap()
     }
 
-    /// Ends the server as a crash would: nothing is finished, nothing is told.
+    /// Ends the server as a crash would: without finishing or reporting anything.
     pub async fn crash(&mut self) {
         if let Some((_, task)) = self.running.take() {
             task.abort();
@@ -111,12 +111,12 @@ impl World {
         self.run().await;
     }
 
-    /// What the server was started with.
+    /// Configuration of the server.
     pub fn config(&self) -> &ControlConfig {
         &self.config
     }
 
-    /// Where agents report.
+    /// Socket to which agents report.
     pub fn internal_socket(&self) -> &std::path::Path {
         &self.config.internal_socket
     }

@@ -26,6 +26,34 @@ async fn only_good_keys_pass() {
 }
 
 #[tokio::test]
+async fn a_key_comes_in_either_header_and_two_different_ones_are_refused() {
+    let world = World::start().await;
+    let other = world.post("/v1/me/tokens", json!({"label": "other"})).await.expect(201);
+    let (good, other, bad) =
+        (world.token.as_str(), other["token"].as_str().unwrap(), "pds_00000000000000000000000000000000");
+    for path in ["/v1/me", "/v2/sandboxes"] {
+        let sent = async |keys: &[&str]| {
+            let request = world.http.get(format!("{}{path}", world.base));
+            let request = keys.iter().fold(request, |request, key| request.header("x-api-key", *key));
+            world.send(request).await.status
+        };
+        for (keys, status) in [
+            (&[good][..], 200),
+            (&[good, good], 200),
+            (&[bad], 401),
+            (&[good, bad], 401),
+            (&[bad, good], 401),
+            (&[good, other], 401),
+        ] {
+            assert_eq!(sent(keys).await, status, "{path} {keys:?}");
+        }
+    }
+    let both = |key: &str| world.request(Method::GET, "/v1/me").header("x-api-key", key);
+    world.send(both(good)).await.expect(200);
+    world.send(both(other)).await.refused(401, "unauthorized");
+}
+
+#[tokio::test]
 async fn keys_are_shown_once_and_die_at_once() {
     let world = World::start().await;
     let made = world.post("/v1/me/tokens", json!({"label": "ci", "expires_in_days": 7})).await.expect(201);

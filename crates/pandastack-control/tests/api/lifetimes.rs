@@ -16,15 +16,17 @@ async fn exactly_the_due_ones_end() {
         short.push(made["id"].as_str().unwrap().to_owned());
     }
     let long = world.create().await;
-    let sleeper =
-        world.post("/v1/sandboxes", json!({"ttl_seconds": 1, "on_timeout": "hibernate"})).await.expect(201);
+    let sleeps = json!({"ttl_seconds": 1, "on_timeout": "hibernate", "keep_on_timeout": "disk"});
+    let sleeper = world.post("/v1/sandboxes", sleeps).await.expect(201);
     let sleeper = sleeper["id"].as_str().unwrap();
     assert_eq!(agent.ids().len(), 5);
     eventually("the short ones end", || async { world.ids().await.len() == 2 }).await;
     assert!(began.elapsed() >= Duration::from_secs(1), "none ends early");
     let path = format!("/v1/sandboxes/{sleeper}");
     eventually("one sleeps", || async { world.get(&path).await.json["status"] == "hibernated" }).await;
-    assert!(world.get(&path).await.expect(200)["expires_at"].is_null(), "asleep it has no end");
+    let asleep = world.get(&path).await.expect(200);
+    assert!(asleep["expires_at"].is_null(), "asleep it has no end");
+    assert_eq!(asleep["kept"], "disk");
     assert_eq!(agent.ids().len(), 2);
     assert!(world.ids().await.contains(&long));
     let woken = world.post(&format!("{path}/wake"), json!({})).await.expect(200);

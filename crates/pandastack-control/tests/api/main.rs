@@ -5,6 +5,8 @@
 
 mod addresses;
 mod apps;
+mod audit;
+mod bodies;
 mod console;
 mod data_path;
 mod databases;
@@ -20,6 +22,9 @@ mod hosts;
 mod input;
 mod keys;
 mod lifetimes;
+mod login;
+mod login_provider;
+mod names;
 mod network;
 mod observe;
 #[path = "../../../pandastack-store/tests/suite/postgres_server.rs"]

@@ -156,6 +156,10 @@ async fn what_was_refused_is_counted() {
     }
     let metrics = async |world: &World| world.get(&format!("/v1/sandboxes/{id}/metrics")).await.expect(200);
     assert_eq!(metrics(&world).await["egress_denied"], 7);
+    assert_eq!(
+        (&metrics(&world).await["pid"], &metrics(&world).await["host_rss_bytes"]),
+        (&json!(7), &json!(0))
+    );
     let page = world.http.get(format!("{}/metrics", world.base)).send().await.unwrap().text().await.unwrap();
     assert!(page.lines().any(|line| line == "pandastack_egress_denied_total 7"), "{page}");
     world.restart().await;

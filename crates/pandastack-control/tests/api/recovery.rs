@@ -60,7 +60,8 @@ async fn a_crash_in_the_middle_of_creates() {
     assert_eq!(agent.ids(), [kept_id]);
 }
 
-/// Made, but nobody was told of it, and its machine is lost as well: the key gives another one, and nothing is left of it.
+/// A sandbox whose create was never answered loses its machine as well: the key gives another one,
+/// and nothing is left of it.
 #[tokio::test]
 async fn a_lost_sandbox_that_nobody_was_told_of_is_made_again() {
     let mut world = World::start().await;

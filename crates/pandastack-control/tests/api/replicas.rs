@@ -49,7 +49,7 @@ async fn both_serve_the_same_sandboxes_and_the_follower_passes_on_what_is_the_le
     let Pair { first, second, agent, .. } = &pair;
     let id = first.create().await;
     second.post(&format!("/v1/sandboxes/{id}/exec"), json!({"cmd": "true"})).await.expect(200);
-    // What one changes the other sees, also on a stream that was open before.
+    // A change on one replica is visible on the other, also on a stream that was open before.
     let follow =
         first.request(Method::GET, &format!("/v1/sandboxes/{id}/events?follow=1")).send().await.unwrap();
     let mut frames = follow.bytes_stream();
@@ -95,7 +95,7 @@ async fn what_a_follower_is_making_is_left_alone_by_the_leader() {
     assert_eq!(pair.first.kinds(&id).await, ["creating"]);
     gate.notify_waiters();
     assert_eq!(making.await.unwrap().unwrap().status(), 201);
-    // What one was making that died meanwhile, the leader undoes.
+    // The leader undoes creates of a replica that died.
     let lost = tokio::spawn(pair.second.request(Method::POST, "/v1/sandboxes").json(&json!({})).send());
     eventually("another waits at the host", || async { pair.agent.lock().creates == 2 }).await;
     pair.second.crash().await;
@@ -122,7 +122,7 @@ async fn a_follower_takes_over_from_a_killed_leader_and_lifetimes_end_once() {
     eventually("the successor ends the next one", || async { pair.agent.ids().is_empty() }).await;
     pair.second.get("/v1/schedules").await.expect(200);
     assert_eq!(pair.count(events).await, 2);
-    // Who comes back follows.
+    // A replica that comes back follows.
     pair.first.start_again().await;
     assert_eq!(
         pair.first.get("/v1/schedules").await.expect(200),

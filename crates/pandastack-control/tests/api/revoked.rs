@@ -14,10 +14,10 @@ use crate::fake_agent::FakeAgent;
 use crate::harness::{PATIENCE, World, eventually};
 use crate::tenants::{key, send, world_with, world_with_config};
 
-/// Longest life of what is open after its key ended.
+/// Longest life of a request or stream after its key ended.
 const CLOSED_WITHIN: Duration = Duration::from_secs(5);
 
-/// How often a silent stream of events gets a comment where that is tested. Other events come before it.
+/// Interval of comments on a silent stream of events in these tests. Other events come before it.
 const COMMENTS_EVERY: Duration = Duration::from_secs(2);
 
 /// A connection whose answer has begun and does not end.
@@ -26,10 +26,11 @@ struct OpenStream {
     stream: TcpStream,
 }
 
-/// What commands print when a test wants to see that their streams are open.
+/// Output of commands by which a test sees that its streams are open.
 const PRINTED: &str = "printed now";
 
-/// What every open stream of a workspace reports: a new sandbox, and what is done to an older one.
+/// Events that every open stream of a workspace reports: a new sandbox, and changes of an older
+/// one.
 struct Activity {
     created: String,
 }
@@ -96,7 +97,7 @@ impl OpenStream {
         }
     }
 
-    /// Whether it reports what happened. A socket sends back what it gets.
+    /// Returns whether the stream reports what happened. A socket sends back what it gets.
     async fn is_open(&mut self, activity: &Activity) -> bool {
         let path = self.what.split([' ', '?']).nth(1).unwrap_or_default();
         let expected = match path.rsplit('/').next() {

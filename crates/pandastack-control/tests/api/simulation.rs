@@ -1,9 +1,9 @@
-//! Random schedules of calls, crashes, delays and lost messages against the control plane and scripted hosts; after each,
-//! what was acknowledged is there and nothing else is.
+//! Random calls, crashes, delays and lost messages against the control plane and scripted hosts.
 //!
-//! A world is made from a seed, and lives through a number of schedules: which calls are made together, what happens to each
-//! message between control and a host, when the server is killed, a host is gone for a while, a machine dies, and hours pass. After
-//! each schedule what was acknowledged must be there; at the end, when all has come to rest, nothing else may be.
+//! A world is made from a seed, and lives through a number of schedules: which calls are made
+//! together, what happens to each message between control and a host, when the server is killed, a
+//! host is gone for a while, a machine dies, and hours pass. After each schedule, acknowledged
+//! resources must exist; at the end, when all has settled, nothing else may.
 //!
 //! `PANDASTACK_SIMULATION_SEED` runs a world again, `PANDASTACK_SIMULATION_SECONDS` says how long to go on with new ones. A crash
 //! drops every task of the server at its next await, as `kill -9` would between two system calls. The time of day is virtual
@@ -64,24 +64,24 @@ struct Row {
     expires_at: Option<Timestamp>,
 }
 
-/// What is known of a thing that was asked for.
+/// Expected state of a resource that was requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Expected {
+enum Presence {
     There,
     /// A delete was sent and its answer did not come.
     Maybe,
-    /// Its lifetime ended: it goes when the server gets to it.
+    /// The lifetime ended, and the server will delete it.
     Due,
     Gone,
 }
 
 #[derive(Default)]
 struct Model {
-    sandboxes: BTreeMap<String, Expected>,
+    sandboxes: BTreeMap<String, Presence>,
     /// When lifetimes end, as far as the server said it.
     expiries: BTreeMap<String, Timestamp>,
-    snapshots: BTreeMap<String, Expected>,
-    /// Of requests with a key: the sandbox that it was told.
+    snapshots: BTreeMap<String, Presence>,
+    /// Sandbox returned for each idempotency key.
     keys: BTreeMap<String, String>,
     problems: Vec<String>,
 }
@@ -220,8 +220,8 @@ impl Simulation {
         let now = self.server.clock.now() + Duration::from_secs(1);
         let model = self.model.get_mut().unwrap();
         for (id, known) in &mut model.sandboxes {
-            if *known == Expected::There && model.expiries.get(id).is_some_and(|end| *end <= now) {
-                *known = Expected::Due;
+            if *known == Presence::There && model.expiries.get(id).is_some_and(|end| *end <= now) {
+                *known = Presence::Due;
             }
         }
     }
@@ -241,8 +241,8 @@ impl Simulation {
         }
     }
 
-    /// What must hold at any time: what was acknowledged is there, what is deleted is not or is on its way out, and no machine is
-    /// on two hosts.
+    /// Checks the invariants: acknowledged resources exist, deleted ones are gone or on their way
+    /// out, and no machine is on two hosts.
     async fn look(&self, round: u64) {
         let (rows, snapshots) = (self.items("/v1/sandboxes").await, self.items("/v1/snapshots").await);
         let hosts: Vec<String> = self.agents.iter().flat_map(FakeAgent::ids).collect();
@@ -250,17 +250,17 @@ impl Simulation {
         let mut wrong = Vec::new();
         for (id, known) in &model.sandboxes {
             match (known, rows.get(id)) {
-                (Expected::There, None) => {
+                (Presence::There, None) => {
                     wrong.push(format!("sandbox {id} was acknowledged and is not there"))
                 }
-                (Expected::Gone, Some(row)) if row.status != "stopping" => {
+                (Presence::Gone, Some(row)) if row.status != "stopping" => {
                     wrong.push(format!("sandbox {id} was deleted and is {}", row.status));
                 }
                 _ => {}
             }
         }
         for (id, known) in &model.snapshots {
-            if *known == Expected::There && !snapshots.contains_key(id) {
+            if *known == Presence::There && !snapshots.contains_key(id) {
                 wrong.push(format!("snapshot {id} was acknowledged and is not there"));
             }
         }
@@ -272,9 +272,9 @@ impl Simulation {
         model.problems.extend(wrong.into_iter().map(|what| format!("after schedule {round}: {what}")));
     }
 
-    fn pick(&self, dice: &mut Dice, of: impl Fn(&Model) -> &BTreeMap<String, Expected>) -> Option<String> {
+    fn pick(&self, dice: &mut Dice, of: impl Fn(&Model) -> &BTreeMap<String, Presence>) -> Option<String> {
         let model = self.model.lock().unwrap();
-        let there: Vec<_> = of(&model).iter().filter(|(_, known)| **known == Expected::There).collect();
+        let there: Vec<_> = of(&model).iter().filter(|(_, known)| **known == Presence::There).collect();
         let count = there.len() as u64;
         (count > 0).then(|| there[dice.roll(count) as usize].0.clone())
     }
@@ -301,7 +301,7 @@ impl Simulation {
         }
     }
 
-    /// Asks, and notes an answer that nobody should get.
+    /// Sends a request, and notes an answer that no client should get.
     async fn ask(&self, method: Method, path: &str, body: Value, key: Option<&str>) -> Option<(u16, Value)> {
         let answer = self.server.call(method.clone(), path, body, key).await;
         if let Some((500, body)) = &answer {
@@ -325,14 +325,14 @@ impl Simulation {
         if let Some(end) = body["expires_at"].as_str().and_then(|end| end.parse().ok()) {
             model.expiries.insert(id.clone(), end);
         }
-        model.sandboxes.entry(id).or_insert(Expected::There);
+        model.sandboxes.entry(id).or_insert(Presence::There);
     }
 
     async fn delete(&self, id: &str) {
-        self.model.lock().unwrap().sandboxes.insert(id.to_owned(), Expected::Maybe);
+        self.model.lock().unwrap().sandboxes.insert(id.to_owned(), Presence::Maybe);
         let answer = self.ask(Method::DELETE, &format!("/v1/sandboxes/{id}"), Value::Null, None).await;
         if matches!(answer, Some((204 | 404, _))) {
-            self.model.lock().unwrap().sandboxes.insert(id.to_owned(), Expected::Gone);
+            self.model.lock().unwrap().sandboxes.insert(id.to_owned(), Presence::Gone);
         }
     }
 
@@ -344,7 +344,7 @@ impl Simulation {
         let mut model = self.model.lock().unwrap();
         for child in children {
             let id = child["id"].as_str().or(child.as_str()).unwrap().to_owned();
-            model.sandboxes.entry(id).or_insert(Expected::There);
+            model.sandboxes.entry(id).or_insert(Presence::There);
         }
     }
 
@@ -352,15 +352,15 @@ impl Simulation {
         let path = format!("/v1/sandboxes/{id}/snapshots");
         let Some((200..300, body)) = self.ask(Method::POST, &path, json!({}), None).await else { return };
         let id = body["id"].as_str().or(body["snapshot_id"].as_str()).unwrap().to_owned();
-        self.model.lock().unwrap().snapshots.insert(id, Expected::There);
+        self.model.lock().unwrap().snapshots.insert(id, Presence::There);
     }
 
     async fn delete_snapshot(&self, dice: &mut Dice) {
         let Some(id) = self.pick(dice, |model| &model.snapshots) else { return };
-        self.model.lock().unwrap().snapshots.insert(id.clone(), Expected::Maybe);
+        self.model.lock().unwrap().snapshots.insert(id.clone(), Presence::Maybe);
         let answer = self.ask(Method::DELETE, &format!("/v1/snapshots/{id}"), Value::Null, None).await;
         if matches!(answer, Some((204 | 404, _))) {
-            self.model.lock().unwrap().snapshots.insert(id, Expected::Gone);
+            self.model.lock().unwrap().snapshots.insert(id, Presence::Gone);
         }
     }
 
@@ -369,8 +369,8 @@ impl Simulation {
         self.ask(Method::POST, &path, json!({"cmd": "true"}), None).await;
     }
 
-    /// Lets reports settle everything; then what is wrong, if anything is.
-    async fn come_to_rest(&self) -> Vec<String> {
+    /// Waits until reports have settled everything; returns the remaining problems.
+    async fn settle(&self) -> Vec<String> {
         let deadline = Instant::now() + REST_MAX;
         loop {
             for agent in &self.agents {
@@ -420,9 +420,9 @@ impl Simulation {
         let snapshots = model.snapshots.iter().map(|one| (one, recorded.contains(one.0)));
         for ((id, known), there) in sandboxes.chain(snapshots) {
             match known {
-                Expected::There if !there => wrong.push(format!("{id} was acknowledged and is not there")),
-                Expected::Due if there => wrong.push(format!("{id} is there after its lifetime")),
-                Expected::Gone if there => wrong.push(format!("{id} was deleted and is there")),
+                Presence::There if !there => wrong.push(format!("{id} was acknowledged and is not there")),
+                Presence::Due if there => wrong.push(format!("{id} is there after its lifetime")),
+                Presence::Gone if there => wrong.push(format!("{id} was deleted and is there")),
                 _ => {}
             }
         }
@@ -435,7 +435,7 @@ async fn check(seed: u64) {
     simulation.run().await;
     let mut wrong = std::mem::take(&mut simulation.model.get_mut().unwrap().problems);
     if wrong.is_empty() {
-        wrong = simulation.come_to_rest().await;
+        wrong = simulation.settle().await;
     }
     assert!(wrong.is_empty(), "PANDASTACK_SIMULATION_SEED={seed} shows again that\n- {}", wrong.join("\n- "));
 }

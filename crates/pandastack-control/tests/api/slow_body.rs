@@ -1,8 +1,10 @@
 //! Requests whose body is not sent whole at once, and what happens to them when their key is revoked
 //! meanwhile.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use pandastack_types::limits::BODY_BYTES_HELD_PER_ADDRESS_MAX;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -142,7 +144,7 @@ async fn a_sign_in_is_small_quick_and_charged_before_it_is_read() {
     };
     assert_eq!(refused, 429);
     request(world.token.clone()).await.refused(429, "rate_limited");
-    // What turns out good costs nothing.
+    // A valid key costs nothing in the end.
     let (status, answer) = open.pop().unwrap().finish().await;
     assert_eq!(status, 200, "{answer}");
     request(world.token.clone()).await.expect(200);
@@ -171,4 +173,55 @@ async fn no_body_is_read_for_a_wrong_key_of_e2b() {
     let wrong = head("pds_00000000000000000000000000000000");
     assert_eq!(SlowRequest::try_open(&world, &wrong, &body).await.err(), Some(401));
     assert!(SlowRequest::try_open(&world, &head(&world.token), &body).await.is_ok());
+}
+
+/// A statement over HTTP needs a password that only the database knows, so its body is read before anything is
+/// checked.
+#[tokio::test]
+async fn bodies_that_never_end_hold_little_memory() {
+    const BODY_BYTES: usize = 10 * 1024 * 1024;
+    let (world, _agent, _) = world_with("shop").await;
+    let address = world.base.strip_prefix("http://").unwrap().to_owned();
+    let chunk: Arc<[u8]> = vec![b' '; 256 * 1024].into();
+    let open = async |chunk: Arc<[u8]>| {
+        let mut stream = TcpStream::connect(&address).await.unwrap();
+        let head = format!(
+            "POST /sql HTTP/1.1\r\nhost: {address}\r\ncontent-length: {BODY_BYTES}\r\n\
+             neon-connection-string: postgresql://u:p@127.0.0.1/postgres?options=endpoint%3D{id}\r\n\r\n",
+            id = "00000000-0000-4000-8000-000000000000",
+        );
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let mut left = BODY_BYTES - 1;
+        while left > 0 {
+            let part = left.min(chunk.len());
+            // A refused body is not read to its end.
+            if stream.write_all(&chunk[..part]).await.is_err() {
+                break;
+            }
+            left -= part;
+        }
+        stream
+    };
+    let mut held = Vec::new();
+    for _ in 0..20 {
+        held.push(open(Arc::clone(&chunk)).await);
+    }
+    let mut refused = 0;
+    for stream in &mut held {
+        let mut answer = [0; 12];
+        let read = tokio::time::timeout(Duration::from_millis(500), stream.read_exact(&mut answer));
+        if let Ok(Ok(_)) = read.await {
+            assert_eq!(&answer, b"HTTP/1.1 429");
+            refused += 1;
+        }
+    }
+    let fit = BODY_BYTES_HELD_PER_ADDRESS_MAX / BODY_BYTES;
+    assert!(refused >= 20 - fit - 1, "only {refused} were refused");
+    world.post("/v1/me/tokens", json!({"label": "small"})).await.expect(201);
+    drop(held);
+    let mut again = open(chunk).await;
+    again.write_all(b" ").await.unwrap();
+    let mut answer = [0; 12];
+    tokio::time::timeout(PATIENCE, again.read_exact(&mut answer)).await.unwrap().unwrap();
+    assert_ne!(&answer, b"HTTP/1.1 429", "what was held is free again");
 }

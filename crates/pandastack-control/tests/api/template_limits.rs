@@ -49,7 +49,7 @@ async fn one_workspace_does_not_block_the_builds_of_another() {
     })
     .await;
     assert_eq!(look(&world, &ids[2]).await["status"], "queued");
-    // Nobody else gets into their machines, or keeps them.
+    // Others can neither enter their machines nor keep them.
     let machine = agent.lock().commands[0].0.clone();
     let exec = world.post(&format!("/v1/sandboxes/{machine}/exec"), json!({"cmd": "id"})).await;
     let refused = exec.refused(409, "conflict");

@@ -113,7 +113,7 @@ async fn a_rotated_key_overlaps_as_long_as_said() {
     assert!(new["replaced_until"].is_string());
     let next = new["token"].as_str().unwrap().to_owned();
     assert!(works(&owner).await && works(&next).await);
-    // What is left of the overlap is cut off.
+    // The rest of the overlap is cut off.
     send(&world, &next, Method::POST, &path, json!({"overlap_seconds": 0})).await.expect(201);
     assert!(!works(&owner).await && works(&next).await);
     send(&world, &next, Method::POST, &path, json!({})).await.refused(409, "conflict");

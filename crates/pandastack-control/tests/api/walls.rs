@@ -1,4 +1,4 @@
-//! Walls between tenants and around the platform, tried through the API by whoever would want to get through.
+//! Isolation between tenants and of the platform, attacked through the API.
 
 use pandastack_control::{Control, ServeError};
 use pandastack_types::domains::Domains;

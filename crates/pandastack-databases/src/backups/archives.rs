@@ -22,9 +22,9 @@ const SLOT: &str = "pandastack";
 pub(super) const BASE_EVERY: Duration = Duration::from_secs(24 * 60 * 60);
 /// Base backups that are taken at once: each reads a whole database.
 const BASES_AT_ONCE: usize = 1;
-/// How long a keeper may take to end.
+/// Longest time for a keeper to end.
 const KEEPER_WAIT: Duration = Duration::from_secs(30);
-/// How often the restore of a database is tried.
+/// Interval at which the restore of a database is tested.
 pub(super) const DRILL_EVERY: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 /// When it is retried after it failed: a host may only have been full.
 pub(super) const DRILL_RETRY_AFTER: Duration = Duration::from_secs(6 * 60 * 60);
@@ -43,7 +43,7 @@ pub(crate) struct Backups {
 /// A place in the log of a database.
 pub(crate) type LogPosition = (Timeline, Lsn);
 
-/// How the backup of one database goes.
+/// Status of one database's backup.
 #[derive(Clone)]
 pub(super) struct BackupStatus {
     pub(super) log: watch::Receiver<Status>,
@@ -58,7 +58,7 @@ impl Backups {
         Self { config, kept: Mutex::default(), changed: Notify::new(), ended: Notify::new(), bases }
     }
 
-    /// Whether there are any.
+    /// Returns whether backups are configured.
     pub(crate) fn are_made(&self) -> bool {
         self.config.is_some()
     }
@@ -76,7 +76,7 @@ impl Backups {
         opened.map_err(unavailable)
     }
 
-    /// How far the log of a database was written, as far as the archive knows.
+    /// Position up to which the log of a database is archived, as far as this server knows.
     pub(crate) fn written(&self, id: &DatabaseId) -> Option<LogPosition> {
         self.kept(id).and_then(|kept| kept.log.borrow().last_archived)
     }
@@ -85,7 +85,7 @@ impl Backups {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner).get(id).cloned()
     }
 
-    /// What the archive of a database holds, as far as everybody knows.
+    /// Contents of a database's archive, as far as they are known.
     pub(super) async fn catalog(&self, archive: &Archive, id: &DatabaseId) -> Result<Catalog> {
         let mut catalog = Catalog::read(archive).await.map_err(unavailable)?;
         let status = self.kept(id).map(|kept| kept.log.borrow().clone()).unwrap_or_default();
@@ -95,7 +95,8 @@ impl Backups {
         Ok(catalog)
     }
 
-    /// Deletes the archive of a database whose machines are gone, once nobody writes into it. Safe to repeat.
+    /// Deletes the archive of a database whose machines are gone, once nothing writes into it. Safe
+    /// to repeat.
     pub(crate) async fn remove(&self, link: &LinkKey, id: &DatabaseId) -> Result<()> {
         if !self.are_made() {
             return Ok(());

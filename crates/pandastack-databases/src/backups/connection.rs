@@ -10,7 +10,7 @@ use pandastack_backup::ConnectError;
 use pandastack_edge::{EdgeError, GuestStream, Permit};
 use pandastack_postgres::{ByteStream, Listener};
 use pandastack_store::SandboxRecord;
-use pandastack_types::{SandboxId, SandboxState};
+use pandastack_types::{SandboxId, SandboxState, chain};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
@@ -53,13 +53,16 @@ pub(crate) async fn connect(
     Ok(Box::new(EndingStream { stream, end: Box::pin(end.cancelled_owned()), _permit: permit }))
 }
 
-/// Has the server of a machine that runs without it started: nobody else may come for a while.
+/// Starts the stopped server of a running machine, because no client may come for a while.
 fn restart(databases: &Arc<ManagedDatabases>, machine: &SandboxRecord) {
     let Some(id) = machine_of(machine) else { return };
     let (databases, sandbox) = (Arc::clone(databases), machine.id.clone());
     databases.background.tasks.clone().spawn(async move {
         if let Err(error) = revive::restart(&databases, &id, &sandbox).await {
-            tracing::debug!(database = %id, %error, "cannot connect to a database; retrying later");
+            tracing::debug!(
+                database = %id, error = %chain(&error),
+                "cannot connect to a database; retrying later"
+            );
         }
     });
 }

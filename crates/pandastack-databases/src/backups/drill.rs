@@ -10,7 +10,7 @@ use pandastack_sandboxes::in_flight::OperationKey;
 use pandastack_store::clock::now;
 use pandastack_store::databases::DatabaseRecord;
 use pandastack_types::api::{DatabaseDrill, OnTimeout};
-use pandastack_types::{DatabaseId, Error, Owner, Result};
+use pandastack_types::{DatabaseId, Error, Owner, Result, chain};
 
 use super::restore;
 use crate::machines;
@@ -19,8 +19,9 @@ use crate::spec::machine_request;
 
 /// Lifetime of a drill's machine. It ends earlier in all cases but a lost server.
 const MACHINE_SECONDS: u64 = 4 * 3600;
-/// Reads every table and index, as its administrator. What owners set for sessions in their
-/// databases, such as that they only read or are soon cancelled, says nothing about backups.
+/// Reads every table and index, as its administrator. Settings that owners make for sessions in
+/// their databases, such as read-only mode or timeouts, are overridden: they say nothing about
+/// backups.
 const CHECK: &str = "pg_amcheck=/opt/postgres/client/16/bin/pg_amcheck; \
      export PGOPTIONS='-c default_transaction_read_only=off -c statement_timeout=0 -c lock_timeout=0'; \
      $pg_amcheck -h /run/postgresql -U pandastack --all --install-missing >&2";
@@ -38,7 +39,10 @@ pub(super) async fn run(databases: &Arc<ManagedDatabases>, record: &DatabaseReco
     let tried = restore_and_check(databases, record).await;
     remove(databases, &id).await?;
     if let Err(error) = &tried {
-        tracing::error!(database = %id, %error, cause = error.causes(), "a database could not be restored from its backups");
+        tracing::error!(
+            database = %id, error = %chain(&error),
+            "a database could not be restored from its backups"
+        );
     }
     let took_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
     let error = tried.err().map(|error| error.to_string());
@@ -55,7 +59,7 @@ async fn restore_and_check(databases: &Arc<ManagedDatabases>, record: &DatabaseR
     let machine = restore::machine(databases, record, request, owner(&record.id)).await?;
     databases.volumes.seal(&machine.record, &owner(&record.id)).await?;
     let room = machines::storage(databases, record).await.map_or(0, |(room, _)| room);
-    restore::run(databases, &machine, &found, room, &record.id).await?;
+    restore::run(databases, &machine, &found, room, &record.id, None).await?;
     restore::run_step(&machine, CHECK, &[]).await
 }
 

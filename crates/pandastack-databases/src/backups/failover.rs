@@ -2,8 +2,8 @@
 //! password, with what its archive has.
 //!
 //! Must hold: nothing takes over from a machine that can be reached, whose volume has more than the
-//! archive. What is left on the lost host is reached by nobody and writes into no archive, and is
-//! deleted when that host is heard again.
+//! archive. The machine on the lost host is unreachable and writes into no archive. It is deleted
+//! when that host reports again.
 
 use std::sync::Arc;
 
@@ -17,7 +17,8 @@ use crate::service::ManagedDatabases;
 use crate::spec::{machine_request, owner};
 use crate::{machines, reset, server};
 
-/// Whether the machine of a database is on a host that does not respond, and there are backups to go on with.
+/// Returns whether the machine of a database is on a host that does not respond, and backups exist
+/// to continue from.
 pub(crate) async fn can_fail_over(databases: &ManagedDatabases, record: &DatabaseRecord) -> bool {
     let Some(sandbox) = record.sandbox.as_ref().filter(|_| databases.backups.are_made()) else {
         return false;
@@ -64,14 +65,14 @@ async fn prepare(
     // Not the database's before it takes over, and nobody else's.
     databases.volumes.seal(&machine.record, &Owner::NextDatabase(record.id.clone())).await?;
     let room = machines::storage(databases, record).await.map_or(0, |(room, _)| room);
-    restore::run(databases, machine, found, room, &record.id).await?;
+    restore::run(databases, machine, found, room, &record.id, None).await?;
     reset::apply_missed_reset(databases, record, machine.id()).await?;
     server::resume(databases, record, machine.id()).await
 }
 
-/// Volumes first, so that a machine which the record names has its own; with the record everybody
-/// is led to the new one. A server that stops before that has changed nothing that a second try
-/// does not mend.
+/// Takes over the volumes first, so that a machine which the record names has its own; the record
+/// then leads every client to the new machine. A server that stops before that has changed nothing
+/// that a second try does not mend.
 async fn take_over(
     databases: &Arc<ManagedDatabases>,
     mut record: DatabaseRecord,

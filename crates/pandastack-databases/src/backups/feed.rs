@@ -6,10 +6,9 @@
 //! ```
 //!
 //! Must hold: however long a log is, only [`AHEAD`] files of it are on the volume at once. A server
-//! gets what it asks for, also twice and also backwards: it begins with a checkpoint, which may lie
-//! behind the place that it then starts from. Of what is not part of the restore it hears at once
-//! that there is none, which is how it learns that the log has ended; of nothing else, because it
-//! would end with less than there is.
+//! gets any file it asks for, also twice and also backwards: it begins with a checkpoint, which may
+//! lie behind the place that it then starts from. Only files outside the restore are refused at
+//! once, which is how the server learns that the log has ended; otherwise it would end too early.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -23,22 +22,22 @@ use tokio::time::Instant;
 use super::archives::failed;
 use crate::shell;
 
-/// Beside the data, on the same volume: the log that the server asks for, and its settings.
+/// Directory beside the data, on the same volume: the requested log, and settings.
 const LOG_DIR: &str = "/var/lib/postgresql/restore";
-/// How long one file may take to be written.
+/// Longest time to write one file.
 const WRITE_WAIT: Duration = Duration::from_secs(30 * 60);
 /// Files that are there at once: 64 MiB.
 const AHEAD: usize = 4;
-/// Between two polls of what the server asks for.
+/// Interval at which the server's requests are polled.
 const POLL_EVERY: Duration = Duration::from_millis(250);
-/// How long one poll may take.
+/// Longest duration of one poll.
 const POLL_SECONDS: u64 = 60;
-/// How long a server may be busy with one file before it counts as stuck.
+/// Time that a server may be busy with one file before it counts as stuck.
 const FILE_MAX: Duration = Duration::from_secs(60 * 60);
 
-/// What the server runs for each file, as its own user, with the file's name and where it belongs.
-/// A file that is there and cannot be copied ends the recovery (a status above 125 does): an
-/// ordinary failure would mean that the log has ended.
+/// Restore command that the server runs for each file, as its own user, with the file's name and
+/// its destination. An existing file that cannot be copied ends the recovery (a status above 125
+/// does): an ordinary failure would mean that the log has ended.
 const TAKE: &str = r#"dir=/var/lib/postgresql/restore
 grep -qxF "$1" $dir/files
 case $? in 0) ;; 1) exit 1 ;; *) exit 126 ;; esac
@@ -52,7 +51,7 @@ until cp "$dir/$1" "$2" 2> $dir/trouble; do
     sleep 0.1
 done
 "#;
-/// Takes files away and says what is asked for.
+/// Removes files, and prints the requested one.
 const ASKED: &str =
     "cd /var/lib/postgresql/restore && rm -f $UNWANTED && if [ -e asked ]; then cat asked; fi";
 
@@ -62,7 +61,7 @@ pub(super) struct Feed<'a> {
     restore: &'a Restore,
     /// All names, in the order in which they are needed.
     files: Vec<String>,
-    /// Those that are in the machine.
+    /// Files that are in the machine, by index.
     there: BTreeSet<usize>,
 }
 
@@ -153,8 +152,8 @@ pub(super) async fn write(machine: &Machine, path: &str, content: Body) -> Resul
     tokio::time::timeout(WRITE_WAIT, machine.write(path, content)).await.map_err(late)?
 }
 
-/// What is to be sent and what to be taken away for a server that asks for a file, of so many, when
-/// these are there.
+/// Files to send and files to remove for a server that asks for file `asked` of `files`, when those
+/// in `there` are present.
 fn window(asked: usize, files: usize, there: &BTreeSet<usize>) -> (Vec<usize>, Vec<usize>) {
     let span = asked..files.min(asked + AHEAD);
     let wanted = span.clone().filter(|n| !there.contains(n)).collect();

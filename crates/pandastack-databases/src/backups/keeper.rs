@@ -1,5 +1,5 @@
-//! Who archives what. One keeper for every database that is ready: it follows the log, and sees to
-//! base backups and retention.
+//! Keepers: one for every database that is ready. A keeper follows the log, and takes care of base
+//! backups and retention.
 //!
 //! Takes no input: reconciling makes the keepers fit the databases, so a missed or repeated wake-up
 //! does no harm. Keepers end with the task that has them, which is the leader's.
@@ -16,7 +16,7 @@ use pandastack_sandboxes::EventNotice;
 use pandastack_sandboxes::in_flight::OperationKey;
 use pandastack_store::clock::now;
 use pandastack_store::databases::{DatabaseRecord, DatabaseState};
-use pandastack_types::{DatabaseId, Error, ErrorCode, Result, SandboxId};
+use pandastack_types::{DatabaseId, Error, ErrorCode, Result, SandboxId, chain};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
@@ -27,14 +27,13 @@ use super::drill;
 use crate::reset;
 use crate::service::ManagedDatabases;
 
-/// Longest pause between two reconciliations, for what nobody reports.
+/// Longest pause between two reconciliations, for changes without an event.
 const CHECK_EVERY: Duration = Duration::from_secs(30);
-/// How long a new database is left alone: its machine has one processor, and whoever asked for it
+/// Time for which a new database is left alone: its machine has one processor, and its user
 /// connects now.
 const QUIET_AFTER_CREATE: Duration = Duration::from_secs(3);
-/// How much later than a client the log is followed in a machine that woke, for the same reason.
-/// With the login and the archiver's own wait, what is written meanwhile is archived within the
-/// promised 5 s.
+/// Delay before the log of a woken machine is followed, for the same reason. With the login and the
+/// archiver's own wait, data written meanwhile is archived within the promised 5 s.
 const QUIET_AFTER_WAKE: Duration = Duration::from_millis(1500);
 /// Longest pause until a keeper looks at its archive again.
 const CHECK_ARCHIVE_EVERY: Duration = Duration::from_secs(60 * 60);
@@ -51,7 +50,7 @@ pub async fn run(databases: Arc<ManagedDatabases>) {
     let mut events = databases.machines.events();
     loop {
         let pause = keepers.reconcile().await.unwrap_or_else(|error| {
-            tracing::warn!(%error, cause = error.causes(), "cannot list databases without backups; retrying soon");
+            tracing::warn!(error = %chain(&error), "cannot list databases without backups; retrying soon");
             CHECK_EVERY
         });
         tokio::select! {
@@ -191,7 +190,10 @@ impl BaseBackupTask {
                     pause
                 }
                 Err(error) => {
-                    tracing::warn!(database = %self.record.id, %error, cause = error.causes(), "cannot back up a database; retrying");
+                    tracing::warn!(
+                        database = %self.record.id, error = %chain(&error),
+                        "cannot back up a database; retrying"
+                    );
                     self.failing.send_replace(Some(error.to_string()));
                     again = (again * 2).min(RETRY_AFTER_MAX);
                     again
@@ -209,8 +211,8 @@ impl BaseBackupTask {
         }
     }
 
-    /// Takes a base backup if one is due, deletes what is not needed any more, tries a restore in
-    /// time, and answers when to look again.
+    /// Takes a base backup if one is due, deletes expired objects, runs a restore drill if one is
+    /// due, and returns the time until the next check.
     async fn run_once(&self) -> Result<Duration> {
         let mut catalog = Catalog::read(&self.archive).await.map_err(unavailable)?;
         if wait_for_base(&catalog, &self.log.borrow(), Timestamp::now()).is_zero() {
@@ -226,7 +228,7 @@ impl BaseBackupTask {
 
     /// Waits until the machine is awake, which its log being followed tells.
     async fn awake(&self) {
-        // It ends with the archiver, and this task with it.
+        // The stream ends with the archiver, and this task with it.
         let _ = self.log.clone().wait_for(|status| status.connected).await;
     }
 
@@ -264,14 +266,14 @@ async fn archive_recovered(mut log: watch::Receiver<Status>) {
     }
 }
 
-/// How much longer a database is left alone.
+/// Time for which a database is still left alone.
 fn remaining_quiet_time(record: &DatabaseRecord, now: Timestamp) -> Duration {
     // The clock may have been set back meanwhile; nothing waits for that.
     let age = Duration::try_from(now.duration_since(record.created_at)).unwrap_or(QUIET_AFTER_CREATE);
     QUIET_AFTER_CREATE.saturating_sub(age)
 }
 
-/// How long until a base backup is due.
+/// Time until a base backup is due.
 fn wait_for_base(catalog: &Catalog, log: &Status, now: Timestamp) -> Duration {
     let window = catalog.window();
     let Some(newest) = window.bases.last() else { return Duration::ZERO };
@@ -305,7 +307,10 @@ pub(super) async fn take(
     // The machine is awake, and its log, which has this too, is backed up. Not being told is no
     // reason to have no backup.
     if let Err(error) = reset::record_revision(databases, id, sandbox).await {
-        tracing::debug!(database = %id, %error, "cannot record the last password reset; the next base backup records it");
+        tracing::debug!(
+            database = %id, error = %chain(&error),
+            "cannot record the last password reset; the next base backup records it"
+        );
     }
     Ok(base)
 }

@@ -17,8 +17,8 @@
 //! | `routes` | the API |
 //!
 //! Must hold: a database that sleeps is never woken for its backups; one that is deleted takes its
-//! archive with it; a copy has an archive of its own. The archive alone says what is there: nothing
-//! about it is kept elsewhere, but the outcome of the last drill.
+//! archive with it; a copy has an archive of its own. The archive alone decides what exists: only
+//! the outcome of the last drill is kept elsewhere.
 
 pub(crate) mod archives;
 pub(crate) mod connection;

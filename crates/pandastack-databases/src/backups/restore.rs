@@ -5,21 +5,21 @@
 //!     -> the server recovers, with the log that it is handed, and goes on by itself -> passwords of its own
 //! ```
 //!
-//! Must hold: whoever asks for an instant that cannot be restored hears so before anything is made;
-//! a restore that fails later leaves a record that says why, and no machine.
+//! Must hold: a request for an instant that cannot be restored fails before anything is created; a
+//! restore that fails later leaves a record that says why, and no machine.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::body::Body;
 use jiff::Timestamp;
-use pandastack_backup::{Recovery, Restore, RestoreError, Target, limits::SEGMENT_BYTES};
+use pandastack_backup::{Recovery, Restore, RestoreError, Status, Target, limits::SEGMENT_BYTES};
 use pandastack_sandboxes::machine::Machine;
 use pandastack_sandboxes::machines::{MachineSpec, WaitPolicy};
 use pandastack_store::databases::{DatabaseRecord, DatabaseState};
-use pandastack_types::api::{CloneDatabase, CreateSandbox};
+use pandastack_types::api::{CloneDatabase, CreateSandbox, RestorePoint};
 use pandastack_types::limits::VOLUME_MB_MAX;
-use pandastack_types::{DatabaseId, Error, Owner, Result};
+use pandastack_types::{DatabaseId, Error, ErrorCode, Owner, Result, chain};
 
 use super::archives::failed;
 use super::feed::{Feed, write};
@@ -27,11 +27,11 @@ use crate::replay::{self, Replay};
 use crate::server::{self, Origin};
 use crate::service::ManagedDatabases;
 use crate::spec::{DATA_PATH, machine_request, new_copy, owner};
-use crate::{machines, shell};
+use crate::{machines, ops, shell, view};
 
-/// How long the archive may take to have what was written before a restore was asked for.
+/// Longest time for the archive to receive what was written before the restore was requested.
 const REACH_WAIT: Duration = Duration::from_secs(20);
-/// How long one step in the machine may take: unpacking, laying out, starting.
+/// Longest duration of one step in the machine: unpacking, laying out, starting.
 const STEP_SECONDS: u64 = 30 * 60;
 const STEP_WAIT: Duration = Duration::from_secs(STEP_SECONDS);
 /// Between two probes whether a server has recovered.
@@ -46,7 +46,7 @@ const SETTINGS: &str = "/var/lib/postgresql/restore/settings";
 const CLEAR: &str = "pg_ctl=/opt/postgres/16/bin/pg_ctl; data=/var/lib/postgresql/data; \
      runuser -u postgres -- $pg_ctl --pgdata=$data --silent -w -m immediate stop && rm -rf $data && \
      install -d -o postgres -g postgres -m 0700 $data /var/lib/postgresql/restore";
-/// Asks for recovery. The signal comes last: with it the rest is there.
+/// Asks for recovery. The signal file is written last, when all else is complete.
 const CONFIGURE: &str = "data=/var/lib/postgresql/data; cat /var/lib/postgresql/restore/settings >> $data/$SETTINGS_FILE && \
      touch $data/$SIGNAL_FILE && chown -R postgres:postgres /var/lib/postgresql && chmod 0700 $data";
 /// A file of the log may still be on its way.
@@ -59,17 +59,30 @@ pub(crate) async fn begin_restore(
     databases: &Arc<ManagedDatabases>,
     original: DatabaseRecord,
     request: CloneDatabase,
-    at: Timestamp,
+    point: RestorePoint,
 ) -> Result<DatabaseRecord> {
-    let restore = prepare(databases, &original.id, Target::At(at)).await?;
-    let record = new_copy(&original, request.label);
+    let (target, until) = match point {
+        RestorePoint::Latest => (Target::Latest, Timestamp::now()),
+        RestorePoint::At(at) => (Target::At(at), at),
+    };
+    let there = await_archived(databases, &original, until).await;
+    let restore = prepare(databases, &original.id, target).await.map_err(|error| match there {
+        Err(why) if error.code == ErrorCode::BadRequest => {
+            Error { message: format!("{}; the database cannot be woken: {why}", error.message), ..error }
+        }
+        _ => error,
+    })?;
+    let mut record = new_copy(&original, request.name, request.label);
+    record.spec.step = Some("starting a machine".to_owned());
     let marked = machines::take_mark(databases, &record.id)?;
     databases.store.insert_database(&record).await?;
     let (for_task, of_task) = (Arc::clone(databases), record.clone());
     databases.background.tasks.spawn(async move {
         let (databases, record) = (for_task, of_task);
-        if let Err(error) = build(&databases, &record, &original, &restore).await {
-            tracing::warn!(database = %record.id, %error, cause = error.causes(), "a restore failed");
+        if let Err(error) = build(&databases, record.clone(), &original, &restore).await {
+            tracing::warn!(database = %record.id, error = %chain(&error), "a restore failed");
+            // The step it came to is in the store.
+            let record = databases.store.database(None, &record.id).await.unwrap_or(record);
             mark_failed(&databases, record, &error).await;
         }
         drop(marked);
@@ -77,20 +90,37 @@ pub(crate) async fn begin_restore(
     Ok(record)
 }
 
-/// What leads to a target, or why nothing does.
+/// Waits until the archive has what was committed before a time. A sleeping database is woken if the archive
+/// may lack something: what was committed last may have been on its way when it fell asleep. Fails if the
+/// database cannot be woken.
+async fn await_archived(
+    databases: &Arc<ManagedDatabases>,
+    original: &DatabaseRecord,
+    until: Timestamp,
+) -> Result<()> {
+    let Some(mut kept) = databases.backups.kept(&original.id) else { return Ok(()) };
+    let reached = |status: &Status| status.complete_until.is_some_and(|complete| complete >= until);
+    if until > Timestamp::now() || reached(&kept.log.borrow()) {
+        return Ok(());
+    }
+    // The archive of a database whose host is lost is all there is.
+    let woken = match view::is_asleep(databases, original).await {
+        true => ops::set_awake(databases, original, true).await,
+        false => Ok(()),
+    };
+    if woken.is_ok() {
+        let _ = tokio::time::timeout(REACH_WAIT, kept.log.wait_for(reached)).await;
+    }
+    woken
+}
+
+/// Finds the files that lead to a target, or the reason why there are none.
 pub(super) async fn prepare(
     databases: &ManagedDatabases,
     id: &DatabaseId,
     target: Target,
 ) -> Result<Restore> {
     let archive = databases.backups.archive(&databases.link, id)?;
-    if let (Target::At(at), Some(mut kept)) = (target, databases.backups.kept(id)) {
-        // What was acknowledged before the question is on its way into the archive.
-        if at <= Timestamp::now() {
-            let there = kept.log.wait_for(|status| status.complete_until.is_some_and(|until| until >= at));
-            let _ = tokio::time::timeout(REACH_WAIT, there).await;
-        }
-    }
     let plan = databases.backups.catalog(&archive, id).await?.plan_restore(target);
     let plan = plan.map_err(|error| Error::bad_request(error.to_string()))?;
     Restore::prepare(&archive, plan).await.map_err(failed)
@@ -98,29 +128,43 @@ pub(super) async fn prepare(
 
 async fn build(
     databases: &Arc<ManagedDatabases>,
-    record: &DatabaseRecord,
+    mut record: DatabaseRecord,
     original: &DatabaseRecord,
     restore: &Restore,
 ) -> Result<()> {
     let room = machines::storage(databases, original).await.map_or(0, |(room, _)| room);
-    let request = machine_request(record)?;
-    let machine = machine(databases, record, request, owner(&record.id)).await?;
+    let request = machine_request(&record)?;
+    let machine = machine(databases, &record, request, owner(&record.id)).await?;
     databases.volumes.claim(&machine.record, &owner(&record.id)).await?;
-    run(databases, &machine, restore, room, &original.id).await?;
-    server::set_up(databases, record, machine.id(), Origin::Copy(&original.id)).await?;
+    run(databases, &machine, restore, room, &original.id, Some(&mut record)).await?;
+    note_step(databases, Some(&mut record), "setting passwords").await?;
+    server::set_up(databases, &record, machine.id(), Origin::Copy(&original.id)).await?;
     let sandbox = Some(machine.id().clone());
+    record.spec.step = None;
     databases
         .store
-        .update_database(&DatabaseRecord { state: DatabaseState::Ready, sandbox, ..record.clone() })
+        .update_database(&DatabaseRecord { state: DatabaseState::Ready, sandbox, ..record })
         .await?;
     databases.backups.changed.notify_one();
     Ok(())
 }
 
-/// Nobody waits for an answer: the record has it.
+/// Shows the current step in the record of a database that is being made; nothing for one that exists.
+async fn note_step(
+    databases: &ManagedDatabases,
+    record: Option<&mut DatabaseRecord>,
+    step: &str,
+) -> Result<()> {
+    let Some(record) = record else { return Ok(()) };
+    record.spec.step = Some(step.to_owned());
+    Ok(databases.store.update_database(record).await?)
+}
+
+/// Marks a restore as failed. The record holds the error, because no client waits for a response.
 async fn mark_failed(databases: &Arc<ManagedDatabases>, mut record: DatabaseRecord, error: &Error) {
     record.state = DatabaseState::Failed;
-    record.spec.failure = Some(format!("the restore failed: {error}"));
+    let during = record.spec.step.take().map_or_else(String::new, |step| format!(" while {step}"));
+    record.spec.failure = Some(format!("the restore failed{during}: {error}"));
     let gone = async {
         machines::remove_machines(databases, &record.id).await?;
         databases.volumes.delete_all(&record.workspace, &owner(&record.id)).await?;
@@ -143,18 +187,25 @@ pub(super) async fn machine(
 }
 
 /// Makes the server of a machine into what a restore says, up to where it goes on by itself. `room`
-/// is that of the original's volume, 0 if nobody knows it; its administrator is the original's.
+/// is the size of the original's volume, 0 if it is unknown; its administrator is the original's. The
+/// steps are shown in the record of a `new` database.
 pub(super) async fn run(
     databases: &Arc<ManagedDatabases>,
     machine: &Machine,
     restore: &Restore,
     room: u64,
     original: &DatabaseId,
+    mut new: Option<&mut DatabaseRecord>,
 ) -> Result<()> {
     let log = restore.files().len() as u64 * SEGMENT_BYTES;
     grow(databases, machine, volume_bytes(restore.base().tar_bytes, log, room)).await?;
+    let megabytes = restore.base().tar_bytes.div_ceil(MIB);
+    let step = format!("unpacking base backup {} ({megabytes} MiB)", restore.base().label);
+    note_step(databases, new.as_deref_mut(), &step).await?;
     run_step(machine, CLEAR, &[]).await?;
     unpack(machine, restore).await?;
+    let step = format!("replaying WAL ({} files)", restore.files().len());
+    note_step(databases, new, &step).await?;
     let feed = Feed::begin(machine, restore).await?;
     let Recovery { signal_file, settings_file, settings } =
         restore.recovery(&Feed::command()).map_err(failed)?;
@@ -189,7 +240,7 @@ async fn unpack(machine: &Machine, restore: &Restore) -> Result<()> {
     put
 }
 
-/// The tar as the body of a call. What goes wrong on the archive's side is noted.
+/// The tar as the body of a call. Errors on the archive's side are kept in `noted`.
 fn tar_body(restore: Restore, noted: Arc<Mutex<Option<RestoreError>>>) -> Body {
     let (sender, receiver) = tokio::sync::mpsc::channel::<Result<bytes::Bytes, std::io::Error>>(1);
     tokio::spawn(async move {
@@ -258,7 +309,7 @@ mod tests {
             (2, 500, 8, 9),
             (60, 500, 64, 64),
             (30, 500, 64, 64),
-            // Nobody knows how much it grew to.
+            // The size to which it grew is unknown.
             (2, 4, 0, 7),
             (2, 500, 0, 64),
         ] {

@@ -8,6 +8,7 @@ use axum::{Json, Router};
 use http::StatusCode;
 use pandastack_backup::{BaseBackup, Status, Window};
 use pandastack_rest::{ApiResult, Caller, Id};
+use pandastack_store::clock::now;
 use pandastack_store::databases::DatabaseRecord;
 use pandastack_types::api::{DatabaseBackups, DatabaseBaseBackup, DatabaseDrill, RestorablePeriod, Role};
 use pandastack_types::{DatabaseId, ErrorBody, Result};
@@ -15,7 +16,7 @@ use pandastack_types::{DatabaseId, ErrorBody, Result};
 use super::archives::{BackupStatus, login};
 use super::{drill, keeper};
 use crate::service::ManagedDatabases;
-use crate::{machines, ops};
+use crate::{machines, ops, view};
 
 /// The routes, with their state.
 pub fn routes(databases: &Arc<ManagedDatabases>) -> Router {
@@ -92,17 +93,24 @@ async fn find_to_change(
 
 async fn backups_of(databases: &ManagedDatabases, record: &DatabaseRecord) -> Result<DatabaseBackups> {
     let archive = databases.backups.archive(&databases.link, &record.id)?;
-    let window = databases.backups.catalog(&archive, &record.id).await?.window();
+    let mut window = databases.backups.catalog(&archive, &record.id).await?.window();
     let kept = databases.backups.kept(&record.id);
     let log = kept.as_ref().map(|kept| kept.log.borrow().clone()).unwrap_or_default();
     let base_error = kept.as_ref().and_then(|kept: &BackupStatus| kept.base_error.borrow().clone());
-    let error = problem(&log, base_error, record.drill.as_ref());
+    let asleep = view::is_asleep(databases, record).await;
+    if asleep && log.last_archived.is_some() && log.lag_bytes == 0 && log.failing_since.is_none() {
+        // Nothing changes while it sleeps.
+        window.restorable.last_mut().into_iter().for_each(|(_, to)| *to = now().max(*to));
+    }
     let lost = log.gap.is_some_and(|gap| {
         window.bases.last().is_none_or(|base| (gap.timeline, gap.to) > (base.timeline, base.start))
     });
+    let error = problem(&log, base_error, record.drill.as_ref())
+        .or_else(|| lost.then(|| LOST.to_owned()))
+        .or_else(|| window.restorable.is_empty().then(|| missing_base(asleep).to_owned()));
     let period = |(from, to): &(_, _)| RestorablePeriod { from: *from, to: *to };
     Ok(DatabaseBackups {
-        healthy: error.is_none() && !lost && !window.restorable.is_empty(),
+        healthy: error.is_none(),
         following: log.connected,
         last_archived_wal: log.last_archived.or(window.end).map(|(_, position)| position.to_string()),
         last_archived_at: log.last_archived_at,
@@ -118,8 +126,20 @@ async fn backups_of(databases: &ManagedDatabases, record: &DatabaseRecord) -> Re
     })
 }
 
-/// What is wrong with the backups of a database, in a sentence. A restore that did not work when it was tried is named until one does: log that arrives
-/// says nothing about that.
+/// Log that was lost, before a base backup makes up for it.
+const LOST: &str = "WAL was lost before it was archived, so later times cannot be restored until the next \
+     base backup is complete; it starts while the database is awake, or run `pandastack db backup`";
+
+/// Why nothing can be restored although nothing failed.
+fn missing_base(asleep: bool) -> &'static str {
+    match asleep {
+        true => "there is no base backup yet; wake the database, or run `pandastack db backup`, to take one",
+        false => "the first base backup is in progress; check again in a minute",
+    }
+}
+
+/// Describes a problem with the backups of a database, in a sentence. A failed restore drill is
+/// reported until one succeeds: log that arrives proves nothing about restores.
 fn problem(log: &Status, base_error: Option<String>, drill: Option<&DatabaseDrill>) -> Option<String> {
     let failed = drill.filter(|drill| !drill.ok).map(|drill| {
         let why = drill.error.as_deref().unwrap_or("the cause is unknown");
@@ -145,7 +165,6 @@ fn base_of(base: &BaseBackup) -> DatabaseBaseBackup {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pandastack_store::clock::now;
 
     #[test]
     fn a_failed_restore_is_named_until_one_works() {
@@ -158,7 +177,7 @@ mod tests {
         assert_eq!(problem(&log, None, Some(&drill(true))), None);
         let named = problem(&log, None, Some(&drill(false))).unwrap();
         assert!(named.contains("a table is broken") && named.contains("restore"), "{named}");
-        // What keeps from archiving is more urgent.
+        // A problem that stops archiving is more urgent.
         assert_eq!(problem(&log, Some("no base".to_owned()), Some(&drill(false))).unwrap(), "no base");
         let failing = Status { last_error: Some("no store".to_owned()), ..Status::default() };
         assert_eq!(problem(&failing, Some("no base".to_owned()), None).unwrap(), "no store");

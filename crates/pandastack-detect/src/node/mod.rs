@@ -28,14 +28,14 @@ const NEXT_CONFIGS: [&str; 3] = ["next.config.js", "next.config.mjs", "next.conf
 /// Modules that are started when nothing says otherwise.
 const MAINS: [&str; 6] = ["server.js", "index.js", "index.mjs", "app.js", "index.ts", "server.ts"];
 
-/// Whether package.json itself says how to start.
+/// Returns whether package.json itself defines the start.
 pub(crate) fn names_start(view: &View) -> bool {
     Package::read(view).is_ok_and(|package| {
         package.script("start").is_some() || package.main.is_some() || package.needs("next")
     })
 }
 
-/// The plan; `kind` was said, else it is found.
+/// The plan; `kind` is the configured framework, if any.
 pub(crate) fn plan(view: &View, start: Option<&str>, kind: Option<Framework>) -> Result<Plan, Undetected> {
     let package = Package::read(view)?;
     let manager = PackageManager::of(view, &package);
@@ -201,9 +201,9 @@ fn build(package: &Package, manager: &PackageManager, kind: Framework) -> Option
     }
 }
 
-/// Runs the package's own scripts again where packages were restored: what they write into the source went
-/// with the old one. Packages that are copied from the source are copied anew, with all others: managers
-/// leave alone what is there, and have what they fetched.
+/// Runs the package's own scripts again where packages were restored: what they write into the
+/// source went with the old one. Packages copied from the source are installed anew, with all
+/// others: managers keep existing copies, and have their downloads cached.
 fn refresh(package: &Package, manager: &PackageManager) -> Option<String> {
     if manager.kind.copies_directories() && package.names_directory() {
         return Some(format!("rm -rf node_modules && {}", manager.install()));

@@ -48,7 +48,7 @@ impl Package {
         !self.dependencies.is_empty() || !self.dev_dependencies.is_empty()
     }
 
-    /// Whether a directory of the source is among its packages.
+    /// Returns whether a directory of the source is among its packages.
     pub(super) fn names_directory(&self) -> bool {
         let lists = [&self.dependencies, &self.dev_dependencies, &self.optional_dependencies];
         lists.iter().flat_map(|list| list.values()).any(local::is_node)

@@ -33,7 +33,8 @@ impl PackageManagerKind {
         }
     }
 
-    /// Whether a package that is a directory of the source (`file:`) is copied. npm links to it.
+    /// Returns whether a package that is a directory of the source (`file:`) is copied. npm links to
+    /// it instead.
     pub(super) fn copies_directories(self) -> bool {
         self != PackageManagerKind::Npm
     }

@@ -1,4 +1,4 @@
-//! What decides whether packages are installed again.
+//! Tests of the decision whether packages are installed again.
 
 use super::*;
 

@@ -7,7 +7,7 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use http::{HeaderMap, HeaderName, Method, StatusCode};
 use pandastack_types::SnapshotId;
-use pandastack_types::api::{CreateSandbox, OnTimeout, Sandbox, SnapshotList};
+use pandastack_types::api::{CreateSandbox, Keep, OnTimeout, Sandbox, SnapshotList};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -33,6 +33,7 @@ struct NewSandbox {
     metadata: Option<BTreeMap<String, String>>,
     env_vars: Option<BTreeMap<String, String>>,
     auto_pause: Option<bool>,
+    auto_pause_memory: Option<bool>,
     auto_resume: Option<AutoResume>,
     #[serde(rename = "allow_internet_access")]
     allow_internet_access: Option<bool>,
@@ -112,6 +113,7 @@ async fn translate(caller: &Caller, wanted: NewSandbox, timeout_default: u64) ->
         network,
         ttl_seconds: Some(wanted.timeout.unwrap_or(timeout_default).max(1)),
         on_timeout: Some(if pauses { OnTimeout::Hibernate } else { OnTimeout::Kill }),
+        keep_on_timeout: (wanted.auto_pause_memory == Some(false)).then_some(Keep::Disk),
         ..CreateSandbox::default()
     };
     match snapshot_named(caller, &wanted.template_id).await? {

@@ -17,7 +17,7 @@ impl FromRequestParts<Native> for Keyed {
     type Rejection = RestError;
 
     async fn from_request_parts(parts: &mut Parts, native: &Native) -> RestResult<Self> {
-        let key = api_key(&parts.headers).ok_or_else(|| {
+        let key = api_key(&parts.headers)?.ok_or_else(|| {
             let what = "`X-API-Key` is missing; set E2B_API_KEY to an API key of this server (`pds_...`)";
             RestError::new(StatusCode::UNAUTHORIZED, what)
         })?;
@@ -26,10 +26,20 @@ impl FromRequestParts<Native> for Keyed {
     }
 }
 
-fn api_key(headers: &HeaderMap) -> Option<String> {
-    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-    let bearer = || text(header::AUTHORIZATION.as_str())?.strip_prefix("Bearer ");
-    text("x-api-key").or_else(bearer).map(|key| key.trim().to_owned())
+/// The key in `X-API-Key`, else the bearer. Refuses headers with different ones: which of them counts would
+/// be a guess.
+fn api_key(headers: &HeaderMap) -> RestResult<Option<String>> {
+    let all = |name: &str| headers.get_all(name).into_iter().filter_map(|value| value.to_str().ok());
+    let mut keys = all("x-api-key").map(str::trim);
+    let bearer = || all(header::AUTHORIZATION.as_str()).find_map(|value| value.strip_prefix("Bearer "));
+    match keys.next() {
+        Some(first) if keys.all(|key| key == first) => Ok(Some(first.to_owned())),
+        Some(_) => {
+            let what = "the request has different `X-API-Key` headers; send one";
+            Err(RestError::new(StatusCode::UNAUTHORIZED, what))
+        }
+        None => Ok(bearer().map(|key| key.trim().to_owned())),
+    }
 }
 
 /// The sandbox id in a path. Text that is not an id is a sandbox that does not exist.

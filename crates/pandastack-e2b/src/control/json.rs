@@ -28,7 +28,7 @@ pub(super) async fn read_json<T: DeserializeOwned>(body: Body) -> RestResult<T> 
         .map_err(|error| RestError::bad_request(format!("invalid request body: {error}")))
 }
 
-/// Whether a value is null, `{}` or `[]`.
+/// Returns whether a value is null, `{}` or `[]`.
 pub(super) fn is_empty(value: &Value) -> bool {
     match value {
         Value::Null => true,

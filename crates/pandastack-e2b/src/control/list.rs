@@ -63,7 +63,7 @@ impl Filter {
         let labelled = self.metadata.iter().all(|(key, value)| sandbox.metadata.get(key) == Some(value));
         let state = self.states.is_empty() || self.states.iter().any(|state| state == shape::state(sandbox));
         let template = self.template.as_ref().is_none_or(|name| *name == sandbox.template);
-        let started = self.started_after.is_none_or(|after| sandbox.created_at > after);
+        let started = self.started_after.is_none_or(|after| sandbox.created_at >= after);
         labelled && state && template && started
     }
 }
@@ -89,6 +89,20 @@ mod tests {
         assert_eq!(filter.metadata, [("a b".to_owned(), "1&2".to_owned())].into());
         assert_eq!(filter.states, ["running", "paused"]);
         assert_eq!((filter.limit, filter.ascending), (Some(5), true));
+    }
+
+    #[test]
+    fn a_sandbox_that_started_at_the_time_itself_is_listed() {
+        let sandbox: Sandbox = serde_json::from_value(serde_json::json!({
+            "id": "a", "workspace": "default", "template": "base", "cpu": 1, "memory_mb": 512,
+            "status": "running", "host_reachable": true, "engine": "qemu", "isolation": "emulated",
+            "metadata": {}, "persistent": false, "created_at": "2026-01-31T00:00:00.5Z",
+        }))
+        .unwrap();
+        for (after, listed) in [("00.4Z", true), ("00.5Z", true), ("00.6Z", false)] {
+            let filter = Filter::parse(&format!("startedAfter=2026-01-31T00:00:{after}")).unwrap();
+            assert_eq!(filter.takes(&sandbox), listed, "{after}");
+        }
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! Network rules: converts E2B's lists to a network policy and back.
 //!
-//! The two mean different things by the same words. There everything is open, `denyOut` closes, and **`allowOut` wins**;
-//! here `deny` wins. So what is allowed is cut out of what is denied before it is passed on, and a list that denies
-//! everything becomes a policy that starts from nothing. What cannot be enforced is refused, because ignoring it would
-//! leave a sandbox open.
+//! The two mean different things by the same words. There everything is open, `denyOut` closes, and
+//! **`allowOut` wins**; here `deny` wins. So what is allowed is cut out of what is denied before it
+//! is passed on, and a list that denies everything becomes a policy that starts from nothing. A
+//! rule that cannot be enforced is refused, because ignoring it would leave a sandbox open.
 
 use pandastack_types::network::{Cidr, Destination, Egress, NetworkPolicy, Target};
 use serde::Deserialize;
@@ -97,7 +97,7 @@ fn translate(allow: Vec<Target>, deny: Vec<Target>, closed: bool) -> RestResult<
     serde_json::from_value(policy).map_err(|error| RestError::bad_request(error.to_string()))
 }
 
-/// What is left of a denied entry once allowed networks are taken out.
+/// Parts of a denied entry that remain once allowed networks are taken out.
 fn without(denied: &Target, allowed: &[Target]) -> Vec<String> {
     let Some(network_denied) = network(denied) else { return vec![denied.clone().into()] };
     let mut left = vec![network_denied];

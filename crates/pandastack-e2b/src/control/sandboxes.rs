@@ -92,13 +92,16 @@ pub(super) async fn connect(
     let wanted: Connect = read_json(body).await?;
     let sandbox = find(&caller, &id).await?;
     let paused = is_paused(&sandbox);
-    if paused && wanted.memory == Some(false) {
-        return Err(RestError::unsupported("discarding the memory of a paused sandbox is"));
-    }
     if paused {
         let is_in_memory = sandbox.status == SandboxState::Paused;
         let path = if is_in_memory { paths::resume(&id) } else { paths::wake(&id) };
         caller.call(Method::POST, &path, None::<&()>).await?;
+        if wanted.memory == Some(false) && sandbox.kept != Some(Keep::Disk) {
+            // It boots from its disk only after a sleep that kept nothing else.
+            let sleep = Hibernate { keep: Keep::Disk };
+            caller.call(Method::POST, &paths::hibernate(&id), Some(&sleep)).await?;
+            caller.call(Method::POST, &paths::wake(&id), None::<&()>).await?;
+        }
     }
     let seconds = wanted.timeout.unwrap_or(TIMEOUT_SECONDS_DEFAULT).max(1);
     if !sandbox.persistent && (paused || ends_before(&sandbox, seconds)) {
@@ -231,7 +234,8 @@ pub(super) async fn set_network(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// What a sandbox uses now; nothing is recorded over time, so there is one value or, while it sleeps, none.
+/// Current resource usage of a sandbox. Nothing is recorded over time, so there is one value or,
+/// while it sleeps, none.
 pub(super) async fn metrics(
     Keyed(caller): Keyed,
     SandboxPath(id): SandboxPath,

@@ -38,7 +38,7 @@ pub(super) async fn create(
     if wanted.memory == Some(false) {
         return Err(RestError::unsupported("snapshots without memory are"));
     }
-    let request = CreateSnapshot { name: wanted.name, ..CreateSnapshot::default() };
+    let request = CreateSnapshot { name: wanted.name, replace_name: true, ..CreateSnapshot::default() };
     let snapshot: Snapshot = caller.json(Method::POST, &paths::take_snapshot(&id), Some(&request)).await?;
     Ok((StatusCode::CREATED, Json(show(&snapshot))))
 }

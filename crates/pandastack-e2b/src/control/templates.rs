@@ -10,7 +10,7 @@ use super::template_name::template_name;
 use crate::error::{RestError, RestResult};
 use crate::native_paths as paths;
 
-/// Whether there is a template of that name.
+/// Checks that a template of that name exists.
 pub(super) async fn exists(Keyed(caller): Keyed, PathParam(name): PathParam) -> RestResult<Json<Value>> {
     let wanted = template_name(&name);
     let templates: Vec<Template> = caller.get(paths::TEMPLATES).await?;

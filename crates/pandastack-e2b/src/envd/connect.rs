@@ -151,7 +151,7 @@ pub(super) fn refused(error: RpcError) -> Response {
 /// Timing options of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Pace {
-    /// Its longest duration.
+    /// Longest duration of the call.
     pub(super) timeout: Option<Duration>,
     /// Silence after which a keepalive is sent.
     pub(super) keepalive: Duration,

@@ -28,14 +28,48 @@ pub(super) fn entry(file: &FileEntry) -> Option<Value> {
         entry["modifiedTime"] = at.to_string().into();
     }
     if let Some(target) = &file.link_target {
-        entry["symlinkTarget"] = target.clone().into();
+        entry["symlinkTarget"] = absolute_target(&file.path, target).into();
     }
     Some(entry)
+}
+
+/// Where a link leads, as a path from the root.
+fn absolute_target(link: &str, target: &str) -> String {
+    let mut parts: Vec<&str> = match target.starts_with('/') {
+        true => Vec::new(),
+        false => link.rsplit_once('/').map_or("", |(directory, _)| directory).split('/').collect(),
+    };
+    for part in target.split('/') {
+        match part {
+            ".." => drop(parts.pop()),
+            part => parts.push(part),
+        }
+    }
+    let parts = parts.into_iter().filter(|part| !matches!(*part, "" | "."));
+    parts.fold(String::new(), |path, part| path + "/" + part)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_target_of_a_link_is_a_path_from_the_root() {
+        for (target, expected) in [
+            ("/etc/x", "/etc/x"),
+            ("x", "/home/user/x"),
+            ("../other/./x", "/home/other/x"),
+            ("../../../x", "/x"),
+        ] {
+            let link = FileEntry {
+                path: "/home/user/link".to_owned(),
+                kind: FileKind::Symlink,
+                link_target: Some(target.to_owned()),
+                ..FileEntry::default()
+            };
+            assert_eq!(entry(&link).unwrap()["symlinkTarget"], expected, "{target}");
+        }
+    }
 
     #[test]
     fn sizes_are_text_and_devices_are_left_out() {

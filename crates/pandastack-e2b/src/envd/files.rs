@@ -31,7 +31,7 @@ pub(super) struct Args {
     username: Option<String>,
     signature: Option<String>,
     signature_expiration: Option<i64>,
-    /// Which sandbox, where neither the host name nor a header says so.
+    /// The sandbox, if neither the host name nor a header names it.
     sandbox_id: Option<String>,
 }
 

@@ -106,7 +106,7 @@ pub(super) async fn list_dir(session: Session, request: Request) -> RpcResult<Js
     Ok(Json(json!({ "entries": listing.entries.iter().filter_map(entry).collect::<Vec<_>>() })))
 }
 
-/// Removes a file, or a directory with all in it. What is not there is removed already.
+/// Removes a file, or a directory with all in it. Removing an absent file succeeds.
 pub(super) async fn remove(session: Session, request: Request) -> RpcResult<Json<Value>> {
     let (_, path, _) = read(&session, request).await?;
     match session.native.call(Method::DELETE, &paths::file(&session.sandbox, &path), None::<&()>).await {

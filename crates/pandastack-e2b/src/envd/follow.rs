@@ -23,7 +23,7 @@ pub(super) struct Followed {
     pub(super) id: u64,
     /// The kernel's number, which clients use.
     pub(super) pid: i32,
-    /// Its output is a terminal's.
+    /// Whether the output is a terminal's.
     pub(super) is_terminal: bool,
     /// The time limit is the process's, not only the stream's.
     pub(super) is_owned: bool,
@@ -152,7 +152,7 @@ impl Follow {
     }
 }
 
-/// How a process ended, in the words of the daemon that clients know.
+/// The end of a process, in the form of the daemon that clients know.
 fn ended(exit: &Value) -> Value {
     let code = exit["exit_code"].as_i64().unwrap_or_default();
     match exit["signal"].as_i64() {

@@ -4,10 +4,10 @@
 //! |---|---|
 //! | `/process.Process/*`, `/filesystem.Filesystem/*` | Connect, JSON ([`connect`]) |
 //! | `/files` | bytes in and out ([`files`]) |
-//! | `/health` | 204 while the sandbox accepts requests |
+//! | `/health` | 204 while the sandbox runs |
 //!
-//! Whoever presents the sandbox's access token is its user. [`crate::gate`] answers for sandboxes that are
-//! gone or paused.
+//! A client that presents the sandbox's access token is its user. [`crate::gate`] answers for
+//! sandboxes that are gone or paused.
 
 mod connect;
 mod entry;
@@ -23,14 +23,16 @@ mod watcher;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::Extension;
+use axum::extract::{Extension, State};
 use axum::middleware::from_fn_with_state;
+use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
 use http::StatusCode;
 
 use crate::error::{RpcCode, RpcError};
-use crate::gate::check_token;
+use crate::gate::{self, check_token};
 use crate::native::Native;
+use crate::session::Session;
 use watcher::Watchers;
 
 /// Routes of the daemon's port.
@@ -55,7 +57,7 @@ pub(crate) fn routes(native: Native) -> Router {
         .route("/filesystem.Filesystem/GetWatcherEvents", post(watcher::events))
         .route("/filesystem.Filesystem/RemoveWatcher", post(watcher::remove))
         .layer(from_fn_with_state(native.clone(), check_token))
-        .route("/health", get(async || StatusCode::NO_CONTENT))
+        .route("/health", get(health))
         .route("/files", get(files::read).merge(post(files::write)))
         .fallback(unknown)
         .layer(Extension(watchers))
@@ -65,6 +67,15 @@ pub(crate) fn routes(native: Native) -> Router {
 /// `/files` for signed URLs that name no sandbox.
 pub(crate) fn signed_files() -> MethodRouter<Native> {
     get(files::read_signed).merge(post(files::write_signed))
+}
+
+/// Whether the sandbox runs. One that traffic would wake is not running before it does, and is not woken by
+/// this.
+async fn health(State(native): State<Native>, session: Session) -> Response {
+    match gate::check_running(&native, session.sandbox).await {
+        Ok(()) => StatusCode::NO_CONTENT.into_response(),
+        Err(refusal) => refusal,
+    }
 }
 
 async fn unknown() -> RpcError {

@@ -13,6 +13,7 @@ use axum::extract::{Extension, Request};
 use pandastack_types::SandboxId;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
 use super::connect;
@@ -21,15 +22,26 @@ use crate::error::{RpcCode, RpcError, RpcResult};
 use crate::limits::{WATCHER_EVENTS_MAX, WATCHER_IDLE_SECONDS, WATCHERS_MAX};
 use crate::session::Session;
 
+/// How long a poll waits for a first change.
+const EVENTS_WAIT: Duration = Duration::from_millis(300);
+
 /// All watchers.
 #[derive(Default)]
 pub(super) struct Watchers(Mutex<HashMap<String, Watcher>>);
 
 struct Watcher {
     sandbox: SandboxId,
-    events: Arc<Mutex<VecDeque<Value>>>,
+    events: Arc<Kept>,
     reader: AbortHandle,
     polled: Instant,
+}
+
+/// Changes that nobody polled yet.
+#[derive(Default)]
+struct Kept {
+    events: Mutex<VecDeque<Value>>,
+    /// Told when there are more.
+    arrived: Notify,
 }
 
 impl Drop for Watcher {
@@ -63,12 +75,25 @@ impl Watchers {
         Ok(id)
     }
 
-    fn drain(&self, sandbox: &SandboxId, id: &str) -> RpcResult<Vec<Value>> {
+    /// Changes since the last call. What a client did just before may be on its way, so none are waited for.
+    async fn drain(&self, sandbox: &SandboxId, id: &str) -> RpcResult<Vec<Value>> {
+        let kept = self.polled(sandbox, id)?;
+        let arrived = kept.arrived.notified();
+        let take = || lock(&kept.events).drain(..).collect::<Vec<_>>();
+        let events = take();
+        if !events.is_empty() {
+            return Ok(events);
+        }
+        let _ = tokio::time::timeout(EVENTS_WAIT, arrived).await;
+        Ok(take())
+    }
+
+    fn polled(&self, sandbox: &SandboxId, id: &str) -> RpcResult<Arc<Kept>> {
         let mut all = lock(&self.0);
         let watcher =
             all.get_mut(id).filter(|watcher| watcher.sandbox == *sandbox).ok_or_else(|| missing(id))?;
         watcher.polled = Instant::now();
-        Ok(lock(&watcher.events).drain(..).collect())
+        Ok(Arc::clone(&watcher.events))
     }
 
     fn remove(&self, sandbox: &SandboxId, id: &str) -> RpcResult<()> {
@@ -85,13 +110,21 @@ fn missing(id: &str) -> RpcError {
 }
 
 /// Keeps the newest changes of a watch until it ends.
-async fn keep(mut watch: Watch, events: Arc<Mutex<VecDeque<Value>>>) {
+async fn keep(mut watch: Watch, kept: Arc<Kept>) {
     while let Ok(Some(changes)) = watch.next().await {
-        let mut kept = lock(&events);
         kept.extend(changes);
-        while kept.len() > WATCHER_EVENTS_MAX {
-            kept.pop_front();
+    }
+}
+
+impl Kept {
+    fn extend(&self, changes: Vec<Value>) {
+        let mut events = lock(&self.events);
+        events.extend(changes);
+        while events.len() > WATCHER_EVENTS_MAX {
+            events.pop_front();
         }
+        drop(events);
+        self.arrived.notify_one();
     }
 }
 
@@ -104,7 +137,7 @@ pub(super) async fn create(
     let (parts, body) = request.into_parts();
     let wanted: WatchRequest = connect::read_unary(body).await?;
     let watch = Watch::begin(&session, &parts.headers, &wanted).await?;
-    let events = Arc::new(Mutex::new(VecDeque::new()));
+    let events = Arc::new(Kept::default());
     let reader = tokio::spawn(keep(watch, Arc::clone(&events))).abort_handle();
     let id = watchers.insert(Watcher { sandbox: session.sandbox, events, reader, polled: Instant::now() })?;
     Ok(Json(json!({ "watcherId": id })))
@@ -117,7 +150,7 @@ pub(super) async fn events(
     body: Body,
 ) -> RpcResult<Json<Value>> {
     let WatcherRequest { watcher_id } = connect::read_unary(body).await?;
-    Ok(Json(json!({ "events": watchers.drain(&session.sandbox, &watcher_id)? })))
+    Ok(Json(json!({ "events": watchers.drain(&session.sandbox, &watcher_id).await? })))
 }
 
 /// Ends a watch.
@@ -141,11 +174,26 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_poll_gets_what_arrives_shortly_after_it() {
+        let (watchers, sandbox) = (Arc::new(Watchers::default()), SandboxId::random());
+        let id = watchers.insert(watcher(&sandbox)).unwrap();
+        let kept = watchers.polled(&sandbox, &id).unwrap();
+        let (polling, of) = (Arc::clone(&watchers), (sandbox.clone(), id.clone()));
+        let poll = tokio::spawn(async move { polling.drain(&of.0, &of.1).await });
+        // The poll has begun to wait before anything arrives.
+        tokio::task::yield_now().await;
+        kept.extend(vec![json!({ "name": "late" })]);
+        assert_eq!(poll.await.unwrap().unwrap(), [json!({ "name": "late" })]);
+        kept.extend(vec![json!({ "name": "early" })]);
+        assert_eq!(watchers.drain(&sandbox, &id).await.unwrap(), [json!({ "name": "early" })]);
+    }
+
+    #[tokio::test]
     async fn watchers_belong_to_their_sandbox_and_are_bounded() {
         let (watchers, sandbox) = (Watchers::default(), SandboxId::random());
         let id = watchers.insert(watcher(&sandbox)).unwrap();
-        assert!(watchers.drain(&SandboxId::random(), &id).is_err());
-        assert!(watchers.drain(&sandbox, &id).is_ok());
+        assert!(watchers.drain(&SandboxId::random(), &id).await.is_err());
+        assert!(watchers.drain(&sandbox, &id).await.is_ok());
         for _ in 1..WATCHERS_MAX {
             watchers.insert(watcher(&sandbox)).unwrap();
         }

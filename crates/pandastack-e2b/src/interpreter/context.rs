@@ -3,12 +3,13 @@
 use axum::Json;
 use axum::body::Body;
 use axum::extract::RawPathParams;
-use http::Method;
-use pandastack_types::api::{CodeContext, CreateContext, Items};
+use http::{Method, StatusCode};
+use pandastack_types::api::{CONTEXT_DEFAULT, CodeContext, CreateContext, Items};
 use serde_json::{Value, json};
 
 use super::json::{empty_object, read_json};
 use crate::error::RestResult;
+use crate::native::NativeResult;
 use crate::native_paths as paths;
 use crate::session::Session;
 
@@ -27,23 +28,58 @@ pub(super) async fn create(session: Session, body: Body) -> RestResult<Json<Valu
 /// Contexts that there are.
 pub(super) async fn list(session: Session) -> RestResult<Json<Vec<Value>>> {
     let list: Items<CodeContext> = session.native.get(&paths::contexts(&session.sandbox)).await?;
-    Ok(Json(list.items.iter().map(show).collect()))
+    Ok(Json(with_default(&list.items)))
+}
+
+/// Contexts that there are, and the default one, which begins with its first run.
+fn with_default(contexts: &[CodeContext]) -> Vec<Value> {
+    let mut shown: Vec<Value> = contexts.iter().map(show).collect();
+    if contexts.iter().all(|context| context.id != CONTEXT_DEFAULT) {
+        shown.insert(0, json!({ "id": CONTEXT_DEFAULT, "language": "python", "cwd": "/home/user" }));
+    }
+    shown
 }
 
 /// Ends a context and begins it anew, without what it knew.
 pub(super) async fn restart(session: Session, params: RawPathParams) -> RestResult<Json<Value>> {
     let path = paths::restart_context(&session.sandbox, &named(&params));
-    session.native.call(Method::POST, &path, None::<&()>).await?;
-    Ok(empty_object())
+    let restarted = session.native.call(Method::POST, &path, None::<&()>).await;
+    unless_not_begun(&params, restarted)
 }
 
 /// Ends a context.
 pub(super) async fn remove(session: Session, params: RawPathParams) -> RestResult<Json<Value>> {
     let path = paths::context(&session.sandbox, &named(&params));
-    session.native.call(Method::DELETE, &path, None::<&()>).await?;
+    let removed = session.native.call(Method::DELETE, &path, None::<&()>).await;
+    unless_not_begun(&params, removed)
+}
+
+/// The default context that did not begin yet has nothing to forget.
+fn unless_not_begun(params: &RawPathParams, done: NativeResult<()>) -> RestResult<Json<Value>> {
+    match done {
+        Err(error) if error.status == StatusCode::NOT_FOUND && named(params) == CONTEXT_DEFAULT => {}
+        done => done?,
+    }
     Ok(empty_object())
 }
 
 fn named(params: &RawPathParams) -> String {
     params.iter().next().map(|(_, value)| value.to_owned()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_always_a_default_context() {
+        assert_eq!(with_default(&[])[0]["id"], CONTEXT_DEFAULT);
+        let running: CodeContext = serde_json::from_value(json!({
+            "id": CONTEXT_DEFAULT, "sandbox_id": "a", "language": "python", "cwd": "/srv",
+            "created_at": "2026-01-31T00:00:00Z",
+        }))
+        .unwrap();
+        let shown = with_default(&[running]);
+        assert_eq!((shown.len(), &shown[0]["cwd"]), (1, &json!("/srv")));
+    }
 }

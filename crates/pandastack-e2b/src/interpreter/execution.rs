@@ -10,7 +10,7 @@ use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, header};
-use pandastack_types::api::{CONTEXT_DEFAULT, RunCode};
+use pandastack_types::api::{CONTEXT_DEFAULT, RunCode, SANDBOX_GONE_ERROR};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -48,7 +48,7 @@ pub(super) async fn execute(session: Session, body: Body) -> RestResult<Response
     let context = wanted.context_id.as_deref().unwrap_or(CONTEXT_DEFAULT);
     let execution = Execution::begin(&session, context, &run).await?;
     let lines = futures::stream::unfold(execution, |mut execution| async move {
-        Some((Ok::<_, std::convert::Infallible>(execution.next().await?), execution))
+        Some((execution.next().await?, execution))
     });
     let mut response = Body::from_stream(lines).into_response();
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -60,6 +60,8 @@ struct Execution {
     events: Events,
     lines: VecDeque<Bytes>,
     is_over: bool,
+    /// The sandbox was deleted meanwhile. A connection that breaks makes clients ask whether it is there.
+    is_gone: bool,
 }
 
 impl Execution {
@@ -74,13 +76,17 @@ impl Execution {
             .body(Body::from(body));
         let answer = session.native.send(request.map_err(|error| unreadable(error.to_string()))?).await?;
         let events = Events::with_limit(answer.into_body(), RESULT_EVENT_BYTES_MAX);
-        Ok(Self { events, lines: VecDeque::new(), is_over: false })
+        Ok(Self { events, lines: VecDeque::new(), is_over: false, is_gone: false })
     }
 
-    async fn next(&mut self) -> Option<Bytes> {
+    async fn next(&mut self) -> Option<std::io::Result<Bytes>> {
         loop {
             if let Some(line) = self.lines.pop_front() {
-                return Some(line);
+                return Some(Ok(line));
+            }
+            if std::mem::take(&mut self.is_gone) {
+                self.is_over = true;
+                return Some(Err(std::io::Error::other("the sandbox was deleted while the code ran")));
             }
             if self.is_over {
                 return None;
@@ -101,6 +107,7 @@ impl Execution {
                 let count = &event.data["execution_count"];
                 self.push(&json!({ "type": "number_of_executions", "execution_count": count }));
             }
+            "error" if event.data["name"] == SANDBOX_GONE_ERROR => self.is_gone = true,
             "ended" => self.end(),
             _ => self.push(&event.data),
         }

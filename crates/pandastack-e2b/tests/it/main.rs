@@ -207,7 +207,9 @@ async fn a_sandbox_that_is_gone_or_paused_is_told_as_such() {
     let paused = fixture("hibernated", json!({}));
     assert_eq!(paused.port(ENVD_PORT, &paused.id, health()).await.0, 502);
     let resuming = fixture("hibernated", json!({ "e2b.auto_resume": "true" }));
-    assert_eq!(resuming.port(ENVD_PORT, &resuming.id, health()).await.0, 204);
+    assert_eq!(resuming.port(ENVD_PORT, &resuming.id, health()).await.0, 502, "it does not run yet");
+    let list = http::Request::post("/process.Process/List");
+    assert_eq!(resuming.port(ENVD_PORT, &resuming.id, list).await.0, 401, "other requests are let in");
     assert_eq!(fixture("failed", json!({})).port(ENVD_PORT, &made.id, health()).await.0, 502);
 }
 

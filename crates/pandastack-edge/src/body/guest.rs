@@ -56,8 +56,9 @@ impl GuestBody {
         }
     }
 
-    /// Whether nobody waits for its end. A page that is made in pieces goes on, and so does a
-    /// conversation: a request of which not all was sent, a gRPC call.
+    /// Returns whether the body is an event stream that may last for ever, so that its end is not
+    /// awaited. A page sent in pieces is awaited, and so is a conversation: an incomplete request,
+    /// a gRPC call.
     fn may_last_for_ever(&mut self) -> bool {
         match &mut self.source {
             Source::Upstream(upstream) => self.is_events && upstream.body_mut().is_none(),

@@ -13,7 +13,7 @@ use crate::limits::BODY_BYTES_MAX;
 
 /// The body of a client's request.
 pub enum RequestBody {
-    /// Nothing: most requests.
+    /// No body, as in most requests.
     Empty,
     /// All of it, which came with the head.
     Whole(Bytes),
@@ -23,7 +23,7 @@ pub enum RequestBody {
         incoming: Incoming,
         /// Bytes that may still come.
         left: u64,
-        /// How long to wait for the next of them.
+        /// Time to wait for the next piece.
         patience: PieceTimeout,
     },
 }
@@ -52,7 +52,7 @@ impl PieceTimeout {
         timer.as_mut().poll(context)
     }
 
-    /// Something came.
+    /// Restarts the wait, because a piece arrived.
     fn renew(&mut self) {
         self.is_waiting = false;
     }

@@ -21,7 +21,7 @@ pub enum ResponseBody {
 }
 
 impl ResponseBody {
-    /// Nothing.
+    /// An empty body.
     pub fn empty() -> Self {
         Self::Own(Full::default())
     }

@@ -50,7 +50,7 @@ impl Edge {
         edge
     }
 
-    /// Adds what is counted to a page of metrics.
+    /// Adds counters to a page of metrics.
     pub fn add_metrics(&self, page: &mut Page) {
         self.log.add_metrics(page);
     }
@@ -60,12 +60,12 @@ impl Edge {
         self.sites.invalidate(sandbox);
     }
 
-    /// What stands behind some name may have changed: all are asked for again before their next use.
+    /// Invalidates all cached names: each is looked up again before its next use.
     pub fn forget_names(&self) {
         self.names.invalidate();
     }
 
-    /// What stands behind a host name now; `None` when it is no app's.
+    /// The current route of a host name; `None` when it is no app's.
     pub async fn app_route(&self, name: &str) -> Result<Option<AppRoute>, EdgeError> {
         let found = self.names.find(name, self.source.as_ref()).await;
         found.map_err(|error| EdgeError::Unavailable(error.to_string()))

@@ -56,7 +56,7 @@ impl Edge {
             }
             tried.push(at);
             if let (ExchangeError::Cut, Resend::Repeatable) = (&error, &rest) {
-                // What it waited for until now was an answer, not a machine.
+                // Until now the request waited for an answer, not for a machine.
                 since = Instant::now();
                 cut_off.get_or_insert((at, head));
             }

@@ -16,7 +16,7 @@ use crate::route::Location;
 use crate::site::Site;
 use crate::tunnel::GuestTunnel;
 
-/// How long the question what a sandbox listens on may take; without an answer the page says less.
+/// Time for the agent to list a sandbox's open ports; without an answer the error page omits them.
 const PORTS_WAIT: Duration = Duration::from_secs(2);
 
 impl Edge {

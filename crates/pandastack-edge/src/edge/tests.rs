@@ -83,7 +83,7 @@ impl World {
         site.grant().expect("an open grant")
     }
 
-    /// Has a request, and the sandbox is stopped without waiting for its answer.
+    /// Accepts a request, then stops the sandbox without waiting for its answer.
     async fn accept_and_stop(&self) -> TcpStream {
         let stream = self.accept().await;
         let grant = self.grant().await;
@@ -112,8 +112,8 @@ fn app_of(world: &World, machines: usize) -> Instances {
     Instances { sandboxes, always: machines, port: world.target.port, own_domain: false }
 }
 
-/// Has a request to one of an app's machines, and that one is stopped without waiting for its
-/// answer. Answers which it was.
+/// Accepts a request to one of an app's machines, then stops that machine without waiting for its
+/// answer. Returns the machine's index.
 async fn accept_and_stop_one(world: &World, app: &Instances) -> usize {
     let _cut = world.accept().await;
     for (at, sandbox) in app.sandboxes.iter().enumerate() {

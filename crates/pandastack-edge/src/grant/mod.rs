@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::connector::Connector;
-use crate::gate::Opened;
+use crate::gate::Openable;
 use crate::limits::{HELD_WAIT, PARTING_WAIT, REQUESTS_PER_SANDBOX_MAX, STILL_AFTER};
 use crate::pool::Pools;
 use follow::follow;
@@ -44,9 +44,9 @@ pub struct TrafficGrant {
     born: Instant,
     /// When bytes last moved on one of those, in milliseconds since `born`.
     moved_ms: AtomicU64,
-    /// Something happened since the agent was last told.
+    /// Whether there was activity since the last report to the agent.
     moved: AtomicBool,
-    /// The agent was told that nothing happens.
+    /// Whether the agent was last told that the grant is idle.
     idle: AtomicBool,
     activity: Notify,
     held: AtomicBool,
@@ -58,7 +58,7 @@ pub struct TrafficGrant {
     pub(crate) cut: CancellationToken,
 }
 
-impl Opened for TrafficGrant {
+impl Openable for TrafficGrant {
     fn is_open(&self) -> bool {
         !self.held.load(Ordering::SeqCst)
     }
@@ -151,8 +151,8 @@ impl TrafficGrant {
         }
     }
 
-    /// Waits until nothing goes on any more, for at most `wait`; then cuts what is still in progress,
-    /// and lets it take its leave of the guest.
+    /// Waits until no stream is in progress, for at most `wait`; then cuts the rest, and lets them
+    /// say goodbye to the guest.
     pub async fn drain(&self, wait: Duration) {
         if tokio::time::timeout(wait, self.wait_idle()).await.is_err() {
             tracing::info!("requests did not finish before their sandbox stopped; closing them");
@@ -185,8 +185,8 @@ impl TrafficGrant {
             || (self.are_all_resting() && self.still_at() <= Instant::now())
     }
 
-    /// Whether every permit is of a stream that waits for its guest. All are counted before those
-    /// that rest, so that one which goes on in between makes a difference.
+    /// Returns whether every permit belongs to a stream that waits for its guest. All permits are
+    /// counted before the resting ones, so that a stream that resumes in between is noticed.
     pub(crate) fn are_all_resting(&self) -> bool {
         let in_flight = self.in_flight.load(Ordering::SeqCst);
         in_flight <= self.resting.load(Ordering::SeqCst)
@@ -202,13 +202,13 @@ impl TrafficGrant {
         self.moved_ms.store(ms, Ordering::SeqCst);
     }
 
-    fn tell_drain(&self) {
+    fn notify_drained(&self) {
         if self.held.load(Ordering::SeqCst) {
             self.drained.notify_one();
         }
     }
 
-    /// Whether nothing happened since the last call.
+    /// Returns whether there was no activity since the last call.
     fn is_quiet(&self) -> bool {
         !self.moved.swap(false, Ordering::SeqCst) && self.unanswered.load(Ordering::SeqCst) == 0
     }

@@ -25,7 +25,7 @@ pub struct Permit {
     is_resting: bool,
     /// Of a stream: its guest has nothing to say.
     is_waiting: bool,
-    /// Of a stream: its guest does not take what is said to it.
+    /// Whether the guest of this stream takes none of its bytes.
     is_stuck: bool,
 }
 
@@ -60,8 +60,8 @@ impl Permit {
         self.grant.note_activity();
     }
 
-    /// Whether this is a stream that waits for its guest and has nothing else to do. Such a one is
-    /// not waited for when its sandbox is about to stop and no byte moves.
+    /// Marks the stream as resting: it only waits for its guest. A stop does not wait for a resting
+    /// stream on which no byte moves.
     pub(crate) fn set_resting(&mut self, is_resting: bool) {
         if std::mem::replace(&mut self.is_resting, is_resting) == is_resting {
             return;
@@ -70,7 +70,7 @@ impl Permit {
             // Before it is counted: what moved until now must not be taken for stillness.
             self.grant.note_moved();
             self.grant.resting.fetch_add(1, Ordering::SeqCst);
-            self.grant.tell_drain();
+            self.grant.notify_drained();
         } else {
             self.grant.resting.fetch_sub(1, Ordering::SeqCst);
         }
@@ -123,6 +123,6 @@ impl Drop for Permit {
         self.answered();
         self.set_resting(false);
         self.grant.in_flight.fetch_sub(1, Ordering::SeqCst);
-        self.grant.tell_drain();
+        self.grant.notify_drained();
     }
 }

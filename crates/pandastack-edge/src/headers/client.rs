@@ -1,4 +1,4 @@
-//! What a guest is told of the client whose request it gets.
+//! Headers that describe the client to the guest.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -12,17 +12,17 @@ const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const FORWARDED_PORT: HeaderName = HeaderName::from_static("x-forwarded-port");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
-/// A client's connection, as guests are told of it. Requests to the API carry it as an extension.
+/// A client's connection, as guests see it. Requests to the API carry it as an extension.
 #[derive(Clone)]
 pub struct Client {
-    /// Where it comes from.
+    /// The client's address.
     pub address: IpAddr,
     /// Over TLS.
     pub secure: bool,
     text: Arc<str>,
     /// A port of ours.
     port: u16,
-    /// What every request of it says of it, as lines of a head, up to the host in `Forwarded`.
+    /// Header lines that every request of this client carries, up to the host in `Forwarded`.
     lines: String,
 }
 
@@ -38,18 +38,18 @@ impl Client {
         Self { address, secure, text: address.to_string().into(), port, lines }
     }
 
-    /// Its address, as text.
+    /// The client's address as text.
     pub(crate) fn text(&self) -> Arc<str> {
         Arc::clone(&self.text)
     }
 
-    /// Whether it came by TLS.
+    /// Returns whether the client connected by TLS.
     pub fn is_secure(&self) -> bool {
         self.secure
     }
 
-    /// Writes what a guest is told of it, as lines of a head. Of a usual request that is half of its headers, so they are not put
-    /// into its map first.
+    /// Writes the header lines that describe the client to a guest. Of a usual request that is half
+    /// of its headers, so they are not put into its map first.
     pub(crate) fn write_lines(&self, host: &HeaderValue, out: &mut Vec<u8>) {
         let host = host.as_bytes();
         let end: &[u8] = if self.secure { b"\";proto=https\r\n" } else { b"\";proto=http\r\n" };
@@ -81,7 +81,7 @@ fn scheme(secure: bool) -> &'static str {
     if secure { "https" } else { "http" }
 }
 
-/// What precedes the host in `Forwarded`.
+/// The part of `Forwarded` that precedes the host.
 fn forwarded_start(address: IpAddr) -> String {
     match address {
         IpAddr::V4(address) => format!("for={address};host=\""),

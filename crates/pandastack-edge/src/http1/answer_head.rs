@@ -12,23 +12,23 @@ use super::lines::{Malformed, header_map, malformed};
 use crate::headers::names;
 use crate::limits::HEADER_LINES_MAX;
 
-/// How the end of an answer's body is found (RFC 9112, 6.3), and how far it is.
+/// Position in an answer's body, and how its end is found (RFC 9112, 6.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Framing {
     /// So many bytes are left of it.
     Length(u64),
-    /// It comes in chunks.
+    /// The body comes in chunks.
     Chunked(Chunks),
-    /// It ends with the connection.
+    /// The body ends with the connection.
     UntilClose,
 }
 
 impl Framing {
-    /// That of no body.
+    /// Framing of an empty body.
     pub(super) const NOTHING: Self = Self::Length(0);
     const CHUNKED: Self = Self::Chunked(Chunks::Size);
 
-    /// Whether nothing is left.
+    /// Returns whether the body is complete.
     pub(super) fn is_over(self) -> bool {
         matches!(self, Framing::Length(0) | Framing::Chunked(Chunks::Over))
     }
@@ -110,7 +110,7 @@ fn coding(headers: &HeaderMap) -> Result<Framing, Malformed> {
     }
 }
 
-/// The length that the head names. One that is said twice in the same words is said once afterwards.
+/// The length that the head names. A length that is repeated identically is written once.
 fn content_length(headers: &mut HeaderMap) -> Result<Option<u64>, Malformed> {
     let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
     let Some(first) = lengths.next() else { return Ok(None) };

@@ -28,7 +28,7 @@ pub(super) enum Chunks {
     DataEnd,
     /// Trailers, or the empty line at the end.
     Trailers,
-    /// Nothing.
+    /// The body is complete.
     Over,
 }
 
@@ -123,7 +123,8 @@ fn take_trailers(input: &mut BytesMut) -> Result<Option<HeaderMap>, Malformed> {
 mod tests {
     use super::*;
 
-    /// Reads a body that arrives in the given pieces: its bytes, its trailers, and what is left of the input.
+    /// Reads a body that arrives in the given pieces: its bytes, its trailers, and the rest of the
+    /// input.
     fn read<'a>(
         pieces: impl IntoIterator<Item = &'a [u8]>,
     ) -> Result<(String, HeaderMap, Chunks), Malformed> {

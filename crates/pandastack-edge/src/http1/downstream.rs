@@ -21,7 +21,7 @@ use tokio_util::io::poll_read_buf;
 
 use super::lines::end_of_head;
 use super::plain_head::PlainHead;
-use super::rewound::Rewound;
+use super::rewound::RewoundStream;
 use super::send::Sending;
 use super::write_answer::{Date, body_of, write_answer};
 use crate::body::ResponseBody;
@@ -36,14 +36,14 @@ const ROOM_BYTES_MIN: usize = 1024;
 pub(crate) struct PlainRequest {
     pub(crate) parts: Parts,
     pub(crate) body: Bytes,
-    /// The client wants no more after the answer.
+    /// Whether the client closes after the answer.
     is_last: bool,
     /// The head as it came.
     head: Bytes,
 }
 
 impl PlainRequest {
-    /// What its answer has to follow.
+    /// Form that the answer must have.
     pub(crate) fn form(&self) -> ResponseForm {
         ResponseForm { asked_for_head: self.parts.method == Method::HEAD, is_last: self.is_last }
     }
@@ -57,15 +57,15 @@ pub(crate) struct ResponseForm {
     pub(crate) is_last: bool,
 }
 
-/// What came.
+/// The next event on a client's connection.
 #[expect(
     clippy::large_enum_variant,
     reason = "taken apart at once; a box would be an allocation per request"
 )]
-pub(crate) enum Next {
+pub(crate) enum NextRequest {
     /// A plain request.
     Plain(PlainRequest),
-    /// Something else, which is still to be read.
+    /// A request that is not plain, and is still to be read.
     Other,
     /// The end.
     Closed,
@@ -76,7 +76,7 @@ pub(crate) struct Downstream<S> {
     stream: S,
     /// Read and not used yet.
     input: BytesMut,
-    /// How much of `input` was searched for the end of a head.
+    /// Number of bytes of `input` already searched for the end of a head.
     searched: usize,
     sending: Sending<ResponseBody>,
     date: Date,
@@ -89,13 +89,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Downstream<S> {
         Self { stream, input, searched: 0, sending, date: Date::default() }
     }
 
-    /// Whether nothing of a request came.
+    /// Returns whether no byte of a request has arrived.
     pub(crate) fn is_idle(&self) -> bool {
         self.input.is_empty()
     }
 
     /// The next request.
-    pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Next> {
+    pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<NextRequest> {
         loop {
             if let Some(end) = end_of_head(&self.input, self.searched) {
                 return Poll::Ready(self.take_request(end));
@@ -103,28 +103,28 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Downstream<S> {
             self.searched = self.input.len();
             let may_be_plain = self.input.first().is_none_or(u8::is_ascii_uppercase);
             if !may_be_plain || self.input.len() > HEAD_BYTES_MAX {
-                return Poll::Ready(Next::Other);
+                return Poll::Ready(NextRequest::Other);
             }
             if !ready!(self.poll_fill(context)) {
-                return Poll::Ready(Next::Closed);
+                return Poll::Ready(NextRequest::Closed);
             }
         }
     }
 
-    fn take_request(&mut self, end: usize) -> Next {
+    fn take_request(&mut self, end: usize) -> NextRequest {
         self.searched = 0;
         if end > HEAD_BYTES_MAX {
-            return Next::Other;
+            return NextRequest::Other;
         }
         let head = self.input.split_to(end).freeze();
         match PlainHead::parse(&head) {
             Some(PlainHead { parts, length, is_last }) if length <= self.input.len() => {
                 let body = if length == 0 { Bytes::new() } else { self.input.split_to(length).freeze() };
-                Next::Plain(PlainRequest { parts, body, is_last, head })
+                NextRequest::Plain(PlainRequest { parts, body, is_last, head })
             }
             _ => {
                 self.put_back(&[&head]);
-                Next::Other
+                NextRequest::Other
             }
         }
     }
@@ -149,7 +149,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Downstream<S> {
         }
     }
 
-    /// Whether the client went away. It may ask for more before it has its answer, up to a bound.
+    /// Checks whether the client went away. The client may send more before it has its answer, up
+    /// to a bound.
     fn poll_gone(&mut self, context: &mut Context<'_>) -> Poll<()> {
         while self.input.len() < HEAD_BYTES_MAX {
             if !ready!(self.poll_fill(context)) {
@@ -159,7 +160,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Downstream<S> {
         Poll::Pending
     }
 
-    /// What `work` comes to, unless the client goes away meanwhile.
+    /// Result of `work`; `None` if the client goes away first.
     pub(crate) async fn unless_gone<W: Future>(&mut self, mut work: Pin<&mut W>) -> Option<W::Output> {
         poll_fn(|context| match work.as_mut().poll(context) {
             Poll::Ready(output) => Poll::Ready(Some(output)),
@@ -194,10 +195,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Downstream<S> {
     }
 
     /// The connection, to go on with elsewhere, with what was asked and not answered.
-    pub(crate) fn give_up(mut self, asked: Option<PlainRequest>) -> Rewound<S> {
+    pub(crate) fn give_up(mut self, asked: Option<PlainRequest>) -> RewoundStream<S> {
         if let Some(PlainRequest { head, body, .. }) = asked {
             self.put_back(&[&head, &body]);
         }
-        Rewound::new(self.input.freeze(), self.stream)
+        RewoundStream::new(self.input.freeze(), self.stream)
     }
 }

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 
-/// It does not follow the grammar (RFC 9112), or can be read in two ways.
+/// A head that violates the grammar (RFC 9112), or that can be read in two ways.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Malformed(String);
@@ -12,8 +12,8 @@ pub(super) fn malformed(what: impl ToString) -> Malformed {
     Malformed(what.to_string())
 }
 
-/// The place after the empty line that ends a head or a block of trailers, if it came. The bytes before `from` were looked
-/// at before.
+/// The place after the empty line that ends a head or a block of trailers, if it came. The bytes
+/// before `from` were already searched.
 pub(super) fn end_of_head(bytes: &[u8], from: usize) -> Option<usize> {
     // An end of line among the last two of them may be completed by what came since.
     let from = from.saturating_sub(2);

@@ -1,11 +1,11 @@
 //! Our own HTTP/1.1: to guests ([`Upstream`]), and to clients as long as they send plain requests
 //! ([`Downstream`]).
 //!
-//! It has no tasks and no channels: whoever uses a connection drives it, so a request costs no hand-over, and nothing but
-//! the bytes that were read is allocated for its body.
+//! It has no tasks and no channels: the user of a connection drives it, so a request costs no
+//! hand-over, and only received bytes are allocated for its body.
 //!
-//! Must hold: where a message ends is never a guess. What can be read in two ways is refused, and bodies are framed anew
-//! on each side.
+//! Must hold: where a message ends is never a guess. A message that can be read in two ways is
+//! refused, and bodies are framed anew on each side.
 
 mod answer_head;
 mod chunks;
@@ -18,6 +18,6 @@ mod send;
 mod upstream;
 mod write_answer;
 
-pub(crate) use downstream::{Downstream, Next, PlainRequest};
-pub(crate) use rewound::Rewound;
+pub(crate) use downstream::{Downstream, NextRequest, PlainRequest};
+pub(crate) use rewound::RewoundStream;
 pub(crate) use upstream::{Upstream, UpstreamError};

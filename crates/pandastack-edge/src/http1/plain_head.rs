@@ -20,7 +20,7 @@ pub(super) struct PlainHead {
     pub(super) parts: Parts,
     /// Bytes of its body.
     pub(super) length: usize,
-    /// The client wants no more after the answer.
+    /// Whether the client closes after the answer.
     pub(super) is_last: bool,
 }
 

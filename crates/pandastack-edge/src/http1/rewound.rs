@@ -8,18 +8,18 @@ use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// A stream that begins with bytes that were read from it before.
-pub(crate) struct Rewound<S> {
+pub(crate) struct RewoundStream<S> {
     read: Bytes,
     stream: S,
 }
 
-impl<S> Rewound<S> {
+impl<S> RewoundStream<S> {
     pub(super) fn new(read: Bytes, stream: S) -> Self {
         Self { read, stream }
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Rewound<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for RewoundStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -41,7 +41,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Rewound<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Rewound<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for RewoundStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -81,7 +81,7 @@ mod tests {
     async fn one_read_brings_what_was_read_and_what_came_since() {
         let (mut client, server) = tokio::io::duplex(64);
         client.write_all(b" and since").await.unwrap();
-        let mut rewound = Rewound::new(Bytes::from_static(b"before"), server);
+        let mut rewound = RewoundStream::new(Bytes::from_static(b"before"), server);
         let mut bytes = [0; 4];
         assert_eq!(rewound.read(&mut bytes).await.unwrap(), 4);
         let mut rest = [0; 64];

@@ -13,7 +13,7 @@ use crate::body::BodyError;
 /// A piece up to this length is copied behind its head: that costs less than a write from several places.
 const COPIED_BYTES_MAX: usize = 2 * 1024;
 
-/// How a body's length is told.
+/// Encoding of a body's length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Length {
     /// In the head.
@@ -24,24 +24,25 @@ pub(super) enum Length {
 
 /// A message on its way. Written in order: `head`, `piece`, `tail`.
 pub(super) struct Sending<B> {
-    /// What precedes the piece: the message's head, a chunk's size.
+    /// Bytes before the piece: the message's head, or a chunk's size.
     head: Vec<u8>,
-    /// How much of it is written.
+    /// Number of bytes of it that are written.
     head_written: usize,
     /// Of the body.
     piece: Bytes,
-    /// What follows the piece: the end of a chunk.
+    /// Bytes after the piece: the end of a chunk.
     tail: &'static [u8],
-    /// What is still to come, and how much of it if that was said.
+    /// The rest of the body, and its length if that was stated.
     body: Option<(B, Length)>,
-    /// Nothing that was written waits in the stream: one with TLS keeps what its socket did not take.
+    /// Whether the stream has passed on all that was written: TLS keeps bytes that its socket did
+    /// not take.
     is_flushed: bool,
     /// The other side took no more, or the body broke off.
     is_broken: bool,
 }
 
 impl<B: Body<Data = Bytes, Error = BodyError> + Unpin> Sending<B> {
-    /// Nothing to send.
+    /// An idle sender.
     pub(super) fn new() -> Self {
         Self {
             head: Vec::new(),
@@ -54,12 +55,12 @@ impl<B: Body<Data = Bytes, Error = BodyError> + Unpin> Sending<B> {
         }
     }
 
-    /// How the length of a body is told.
+    /// The encoding of a body's length.
     pub(super) fn length_of(body: &B) -> Length {
         body.size_hint().exact().map_or(Length::Chunked, Length::Known)
     }
 
-    /// Where the next message's head is to be written.
+    /// Buffer for the next message's head.
     pub(super) fn head(&mut self) -> &mut Vec<u8> {
         &mut self.head
     }
@@ -74,7 +75,7 @@ impl<B: Body<Data = Bytes, Error = BodyError> + Unpin> Sending<B> {
         self.body.as_mut().map(|(body, _)| body)
     }
 
-    /// Whether the other side has all of it.
+    /// Returns whether the other side has received all of the message.
     pub(super) fn is_complete(&self) -> bool {
         self.is_over() && !self.is_broken
     }
@@ -87,7 +88,8 @@ impl<B: Body<Data = Bytes, Error = BodyError> + Unpin> Sending<B> {
         self.head.is_empty() && self.piece.is_empty() && self.tail.is_empty()
     }
 
-    /// Sends as much as there is and the other side takes. Fails only if the body did: who takes no more may still answer.
+    /// Sends as much as there is and the other side takes. Fails only if the body did: a side that
+    /// takes no more may still answer.
     pub(super) fn poll<S>(&mut self, stream: &mut S, context: &mut Context<'_>) -> Poll<Result<(), BodyError>>
     where
         S: AsyncWrite + Unpin,
@@ -216,12 +218,12 @@ mod tests {
 
     /// Takes everything, and needs two tries to pass it on.
     #[derive(Default)]
-    struct Keeping {
+    struct BufferedStream {
         taken: Vec<u8>,
         flushes: u32,
     }
 
-    impl AsyncWrite for Keeping {
+    impl AsyncWrite for BufferedStream {
         fn poll_write(
             mut self: Pin<&mut Self>,
             _: &mut Context<'_>,
@@ -243,7 +245,7 @@ mod tests {
 
     #[test]
     fn what_the_stream_keeps_is_not_sent_yet() {
-        let (mut stream, mut sending) = (Keeping::default(), Sending::new());
+        let (mut stream, mut sending) = (BufferedStream::default(), Sending::new());
         sending.head().extend_from_slice(b"head ");
         sending.begin(RequestBody::from(Bytes::from_static(b"body")), Length::Known(4));
         let mut context = Context::from_waker(Waker::noop());

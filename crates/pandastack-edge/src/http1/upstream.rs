@@ -31,7 +31,7 @@ use crate::limits::HEAD_BYTES_MAX;
 /// Room for a read: a usual answer with its head. It grows up to [`HEAD_BYTES_MAX`] for an answer that fills it.
 const READ_BYTES: usize = 8 * 1024;
 
-/// Why there is no answer, or no more of it.
+/// Reason why there is no answer, or no more of it.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum UpstreamError {
     /// Before the first byte of an answer. The guest may have closed it without seeing the request.
@@ -40,7 +40,7 @@ pub(crate) enum UpstreamError {
     /// Within the answer.
     #[error("the guest closed the connection during its response")]
     Incomplete,
-    /// It cannot be read, or can be read in two ways.
+    /// The answer cannot be read, or can be read in two ways.
     #[error("the guest's response is malformed")]
     Malformed(#[from] Malformed),
     /// The request's body has no end, or is too long.
@@ -60,18 +60,19 @@ pub(crate) struct Upstream<S, B> {
     stream: S,
     /// Read and not used yet.
     input: BytesMut,
-    /// How much of `input` was searched for the end of a head.
+    /// Number of bytes of `input` already searched for the end of a head.
     searched: usize,
     read_bytes: usize,
     sending: Sending<B>,
     asked_for_head: bool,
-    /// What is left of the answer.
+    /// The rest of the answer.
     left: Framing,
-    /// Something of the answer came.
+    /// Whether a byte of the answer has arrived.
     is_begun: bool,
     /// The guest lets the connection be used again.
     is_kept: bool,
-    /// It carried a request before, so the guest may have closed it meanwhile.
+    /// Whether the connection carried an earlier request, so that the guest may have closed it
+    /// meanwhile.
     pub(crate) is_reused: bool,
 }
 
@@ -105,7 +106,8 @@ where
         self.sending.begin(body, length);
     }
 
-    /// Sends, and reads the head of the answer. What is left of the request's body is sent while the answer is read.
+    /// Sends, and reads the head of the answer. The rest of the request's body is sent while the
+    /// answer is read.
     pub(crate) fn poll_answer(
         &mut self,
         context: &mut Context<'_>,
@@ -207,12 +209,12 @@ where
         self.sending.body_mut()
     }
 
-    /// Whether the answer is over.
+    /// Returns whether the answer is complete.
     pub(crate) fn is_over(&self) -> bool {
         self.left.is_over()
     }
 
-    /// How much is left of the answer, as far as that is known.
+    /// Length of the rest of the answer, as far as it is known.
     pub(crate) fn size_hint(&self) -> SizeHint {
         match self.left {
             Framing::Length(left) => SizeHint::with_exact(left),
@@ -221,12 +223,13 @@ where
         }
     }
 
-    /// Whether it can carry another request.
+    /// Returns whether the connection can carry another request.
     pub(crate) fn is_reusable(&self) -> bool {
         self.is_kept && self.is_over() && self.sending.is_complete() && self.input.is_empty()
     }
 
-    /// Makes it one that carried a request, with no more memory than one that did not.
+    /// Marks the connection as reused, and frees a large buffer, so that an idle connection holds no
+    /// more memory than a fresh one.
     pub(crate) fn rest(&mut self) {
         self.is_reused = true;
         if self.read_bytes > READ_BYTES {
@@ -235,7 +238,7 @@ where
         }
     }
 
-    /// Whether the guest neither closed it nor said anything that nobody asked for.
+    /// Returns whether the guest has neither closed the connection nor sent unsolicited bytes.
     pub(crate) fn is_silent(&mut self) -> bool {
         let mut byte = [0];
         let mut byte = ReadBuf::new(&mut byte);

@@ -10,14 +10,14 @@ use super::*;
 
 type TestBody = UnsyncBoxBody<Bytes, BodyError>;
 
-/// What a guest does, a step for every read.
+/// Script of a guest, one step for every read.
 enum Step {
     Say(Vec<u8>),
     Wait,
     Break,
 }
 
-/// A guest that keeps to its script, closes at the end of it, and notes what it was told.
+/// A guest that follows its script, closes at the end of it, and records its input.
 #[derive(Default)]
 struct Guest {
     script: VecDeque<Step>,

@@ -38,7 +38,7 @@ pub(super) fn body_of(
     match head.status {
         StatusCode::NO_CONTENT => (None, None),
         StatusCode::NOT_MODIFIED => (None, told_length(head)),
-        // What it would be for another method.
+        // The length that another method would get.
         _ if form.asked_for_head => match (told_length(head), length) {
             (None, Length::Known(length)) if length > 0 => (None, Some(Length::Known(length))),
             (told, _) => (None, told),
@@ -47,12 +47,12 @@ pub(super) fn body_of(
     }
 }
 
-/// What the guest said, for answers that have no body of their own.
+/// The length that the guest stated, for answers without a body.
 fn told_length(head: &Parts) -> Option<Length> {
     head.headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok().map(Length::Known)
 }
 
-/// Writes an answer's head. What is said about the body's length is said here, whatever the headers say.
+/// Writes an answer's head. The body's length is stated here, whatever the headers say.
 pub(super) fn write_answer(
     head: &Parts,
     length: Option<Length>,

@@ -1,7 +1,8 @@
 //! A local certificate authority, for machines without a public name.
 //!
-//! It lives in two files and signs a certificate for each name when it is first asked for; one for `*.` of a name's domain
-//! covers every preview of it. Whoever installs `ca.pem` trusts every certificate made here, so its key stays with root.
+//! It lives in two files and signs a certificate for each name when it is first asked for; one for
+//! `*.` of a name's domain covers every preview of it. A client that installs `ca.pem` trusts every
+//! certificate made here, so its key stays with root.
 //!
 //! Certificates are kept in a plain map, not in a cache such as `moka`: an entry lives for weeks, the lock is held while one is
 //! made so that it is made once, and forgetting all of them costs nothing but making them again.
@@ -30,7 +31,9 @@ use super::{Certificates, TlsError, certified};
 const AUTHORITY_NAME: &str = "PandaStack local authority";
 /// Name of a connection that names none.
 const NAME_DEFAULT: &str = "localhost";
-/// How long the authority and its certificates are good for.
+/// Addresses of this host, for which the default name is valid, too.
+const LOOPBACK: [&str; 2] = ["127.0.0.1", "::1"];
+/// Validity of the authority and its certificates.
 const AUTHORITY_YEARS: i32 = 10;
 const LEAF_DAYS: i32 = 90;
 /// A certificate is created again after so long.
@@ -79,7 +82,12 @@ impl LocalAuthority {
     fn leaf(&self, name: &str) -> Result<Arc<CertifiedKey>, TlsError> {
         let fail =
             |reason: rcgen::Error| TlsError::Making { name: name.to_owned(), reason: reason.to_string() };
-        let mut params = CertificateParams::new(vec![name.to_owned()]).map_err(fail)?;
+        let mut names = vec![name.to_owned()];
+        if name == NAME_DEFAULT {
+            // Who connects by an address names no host.
+            names.extend(LOOPBACK.map(str::to_owned));
+        }
+        let mut params = CertificateParams::new(names).map_err(fail)?;
         let shown = if name.len() <= 64 { name } else { NAME_DEFAULT };
         params.distinguished_name.push(DnType::CommonName, shown);
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
@@ -184,6 +192,21 @@ mod tests {
         ] {
             assert_eq!(covering(name), expect);
         }
+    }
+
+    #[test]
+    fn a_certificate_without_a_name_is_valid_for_the_loopback_addresses() {
+        let dir = tempfile::tempdir().unwrap();
+        let authority = LocalAuthority::open(dir.path()).unwrap();
+        // Subject alternative names of the type `iPAddress`.
+        let addresses: [&[u8]; 2] =
+            [&[0x87, 4, 127, 0, 0, 1], &[0x87, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]];
+        let valid = |name: Option<&str>| {
+            let leaf = authority.certificate(name).unwrap().cert[0].clone();
+            addresses.map(|address| leaf.windows(address.len()).any(|part| part == address))
+        };
+        assert_eq!(valid(None), [true, true]);
+        assert_eq!(valid(Some("db.example.com")), [false, false]);
     }
 
     #[test]

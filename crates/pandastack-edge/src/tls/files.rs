@@ -14,7 +14,7 @@ use rustls::sign::CertifiedKey;
 
 use super::{Certificates, TlsError, certified};
 
-/// The files are looked at when a connection comes, and no more often than this.
+/// Shortest time between two checks of the files, which happen when a connection comes.
 const LOOK_AFTER: Duration = Duration::from_secs(1);
 
 /// One certificate from two files, whatever the name.

@@ -1,8 +1,8 @@
 //! TLS: chooses the certificate of a connection, and detects TLS or plain HTTP on one address.
 //!
-//! Certificates come from whoever implements [`Certificates`]: two files that may be replaced at any time
-//! ([`FileCertificates`]), or an authority of this installation that makes one for each name it is asked for
-//! ([`LocalAuthority`]). One that asks a public authority fits the same trait.
+//! Certificates come from an implementation of [`Certificates`]: two files that may be replaced at
+//! any time ([`FileCertificates`]), or an authority of this installation that makes one for each
+//! name it is asked for ([`LocalAuthority`]). One that asks a public authority fits the same trait.
 
 mod authority;
 mod files;
@@ -25,7 +25,7 @@ use tokio_rustls::server::TlsStream;
 pub use authority::LocalAuthority;
 pub use files::FileCertificates;
 
-/// How long a client may take for its side of the handshake.
+/// Longest time for a client's side of the handshake.
 pub const HANDSHAKE_WAIT: Duration = Duration::from_secs(10);
 /// First byte of a TLS connection: a handshake record. No HTTP method begins so.
 const HANDSHAKE_RECORD: u8 = 0x16;
@@ -36,7 +36,7 @@ pub enum TlsError {
     /// A file cannot be read or written.
     #[error("TLS: `{}` cannot be used", path.display())]
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
         /// Reason.
         #[source]
@@ -45,11 +45,11 @@ pub enum TlsError {
     /// A file holds something else.
     #[error("TLS: `{path}` contains no PEM {what}: {reason}")]
     Content {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// What was expected.
+        /// Kind of PEM content that was expected.
         what: &'static str,
-        /// What was found.
+        /// Reason.
         reason: String,
     },
     /// The key does not belong to the certificate, or is of a kind that is not supported.
@@ -128,7 +128,8 @@ impl ResolvesServerCert for ByName {
     }
 }
 
-/// Whether the client begins a TLS handshake. Waits for its first byte, and leaves it there.
+/// Returns whether the client begins a TLS handshake. Waits for its first byte, and leaves it
+/// there.
 pub async fn is_tls(stream: &TcpStream, patience: Duration) -> io::Result<bool> {
     let mut first = [0];
     let read = tokio::time::timeout(patience, stream.peek(&mut first)).await??;

@@ -12,7 +12,7 @@ use crate::tunnel::UPGRADED_BUFFER_BYTES;
 /// Bytes on their way from one side to the other.
 pub(super) struct Flow {
     buffer: Box<[u8]>,
-    /// What of `buffer` was read and not written yet.
+    /// Start of the bytes in `buffer` that were read and not written yet.
     start: usize,
     end: usize,
     /// Of what was written.
@@ -34,9 +34,9 @@ enum Stage {
 pub(super) enum CloseNotice {
     /// A close frame.
     Close,
-    /// Nothing more: the last thing that passed was a close frame, and its answer is to be waited for.
+    /// Send nothing: the last frame was a close frame; wait for its answer.
     Wait,
-    /// Nothing: it is within a frame, or was told that there is no more.
+    /// Send nothing: the flow is within a frame, or has already ended.
     Nothing,
 }
 
@@ -65,7 +65,7 @@ impl Flow {
         }
     }
 
-    /// Passes bytes until there are no more, and says so to the other side.
+    /// Passes bytes until the end, and passes on the end too.
     pub(super) fn poll_pass(
         &mut self,
         context: &mut Context<'_>,
@@ -97,7 +97,7 @@ impl Flow {
         }
     }
 
-    /// Passes no more than what is left of the frame in progress. Fails if that has no end.
+    /// Passes only the rest of the frame in progress. Fails if that has no end.
     pub(super) fn poll_end_frame(
         &mut self,
         context: &mut Context<'_>,

@@ -41,17 +41,17 @@ enum Part {
 }
 
 impl Frames {
-    /// Whether the last frame ended and no other began.
+    /// Returns whether the flow is between two frames.
     pub(super) fn is_between(&self) -> bool {
         self.part == Part::First
     }
 
-    /// Whether this cannot be told any more.
+    /// Returns whether frame boundaries are no longer known.
     pub(super) fn is_lost(&self) -> bool {
         self.part == Part::Lost
     }
 
-    /// Whether a close frame has passed, to its end.
+    /// Returns whether a complete close frame has passed.
     pub(super) fn has_closed(&self) -> bool {
         self.has_closed
     }
@@ -64,7 +64,7 @@ impl Frames {
         }
     }
 
-    /// How many of the bytes that come next belong to the frame that is in progress.
+    /// Number of the next bytes that belong to the current frame.
     pub(super) fn rest_within(mut self, bytes: &[u8]) -> usize {
         if self.is_between() { 0 } else { self.pass_one(bytes) }
     }

@@ -29,7 +29,8 @@ const CLOSE_TO_CLIENT: &[u8] = b"\x88\x1b\x03\xe9going away; connect again";
 /// The same without a reason, to be masked.
 const GOING_AWAY: [u8; 2] = 1001_u16.to_be_bytes();
 
-/// A WebSocket that is passed on. `guest` is held to the end of what is said to it, and so is what keeps its sandbox awake.
+/// A WebSocket that is passed on. `guest` is kept until the last byte to it is sent, and so is the
+/// permit that keeps its sandbox awake.
 pub(crate) struct Relay<C, G> {
     client: C,
     guest: G,
@@ -42,7 +43,8 @@ where
     C: AsyncRead + AsyncWrite + Unpin,
     G: AsyncRead + AsyncWrite + Unpin,
 {
-    /// Between two streams. `said` is what went from guest to client since their heads.
+    /// Between two streams. `said` holds the bytes that went from guest to client since their
+    /// heads.
     pub(crate) fn new(client: C, guest: G, said: &[u8]) -> Self {
         let mut to_client = Flow::new();
         to_client.note(said);
@@ -82,8 +84,9 @@ where
     }
 }
 
-/// Says what there is to say to one side, and closes its connection when it answered or took too long. Meanwhile its bytes are read,
-/// because a connection that is closed with unread bytes is reset, and a reset overtakes what was said.
+/// Says what there is to say to one side, and closes its connection when it answered or took too
+/// long. Meanwhile its bytes are read, because a connection that is closed with unread bytes is
+/// reset, and a reset overtakes sent bytes.
 async fn leave(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     parting: CloseNotice,
@@ -106,7 +109,7 @@ async fn leave(
     }
 }
 
-/// A close frame as a client sends it: masked, with a key that nobody can foresee (RFC 6455, 5.3).
+/// A close frame as a client sends it: masked, with an unpredictable key (RFC 6455, 5.3).
 fn close_to_guest() -> [u8; 8] {
     let [a, b, c, d, ..] = uuid::Uuid::new_v4().into_bytes();
     [0x88, 0x82, a, b, c, d, GOING_AWAY[0] ^ a, GOING_AWAY[1] ^ b]
@@ -127,7 +130,7 @@ mod tests {
     /// Timeout after which the step counts as hung.
     const PATIENCE: Duration = Duration::from_secs(20);
 
-    /// A WebSocket's two ends, and what is between them.
+    /// A WebSocket's two ends, and the relay between them.
     struct World {
         client: DuplexStream,
         guest: DuplexStream,
@@ -250,7 +253,7 @@ mod tests {
         let began = Instant::now();
         world.cut.cancel();
         expect(&mut world.client, CLOSE_TO_CLIENT).await;
-        // What is on its way from there is no answer.
+        // Bytes already in flight are no answer.
         world.client.write_all(ASKED).await.unwrap();
         assert!(rest(&mut world.client).await.is_empty());
         assert!(began.elapsed() >= CLOSE_WAIT);

@@ -1,4 +1,4 @@
-//! What must not pass.
+//! Requests that must not pass.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -131,7 +131,7 @@ async fn a_body_may_be_slow_as_long_as_something_comes() {
     assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("5 bytes"), "{answer}");
 }
 
-/// Serves an answer without an end to whoever asks; says when it could get rid of no more.
+/// Serves an endless answer to every request; reports when it can send no more.
 async fn endless(edge: &mut TestEdge) -> (u16, mpsc::Receiver<()>) {
     let (ended, ends) = mpsc::channel(1);
     let program = move |mut stream: TcpStream| {

@@ -41,9 +41,9 @@ fn address(number: u8) -> Ipv4Addr {
     Ipv4Addr::new(127, 0, 0, number)
 }
 
-/// What a machine does with a request.
+/// Behaviour of a machine towards a request.
 #[derive(Clone, Copy, PartialEq)]
-enum Manner {
+enum Behaviour {
     Answers,
     BreaksOff,
 }
@@ -62,7 +62,7 @@ struct World {
 }
 
 impl World {
-    async fn start(always: usize, manner: impl Fn(u8) -> Manner) -> Self {
+    async fn start(always: usize, behaviour: impl Fn(u8) -> Behaviour) -> Self {
         let permits = Arc::new(Semaphore::new(0));
         let first = TcpListener::bind((address(1), 0)).await.unwrap();
         let port = first.local_addr().unwrap().port();
@@ -71,8 +71,8 @@ impl World {
             listeners.push(TcpListener::bind((address(number), port)).await.unwrap());
         }
         let machines = (1..).zip(listeners).map(|(number, listener)| {
-            let (asked, permits, manner) =
-                (Arc::<AtomicUsize>::default(), Arc::clone(&permits), manner(number));
+            let (asked, permits, behaviour) =
+                (Arc::<AtomicUsize>::default(), Arc::clone(&permits), behaviour(number));
             let counter = Arc::clone(&asked);
             let task = tokio::spawn(async move {
                 let mut connections = JoinSet::new();
@@ -80,7 +80,7 @@ impl World {
                     connections.spawn(serve(
                         stream,
                         number,
-                        manner,
+                        behaviour,
                         Arc::clone(&counter),
                         Arc::clone(&permits),
                     ));
@@ -118,14 +118,14 @@ impl World {
 async fn serve(
     mut stream: TcpStream,
     number: u8,
-    manner: Manner,
+    behaviour: Behaviour,
     asked: Arc<AtomicUsize>,
     permits: Arc<Semaphore>,
 ) {
     let mut buffer = [0; 4096];
     while let Ok(read @ 1..) = stream.read(&mut buffer).await {
         asked.fetch_add(1, Ordering::SeqCst);
-        if manner == Manner::BreaksOff {
+        if behaviour == Behaviour::BreaksOff {
             return;
         }
         if String::from_utf8_lossy(&buffer[..read]).contains(" /slow ") {
@@ -138,7 +138,7 @@ async fn serve(
 
 #[tokio::test]
 async fn machines_that_are_always_there_get_equal_shares() {
-    let world = World::start(3, |_| Manner::Answers).await;
+    let world = World::start(3, |_| Behaviour::Answers).await;
     for _ in 0..9 {
         world.answered_by("GET", "").await;
     }
@@ -147,7 +147,7 @@ async fn machines_that_are_always_there_get_equal_shares() {
 
 #[tokio::test]
 async fn further_machines_are_used_while_the_first_ones_are_busy() {
-    let world = World::start(1, |_| Manner::Answers).await;
+    let world = World::start(1, |_| Behaviour::Answers).await;
     for _ in 0..9 {
         assert_eq!(world.answered_by("GET", "").await, '1');
     }
@@ -168,7 +168,7 @@ async fn further_machines_are_used_while_the_first_ones_are_busy() {
 
 #[tokio::test]
 async fn a_machine_that_accepts_nothing_is_passed_over() {
-    let mut world = World::start(3, |_| Manner::Answers).await;
+    let mut world = World::start(3, |_| Behaviour::Answers).await;
     for _ in 0..3 {
         world.answered_by("GET", "").await;
     }
@@ -183,15 +183,17 @@ async fn a_machine_that_accepts_nothing_is_passed_over() {
 
 #[tokio::test]
 async fn a_request_that_may_have_been_received_is_repeated_once_if_repeatable() {
-    let world = World::start(3, |number| if number == 3 { Manner::Answers } else { Manner::BreaksOff }).await;
+    let world =
+        World::start(3, |number| if number == 3 { Behaviour::Answers } else { Behaviour::BreaksOff }).await;
     let answer = world.ask("POST", "/", "a body").await;
     assert!(answer.starts_with("HTTP/1.1 502"), "{answer}");
     assert_eq!(world.asked().iter().sum::<usize>(), 1, "it may have had an effect");
-    let world = World::start(3, |_| Manner::BreaksOff).await;
+    let world = World::start(3, |_| Behaviour::BreaksOff).await;
     let answer = world.ask("GET", "/", "").await;
     assert!(answer.starts_with("HTTP/1.1 502"), "{answer}");
     assert_eq!(world.asked().iter().sum::<usize>(), 2, "it may be what breaks them");
-    let world = World::start(3, |number| if number == 1 { Manner::BreaksOff } else { Manner::Answers }).await;
+    let world =
+        World::start(3, |number| if number == 1 { Behaviour::BreaksOff } else { Behaviour::Answers }).await;
     for _ in 0..12 {
         world.answered_by("GET", "").await;
     }

@@ -1,4 +1,4 @@
-//! What passes, and how.
+//! Protocols that pass, and how.
 
 use std::convert::Infallible;
 use std::sync::Arc;

@@ -70,7 +70,7 @@ async fn http2_by_tls_reaches_a_preview() {
     driver.abort();
 }
 
-/// Whether a new connection gets this certificate.
+/// Returns whether a new connection gets this certificate.
 async fn serves(edge: &TestEdge, certificate: &CertificateDer<'static>) -> bool {
     let name = ServerName::try_from(NAME).unwrap();
     connector(certificate.clone(), b"http/1.1").connect(name, edge.connect().await).await.is_ok()

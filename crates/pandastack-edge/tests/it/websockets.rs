@@ -1,4 +1,4 @@
-//! How WebSockets end when their sandbox goes away.
+//! End of WebSockets when their sandbox goes away.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use tokio::task::JoinSet;
 
 use crate::harness::{PATIENCE, TestEdge, host, read_until};
 
-/// A host's agent that opens grants to loopback, and closes one when it is told to.
+/// A host's agent that opens grants to loopback, and closes one on request.
 struct Agent {
     client: AgentClient,
     hold: Arc<Notify>,
@@ -116,7 +116,7 @@ async fn read(stream: &mut TcpStream, count: usize) -> Vec<u8> {
     bytes
 }
 
-/// What comes until the other side closes, which must not be by a reset.
+/// All bytes until the other side closes, which must not be by a reset.
 async fn rest(stream: &mut TcpStream) -> Vec<u8> {
     let mut bytes = Vec::new();
     tokio::time::timeout(PATIENCE, stream.read_to_end(&mut bytes)).await.expect("an end").unwrap();

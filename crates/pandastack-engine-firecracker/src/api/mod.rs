@@ -25,7 +25,7 @@ use types::{Instance, SnapshotCreate, SnapshotLoad, VmState, VmUpdate};
 /// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
-    /// Nothing listens at the socket: the process exited or the socket was removed.
+    /// The socket has no listener: the process exited or the socket was removed.
     #[error("nothing answers at {}", .path.display())]
     Unreachable {
         /// The socket.
@@ -42,7 +42,7 @@ pub enum ApiError {
     Refused {
         /// Status of the answer.
         status: u16,
-        /// Its `fault_message`.
+        /// Value of `fault_message`.
         message: String,
     },
     /// The answer is not valid.
@@ -54,7 +54,7 @@ pub enum ApiError {
 }
 
 impl ApiError {
-    /// Whether the process may have exited.
+    /// Returns whether the process may have exited.
     pub fn suggests_exit(&self) -> bool {
         matches!(self, ApiError::Unreachable { .. } | ApiError::Broken(_))
     }
@@ -145,11 +145,11 @@ impl Api {
         // The connection ends when the sender is dropped, and reports its errors through it.
         let (answer, _) = tokio::join!(exchange, connection);
         let (status, body) = answer?;
-        judge(status, body)
+        check_status(status, body)
     }
 }
 
-fn judge(status: StatusCode, body: Bytes) -> Result<Bytes, ApiError> {
+fn check_status(status: StatusCode, body: Bytes) -> Result<Bytes, ApiError> {
     if status.is_success() {
         return Ok(body);
     }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 pub struct Instance {
     /// Given on the command line.
     pub id: String,
-    /// Whether it was started, and whether it runs.
+    /// Whether the machine was started, and whether it runs.
     pub state: InstanceState,
     /// Version of the program.
     pub vmm_version: String,
@@ -97,7 +97,7 @@ pub struct BootSource {
     pub boot_args: String,
 }
 
-/// Whether guests can flush a disk.
+/// Handling of a guest's disk flushes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum CacheType {
     /// No: what a guest writes survives its machine, not its host.
@@ -115,7 +115,7 @@ pub struct Drive {
     pub path_on_host: String,
     /// Adds `root=` to the kernel command line.
     pub is_root_device: bool,
-    /// Whether the guest may only read.
+    /// Whether the disk is read-only for the guest.
     pub is_read_only: bool,
     /// Flushes.
     pub cache_type: CacheType,
@@ -168,11 +168,11 @@ pub struct Entropy {}
 /// `PUT /actions`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Action {
-    /// What to do.
+    /// The action.
     pub action_type: ActionType,
 }
 
-/// What can be done to a machine.
+/// Action on a machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum ActionType {
     /// Runs the configured machine.
@@ -197,7 +197,7 @@ pub enum VmState {
     Resumed,
 }
 
-/// What a snapshot's memory file gets.
+/// Contents of a snapshot's memory file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum SnapshotType {
     /// All memory.
@@ -218,7 +218,7 @@ pub struct SnapshotCreate {
     pub mem_file_path: String,
 }
 
-/// Where the memory of a loaded machine comes from.
+/// Source of a loaded machine's memory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct MemoryBackend {
     /// `File`: mapped privately, read on demand.
@@ -230,9 +230,9 @@ pub struct MemoryBackend {
 /// Another tap than the one in the snapshot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct NetworkOverride {
-    /// Which interface.
+    /// The interface.
     pub iface_id: String,
-    /// Its tap here.
+    /// Tap on this host.
     pub host_dev_name: String,
 }
 

@@ -231,7 +231,7 @@ pub fn processes_of(parent: u32) -> Vec<i32> {
     machines.collect()
 }
 
-/// Machines outlive whoever started them; those of a failed test must not.
+/// Machines outlive the process that started them; those of a failed test must not.
 impl Drop for FirecrackerFixture {
     fn drop(&mut self) {
         for pid in processes_of(std::process::id()) {

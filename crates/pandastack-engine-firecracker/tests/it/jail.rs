@@ -1,4 +1,4 @@
-//! How far a machine's process is locked in.
+//! Confinement of a machine's process.
 
 use std::collections::BTreeSet;
 use std::fs;

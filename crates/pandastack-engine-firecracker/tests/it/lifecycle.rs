@@ -1,4 +1,4 @@
-//! What a machine keeps through saves, loads and pauses, and how its end is told.
+//! State that a machine keeps through saves, loads and pauses, and the report of its end.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

@@ -1,9 +1,9 @@
 //! The engine against real Firecracker processes and a toy guest, and its client against
 //! hand-written exchanges.
 //!
-//! Real machines need `/dev/kvm`, a compiler, Firecracker and its jailer; what is missing is named and
-//! the tests are skipped ([`missing`]). A Firecracker that is there and cannot be used fails them. The
-//! guest is a program of the tests that needs no kernel, so any KVM will do.
+//! Real machines need `/dev/kvm`, a compiler, Firecracker and its jailer; what is missing is named
+//! and the tests are skipped ([`missing`]). A Firecracker that exists and cannot be used fails
+//! them. The guest is a program of the tests that needs no kernel, so any KVM will do.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 

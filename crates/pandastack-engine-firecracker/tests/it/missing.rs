@@ -1,5 +1,6 @@
-//! What a host may lack. Its tests are skipped then; whatever else keeps the engine from starting fails them:
-//! a jailer of another release, a program that does not print its version, a version that is not supported.
+//! Requirements that a host may lack. Its tests are skipped then; whatever else keeps the engine
+//! from starting fails them: a jailer of another release, a program that does not print its
+//! version, a version that is not supported.
 
 use std::fmt;
 use std::fs::OpenOptions;
@@ -20,12 +21,12 @@ pub enum Missing {
     Firecracker,
     /// The program that confines the other.
     Jailer,
-    /// What compiles the tests' guest program.
+    /// Compiler for the tests' guest program.
     Compiler,
 }
 
 impl Missing {
-    /// The first thing that this host lacks, found out without starting anything.
+    /// The first requirement that this host lacks, found without starting anything.
     pub fn on_this_host(launcher: Launcher) -> Option<Self> {
         let is_jailed = launcher == Launcher::Jailer;
         if is_jailed && !rustix::process::geteuid().is_root() {

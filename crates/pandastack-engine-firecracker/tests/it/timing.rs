@@ -1,4 +1,4 @@
-//! How long the engine takes to make a machine from a snapshot, beside the same steps by hand.
+//! Time for the engine to create a machine from a snapshot, beside the same steps by hand.
 //!
 //! By hand means: spawn the jailer, link the files into its root, load and resume by two requests, with
 //! nothing of this crate. Both are done in turns, so that a busy host slows both.

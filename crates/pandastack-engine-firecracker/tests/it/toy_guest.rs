@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What a machine boots from.
+/// Boot files of a machine.
 #[derive(Debug)]
 pub struct ToyGuest {
     pub kernel: PathBuf,

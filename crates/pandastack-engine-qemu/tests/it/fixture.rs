@@ -31,7 +31,7 @@ pub struct QemuFixture {
     image: GuestImage,
     dir: tempfile::TempDir,
     next: AtomicU64,
-    /// What machines that are not forked run as.
+    /// Confinement of machines that are not forked.
     confinement: Option<Confinement>,
     vcpus: u8,
     /// One fixture at a time: machines are counted as children of this process.
@@ -223,7 +223,7 @@ fn emulators_of(parent: u32) -> Vec<i32> {
     emulators.collect()
 }
 
-/// Machines outlive whoever started them; those of a failed test must not.
+/// Machines outlive the process that started them; those of a failed test must not.
 impl Drop for QemuFixture {
     fn drop(&mut self) {
         for pid in emulators_of(std::process::id()) {

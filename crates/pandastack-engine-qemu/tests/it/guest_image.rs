@@ -14,7 +14,7 @@ use crate::missing::Missing;
 /// Set by `cargo xtask test --only drift`.
 const NEWEST: &str = "PANDASTACK_TEST_NEWEST_KERNEL";
 
-/// What a machine boots from.
+/// Boot files of a machine.
 #[derive(Debug, Clone)]
 pub struct GuestImage {
     pub kernel: PathBuf,
@@ -43,7 +43,7 @@ impl GuestImage {
     }
 }
 
-/// The product's kernel, or the archive's newest where a run asks for it.
+/// The product's kernel, or the archive's newest if a run asks for it.
 fn kernel(dir: &Path) -> Result<KernelSet, ImageError> {
     if std::env::var_os(NEWEST).is_none() {
         return Kernel::ensure(dir, &|_| ());

@@ -1,4 +1,4 @@
-//! What a fork must not share, and how it must be locked in: looked at from outside, in `/proc`.
+//! Isolation and confinement of forks, checked from outside, in `/proc`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -44,7 +44,7 @@ fn threads(pid: u32) -> usize {
     fs::read_dir(format!("/proc/{pid}/task")).unwrap().count()
 }
 
-/// Descriptors that mean the same thing in two processes, less what is known to carry no state.
+/// Descriptors that mean the same in two processes, without those known to carry no state.
 fn shared(one: u32, two: u32) -> Vec<String> {
     let (first, second) = (descriptors(one), descriptors(two));
     let mut shared = Vec::new();

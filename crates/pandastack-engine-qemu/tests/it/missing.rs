@@ -1,4 +1,5 @@
-//! What a host may lack. Its tests are skipped then; whatever else keeps the engine from starting fails them.
+//! Requirements that a host may lack. Its tests are skipped then; whatever else keeps the engine
+//! from starting fails them.
 
 use std::fmt;
 
@@ -9,16 +10,16 @@ pub enum Missing {
     Root,
     /// The emulator.
     Emulator,
-    /// What compiles the tests' guest program.
+    /// Compiler for the tests' guest program.
     Compiler,
-    /// What fetches the kernel's package.
+    /// Program that fetches the kernel's package.
     PackageManager,
-    /// Where the kernel's package comes from.
+    /// Archive with the kernel's package.
     Archive,
 }
 
 impl Missing {
-    /// The first thing that this host lacks, found out without starting anything.
+    /// The first requirement that this host lacks, found without starting anything.
     pub fn on_this_host() -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             return Some(Self::Root);

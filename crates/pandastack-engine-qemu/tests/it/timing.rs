@@ -1,5 +1,5 @@
-//! How long the engine's own steps take. Run by hand: `cargo test --release -p pandastack-engine-qemu -- --ignored
-//! --nocapture timing`.
+//! Duration of the engine's own steps. Run by hand: `cargo test --release -p pandastack-engine-qemu
+//! -- --ignored --nocapture timing`.
 
 use std::time::{Duration, Instant};
 

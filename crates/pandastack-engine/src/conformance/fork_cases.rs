@@ -5,13 +5,13 @@ use std::time::Duration;
 use super::{CaseResult, Failure, Question, Suite, TEMPLATE_NUMBER, expect, one, save};
 use crate::{Pause, Restore, RunState, SaveTarget};
 
-/// How long a parent that may not go on yet is watched: longer than a fork takes.
+/// Time for which a parent that may not resume yet is watched: longer than a fork takes.
 const UNTOLD_MIN: Duration = Duration::from_millis(300);
 
 impl Suite<'_> {
     pub(super) async fn forks_are_independent(&self) -> CaseResult {
         let parent = self.restored().await?;
-        self.wake_and_ask(&*parent, Question::Remember(40)).await?;
+        self.run_and_ask(&*parent, Question::Remember(40)).await?;
         parent.pause().await?;
         let mut places = Vec::new();
         for _ in 0..3 {
@@ -21,10 +21,10 @@ impl Suite<'_> {
         expect(children.len(), 3, "number of children")?;
         for (number, child) in children.iter().enumerate() {
             expect(child.run_state().await?, RunState::Paused, "state of a child")?;
-            expect(self.wake_and_ask(&**child, Question::Recall).await?, 40, "memory of a child")?;
+            expect(self.run_and_ask(&**child, Question::Recall).await?, 40, "memory of a child")?;
             self.ask(&**child, Question::Remember(41 + number as u64)).await?;
         }
-        expect(self.wake_and_ask(&*parent, Question::Recall).await?, 40, "memory of the parent")?;
+        expect(self.run_and_ask(&*parent, Question::Recall).await?, 40, "memory of the parent")?;
         for (number, child) in children.iter().enumerate() {
             expect(
                 self.ask(&**child, Question::Recall).await?,
@@ -39,12 +39,12 @@ impl Suite<'_> {
 
     pub(super) async fn forks_have_disks_of_their_own(&self) -> CaseResult {
         let parent = self.restored().await?;
-        self.wake_and_ask(&*parent, Question::Write(50)).await?;
+        self.run_and_ask(&*parent, Question::Write(50)).await?;
         parent.pause().await?;
         let child = self.fork_one(&*parent).await?;
-        expect(self.wake_and_ask(&*child, Question::Read).await?, 50, "disk of the child")?;
+        expect(self.run_and_ask(&*child, Question::Read).await?, 50, "disk of the child")?;
         self.ask(&*child, Question::Write(51)).await?;
-        expect(self.wake_and_ask(&*parent, Question::Read).await?, 50, "disk of the parent")?;
+        expect(self.run_and_ask(&*parent, Question::Read).await?, 50, "disk of the parent")?;
         self.ask(&*parent, Question::Write(52)).await?;
         expect(self.ask(&*child, Question::Read).await?, 51, "disk of the child, later")?;
         child.kill().await?;
@@ -55,18 +55,18 @@ impl Suite<'_> {
         let mut line = vec![self.restored().await?];
         for generation in 1..=3 {
             let parent = line[line.len() - 1].clone();
-            self.wake_and_ask(&*parent, Question::Remember(60 + generation)).await?;
+            self.run_and_ask(&*parent, Question::Remember(60 + generation)).await?;
             parent.pause().await?;
             let child = self.fork_one(&*parent).await?;
             expect(
-                self.wake_and_ask(&*child, Question::Recall).await?,
+                self.run_and_ask(&*child, Question::Recall).await?,
                 60 + generation,
                 "memory of a descendant",
             )?;
             line.push(child);
         }
         for (generation, machine) in line.iter().enumerate().take(3) {
-            let answer = self.wake_and_ask(&**machine, Question::Recall).await?;
+            let answer = self.run_and_ask(&**machine, Question::Recall).await?;
             expect(answer, 61 + generation as u64, "memory of an ancestor")?;
         }
         for machine in line {
@@ -77,17 +77,17 @@ impl Suite<'_> {
 
     pub(super) async fn a_saved_fork_restores(&self) -> CaseResult {
         let parent = self.restored().await?;
-        self.wake_and_ask(&*parent, Question::Remember(70)).await?;
+        self.run_and_ask(&*parent, Question::Remember(70)).await?;
         parent.pause().await?;
         let child = self.fork_one(&*parent).await?;
-        self.wake_and_ask(&*child, Question::Remember(71)).await?;
+        self.run_and_ask(&*child, Question::Remember(71)).await?;
         child.pause().await?;
         let SaveTarget { state, memory, .. } = save(self.fixture, &*child).await?;
         let place = self.fixture.place(&child.record().disk).await;
         let restore = Restore { shape: self.fixture.shape(), place, state, memory };
         let restored = self.fixture.engine().restore(restore).await?;
-        expect(self.wake_and_ask(&*restored, Question::Recall).await?, 71, "memory of the saved fork")?;
-        expect(self.wake_and_ask(&*child, Question::Recall).await?, 71, "memory of the fork")?;
+        expect(self.run_and_ask(&*restored, Question::Recall).await?, 71, "memory of the saved fork")?;
+        expect(self.run_and_ask(&*child, Question::Recall).await?, 71, "memory of the fork")?;
         for machine in [restored, child, parent] {
             machine.kill().await?;
         }
@@ -96,18 +96,18 @@ impl Suite<'_> {
 
     pub(super) async fn forks_outlive_their_parent(&self) -> CaseResult {
         let parent = self.restored().await?;
-        self.wake_and_ask(&*parent, Question::Remember(80)).await?;
+        self.run_and_ask(&*parent, Question::Remember(80)).await?;
         parent.pause().await?;
         let child = self.fork_one(&*parent).await?;
         parent.kill().await?;
-        expect(self.wake_and_ask(&*child, Question::Recall).await?, 80, "memory of an orphan")?;
+        expect(self.run_and_ask(&*child, Question::Recall).await?, 80, "memory of an orphan")?;
         child.kill().await?;
         expect(child.exited().borrow().is_some(), true, "event of the orphan's end")
     }
 
     pub(super) async fn an_adopted_machine_forks(&self) -> CaseResult {
         let parent = self.restored().await?;
-        self.wake_and_ask(&*parent, Question::Remember(90)).await?;
+        self.run_and_ask(&*parent, Question::Remember(90)).await?;
         parent.pause().await?;
         let record = parent.record().clone();
         drop(parent);
@@ -116,14 +116,14 @@ impl Suite<'_> {
         let record = child.record().clone();
         drop(child);
         let child = self.fixture.engine().adopt(record).await?;
-        expect(self.wake_and_ask(&*child, Question::Recall).await?, 90, "memory of the adopted child")?;
+        expect(self.run_and_ask(&*child, Question::Recall).await?, 90, "memory of the adopted child")?;
         child.kill().await?;
         Ok(parent.kill().await?)
     }
 
     pub(super) async fn a_parent_goes_on_at_once(&self) -> CaseResult {
         let parent = self.restored().await?;
-        self.wake_and_ask(&*parent, Question::Remember(95)).await?;
+        self.run_and_ask(&*parent, Question::Remember(95)).await?;
         parent.pause().await?;
         let places =
             vec![self.fixture.place_beside(&*parent).await, self.fixture.place_beside(&*parent).await];
@@ -144,7 +144,7 @@ impl Suite<'_> {
         for child in children? {
             let child = child?;
             expect(child.run_state().await?, RunState::Paused, "state of a child")?;
-            expect(self.wake_and_ask(&*child, Question::Recall).await?, 95, "memory of a child")?;
+            expect(self.run_and_ask(&*child, Question::Recall).await?, 95, "memory of a child")?;
             child.kill().await?;
         }
         Ok(parent.kill().await?)
@@ -169,7 +169,7 @@ impl Suite<'_> {
         let (children, paused) = tokio::join!(parent.fork_and_resume(places, pause), pausing);
         expect(paused?.is_ok(), true, "word that the parent goes on")?;
         let child = one(children?)?;
-        expect(self.wake_and_ask(&*child, Question::Recall).await?, 97, "memory of the child")?;
+        expect(self.run_and_ask(&*child, Question::Recall).await?, 97, "memory of the child")?;
         expect(self.ask(&*parent, Question::Recall).await?, 97, "memory of the parent")?;
         child.kill().await?;
         Ok(parent.kill().await?)
@@ -198,17 +198,9 @@ impl Suite<'_> {
         expect(outcomes.len(), 2, "number of outcomes")?;
         let good = one(vec![outcomes.remove(1)])?;
         expect(outcomes.remove(0).is_err(), true, "failure of the bad place")?;
-        expect(
-            self.wake_and_ask(&*good, Question::Recall).await?,
-            TEMPLATE_NUMBER,
-            "memory of the good one",
-        )?;
+        expect(self.run_and_ask(&*good, Question::Recall).await?, TEMPLATE_NUMBER, "memory of the good one")?;
         good.kill().await?;
-        expect(
-            self.wake_and_ask(&*parent, Question::Recall).await?,
-            TEMPLATE_NUMBER,
-            "memory of the parent",
-        )?;
+        expect(self.run_and_ask(&*parent, Question::Recall).await?, TEMPLATE_NUMBER, "memory of the parent")?;
         Ok(parent.kill().await?)
     }
 

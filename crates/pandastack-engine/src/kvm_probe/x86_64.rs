@@ -44,7 +44,7 @@ const PORT: u8 = 0xf4;
 const MAGIC: u8 = 0x5a;
 const WRONG: u8 = 0x21;
 
-/// What memory holds before the exchange, and what it must hold after it; low half first.
+/// Memory before the exchange (`BEFORE`) and after it (`AFTER`); low half first.
 const BEFORE: [u64; 2] = [0x1122_3344_5566_7788, 0x99aa_bbcc_ddee_ff00];
 const AFTER: [u64; 2] = [0x0f1e_2d3c_4b5a_6978, 0x8796_a5b4_c3d2_e1f0];
 

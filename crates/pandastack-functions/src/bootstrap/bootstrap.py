@@ -104,7 +104,7 @@ def print_failure():
 
 
 class Context:
-    """What a handler may ask about its call."""
+    """The context of a call, for the handler."""
 
     def __init__(self, headers):
         environ = os.environ
@@ -445,7 +445,7 @@ def main():
         print_failure()
         Api().post("init/error", failure(error, ""))
         sys.exit(1)
-    # What is there now is in every copy; looking through it for garbage would only make pages differ.
+    # Existing objects are in every copy; looking through them for garbage would only make pages differ.
     gc.collect()
     gc.freeze()
     for _ in range(int(os.environ.get("PANDASTACK_CONCURRENCY", "1")) - 1):

@@ -62,7 +62,7 @@ impl Call {
         Self { connection, id, queue, send_credit, consumed: 0, done: false }
     }
 
-    /// The next thing that arrives. After the reply there is nothing more to wait for.
+    /// The next message. After the reply there is nothing more to wait for.
     pub(super) async fn next(&mut self) -> Result<Inbound, ClientError> {
         let Some(inbound) = self.queue.recv().await else {
             self.done = true;
@@ -96,7 +96,7 @@ impl Call {
         Ok(())
     }
 
-    /// Says that no more data follows.
+    /// Ends the data.
     pub(super) async fn send_end(&mut self) -> Result<(), ClientError> {
         let mut frame = Vec::new();
         encode(&mut frame, FrameKind::End, 0, self.id, &[]);
@@ -108,16 +108,16 @@ impl Call {
         match serde_json::from_slice(reply) {
             Ok(Reply::Ok(value)) => Ok(value),
             Ok(Reply::Error(body)) => Err(ClientError::Refused(body)),
-            Err(error) => Err(self.misbehaved(&format!("sent a reply that cannot be read: {error}"))),
+            Err(error) => Err(self.protocol_violation(&format!("sent a reply that cannot be read: {error}"))),
         }
     }
 
     pub(super) fn parse_event(&self, event: &[u8]) -> Result<Event, ClientError> {
         serde_json::from_slice(event)
-            .map_err(|error| self.misbehaved(&format!("sent an event that cannot be read: {error}")))
+            .map_err(|error| self.protocol_violation(&format!("sent an event that cannot be read: {error}")))
     }
 
-    pub(super) fn misbehaved(&self, what: &str) -> ClientError {
+    pub(super) fn protocol_violation(&self, what: &str) -> ClientError {
         ClientError::Protocol(format!("call {}: the guest {what}", self.id))
     }
 }

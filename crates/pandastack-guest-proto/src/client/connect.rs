@@ -45,7 +45,7 @@ impl GuestClient {
         let applied = match timeout_at(give_up, call.next()).await {
             Ok(Ok(Inbound::Reply(reply))) => call.finish(&reply)?,
             Ok(Ok(Inbound::Event(_) | Inbound::Data { .. })) => {
-                return Err(call.misbehaved("sent more than a reply"));
+                return Err(call.protocol_violation("sent more than a reply"));
             }
             Ok(Err(error)) => return Err(error),
             Err(_) => return Err(ClientError::ConnectDeadline { waited: deadline }),
@@ -123,7 +123,7 @@ async fn read_hello(read: &mut OwnedReadHalf, nonce: &Nonce) -> Result<(FrameBuf
     }
 }
 
-/// What follows the echo in the bytes read so far.
+/// Reads up to the echo of the nonce; returns the bytes that follow it.
 async fn read_past_ack(read: &mut OwnedReadHalf, nonce: &Nonce) -> Result<Vec<u8>, ClientError> {
     let mut kept = Vec::new();
     let mut discarded = 0;

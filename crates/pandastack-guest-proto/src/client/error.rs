@@ -11,13 +11,13 @@ pub enum ClientError {
     /// The connection is gone; connect again and resume at the offsets that were seen.
     #[error("the connection to the guest was lost: {reason}; connect again")]
     Disconnected {
-        /// What happened.
+        /// Reason.
         reason: String,
     },
     /// The guest did not answer the handshake in time.
     #[error("the guest did not respond within {waited:?}; it may still be booting, or be stopped")]
     ConnectDeadline {
-        /// How long it had.
+        /// The time limit.
         waited: Duration,
     },
     /// The guest broke the protocol and was disconnected.
@@ -50,7 +50,7 @@ pub enum ClientError {
         "the request has {bytes} bytes, and the limit is {max}; send large content as a file or as standard input"
     )]
     RequestTooLong {
-        /// Its length.
+        /// Length of the request.
         bytes: usize,
         /// The limit.
         max: usize,
@@ -86,7 +86,7 @@ pub enum ErrorKind {
 }
 
 impl ClientError {
-    /// What kind of failure it is.
+    /// Kind of the failure.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {

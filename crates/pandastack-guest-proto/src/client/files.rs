@@ -17,13 +17,13 @@ impl GuestClient {
         match call.next().await? {
             Inbound::Event(event) => match call.parse_event(&event)? {
                 Event::File { file } => Ok(FileReader { call, file, done: false }),
-                _ => Err(call.misbehaved("did not describe the file first")),
+                _ => Err(call.protocol_violation("did not describe the file first")),
             },
             Inbound::Reply(reply) => match call.finish::<Done>(&reply) {
-                Ok(_) => Err(call.misbehaved("did not describe the file first")),
+                Ok(_) => Err(call.protocol_violation("did not describe the file first")),
                 Err(error) => Err(error),
             },
-            Inbound::Data { .. } => Err(call.misbehaved("did not describe the file first")),
+            Inbound::Data { .. } => Err(call.protocol_violation("did not describe the file first")),
         }
     }
 
@@ -86,7 +86,7 @@ impl GuestClient {
         .await
     }
 
-    /// Makes a directory; with `parents` also what is missing above it.
+    /// Creates a directory; with `parents` also its missing parents.
     ///
     /// # Errors
     /// When the guest refuses or cannot be reached.
@@ -110,7 +110,8 @@ impl GuestClient {
         Ok(())
     }
 
-    /// Renames a file or directory; with `make_parents` also makes what is missing above its new place.
+    /// Renames a file or directory; with `make_parents` also creates missing parents of the new
+    /// path.
     ///
     /// # Errors
     /// When the guest refuses or cannot be reached.
@@ -135,7 +136,7 @@ pub struct FileReader {
 }
 
 impl FileReader {
-    /// What is being read.
+    /// The file that is being read.
     #[must_use]
     pub fn file(&self) -> &FileEntry {
         &self.file
@@ -156,7 +157,7 @@ impl FileReader {
                 let Done {} = self.call.finish(&reply)?;
                 Ok(None)
             }
-            Inbound::Event(_) => Err(self.call.misbehaved("sent an event inside a file")),
+            Inbound::Event(_) => Err(self.call.protocol_violation("sent an event inside a file")),
         }
     }
 }
@@ -189,7 +190,9 @@ impl FileWriter {
         self.call.send_end().await?;
         match self.call.next().await? {
             Inbound::Reply(reply) => self.call.finish(&reply),
-            Inbound::Event(_) | Inbound::Data { .. } => Err(self.call.misbehaved("sent more than a reply")),
+            Inbound::Event(_) | Inbound::Data { .. } => {
+                Err(self.call.protocol_violation("sent more than a reply"))
+            }
         }
     }
 }

@@ -57,11 +57,11 @@ struct Calls {
 #[derive(Debug)]
 struct Slot {
     queue: mpsc::Sender<Inbound>,
-    /// What the guest may still send.
+    /// Bytes that the guest may still send.
     credit: u32,
-    /// What the host may still send.
+    /// Bytes that the host may still send.
     send_credit: Arc<Semaphore>,
-    /// Nobody listens any more; the reply frees the slot.
+    /// Whether the caller is gone; the reply frees the slot.
     cancelled: bool,
 }
 
@@ -187,7 +187,7 @@ impl Shared {
         self.pending_changed.notify_one();
     }
 
-    /// Stops a call that nobody listens to any more. Never waits, so that `Drop` can call it.
+    /// Cancels a call that has no receiver any more. Never waits, so that `Drop` can call it.
     pub(super) fn cancel(&self, id: u32) {
         match lock(&self.calls).open.get_mut(&id) {
             Some(slot) => slot.cancelled = true,

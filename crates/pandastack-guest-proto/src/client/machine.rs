@@ -7,7 +7,7 @@ use crate::message::{
 };
 
 impl GuestClient {
-    /// Asks whether the guest is there.
+    /// Checks that the guest is alive.
     ///
     /// # Errors
     /// When the guest cannot be reached.
@@ -27,8 +27,9 @@ impl GuestClient {
         .await
     }
 
-    /// Freezes every user process, and with `sync` then writes the file system out. Call it before a live
-    /// capture; the copy goes on with [`GuestClient::set_identity`], the original with [`GuestClient::thaw`].
+    /// Freezes every user process, and with `sync` then writes the file system out. Call it before
+    /// a live capture. Afterwards the copy gets [`GuestClient::set_identity`], and the original
+    /// [`GuestClient::thaw`].
     ///
     /// # Errors
     /// When processes do not freeze in time (they are thawed again), or the guest cannot be reached.
@@ -64,7 +65,7 @@ impl GuestClient {
         self.begin(&Request::SetIdentity(identity)).await
     }
 
-    /// What the machine uses, as it sees it.
+    /// The machine's resource usage, as it sees it.
     ///
     /// # Errors
     /// When the guest cannot be reached.

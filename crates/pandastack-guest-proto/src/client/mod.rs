@@ -3,7 +3,7 @@
 //! Owns one connection to one guest: a reader task, a writer task, and the table of open calls between
 //! them. A [`GuestClient`] is a cheap handle on it; the tasks end with the last handle or stream.
 //!
-//! What must hold:
+//! Invariants:
 //! - Nothing the guest sends makes the host allocate more than [`crate::limits`] allow: every queued frame
 //!   is paid for by credit that the host granted, and a guest that overdraws is disconnected.
 //! - The reader never waits for a consumer, so one slow reader delays nobody else.
@@ -29,7 +29,7 @@ use serde::de::DeserializeOwned;
 pub use error::{ClientError, ErrorKind};
 pub use files::{FileReader, FileWriter};
 pub use processes::{CollectedOutput, Collector, ProcessEvent, ProcessStream, StdinWriter};
-pub use trees::{ArchiveReader, Found, WatchStream};
+pub use trees::{ArchiveReader, SearchResults, WatchStream};
 
 use crate::message::{Event, Hello, Request};
 use call::{Call, Inbound};
@@ -43,7 +43,7 @@ pub struct GuestClient {
 }
 
 impl GuestClient {
-    /// What the guest said about itself.
+    /// The guest's description of itself.
     #[must_use]
     pub fn hello(&self) -> &Hello {
         &self.hello
@@ -87,20 +87,20 @@ impl GuestClient {
                 Inbound::Event(event) => match pick(call.parse_event(&event)?) {
                     Some(page) if items.len() + page.len() <= LIST_ITEMS_MAX => items.extend(page),
                     Some(_) => return Err(ClientError::TooLong { items_max: LIST_ITEMS_MAX }),
-                    None => return Err(call.misbehaved("sent an event of another kind")),
+                    None => return Err(call.protocol_violation("sent an event of another kind")),
                 },
                 Inbound::Reply(reply) => {
                     let _: crate::message::Done = call.finish(&reply)?;
                     return Ok(items);
                 }
-                Inbound::Data { .. } => return Err(call.misbehaved("sent data in a listing")),
+                Inbound::Data { .. } => return Err(call.protocol_violation("sent data in a listing")),
             }
         }
     }
 }
 
-/// A reply that is still to come. The guest takes requests in the order in which they were sent: what is asked after this one is
-/// not begun before it. Dropped, it is cancelled.
+/// A reply that is still to come. The guest takes requests in order: a later one does not begin
+/// before this one. Dropped, it is cancelled.
 #[derive(Debug)]
 pub struct Answer<T> {
     call: Call,
@@ -115,7 +115,9 @@ impl<T: DeserializeOwned> Answer<T> {
     pub async fn wait(mut self) -> Result<T, ClientError> {
         match self.call.next().await? {
             Inbound::Reply(reply) => self.call.finish(&reply),
-            Inbound::Event(_) | Inbound::Data { .. } => Err(self.call.misbehaved("sent more than a reply")),
+            Inbound::Event(_) | Inbound::Data { .. } => {
+                Err(self.call.protocol_violation("sent more than a reply"))
+            }
         }
     }
 }

@@ -31,13 +31,15 @@ impl GuestClient {
                 Event::Started(started) => {
                     Ok(ProcessStream::new(call, started.process, Some(started.pid), (0, 0)))
                 }
-                _ => Err(call.misbehaved("did not say which process it started")),
+                _ => Err(call.protocol_violation("did not say which process it started")),
             },
             Inbound::Reply(reply) => match call.finish::<Done>(&reply) {
-                Ok(_) => Err(call.misbehaved("did not say which process it started")),
+                Ok(_) => Err(call.protocol_violation("did not say which process it started")),
                 Err(error) => Err(error),
             },
-            Inbound::Data { .. } => Err(call.misbehaved("sent output of a process that it did not name")),
+            Inbound::Data { .. } => {
+                Err(call.protocol_violation("sent output of a process that it did not name"))
+            }
         }
     }
 
@@ -118,7 +120,8 @@ impl GuestClient {
         Ok(())
     }
 
-    /// Takes a process's terminal away. Unlike a signal alone this cannot be missed: whoever reads it next finds its end.
+    /// Takes a process's terminal away. Unlike a signal alone this cannot be missed: the next read
+    /// finds the end.
     ///
     /// # Errors
     /// When the process is unknown or has no terminal, or the guest cannot be reached.
@@ -159,7 +162,7 @@ impl StdinWriter {
     /// Sends bytes, as fast as the process reads.
     ///
     /// # Errors
-    /// When the guest cannot be reached. A refusal is told by [`StdinWriter::finish`].
+    /// When the guest cannot be reached. [`StdinWriter::finish`] returns a refusal.
     pub async fn write(&mut self, bytes: &[u8]) -> Result<(), ClientError> {
         self.call.send_data(bytes).await
     }
@@ -172,7 +175,9 @@ impl StdinWriter {
         self.call.send_end().await?;
         match self.call.next().await? {
             Inbound::Reply(reply) => self.call.finish(&reply),
-            Inbound::Event(_) | Inbound::Data { .. } => Err(self.call.misbehaved("sent more than a reply")),
+            Inbound::Event(_) | Inbound::Data { .. } => {
+                Err(self.call.protocol_violation("sent more than a reply"))
+            }
         }
     }
 }
@@ -180,25 +185,25 @@ impl StdinWriter {
 /// An event of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProcessEvent {
-    /// It wrote something.
+    /// The process wrote output.
     Output {
-        /// Where.
+        /// Stream.
         stream: OutputStream,
         /// Position of the first byte in the whole output.
         offset: u64,
-        /// What.
+        /// Output bytes.
         bytes: Bytes,
     },
-    /// It wrote something that nobody read in time.
+    /// Output was dropped because no reader took it in time.
     Gap {
-        /// Where.
+        /// Stream.
         stream: OutputStream,
         /// First missing byte.
         from: u64,
-        /// First byte that is there again.
+        /// First byte after the gap.
         to: u64,
     },
-    /// It ended; nothing follows.
+    /// The process ended; nothing follows.
     Exit(ExitStatus),
 }
 
@@ -283,19 +288,19 @@ impl ProcessStream {
         self.process
     }
 
-    /// Its kernel process id, known to the stream of an exec.
+    /// Kernel process id, known to the stream of an exec.
     #[must_use]
     pub fn pid(&self) -> Option<i32> {
         self.pid
     }
 
-    /// Where to attach again: the next byte wanted of standard output and standard error.
+    /// Offsets for attaching again: the next byte wanted of standard output and standard error.
     #[must_use]
     pub fn offsets(&self) -> (u64, u64) {
         (self.stdout_offset, self.stderr_offset)
     }
 
-    /// What it does next; `None` after the exit.
+    /// The next event; `None` after the exit.
     ///
     /// # Errors
     /// When the process is unknown, the connection is lost, or the guest misbehaves.
@@ -307,7 +312,7 @@ impl ProcessStream {
             Inbound::Data { flags, bytes } => Ok(Some(self.take_output(flags, bytes))),
             Inbound::Event(event) => match self.call.parse_event(&event)? {
                 Event::Gap { stream, from, to } => self.take_gap(stream, from, to).map(Some),
-                _ => Err(self.call.misbehaved("sent an event of another kind")),
+                _ => Err(self.call.protocol_violation("sent an event of another kind")),
             },
             Inbound::Reply(reply) => {
                 self.exited = true;
@@ -324,7 +329,7 @@ impl ProcessStream {
         let mut collector = Collector::new(bytes_max);
         loop {
             let Some(event) = self.next().await? else {
-                return Err(self.call.misbehaved("ended a process twice"));
+                return Err(self.call.protocol_violation("ended a process twice"));
             };
             if let Some(exit) = collector.take(event) {
                 return Ok(collector.finish(exit));
@@ -350,7 +355,9 @@ impl ProcessStream {
     fn take_gap(&mut self, stream: OutputStream, from: u64, to: u64) -> Result<ProcessEvent, ClientError> {
         let expected = *self.offset_mut(stream);
         if from != expected || to <= from {
-            return Err(self.call.misbehaved(&format!("reported a gap {from}..{to} at offset {expected}")));
+            return Err(self
+                .call
+                .protocol_violation(&format!("reported a gap {from}..{to} at offset {expected}")));
         }
         *self.offset_mut(stream) = to;
         Ok(ProcessEvent::Gap { stream, from, to })

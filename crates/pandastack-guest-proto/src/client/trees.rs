@@ -13,7 +13,7 @@ use crate::message::{
 
 /// Results of a walk or search.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found<T> {
+pub struct SearchResults<T> {
     /// In the order of the walk.
     pub items: Vec<T>,
     /// There was more, beyond a limit.
@@ -43,7 +43,7 @@ impl GuestClient {
     ///
     /// # Errors
     /// When the guest refuses or cannot be reached.
-    pub async fn walk(&self, walk: FileWalk) -> Result<Found<FileEntry>, ClientError> {
+    pub async fn walk(&self, walk: FileWalk) -> Result<SearchResults<FileEntry>, ClientError> {
         self.search(&Request::FileWalk(walk), |event| match event {
             Event::Entries { entries } => Some(entries),
             _ => None,
@@ -55,7 +55,7 @@ impl GuestClient {
     ///
     /// # Errors
     /// When the guest refuses or cannot be reached.
-    pub async fn grep(&self, grep: FileGrep) -> Result<Found<GrepMatch>, ClientError> {
+    pub async fn grep(&self, grep: FileGrep) -> Result<SearchResults<GrepMatch>, ClientError> {
         self.search(&Request::FileGrep(grep), |event| match event {
             Event::Matches { matches } => Some(matches),
             _ => None,
@@ -67,9 +67,9 @@ impl GuestClient {
         &self,
         request: &Request,
         pick: impl Fn(Event) -> Option<Vec<T>>,
-    ) -> Result<Found<T>, ClientError> {
+    ) -> Result<SearchResults<T>, ClientError> {
         let mut call = self.open(request).await?;
-        let mut found = Found { items: Vec::new(), truncated: false };
+        let mut found = SearchResults { items: Vec::new(), truncated: false };
         loop {
             match call.next().await? {
                 Inbound::Event(event) => match call.parse_event(&event)? {
@@ -79,14 +79,14 @@ impl GuestClient {
                             found.items.extend(page);
                         }
                         Some(_) => return Err(ClientError::TooLong { items_max: LIST_ITEMS_MAX }),
-                        None => return Err(call.misbehaved("sent an event of another kind")),
+                        None => return Err(call.protocol_violation("sent an event of another kind")),
                     },
                 },
                 Inbound::Reply(reply) => {
                     let Done {} = call.finish(&reply)?;
                     return Ok(found);
                 }
-                Inbound::Data { .. } => return Err(call.misbehaved("sent data in a search")),
+                Inbound::Data { .. } => return Err(call.protocol_violation("sent data in a search")),
             }
         }
     }
@@ -103,7 +103,8 @@ impl GuestClient {
         Ok(reader)
     }
 
-    /// Begins to unpack a tar archive into a directory. What was unpacked before a refusal stays.
+    /// Begins to unpack a tar archive into a directory. Files that were unpacked before a refusal
+    /// stay.
     ///
     /// # Errors
     /// When the guest cannot be reached. A refusal is reported by the writer.
@@ -125,13 +126,13 @@ impl GuestClient {
         match call.next().await? {
             Inbound::Event(event) => match call.parse_event(&event)? {
                 Event::Watching { position, resumed } => Ok(WatchStream { call, position, resumed }),
-                _ => Err(call.misbehaved("did not begin a watch")),
+                _ => Err(call.protocol_violation("did not start a watch")),
             },
             Inbound::Reply(reply) => match call.finish::<Done>(&reply) {
-                Ok(_) => Err(call.misbehaved("did not begin a watch")),
+                Ok(_) => Err(call.protocol_violation("did not start a watch")),
                 Err(error) => Err(error),
             },
-            Inbound::Data { .. } => Err(call.misbehaved("sent data in a watch")),
+            Inbound::Data { .. } => Err(call.protocol_violation("sent data in a watch")),
         }
     }
 }
@@ -167,7 +168,7 @@ impl ArchiveReader {
                 let Done {} = self.call.finish(&reply)?;
                 Ok(None)
             }
-            Inbound::Event(_) => Err(self.call.misbehaved("sent an event inside an archive")),
+            Inbound::Event(_) => Err(self.call.protocol_violation("sent an event inside an archive")),
         }
     }
 }
@@ -187,7 +188,7 @@ impl WatchStream {
         self.position
     }
 
-    /// Whether an earlier watch goes on with nothing missed.
+    /// Returns whether an earlier watch continues with nothing missed.
     #[must_use]
     pub fn resumed(&self) -> bool {
         self.resumed
@@ -201,13 +202,13 @@ impl WatchStream {
         match self.call.next().await? {
             Inbound::Event(event) => match self.call.parse_event(&event)? {
                 Event::Changes { changes } => Ok(Some(changes)),
-                _ => Err(self.call.misbehaved("sent an event of another kind")),
+                _ => Err(self.call.protocol_violation("sent an event of another kind")),
             },
             Inbound::Reply(reply) => {
                 let Done {} = self.call.finish(&reply)?;
                 Ok(None)
             }
-            Inbound::Data { .. } => Err(self.call.misbehaved("sent data in a watch")),
+            Inbound::Data { .. } => Err(self.call.protocol_violation("sent data in a watch")),
         }
     }
 }

@@ -12,7 +12,7 @@ pub enum ErrorCode {
     IsDirectory,
     /// A directory was needed.
     NotADirectory,
-    /// Something is already there.
+    /// The target already exists.
     AlreadyExists,
     /// The directory has entries.
     NotEmpty,
@@ -26,7 +26,7 @@ pub enum ErrorCode {
     TooMany,
     /// User processes are frozen: thaw or set the identity first.
     Frozen,
-    /// It took longer than it may.
+    /// The time limit passed.
     Timeout,
     /// The caller gave up.
     Cancelled,

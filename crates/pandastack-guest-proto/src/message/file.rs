@@ -24,7 +24,7 @@ pub enum FileKind {
 pub struct FileEntry {
     /// Last component of the path.
     pub name: RawPath,
-    /// What it is. In listings a link is a link; `stat` follows it.
+    /// Kind of file. In listings a link is a link; `stat` follows it.
     pub kind: FileKind,
     /// Bytes.
     pub size: u64,
@@ -36,10 +36,10 @@ pub struct FileEntry {
     pub gid: u32,
     /// Last change of the content, seconds since 1970.
     pub mtime_s: i64,
-    /// What a link says, in listings and with `no_follow`.
+    /// Target of a link, in listings and with `no_follow`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<RawPath>,
-    /// Where it is, relative to the directory that a walk began at.
+    /// Path relative to the directory that a walk began at.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<RawPath>,
     /// Name of the owner, if `/etc/passwd` has one.
@@ -63,7 +63,7 @@ pub struct FileRead {
     pub length: Option<u64>,
 }
 
-/// How to write to an existing file.
+/// Handling of an existing file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WriteMode {
@@ -82,7 +82,7 @@ pub enum WriteMode {
 pub struct FileWrite {
     /// The file; links are followed.
     pub path: RawPath,
-    /// How to write to an existing file.
+    /// Handling of an existing file.
     #[serde(default)]
     pub write_mode: WriteMode,
     /// Permission bits; unset keeps those of an existing file and gives 0644 to a new one.
@@ -91,7 +91,7 @@ pub struct FileWrite {
     /// Make missing parent directories.
     #[serde(default)]
     pub make_parents: bool,
-    /// Who shall own a new file and new parents; root when unset.
+    /// Owner of a new file and of new parents; root when unset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
 }

@@ -43,8 +43,9 @@ pub struct Identity {
     /// Make new SSH host keys if the machine has any.
     #[serde(default, skip_serializing_if = "super::is_false")]
     pub regenerate_ssh_host_keys: bool,
-    /// The machine is the one it was, it only stood still: clock and random generator are made fresh, and nothing else changes. A guest
-    /// that does not know this does all the rest again, which costs it time and does no harm.
+    /// Whether the machine is unchanged and was only paused: clock and random generator are
+    /// refreshed, and nothing else changes. A guest that does not know this does all the rest
+    /// again, which costs it time and does no harm.
     #[serde(default, skip_serializing_if = "super::is_false")]
     pub only_stood_still: bool,
 }
@@ -54,10 +55,11 @@ pub struct Identity {
 pub struct IdentityApplied {
     /// Counts identities; also in `/run/pandastack/generation` for programs that keep state warm.
     pub generation: u64,
-    /// How long it took inside the guest.
+    /// Microseconds that it took inside the guest.
     #[serde(default)]
     pub elapsed_us: u64,
-    /// What could not be done, one sentence each. Entropy and clock are never among them: those fail the call.
+    /// Steps that failed, one sentence each. Failures of entropy and clock are never among them:
+    /// those fail the call.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-/// The guest is there.
+/// The answer to a ping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pong {
     /// Time since the machine booted, on its own clock.
@@ -43,7 +43,7 @@ pub struct CpuStats {
 pub struct MemoryStats {
     /// All of it.
     pub total_bytes: u64,
-    /// What a new program could get without swapping.
+    /// Bytes available to a new program without swapping.
     pub available_bytes: u64,
     /// File pages.
     pub cached_bytes: u64,

@@ -67,7 +67,8 @@ pub enum Request {
         /// The new size.
         size: TerminalSize,
     },
-    /// Takes a process's terminal away, as when a line drops: its programs get SIGHUP and read no more.
+    /// Disconnects a process's terminal, as when a line drops: its programs get SIGHUP and read no
+    /// more.
     HangUp {
         /// The process.
         process: ProcessId,
@@ -101,13 +102,13 @@ pub enum Request {
         /// Permission bits; 0755 when unset.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         mode: Option<u32>,
-        /// Who shall own it; root when unset.
+        /// Owner; root when unset.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         user: Option<String>,
     },
     /// Removes a file, a link or a directory.
     FileRemove {
-        /// What to remove.
+        /// Path to remove.
         path: RawPath,
         /// With everything below it.
         #[serde(default, skip_serializing_if = "is_false")]
@@ -145,7 +146,7 @@ pub enum Request {
     FileUnpack {
         /// The directory; made if it is missing. Nothing is written outside of it.
         path: RawPath,
-        /// Who shall own what is unpacked; root when unset.
+        /// Owner of the unpacked files; root when unset.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         user: Option<String>,
     },
@@ -165,19 +166,19 @@ pub enum Request {
     SetIdentity(Identity),
     /// Answers [`Stats`].
     Stats,
-    /// Mounts the durable disk with a serial number, once it is there, and makes its file system as large as the disk.
-    /// One that is mounted there already is left as it is.
+    /// Mounts the durable disk with a serial number, once it appears, and makes its file system as
+    /// large as the disk. One that is mounted there already is left as it is.
     VolumeMount(VolumeMount),
     /// Makes the file system of a mounted durable disk as large as the disk, once the disk has that size.
     VolumeGrow {
         /// Serial number of the disk.
         serial: String,
-        /// Its new size.
+        /// New size in bytes.
         bytes: u64,
     },
-    /// Ends every process, writes the disk out and powers off. The reply may be the last thing heard.
+    /// Ends every process, writes the disk out and powers off. There may be no reply.
     Shutdown {
-        /// How long processes get between SIGTERM and SIGKILL.
+        /// Milliseconds between SIGTERM and SIGKILL.
         #[serde(default)]
         grace_ms: u32,
     },
@@ -189,18 +190,18 @@ pub enum Request {
 pub enum Event {
     /// The process of an exec runs.
     Started(Started),
-    /// Output was dropped because nobody read it in time.
+    /// Output was dropped because it was not read in time.
     Gap {
         /// Of which stream.
         stream: OutputStream,
         /// First missing byte.
         from: u64,
-        /// First byte that is there again.
+        /// First byte after the gap.
         to: u64,
     },
     /// The file of a read, before its bytes.
     File {
-        /// Its description.
+        /// The file's description.
         file: FileEntry,
     },
     /// Some entries of a directory.
@@ -225,7 +226,7 @@ pub enum Event {
     },
     /// A walk or search has sent all it will.
     WalkEnded {
-        /// Entries that were looked at.
+        /// Entries visited.
         visited: u64,
         /// There was more, beyond a limit.
         #[serde(default, skip_serializing_if = "is_false")]
@@ -235,7 +236,7 @@ pub enum Event {
     Watching {
         /// The watch and the change after which it goes on.
         position: WatchPosition,
-        /// It is the watch that was asked for, and nothing was missed.
+        /// Whether the requested watch continues and nothing was missed.
         #[serde(default, skip_serializing_if = "is_false")]
         resumed: bool,
     },
@@ -246,7 +247,7 @@ pub enum Event {
     },
 }
 
-/// How a call ended.
+/// Result of a call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reply<T> {

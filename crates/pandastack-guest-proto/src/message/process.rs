@@ -68,7 +68,7 @@ pub struct ProcessSpec {
     /// Variables on top of the machine's and the user's.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
-    /// Who runs it; root when unset.
+    /// User that runs it; root when unset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
     /// Give it a standard input to write to; otherwise it reads the end of file at once.
@@ -128,7 +128,7 @@ pub struct Started {
     pub process: ProcessId,
     /// The kernel's process id inside the machine.
     pub pid: i32,
-    /// It has a terminal.
+    /// Whether the process has a terminal.
     #[serde(default, skip_serializing_if = "super::is_false")]
     pub terminal: bool,
 }
@@ -136,7 +136,7 @@ pub struct Started {
 /// Follow a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attach {
-    /// Which one.
+    /// The process.
     pub process: ProcessId,
     /// First byte of standard output that is wanted.
     #[serde(default)]
@@ -162,10 +162,10 @@ pub enum OutputStream {
 /// Write to a process's standard input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StdinWrite {
-    /// Which process.
+    /// The process.
     pub process: ProcessId,
-    /// Position of the first byte in the whole input. What the guest already has is skipped, so that a write
-    /// whose reply was lost can be sent again; unset appends.
+    /// Position of the first byte in the whole input. The guest skips bytes that it already has, so
+    /// that a write whose reply was lost can be sent again; unset appends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offset: Option<u64>,
     /// Close the input after these bytes.
@@ -180,7 +180,7 @@ pub struct StdinWritten {
     pub offset: u64,
 }
 
-/// How a process ended.
+/// The end of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExitStatus {
     /// Exit code, if it exited.
@@ -189,7 +189,7 @@ pub struct ExitStatus {
     /// Signal, if one ended it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
-    /// Its timeout fired.
+    /// Whether the timeout fired.
     #[serde(default)]
     pub timed_out: bool,
     /// From the request's arrival to the exit, on the guest's clock.
@@ -223,12 +223,12 @@ pub struct ProcessInfo {
     /// The caller's name for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tag: Option<String>,
-    /// What runs, cut to a bounded length.
+    /// Command line, cut to a bounded length.
     pub command: String,
-    /// How it ended, if it did.
+    /// Exit status, if the process ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit: Option<ExitStatus>,
-    /// It ended, but something that it started still runs.
+    /// Whether processes that it started still run after its end.
     #[serde(default, skip_serializing_if = "super::is_false")]
     pub lingering: bool,
     /// Bytes of standard output so far.
@@ -238,10 +238,10 @@ pub struct ProcessInfo {
     /// Bytes of standard input that it took so far.
     #[serde(default)]
     pub stdin_offset: u64,
-    /// Its terminal's size, if it has one.
+    /// Size of the terminal, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terminal: Option<TerminalSize>,
-    /// How long it runs, or ran, on the guest's clock; older guests do not say.
+    /// Run time on the guest's clock; older guests do not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub elapsed_ms: Option<u64>,
     /// First byte of standard output that is still kept; older guests do not say.

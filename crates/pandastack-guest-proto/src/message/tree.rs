@@ -75,7 +75,7 @@ pub struct GrepMatch {
 /// it is gone. The watch outlives the call for a while, so that it can be taken up again.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileWatch {
-    /// What to watch; links are followed.
+    /// Path to watch; links are followed.
     pub path: RawPath,
     /// Everything below, too.
     #[serde(default, skip_serializing_if = "super::is_false")]
@@ -98,15 +98,15 @@ pub struct WatchPosition {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ChangeKind {
-    /// It is there now.
+    /// The entry was created.
     Created,
-    /// Its content changed.
+    /// The content changed.
     Modified,
-    /// It is gone.
+    /// The entry was removed.
     Removed,
-    /// It has another name now, in `to`.
+    /// The entry was renamed; its new name is in `to`.
     Renamed,
-    /// Its permissions, owner or times changed.
+    /// Permissions, owner or times changed.
     Attributes,
     /// Changes were lost: look again at everything. Also what an unknown newer kind decodes to.
     #[serde(other)]
@@ -118,14 +118,14 @@ pub enum ChangeKind {
 pub struct Change {
     /// Counts the changes of a watch from 1, without gaps.
     pub sequence: u64,
-    /// What happened.
+    /// Kind of change.
     pub kind: ChangeKind,
     /// To what, relative to the watched path; empty for that path itself.
     pub path: RawPath,
-    /// Its new name, likewise.
+    /// New name, likewise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<RawPath>,
-    /// It is a directory.
+    /// Whether the entry is a directory.
     #[serde(default, skip_serializing_if = "super::is_false")]
     pub is_directory: bool,
 }

@@ -9,9 +9,9 @@ use super::{RawPath, is_false};
 pub struct VolumeMount {
     /// Serial number of the disk.
     pub serial: String,
-    /// Where to; made if it is missing.
+    /// Mount path; created if it is missing.
     pub path: RawPath,
-    /// Nothing is written, not even to bring the file system into order.
+    /// Whether the mount is read-only: nothing is written, not even to repair the file system.
     #[serde(default, skip_serializing_if = "is_false")]
     pub read_only: bool,
 }

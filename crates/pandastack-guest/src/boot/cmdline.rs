@@ -8,7 +8,7 @@
 
 use std::net::Ipv4Addr;
 
-/// How to boot.
+/// Boot arguments from the kernel command line.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct BootArguments {
     pub(super) root_options: String,
@@ -24,7 +24,7 @@ pub(super) struct NetworkArguments {
 }
 
 impl BootArguments {
-    /// Reads `/proc/cmdline`. What is malformed counts as absent.
+    /// Reads `/proc/cmdline`. A malformed argument counts as absent.
     pub(super) fn parse(cmdline: &str) -> Self {
         let value = |name: &str| {
             cmdline

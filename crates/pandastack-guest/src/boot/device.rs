@@ -51,7 +51,8 @@ impl DeviceEvents {
         }
     }
 
-    /// What was announced does not matter, only that something was. An overrun says so too.
+    /// Discards pending announcements: only their arrival matters, not their content. An overrun
+    /// also means that some arrived.
     fn drain(&self) {
         let mut message = [0_u8; 4096];
         while recv(self.socket.as_raw_fd(), &mut message, MsgFlags::empty()).is_ok() {}
@@ -83,7 +84,8 @@ pub(super) fn find_channel(port_name: &str) -> Option<ChannelDevice> {
     find_port(port_name).map(ChannelDevice::Port).or_else(|| has_vsock().then_some(ChannelDevice::Vsock))
 }
 
-/// Whether the vsock driver has a device. Its device node says only that the driver is loaded.
+/// Returns whether the vsock driver has a device. The device node says only that the driver is
+/// loaded.
 fn has_vsock() -> bool {
     let bound = std::fs::read_dir("/sys/bus/virtio/drivers/vmw_vsock_virtio_transport");
     bound

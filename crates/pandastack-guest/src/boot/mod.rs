@@ -4,7 +4,8 @@
 //! early mounts -> modules -> root disk -> switch root -> cgroups, network -> channel -> serve
 //! ```
 //!
-//! Everything is told by kernel arguments (`cmdline.rs`); waiting is done on kernel events, with a deadline.
+//! Kernel arguments carry all configuration (`cmdline.rs`); waiting is done on kernel events, with
+//! a deadline.
 
 mod cmdline;
 mod device;
@@ -32,7 +33,7 @@ use cmdline::BootArguments;
 use device::{ChannelDevice, DeviceEvents};
 
 const CGROUP_ROOT: &str = "/sys/fs/cgroup";
-/// How long a device may take to appear.
+/// Longest time for a device to appear.
 const DEVICE_WAIT_MAX: Duration = Duration::from_secs(30);
 /// Processes and threads that user code cannot take away from the guest program.
 const PIDS_RESERVED: u64 = 256;

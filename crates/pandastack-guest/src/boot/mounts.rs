@@ -9,7 +9,7 @@ use nix::unistd::{chdir, chroot};
 
 const NEW_ROOT: &str = "/newroot";
 
-/// What finding the root disk needs.
+/// Mounts the file systems that finding the root disk needs.
 pub(super) fn mount_early() -> io::Result<()> {
     let plain = MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC | MsFlags::MS_NODEV;
     mount_at("proc", "/proc", "proc", plain, "")?;
@@ -17,7 +17,7 @@ pub(super) fn mount_early() -> io::Result<()> {
     mount_at("devtmpfs", "/dev", "devtmpfs", MsFlags::MS_NOSUID, "mode=0755")
 }
 
-/// What programs expect, once in the root disk.
+/// Mounts the file systems that programs expect, once in the root disk.
 pub(super) fn mount_late() -> io::Result<()> {
     let safe = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
     mount_at(

@@ -32,12 +32,12 @@ pub(crate) struct CopySource {
 struct CopyState {
     to: PathBuf,
     walker: Option<Walker>,
-    file: Option<Copied>,
+    file: Option<CopiedFile>,
 }
 
 /// A file being copied.
 #[derive(Debug)]
-struct Copied {
+struct CopiedFile {
     original: File,
     copy: File,
     meta: Metadata,
@@ -88,7 +88,7 @@ impl CopyState {
         let original = File::open(from).map_err(|error| refusal("copy", from, &error))?;
         let temporary = Temporary::beside(to);
         let copy = create_new(temporary.path()).map_err(fail)?;
-        self.file = Some(Copied { original, copy, meta: meta.clone(), temporary, to: to.to_owned() });
+        self.file = Some(CopiedFile { original, copy, meta: meta.clone(), temporary, to: to.to_owned() });
         Ok(())
     }
 
@@ -116,7 +116,7 @@ impl CopyState {
     }
 }
 
-impl Copied {
+impl CopiedFile {
     fn some(&mut self, bytes_max: u64) -> io::Result<u64> {
         io::copy(&mut (&mut self.original).take(bytes_max), &mut self.copy)
     }

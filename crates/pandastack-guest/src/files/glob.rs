@@ -41,7 +41,7 @@ impl Glob {
         Ok(Self { regex, whole_path: pattern.contains('/') })
     }
 
-    /// Whether a relative path matches.
+    /// Returns whether a relative path matches.
     pub(super) fn matches(&self, relative: &Path) -> bool {
         let subject = if self.whole_path { Some(relative.as_os_str()) } else { relative.file_name() };
         subject.is_some_and(|subject| self.regex.is_match(subject.as_bytes()))

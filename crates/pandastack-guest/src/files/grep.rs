@@ -45,7 +45,7 @@ struct SearchState {
     files: Files,
     regex: Regex,
     left: u32,
-    current: Option<Searched>,
+    current: Option<SearchedFile>,
 }
 
 #[derive(Debug)]
@@ -55,7 +55,7 @@ enum Files {
 }
 
 #[derive(Debug)]
-struct Searched {
+struct SearchedFile {
     reader: BufReader<File>,
     relative: RawPath,
     line: u64,
@@ -96,7 +96,7 @@ fn compile(request: &FileGrep) -> Result<Regex, ErrorBody> {
 
 impl SearchState {
     /// The next file, or `None` at the end; the inner `None` when this step has looked at enough entries.
-    fn next_file(&mut self, budget: &mut usize) -> Option<Option<Searched>> {
+    fn next_file(&mut self, budget: &mut usize) -> Option<Option<SearchedFile>> {
         loop {
             let (path, relative) = match &mut self.files {
                 Files::One(path) => (path.take()?, PathBuf::new()),
@@ -114,10 +114,10 @@ impl SearchState {
                     (visited.path, visited.relative)
                 }
             };
-            // What vanished or may not be read has no lines.
+            // A file that vanished or may not be read has no lines.
             if let Ok(Some(reader)) = open_text(&path) {
                 let relative = relative.as_os_str().as_bytes().to_vec().into();
-                return Some(Some(Searched { reader, relative, line: 0 }));
+                return Some(Some(SearchedFile { reader, relative, line: 0 }));
             }
         }
     }
@@ -176,7 +176,7 @@ impl SearchState {
     }
 }
 
-impl Searched {
+impl SearchedFile {
     fn matched(&self, line: &[u8]) -> GrepMatch {
         let line_bytes = line.get(..TEXT_BYTES_MAX).unwrap_or(line);
         let text = String::from_utf8_lossy(line_bytes).trim_end_matches('\r').to_owned();

@@ -98,7 +98,7 @@ impl PackSource {
         Ok(true)
     }
 
-    /// What vanished since it was seen, or cannot be read, is left out as if it had not been there.
+    /// Adds an entry. One that has vanished since it was seen, or cannot be read, is left out.
     fn add(&mut self, path: &Path, name: &Path, meta: &Metadata) {
         let mut header = Header::new_gnu();
         header.set_mode(meta.mode() & 0o7777);

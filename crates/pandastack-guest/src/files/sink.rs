@@ -2,7 +2,8 @@
 
 use pandastack_guest_proto::message::ErrorBody;
 
-/// Something that takes the host's bytes step by step. Dropping it before its end undoes it if it can.
+/// A consumer of the host's bytes, step by step. Dropping it before its end undoes its work if it
+/// can.
 pub(crate) trait Sink: Send {
     /// Takes bytes.
     fn write(&mut self, bytes: &[u8]) -> Result<(), ErrorBody>;

@@ -9,13 +9,13 @@ pub(crate) enum Step {
     Data(Vec<u8>),
     /// A message.
     Event(Event),
-    /// Nothing yet: there was only work to do, and more of it follows.
+    /// No data yet: the step only did work, and more follows.
     Idle,
     /// All was sent.
     End,
 }
 
-/// Something that is sent to the host step by step.
+/// A producer of data for the host, step by step.
 pub(crate) trait Source: Send {
     /// The next step; data is at most `bytes_max` long.
     fn next(&mut self, bytes_max: usize) -> Result<Step, ErrorBody>;

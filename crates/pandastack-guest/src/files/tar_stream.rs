@@ -41,7 +41,7 @@ pub(super) enum Item<'a> {
     Entry(Entry),
     /// Content of the file that began last.
     Body(&'a [u8]),
-    /// That file is complete.
+    /// The current file is complete.
     FileEnd,
 }
 
@@ -93,7 +93,7 @@ fn shown(path: &[u8]) -> String {
 }
 
 impl TarStream {
-    /// Takes a piece and passes on what is in it.
+    /// Takes a piece and passes on its content.
     pub(super) fn feed(
         &mut self,
         mut bytes: &[u8],
@@ -133,7 +133,7 @@ impl TarStream {
                     let taken = take(&mut bytes, left).len() as u64;
                     self.stage = skip(left - taken);
                 }
-                // What follows the end is filling.
+                // Bytes after the end are padding.
                 Stage::Ended => return Ok(()),
             }
         }

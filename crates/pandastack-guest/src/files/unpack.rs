@@ -1,8 +1,9 @@
 //! Unpacking a tar archive into a directory, and nowhere else.
 //!
-//! Every path is resolved by the kernel beneath the directory ([`ResolveFlag::RESOLVE_BENEATH`]), so neither
-//! `..` nor a link that the archive itself brought leads out of it, whatever another process does meanwhile.
-//! Set-id bits are dropped; devices are refused. What was unpacked before a refusal stays.
+//! Every path is resolved by the kernel beneath the directory ([`ResolveFlag::RESOLVE_BENEATH`]),
+//! so neither `..` nor a link that the archive itself brought leads out of it, whatever another
+//! process does meanwhile. Set-id bits are dropped; devices are refused. Files that were unpacked
+//! before a refusal stay.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -147,7 +148,7 @@ impl Target {
         openat2(&self.directory, path, how)
     }
 
-    /// Opens a directory, making what is missing on the way.
+    /// Opens a directory, creating missing parents.
     fn make_parent(&self, path: &Path) -> Result<OwnedFd, Errno> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY;
         match self.open_beneath(path, flags) {
@@ -237,7 +238,7 @@ fn outside(path: &[u8], why: &str) -> ErrorBody {
 
 fn refuse(path: &[u8], errno: Errno) -> ErrorBody {
     match errno {
-        // What the kernel answers when a path leads out.
+        // The kernel's errors for a path that leads outside.
         Errno::EXDEV => outside(path, "a link on its way leads there"),
         Errno::ELOOP => outside(path, "links on its way lead nowhere"),
         errno => refusal("unpack", Path::new(OsStr::from_bytes(path)), &errno.into()),

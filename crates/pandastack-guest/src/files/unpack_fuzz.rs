@@ -77,7 +77,8 @@ fn pack(parts: &[Part], outside: &Path) -> Vec<u8> {
     bytes
 }
 
-/// Everything below a directory but what is below `inside`, by path: mode, owner, length, links, time.
+/// All entries below a directory, except those below `inside`, by path: mode, owner, length, links,
+/// time.
 fn look(dir: &Path, inside: &Path) -> BTreeMap<String, (u32, u32, u64, u64, i64)> {
     let mut found = BTreeMap::new();
     let mut left = vec![dir.to_owned()];

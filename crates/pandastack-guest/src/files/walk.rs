@@ -20,10 +20,10 @@ use super::source::{Source, Step};
 
 /// Levels that are ever gone down; a deeper tree is reported as cut.
 const DEPTH_MAX: usize = 256;
-/// Entries looked at in one step, so that a worker is soon free for others.
+/// Entries visited in one step, so that a worker is soon free for others.
 pub(super) const STEP_ENTRIES: usize = 1024;
 
-/// Something that a walk came by.
+/// An entry that a walk visits.
 #[derive(Debug)]
 pub(super) struct WalkItem {
     pub(super) path: PathBuf,

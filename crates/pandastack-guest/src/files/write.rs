@@ -1,7 +1,9 @@
 //! Writing a file.
 
+use std::ffi::OsStr;
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,6 +35,32 @@ struct Target {
     temporary: Option<Temporary>,
 }
 
+/// How names of temporary files begin.
+const START: &str = ".pandastack-";
+/// How they end: of one that takes a new name, and of one that replaces a file.
+const NEW_END: &str = ".new.part";
+const REPLACING_END: &str = ".replacing.part";
+
+/// What a temporary file will be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Becomes {
+    /// A file that was not there.
+    New,
+    /// A file that was there, with other contents.
+    Replacement,
+}
+
+/// What the file of this name will be, if it is a temporary one.
+pub(crate) fn temporary(name: &OsStr) -> Option<Becomes> {
+    let name = name.as_bytes();
+    let ours = name.starts_with(START.as_bytes());
+    match ours {
+        true if name.ends_with(NEW_END.as_bytes()) => Some(Becomes::New),
+        true if name.ends_with(REPLACING_END.as_bytes()) => Some(Becomes::Replacement),
+        _ => None,
+    }
+}
+
 /// A file under a name that it does not keep.
 #[derive(Debug)]
 pub(super) struct Temporary {
@@ -45,7 +73,8 @@ impl Temporary {
     pub(super) fn beside(path: &Path) -> Self {
         static COUNTER: AtomicU64 = AtomicU64::new(0);
         let unique = COUNTER.fetch_add(1, Ordering::Relaxed);
-        Self { path: path.with_file_name(format!(".pandastack-{}-{unique}.part", std::process::id())) }
+        let end = if path.symlink_metadata().is_ok() { REPLACING_END } else { NEW_END };
+        Self { path: path.with_file_name(format!("{START}{}-{unique}{end}", std::process::id())) }
     }
 
     pub(super) fn path(&self) -> &Path {

@@ -9,7 +9,7 @@ use pandastack_function_proto::{Call, Head, LOG_BYTES_MAX, Outcome, Ready, Strea
 
 /// Parts of an answer that wait for a slow connection. Beyond it the handler waits.
 const PARTS_WAITING_MAX: usize = 16;
-/// Bytes kept of what is printed while no call is in progress; the next call gets them.
+/// Bytes of output kept between calls; the next call gets them.
 const BETWEEN_BYTES_MAX: usize = 64 * 1024;
 
 /// A piece of what goes back for a call.
@@ -18,13 +18,13 @@ pub(super) enum Part {
     Log(Stream, Vec<u8>),
     Head(Head),
     Data(Vec<u8>),
-    Done(Done),
+    Done(CallEnd),
 }
 
 /// The end of a call.
 #[derive(Debug, Clone)]
-pub(super) struct Done {
-    /// What was answered, unless it was streamed before.
+pub(super) struct CallEnd {
+    /// The answer, unless it was already streamed.
     pub(super) answer: Option<HandlerResponse>,
     pub(super) outcome: Outcome,
     pub(super) message: Option<String>,
@@ -41,12 +41,12 @@ pub(super) struct HandlerResponse {
     pub(super) memory_peak_kb: Option<u64>,
 }
 
-/// How far the handler is.
+/// Phase of the handler.
 #[derive(Debug, Clone)]
 enum Phase {
     Starting,
     Ready,
-    /// It never became ready, or it ended.
+    /// The handler never became ready, or it ended.
     Over {
         message: String,
         exit_code: Option<i32>,
@@ -110,7 +110,7 @@ impl Default for Calls {
 pub(super) struct ResponseSender(SyncSender<Part>);
 
 impl ResponseSender {
-    /// `false` when nobody waits for it any more.
+    /// Sends a part; `false` when the call has no receiver any more.
     pub(super) fn send(&self, part: Part) -> bool {
         self.0.send(part).is_ok()
     }
@@ -127,7 +127,7 @@ impl Calls {
         let (to, parts) = sync_channel(PARTS_WAITING_MAX);
         let mut state = self.lock();
         if let Phase::Over { message, exit_code } = &state.phase {
-            let done = Done {
+            let done = CallEnd {
                 answer: None,
                 outcome: Outcome::Crashed,
                 message: Some(message.clone()),
@@ -186,7 +186,7 @@ impl Calls {
         let Some(at) = state.in_flight.iter().position(|call| call.id == id) else { return };
         let call = state.in_flight.swap_remove(at);
         drop(state);
-        let done = Done { answer, outcome, message, exit_code: None, log_dropped_bytes: call.log_dropped };
+        let done = CallEnd { answer, outcome, message, exit_code: None, log_dropped_bytes: call.log_dropped };
         let _ = call.to.send(Part::Done(done));
     }
 
@@ -225,7 +225,7 @@ impl Calls {
         for (to, log_dropped_bytes) in dropped.chain(waiting.into_iter().map(|waiting| (waiting.to, 0))) {
             let message = Some(message.to_owned());
             let done =
-                Done { answer: None, outcome: Outcome::Crashed, message, exit_code, log_dropped_bytes };
+                CallEnd { answer: None, outcome: Outcome::Crashed, message, exit_code, log_dropped_bytes };
             let _ = to.send(Part::Done(done));
         }
     }
@@ -249,7 +249,7 @@ impl Calls {
             Phase::Over { message, .. } => (false, Some(message.clone())),
         };
         if ready {
-            // What was printed at the start belongs to the deploy, not to the first call of every copy.
+            // Output of the start belongs to the deploy, not to the first call of every copy.
             state.between.clear();
             state.between_bytes = 0;
         }

@@ -10,17 +10,18 @@ use pandastack_function_proto::{
     encode, encode_json,
 };
 
-use super::calls::{Calls, Done, Part};
+use super::calls::{CallEnd, Calls, Part};
 use super::handler::Handler;
 
-/// How long the end of a killed handler is waited for.
+/// Longest wait for the end of a killed handler.
 const KILL_WAIT: Duration = Duration::from_secs(5);
 
 /// Bytes of frames that wait for others to go out with them.
 const OUTBOX_BYTES_MAX: usize = 2 * PART_BYTES_MAX;
 
-/// Frames on their way out, as few packets as may be: each costs an emulated machine more than what is in it. What somebody
-/// follows as it comes (a stream, a log) goes when there is nothing to add; an answer that is read whole goes with its end.
+/// Outgoing frames, in as few packets as possible: each costs an emulated machine more than its
+/// content. Streams and logs are sent when there is nothing to add, because a reader follows them.
+/// An answer that is read whole is sent with its end.
 #[derive(Default)]
 struct Outbox {
     bytes: Vec<u8>,
@@ -122,7 +123,7 @@ fn invoke(stream: &mut TcpStream, payload: &[u8], calls: &Calls, handler: &Handl
             // Its last words, then its end.
             let ended = pass_on(stream, &mut outbox, &parts, Instant::now() + KILL_WAIT)?;
             calls.finish(&id, None, Outcome::Timeout, None);
-            Done {
+            CallEnd {
                 answer: None,
                 outcome: Outcome::Timeout,
                 message: Some(format!("the call took longer than {timeout_ms} ms and was killed")),
@@ -149,13 +150,14 @@ fn invoke(stream: &mut TcpStream, payload: &[u8], calls: &Calls, handler: &Handl
     outbox.send(stream)
 }
 
-/// Passes parts on until the call is done; `None` when the time is over first. What is left in the outbox goes with the end.
+/// Passes parts on until the call is done; `None` when the time is over first. Frames left in the
+/// outbox are sent with the end.
 fn pass_on(
     stream: &mut TcpStream,
     outbox: &mut Outbox,
     parts: &Receiver<Part>,
     until: Instant,
-) -> io::Result<Option<Done>> {
+) -> io::Result<Option<CallEnd>> {
     loop {
         let at_hand = parts.try_recv().ok();
         if at_hand.is_none() && outbox.followed {
@@ -169,7 +171,7 @@ fn pass_on(
             Err(RecvTimeoutError::Disconnected) => {
                 let message = Some("the runtime lost the call".to_owned());
                 let (outcome, exit_code) = (Outcome::Crashed, None);
-                return Ok(Some(Done { answer: None, outcome, message, exit_code, log_dropped_bytes: 0 }));
+                return Ok(Some(CallEnd { answer: None, outcome, message, exit_code, log_dropped_bytes: 0 }));
             }
         };
         outbox.add(stream, part)?;

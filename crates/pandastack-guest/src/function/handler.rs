@@ -38,7 +38,7 @@ impl Handler {
             .process_group(0);
         // SAFETY: the closure is one system call, which neither allocates nor takes a lock.
         unsafe {
-            // Nobody would end a handler whose runtime is gone, and nobody could call it.
+            // A handler whose runtime is gone would never be ended, and could not be called.
             starting.pre_exec(|| Ok(set_pdeathsig(Signal::SIGKILL)?));
         }
         let mut child = starting.spawn()?;
@@ -54,7 +54,7 @@ impl Handler {
         let child = self.child.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(mut child) = child else { return };
         let status = child.wait();
-        // What it printed last explains why it ended.
+        // The last output explains why the handler ended.
         output.drain();
         let (message, exit_code) = match status {
             Ok(status) => (describe_exit(status), Some(exit_code(status))),

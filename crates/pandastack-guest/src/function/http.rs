@@ -22,12 +22,12 @@ impl RequestHead {
         self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
-    /// Whether the client wants no further request on the connection.
+    /// Returns whether the client closes the connection after this request.
     pub(super) fn closes(&self) -> bool {
         self.header("connection").is_some_and(|value| value.eq_ignore_ascii_case("close"))
     }
 
-    /// How long the body is.
+    /// The body, with its framing.
     pub(super) fn body(&self) -> io::Result<Body> {
         if self.header("transfer-encoding").is_some_and(|value| value.eq_ignore_ascii_case("chunked")) {
             return Ok(Body { left: 0, chunked: true, ended: false, trailers: Vec::new() });
@@ -130,7 +130,7 @@ impl Body {
         Ok(())
     }
 
-    /// What came after a chunked body, by its name in small letters.
+    /// A trailer of a chunked body, by its lowercase name.
     pub(super) fn trailer(&self, name: &str) -> Option<&str> {
         self.trailers.iter().find_map(|line| {
             let (known, value) = line.split_once(':')?;

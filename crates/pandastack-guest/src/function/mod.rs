@@ -10,10 +10,10 @@
 //! `--local` on loopback only, for a developer's own machine. The program is anything that
 //! speaks the AWS Lambda runtime API: our own bootstraps for Python and Node, `awslambdaric`, a Rust or Go binary.
 //!
-//! What must hold: each call ends with exactly one `End`; a handler that prints without end, never answers or dies costs
-//! memory that is bounded and blocks nothing; what was printed before an answer arrives before its `End`. The runtime is an
-//! ordinary process of the machine, frozen with the handler in the version's snapshot: it keeps no clock, and nothing in
-//! it depends on which copy it runs in.
+//! Invariants: each call ends with exactly one `End`; a handler that prints without end, never
+//! answers or dies costs bounded memory and blocks nothing; output printed before an answer arrives
+//! before its `End`. The runtime is an ordinary process of the machine, frozen with the handler in
+//! the version's snapshot: it keeps no clock, and nothing in it depends on which copy it runs in.
 //!
 //! Left to others: who may call (control), when a machine ends (control ends it after a timeout or a crash), restarts
 //! (there are none: the next call gets a fresh copy).
@@ -40,7 +40,7 @@ use output::Output;
 /// Connections that either side may have at once. Beyond it: closed at once.
 const CONNECTIONS_MAX: usize = 128;
 
-/// Runs the program behind `--` and serves its calls until it ends and nobody is connected.
+/// Runs the program behind `--` and serves its calls until it ends and no connection is left.
 pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let Some((addresses, command)) = parse(arguments) else {
         eprintln!("usage: pandastack-guest function [--local PORT API_PORT] -- PROGRAM [ARGUMENT...]");
@@ -62,7 +62,7 @@ struct Addresses {
     api: SocketAddrV4,
 }
 
-/// Where to listen, and the program.
+/// Parses the listen addresses and the program.
 fn parse(mut arguments: impl Iterator<Item = OsString>) -> Option<(Addresses, Vec<OsString>)> {
     let options: Vec<OsString> = arguments.by_ref().take_while(|argument| argument != "--").collect();
     let port = |text: &OsString| text.to_str()?.parse::<u16>().ok();

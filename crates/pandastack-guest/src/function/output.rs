@@ -1,7 +1,7 @@
 //! The handler's output: always drained, so that it never blocks, and assigned to its call.
 //!
-//! One lock makes reading a step that anybody can take: the pump does when there is something, and whoever ends a call does
-//! before it, so that what was printed before an answer is passed on before its end.
+//! One lock lets any thread read: the pump does when there is output, and the end of a call does
+//! before it, so that output printed before an answer is passed on before its end.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
@@ -15,7 +15,7 @@ use pandastack_function_proto::{PART_BYTES_MAX, Stream};
 
 use super::calls::Calls;
 
-/// Bytes read in one step before a waiting end of a call is looked at again.
+/// Bytes read in one step before a waiting end of a call is checked again.
 const STEP_BYTES_MAX: usize = 16 * PART_BYTES_MAX;
 
 /// Both outputs of the handler.
@@ -28,7 +28,8 @@ pub(super) struct Output {
 #[derive(Debug)]
 struct Pipes {
     open: Vec<(Stream, File)>,
-    /// What is read goes here first. Kept: to clear one for each call costs an emulated machine more than most reads.
+    /// Read buffer. Kept between calls: clearing a new one for each costs an emulated machine more
+    /// than most reads.
     buffer: Vec<u8>,
 }
 
@@ -78,7 +79,7 @@ impl Output {
         }
     }
 
-    /// Passes on what is there now.
+    /// Passes on the available output.
     pub(super) fn drain(&self) {
         let mut pipes = self.pipes();
         let Pipes { open, buffer } = &mut *pipes;

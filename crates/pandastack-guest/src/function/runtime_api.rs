@@ -22,7 +22,7 @@ use super::http::{Body, RequestHead, answer, read_head};
 use super::output::Output;
 
 const START: &str = "/2018-06-01/runtime/";
-/// How a request for the next call begins.
+/// Start of a request for the next call.
 const ASKS_NEXT: &[u8] = b"GET /2018-06-01/runtime/invocation/next ";
 /// In which our bootstraps say how much memory they had at most. Of others it is asked at the kernel, which takes longer.
 const MEMORY_PEAK: &str = "pandastack-memory-peak-kb";
@@ -64,7 +64,7 @@ impl Api<'_> {
             ("POST", ["init", "error"]) => self.fail_start(&mut body)?,
             _ => {
                 self.read_all(&mut body)?;
-                self.refuse("404 Not Found", "there is no such call in the runtime API")?;
+                self.refuse("404 Not Found", "unknown path of the runtime API")?;
             }
         }
         Ok(!head.closes())
@@ -75,8 +75,9 @@ impl Api<'_> {
         self.stream.write_all(&answer(status, "", body.as_bytes()))
     }
 
-    /// Takes note of an answer. A handler that has asked for the next call already is told with that one: it would only
-    /// wake to wait again, on the processor that the answer needs on its way out.
+    /// Takes note of an answer. A handler that has already asked for the next call gets the
+    /// response with that call: otherwise it would only wake to wait again, on the processor that
+    /// the answer needs on its way out.
     fn accept(&mut self) -> io::Result<()> {
         let accepted = answer("202 Accepted", "", b"{\"status\":\"OK\"}");
         if self.reader.buffer().starts_with(ASKS_NEXT) {
@@ -131,7 +132,7 @@ impl Api<'_> {
         self.accept()
     }
 
-    /// What nobody waits for is read to its end all the same.
+    /// Passes a body on. An abandoned one is still read to its end.
     fn pass_on(&mut self, body: &mut Body, to: &ResponseSender) -> io::Result<()> {
         loop {
             let part = body.read_part(&mut self.reader, PART_BYTES_MAX)?;

@@ -36,7 +36,7 @@ pub(super) fn write_names(around: &Surroundings, identity: &Identity, warnings: 
     }
 }
 
-/// What programs in the machine may want to know about it.
+/// Writes files with facts about the machine for the programs in it.
 pub(super) fn write_run_files(
     around: &Surroundings,
     identity: &Identity,

@@ -51,7 +51,7 @@ pub(super) fn run_hooks(
     }
 }
 
-/// Makes a new key for every host key that is there.
+/// Replaces every existing host key by a new one.
 pub(super) fn regenerate_ssh_host_keys(warnings: &mut Warnings) {
     const KEYGEN: &[u8] = b"/usr/bin/ssh-keygen";
     let give_up = Instant::now() + SSH_KEYS_WAIT_MAX;

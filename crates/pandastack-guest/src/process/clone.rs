@@ -4,7 +4,7 @@
 //! inside its control group, so nothing it starts can escape. A plain fork would copy page tables, which
 //! costs milliseconds under emulation, and moving a process between groups waits for an RCU grace period.
 //!
-//! What must hold between clone and exec: no allocation, no lock, no libc function that touches other
+//! Invariant between clone and exec: no allocation, no lock, no libc function that touches other
 //! threads (`setuid` of libc would), nothing but system calls on data prepared before.
 
 use std::arch::asm;
@@ -20,7 +20,7 @@ const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 pub(crate) struct ChildPlan {
     /// The program's path; already looked up.
     pub(crate) program: CString,
-    /// Its arguments, the program's name first.
+    /// Arguments, the program's name first.
     pub(crate) argv: Vec<CString>,
     /// `NAME=value`.
     pub(crate) env: Vec<CString>,
@@ -63,7 +63,8 @@ pub(crate) struct SpawnError {
     pub(crate) errno: Errno,
 }
 
-/// What the child reads, all of it borrowed from the parent's frame, which waits until it execs.
+/// Data that the child reads, all borrowed from the parent's frame, which waits until the child
+/// execs.
 struct ChildFrame {
     program: *const c_char,
     argv: *const *const c_char,

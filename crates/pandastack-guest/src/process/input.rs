@@ -15,7 +15,7 @@ pub(crate) struct Caller {
     pub(crate) stream: u32,
 }
 
-/// Something that waits its turn.
+/// An entry in the queue for standard input.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum InputEntry {
     /// Bytes of a call.
@@ -49,7 +49,7 @@ pub(crate) struct Input {
     is_terminal: bool,
 }
 
-/// What a person types to end the input of a program on a terminal.
+/// The character that ends the input of a program on a terminal (Ctrl-D).
 const END_OF_TRANSMISSION: u8 = 4;
 
 impl Input {
@@ -118,7 +118,7 @@ impl Input {
         progress
     }
 
-    /// Nothing more can be written.
+    /// Closes the input: nothing more can be written.
     pub(crate) fn close(&mut self, poller: &Poller) {
         self.unwatch(poller);
         self.pipe = None;

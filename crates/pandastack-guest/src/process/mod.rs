@@ -7,9 +7,10 @@
 //!    +- timeout: cgroup.kill                     +- at most a pipe    +- bounded by count, bytes and age
 //! ```
 //!
-//! What must hold:
+//! Invariants:
 //! - A process ends when its main process ends, even if something that it left behind holds its pipes open.
-//! - What it left behind goes on, keeps its control group, and its output still lands in the ring.
+//! - Its remaining children go on, keep their control group, and their output still lands in the
+//!   ring.
 //! - Timeouts and SIGKILL reach everything in the control group.
 //! - A follower that is lost has some time to come back, during which the process waits rather than lose its output.
 //!
@@ -29,7 +30,7 @@ mod wait;
 pub(crate) use cgroup::UserCgroup;
 pub(crate) use clone::{ChildPlan, spawn as spawn_child};
 pub(crate) use input::{Caller, InputEntry, InputProgress};
-pub(crate) use spawn::{SpawnContext, Spawned, spawn_process};
+pub(crate) use spawn::{SpawnContext, SpawnedChild, spawn_process};
 pub(crate) use table::{OutputHold, Process, ProcessTable};
 pub(crate) use user::User;
 pub(crate) use wait::wait_child;

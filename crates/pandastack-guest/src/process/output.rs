@@ -9,7 +9,7 @@ use pandastack_guest_proto::limits::{OUTPUT_RING_BYTES, OUTPUT_UNSEEN_BYTES};
 use super::ring::Ring;
 use crate::poller::{Poller, Token};
 
-/// What the kernel holds in a pipe at most: what a process can have written before it ended.
+/// Capacity of a pipe: the most that a process can have written before it ended without being read.
 const PIPE_BYTES_MAX: usize = 64 * 1024;
 /// Reads of one pipe before others get their turn.
 const READS_PER_TURN_MAX: usize = 4;
@@ -46,7 +46,7 @@ impl Output {
         self.settled
     }
 
-    /// The process ended: read what is left, but do not wait for what its children may write.
+    /// Reads the remaining output of a process that ended, without waiting for its children.
     pub(crate) fn begin_drain(&mut self) {
         if self.drain_left.is_none() {
             self.drain_left = Some(PIPE_BYTES_MAX);
@@ -85,7 +85,8 @@ impl Output {
         self.resume(poller);
     }
 
-    /// What comes after a pipe's worth was read was written by children that were left behind.
+    /// Counts drained bytes. Those beyond a pipe's capacity were written by children that were left
+    /// behind.
     fn count_drained(&mut self, count: usize) {
         if let Some(left) = &mut self.drain_left {
             *left = left.saturating_sub(count);
@@ -111,7 +112,7 @@ impl Output {
         self.pipe.is_some() && !self.watched
     }
 
-    /// Reads no more.
+    /// Stops reading.
     pub(crate) fn close(&mut self, poller: &Poller) {
         if let Some(pipe) = self.pipe.take() {
             poller.forget(&pipe);

@@ -1,7 +1,7 @@
 //! The latest output of a process, by absolute offset.
 //!
-//! What must hold: bytes never change their offset; the ring never holds more than its limit; while a reader
-//! is attached nothing that it still needs is dropped, so the writer has to wait instead.
+//! Invariants: bytes never change their offset; the ring never exceeds its limit; while a reader is
+//! attached, nothing that it still needs is dropped, so the writer has to wait instead.
 
 use std::collections::VecDeque;
 
@@ -35,8 +35,8 @@ impl Ring {
         self.bytes.len()
     }
 
-    /// How many bytes can be pushed without dropping any from `keep_from` on. Without a reader nothing has to
-    /// be kept.
+    /// Number of bytes that can be pushed without dropping any from `keep_from` on. Without a
+    /// reader nothing has to be kept.
     pub(crate) fn room(&self, keep_from: Option<u64>) -> usize {
         let Some(keep_from) = keep_from else { return self.limit };
         let kept = self.end().saturating_sub(keep_from.max(self.start));

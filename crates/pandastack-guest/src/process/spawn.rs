@@ -31,7 +31,7 @@ const ENVIRONMENT_FILE_BYTES_MAX: u64 = 64 * 1024;
 pub(crate) struct SpawnContext {
     /// When the request arrived.
     pub(crate) asked: Instant,
-    /// Where `/etc` is looked for.
+    /// Root directory in which `/etc` is looked up.
     pub(crate) root: PathBuf,
     /// Group of all user processes, if the machine has one.
     pub(crate) cgroup: Option<UserCgroup>,
@@ -47,7 +47,7 @@ pub(crate) struct SpawnContext {
 
 /// A started process and the guest program's ends of its pipes.
 #[derive(Debug)]
-pub(crate) struct Spawned {
+pub(crate) struct SpawnedChild {
     /// When it was asked for: its time and its timeout count from here.
     pub(crate) asked: Instant,
     pub(crate) pid: i32,
@@ -73,7 +73,7 @@ pub(crate) fn spawn_process(
     context: &SpawnContext,
     id: ProcessId,
     spec: &ProcessSpec,
-) -> Result<Spawned, ErrorBody> {
+) -> Result<SpawnedChild, ErrorBody> {
     let wanted = spec.user.as_deref().or(context.user.as_deref()).unwrap_or("root");
     let user = User::find(&context.root, wanted)?;
     let env = environment(context, &user, spec);
@@ -102,7 +102,7 @@ pub(crate) fn spawn_process(
         None => None,
     };
     match start(&plan, cgroup.as_ref()) {
-        Ok(pid) => Ok(Spawned { asked: context.asked, pid, cgroup, stdin, stdout, stderr, terminal }),
+        Ok(pid) => Ok(SpawnedChild { asked: context.asked, pid, cgroup, stdin, stdout, stderr, terminal }),
         Err(error) => {
             if let Some(cgroup) = cgroup {
                 cgroup.try_remove();

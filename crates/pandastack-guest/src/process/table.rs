@@ -14,7 +14,7 @@ use pandastack_guest_proto::message::{
 use super::cgroup::ProcessCgroup;
 use super::input::Input;
 use super::output::Output;
-use super::spawn::Spawned;
+use super::spawn::SpawnedChild;
 use super::terminal::Terminal;
 use crate::poller::{Part, Poller, Token};
 
@@ -24,7 +24,7 @@ pub(crate) const RUNNING_MAX: usize = 1024;
 const ENDED_MAX: usize = 128;
 /// Output bytes kept of all ended processes together.
 const ENDED_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// How long an ended process is kept at most.
+/// Longest time that an ended process is kept.
 const ENDED_AGE_MAX: Duration = Duration::from_secs(600);
 /// Characters of the command shown in listings.
 const COMMAND_SHOWN_MAX: usize = 200;
@@ -46,7 +46,7 @@ pub(crate) struct Process {
     exit: Option<(ExitStatus, Instant)>,
     /// Calls that follow it.
     pub(crate) readers: Vec<u32>,
-    /// Where a follower stood that was lost and may come back.
+    /// Position of a lost follower that may come back.
     pub(crate) held: Option<OutputHold>,
     terminal: Option<Terminal>,
 }
@@ -63,7 +63,7 @@ impl Process {
     pub(crate) fn new(
         id: ProcessId,
         spec: &ProcessSpec,
-        spawned: Spawned,
+        spawned: SpawnedChild,
         poller: &Poller,
     ) -> io::Result<Self> {
         let token = |part| Token::Process(id, part);
@@ -110,7 +110,7 @@ impl Process {
     }
 
     fn no_terminal(&self) -> ErrorBody {
-        let message = format!("process {} has no terminal, or not any more", self.id);
+        let message = format!("process {} has no terminal, or it was closed", self.id);
         ErrorBody::new(ErrorCode::Invalid, message)
     }
 
@@ -302,7 +302,7 @@ impl ProcessTable {
         self.processes.values().filter(|process| process.is_running()).count()
     }
 
-    /// A child was reaped. Returns the process if it is one of ours; orphans of anybody end here too.
+    /// A child was reaped. Returns the process if it is one of ours; all orphans end here too.
     pub(crate) fn child_ended(&mut self, pid: i32, status: i32, poller: &Poller) -> Option<ProcessId> {
         let found = self.processes.values_mut().find(|process| process.is_running() && process.pid == pid);
         match found {
@@ -347,8 +347,8 @@ impl ProcessTable {
         }
     }
 
-    /// Removes empty control groups and forgets ended processes beyond the limits, oldest first. A process
-    /// that something still runs of, or that somebody follows, is never forgotten.
+    /// Removes empty control groups and forgets ended processes beyond the limits, oldest first. A
+    /// process that still has running children or followers is never forgotten.
     pub(crate) fn tidy(&mut self) {
         let now = Instant::now();
         let mut ended: Vec<(Instant, ProcessId, usize)> = Vec::new();

@@ -1,7 +1,7 @@
 //! Terminals: the process has one end, the guest program the other.
 //!
-//! What must hold: no path is involved, so nothing that a tenant mounts over `/dev/pts` matters; the terminal belongs
-//! to the user who works on it.
+//! Invariants: no path is involved, so nothing that a tenant mounts over `/dev/pts` matters; the
+//! terminal belongs to the user who works on it.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};

@@ -5,6 +5,6 @@ use nix::unistd::Pid;
 
 /// Waits for a child of the event loop itself, such as a hook. No other thread reaps.
 pub(crate) fn wait_child(pid: i32) {
-    // It was seen to end; what it ended with does not matter.
+    // The process ended; its status does not matter.
     let _ = waitid(Id::Pid(Pid::from_raw(pid)), WaitPidFlag::WEXITED | WaitPidFlag::__WALL);
 }

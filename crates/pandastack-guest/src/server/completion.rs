@@ -7,7 +7,7 @@ use pandastack_guest_proto::message::{
 use super::Server;
 use super::session::{Reader, StreamKind};
 use crate::files::{Sink, Source, Step};
-use crate::process::{Process, Spawned};
+use crate::process::{Process, SpawnedChild};
 use crate::watch::Watch;
 use pandastack_guest_proto::frame::FrameKind;
 
@@ -22,7 +22,7 @@ pub(crate) enum Completion {
         process: ProcessId,
         attach: bool,
         spec: Box<ProcessSpec>,
-        result: Result<Spawned, ErrorBody>,
+        result: Result<SpawnedChild, ErrorBody>,
     },
     /// A watch was started, or not.
     WatchStarted { epoch: u64, stream: u32, result: Result<Watch, ErrorBody> },
@@ -62,7 +62,7 @@ impl Server {
         &mut self,
         id: ProcessId,
         spec: &ProcessSpec,
-        result: Result<Spawned, ErrorBody>,
+        result: Result<SpawnedChild, ErrorBody>,
     ) -> Result<Started, ErrorBody> {
         let process = result.and_then(|spawned| {
             Process::new(id, spec, spawned, &self.poller).map_err(|error| {

@@ -108,7 +108,8 @@ impl Server {
             return;
         }
         let Some(page) = self.watches.page(reader.watch, reader.sequence, PAGE_BYTES) else {
-            let gone = ErrorBody::new(ErrorCode::NotFound, "the watch gave way to newer ones; begin again");
+            let gone =
+                ErrorBody::new(ErrorCode::NotFound, "the watch was dropped for newer ones; start it again");
             return self.reply_error(id, &gone);
         };
         if page.ended {

@@ -7,7 +7,7 @@
 //!     +---- pump <- ready streams <---+
 //! ```
 //!
-//! What must hold:
+//! Invariants:
 //! - Streams live as long as the connection; processes do not care about connections.
 //! - A stream sends only within its credit, and only while the channel has room, one frame per turn.
 //! - Every request gets exactly one reply, unless the connection is lost first.
@@ -54,7 +54,7 @@ pub(crate) struct Server {
     shutdown: Option<Shutdown>,
 }
 
-/// How to end.
+/// Parameters of a shutdown.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shutdown {
     /// Time between SIGTERM and SIGKILL.

@@ -174,7 +174,7 @@ enum SendOutcome {
     NoCredit,
 }
 
-/// Up to where the slowest follower got an output; `None` when nobody follows.
+/// Offset up to which the slowest follower got an output; `None` without followers.
 fn least_sent(session: &Session, readers: &[u32], stream: OutputStream) -> Option<u64> {
     let offsets = readers.iter().filter_map(|id| match session.streams.get(id).map(|stream| &stream.kind) {
         Some(StreamKind::Reader(reader)) if !reader.exit_only => Some(match stream {

@@ -15,7 +15,8 @@ use crate::machine::{self, PageSource, PortsSource};
 use crate::process::{InputEntry, SpawnContext, spawn_process};
 use crate::volume;
 
-/// How long user processes may take to freeze. One that waits for a disk freezes when it is served.
+/// Longest time for user processes to freeze. A process that waits for a disk freezes when it is
+/// served.
 const FREEZE_WAIT_MAX: Duration = Duration::from_secs(10);
 
 impl Server {
@@ -148,7 +149,8 @@ impl Server {
         let (stdout_end, stderr_end) = (process.stdout.ring().end(), process.stderr.ring().end());
         if attach.stdout_offset > stdout_end || attach.stderr_offset > stderr_end {
             let message = format!(
-                "process {} has written {stdout_end} and {stderr_end} bytes so far, less than the offsets asked for",
+                "process {} has written {stdout_end} and {stderr_end} bytes so far, less than the requested \
+                 offsets",
                 attach.process
             );
             return self.reply_error(id, &ErrorBody::new(ErrorCode::Invalid, message));
@@ -160,7 +162,7 @@ impl Server {
         }
         let reader = Reader { process: followed, stdout_offset, stderr_offset, exit_only };
         self.set_kind(id, StreamKind::Reader(reader));
-        // What waited for a lost follower may have room with this one.
+        // Output that waited for a lost follower may continue with this one.
         self.pump_process(followed);
         self.session.mark_ready(id);
     }
@@ -169,7 +171,7 @@ impl Server {
         let opened = self.processes.get_mut(write.process).and_then(|process| {
             let refuse = |what: String| Err(ErrorBody::new(ErrorCode::Invalid, what));
             let Some(stdin) = process.stdin.as_ref().filter(|stdin| stdin.is_open()) else {
-                return refuse(format!("process {} takes no input, or not any more", write.process));
+                return refuse(format!("process {} has no open standard input", write.process));
             };
             match stdin.received().checked_sub(write.offset.unwrap_or(stdin.received())) {
                 Some(skip) => Ok(StdinState { process: write.process, skip, close: write.close }),

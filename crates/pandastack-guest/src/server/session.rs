@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use super::Server;
 use super::file_trees::WatchReader;
-use crate::channel::Received;
+use crate::channel::ReceiveOutcome;
 use crate::files::{Sink, Source};
 use crate::process::{Caller, InputEntry, OutputHold};
 
@@ -23,9 +23,9 @@ const MESSAGE_CHARS_MAX: usize = 2000;
 
 /// A call.
 pub(super) struct Stream {
-    /// What may still be sent to the host.
+    /// Bytes that may still be sent to the host.
     pub(super) credit: u32,
-    /// What the host may still send.
+    /// Bytes that the host may still send.
     receive_credit: u32,
     /// Waits in the ready queue.
     queued: bool,
@@ -49,9 +49,9 @@ pub(super) enum StreamKind {
     Waiting,
     /// A process's output goes to the host.
     Reader(Reader),
-    /// Something is sent; `None` while a worker has it.
+    /// A call that sends data; `None` while a worker has the source.
     Source(Option<Box<dyn Source>>),
-    /// Something is received.
+    /// A call that receives data.
     Sink(SinkState),
     /// Bytes go to a process's input.
     Stdin(StdinState),
@@ -123,7 +123,7 @@ impl Session {
         None
     }
 
-    /// Whether a message of any length may be sent on a call.
+    /// Returns whether a message of any length may be sent on a call.
     pub(super) fn has_page_credit(&self, id: u32) -> bool {
         self.streams.get(&id).is_some_and(|stream| stream.credit as usize >= FRAME_BYTES_MAX)
     }
@@ -146,9 +146,9 @@ impl Server {
     pub(super) fn receive(&mut self) {
         loop {
             match self.channel.receive() {
-                Received::Bytes => self.take_inputs(),
-                Received::Nothing => return,
-                Received::NoPeer => {
+                ReceiveOutcome::Bytes => self.take_inputs(),
+                ReceiveOutcome::Nothing => return,
+                ReceiveOutcome::NoPeer => {
                     self.end_session();
                     self.channel.disconnect();
                     return;

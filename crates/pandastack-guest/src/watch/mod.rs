@@ -6,7 +6,7 @@
 //!
 //! Watches live in the guest, because there they survive the agent, a sleep and a snapshot.
 //!
-//! What must hold:
+//! Invariants:
 //! - A watch outlives its follower and its connection, so a host that was restarted, or a machine that slept, goes on
 //!   where it stopped. Sequence numbers have no gaps; what was lost is a change of its own, an overflow.
 //! - Memory is bounded: [`WATCHES_MAX`] rings of [`RING_BYTES_MAX`], [`DIRECTORIES_MAX`] directories each. A watch
@@ -37,7 +37,7 @@ const WATCHES_MAX: usize = 32;
 const DIRECTORIES_MAX: usize = 16 * 1024;
 /// Bytes of changes that a watch keeps; older ones go.
 const RING_BYTES_MAX: usize = 256 * 1024;
-/// How long a watch without a follower is sure to stay when others need its place.
+/// Time for which a watch without a follower is kept even if others need its place.
 const KEPT: Duration = Duration::from_secs(60);
 /// Stack of a watch's thread.
 const STACK_BYTES: usize = 128 * 1024;
@@ -166,7 +166,7 @@ impl Watches {
         let _ = self.wake.read();
     }
 
-    /// Whether the request's earlier watch is still there and is one of that path.
+    /// Returns whether the request's earlier watch still exists and is of that path.
     pub(crate) fn can_resume(&self, request: &FileWatch) -> bool {
         let Some(resume) = request.resume else { return false };
         let Ok(path) = absolute(&request.path) else { return false };

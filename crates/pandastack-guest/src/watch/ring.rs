@@ -19,7 +19,7 @@ pub(super) struct NewChange {
 }
 
 impl NewChange {
-    /// Something was missed.
+    /// A change that stands for missed ones.
     pub(super) fn overflow() -> Self {
         Self { kind: ChangeKind::Overflow, path: RawPath::default(), to: None, is_directory: false }
     }
@@ -48,7 +48,7 @@ impl Ring {
         Self { changes: VecDeque::new(), bytes: 0, bytes_max, last: 0, read: 0, ended: false }
     }
 
-    /// Adds a change. Writing to a file again and again is one change until somebody has read of it.
+    /// Adds a change. Repeated writes to a file are one change until a follower has read it.
     pub(super) fn push(&mut self, new: NewChange) {
         let NewChange { kind, path, to, is_directory } = new;
         let repeats = matches!(kind, ChangeKind::Modified | ChangeKind::Attributes | ChangeKind::Overflow);
@@ -69,13 +69,14 @@ impl Ring {
         }
     }
 
-    /// Whether a follower who saw that change can go on. One that is ahead saw another watch.
+    /// Returns whether a follower that saw that change can continue. A follower that is ahead saw
+    /// another watch.
     pub(super) fn has(&self, sequence: u64) -> bool {
         sequence <= self.last
     }
 
-    /// Changes after one, at most about `bytes_max` of JSON. What is gone by now is an overflow, numbered as the last
-    /// of it.
+    /// Changes after one, at most about `bytes_max` of JSON. Dropped changes become an overflow,
+    /// numbered as the last of them.
     pub(super) fn after(&mut self, sequence: u64, bytes_max: usize) -> Vec<Change> {
         let first_kept = self.changes.front().map_or(self.last + 1, |change| change.sequence);
         let (mut page, mut bytes) = (Vec::new(), 0);

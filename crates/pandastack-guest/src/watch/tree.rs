@@ -1,7 +1,8 @@
 //! The kernel's watches on one path, and what its events mean.
 //!
 //! The kernel watches single directories. For a tree, each directory has a watch of its own; new ones get theirs when
-//! they appear, and what was put into them before that is reported as created.
+//! they appear, and what was put into them before that is reported as created. Files that are written under a
+//! temporary name are reported under their own, as created and modified.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -15,6 +16,7 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDe
 use pandastack_guest_proto::message::{ChangeKind, RawPath};
 
 use super::ring::NewChange;
+use crate::files::{Becomes, temporary};
 
 /// The two halves of a rename come one after the other, but may be read apart; the second is awaited this long.
 const SECOND_HALF_WAIT_MS: u8 = 10;
@@ -54,7 +56,7 @@ impl Tree {
         self.inotify.as_fd()
     }
 
-    /// Watches a directory and, in a recursive watch, those below it; notes what is there.
+    /// Watches a directory and, in a recursive watch, those below it; records existing entries.
     fn add(&mut self, relative: &Path, present: &mut Vec<NewChange>) -> io::Result<()> {
         let mut waiting = vec![relative.to_owned()];
         while let Some(relative) = waiting.pop() {
@@ -76,6 +78,9 @@ impl Tree {
                 continue;
             }
             for entry in std::fs::read_dir(&path).into_iter().flatten().flatten() {
+                if temporary(&entry.file_name()).is_some() {
+                    continue;
+                }
                 let relative = relative.join(entry.file_name());
                 let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
                 present.push(change(ChangeKind::Created, &relative, is_directory));
@@ -119,6 +124,9 @@ impl Tree {
 
     fn renamed(&mut self, from: &InotifyEvent, to: &InotifyEvent, changes: &mut Vec<NewChange>) {
         let is_directory = from.mask.contains(AddWatchFlags::IN_ISDIR);
+        if let Some(becomes) = from.name.as_deref().and_then(temporary) {
+            return self.written(becomes, to, changes);
+        }
         let (Some(old), Some(new)) =
             (self.place(from.wd, from.name.as_ref()), self.place(to.wd, to.name.as_ref()))
         else {
@@ -135,11 +143,25 @@ impl Tree {
         changes.push(NewChange { to, ..change(ChangeKind::Renamed, &old, is_directory) });
     }
 
+    /// A file that was written under another name took its own.
+    fn written(&self, becomes: Becomes, to: &InotifyEvent, changes: &mut Vec<NewChange>) {
+        let Some(path) = self.place(to.wd, to.name.as_ref()) else {
+            return changes.push(NewChange::overflow());
+        };
+        if becomes == Becomes::New {
+            changes.push(change(ChangeKind::Created, &path, false));
+        }
+        changes.push(change(ChangeKind::Modified, &path, false));
+    }
+
     /// One event; true when the watched path itself is gone.
     fn happened(&mut self, event: &InotifyEvent, changes: &mut Vec<NewChange>) -> bool {
         let has = |flag| event.mask.contains(flag);
         if has(AddWatchFlags::IN_Q_OVERFLOW) {
             changes.push(NewChange::overflow());
+            return false;
+        }
+        if event.name.as_deref().and_then(temporary).is_some() {
             return false;
         }
         let Some(path) = self.place(event.wd, event.name.as_ref()) else { return false };
@@ -177,7 +199,7 @@ impl Tree {
     fn forget(&mut self, path: &Path) {
         let gone = self.directories.extract_if(|_, directory| directory.starts_with(path));
         for (descriptor, _) in gone.collect::<Vec<_>>() {
-            // It may be gone from the kernel already.
+            // The kernel may have dropped it already.
             let _ = self.inotify.rm_watch(descriptor);
         }
     }

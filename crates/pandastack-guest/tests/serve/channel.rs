@@ -81,7 +81,7 @@ async fn dropped_calls_free_their_slots() {
     assert_eq!(text(&sh(&client, "echo alive").await), "alive\n");
 }
 
-/// A guest that answers the handshake and then says what it is told to.
+/// A guest that answers the handshake and then sends the given bytes.
 async fn hostile_guest(says: Vec<u8>) -> ClientError {
     let (ours, mut theirs) = UnixStream::pair().unwrap();
     let guest = tokio::spawn(async move {

@@ -84,7 +84,8 @@ async fn a_resize_without_a_terminal_is_refused() {
     assert_eq!(refused.refusal(), Some(ErrorCode::Invalid));
 }
 
-/// Counts far beyond the ring while nobody follows; only waiting for the lost follower keeps every byte.
+/// Counts far beyond the ring without a follower; only waiting for the lost follower keeps every
+/// byte.
 async fn lose_follower(by_connection: bool) {
     let guest = Guest::start();
     let mut client = guest.connect().await;
@@ -98,7 +99,7 @@ async fn lose_follower(by_connection: bool) {
         drop(client);
         client = guest.connect().await;
     }
-    // It goes on as far as it may: to the end of the ring, and no further.
+    // The process continues up to the end of the ring, and no further.
     let mut last_end = 0;
     eventually("it is held back", async || {
         let infos = client.processes().await.unwrap();

@@ -4,7 +4,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use pandastack_guest_proto::client::{ClientError, GuestClient, WatchStream};
-use pandastack_guest_proto::message::{Change, ChangeKind, ErrorCode, FileWatch, RawPath, WatchPosition};
+use pandastack_guest_proto::message::{
+    Change, ChangeKind, ErrorCode, FileWatch, FileWrite, RawPath, WatchPosition,
+};
 
 use crate::harness::{Guest, STEP};
 
@@ -54,6 +56,35 @@ async fn changes_are_seen_in_new_and_renamed_directories() {
     assert!(tokio::time::timeout(STEP, stream.next()).await.unwrap().unwrap().is_none());
 }
 
+/// Contents arrive under a temporary name; a watch shows the file's own only.
+#[tokio::test]
+async fn a_file_that_is_written_through_the_api_is_created_and_modified() {
+    let guest = Guest::start();
+    let client = guest.connect().await;
+    let root = guest.path("watched");
+    std::fs::create_dir(&root).unwrap();
+    let mut stream = watch(&client, &root, None).await;
+    let write = async |contents: &[u8]| {
+        let request = FileWrite { path: raw(&root.join("a")), ..FileWrite::default() };
+        client.write_file_whole(request, contents).await.unwrap();
+    };
+    write(b"1").await;
+    let mut seen = until(&mut stream, ChangeKind::Modified, "a").await;
+    write(b"2").await;
+    seen.extend(until(&mut stream, ChangeKind::Modified, "a").await);
+    std::fs::write(root.join("end"), "").unwrap();
+    seen.extend(until(&mut stream, ChangeKind::Created, "end").await);
+    let of_a = |change: &&Change| change.path.to_string_lossy() != "end";
+    let mut changes: Vec<_> = seen
+        .iter()
+        .filter(of_a)
+        .map(|change| (change.kind, change.path.to_string_lossy().into_owned()))
+        .collect();
+    changes.dedup();
+    let expected = [ChangeKind::Created, ChangeKind::Modified].map(|kind| (kind, "a".to_owned()));
+    assert_eq!(changes, expected, "its first and its second contents");
+}
+
 #[tokio::test]
 async fn a_watch_is_taken_up_where_it_was_left() {
     let guest = Guest::start();
@@ -74,7 +105,7 @@ async fn a_watch_is_taken_up_where_it_was_left() {
     // Numbers go on without a gap.
     assert!(seen.windows(2).all(|pair| pair[1].sequence == pair[0].sequence + 1), "{seen:?}");
     assert_eq!(seen[0].sequence, position.sequence + 1);
-    // What is not that watch begins anew.
+    // Any other watch starts again.
     for other in [
         WatchPosition { watch: position.watch + 9, sequence: 0 },
         WatchPosition { watch: position.watch, sequence: 1 << 40 },

@@ -1,7 +1,8 @@
 //! Debian packages: a fresh release by mmdebstrap, or more packages on top of a parent's tree.
 //!
-//! Pinned versions are asked for through apt preferences: apt takes a pinned version wherever the archive still has
-//! it, and the current one where it does not. Which it was is read back from the tree afterwards.
+//! Pinned versions are asked for through apt preferences: apt takes a pinned version wherever the
+//! archive still has it, and the current one where it does not. The installed version is read back
+//! from the tree afterwards.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};

@@ -61,7 +61,7 @@ impl Disk {
     }
 
     /// Mounts it. Needs the build's own mount namespace.
-    pub(super) fn mount(&self) -> Result<Mounted<'_>, ImageError> {
+    pub(super) fn mount(&self) -> Result<DiskMount<'_>, ImageError> {
         std::fs::create_dir_all(&self.root).map_err(ImageError::io("create", &self.root))?;
         Program::new("mount", "mount the image being built")
             // A build that dies is thrown away: no barrier needs to be paid for.
@@ -69,7 +69,7 @@ impl Disk {
             .arg(&self.image)
             .arg(&self.root)
             .run()?;
-        Ok(Mounted { disk: self, is_mounted: true })
+        Ok(DiskMount { disk: self, is_mounted: true })
     }
 
     pub(super) fn into_image(self) -> PathBuf {
@@ -78,12 +78,12 @@ impl Disk {
 }
 
 /// A mounted disk; unmounted when dropped.
-pub(super) struct Mounted<'a> {
+pub(super) struct DiskMount<'a> {
     disk: &'a Disk,
     is_mounted: bool,
 }
 
-impl Mounted<'_> {
+impl DiskMount<'_> {
     pub(super) fn root(&self) -> &Path {
         &self.disk.root
     }
@@ -104,7 +104,7 @@ impl Mounted<'_> {
     }
 }
 
-impl Drop for Mounted<'_> {
+impl Drop for DiskMount<'_> {
     fn drop(&mut self) {
         if self.is_mounted {
             // The build has failed already, and what cannot be unmounted goes with the namespace.

@@ -5,7 +5,7 @@ use rustix::mount::{MountPropagationFlags, mount_change};
 
 use crate::error::ImageError;
 
-/// Runs `work` on a thread whose mounts, and whose children's mounts, nobody else sees.
+/// Runs `work` on a thread whose mounts, and whose children's mounts, are invisible elsewhere.
 ///
 /// A thread can leave its process's mount namespace by itself; programs it starts follow it. When the last of them is
 /// gone the kernel undoes every mount, so a killed build leaves none.

@@ -9,7 +9,8 @@ use crate::command::Program;
 use crate::error::ImageError;
 use crate::recipe::Recipe;
 
-/// Fields of npm's lock that say nothing about what is installed; addresses stay the host's own business.
+/// Fields of npm's lock that do not affect the installation; addresses stay the host's own
+/// business.
 const DROPPED_FIELDS: &[&str] = &["resolved", "funding", "license", "engines", "deprecated"];
 
 /// Installs what `npm.place` names into `root`.

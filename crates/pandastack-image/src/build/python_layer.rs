@@ -12,7 +12,7 @@ use crate::recipe::Recipe;
 /// Wheels built for these C libraries run on the tree's (Debian 13 has glibc 2.41).
 const GLIBC_MINORS: std::ops::RangeInclusive<u32> = 17..=41;
 
-/// Where the wheels are shown in the tree while they are installed.
+/// Directory in the tree that shows the wheels while they are installed.
 const WHEELS: &str = "/run/wheels";
 
 /// Installs the lock's wheels for the system's Python, compiled, or what `python.place` names of them.
@@ -81,7 +81,7 @@ pub(crate) fn resolve(work: &Path, recipe: &Recipe) -> Result<Pins, ImageError> 
     if recipe.python.packages.is_empty() {
         return Ok(Pins::new());
     }
-    // What only files are taken of needs nothing to run with.
+    // A package of which only files are taken needs no interpreter.
     let alone: &[&str] = if recipe.python.place.is_empty() { &[] } else { &["--no-deps"] };
     let report = pip("resolve Python packages", "install", &recipe.python.version)
         .args(alone)

@@ -24,7 +24,7 @@ const COPY_CHUNK_BYTES: usize = 64 << 20;
 /// same image has 60 extents, clones in 0.13 ms, and is a tenth larger.
 const HOLE_BYTES_MIN: u64 = 4 << 20;
 
-/// What the file system sets aside at the first write to a shared block.
+/// Extent that the file system allocates at the first write to a shared block.
 ///
 /// XFS sets 128 KiB aside for every block of 4, in case its neighbours follow, and takes it back minutes later. A machine's
 /// memory and disk are written here and there: 3 MiB of scattered pages held 85 MiB, and with this hint hold 3.
@@ -61,7 +61,7 @@ pub(super) fn copy_sparse(src: &File, dst: &Path) -> io::Result<()> {
     copy_data(src, &target).map_err(|error| discard(dst, error))
 }
 
-/// Whether files in `dir` can share extents, found by doing it.
+/// Tests whether files in `dir` can share extents, by doing it.
 pub(super) fn probe(dir: &Path) -> io::Result<()> {
     use std::io::Write as _;
     const PROBE: &[u8] = &[0x5a; 8192];
@@ -103,7 +103,7 @@ pub(super) fn copy_data(src: &File, dst: &File) -> io::Result<()> {
     Ok(())
 }
 
-/// Where the next long hole after `start` begins.
+/// Start of the next long hole after `start`.
 fn data_end(src: &File, start: u64, length: u64) -> io::Result<u64> {
     let mut end = rustix::fs::seek(src, SeekFrom::Hole(start))?;
     while end < length {

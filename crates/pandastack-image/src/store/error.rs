@@ -26,7 +26,7 @@ pub enum StoreError {
     /// An operation on one path failed.
     #[error("cannot {action} {}", path.display())]
     Io {
-        /// What was tried, as an infinitive.
+        /// The action, as an infinitive.
         action: &'static str,
         /// Path of the failed operation.
         path: PathBuf,
@@ -65,11 +65,11 @@ pub enum StoreError {
     /// A program of the host that prepares the store failed.
     #[error("cannot {action} {}: {message}", path.display())]
     Program {
-        /// What was tried, as an infinitive.
+        /// The action, as an infinitive.
         action: &'static str,
         /// Path of the failed operation.
         path: PathBuf,
-        /// What the program said, and the next step.
+        /// The program's message, and the next step.
         message: String,
     },
 }
@@ -80,7 +80,7 @@ impl StoreError {
         move |reason| StoreError::Io { action, path, reason }
     }
 
-    /// What the caller should make of it.
+    /// Kind of the error, by which callers decide what to do.
     pub fn kind(&self) -> StoreErrorKind {
         match self {
             StoreError::NoSpace { .. } => StoreErrorKind::NoSpace,

@@ -28,7 +28,8 @@ const IMAGE_BYTES_MIN: u64 = 2 << 30;
 /// An image is grown when its share of the outer file system has become larger by at least this much.
 const GROW_STEP_BYTES: u64 = 4 << 30;
 
-/// The image holds every machine's disk and memory, and whoever can read the file reads past the modes inside it.
+/// The image holds every machine's disk and memory, and a reader of the file bypasses the modes
+/// inside it.
 const IMAGE_MODE: u32 = 0o600;
 
 /// The image file beside a data directory, and its mount point.

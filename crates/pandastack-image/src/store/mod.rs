@@ -1,8 +1,9 @@
 //! The copy-on-write store for disks, memory files and snapshots.
 //!
-//! One directory on a file system that shares extents between files. Where the data directory's own file system
-//! cannot, a sparse XFS image beside it is made and mounted ([`Cloning::ReflinkInLoop`]); without the rights for
-//! that, files are copied with their holes and the reason is kept for `doctor` ([`Cloning::SparseCopy`]).
+//! One directory on a file system that shares extents between files. If the data directory's own
+//! file system cannot, a sparse XFS image beside it is created and mounted
+//! ([`Cloning::ReflinkInLoop`]). Without the rights for that, files are copied with their holes,
+//! and the reason is kept for `doctor` ([`Cloning::SparseCopy`]).
 //!
 //! ```text
 //! <data_dir>/store/            Store::root(): what callers lay out as they like
@@ -10,13 +11,13 @@
 //! <data_dir>/store/.trash/     directories being deleted
 //! ```
 //!
-//! What must hold:
+//! Invariants:
 //! - Outside `SparseCopy`, [`Store::clone_file`] shares extents or fails. It never copies.
 //! - Nothing is added once the store, or the file system under it, is down to its reserve: callers get
 //!   [`StoreErrorKind::NoSpace`] while every machine still runs.
 //! - Opening is idempotent: after a crash or reboot the image is mounted again, never remade.
 //!
-//! Which files mean what, and who may delete them, is the agent's business.
+//! The agent decides what files mean and when they are deleted.
 
 mod clone;
 mod error;
@@ -34,7 +35,7 @@ use pandastack_types::chain;
 pub use space::{FileSystemSpace, INNER_RESERVE_BYTES, OUTER_RESERVE_BYTES, StoreSpace};
 pub use staging::Staging;
 
-/// How [`Store::clone_file`] works on this host.
+/// Mode of [`Store::clone_file`] on this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cloning {
     /// The data directory's file system shares extents.
@@ -81,7 +82,7 @@ impl Store {
         &self.root
     }
 
-    /// How clones are made here, and why.
+    /// The cloning mode here, and its reason.
     pub fn cloning(&self) -> &Cloning {
         &self.cloning
     }
@@ -103,7 +104,8 @@ impl Store {
         })
     }
 
-    /// Like [`Store::clone_file`], into a file that exists and is empty: whoever has it open sees the contents appear.
+    /// Like [`Store::clone_file`], into an existing, empty file: processes that have it open see
+    /// the contents appear.
     pub fn clone_over(&self, src: &Path, dst: &Path) -> Result<(), StoreError> {
         let source = File::open(src).map_err(StoreError::io("open", src))?;
         let target = OpenOptions::new().write(true).open(dst).map_err(StoreError::io("open", dst))?;
@@ -119,9 +121,9 @@ impl Store {
         })
     }
 
-    /// Copies a file from anywhere (the image cache, say) to the new file `dst`, in few extents: long holes stay, short
-    /// ones are filled. Deliberately no clone, even where one could be had: this is what every machine's disk is cloned
-    /// from, and a clone is as slow as its source is fragmented.
+    /// Copies a file from anywhere (the image cache, say) to the new file `dst`, in few extents:
+    /// long holes stay, short ones are filled. Deliberately a copy, even where a clone would work:
+    /// every machine's disk is cloned from it, and a clone is as slow as its source is fragmented.
     pub fn import_file(&self, src: &Path, dst: &Path) -> Result<(), StoreError> {
         let source = File::open(src).map_err(StoreError::io("open", src))?;
         self.require(allocated_bytes(&source, src)?)?;
@@ -247,8 +249,9 @@ fn lock_setup(data_dir: &Path) -> Result<File, StoreError> {
     Ok(file)
 }
 
-/// Whether there is anything to lose in `dir`. A start that failed on a host without the store's programs leaves
-/// directories, and those must not keep the store from being made well once the programs are there.
+/// Returns whether `dir` holds any file. A start that failed on a host without the store's programs
+/// leaves directories, and those must not keep the store from being made well once the programs are
+/// there.
 fn holds_file(dir: &Path) -> Result<bool, StoreError> {
     for entry in std::fs::read_dir(dir).map_err(StoreError::io("list", dir))? {
         let entry = entry.map_err(StoreError::io("list", dir))?;

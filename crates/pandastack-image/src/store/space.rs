@@ -1,8 +1,8 @@
 //! Free space of the store's file system and of the one that contains it.
 //!
-//! With a loop-mounted store the inner file system believes it owns its whole (sparse) size. When the outer one runs
-//! full first, inner writes fail with EIO and XFS shuts itself down, with every machine on it. So both are
-//! looked at, and the outer one is never allowed to be used to the end.
+//! With a loop-mounted store the inner file system believes it owns its whole (sparse) size. When
+//! the outer one runs full first, inner writes fail with EIO and XFS shuts itself down, with every
+//! machine on it. So both are checked, and the outer one is never used to the end.
 
 use std::io;
 use std::path::Path;
@@ -39,7 +39,7 @@ impl StoreSpace {
         inner.min(outer)
     }
 
-    /// Whether the outer file system, not the store's own, is what limits.
+    /// Returns whether the outer file system, rather than the store's own, is the limit.
     pub fn outer_limits(&self) -> bool {
         self.outer.is_some_and(|outer| {
             outer.available_bytes.saturating_sub(OUTER_RESERVE_BYTES)

@@ -1,8 +1,8 @@
 //! Directories that are published atomically.
 //!
-//! Contents are written into a private directory of the same file system, made durable, and renamed into place.
-//! A removed directory first leaves its name by a rename, so no reader ever sees half of one. What a crash leaves
-//! behind lies in two known places and goes with [`super::Store::sweep`].
+//! Contents are written into a private directory of the same file system, made durable, and renamed
+//! into place. A removed directory first leaves its name by a rename, so no reader ever sees half
+//! of one. Leftovers of a crash are in two known places, and [`super::Store::sweep`] removes them.
 
 use std::fs::File;
 use std::panic::resume_unwind;
@@ -26,7 +26,7 @@ impl Staging {
         Ok(Staging { dir: dir.map_err(StoreError::io("create a directory in", parent))? })
     }
 
-    /// Where to write.
+    /// Directory to write to.
     pub fn path(&self) -> &Path {
         self.dir.path()
     }
@@ -48,8 +48,8 @@ impl Staging {
         sync(parent)
     }
 
-    /// Makes everything durable and takes the place of what is at `to`, if anything is, in one step: whoever looks finds
-    /// the old directory or the new one.
+    /// Makes everything durable and replaces `to`, if it exists, in one step: readers find the old
+    /// directory or the new one.
     pub fn publish_over(self, to: &Path) -> Result<(), StoreError> {
         if !to.exists() {
             return self.publish(to);
@@ -59,7 +59,7 @@ impl Staging {
         let here = rustix::fs::CWD;
         rustix::fs::renameat_with(here, self.dir.path(), here, to, swap)
             .map_err(|error| StoreError::io("replace", to)(error.into()))?;
-        // What was replaced disappears with the staging directory, whose name it has now.
+        // The replaced directory disappears with the staging directory, whose name it has now.
         sync(to.parent().unwrap_or(Path::new("/")))
     }
 }

@@ -1,4 +1,5 @@
-//! What this crate does with a real host: mounts, loop devices, package mirrors, an emulated machine.
+//! Tests of this crate with a real host: mounts, loop devices, package mirrors, an emulated
+//! machine.
 //!
 //! Tests that need root or a program that is absent say so by name and pass.
 #![allow(clippy::unwrap_used)] // in tests a panic is the report

@@ -97,7 +97,7 @@ fn clones_share_extents_and_are_independent() {
     file.write_all_at(b"mine", 0).unwrap();
     assert_eq!(std::fs::read(&source).unwrap()[..4], [7; 4]);
 
-    // What is written here and there costs what is written.
+    // Scattered writes cost only what is written.
     let before = store.free_space().unwrap().inner.available_bytes;
     for page in 0..150 {
         file.write_all_at(&[8; 4096], page * MIB).unwrap();

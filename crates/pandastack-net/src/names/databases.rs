@@ -3,7 +3,7 @@
 //! One listener per host takes those of all slots, as the resolver does, and knows a slot by the address that
 //! its connections come from, which the host's rules keep from being forged. A connection ends with its slot.
 //!
-//! Left to others: which database a guest may mean, and everything that is said.
+//! Left to others: which database a guest may use, and the protocol.
 
 use std::sync::{Arc, Weak};
 
@@ -25,7 +25,7 @@ pub struct DatabaseCall {
     pub slot: SlotIndex,
     /// The connection.
     pub stream: TcpStream,
-    /// Cancelled when its slot is given back: nobody is there any more.
+    /// Cancelled when the slot is released and its guest is gone.
     pub ended: CancellationToken,
     _permits: [OwnedSemaphorePermit; 2],
 }
@@ -57,7 +57,7 @@ pub(super) async fn serve(
         let (Ok(own), Ok(common)) = (own, Arc::clone(&permits).try_acquire_owned()) else { continue };
         let call =
             DatabaseCall { slot: slot.index, stream, ended: slot.stop.clone(), _permits: [own, common] };
-        // Nobody takes them fast enough: this one is closed.
+        // The receiver is too slow: close this one.
         let _ = calls.try_send(call);
     }
 }

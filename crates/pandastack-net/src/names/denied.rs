@@ -21,7 +21,7 @@ use crate::namespace::NetNs;
 use crate::packet_log::PacketLog;
 use crate::ruleset::DENIED_GROUP;
 
-/// Reports what is refused until the slot is forgotten.
+/// Reports refused packets until the slot is forgotten.
 pub(super) async fn watch(registry: Arc<Registry>, slot: Arc<SlotNames>, log: Option<PacketLog>) {
     let opened = match log {
         Some(log) => Ok(log),
@@ -60,7 +60,7 @@ async fn open(namespace: PathBuf) -> Result<PacketLog> {
     blocking(move || NetNs::open(&namespace)?.run(|| PacketLog::open(DENIED_GROUP))).await
 }
 
-/// Ends when nobody listens any more.
+/// Reports until there is no receiver any more.
 async fn report_all(registry: &Weak<Registry>, slot: SlotIndex, log: &AsyncFd<PacketLog>) {
     while let Ok(mut ready) = log.readable().await {
         match ready.try_io(|log| log.get_ref().receive()) {
@@ -86,7 +86,7 @@ fn report(registry: &Weak<Registry>, slot: SlotIndex, packets: &[Vec<u8>]) -> bo
     true
 }
 
-/// What an IPv4 packet was for.
+/// Reads the destination of an IPv4 packet.
 fn read(slot: SlotIndex, packet: &[u8]) -> Option<Denial> {
     let header_bytes = usize::from(packet.first()? & 0x0f) * 4;
     let number = *packet.get(9)?;

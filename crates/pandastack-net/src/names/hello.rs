@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 /// Bytes read before a connection has said its name. Beyond it the connection has none.
 const HELLO_BYTES_MAX: usize = 16 * 1024;
-/// How long a connection may take to say its name.
+/// Longest time for a connection to state its name.
 const HELLO_WAIT: Duration = Duration::from_secs(10);
 /// Lines of an HTTP head.
 const HEADERS_MAX: usize = 128;

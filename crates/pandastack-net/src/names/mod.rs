@@ -1,11 +1,12 @@
 //! Policies by name, which addresses alone cannot decide, and reports of denied connections.
 //!
-//! One resolver per host answers the guests of all slots and knows each by the address its queries come from,
-//! which the host's rules keep from being forged. Under a policy by name it opens the addresses it hands out,
-//! for as long as the answer holds; a proxy inside the slot's namespace then checks that web connections to
-//! them really ask for an allowed name. Proxies run only where a policy needs one. Connections to databases
-//! are taken at the gateway in the same way, and handed on with their slot. What a guest has resolved can be
-//! taken to its next slot: see [`Resolved`].
+//! One resolver per host answers the guests of all slots and knows each by the address its queries
+//! come from, which the host's rules keep from being forged. Under a policy by name it opens the
+//! addresses it hands out, for as long as the answer holds; a proxy inside the slot's namespace
+//! then checks that web connections to them really ask for an allowed name. Proxies run only where
+//! a policy needs one. Connections to databases are taken at the gateway in the same way, and
+//! handed on with their slot. A guest's resolved names can be taken to its next slot: see
+//! [`Resolved`].
 //!
 //! ```text
 //!   guest --query--> resolver --policy--> host's name servers --answer--> `named` set --> guest
@@ -59,13 +60,13 @@ pub(crate) struct Receivers {
     pub(crate) database_calls: Option<mpsc::Receiver<DatabaseCall>>,
 }
 
-/// Whether rules know addresses of names under this policy.
+/// Returns whether rules keep addresses of names under this policy.
 fn keeps_addresses(policy: &NetworkPolicy) -> bool {
     policy.opens_names() || !policy.shut_ports().is_empty()
 }
 
 impl Names {
-    /// Serves what guests ask for at `sockets` until the pool ends.
+    /// Serves guests at `sockets` until the pool ends.
     pub(crate) fn open(plan: Plan, upstreams: Upstreams, sockets: Sockets) -> Result<(Self, Receivers)> {
         let (denials, reported_denials) = mpsc::channel(DENIALS_WAITING_MAX);
         let registry = Arc::new(Registry::new(plan, upstreams, denials));
@@ -118,7 +119,7 @@ impl Names {
         .await
     }
 
-    /// What the guest of a slot has resolved and may go on with.
+    /// Names that the guest of a slot has resolved and may keep using.
     pub(crate) async fn resolved(&self, index: SlotIndex) -> Result<Vec<Resolved>> {
         let slot = self.slot(index)?;
         if !keeps_addresses(&slot.policy()) {

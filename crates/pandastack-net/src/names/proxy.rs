@@ -5,9 +5,9 @@
 //! for what passes on the way out does not: what the guest may reach by address is asked here, too, and again
 //! when the policy changes.
 //!
-//! Bytes pass unread after the first ones: only the name of a TLS hello and of a connection's first HTTP
-//! request is looked at. Whoever serves an allowed name from a shared address can serve another there; that
-//! is the name's owner's business.
+//! Only the name in a TLS hello or in a connection's first HTTP request is read; later bytes pass
+//! unread. A server of an allowed name at a shared address can also serve another name there; that
+//! is the business of the name's owner.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
@@ -29,7 +29,7 @@ use crate::error::{NetError, Result};
 use crate::namespace::NetNs;
 use crate::ruleset::PROXY_PORT;
 
-/// How long a server may take to accept.
+/// Longest time for a server to accept.
 const CONNECT_WAIT: Duration = Duration::from_secs(30);
 
 /// Listens, and serves until the slot is forgotten.
@@ -108,12 +108,13 @@ async fn pass(registry: &Arc<Registry>, slot: &Arc<SlotNames>, mut guest: TcpStr
     }
 }
 
-/// Where the guest wanted to go before it was redirected.
+/// The guest's destination before the redirect.
 fn original_destination(guest: &TcpStream) -> io::Result<SocketAddrV4> {
     Ok(rustix::net::sockopt::ip_original_dst(guest)?)
 }
 
-/// A socket belongs to the namespace it was made in, whoever uses it later.
+/// Connects from inside the slot's namespace: a socket belongs to the namespace in which it was
+/// created.
 async fn connect(registry: &Registry, slot: &SlotNames, to: SocketAddrV4) -> io::Result<TcpStream> {
     let path = registry.namespace(slot);
     let made = blocking(move || {

@@ -1,9 +1,10 @@
 //! Resolved names of a guest, carried over from one slot to the next.
 //!
-//! A program goes on with an address that it resolved before its machine slept, was forked or rolled back. Its next slot must
-//! know of that address what the last one knew, or the program is refused though its policy allows what it does. The rules of
-//! a slot keep each address with its name and with the time that it has left, also while no agent runs; that is read here, and
-//! written into another slot by the policy that holds there.
+//! A program keeps using an address that it resolved before its machine slept, was forked or rolled
+//! back. Its next slot must know of that address what the last one knew, or the program is refused
+//! though its policy allows what it does. The rules of a slot keep each address with its name and
+//! with the time that it has left, also while no agent runs; that is read here, and written into
+//! another slot by the policy that holds there.
 //!
 //! Must hold: nothing is open for longer than it would have been in the slot that it was resolved in; only names that the new
 //! slot's policy allows open anything, and only public addresses; what a name closes comes with what it opens. A guest that
@@ -17,11 +18,12 @@ use pandastack_types::network::{NetworkPolicy, is_public};
 use serde::{Deserialize, Serialize};
 
 use super::resolver::NAMED_LIFETIME_MAX;
-use crate::nft::{Element, Listed};
+use crate::nft::{Element, ListedElement};
 use crate::ruleset::{self, ListedNames};
 
-/// Addresses that are taken along, those with the most time left, and entries that they make in the next slot's rules. What was
-/// left behind is open again as soon as it is resolved again. So many fit into one message to the kernel, whatever their names.
+/// Addresses that are taken along, those with the most time left, and entries that they make in the
+/// next slot's rules. An address that is left behind is open again as soon as it is resolved again.
+/// So many fit into one message to the kernel, whatever their names.
 pub const RESOLVED_MAX: usize = 512;
 
 /// An address that a guest resolved a name to.
@@ -29,7 +31,7 @@ pub const RESOLVED_MAX: usize = 512;
 pub struct Resolved {
     /// Lowercase, without a dot at its end.
     pub name: String,
-    /// Where it led.
+    /// The address.
     pub address: Ipv4Addr,
     /// Until then it is open where the name is allowed, in milliseconds since 1970. Zero when it was not open.
     pub open_until_ms: u64,
@@ -43,16 +45,19 @@ impl Resolved {
     }
 }
 
-/// Milliseconds since 1970. Not those of a clock that stands still while a host does: what is taken along may wait on a disk.
+/// Milliseconds since 1970. A clock that stops with its host would not do: entries may wait on a
+/// disk.
 pub(super) fn now_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// What rules know, by name. Addresses without one were resolved under an earlier version, and stay behind.
+/// Collects the names that rules hold. Addresses without one were resolved under an earlier
+/// version, and stay behind.
 pub(super) fn gather(listed: ListedNames, now_ms: u64) -> Vec<Resolved> {
     let mut known: BTreeMap<(String, Ipv4Addr), (u64, u64)> = BTreeMap::new();
-    let ends = |one: &Listed| now_ms.saturating_add(u64::try_from(one.left.as_millis()).unwrap_or(u64::MAX));
+    let ends =
+        |one: &ListedElement| now_ms.saturating_add(u64::try_from(one.left.as_millis()).unwrap_or(u64::MAX));
     for one in listed.open.into_iter().filter(|one| !one.note.is_empty()) {
         let until = ends(&one);
         let (open, _) = known.entry((one.note, one.address)).or_default();
@@ -84,7 +89,8 @@ pub(super) struct Entries<'a> {
 
 type ByClass<'a> = BTreeMap<(Ipv4Addr, usize), (Duration, &'a str)>;
 
-/// What a slot with this policy is to know of what was resolved elsewhere. The first ones, if they are too many.
+/// Entries for a slot with this policy, from names that were resolved elsewhere. The first ones, if
+/// they are too many.
 pub(super) fn entries<'a>(policy: &NetworkPolicy, resolved: &'a [Resolved], now_ms: u64) -> Entries<'a> {
     let (mut open, mut shut) = (ByClass::new(), ByClass::new());
     for one in resolved {
@@ -101,7 +107,8 @@ pub(super) fn entries<'a>(policy: &NetworkPolicy, resolved: &'a [Resolved], now_
     Entries { open: elements(open), shut: elements(shut) }
 }
 
-/// How much time there is, if any. A clock that was set back gives nobody more than an answer does.
+/// The time left, if any. A clock that was set back extends it to at most the lifetime of an
+/// answer.
 fn left(until_ms: u64, now_ms: u64) -> Option<Duration> {
     let millis = until_ms.checked_sub(now_ms).filter(|millis| *millis > 0)?;
     Some(Duration::from_millis(millis).min(NAMED_LIFETIME_MAX))
@@ -140,8 +147,8 @@ mod tests {
         Resolved { name: name.to_owned(), address, open_until_ms, shut_until_ms: 0 }
     }
 
-    fn listed(note: &str, address: Ipv4Addr, seconds: u64) -> Listed {
-        Listed { address, left: Duration::from_secs(seconds), note: note.to_owned() }
+    fn listed(note: &str, address: Ipv4Addr, seconds: u64) -> ListedElement {
+        ListedElement { address, left: Duration::from_secs(seconds), note: note.to_owned() }
     }
 
     /// Addresses and seconds of what a policy opens and closes.

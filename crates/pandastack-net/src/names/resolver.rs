@@ -39,8 +39,8 @@ const CONNECTION_IDLE_MAX: Duration = Duration::from_secs(10);
 /// answer says, and an answer that says a week must not keep an address open that long.
 const NAMED_LIFETIME_MIN: Duration = Duration::from_secs(60);
 pub(super) const NAMED_LIFETIME_MAX: Duration = Duration::from_secs(3600);
-/// How long the addresses of a name that is denied on some ports stay closed there: no less than any stays
-/// open.
+/// Time that the addresses of a name denied on some ports stay closed there: at least as long as
+/// any stays open.
 const SHUT_LIFETIME: Duration = NAMED_LIFETIME_MAX;
 /// Addresses taken from one answer. A longer one for a name that is denied on some ports is kept from the
 /// guest.
@@ -110,7 +110,7 @@ async fn serve_connection(registry: &Arc<Registry>, slot: &Arc<SlotNames>, mut s
     }
 }
 
-/// The answer to a query; none to what is not one, or when the guest has too many in flight.
+/// The answer to a query; none for an invalid one, or when the guest has too many in flight.
 async fn answer(
     registry: &Arc<Registry>,
     slot: &Arc<SlotNames>,
@@ -152,7 +152,7 @@ async fn answer(
     }
 }
 
-/// What a policy answers in the name servers' place; `None` where they answer.
+/// The response with which a policy replaces that of the name servers; `None` where they answer.
 fn own_answer(policy: &NetworkPolicy, name: &str, kind: RecordType) -> Option<ResponseCode> {
     if !policy.resolves(name) {
         return Some(ResponseCode::NXDomain);
@@ -212,7 +212,8 @@ async fn follow(
     }
 }
 
-/// What the rules are to know of an answer. `None` when they cannot know all that must be closed.
+/// Extracts the addresses of an answer for the rules. `None` when the rules cannot hold all
+/// addresses that must be closed.
 fn learn(policy: &NetworkPolicy, name: &str, answer: &[u8]) -> Option<ResolvedName> {
     let (open_classes, shut_classes) = (policy.opened_by(name), policy.shut_by(name));
     let message = Message::from_vec(answer);

@@ -1,4 +1,4 @@
-//! Where the host listens for guests, in its own namespace.
+//! The host's sockets for guests, in its own namespace.
 
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use crate::config::Plan;
 use crate::error::{NetError, Result};
 use crate::listening_ports::ListeningPorts;
 
-/// How long a predecessor's sockets may take to close; nothing tells when they did.
+/// Longest time for a predecessor's sockets to close; nothing notifies of that.
 const PREFERRED_PATIENCE: Duration = Duration::from_millis(200);
 const PREFERRED_PAUSE: Duration = Duration::from_millis(10);
 

@@ -10,10 +10,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::time::timeout;
 
-/// Where the host says whom it asks.
+/// File with the host's name servers.
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 const DNS_PORT: u16 = 53;
-/// How long one server may take. Guests wait five seconds before they ask again.
+/// Longest time for one server to answer. Guests wait five seconds before they ask again.
 const ANSWER_WAIT: Duration = Duration::from_secs(4);
 /// Servers asked for one query.
 const SERVERS_MAX: usize = 3;

@@ -24,7 +24,7 @@ const VALUE: u16 = 1;
 
 /// An element as the kernel lists it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Listed {
+pub(crate) struct ListedElement {
     pub(crate) address: Ipv4Addr,
     /// Until it is forgotten.
     pub(crate) left: Duration,
@@ -33,7 +33,7 @@ pub(crate) struct Listed {
 }
 
 /// The elements of an expiring set, by a socket of its namespace. A set that is not there has none.
-pub(crate) fn list_set(socket: &Netlink, table: &str, set: SetName) -> Result<Vec<Listed>> {
+pub(crate) fn list_set(socket: &Netlink, table: &str, set: SetName) -> Result<Vec<ListedElement>> {
     let kind = |message: libc::c_int| (NFNL_SUBSYS_NFTABLES as u16) << 8 | message as u16;
     let mut found = Vec::new();
     let request = request(kind(NFT_MSG_GETSETELEM), table, set);
@@ -64,19 +64,19 @@ fn request(kind: u16, table: &str, set: SetName) -> Vec<u8> {
 }
 
 /// The elements of one message.
-fn read(body: &[u8]) -> Vec<Listed> {
+fn read(body: &[u8]) -> Vec<ListedElement> {
     let body = body.get(GENERIC_BYTES..).unwrap_or_default();
     let lists = attributes(body).filter(|attribute| attribute.kind == ELEMENTS);
     lists.flat_map(|list| attributes(list.value())).filter_map(|one| read_element(one.value())).collect()
 }
 
-fn read_element(element: &[u8]) -> Option<Listed> {
+fn read_element(element: &[u8]) -> Option<ListedElement> {
     let part = |kind: u16| attributes(element).find(|attribute| attribute.kind == kind);
     let key = attributes(part(KEY)?.value()).find(|attribute| attribute.kind == VALUE)?;
     let address = *key.value().first_chunk::<4>()?;
     let left = u64::from_be_bytes(*part(LEFT)?.value().first_chunk::<8>()?);
     let note = part(NOTE).and_then(|note| read_note(note.value()).map(str::to_owned));
-    Some(Listed {
+    Some(ListedElement {
         address: Ipv4Addr::from(address),
         left: Duration::from_millis(left),
         note: note.unwrap_or_default(),
@@ -110,7 +110,7 @@ mod tests {
     fn elements_are_read_as_they_were_written() {
         let check = |note: &str, expect: &str| {
             let [one] = read(&listed(note)).try_into().expect("one element");
-            let Listed { address, left, note } = one;
+            let ListedElement { address, left, note } = one;
             assert_eq!((address.octets(), left.as_secs()), ([93, 184, 216, 34], 300));
             assert_eq!(note, expect);
         };

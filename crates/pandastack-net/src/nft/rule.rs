@@ -65,12 +65,12 @@ impl Rule {
         self.meta(NFT_META_OIFNAME).compare(NFT_CMP_NEQ, prefix.as_bytes())
     }
 
-    /// Is IPv4. Needed before any condition on addresses: the table sees both families.
+    /// Matches IPv4. Needed before any condition on addresses: the table sees both families.
     pub(crate) fn ipv4(self) -> Self {
         self.meta(NFT_META_NFPROTO).compare(NFT_CMP_EQ, &[libc::NFPROTO_IPV4 as u8])
     }
 
-    /// Is IPv6.
+    /// Matches IPv6.
     pub(crate) fn ipv6(self) -> Self {
         self.meta(NFT_META_NFPROTO).compare(NFT_CMP_EQ, &[libc::NFPROTO_IPV6 as u8])
     }
@@ -130,7 +130,7 @@ impl Rule {
         self.payload(NFT_PAYLOAD_LL_HEADER, 6, 6).compare(NFT_CMP_NEQ, &mac)
     }
 
-    /// Is TCP or UDP (`protocol`) to this port.
+    /// Matches TCP or UDP (`protocol`) to this port.
     pub(crate) fn destination_port(self, protocol: libc::c_int, port: u16) -> Self {
         self.meta(NFT_META_L4PROTO)
             .compare(NFT_CMP_EQ, &[protocol as u8])
@@ -138,18 +138,18 @@ impl Rule {
             .compare(NFT_CMP_EQ, &port.to_be_bytes())
     }
 
-    /// Is of this protocol.
+    /// Matches this protocol.
     pub(crate) fn protocol(self, protocol: libc::c_int) -> Self {
         self.meta(NFT_META_L4PROTO).compare(NFT_CMP_EQ, &[protocol as u8])
     }
 
-    /// Is not of this protocol.
+    /// Matches all other protocols.
     pub(crate) fn protocol_not(self, protocol: libc::c_int) -> Self {
         self.meta(NFT_META_L4PROTO).compare(NFT_CMP_NEQ, &[protocol as u8])
     }
 
-    /// Is the kernel's answer to a connection that nobody listens for: a reset without a sequence number, which that of a
-    /// connection that existed has.
+    /// Matches the kernel's answer to a connection to a closed port: a reset without a sequence
+    /// number, which a reset of an existing connection has.
     pub(crate) fn refuses_connection(self) -> Self {
         const RESET: [u8; 4] = [0, 0x04, 0, 0];
         self.protocol(libc::IPPROTO_TCP)
@@ -160,7 +160,7 @@ impl Rule {
             .compare(NFT_CMP_EQ, &[0; 4])
     }
 
-    /// Is word that a datagram came to nobody.
+    /// Matches the ICMP message that nothing receives a datagram.
     pub(crate) fn refuses_datagram(self) -> Self {
         const DESTINATION_UNREACHABLE: u8 = 3;
         const PORT: u8 = 3;

@@ -4,9 +4,10 @@
 //! everything else never changes. Connections that passed by a name are marked with their policy, and go on
 //! after the name's address is forgotten, until another policy comes.
 //!
-//! Must hold: what is denied is asked for before anything that opens. `open` has nothing of it, names are
-//! resolved later: `denied` keeps their addresses from opening denied networks, and `shut` has the addresses
-//! of names that are denied on some ports. Only slots whose policy needs them have these two.
+//! Must hold: rules that deny come before any rule that allows. `open` has nothing of it, names are
+//! resolved later: `denied` keeps their addresses from opening denied networks, and `shut` has the
+//! addresses of names that are denied on some ports. Only slots whose policy needs them have these
+//! two.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -18,7 +19,7 @@ use super::slot_table::{DENY, PROXY_PORT, SLOT_TABLE};
 use crate::config::Plan;
 use crate::error::Result;
 use crate::netlink::Netlink;
-use crate::nft::{Batch, Element, Listed, Rule, SetName, list_set};
+use crate::nft::{Batch, Element, ListedElement, Rule, SetName, list_set};
 
 /// Addresses and ports the guest may open connections to.
 pub(super) const OPEN: SetName = SetName("open", 1);
@@ -135,8 +136,8 @@ pub(crate) fn known(open: &[Element<'_>], shut: &[Element<'_>]) -> Batch {
 /// Resolved names in the rules, read through a socket of the slot's namespace.
 #[derive(Debug, Default)]
 pub(crate) struct ListedNames {
-    pub(crate) open: Vec<Listed>,
-    pub(crate) shut: Vec<Listed>,
+    pub(crate) open: Vec<ListedElement>,
+    pub(crate) shut: Vec<ListedElement>,
 }
 
 /// Lists the addresses that are open or closed by a name, and which name that was: the one resolved last,
@@ -152,7 +153,7 @@ pub(super) fn fill_policy(batch: &mut Batch, policy: &NetworkPolicy, plan: &Plan
     fill_egress(batch, policy, plan);
 }
 
-/// Which new TCP connections go to the proxy.
+/// Redirects new TCP connections to the proxy where the policy needs it.
 fn fill_inspect(batch: &mut Batch, policy: &NetworkPolicy) {
     let in_open = || Rule::new().destination_and_port_in_set(OPEN);
     if policy.closes_networks() {
@@ -166,7 +167,7 @@ fn fill_inspect(batch: &mut Batch, policy: &NetworkPolicy) {
         }
     }
     if policy.opens_names() {
-        // What is open by address needs no name.
+        // A destination that is open by address needs no name.
         batch.add_rule(INSPECT, in_open().accept());
         for (class, ports) in classes(policy) {
             for port in WEB_PORTS.into_iter().filter(|port| ports.iter().any(|ports| has(*ports, *port))) {
@@ -177,7 +178,7 @@ fn fill_inspect(batch: &mut Batch, policy: &NetworkPolicy) {
     }
 }
 
-/// What passes on the way out, packet by packet.
+/// Filters outgoing packets.
 fn fill_egress(batch: &mut Batch, policy: &NetworkPolicy, plan: &Plan) {
     batch.add_rule(EGRESS, Rule::new().switched_on(CLOSED).jump(DENY));
     for port in plan.ceiling.closed_mail_ports(policy) {
@@ -201,8 +202,8 @@ fn fill_egress(batch: &mut Batch, policy: &NetworkPolicy, plan: &Plan) {
     batch.add_rule(EGRESS, Rule::new().jump(DENY));
 }
 
-/// What `deny` takes from names. The web ports of a denied name are the proxy's business: other names share
-/// its address.
+/// Refuses the destinations that `deny` names. The proxy handles the web ports of a denied name,
+/// because other names share its address.
 fn refuse_denied(batch: &mut Batch, policy: &NetworkPolicy) {
     if policy.closes_networks() {
         for protocol in [IPPROTO_TCP, IPPROTO_UDP] {

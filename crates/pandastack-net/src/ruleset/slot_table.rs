@@ -3,7 +3,7 @@
 /// The table of a slot.
 pub(super) const SLOT_TABLE: &str = "slot";
 
-/// Where the proxy of a slot listens, inside its namespace, in which nobody else listens.
+/// Port of a slot's proxy, inside its namespace, in which nothing else listens.
 pub(crate) const PROXY_PORT: u16 = 3129;
 
 /// Log group of packets that a policy refused.

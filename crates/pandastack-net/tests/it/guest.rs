@@ -91,7 +91,7 @@ impl Guest {
         })
     }
 
-    /// Whether word came that a datagram reached nobody.
+    /// Returns whether an ICMP message reports that a datagram was refused.
     pub fn is_refused(&mut self, patience: Duration) -> bool {
         let refused = |frame: &[u8]| (frame[12..14] == ETHERTYPE_IPV4 && frame[23] == 1).then_some(());
         self.next_frame(patience, refused).is_some()

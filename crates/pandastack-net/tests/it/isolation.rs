@@ -1,4 +1,4 @@
-//! What a guest can and cannot reach.
+//! Destinations that a guest can and cannot reach.
 //!
 //! A blocked packet is proven blocked without waiting: after it the guest sends one that passes, on the same path, and
 //! when that one has arrived the other had its chance.
@@ -22,18 +22,18 @@ use crate::lab::{
     policy, sh, until,
 };
 
-/// How long an answer that does not come is waited for.
+/// Time to wait for an answer that does not come.
 const SOON: Duration = Duration::from_millis(200);
 
-struct Leased {
+struct LeasedSlot {
     guest: Guest,
     index: SlotIndex,
     address: Ipv4Addr,
 }
 
-async fn lease(pool: &Arc<SlotPool>, policy: &NetworkPolicy) -> Leased {
+async fn lease(pool: &Arc<SlotPool>, policy: &NetworkPolicy) -> LeasedSlot {
     let slot = pool.take(policy).await.unwrap();
-    Leased { guest: Guest::new(slot.tap), index: slot.index, address: slot.address }
+    LeasedSlot { guest: Guest::new(slot.tap), index: slot.index, address: slot.address }
 }
 
 /// Sends a datagram to the public server and takes the answer: everything sent before it has been dealt with.
@@ -250,8 +250,8 @@ fn watch_ipv6() -> OwnedFd {
     rustix::net::socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, protocol).unwrap()
 }
 
-/// What it heard until now, without the heads of the frames.
-fn heard(watch: &OwnedFd) -> Vec<Vec<u8>> {
+/// Packets received so far, without the headers of the frames.
+fn received(watch: &OwnedFd) -> Vec<Vec<u8>> {
     let mut packets = Vec::new();
     let mut buffer = [0; 2048];
     while let Ok((length, _)) = rustix::net::recv(watch, &mut buffer[..], RecvFlags::DONTWAIT) {
@@ -287,8 +287,9 @@ fn ipv6_is_dead() {
         pass_control(&mut slot.guest);
         assert_eq!(payloads(&internet), ["control"]);
         assert_eq!(slot.guest.ipv6_frames, 0, "somebody speaks IPv6 to the guest");
-        assert_eq!(heard(&inside), packets, "the watch does not hear what arrives");
-        let leaked: Vec<_> = heard(&outside).into_iter().filter(|packet| packets.contains(packet)).collect();
+        assert_eq!(received(&inside), packets, "the watch does not hear what arrives");
+        let leaked: Vec<_> =
+            received(&outside).into_iter().filter(|packet| packets.contains(packet)).collect();
         assert!(leaked.is_empty(), "IPv6 left the slot: {leaked:?}");
         let addresses = fs::read_to_string("/proc/thread-self/net/if_inet6").unwrap_or_default();
         assert!(!addresses.contains("lab-"), "a slot link has an IPv6 address:\n{addresses}");
@@ -322,7 +323,8 @@ fn the_hosts_rules_hold_alone() {
         let attacker = lease(&pool, &NetworkPolicy::all()).await;
         let victim = lease(&pool, &NetworkPolicy::all()).await;
         // Both namespaces lose every rule of their own, as if somebody had broken out into them.
-        let open = |slot: &Leased| File::open(directory.join(format!("netns/lab-{}", slot.index))).unwrap();
+        let open =
+            |slot: &LeasedSlot| File::open(directory.join(format!("netns/lab-{}", slot.index))).unwrap();
         let [from, to] = [open(&attacker), open(&victim)];
         let bind = |namespace: &File, address: Ipv4Addr| {
             in_namespace(namespace, || {

@@ -26,7 +26,7 @@ pub const SERVER: Ipv4Addr = Ipv4Addr::new(93, 184, 216, 34);
 pub const PRIVATE_SERVER: Ipv4Addr = Ipv4Addr::new(192, 168, 77, 53);
 /// The cloud's metadata service.
 pub const METADATA: Ipv4Addr = Ipv4Addr::new(169, 254, 169, 254);
-/// Where every server listens.
+/// Port of every server.
 pub const PORT: u16 = 7000;
 
 /// Runs a test in a namespace of its own, or says why it is skipped.
@@ -98,7 +98,7 @@ pub async fn until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// What arrived at a server: where it listens, the payload, and who sent it.
+/// Packet that arrived at a server: the server's address, the payload, and the sender.
 pub type Arrival = (Ipv4Addr, String, SocketAddrV4);
 
 /// The namespace behind the host's uplink, with servers that answer what they are sent and report it.
@@ -198,8 +198,9 @@ fn take_connections(address: Ipv4Addr, port: u16) {
     });
 }
 
-/// A name server that knows where everything is: private names at the private server, all others at the public one. Whoever
-/// asks for a held name is reported, and waits until somebody asks for one that releases.
+/// A name server that knows where everything is: private names at the private server, all others at
+/// the public one. A query for a held name is reported, and waits until a query for a releasing
+/// name arrives.
 fn serve_names(arrived: mpsc::Sender<Arrival>) {
     let socket = UdpSocket::bind((PRIVATE_SERVER, 53)).unwrap();
     thread::spawn(move || {

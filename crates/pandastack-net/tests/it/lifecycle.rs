@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use pandastack_net::{
-    Adopted, Cidr, NetError, NetworkPolicy, PoolStats, SLOTS_PER_HOST_MAX, SlotIndex, SlotPool,
+    AdoptionResult, Cidr, NetError, NetworkPolicy, PoolStats, SLOTS_PER_HOST_MAX, SlotIndex, SlotPool,
 };
 
 use crate::guest::{GUEST_PORT, Guest};
@@ -155,7 +155,7 @@ fn leases_survive_a_restart_and_the_rest_is_freed() {
             .adopt(&[kept.index, broken.index, never].map(|index| (index, NetworkPolicy::none())))
             .await
             .unwrap();
-        assert_eq!(adopted, Adopted { kept: vec![kept.index], missing: vec![broken.index, never] });
+        assert_eq!(adopted, AdoptionResult { kept: vec![kept.index], missing: vec![broken.index, never] });
         until("leftovers destroyed", || second.stats().doomed == 0 && second.stats().found == 0).await;
         assert!(!directory.join(format!("netns/lab-{}", lost.index)).exists());
 

@@ -1,4 +1,4 @@
-//! Policies by name, and what is told of refusals.
+//! Policies by name, and reports of refusals.
 
 use std::fs::File;
 use std::net::Ipv4Addr;
@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use hickory_proto::op::{Message, OpCode, Query, ResponseCode};
 use hickory_proto::rr::{RData, RecordType};
-use pandastack_net::{Adopted, Denial, GUEST_DNS, GUEST_GATEWAY, NetworkPolicy, SlotIndex, SlotPool};
+use pandastack_net::{AdoptionResult, Denial, GUEST_DNS, GUEST_GATEWAY, NetworkPolicy, SlotIndex, SlotPool};
 
 use crate::guest::Guest;
 use crate::lab::{
     Internet, PATIENCE, PORT, PRIVATE_SERVER, SERVER, config, in_lab, in_namespace, policy, sh, until,
 };
 
-/// What a server or proxy answers that takes a connection.
+/// TCP flags of an accepted connection.
 pub const SYN_ACK: u8 = 0x12;
 
 /// Long enough for anything that comes, where nothing should.
@@ -93,7 +93,7 @@ fn a_name_opens_its_public_address_and_nothing_else() {
         assert_eq!(resolve(&mut guest, "a.com."), Ok(vec![SERVER]));
         assert!(passes(&mut guest, &internet, "resolved", (SERVER, PORT)));
         assert!(!passes(&mut guest, &internet, "another port", (SERVER, PORT + 1)));
-        // Whoever answers for a name must not open the operator's network.
+        // The owner of a name must not be able to open the operator's network.
         assert_eq!(resolve(&mut guest, "private.com."), Ok(vec![PRIVATE_SERVER]));
         assert!(!passes(&mut guest, &internet, "rebound", (PRIVATE_SERVER, PORT)));
         // A second answer for the same address renews it.
@@ -215,7 +215,7 @@ fn a_slot_that_does_not_take_its_policy_passes_nothing() {
         drop(first);
         let second = SlotPool::open(config(&directory)).unwrap();
         let adopted = second.adopt(&[(slot.index, NetworkPolicy::none())]).await.unwrap();
-        assert_eq!(adopted, Adopted { kept: vec![slot.index], missing: vec![] });
+        assert_eq!(adopted, AdoptionResult { kept: vec![slot.index], missing: vec![] });
         assert!(!passes(&mut guest, &internet, "not its policy", (SERVER, PORT)));
         second.shutdown().await.unwrap();
     });

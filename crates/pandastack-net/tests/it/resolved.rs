@@ -1,4 +1,4 @@
-//! What a guest has resolved goes with it from slot to slot.
+//! Resolved names follow a guest from slot to slot.
 
 use std::net::Ipv4Addr;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -9,8 +9,8 @@ use crate::guest::Guest;
 use crate::lab::{Internet, PATIENCE, PORT, SERVER, config, in_lab, policy, sh};
 use crate::names::{SYN_ACK, passes, resolve};
 
-/// A slot with a guest that goes on with what it resolved elsewhere.
-async fn go_on(pool: &SlotPool, policy: &NetworkPolicy, resolved: &[Resolved]) -> Guest {
+/// A new slot whose guest keeps using names that it resolved elsewhere.
+async fn guest_in_new_slot(pool: &SlotPool, policy: &NetworkPolicy, resolved: &[Resolved]) -> Guest {
     let Slot { index, tap, .. } = pool.take(policy).await.unwrap();
     pool.restore_resolved(index, resolved).await.unwrap();
     Guest::new(tap)
@@ -33,23 +33,23 @@ fn a_guest_goes_on_with_what_it_resolved_in_another_slot() {
         assert_eq!(names, [("a.com", SERVER), ("b.com", SERVER)]);
         assert!(pool.release(slot.index));
 
-        let mut fresh = go_on(&pool, &by_name, &[]).await;
+        let mut fresh = guest_in_new_slot(&pool, &by_name, &[]).await;
         assert!(!passes(&mut fresh, &internet, "never resolved", (SERVER, PORT)));
-        let mut next = go_on(&pool, &by_name, &resolved).await;
+        let mut next = guest_in_new_slot(&pool, &by_name, &resolved).await;
         assert!(passes(&mut next, &internet, "resolved elsewhere", (SERVER, PORT)));
         assert!(!passes(&mut next, &internet, "another port", (SERVER, PORT + 1)));
         // Web connections still go to the proxy, which asks for their name.
         assert_eq!(next.connect(5001, (SERVER, 443), PATIENCE), Some(SYN_ACK));
-        // It resolves again as ever.
+        // The guest can resolve again as ever.
         assert_eq!(resolve(&mut next, "a.com."), Ok(vec![SERVER]));
         assert!(passes(&mut next, &internet, "renewed", (SERVER, PORT)));
 
-        let mut narrowed = go_on(&pool, &policy(r#"{"allow":["b.com:22"]}"#), &resolved).await;
+        let mut narrowed = guest_in_new_slot(&pool, &policy(r#"{"allow":["b.com:22"]}"#), &resolved).await;
         assert!(!passes(&mut narrowed, &internet, "no longer allowed", (SERVER, PORT)));
-        let mut swapped = go_on(&pool, &policy(r#"{"allow":["b.com:7000"]}"#), &resolved).await;
+        let mut swapped = guest_in_new_slot(&pool, &policy(r#"{"allow":["b.com:7000"]}"#), &resolved).await;
         assert!(passes(&mut swapped, &internet, "allowed there now", (SERVER, PORT)));
         let past: Vec<_> = resolved.iter().map(|one| Resolved { open_until_ms: 1, ..one.clone() }).collect();
-        let mut late = go_on(&pool, &by_name, &past).await;
+        let mut late = guest_in_new_slot(&pool, &by_name, &past).await;
         assert!(!passes(&mut late, &internet, "its time is over", (SERVER, PORT)));
         pool.shutdown().await.unwrap();
     });
@@ -65,7 +65,7 @@ fn a_name_denied_in_one_slot_stays_denied_in_another() {
             let slot = pool.take(&denied).await.unwrap();
             assert_eq!(resolve(&mut Guest::new(slot.tap), "a.com."), Ok(vec![SERVER]));
             let resolved = pool.resolved(slot.index).await.unwrap();
-            let mut next = go_on(&pool, &denied, &resolved).await;
+            let mut next = guest_in_new_slot(&pool, &denied, &resolved).await;
             assert!(!passes(&mut next, &internet, "denied on that port", (SERVER, PORT)), "{json}");
             assert_eq!(next.connect(5001, (SERVER, 443), PATIENCE), Some(SYN_ACK), "{json}");
         }
@@ -89,7 +89,7 @@ fn what_was_resolved_is_known_to_the_next_agent() {
         let after = second.resolved(index).await.unwrap();
         assert_eq!((after.len(), &after[0].name, after[0].address), (1, &"www.a.com".to_owned(), SERVER));
         assert!(after[0].open_until_ms.abs_diff(before[0].open_until_ms) < 1000, "{before:?} {after:?}");
-        let mut next = go_on(&second, &by_name, &after).await;
+        let mut next = guest_in_new_slot(&second, &by_name, &after).await;
         assert!(passes(&mut next, &internet, "resolved under the first agent", (SERVER, PORT)));
         second.shutdown().await.unwrap();
     });

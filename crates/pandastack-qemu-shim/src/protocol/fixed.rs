@@ -10,7 +10,7 @@ pub struct Text<const N: usize> {
 }
 
 impl<const N: usize> Text<N> {
-    /// Nothing.
+    /// The empty text.
     pub const EMPTY: Self = Self { bytes: [0; N], len: 0 };
 
     /// A copy of `bytes`; refused when it does not fit.
@@ -80,12 +80,12 @@ impl<T: Copy, const N: usize> List<T, N> {
         Ok(())
     }
 
-    /// How many.
+    /// Number of items.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no items.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

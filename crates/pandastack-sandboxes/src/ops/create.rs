@@ -10,7 +10,7 @@ use pandastack_store::record::after_seconds;
 use pandastack_store::{Change, IdempotencyKey, SandboxRecord, SandboxSpecRecord, SnapshotRecord};
 use pandastack_types::agent_api::{AgentCreate, MachineSize, SandboxSpec, Source, VolumeSpec, endpoints};
 use pandastack_types::api::{AttachedVolume, CreateSandbox, RequiredIsolation, Template};
-use pandastack_types::{Error, Owner, Result, SandboxId, SandboxState, Transition, WorkspaceId};
+use pandastack_types::{Error, Owner, Result, SandboxId, SandboxState, Transition, WorkspaceId, chain};
 use tokio::time::Instant;
 
 use super::{MAKE_WAIT, on, remove_machine};
@@ -20,24 +20,24 @@ use crate::in_flight::OperationKey;
 use crate::machines::WaitPolicy;
 use crate::placement::PlacementRefused;
 use crate::tenancy::is_emulated;
-use crate::volumes::attach::{Derived, TemplateVolumeUse, VolumePlan};
+use crate::volumes::attach::{DerivedVolumes, TemplateVolumeUse, VolumePlan};
 
 /// Template of a request that names neither one nor a snapshot.
 const TEMPLATE_DEFAULT: &str = "base";
-/// What published clients send as the template when nobody names one, also beside a snapshot: it
-/// cannot be told from a wish.
+/// Templates that published clients send by default, also beside a snapshot: they cannot be told
+/// from an explicit choice.
 const TEMPLATES_UNASKED: [&str; 3] = [TEMPLATE_DEFAULT, "code-interpreter", "ubuntu-24.04"];
 
 /// The plan of a create: host and source.
 struct Plan {
     record: SandboxRecord,
     source: Source,
-    /// Where it is not the source's own.
+    /// Machine size, where it differs from the source's.
     size: Option<MachineSize>,
     client: AgentClient,
     promise: Option<MemoryReservation>,
     /// Volumes that it gets as copies.
-    derived: Derived,
+    derived: DerivedVolumes,
 }
 
 /// Makes a sandbox that is ready for its first command. Runs to its end even if the caller is dropped.
@@ -149,7 +149,7 @@ async fn make(
     Ok(sandboxes.transition(&record.id, Transition::Created, &Change::at(now()).seeing(seen)).await?)
 }
 
-/// What the agent must know of a sandbox.
+/// Specification of a sandbox for its agent.
 pub fn agent_spec(record: &SandboxRecord) -> SandboxSpec {
     SandboxSpec {
         id: record.id.clone(),
@@ -175,23 +175,25 @@ fn volume_spec(volume: &AttachedVolume) -> VolumeSpec {
 /// Removes what a failed create left. If its host does not respond now, the machine is forgotten
 /// when it reports.
 ///
-/// The intention is recorded first and in one step, as in a delete: a server that ends while the
-/// host is being asked must not leave a row in `creating`, which its successor would take for a
-/// create to be finished just before the machine goes, nor one in `failed`, which nobody would look
-/// at again.
+/// The intention is recorded first and in one step, as in a delete. A server that ends while the
+/// host is being asked must not leave a row in `creating`, which its successor would finish just
+/// before the machine goes, nor one in `failed`, which would never be checked again.
 pub async fn undo(sandboxes: &Sandboxes, record: &SandboxRecord, client: Option<&AgentClient>, why: &str) {
     let change = Change::at(now()).because(why);
     let go = async |transition| {
         if let Err(error) = sandboxes.transition(&record.id, transition, &change).await {
             // Not the state it was left in: someone deleted it meanwhile, which is as good.
-            tracing::debug!(sandbox = %record.id, %error, "undoing a create");
+            tracing::debug!(sandbox = %record.id, error = %chain(&error), "undoing a create");
         }
     };
     go(Transition::Deleting).await;
     if let Some(client) = client
         && let Err(error) = remove_machine(client, record).await
     {
-        tracing::warn!(sandbox = %record.id, %error, "cannot clean up a failed create; retrying when its host reports");
+        tracing::warn!(
+            sandbox = %record.id, error = %chain(&error),
+            "cannot clean up a failed create; retrying when its host reports"
+        );
     }
     go(Transition::Deleted).await;
     crate::volumes::reconcile::sandbox_gone(sandboxes, record).await;
@@ -226,7 +228,7 @@ async fn plan_from_template(
     record.spec.memory_mb = size.memory_mb;
     record.spec.engine = placed.engine;
     record.spec.isolation = placed.isolation;
-    let mut derived = Derived::default();
+    let mut derived = DerivedVolumes::default();
     let source = match of_template {
         TemplateVolumeUse::None => Source::Template(info.name.clone()),
         TemplateVolumeUse::Fresh(template, name) => {
@@ -258,6 +260,8 @@ async fn plan_from_snapshot(
         return Err(Error::bad_request(message));
     }
     let snapshot = super::snapshot::find(sandboxes, &workspace, id).await?;
+    // It may have been named.
+    let id = snapshot.id.clone();
     if for_user {
         super::snapshot::check_unsealed(sandboxes, &snapshot).await?;
     }
@@ -292,7 +296,7 @@ async fn plan_from_snapshot(
         isolation,
         ..record.spec
     };
-    let mut derived = Derived::default();
+    let mut derived = DerivedVolumes::default();
     derived.add(sandboxes, &mut record, &snapshot.spec.volumes).await?;
     Ok(Plan { record, source: Source::Snapshot(id.clone()), size: None, client, promise: None, derived })
 }
@@ -306,7 +310,7 @@ async fn plan_from_version(
 ) -> Result<Plan> {
     let super::template::Version { name, snapshot, config, published } = version;
     (request.template, request.from_snapshot) = (None, Some(snapshot));
-    // What the template service took itself is not sealed to its users.
+    // The template service's own snapshots are not sealed to its users.
     let mut plan = plan_from_snapshot(sandboxes, workspace, &request, published).await?;
     let spec = &mut plan.record.spec;
     for (key, value) in config.env {
@@ -342,6 +346,7 @@ fn new_record(
     let at = now();
     let defaults = SandboxSpecRecord::default();
     let spec = SandboxSpecRecord {
+        name: request.name.clone(),
         env: request.env.clone().unwrap_or_default(),
         ttl_seconds: request.ttl_seconds.unwrap_or(defaults.ttl_seconds),
         persistent: request.persistent.unwrap_or(false),
@@ -349,6 +354,7 @@ fn new_record(
         idle_given: request.idle_timeout_seconds.is_some(),
         checkpoints: request.checkpoints.filter(|wanted| wanted.every_seconds > 0),
         on_timeout: request.on_timeout.unwrap_or_default(),
+        keep_on_timeout: request.keep_on_timeout.unwrap_or_default(),
         network: request.network.clone().unwrap_or_default(),
         visibility: request.visibility.unwrap_or_default(),
         ..defaults

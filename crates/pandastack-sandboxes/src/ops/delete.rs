@@ -10,7 +10,7 @@ use pandastack_agent_client::AgentError;
 use pandastack_fault as fault;
 use pandastack_store::clock::now;
 use pandastack_store::{Change, SandboxRecord, StoreError};
-use pandastack_types::{Result, Transition};
+use pandastack_types::{Result, Transition, chain};
 
 use super::{describe, remove_machine};
 use crate::Sandboxes;
@@ -60,7 +60,10 @@ pub async fn finish(sandboxes: &Sandboxes, record: &SandboxRecord) -> Result<()>
         Ok(seen) => change.seen = seen.map(Box::new),
         Err(error @ AgentError::Answered { .. }) => return Err(error.into()),
         Err(error) => {
-            tracing::info!(sandbox = %record.id, %error, "the deletion will be completed when the host reports");
+            tracing::info!(
+                sandbox = %record.id, error = %chain(&error),
+                "the deletion will be completed when the host reports"
+            );
             return Ok(());
         }
     }

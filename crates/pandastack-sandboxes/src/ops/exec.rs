@@ -12,13 +12,13 @@ use pandastack_types::api::{
     SignalProcess,
 };
 use pandastack_types::limits::EXEC_TIMEOUT_SECONDS_DEFAULT;
-use pandastack_types::{Error, ErrorCode, Result, SandboxId, WorkspaceId};
+use pandastack_types::{Error, ErrorCode, Result, SandboxId, WorkspaceId, chain};
 use tokio_util::sync::CancellationToken;
 
 use crate::Sandboxes;
 use crate::ops;
 
-/// How much longer than the command its host may take to answer, and its sandbox to live.
+/// Time beyond the command's own, for its host to answer and for its sandbox to live.
 const GRACE: Duration = Duration::from_secs(30);
 
 /// Runs a command in a sandbox of a workspace, which is woken for it. `tag` names its process, so
@@ -70,25 +70,29 @@ pub async fn run(
         ..CreateSandbox::default()
     };
     let own = Arc::clone(sandboxes);
-    sandboxes.owned(async move {
-        let record = ops::create::create(&own, workspace, create, None).await?;
-        let create_ms = milliseconds(began);
-        let ran = tokio::select! {
-            ran = exec_in(&own, &record, &request.exec) => ran,
-            () = gone.cancelled() => Err(Error::new(ErrorCode::Unavailable, "the client disconnected")),
-        };
-        let (sandbox_id, spec) = (record.id.clone(), record.spec.clone());
-        if let Err(error) = ops::delete::delete(&own, record, None).await {
-            tracing::warn!(sandbox = %sandbox_id, %error, "cannot delete the sandbox of a run; the reaper does");
-        }
-        let (engine, isolation) = (spec.engine, spec.isolation);
-        let total_ms = milliseconds(began);
-        Ok(RunResult { result: ran?, sandbox_id, create_ms, total_ms, engine, isolation })
-    })
-    .await
+    sandboxes
+        .owned(async move {
+            let record = ops::create::create(&own, workspace, create, None).await?;
+            let create_ms = milliseconds(began);
+            let ran = tokio::select! {
+                ran = exec_in(&own, &record, &request.exec) => ran,
+                () = gone.cancelled() => Err(Error::new(ErrorCode::Unavailable, "the client disconnected")),
+            };
+            let (sandbox_id, spec) = (record.id.clone(), record.spec.clone());
+            if let Err(error) = ops::delete::delete(&own, record, None).await {
+                tracing::warn!(
+                    sandbox = %sandbox_id, error = %chain(&error),
+                    "cannot delete the sandbox of a run; the reaper does"
+                );
+            }
+            let (engine, isolation) = (spec.engine, spec.isolation);
+            let total_ms = milliseconds(began);
+            Ok(RunResult { result: ran?, sandbox_id, create_ms, total_ms, engine, isolation })
+        })
+        .await
 }
 
-/// Runs a command in a machine, whoever it belongs to.
+/// Runs a command in a machine of any owner.
 pub async fn exec_in(
     sandboxes: &Sandboxes,
     record: &SandboxRecord,

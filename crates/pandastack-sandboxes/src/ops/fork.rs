@@ -21,7 +21,7 @@ use crate::Sandboxes;
 use crate::in_flight::OperationKey;
 use crate::placement::PlacementRefused;
 use crate::tenancy::is_emulated;
-use crate::volumes::attach::Derived;
+use crate::volumes::attach::DerivedVolumes;
 
 /// Labels that a child carries about its fork, and those that make it a candidate.
 const TREE_LABEL: &str = "fork_tree_id";
@@ -32,12 +32,12 @@ const CANDIDATE_TTL_LABEL: &str = "explore_ttl";
 const DELETES_AT_ONCE: usize = 8;
 
 /// The result of a fork.
-pub struct Forked {
+pub struct ForkResult {
     /// Names the fork.
     pub tree: TreeId,
-    /// How long the parent stood still.
+    /// Milliseconds for which the parent was paused.
     pub pause_ms: f64,
-    /// Those that were made.
+    /// Children that were created.
     pub children: Vec<SandboxRecord>,
     /// Why the others were not.
     pub errors: Vec<ForkError>,
@@ -72,7 +72,7 @@ pub async fn fork(
     metadata: Metadata,
     count: u32,
     key: Option<IdempotencyKey>,
-) -> Result<Forked> {
+) -> Result<ForkResult> {
     crate::validate::metadata(&metadata)?;
     let own = Arc::clone(sandboxes);
     sandboxes
@@ -91,11 +91,11 @@ async fn run(
     tree: TreeId,
     mut children: Vec<SandboxRecord>,
     key: Option<IdempotencyKey>,
-) -> Result<Forked> {
+) -> Result<ForkResult> {
     if is_emulated(&parent.spec.isolation) && sandboxes.avoids_emulation().await? {
         return Err(PlacementRefused::Emulated.into());
     }
-    let mut derived = Derived::default();
+    let mut derived = DerivedVolumes::default();
     for child in &mut children {
         derived.add(sandboxes, child, &parent.spec.volumes).await?;
     }
@@ -118,7 +118,7 @@ async fn run(
         }
     };
     fault::point("control.fork.made").await;
-    let mut forked = Forked { tree, pause_ms: answer.pause_ms, children: Vec::new(), errors: Vec::new() };
+    let mut forked = ForkResult { tree, pause_ms: answer.pause_ms, children: Vec::new(), errors: Vec::new() };
     let mut outcomes = answer.children.into_iter();
     for (index, child) in (0..).zip(&children) {
         let outcome = outcomes.next().unwrap_or(ChildOutcome::Failed("its host did not report it".into()));
@@ -188,6 +188,7 @@ fn child_of(parent: &SandboxRecord, given: &Metadata, tree: &TreeId) -> SandboxR
         failure: None,
         usage: Default::default(),
         egress_denied: 0,
+        name: None,
         ..parent.spec.clone()
     };
     let own_ttl = (!spec.persistent).then_some(spec.ttl_seconds);
@@ -239,7 +240,7 @@ async fn promote_in(
     alone: bool,
 ) -> Result<Promoted> {
     let promotion = match sandboxes.store.promote(&winner.workspace, &tree, &winner.id, alone, now()).await {
-        // It was there a moment ago.
+        // The parent existed a moment ago.
         Err(StoreError::NotFound { .. }) => {
             return Err(Error::conflict(format!(
                 "sandbox `{}` no longer exists and cannot be promoted; it was deleted, or another child of \

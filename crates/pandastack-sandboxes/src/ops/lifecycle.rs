@@ -15,7 +15,7 @@ use pandastack_types::{Error, Residency, Result, SandboxState, Transition};
 use super::{MOVE_WAIT, check_live, describe, on};
 use crate::Sandboxes;
 
-/// A move that a client asks for.
+/// A state change that a client requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Move {
     /// Stop it in memory.
@@ -43,7 +43,8 @@ impl Move {
     }
 }
 
-/// The transition that brings a row from its state to the one its host sees; `None` if it is there.
+/// The transition that brings a row from its state to the one its host reports; `None` if it is
+/// already in it.
 pub fn towards(row: SandboxState, seen: SandboxState) -> Option<Transition> {
     use SandboxState as S;
     match (row, seen) {
@@ -106,7 +107,8 @@ pub async fn settle(
     Ok(sandboxes.transition(&record.id, transition, &change).await?)
 }
 
-/// What a lifetime looks like. Asks the host how long the sandbox has been idle, but does without its answer.
+/// Lifecycle settings and times of a sandbox. Asks the host how long the sandbox has been idle, but
+/// does without its answer.
 pub async fn show(sandboxes: &Sandboxes, record: &SandboxRecord) -> Lifecycle {
     let seen = match sandboxes.hosts.client(&record.host) {
         Ok(client) => describe(&client, record).await.ok(),

@@ -14,7 +14,7 @@ use super::on;
 
 /// Between two looks. A look takes an emulated guest about 10 ms.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// How long one look may take; it may have to wake the machine.
+/// Longest duration of one check, which may have to wake the machine.
 const LOOK_WAIT: Duration = Duration::from_secs(60);
 
 /// Looks at what a machine listens on, up to a deadline.
@@ -26,12 +26,13 @@ pub struct Watch<'a> {
 }
 
 impl<'a> Watch<'a> {
-    /// Nothing is looked at yet.
+    /// A watch that has not checked yet.
     pub fn new(machine: &'a SandboxRecord, client: &'a AgentClient, deadline: Instant) -> Self {
         Self { machine, client, deadline, looked_at: None }
     }
 
-    /// What listens: at once the first time, then a moment after the last look. `None` after the deadline.
+    /// The open ports: at once the first time, then a moment after the last check. `None` after the
+    /// deadline.
     pub async fn next(&mut self) -> Result<Option<Vec<Port>>> {
         if let Some(last) = self.looked_at {
             tokio::time::sleep_until(last + LOOK_EVERY).await;

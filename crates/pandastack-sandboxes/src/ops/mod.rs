@@ -1,4 +1,4 @@
-//! What the API does to sandboxes, apart from HTTP: each operation moves a row and its machine together.
+//! Operations on sandboxes, apart from HTTP: each moves a row and its machine together.
 //!
 //! Must hold: a row exists before its host is asked for the machine, and a machine is gone before
 //! its row is. So whatever a host has without a row is garbage and may be forgotten, also after a
@@ -22,24 +22,24 @@ use pandastack_store::clock::now;
 use pandastack_store::{Change, SandboxRecord};
 use pandastack_types::agent_api::{AgentSandbox, endpoints};
 use pandastack_types::api::SandboxMetrics;
-use pandastack_types::{Error, ErrorCode, Owner, Result, SandboxId, SandboxState, WorkspaceId};
+use pandastack_types::{Error, ErrorCode, Owner, Result, SandboxId, SandboxState, WorkspaceId, chain};
 
 use crate::Sandboxes;
 use crate::location::Location;
 
-/// How long a host may take to make sandboxes: the hold for a bake, and the making.
+/// Longest time for a host to create sandboxes: the hold for a bake, and the creation.
 pub const MAKE_WAIT: Duration = Duration::from_secs(90);
-/// How long a host may take to stop, wake or remove a sandbox.
+/// Longest time for a host to stop, wake or remove a sandbox.
 pub const MOVE_WAIT: Duration = Duration::from_secs(60);
-/// How long a host may take for a snapshot; published clients wait as long.
+/// Longest time for a host to take a snapshot; published clients wait as long.
 const SNAPSHOT_WAIT: Duration = Duration::from_secs(180);
-/// How long a look at a sandbox may take.
+/// Longest time to look up a sandbox.
 const LOOK_WAIT: Duration = Duration::from_secs(5);
 
-/// How long a host may take to measure a sandbox; it gives a busy guest five seconds of that.
+/// Longest time for a host to measure a sandbox; it gives a busy guest five seconds of that.
 const METRICS_WAIT: Duration = Duration::from_secs(15);
 
-/// How a call on a sandbox is made: it carries the incarnation that is meant.
+/// Options of a call on a sandbox: it carries the intended incarnation.
 pub fn on(record: &SandboxRecord, wait: Duration) -> CallOptions {
     CallOptions::on_sandbox(record.incarnation, wait)
 }
@@ -77,8 +77,8 @@ pub fn check_live(record: &SandboxRecord) -> Result<()> {
     }
 }
 
-/// Refuses to let anybody into a machine with a database's data: whoever is root there is superuser
-/// of the server. Machines of template builds are closed, too: they run for their build only.
+/// Refuses access to a machine with a database's data: root there is superuser of the server.
+/// Machines of template builds are closed, too: they run for their build only.
 fn check_unsealed(record: &SandboxRecord) -> Result<()> {
     if let Some(Owner::Build(build)) = &record.owner {
         return Err(Error::conflict(format!(
@@ -96,7 +96,8 @@ fn check_unsealed(record: &SandboxRecord) -> Result<()> {
     }
 }
 
-/// Where a live sandbox of the workspace is, and a client of its host. Does not ask the store on every call.
+/// Location of a live sandbox of the workspace, and a client of its host. Most calls do not query
+/// the store.
 pub async fn locate(
     sandboxes: &Sandboxes,
     workspace: &WorkspaceId,
@@ -134,7 +135,7 @@ pub async fn note_wake(sandboxes: &Sandboxes, location: &Location, id: &SandboxI
         Ok::<_, Error>(())
     };
     if let Err(error) = noted.await {
-        tracing::debug!(sandbox = %id, %error, "waiting for the host to report the wake-up");
+        tracing::debug!(sandbox = %id, error = %chain(&error), "waiting for the host to report the wake-up");
     }
 }
 
@@ -170,7 +171,7 @@ pub async fn live(
     Ok((record, client))
 }
 
-/// What a machine uses now, as its host measures it. Never wakes a sleeping sandbox.
+/// Current resource usage of a machine, as its host measures it. Never wakes a sleeping sandbox.
 pub async fn metrics(
     sandboxes: &Sandboxes,
     workspace: &WorkspaceId,

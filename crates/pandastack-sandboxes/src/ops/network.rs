@@ -24,7 +24,7 @@ pub async fn set(
         .owned(async move {
             let turn = own.network_locks.of(record.id.clone());
             let _mine = turn.lock().await;
-            // Whoever had the turn before may have taken a while.
+            // The operation before may have taken a while.
             let record = own.store.sandbox(None, &record.id).await?;
             check_live(&record)?;
             let client = own.hosts.client(&record.host)?;

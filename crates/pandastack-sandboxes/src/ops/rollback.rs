@@ -1,8 +1,8 @@
 //! Rolls a sandbox back to one of its own snapshots.
 //!
 //! The row keeps its id, labels and lifetime; only its state and what its host sees change. Reports
-//! are left aside meanwhile: on its host the sandbox falls asleep and wakes again, which is
-//! nobody's news.
+//! are ignored meanwhile: on its host the sandbox falls asleep and wakes again, which users must
+//! not see.
 
 use std::sync::Arc;
 

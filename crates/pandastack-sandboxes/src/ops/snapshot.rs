@@ -9,22 +9,28 @@ use std::sync::Arc;
 use pandastack_agent_client::{AgentClient, CallOptions};
 use pandastack_fault as fault;
 use pandastack_store::clock::now;
+use pandastack_store::names::Named;
 use pandastack_store::record::{SnapshotSpecRecord, after_seconds};
 use pandastack_store::{SandboxRecord, SnapshotRecord, StoreError};
 use pandastack_types::agent_api::AgentSnapshot;
 use pandastack_types::agent_api::endpoints::{DeleteSnapshot, TakeSnapshot};
 use pandastack_types::api::{CreateSnapshot, SnapshotKind};
-use pandastack_types::{Error, ErrorCode, Result, SnapshotId, WorkspaceId};
+use pandastack_types::{Error, ErrorCode, ID_CHARS, Result, SnapshotId, WorkspaceId, chain};
 
 use super::{MOVE_WAIT, SNAPSHOT_WAIT, on};
 use crate::Sandboxes;
 use crate::in_flight::OperationKey;
 
-/// A snapshot of the workspace, by its id.
+/// A snapshot of the workspace, by its id, name or the beginning of its id.
 pub async fn find(sandboxes: &Sandboxes, workspace: &WorkspaceId, id: &SnapshotId) -> Result<SnapshotRecord> {
-    match sandboxes.store.snapshot(workspace, id).await {
+    let full = match id.as_str().len() {
+        ID_CHARS => None,
+        _ => sandboxes.store.find_named(workspace, Named::Snapshot, id.as_str()).await?,
+    };
+    let id = full.and_then(|id| id.parse().ok()).unwrap_or_else(|| id.clone());
+    match sandboxes.store.snapshot(workspace, &id).await {
         Err(error @ StoreError::NotFound { .. }) => {
-            let hint = "give its full id, not its name; `pandastack snapshot list` shows the ids";
+            let hint = "`pandastack snapshot list` shows the IDs and names of snapshots";
             Err(Error::new(ErrorCode::NotFound, format!("{error}; {hint}")))
         }
         found => Ok(found?),
@@ -85,7 +91,7 @@ async fn prune(sandboxes: &Sandboxes, newest: &SnapshotRecord, keep_last: u32) -
     Ok(())
 }
 
-/// Deletes the checkpoints of a sandbox that goes: they are there to return to, and nobody can any more.
+/// Deletes the checkpoints of a sandbox that is deleted: there is nothing left to roll back.
 pub async fn remove_checkpoints(sandboxes: &Sandboxes, record: &SandboxRecord) -> Result<()> {
     for snapshot in sandboxes.store.snapshots(&record.workspace, Some(&record.id)).await? {
         if snapshot.spec.kind == SnapshotKind::Checkpoint {
@@ -102,6 +108,19 @@ async fn run(
     request: CreateSnapshot,
     kind: SnapshotKind,
 ) -> Result<SnapshotRecord> {
+    if let Some(name) =
+        request.name.as_deref().filter(|_| kind == SnapshotKind::Manual && !request.replace_name)
+    {
+        // The host has taken it when the row is refused, so a name that is taken is found before.
+        let has = sandboxes.store.snapshots(&record.workspace, None).await?;
+        let has = has.iter().find(|one| one.spec.kind == kind && one.spec.name.as_deref() == Some(name));
+        if let Some(SnapshotRecord { id, .. }) = has {
+            let message = format!(
+                "snapshot `{id}` already has the name `{name}`; choose another name, or set `replace_name`"
+            );
+            return Err(Error::conflict(message));
+        }
+    }
     let id = SnapshotId::random();
     let _marked = sandboxes.background.mark(&OperationKey::Snapshot(id.clone()));
     let body = AgentSnapshot { snapshot_id: id.clone() };
@@ -138,7 +157,7 @@ async fn run(
             volumes: record.spec.volumes,
         },
     };
-    match sandboxes.store.insert_snapshot(&snapshot).await {
+    match sandboxes.store.insert_snapshot(&snapshot, request.replace_name).await {
         Ok(event) => sandboxes.publish(&snapshot.workspace, [event]),
         Err(error) => {
             remove_quietly(&client, &snapshot.id).await;
@@ -183,6 +202,9 @@ async fn remove_quietly(client: &AgentClient, id: &SnapshotId) {
     if let Err(error) = client.call(call, CallOptions::on_host(MOVE_WAIT), ()).await
         && !error.is_absent()
     {
-        tracing::info!(snapshot = %id, %error, "the snapshot will be deleted when its host reports");
+        tracing::info!(
+            snapshot = %id, error = %chain(&error),
+            "the snapshot will be deleted when its host reports"
+        );
     }
 }

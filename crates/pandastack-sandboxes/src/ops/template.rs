@@ -10,9 +10,9 @@ use crate::Sandboxes;
 pub(super) struct Version {
     /// The template's name.
     pub(super) name: String,
-    /// Its machine.
+    /// Snapshot of the template's machine.
     pub(super) snapshot: SnapshotId,
-    /// What its image says about processes.
+    /// Process settings of its image.
     pub(super) config: ImageConfig,
     /// The snapshot is a user's own.
     pub(super) published: bool,

@@ -45,7 +45,7 @@ pub struct VolumePlan {
     pub of_template: TemplateVolumeUse,
 }
 
-/// How the volume of a template is provided.
+/// How the template's volume is provided.
 pub enum TemplateVolumeUse {
     /// The template has none.
     None,
@@ -159,17 +159,17 @@ fn check(wanted: &[AttachVolume], room: usize) -> Result<()> {
 
 /// Volumes of sandboxes that are being made as copies. Reconciling leaves them alone while this lives.
 #[derive(Default)]
-pub struct Derived {
+pub struct DerivedVolumes {
     records: Vec<VolumeRecord>,
     /// The one that is to outlive its sandbox, once that exists: before, it goes with what could not be made.
     kept: Option<VolumeId>,
     _marks: Vec<InFlightMark>,
 }
 
-impl Derived {
+impl DerivedVolumes {
     /// Gives `child`, a copy of a sandbox that had `originals`, volumes of its own in the places of
-    /// those it would write. They are deleted with it, unless someone changes that. What is only
-    /// read is shared.
+    /// those it would write. They are deleted with it, unless that setting is changed. Read-only
+    /// volumes are shared.
     pub async fn add(
         &mut self,
         sandboxes: &Sandboxes,

@@ -1,4 +1,4 @@
-//! What the API does to volumes, apart from HTTP: each operation moves a row and its image together.
+//! Operations on volumes, apart from HTTP: each moves a row and its image together.
 //!
 //! A row exists before its host is asked for the image, and an image is gone before its row is; see
 //! [`super::reconcile`] for what a crash in between leaves.
@@ -11,7 +11,7 @@ use pandastack_store::volumes::{VolumeRecord, VolumeSpecRecord, VolumeState};
 use pandastack_types::agent_api::{AgentVolumeCreate, AgentVolumeGrow, endpoints};
 use pandastack_types::api::{CreateVolume, PatchVolume};
 use pandastack_types::limits::{VOLUME_MB_MAX, VOLUME_MB_MIN, VOLUME_NAME_CHARS_MAX};
-use pandastack_types::{Error, HostId, Result, SandboxId, VolumeId, WorkspaceId};
+use pandastack_types::{Error, HostId, Result, SandboxId, VolumeId, WorkspaceId, chain};
 
 use super::{MIB, owned};
 use crate::Sandboxes;
@@ -91,7 +91,10 @@ async fn make(
 /// Removes what a failed make left. If its host does not respond, the next report finishes it.
 async fn abandon(sandboxes: &Sandboxes, record: &VolumeRecord) {
     if let Err(error) = sandboxes.store.delete_volume(&record.id).await {
-        tracing::warn!(volume = %record.id, %error, "cannot delete the record of a volume that was not created");
+        tracing::warn!(
+            volume = %record.id, error = %chain(&error),
+            "cannot delete the record of a volume that was not created"
+        );
         return;
     }
     if let Err(error) = finish_delete(sandboxes, record).await {
@@ -173,7 +176,10 @@ pub async fn finish_delete(sandboxes: &Sandboxes, record: &VolumeRecord) -> Resu
         Err(error) if error.is_absent() => {}
         Err(error @ AgentError::Answered { .. }) => return Err(error.into()),
         Err(error) => {
-            tracing::info!(volume = %record.id, %error, "the deletion will be completed when the host reports");
+            tracing::info!(
+                volume = %record.id, error = %chain(&error),
+                "the deletion will be completed when the host reports"
+            );
             return Ok(());
         }
     }

@@ -20,16 +20,18 @@ pub trait OwnedVolumes: Send + Sync {
     /// the machine.
     async fn claim(&self, machine: &SandboxRecord, owner: &Owner) -> Result<()>;
 
-    /// Keeps everybody else from the volumes of a service's machine, with which they go.
+    /// Reserves the volumes of a service's machine for that service; they are deleted with the
+    /// machine.
     async fn seal(&self, machine: &SandboxRecord, owner: &Owner) -> Result<()>;
 
-    /// Leaves a volume to the machine that has it, with which it goes. `to` is what it belongs to until then.
+    /// Leaves a volume to the machine that has it, with which it goes. `to` is its owner until
+    /// then.
     async fn release(&self, volume: VolumeRecord, to: &Owner) -> Result<()>;
 
-    /// Those of an owner.
+    /// Volumes of an owner.
     async fn owned_by(&self, workspace: &WorkspaceId, owner: &Owner) -> Result<Vec<VolumeRecord>>;
 
-    /// Those that a machine came with, whoever owns them.
+    /// Volumes that a machine was created with, of any owner.
     async fn of_machine(&self, machine: &SandboxRecord) -> Result<Vec<VolumeRecord>>;
 
     /// Makes one larger.
@@ -102,7 +104,7 @@ impl OwnedVolumes for Arc<Sandboxes> {
     }
 }
 
-/// Refuses a volume that belongs to somebody else than `caller`, which is a service or, without one, a user.
+/// Refuses a volume with another owner than `caller`, which is a service or, without one, a user.
 pub(super) fn check(record: &VolumeRecord, caller: Option<&Owner>) -> Result<()> {
     match &record.spec.owner {
         Some(owner) if caller != Some(owner) => Err(Error::conflict(format!(

@@ -1,9 +1,9 @@
 //! Reconciles a host's volumes with the records.
 //!
-//! Rules: a volume in `creating` that nobody works on is ready if its host has it and otherwise
-//! never was; one in `deleting` is deleted until its host has it no longer; one that goes with its
-//! sandbox goes when no sandbox has it. A volume that a host has and the record does not is
-//! reported in the log and left alone.
+//! Rules: a volume in `creating` without an operation in progress is ready if its host has it, and
+//! otherwise never existed; one in `deleting` is deleted until its host no longer has it; one that
+//! is deleted with its sandbox goes when no sandbox has it. A volume that a host has and the record
+//! does not is reported in the log and left alone.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use pandastack_store::SandboxRecord;
 use pandastack_store::volumes::{VolumeRecord, VolumeState};
 use pandastack_types::agent_api::HostReport;
-use pandastack_types::{Result, VolumeId};
+use pandastack_types::{Result, VolumeId, chain};
 
 use super::ops;
 use crate::Sandboxes;
@@ -49,7 +49,10 @@ async fn settle(sandboxes: &Arc<Sandboxes>, row: &VolumeRecord, is_there: bool) 
             let (own, row) = (Arc::clone(sandboxes), row.clone());
             sandboxes.background.tasks.spawn(async move {
                 if let Err(error) = ops::finish_delete(&own, &row).await {
-                    tracing::warn!(volume = %row.id, %error, "cannot delete; retrying at the next report");
+                    tracing::warn!(
+                        volume = %row.id, error = %chain(&error),
+                        "cannot delete; retrying at the next report"
+                    );
                 }
             });
             Ok(())
@@ -67,14 +70,20 @@ pub async fn sandbox_gone(sandboxes: &Sandboxes, sandbox: &SandboxRecord) {
     let rows = match sandboxes.store.volumes(&sandbox.workspace).await {
         Ok(rows) => rows,
         Err(error) => {
-            tracing::warn!(sandbox = %sandbox.id, %error, "cannot reconcile volumes; retrying when the host reports");
+            tracing::warn!(
+                sandbox = %sandbox.id, error = %chain(&error),
+                "cannot reconcile volumes; retrying when the host reports"
+            );
             return;
         }
     };
     let had = |row: &VolumeRecord| sandbox.spec.volumes.iter().any(|volume| volume.id == row.id);
     for row in rows.iter().filter(|row| had(row) && goes_with_sandbox(row)) {
         if let Err(error) = delete_unheld(sandboxes, row).await {
-            tracing::warn!(volume = %row.id, %error, "cannot delete a volume; retrying when its host reports");
+            tracing::warn!(
+                volume = %row.id, error = %chain(&error),
+                "cannot delete a volume; retrying when its host reports"
+            );
         }
     }
 }

@@ -156,8 +156,8 @@ const CRONS: [&str; 8] = [
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Time goes forward, on whole minutes but for the ends of gaps, and nothing is found twice or left out: what is
-    /// next from any moment in between is the same instant.
+    /// Time goes forward, on whole minutes except for the ends of gaps, and no instant is found
+    /// twice or left out: the next instant is the same from any moment in between.
     #[test]
     fn instants_increase_and_are_the_same_from_wherever_one_looks(
         second in 1_700_000_000_i64..2_200_000_000, zone in 0..ZONES.len(), cron in 0..CRONS.len(), part in 0.0..1.0_f64,

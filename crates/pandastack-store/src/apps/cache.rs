@@ -1,8 +1,8 @@
 //! The dependency cache: the machine with installed dependencies, from which builds start.
 //!
 //! Must hold: a build begins from one of the template and size that the app is to have now, or from
-//! none. A machine that is made from a snapshot is what the snapshot shows, whatever the app's
-//! settings say by then.
+//! none. A machine that is created from a snapshot has the snapshot's shape, whatever the app's
+//! settings are by then.
 
 use pandastack_types::SnapshotId;
 use serde::{Deserialize, Serialize};
@@ -12,7 +12,7 @@ use super::record::AppSpec;
 /// The size and template of a machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shape {
-    /// Its template.
+    /// The machine's template.
     pub template: String,
     /// Virtual processors, if other than the template's.
     #[serde(default)]

@@ -14,7 +14,7 @@ use super::source_config::SourceConfig;
 /// A deployment.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DeploymentRecord {
-    /// Its id.
+    /// The deployment's id.
     pub id: DeploymentId,
     /// The app.
     pub app: AppId,
@@ -61,7 +61,7 @@ pub struct DeploymentSpec {
     pub git_before: Option<String>,
     /// The delivery that began it, as its host calls it.
     pub delivery: Option<String>,
-    /// Address of the app, as whoever asked for this would reach it.
+    /// Address of the app, as the client that asked for this would reach it.
     pub address: Option<String>,
     /// The deployment whose version this one returns to.
     pub from: Option<DeploymentId>,
@@ -69,11 +69,11 @@ pub struct DeploymentSpec {
     pub clear_cache: bool,
     /// Kind of app that was found.
     pub framework: Option<String>,
-    /// How it is started, with its variables.
+    /// Start command, with its variables.
     pub start: Option<StartSpec>,
     /// The machine that builds it.
     pub build_machine: Option<SandboxId>,
-    /// What that is, if it was made before its turn: the app's settings may have changed since.
+    /// Shape of that machine, if it was created early: the app's settings may have changed since.
     pub build_shape: Option<Shape>,
     /// The build result: a machine ready to start.
     pub artifact: Option<SnapshotId>,
@@ -81,9 +81,9 @@ pub struct DeploymentSpec {
     pub machine: Option<SandboxId>,
     /// Further machines that serve it.
     pub more_machines: Vec<SandboxId>,
-    /// How often it was begun; a restart of the server begins it again.
+    /// Number of times it was started; a restart of the server starts it again.
     pub attempts: u32,
-    /// How often it was queued again after it failed.
+    /// Number of times it was queued again after a failure.
     pub retries: u32,
     /// Why it failed.
     pub error: Option<String>,
@@ -103,15 +103,15 @@ impl DeploymentSpec {
     }
 }
 
-/// How a built version is started.
+/// Start command of a built version, with directory, port and variables.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StartSpec {
     /// The command.
     pub command: String,
-    /// Its directory.
+    /// Working directory of the command.
     pub directory: String,
-    /// Its `$PORT` when it was last started.
+    /// Value of `$PORT` at the last start.
     pub port: u16,
     /// Variables that the kind of app wants, beside the app's own.
     pub env: BTreeMap<String, String>,
@@ -148,17 +148,19 @@ impl DeploymentRecord {
         new
     }
 
-    /// Whether it has to be built: a rollback, a restart and what mends begin from what is.
+    /// Returns whether the deployment has to be built. Rollbacks, restarts and repairs start from
+    /// an existing version.
     pub fn builds(&self) -> bool {
         self.spec.artifact.is_none() && self.spec.from.is_none()
     }
 
-    /// Whether its delivery began one of these before: a crash came before the delivery was noted.
+    /// Returns whether its delivery already created one of these deployments: the server crashed
+    /// before it recorded the delivery.
     pub fn is_delivered(&self, all: &[Self]) -> bool {
         self.spec.delivery.is_some() && all.iter().any(|one| one.spec.delivery == self.spec.delivery)
     }
 
-    /// Whether some machine serves both.
+    /// Returns whether some machine serves both deployments.
     pub fn shares_machines(&self, other: &Self) -> bool {
         self.spec.machines().any(|machine| other.spec.machines().any(|one| one == machine))
     }

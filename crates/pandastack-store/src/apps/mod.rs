@@ -22,8 +22,8 @@ use crate::Result;
 pub struct UnreportedDeployment {
     /// The deployment.
     pub deployment: DeploymentRecord,
-    /// Whether the host knows that it began.
-    pub is_begin_told: bool,
+    /// Whether the start was reported to the Git host.
+    pub is_start_reported: bool,
 }
 
 /// Apps, deployments, logs, names and deliveries.
@@ -38,15 +38,17 @@ pub trait AppStore: Send + Sync {
     async fn apps(&self, workspace: Option<&WorkspaceId>) -> Result<Vec<AppRecord>>;
     /// Previews of an app, oldest first.
     async fn previews(&self, of: &AppId) -> Result<Vec<AppRecord>>;
-    /// Replaces the settings of an app if nobody else did since it was read. `false` if somebody did.
+    /// Replaces the settings of an app if they are unchanged since they were read. Returns `false`
+    /// otherwise.
     async fn put_app(&self, app: &AppRecord) -> Result<bool>;
     /// Removes an app with all that belongs to it.
     async fn delete_app(&self, id: &AppId) -> Result<()>;
 
     /// Adds a deployment and forgets the oldest beyond `DEPLOYMENTS_PER_APP_MAX` that are over.
     async fn insert_deployment(&self, deployment: &DeploymentRecord) -> Result<()>;
-    /// The same, unless `is_needless` says so of the app's deployments, newest first. `false` if it
-    /// did. Nobody adds one in between.
+    /// Adds a deployment unless `is_needless` rejects it, given the app's deployments, newest
+    /// first. Returns `false` if it did. Checking and adding are one transaction. Nobody adds one
+    /// in between.
     async fn insert_deployment_unless(
         &self,
         deployment: &DeploymentRecord,
@@ -64,18 +66,19 @@ pub trait AppStore: Send + Sync {
     async fn go_live(&self, deployment: &DeploymentRecord, replaced: DeploymentStatus) -> Result<()>;
 
     /// Deployments of which something is to be told, oldest first.
-    async fn untold_deployments(&self, limit: u32) -> Result<Vec<UnreportedDeployment>>;
-    /// Notes that a deployment's begin was told, or its end, after which there is nothing more to tell.
-    async fn put_told(&self, id: &DeploymentId, end: bool) -> Result<()>;
+    async fn unreported_deployments(&self, limit: u32) -> Result<Vec<UnreportedDeployment>>;
+    /// Notes that the start of a deployment was reported, or its end, after which nothing is left
+    /// to report.
+    async fn mark_reported(&self, id: &DeploymentId, end: bool) -> Result<()>;
 
     /// Appends lines to a deployment's log, numbered from `first`.
     async fn append_log(&self, id: &DeploymentId, first: u64, lines: &[String]) -> Result<()>;
     /// Lines of a deployment's log from `first` on, at most `limit`.
     async fn log_lines(&self, id: &DeploymentId, first: u64, limit: u32) -> Result<Vec<String>>;
-    /// How many lines it has.
+    /// Number of lines in a deployment's log.
     async fn count_log(&self, id: &DeploymentId) -> Result<u64>;
 
-    /// Adds a name, or replaces whoever's claim of it that was not proven. A proven one is refused.
+    /// Adds a name, or replaces another app's unverified claim of it. A proven one is refused.
     /// Quota: `DOMAINS_PER_APP_MAX`.
     async fn claim_domain(&self, domain: &DomainRecord) -> Result<()>;
     /// Names of an app.
@@ -87,7 +90,7 @@ pub trait AppStore: Send + Sync {
 
     /// Notes that a delivery of a webhook was carried out.
     async fn note_delivery(&self, app: &AppId, delivery: &str, at: Timestamp) -> Result<()>;
-    /// Whether it was.
+    /// Returns whether a delivery of a webhook was already carried out.
     async fn has_delivery(&self, app: &AppId, delivery: &str) -> Result<bool>;
     /// Forgets deliveries older than that.
     async fn prune_deliveries(&self, before: Timestamp) -> Result<u64>;
@@ -96,11 +99,11 @@ pub trait AppStore: Send + Sync {
 /// Repositories of GitHub with previews, and variables of those.
 #[async_trait]
 pub trait PreviewRepoStore: Send + Sync {
-    /// Those of a workspace, oldest first.
+    /// Repositories of a workspace, oldest first.
     async fn preview_repos(&self, workspace: &WorkspaceId) -> Result<Vec<PreviewRepoRecord>>;
-    /// Changes one, or one that is new at that time, if `change` says that it did; answers what it
-    /// is now. Nobody changes it in between. One of which there is nothing to remember is removed.
-    /// Quota: `PREVIEW_REPOS_PER_WORKSPACE_MAX`.
+    /// Changes a repository's record, created if it is absent, if `change` returns `true`; returns
+    /// the resulting record. Reading and writing are one transaction. A record without settings is
+    /// removed. Quota: `PREVIEW_REPOS_PER_WORKSPACE_MAX`.
     async fn change_preview_repo(
         &self,
         workspace: &WorkspaceId,

@@ -20,7 +20,7 @@ pub const HEALTH_PATH_DEFAULT: &str = "/";
 /// An app.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AppRecord {
-    /// Its id.
+    /// The app's id.
     pub id: AppId,
     /// Workspace that owns it.
     pub workspace: WorkspaceId,
@@ -67,17 +67,17 @@ pub struct AppSpec {
     pub git_branch: Option<String>,
     /// Password or token for the repository.
     pub git_token: Option<String>,
-    /// Private key for the repository, as said; without one the app has its own.
+    /// Configured private key for the repository; without one the app has its own.
     pub git_deploy_key: Option<String>,
-    /// Keys of the repository's host, as said.
+    /// Configured keys of the repository's host.
     pub git_known_hosts: Option<String>,
     /// The same, as that host showed them first.
     pub git_known_hosts_seen: Option<String>,
-    /// Kind of the repository's host, as said.
+    /// Configured kind of the repository's host.
     pub git_host: Option<GitHost>,
     /// The same, as its last delivery told.
     pub git_host_seen: Option<GitHost>,
-    /// Address of that host's API, as said.
+    /// Configured address of that host's API.
     pub git_api_url: Option<String>,
     /// The repository, as its last delivery from GitHub told.
     pub github_repo_id: Option<GithubRepoId>,
@@ -113,13 +113,13 @@ pub struct AppSpec {
     pub webhook_secret: Option<String>,
     /// Pull requests that get a preview.
     pub previews: AppPreviews,
-    /// When somebody last said that; not known of what was said before this was noted.
+    /// When that was last set; absent in records from before this was stored.
     pub previews_said_at: Option<Timestamp>,
     /// Pull requests that were closed, and when: a delivery from before brings no preview back.
     pub closed_pulls: BTreeMap<u32, Timestamp>,
     /// The pull request of a preview.
     pub pull: Option<PullSpec>,
-    /// Seconds between two looks at the repository, if it is looked at.
+    /// Seconds between two polls of the repository, if it is polled.
     pub poll_seconds: Option<u64>,
     /// Grows whenever that is set, even to the same.
     pub poll_asked: u64,
@@ -129,9 +129,9 @@ pub struct AppSpec {
     pub databases: BTreeMap<String, AttachedDatabase>,
     /// A machine with installed dependencies, from which builds begin.
     pub cache: Option<SnapshotId>,
-    /// What that machine is; not known of those that were kept before this was noted.
+    /// Shape of that machine; absent in records from before this was stored.
     pub cache_shape: Option<Shape>,
-    /// It is being deleted: its machines go first, then its row.
+    /// The app is being deleted: its machines go first, then its row.
     pub deleting: bool,
 }
 
@@ -190,12 +190,12 @@ impl AppSpec {
         if self.never_sleeps(place) { TTL_SECONDS_MAX } else { self.idle_timeout_seconds }
     }
 
-    /// Whether a machine that serves stays awake, by its place among them.
+    /// Returns whether the instance at this index stays awake.
     pub fn never_sleeps(&self, place: usize) -> bool {
         place < self.min_instances as usize
     }
 
-    /// Notes what somebody says of its previews.
+    /// Sets its previews, with the time of the change.
     pub fn say_previews(&mut self, previews: AppPreviews, at: Timestamp) {
         (self.previews, self.previews_said_at) = (previews, Some(at));
     }
@@ -228,17 +228,17 @@ impl AppSpec {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PullSpec {
-    /// Its number.
+    /// Pull request number.
     pub number: u32,
-    /// Its title.
+    /// Pull request title.
     pub title: String,
     /// Branch that it would merge.
     pub branch: String,
-    /// Its address.
+    /// Address of the pull request.
     pub url: Option<String>,
-    /// Its newest commit.
+    /// Newest commit of the branch.
     pub commit: String,
-    /// Whether the branch is of another repository.
+    /// Whether the branch is in another repository.
     pub fork: bool,
     /// When it was last changed, by its host's clock.
     pub told_at: Option<Timestamp>,
@@ -247,7 +247,7 @@ pub struct PullSpec {
 /// The value of a variable.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EnvEntry {
-    /// Its value.
+    /// Value of the variable.
     pub value: String,
     /// Never shown.
     #[serde(default)]
@@ -255,7 +255,7 @@ pub struct EnvEntry {
     /// Deployments that see the variable.
     #[serde(default)]
     pub scope: EnvScope,
-    /// When it is there.
+    /// Stages in which the variable is set.
     #[serde(default)]
     pub stage: EnvStage,
     /// When it was set.
@@ -267,9 +267,9 @@ pub struct EnvEntry {
 pub struct PreviewRepoRecord {
     /// The repository.
     pub id: GithubRepoId,
-    /// Its `owner/name`, if somebody said it.
+    /// The repository's `owner/name`, if it was given.
     pub full_name: Option<String>,
-    /// Since when its pull requests get previews; `None` if nobody said that they do.
+    /// Time since which its pull requests get previews; `None` if they do not.
     pub enabled_at: Option<Timestamp>,
     /// When something was first said of it.
     pub created_at: Timestamp,
@@ -283,7 +283,7 @@ impl PreviewRepoRecord {
         Self { id, full_name: None, enabled_at: None, created_at: at, env: BTreeMap::new() }
     }
 
-    /// Whether there is nothing to remember.
+    /// Returns whether the record has no settings.
     pub fn is_needless(&self) -> bool {
         self.enabled_at.is_none() && self.env.is_empty()
     }
@@ -296,7 +296,7 @@ pub struct AttachedDatabase {
     pub database: DatabaseId,
     /// Deployments that can use the database.
     pub scope: EnvScope,
-    /// Whether builds reach it too.
+    /// Whether builds can use the database too.
     #[serde(default)]
     pub build: bool,
 }

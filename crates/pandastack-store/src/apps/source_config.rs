@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::record::AppRecord;
 
-/// Which settings with a default somebody set on the app itself, so that the source cannot override them.
+/// Settings with a default that were set on the app itself, so that the source cannot override
+/// them.
 ///
 /// Records from before this was stored count as unset: their values came from the file in the
 /// source as often as from a person.
@@ -28,7 +29,7 @@ pub struct ExplicitSettings {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SourceConfig {
-    /// Its `$PORT`.
+    /// Value of `$PORT`.
     pub port: Option<u16>,
     /// Path of its health check.
     pub health_path: Option<String>,
@@ -41,7 +42,7 @@ pub struct SourceConfig {
 }
 
 impl SourceConfig {
-    /// Its variables in a stage. A variable of that stage wins over one of both stages.
+    /// Values of the variables in a stage. A variable of that stage wins over one of both stages.
     pub fn env_values(&self, stage: EnvStage) -> BTreeMap<String, String> {
         let mut env = self.env.clone();
         match stage {

@@ -1,4 +1,4 @@
-//! How a sandbox changes: the pure rules.
+//! Pure rules of how a sandbox changes.
 
 use jiff::{SignedDuration, Timestamp};
 use pandastack_types::agent_api::AgentSandbox;
@@ -10,7 +10,7 @@ use pandastack_types::{SandboxState, SnapshotId, Transition, TransitionRefused};
 use super::sandbox::SandboxRecord;
 use crate::StoreError;
 
-/// What comes with a transition.
+/// Data of a transition.
 #[derive(Debug, Clone, Default)]
 pub struct Change {
     /// When.
@@ -19,11 +19,11 @@ pub struct Change {
     pub detail: Option<String>,
     /// The sandbox as its agent sees it.
     pub seen: Option<Box<AgentSandbox>>,
-    /// How long the parent of a fork stood still.
+    /// Milliseconds for which the parent of a fork was paused.
     pub pause_ms: Option<f64>,
     /// The transition is the end of a lifetime: there is no other end until it wakes.
     pub ends_lifetime: bool,
-    /// What it keeps, where it was told to sleep.
+    /// What the sandbox keeps when it is put to sleep.
     pub kept: Option<Keep>,
 }
 
@@ -61,24 +61,24 @@ pub enum Amendment {
         idle_given: bool,
         /// Snapshots taken by the platform.
         checkpoints: Option<Checkpoints>,
-        /// What happens at the end.
+        /// Action at the end of the lifetime.
         on_timeout: OnTimeout,
         /// When that is.
         expires_at: Option<Timestamp>,
     },
-    /// It returned to a snapshot.
+    /// The sandbox was rolled back to a snapshot.
     RolledBack(SnapshotId),
     /// Other people may open its ports.
     Visibility(Visibility),
-    /// Tokens and signed URLs of its previews work no more.
+    /// Tokens and signed URLs of its previews were revoked.
     PreviewsRevoked,
-    /// It may reach other things.
+    /// The network policy changed.
     Network(Box<NetworkPolicy>),
-    /// It wanted to reach something that it may not.
+    /// The network policy refused a connection or lookup.
     EgressDenied {
-        /// What, as a sentence.
+        /// The destination, as a sentence.
         detail: String,
-        /// How often since this was last told.
+        /// Occurrences since the last report.
         count: u64,
     },
 }
@@ -219,7 +219,7 @@ fn network_detail(policy: &NetworkPolicy) -> String {
     }
 }
 
-/// That many seconds later; `None` past the end of time.
+/// Adds seconds to a time; `None` past the end of time.
 pub fn after_seconds(at: Timestamp, seconds: u64) -> Option<Timestamp> {
     at.checked_add(SignedDuration::from_secs(i64::try_from(seconds).ok()?)).ok()
 }

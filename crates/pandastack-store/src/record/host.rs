@@ -6,7 +6,7 @@ use pandastack_types::agent_api::HostReport;
 /// A host as it last reported, without the lists that have rows of their own.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HostRecord {
-    /// Its last report; `sandboxes` and `snapshots` are empty.
+    /// The host's last report; `sandboxes` and `snapshots` are empty.
     pub summary: HostReport,
     /// When that came, by this side's clock.
     pub last_seen_at: Timestamp,

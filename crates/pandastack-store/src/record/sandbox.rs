@@ -13,13 +13,13 @@ use serde::{Deserialize, Serialize};
 /// A sandbox.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SandboxRecord {
-    /// Its id.
+    /// The sandbox's id.
     pub id: SandboxId,
     /// Tenant.
     pub workspace: WorkspaceId,
     /// Host it lives on.
     pub host: HostId,
-    /// Where it stands.
+    /// Current state.
     pub state: SandboxState,
     /// Every command to its host carries this.
     pub incarnation: u64,
@@ -43,10 +43,12 @@ pub struct SandboxRecord {
     pub spec: SandboxSpecRecord,
 }
 
-/// What no query selects on. New fields need a default.
+/// Fields of a sandbox that no query filters by. New fields need a default.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SandboxSpecRecord {
+    /// Name, unique in the workspace. Set when it is made.
+    pub name: Option<String>,
     /// Snapshot it was made from.
     pub from_snapshot: Option<SnapshotId>,
     /// Template of the workspace that it was made from; absent for the platform's own.
@@ -65,15 +67,17 @@ pub struct SandboxSpecRecord {
     pub idle_timeout_seconds: u64,
     /// Hibernates when idle though it is not persistent: it was given an idle timeout.
     pub idle_given: bool,
-    /// What happens at the end of the TTL.
+    /// Action at the end of the TTL.
     pub on_timeout: OnTimeout,
+    /// What is kept then, if it goes to sleep.
+    pub keep_on_timeout: Keep,
     /// Snapshots taken by the platform.
     pub checkpoints: Option<Checkpoints>,
     /// From its parent up; the farthest are forgotten past `ANCESTORS_MAX`.
     pub ancestors: Vec<SandboxId>,
     /// A candidate that is deleted at its expiry unless it is promoted.
     pub candidate: bool,
-    /// It was promoted: no sibling's promotion deletes it.
+    /// The sandbox was promoted: no sibling's promotion deletes it.
     pub promoted: bool,
     /// Virtual processors.
     pub cpu: u32,
@@ -83,9 +87,9 @@ pub struct SandboxSpecRecord {
     pub engine: String,
     /// `hardware` or `emulated`.
     pub isolation: String,
-    /// Where a sleeper's memory is.
+    /// Location of the memory while asleep.
     pub residency: Option<Residency>,
-    /// What a sleeper kept that was told to sleep.
+    /// What the sandbox kept when it was put to sleep.
     pub kept: Option<Keep>,
     /// Address on its host, while awake.
     pub guest_ip: Option<String>,
@@ -93,29 +97,30 @@ pub struct SandboxSpecRecord {
     pub boot_mode: Option<String>,
     /// Time from request to ready.
     pub boot_ms: Option<u64>,
-    /// Where that time went.
+    /// Duration of each stage of that time.
     pub boot_stages_us: BTreeMap<String, u64>,
-    /// How long the parent of a fork stood still.
+    /// Milliseconds for which the parent of a fork was paused.
     pub pause_ms: Option<f64>,
     /// Why it failed.
     pub failure: Option<String>,
     /// Totals already in the usage events.
     pub usage: Usage,
-    /// What it may reach.
+    /// Network policy.
     pub network: NetworkPolicy,
-    /// How often it wanted to reach something that it may not.
+    /// Number of connections and lookups that the policy refused.
     pub egress_denied: u64,
     /// Visibility of its ports.
     pub visibility: Visibility,
-    /// How often the credentials of its previews were revoked.
+    /// Number of times the credentials of its previews were revoked.
     pub preview_revision: u64,
-    /// Its volumes, by their places in the machine.
+    /// Attached volumes, in order of their slots in the machine.
     pub volumes: Vec<AttachedVolume>,
 }
 
 impl Default for SandboxSpecRecord {
     fn default() -> Self {
         Self {
+            name: None,
             from_snapshot: None,
             from_template: None,
             env: BTreeMap::new(),
@@ -126,6 +131,7 @@ impl Default for SandboxSpecRecord {
             idle_timeout_seconds: pandastack_types::limits::IDLE_SECONDS_DEFAULT,
             idle_given: false,
             on_timeout: OnTimeout::Kill,
+            keep_on_timeout: Keep::Memory,
             checkpoints: None,
             ancestors: Vec::new(),
             candidate: false,

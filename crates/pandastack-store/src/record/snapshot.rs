@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 /// A snapshot.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SnapshotRecord {
-    /// Its id.
+    /// The snapshot's id.
     pub id: SnapshotId,
     /// Tenant.
     pub workspace: WorkspaceId,
@@ -27,21 +27,21 @@ pub struct SnapshotRecord {
     pub spec: SnapshotSpecRecord,
 }
 
-/// What no query selects on. New fields need a default.
+/// Fields of a snapshot that no query filters by. New fields need a default.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SnapshotSpecRecord {
     /// Template of that sandbox.
     pub template: String,
-    /// Who took it.
+    /// Origin of the snapshot.
     pub kind: SnapshotKind,
-    /// Human-readable name.
+    /// Name, unique in the workspace.
     pub name: Option<String>,
     /// Labels.
     pub metadata: Metadata,
     /// Bytes written for it.
     pub size_bytes: u64,
-    /// How long the sandbox stood still.
+    /// Milliseconds for which the sandbox was paused.
     pub pause_ms: Option<f64>,
     /// Virtual processors of that sandbox.
     pub cpu: u32,
@@ -55,7 +55,7 @@ pub struct SnapshotSpecRecord {
     pub user: Option<String>,
     /// Working directory of its commands that name none.
     pub cwd: Option<String>,
-    /// What that sandbox could reach.
+    /// Network policy of that sandbox.
     pub network: NetworkPolicy,
     /// Volumes that the sandbox had, of which it has copies.
     pub volumes: Vec<AttachedVolume>,

@@ -1,8 +1,8 @@
 //! A key.
 
 use jiff::Timestamp;
-use pandastack_types::WorkspaceId;
 use pandastack_types::api::Role;
+use pandastack_types::{MemberId, WorkspaceId};
 
 /// A key, hashed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,9 +15,9 @@ pub struct TokenRecord {
     pub hash: Vec<u8>,
     /// Human-readable name.
     pub label: String,
-    /// What it may do in its workspace.
+    /// Role of the key in its workspace.
     pub role: Role,
-    /// Whether it may also manage the installation. Such keys are of workspace `default`.
+    /// Whether the key may also manage the installation. Such keys are of workspace `default`.
     pub operator: bool,
     /// Networks that it may be used from; everywhere when empty.
     pub allow_from: Vec<String>,
@@ -27,4 +27,15 @@ pub struct TokenRecord {
     pub expires_at: Option<Timestamp>,
     /// When it was last used, to the minute.
     pub last_used_at: Option<Timestamp>,
+    /// Set if it is a sign-in of a member, not a key that somebody made.
+    pub session: Option<SessionRecord>,
+}
+
+/// A sign-in of a member.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SessionRecord {
+    /// Who signed in.
+    pub member: MemberId,
+    /// Browser or device.
+    pub client: String,
 }

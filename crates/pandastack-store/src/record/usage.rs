@@ -1,8 +1,8 @@
-//! What a sandbox used.
+//! Resource usage of a sandbox.
 
 use pandastack_types::agent_api::Usage;
 
-/// What was used between two totals. A total that went back began again at zero.
+/// Usage between two totals. A total that decreased started again at zero.
 pub fn usage_since(before: Usage, now: Usage) -> Usage {
     let since = |before: u64, now: u64| now.checked_sub(before).unwrap_or(now);
     Usage {

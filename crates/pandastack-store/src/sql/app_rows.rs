@@ -82,7 +82,7 @@ pub(super) struct UnreportedRow {
 impl TryFrom<UnreportedRow> for UnreportedDeployment {
     type Error = StoreError;
     fn try_from(row: UnreportedRow) -> Result<Self> {
-        Ok(Self { deployment: row.deployment.try_into()?, is_begin_told: row.told.is_some() })
+        Ok(Self { deployment: row.deployment.try_into()?, is_start_reported: row.told.is_some() })
     }
 }
 

@@ -116,7 +116,7 @@ impl AppStore for SqlStore {
         is_needless: &(dyn for<'a> Fn(&'a [DeploymentRecord]) -> bool + Sync),
     ) -> Result<bool> {
         let mut write = self.write(Durability::Power).await?;
-        // Whoever else asks of the same app waits here, so that both cannot find nothing.
+        // Concurrent requests for the same app wait here, so that two cannot both find nothing.
         write.lock_workspace(&new.workspace).await?;
         let rows: Vec<DeploymentRow> =
             sqlx::query_as("SELECT * FROM deployments WHERE app_id = $1 ORDER BY created_at_us DESC, id")
@@ -186,7 +186,7 @@ impl AppStore for SqlStore {
         write.commit().await
     }
 
-    async fn untold_deployments(&self, limit: u32) -> Result<Vec<UnreportedDeployment>> {
+    async fn unreported_deployments(&self, limit: u32) -> Result<Vec<UnreportedDeployment>> {
         let rows: Vec<UnreportedRow> = sqlx::query_as(
             "SELECT * FROM deployments WHERE (told IS NULL OR told <> 'end') ORDER BY created_at_us, id LIMIT $1",
         )
@@ -196,7 +196,7 @@ impl AppStore for SqlStore {
         records(rows)
     }
 
-    async fn put_told(&self, id: &DeploymentId, end: bool) -> Result<()> {
+    async fn mark_reported(&self, id: &DeploymentId, end: bool) -> Result<()> {
         let mut write = self.write(Durability::Process).await?;
         sqlx::query("UPDATE deployments SET told = $1 WHERE id = $2")
             .bind(if end { "end" } else { "begin" })

@@ -5,10 +5,11 @@ use pandastack_types::api::DatabaseDrill;
 use pandastack_types::limits::DATABASES_PER_WORKSPACE_MAX;
 use pandastack_types::{DatabaseId, SandboxId, WorkspaceId};
 
-use super::SqlStore;
 use super::quotas::admit_any;
 use super::rows::{from_json, id, records, time, to_json, unsigned};
+use super::{SqlStore, names};
 use crate::databases::{DatabaseRecord, DatabaseState, DatabaseStore};
+use crate::names::Named;
 use crate::{Durability, Result, StoreError};
 
 #[derive(sqlx::FromRow)]
@@ -45,7 +46,8 @@ impl TryFrom<DatabaseRow> for DatabaseRecord {
 impl DatabaseStore for SqlStore {
     async fn insert_database(&self, record: &DatabaseRecord) -> Result<()> {
         let spec = to_json("database spec", &record.spec)?;
-        // Whoever makes a machine waits for the disk meanwhile; a row lost before that has no machine.
+        // The creation of a machine waits for the disk meanwhile; a row lost before that has no
+        // machine.
         let mut write = self.write(Durability::Process).await?;
         write.lock_workspace(&record.workspace).await?;
         admit_any(write.conn(), &record.workspace).await?;
@@ -56,9 +58,11 @@ impl DatabaseStore for SqlStore {
         if unsigned(count) >= DATABASES_PER_WORKSPACE_MAX {
             return Err(StoreError::Quota { what: "databases", limit: DATABASES_PER_WORKSPACE_MAX });
         }
+        let name = record.spec.name.as_deref();
+        names::check_free(&mut write, Named::Database, &record.workspace, name).await?;
         sqlx::query(
-            "INSERT INTO databases (id, workspace_id, state, sandbox_id, created_at_us, spec) \
-             VALUES ($1, $2, $3, $4, $5, $6)",
+            "INSERT INTO databases (id, workspace_id, state, sandbox_id, created_at_us, spec, name) \
+             VALUES ($1, $2, $3, $4, $5, $6, $7)",
         )
         .bind(record.id.as_str())
         .bind(record.workspace.as_str())
@@ -66,6 +70,7 @@ impl DatabaseStore for SqlStore {
         .bind(record.sandbox.as_ref().map(SandboxId::as_str))
         .bind(record.created_at.as_microsecond())
         .bind(spec)
+        .bind(name)
         .execute(write.conn())
         .await?;
         write.commit().await

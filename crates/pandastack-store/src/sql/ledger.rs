@@ -4,44 +4,12 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use pandastack_types::WorkspaceId;
 use pandastack_types::api::{AuditEntry, FunctionUsage, SandboxUsage, UsageTotals};
+use pandastack_types::audit::AuditLine;
 
-use super::rows::{signed, time, unsigned};
-use super::{SqlStore, corrupt};
-use crate::ledger::{AuditRecord, AuditSelect, LedgerStore};
-use crate::{Durability, Result};
-
-#[derive(sqlx::FromRow)]
-struct AuditRow {
-    id: i64,
-    at_us: i64,
-    token_prefix: String,
-    token_label: String,
-    method: String,
-    route: String,
-    path: String,
-    sandbox_id: Option<String>,
-    status: i64,
-    request_id: String,
-    took_ms: i64,
-}
-
-impl AuditRow {
-    fn entry(self) -> Result<AuditEntry> {
-        Ok(AuditEntry {
-            id: self.id,
-            at: time(self.at_us)?,
-            token_prefix: self.token_prefix,
-            token_label: self.token_label,
-            method: self.method,
-            route: self.route,
-            path: self.path,
-            sandbox_id: self.sandbox_id.map(|id| id.parse()).transpose().map_err(corrupt("sandbox id"))?,
-            status: u16::try_from(self.status).map_err(corrupt("audit status"))?,
-            request_id: self.request_id,
-            took_ms: unsigned(self.took_ms),
-        })
-    }
-}
+use super::rows::unsigned;
+use super::{SqlStore, audit, corrupt};
+use crate::Result;
+use crate::ledger::{AuditEnds, AuditRecord, AuditSelect, LedgerStore};
 
 #[derive(sqlx::FromRow)]
 struct UsageRow {
@@ -74,51 +42,31 @@ impl UsageRow {
 #[async_trait]
 impl LedgerStore for SqlStore {
     async fn insert_audit(&self, records: &[AuditRecord]) -> Result<()> {
-        let mut write = self.write(Durability::Process).await?;
-        for AuditRecord { workspace, entry } in records {
-            sqlx::query(
-                "INSERT INTO audit (workspace_id, at_us, token_prefix, token_label, method, route, path, sandbox_id, \
-                 status, request_id, took_ms) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
-            )
-            .bind(workspace.as_str())
-            .bind(entry.at.as_microsecond())
-            .bind(&entry.token_prefix)
-            .bind(&entry.token_label)
-            .bind(&entry.method)
-            .bind(&entry.route)
-            .bind(&entry.path)
-            .bind(entry.sandbox_id.as_ref().map(|id| id.as_str()))
-            .bind(i64::from(entry.status))
-            .bind(&entry.request_id)
-            .bind(signed(entry.took_ms))
-            .execute(write.conn())
-            .await?;
-        }
-        write.commit().await
+        audit::insert(self, records).await
     }
 
     async fn audit(&self, workspace: &WorkspaceId, select: &AuditSelect) -> Result<Vec<AuditEntry>> {
-        let rows: Vec<AuditRow> = sqlx::query_as(
-            "SELECT id, at_us, token_prefix, token_label, method, route, path, sandbox_id, status, request_id, took_ms \
-             FROM audit WHERE workspace_id = $1 AND id < $2 AND (CAST($3 AS TEXT) IS NULL OR sandbox_id = $3) ORDER BY id DESC LIMIT $4",
-        )
-        .bind(workspace.as_str())
-        .bind(select.before.unwrap_or(i64::MAX))
-        .bind(select.sandbox.as_ref().map(|id| id.as_str()))
-        .bind(i64::from(select.limit))
-        .fetch_all(&self.readers)
-        .await?;
-        rows.into_iter().map(AuditRow::entry).collect()
+        audit::list(self, workspace, select).await
+    }
+
+    async fn audit_lines(&self, after: i64, limit: u32) -> Result<Vec<AuditLine>> {
+        audit::lines(self, after, limit).await
+    }
+
+    async fn audit_ends(&self) -> Result<AuditEnds> {
+        audit::ends(self).await
+    }
+
+    async fn audit_exported(&self) -> Result<i64> {
+        audit::exported(self).await
+    }
+
+    async fn put_audit_exported(&self, id: i64) -> Result<()> {
+        audit::put_exported(self, id).await
     }
 
     async fn prune_audit(&self, before: Timestamp) -> Result<u64> {
-        let mut write = self.write(Durability::Process).await?;
-        let done = sqlx::query("DELETE FROM audit WHERE at_us < $1")
-            .bind(before.as_microsecond())
-            .execute(write.conn())
-            .await?;
-        write.commit().await?;
-        Ok(done.rows_affected())
+        audit::prune(self, before).await
     }
 
     async fn usage(&self, workspace: &WorkspaceId, from: Timestamp, to: Timestamp) -> Result<UsageTotals> {

@@ -20,6 +20,7 @@ macro_rules! in_open_workspace {
 
 mod app_rows;
 mod apps;
+mod audit;
 mod console;
 mod databases;
 mod deployments;
@@ -28,6 +29,8 @@ mod history;
 mod hosts;
 mod installation;
 mod ledger;
+mod members;
+mod names;
 mod postgres;
 mod preview_repos;
 mod quotas;
@@ -98,7 +101,8 @@ impl Write {
         }
     }
 
-    /// Whether another server works under that name. On SQLite there is no other.
+    /// Returns whether another server with this instance name is alive. On SQLite there is no
+    /// other.
     async fn lives(&mut self, instance: &str) -> Result<bool> {
         match self.end {
             End::Sqlite(_) => Ok(false),
@@ -158,7 +162,7 @@ impl Store for SqlStore {
     async fn sync(&self) -> Result<()> {
         match &self.backend {
             Backend::Sqlite(sqlite) => sqlite.sync().await,
-            // What is committed is on disk.
+            // A committed write is on disk.
             Backend::Postgres(_) => Ok(()),
         }
     }
@@ -198,6 +202,7 @@ async fn insert_event(
     Ok(Event {
         id,
         sandbox_id: sandbox.clone(),
+        event_type: kind.to_owned(),
         kind: kind.to_owned(),
         at,
         detail: detail.map(str::to_owned),

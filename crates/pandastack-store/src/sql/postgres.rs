@@ -27,7 +27,7 @@ impl Postgres {
         Ok((pool, Self { url: url.to_owned() }))
     }
 
-    /// Its address, with a password.
+    /// Address of the database, with a password.
     pub(super) fn url(&self) -> &str {
         &self.url
     }

@@ -35,7 +35,7 @@ const NEWS_AT_ONCE: usize = 256;
 const SESSION_SETTINGS: &str =
     "SET tcp_keepalives_idle = 2; SET tcp_keepalives_interval = 1; SET tcp_keepalives_count = 3";
 
-/// Those that live. The session of a member that leads holds both locks.
+/// Query for the replicas that are alive. The session of a member that leads holds both locks.
 const REPLICAS: &str = "SELECT r.instance, r.address, EXISTS (SELECT 1 FROM pg_locks lead \
      WHERE lead.locktype = 'advisory' AND lead.database = member.database AND lead.objsubid = 1 AND lead.granted \
      AND (lead.classid::bigint << 32) + lead.objid::bigint = $2 AND lead.pid = member.pid) AS leads \
@@ -47,7 +47,7 @@ const REPLICAS: &str = "SELECT r.instance, r.address, EXISTS (SELECT 1 FROM pg_l
 impl ReplicaStore for SqlStore {
     async fn join(&self, instance: &str, address: &str) -> Result<Box<dyn Session>> {
         match &self.backend {
-            Backend::Sqlite(_) => Ok(Box::new(Alone)),
+            Backend::Sqlite(_) => Ok(Box::new(SoleReplica)),
             Backend::Postgres(postgres) => {
                 let session = PostgresSession::open(postgres.url(), self.readers.clone());
                 let mut session = session.await?;
@@ -73,19 +73,19 @@ impl ReplicaStore for SqlStore {
     }
 
     async fn tell_names_changed(&self) -> Result<()> {
-        if self.tells_news() {
+        if self.publishes_changes() {
             let told = sqlx::query("SELECT pg_notify($1, 'names')").bind(CHANNEL).execute(&self.readers);
             told.await?;
         }
         Ok(())
     }
 
-    fn tells_news(&self) -> bool {
+    fn publishes_changes(&self) -> bool {
         matches!(self.backend, Backend::Postgres(_))
     }
 }
 
-/// Whether another replica of that name lives, seen from within a write.
+/// Returns whether another replica of that name is alive, as seen from within a write.
 pub(super) async fn lives(connection: &mut AnyConnection, instance: &str) -> Result<bool> {
     let found: Vec<(String, String, bool)> = sqlx::query_as(REPLICAS)
         .bind(i64::from(MEMBER_CLASS))
@@ -96,10 +96,10 @@ pub(super) async fn lives(connection: &mut AnyConnection, instance: &str) -> Res
 }
 
 /// The one server of a file.
-struct Alone;
+struct SoleReplica;
 
 #[async_trait]
-impl Session for Alone {
+impl Session for SoleReplica {
     async fn beat(&mut self) -> Result<bool> {
         Ok(true)
     }
@@ -112,7 +112,7 @@ impl Session for Alone {
 }
 
 struct PostgresSession {
-    /// Its one connection holds the locks and hears the notifications.
+    /// The replica's one connection, which holds the locks and receives the notifications.
     listener: PgListener,
     readers: AnyPool,
     leads: bool,
@@ -130,7 +130,7 @@ impl PostgresSession {
         Ok(Self { listener, readers, leads: false, heard: Vec::new() })
     }
 
-    /// Appears among the replicas in one step: nobody sees the row without the lock.
+    /// Appears among the replicas in one step: the row is never visible without the lock.
     async fn join(&mut self, instance: &str, address: &str) -> Result<()> {
         let mut tx = sqlx::Acquire::begin(&mut self.listener).await?;
         let number: i32 =
@@ -147,7 +147,7 @@ impl PostgresSession {
         Ok(tx.commit().await?)
     }
 
-    /// Rows of replicas that are gone serve nobody.
+    /// Deletes rows of replicas that are gone.
     async fn forget_dead(&mut self) -> Result<()> {
         let forgotten = sqlx::query(
             "DELETE FROM replicas WHERE number NOT IN (SELECT objid::bigint FROM pg_locks \
@@ -206,7 +206,8 @@ impl Session for PostgresSession {
     }
 
     async fn news(&mut self) -> Result<Vec<ReplicaChange>> {
-        // What was heard stays here until it is handed on, because the caller may stop waiting at any await.
+        // Received changes stay here until they are handed on, because the caller may stop waiting
+        // at any await.
         if self.heard.is_empty() {
             let first = self.listener.try_recv().await?;
             let lost = || sqlx::Error::Io(std::io::ErrorKind::UnexpectedEof.into());

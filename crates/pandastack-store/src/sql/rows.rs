@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 
 use super::corrupt;
 use crate::volumes::{VolumeHolderRecord, VolumeRecord, VolumeState};
-use crate::{HostRecord, Result, SandboxRecord, SnapshotRecord, StoreError, TokenRecord};
+use crate::{HostRecord, Result, SandboxRecord, SessionRecord, SnapshotRecord, StoreError, TokenRecord};
 
 pub(super) fn time(us: i64) -> Result<Timestamp> {
     Timestamp::from_microsecond(us).map_err(corrupt("time"))
@@ -124,6 +124,8 @@ pub(super) struct TokenRow {
     created_at_us: i64,
     expires_at_us: Option<i64>,
     last_used_at_us: Option<i64>,
+    member_id: Option<String>,
+    client: Option<String>,
 }
 
 impl TryFrom<TokenRow> for TokenRecord {
@@ -146,6 +148,12 @@ impl TryFrom<TokenRow> for TokenRecord {
             created_at: time(row.created_at_us)?,
             expires_at: times(row.expires_at_us)?,
             last_used_at: times(row.last_used_at_us)?,
+            session: match row.member_id {
+                Some(member) => {
+                    Some(SessionRecord { member: id(member)?, client: row.client.unwrap_or_default() })
+                }
+                None => None,
+            },
         })
     }
 }
@@ -181,6 +189,7 @@ impl TryFrom<EventRow> for Event {
         Ok(Self {
             id: row.id,
             sandbox_id: id(row.sandbox_id)?,
+            event_type: row.kind.clone(),
             kind: row.kind,
             at: time(row.at_us)?,
             detail: row.detail,

@@ -10,11 +10,12 @@ use sqlx::{AnyConnection, AssertSqlSafe};
 use super::hosts::insert_usage;
 use super::quotas::admit_sandbox;
 use super::rows::{SandboxRow, records, signed, state, time, to_json, unsigned};
-use super::{SqlStore, Write, insert_event};
+use super::{SqlStore, Write, insert_event, names};
+use crate::names::Named;
 use crate::record::usage_since;
 use crate::{
-    Amendment, Change, Durability, IdempotencyKey, Moved, Promotion, Result, SandboxRecord, SandboxStore,
-    Select, StoreError, durability_of,
+    Amendment, Change, Durability, IdempotencyKey, Promotion, Result, SandboxRecord, SandboxStore,
+    SandboxUpdate, Select, StoreError, durability_of,
 };
 
 const BY_ID: &str = "SELECT * FROM sandboxes WHERE id = $1";
@@ -49,6 +50,8 @@ impl SandboxStore for SqlStore {
         for record in new {
             write.lock_workspace(&record.workspace).await?;
             admit_sandbox(write.conn(), record).await?;
+            names::check_free(&mut write, Named::Sandbox, &record.workspace, record.spec.name.as_deref())
+                .await?;
             insert(write.conn(), record).await?;
             super::volumes::attach(&mut write, record).await?;
             let at = record.created_at;
@@ -92,7 +95,12 @@ impl SandboxStore for SqlStore {
         records(rows)
     }
 
-    async fn transition(&self, id: &SandboxId, transition: Transition, change: &Change) -> Result<Moved> {
+    async fn transition(
+        &self,
+        id: &SandboxId,
+        transition: Transition,
+        change: &Change,
+    ) -> Result<SandboxUpdate> {
         let mut write = self.write(durability_of(transition)).await?;
         let mut record = find(&mut write, id).await?.ok_or_else(|| unknown(id))?;
         let moved = record.apply(transition, change)?;
@@ -115,17 +123,17 @@ impl SandboxStore for SqlStore {
             event = Some(insert_event(write.conn(), workspace, id, kind, change.at, detail).await?);
         }
         write.commit().await?;
-        Ok(Moved { record, event })
+        Ok(SandboxUpdate { record, event })
     }
 
-    async fn amend(&self, id: &SandboxId, amendment: &Amendment, at: Timestamp) -> Result<Moved> {
+    async fn amend(&self, id: &SandboxId, amendment: &Amendment, at: Timestamp) -> Result<SandboxUpdate> {
         let mut write = self.write(Durability::Power).await?;
         let mut record = find(&mut write, id).await?.ok_or_else(|| unknown(id))?;
         let (kind, detail) = record.amend(amendment);
         update(write.conn(), &record).await?;
         let event = insert_event(write.conn(), &record.workspace, id, kind, at, detail.as_deref()).await?;
         write.commit().await?;
-        Ok(Moved { record, event: Some(event) })
+        Ok(SandboxUpdate { record, event: Some(event) })
     }
 
     async fn promote(
@@ -207,8 +215,8 @@ pub(super) async fn find(write: &mut Write, id: &SandboxId) -> Result<Option<San
 async fn insert(conn: &mut AnyConnection, record: &SandboxRecord) -> Result<()> {
     sqlx::query(
         "INSERT INTO sandboxes (id, workspace_id, host_id, state, incarnation, template, parent_id, tree_id, \
-         created_at_us, changed_at_us, expires_at_us, metadata, spec, owner, cpu, memory_mb) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)",
+         created_at_us, changed_at_us, expires_at_us, metadata, spec, owner, cpu, memory_mb, name) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)",
     )
     .bind(record.id.as_str())
     .bind(record.workspace.as_str())
@@ -226,6 +234,7 @@ async fn insert(conn: &mut AnyConnection, record: &SandboxRecord) -> Result<()> 
     .bind(record.owner.as_ref().map(Owner::to_string))
     .bind(i64::from(record.spec.cpu))
     .bind(i64::from(record.spec.memory_mb))
+    .bind(record.spec.name.as_deref())
     .execute(conn)
     .await?;
     Ok(())

@@ -11,7 +11,7 @@ use sqlx::AnyConnection;
 use super::rows::{from_json, id, records, time, times, to_json, unsigned};
 use super::schedules::{absent, schedule_to_change, small, write_schedule};
 use super::{SqlStore, Write};
-use crate::schedules::{Claimed, RunEnd, RunRecord, RunState, RunStore, ScheduleRecord};
+use crate::schedules::{ClaimedRuns, RunEnd, RunRecord, RunState, RunStore, ScheduleRecord};
 use crate::{Durability, Result, StoreError};
 
 macro_rules! select {
@@ -142,7 +142,7 @@ async fn beside(conn: &mut AnyConnection, run: &RunRecord) -> Result<(Vec<RunRec
     Ok((records(in_progress)?, unsigned(waiting)))
 }
 
-/// Lets the run of a schedule that has waited longest be looked at again.
+/// Makes the run of a schedule that has waited longest due again.
 async fn wake_waiting(conn: &mut AnyConnection, schedule: &ScheduleId) -> Result<()> {
     sqlx::query(
         "UPDATE schedule_runs SET state = 'queued' WHERE id = (SELECT id FROM schedule_runs \
@@ -167,7 +167,7 @@ async fn claim(
     mut run: RunRecord,
     instance: &str,
     at: Timestamp,
-    claimed: &mut Claimed,
+    claimed: &mut ClaimedRuns,
 ) -> Result<()> {
     let (in_progress, waiting) = beside(write.conn(), &run).await?;
     // A run that has begun before holds its place.
@@ -228,8 +228,8 @@ impl RunStore for SqlStore {
         write.commit().await
     }
 
-    async fn claim_runs(&self, instance: &str, at: Timestamp, limit: u32) -> Result<Claimed> {
-        let mut claimed = Claimed::default();
+    async fn claim_runs(&self, instance: &str, at: Timestamp, limit: u32) -> Result<ClaimedRuns> {
+        let mut claimed = ClaimedRuns::default();
         let mut write = self.write(Durability::Process).await?;
         let lock = write.lock_clause();
         let ready: Vec<RunRow> = sqlx::query_as(sqlx::AssertSqlSafe(format!(

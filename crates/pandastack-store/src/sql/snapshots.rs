@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use pandastack_types::api::Event;
+use pandastack_types::api::{Event, SnapshotKind};
 use pandastack_types::limits::SNAPSHOTS_PER_WORKSPACE_MAX;
 use pandastack_types::{HostId, SandboxId, SnapshotId, WorkspaceId};
 use sqlx::AnyConnection;
@@ -10,20 +10,28 @@ use sqlx::AnyConnection;
 use super::quotas::admit_snapshot;
 use super::rows::{SnapshotRow, records, signed, time, to_json, unsigned};
 use super::sandboxes::find;
-use super::{SqlStore, corrupt, insert_event};
+use super::{SqlStore, Write, corrupt, insert_event, names};
+use crate::names::Named;
 use crate::{Durability, Result, SnapshotRecord, SnapshotStore, StoreError};
 
 #[async_trait]
 impl SnapshotStore for SqlStore {
-    async fn insert_snapshot(&self, snapshot: &SnapshotRecord) -> Result<Event> {
+    async fn insert_snapshot(&self, snapshot: &SnapshotRecord, replace_name: bool) -> Result<Event> {
         let spec = to_json("snapshot spec", &snapshot.spec)?;
         let mut write = self.write(Durability::Power).await?;
         write.lock_workspace(&snapshot.workspace).await?;
         check_quota(write.conn(), &snapshot.workspace).await?;
         admit_snapshot(write.conn(), snapshot).await?;
+        // Services name theirs as they like.
+        let by_user = snapshot.spec.kind == SnapshotKind::Manual;
+        let name = snapshot.spec.name.as_deref().filter(|_| by_user);
+        if let Some(name) = name.filter(|_| replace_name) {
+            release_name(&mut write, &snapshot.workspace, name).await?;
+        }
+        names::check_free(&mut write, Named::Snapshot, &snapshot.workspace, name).await?;
         sqlx::query(
             "INSERT INTO snapshots (id, workspace_id, sandbox_id, host_id, created_at_us, expires_at_us, spec, \
-             size_bytes) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
+             size_bytes, name) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
         )
         .bind(snapshot.id.as_str())
         .bind(snapshot.workspace.as_str())
@@ -33,6 +41,7 @@ impl SnapshotStore for SqlStore {
         .bind(snapshot.expires_at.map(Timestamp::as_microsecond))
         .bind(spec)
         .bind(signed(snapshot.spec.size_bytes))
+        .bind(name)
         .execute(write.conn())
         .await?;
         // Events of a sandbox are committed in the order of their ids.
@@ -127,6 +136,24 @@ impl SnapshotStore for SqlStore {
         write.commit().await?;
         Ok((snapshot, event))
     }
+}
+
+/// Leaves the snapshot of a name without one.
+async fn release_name(write: &mut Write, workspace: &WorkspaceId, name: &str) -> Result<()> {
+    let row: Option<SnapshotRow> =
+        sqlx::query_as("SELECT * FROM snapshots WHERE workspace_id = $1 AND name = $2")
+            .bind(workspace.as_str())
+            .bind(name)
+            .fetch_optional(write.conn())
+            .await?;
+    let Some(mut snapshot) = row.map(SnapshotRecord::try_from).transpose()? else { return Ok(()) };
+    snapshot.spec.name = None;
+    sqlx::query("UPDATE snapshots SET name = NULL, spec = $1 WHERE id = $2")
+        .bind(to_json("snapshot spec", &snapshot.spec)?)
+        .bind(snapshot.id.as_str())
+        .execute(write.conn())
+        .await?;
+    Ok(())
 }
 
 fn unknown(id: &SnapshotId) -> StoreError {

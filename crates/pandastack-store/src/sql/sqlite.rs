@@ -1,7 +1,7 @@
 //! SQLite: one file, write-ahead log, one writer at a time, readers beside it.
 //!
 //! SQLite itself runs with `synchronous=NORMAL`: a commit survives `kill -9` (the log is in the
-//! page cache), but is on disk only after the next checkpoint. Where a commit must survive power
+//! page cache), but is on disk only after the next checkpoint. For a commit that must survive power
 //! loss ([`Durability`]), the log file is synced here, after the commit and outside the writer's
 //! turn. `synchronous=FULL` would give the same guarantee but sync while holding the turn, so that
 //! one slow disk flush stands in the way of every other write, and a create could not wait for the

@@ -14,8 +14,8 @@ use crate::clock::now;
 use crate::{Durability, Result, StoreError, TokenRecord, TokenStore};
 
 /// Appended to what selects keys.
-const COLUMNS: &str = "SELECT prefix, workspace_id, hash, label, role, operator, allow_from, created_at_us, \
-     expires_at_us, last_used_at_us FROM tokens";
+pub(super) const COLUMNS: &str = "SELECT prefix, workspace_id, hash, label, role, operator, allow_from, \
+     created_at_us, expires_at_us, last_used_at_us, member_id, client FROM tokens";
 
 #[async_trait]
 impl TokenStore for SqlStore {
@@ -57,7 +57,8 @@ impl TokenStore for SqlStore {
         let mut write = self.write(Durability::Power).await?;
         write.lock_workspace(workspace).await?;
         let keys: Vec<(String, String, i64, Option<i64>)> = sqlx::query_as(
-            "SELECT prefix, role, operator, expires_at_us FROM tokens WHERE workspace_id = $1",
+            "SELECT prefix, role, operator, expires_at_us FROM tokens \
+             WHERE workspace_id = $1 AND member_id IS NULL",
         )
         .bind(workspace.as_str())
         .fetch_all(write.conn())
@@ -94,7 +95,7 @@ impl TokenStore for SqlStore {
         // Whatever ends earlier keeps its end.
         let ended = sqlx::query(
             "UPDATE tokens SET expires_at_us = CASE WHEN expires_at_us < $1 THEN expires_at_us ELSE $1 END \
-             WHERE prefix = $2 AND workspace_id = $3",
+             WHERE prefix = $2 AND workspace_id = $3 AND member_id IS NULL",
         )
         .bind(until.as_microsecond())
         .bind(prefix)
@@ -156,24 +157,22 @@ async fn admit(conn: &mut AnyConnection, workspace: &WorkspaceId) -> Result<()> 
     if open.is_none() {
         return Err(StoreError::NotFound { what: "workspace", id: workspace.to_string() });
     }
-    let count: i64 = sqlx::query_scalar("SELECT COUNT(*) FROM tokens WHERE workspace_id = $1")
-        .bind(workspace.as_str())
-        .fetch_one(conn)
-        .await?;
+    let keys = "SELECT COUNT(*) FROM tokens WHERE workspace_id = $1 AND member_id IS NULL";
+    let count: i64 = sqlx::query_scalar(keys).bind(workspace.as_str()).fetch_one(conn).await?;
     match unsigned(count) >= TOKENS_PER_WORKSPACE_MAX {
         true => Err(StoreError::Quota { what: "keys", limit: TOKENS_PER_WORKSPACE_MAX }),
         false => Ok(()),
     }
 }
 
-async fn insert(conn: &mut AnyConnection, token: &TokenRecord) -> Result<()> {
+pub(super) async fn insert(conn: &mut AnyConnection, token: &TokenRecord) -> Result<()> {
     let allow_from = match token.allow_from.is_empty() {
         true => None,
         false => Some(to_json("networks of a key", &token.allow_from)?),
     };
     sqlx::query(
         "INSERT INTO tokens (prefix, workspace_id, hash, label, role, operator, allow_from, created_at_us, \
-         expires_at_us) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+         expires_at_us, member_id, client) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
     )
     .bind(&token.prefix)
     .bind(token.workspace.as_str())
@@ -184,6 +183,8 @@ async fn insert(conn: &mut AnyConnection, token: &TokenRecord) -> Result<()> {
     .bind(allow_from)
     .bind(token.created_at.as_microsecond())
     .bind(token.expires_at.map(Timestamp::as_microsecond))
+    .bind(token.session.as_ref().map(|session| session.member.as_str()))
+    .bind(token.session.as_ref().map(|session| session.client.as_str()))
     .execute(conn)
     .await?;
     Ok(())

@@ -9,6 +9,7 @@ use sqlx::{AnyConnection, AssertSqlSafe};
 use super::quotas::admit_any;
 use super::rows::{VolumeHolderRow, VolumeRow, records, signed, to_json, unsigned};
 use super::{SqlStore, Write};
+use crate::names::choose;
 use crate::volumes::{VolumeHolderRecord, VolumeRecord, VolumeSpecRecord, VolumeState, VolumeStore};
 use crate::{Durability, Result, SandboxRecord, StoreError};
 
@@ -31,14 +32,19 @@ impl VolumeStore for SqlStore {
     }
 
     async fn volume(&self, workspace: &WorkspaceId, name: &str) -> Result<VolumeRecord> {
-        let row: Option<VolumeRow> = sqlx::query_as(
-            "SELECT * FROM volumes WHERE workspace_id = $1 AND name = $2 AND state <> 'deleting'",
+        let rows: Vec<VolumeRow> = sqlx::query_as(
+            "SELECT * FROM volumes WHERE workspace_id = $1 AND state <> 'deleting' \
+             AND (name = $2 OR substr(id, 1, length($2)) = $2) \
+             ORDER BY CASE WHEN name = $2 THEN 0 WHEN id = $2 THEN 1 ELSE 2 END, id LIMIT 3",
         )
         .bind(workspace.as_str())
         .bind(name)
-        .fetch_optional(&self.readers)
+        .fetch_all(&self.readers)
         .await?;
-        row.ok_or_else(|| unknown(name))?.try_into()
+        let found = records::<VolumeRow, VolumeRecord>(rows)?;
+        let texts = found.iter().map(|volume| (volume.id.to_string(), Some(volume.name.clone())));
+        let id = choose("volume", name, texts.collect())?.ok_or_else(|| unknown(name))?;
+        found.into_iter().find(|volume| volume.id.as_str() == id).ok_or_else(|| unknown(name))
     }
 
     async fn volumes(&self, workspace: &WorkspaceId) -> Result<Vec<VolumeRecord>> {
@@ -133,7 +139,8 @@ pub(super) async fn attach(write: &mut Write, sandbox: &SandboxRecord) -> Result
     Ok(())
 }
 
-/// What was planned with must still hold: someone else may have had the volume meanwhile.
+/// Checks that the volume is as it was when the change was planned: another request may have used
+/// it meanwhile.
 fn check_usable(volume: &VolumeRecord, wanted: &AttachedVolume) -> Result<()> {
     let before = wanted.generation.saturating_sub(u64::from(!wanted.read_only));
     if volume.state == VolumeState::Ready && volume.generation == before {

@@ -131,6 +131,7 @@ impl WorkspaceStore for SqlStore {
                     "DELETE FROM idempotency WHERE workspace_id = $1",
                     "DELETE FROM events WHERE workspace_id = $1",
                     "DELETE FROM console_sessions WHERE workspace_id = $1",
+                    "DELETE FROM members WHERE workspace_id = $1",
                 ] {
                     sqlx::query(leftover).bind(id.as_str()).execute(write.conn()).await?;
                 }
@@ -193,7 +194,7 @@ fn moved(record: WorkspaceRecord, movement: &WorkspaceMove, at: Timestamp) -> Re
     }
 }
 
-/// Moves the ends of lifetimes: time in which nobody could use a workspace does not count.
+/// Extends lifetimes: time in which a workspace could not be used does not count.
 async fn prolong(conn: &mut AnyConnection, workspace: &WorkspaceId, by_us: i64) -> Result<()> {
     for table in ["sandboxes", "snapshots"] {
         let statement = format!(

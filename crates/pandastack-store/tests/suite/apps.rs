@@ -1,4 +1,4 @@
-//! What every store must do for apps; part of the list in `main.rs`.
+//! Apps: requirements on every store; listed in `main.rs`.
 
 use pandastack_types::WorkspaceId;
 use pandastack_types::api::{DeploymentStatus as S, EnvScope, GithubRepoId};
@@ -98,21 +98,21 @@ pub(super) async fn deployments_are_untold_until_their_end_is_told(store: &dyn S
     store.insert_app(&app).await.unwrap();
     let mut one = DeploymentRecord::queued(&app, "push", now());
     store.insert_deployment(&one).await.unwrap();
-    let untold = |one: &DeploymentRecord, is_begin_told| {
-        [UnreportedDeployment { deployment: one.clone(), is_begin_told }]
+    let untold = |one: &DeploymentRecord, is_start_reported| {
+        [UnreportedDeployment { deployment: one.clone(), is_start_reported }]
     };
-    assert_eq!(store.untold_deployments(9).await.unwrap(), untold(&one, false));
-    store.put_told(&one.id, false).await.unwrap();
-    assert_eq!(store.untold_deployments(9).await.unwrap(), untold(&one, true));
+    assert_eq!(store.unreported_deployments(9).await.unwrap(), untold(&one, false));
+    store.mark_reported(&one.id, false).await.unwrap();
+    assert_eq!(store.unreported_deployments(9).await.unwrap(), untold(&one, true));
     one.status = S::Failed;
     assert!(store.put_deployment(&one, S::Queued).await.unwrap());
     assert_eq!(
-        store.untold_deployments(9).await.unwrap(),
+        store.unreported_deployments(9).await.unwrap(),
         untold(&one, true),
         "a change leaves what was told"
     );
-    store.put_told(&one.id, true).await.unwrap();
-    assert!(store.untold_deployments(9).await.unwrap().is_empty());
+    store.mark_reported(&one.id, true).await.unwrap();
+    assert!(store.unreported_deployments(9).await.unwrap().is_empty());
 }
 
 pub(super) async fn logs_are_read_from_any_line(store: &dyn Store) {

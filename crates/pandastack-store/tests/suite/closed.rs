@@ -1,4 +1,4 @@
-//! What is refused to whoever was let in before: a workspace that was closed since, a key that is gone.
+//! Refusals after the fact: requests of a workspace that was closed since, or of a deleted key.
 
 use pandastack_store::databases::{DatabaseRecord, DatabaseSpecRecord, DatabaseState};
 use pandastack_store::record::{SnapshotSpecRecord, after_seconds};
@@ -85,7 +85,7 @@ pub(super) async fn nothing_is_added_to_a_closed_workspace(store: &dyn Store) {
             ("template", store.ensure_template(&template).await.map(drop)),
             ("build", store.insert_build(&build).await),
             ("volume", store.insert_volumes(&[volume]).await),
-            ("snapshot", store.insert_snapshot(&snapshot).await.map(drop)),
+            ("snapshot", store.insert_snapshot(&snapshot, false).await.map(drop)),
         ];
         for (what, result) in results {
             assert!(matches!(result, Err(StoreError::Closed { .. })), "{what}, {closing:?}: {result:?}");
@@ -105,6 +105,7 @@ pub(super) async fn a_key_that_is_gone_makes_no_other(store: &dyn Store) {
         created_at: now(),
         expires_at,
         last_used_at: None,
+        session: None,
     };
     let (owner, stolen, expired) = (key(None), key(None), key(Some(now())));
     for token in [&owner, &stolen, &expired] {

@@ -1,4 +1,4 @@
-//! What every store must do for functions; part of the list in `main.rs`.
+//! Functions: requirements on every store; listed in `main.rs`.
 
 use jiff::{SignedDuration, Timestamp};
 use pandastack_types::api::{FunctionRunStatus, Runtime};

@@ -7,6 +7,7 @@
 mod apps;
 mod closed;
 mod functions;
+mod members;
 mod postgres;
 mod postgres_server;
 mod sandboxes;
@@ -84,6 +85,8 @@ async fn run_all<S: Store, F: Future<Output = S>>(open: impl Fn() -> F) {
         workspaces::the_first_secret_is_the_one_of_the_installation,
         workspaces::tokens_have_a_quota_and_a_last_one,
         workspaces::a_rotated_key_ends_and_keeps_an_earlier_end,
+        members::members_are_found_by_person_and_by_address,
+        members::sessions_follow_their_member_and_are_no_keys,
         workspaces::workspaces_are_suspended_resumed_and_deleted_for_good,
         closed::nothing_is_added_to_a_closed_workspace,
         closed::a_key_that_is_gone_makes_no_other,
@@ -91,6 +94,7 @@ async fn run_all<S: Store, F: Future<Output = S>>(open: impl Fn() -> F) {
         workspaces::settings_of_a_workspace_are_its_own,
         workspaces::console_sessions_are_found_by_hash_and_end,
         workspaces::audit_entries_are_kept_in_order,
+        workspaces::audit_entries_are_chained,
         workspaces::usage_is_summed_by_period_and_sandbox,
         apps::apps_are_found_by_id_and_name,
         apps::previews_belong_to_an_app,

@@ -17,7 +17,10 @@ async fn the_suite() {
 }
 
 /// The news of a session until something of a kind is among them.
-async fn heard(session: &mut dyn Session, wanted: impl Fn(&ReplicaChange) -> bool) -> ReplicaChange {
+async fn wait_for_change(
+    session: &mut dyn Session,
+    wanted: impl Fn(&ReplicaChange) -> bool,
+) -> ReplicaChange {
     loop {
         let news = tokio::time::timeout(Duration::from_secs(10), session.news()).await.unwrap().unwrap();
         if let Some(found) = news.into_iter().find(&wanted) {
@@ -43,15 +46,20 @@ async fn one_server_leads_and_all_are_notified_of_commits() {
     one.ensure_workspace(&ws(), now()).await.unwrap();
     let record = running(&one).await;
     for session in [&mut first, &mut second] {
-        let created =
-            heard(session.as_mut(), |news| matches!(news, ReplicaChange::Event(_, e) if e.kind == "created"))
-                .await;
+        let created = wait_for_change(
+            session.as_mut(),
+            |news| matches!(news, ReplicaChange::Event(_, e) if e.kind == "created"),
+        )
+        .await;
         assert!(
             matches!(created, ReplicaChange::Event(of, event) if of == ws() && event.sandbox_id == record.id)
         );
     }
     two.tell_names_changed().await.unwrap();
-    assert_eq!(heard(first.as_mut(), |news| *news == ReplicaChange::Names).await, ReplicaChange::Names);
+    assert_eq!(
+        wait_for_change(first.as_mut(), |news| *news == ReplicaChange::Names).await,
+        ReplicaChange::Names
+    );
     // The end of a session, orderly or not, frees what it held.
     first.leave().await;
     drop(first);

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 /// Names the directory of `initdb` and `pg_ctl`; `cargo xtask test` sets it.
 const PROGRAMS: &str = "PANDASTACK_TEST_POSTGRES_BIN";
-/// The server refuses to run as root; `nobody` has nothing that it could spoil.
+/// The server refuses to run as root; `nobody` owns nothing that it could damage.
 const NOBODY: u32 = 65534;
 
 pub(super) struct Server {

@@ -135,7 +135,7 @@ pub(super) async fn snapshots_and_their_events(store: &dyn Store) {
             expires_at: (name == "two").then(|| after_seconds(now(), 60)).flatten(),
             spec: SnapshotSpecRecord { name: Some(name.into()), size_bytes: 1 << 40, ..Default::default() },
         };
-        assert_eq!(store.insert_snapshot(&snapshot).await.unwrap().kind, "snapshot_created");
+        assert_eq!(store.insert_snapshot(&snapshot, false).await.unwrap().kind, "snapshot_created");
         taken.push(snapshot);
     }
     assert_eq!(store.snapshot(&ws(), &taken[0].id).await.unwrap(), taken[0]);

@@ -1,4 +1,4 @@
-//! What every store must do with the children of a fork; part of the list in `main.rs`.
+//! Children of a fork: requirements on every store; listed in `main.rs`.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! What every store must do about volumes; listed in `main.rs`.
+//! Volumes: requirements on every store; listed in `main.rs`.
 
 use pandastack_store::volumes::{VolumeRecord, VolumeSpecRecord, VolumeState};
 use pandastack_store::*;

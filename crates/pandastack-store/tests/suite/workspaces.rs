@@ -5,6 +5,7 @@ use pandastack_store::record::after_seconds;
 use pandastack_store::*;
 use pandastack_types::agent_api::Usage;
 use pandastack_types::api::{Role, WorkspaceState};
+use pandastack_types::audit::ChainCheck;
 use pandastack_types::limits::TOKENS_PER_WORKSPACE_MAX;
 use pandastack_types::{SandboxId, WorkspaceId};
 
@@ -64,6 +65,7 @@ pub(super) async fn tokens_have_a_quota_and_a_last_one(store: &dyn Store) {
         created_at: now(),
         expires_at: after_seconds(now(), 9),
         last_used_at: None,
+        session: None,
     };
     let first = key();
     store.insert_token(&first, None).await.unwrap();
@@ -102,6 +104,7 @@ pub(super) async fn a_rotated_key_ends_and_keeps_an_earlier_end(store: &dyn Stor
         created_at: now(),
         expires_at,
         last_used_at: None,
+        session: None,
     };
     let (soon, later) = (after_seconds(now(), 60).unwrap(), after_seconds(now(), 600).unwrap());
     for (before, until, expect) in [(None, soon, soon), (Some(soon), later, soon), (Some(later), soon, soon)]
@@ -264,7 +267,7 @@ pub(super) async fn databases_are_kept_by_workspace_and_state(store: &dyn Store)
     store.update_database(&ready).await.unwrap();
     assert_eq!(store.databases(&ws()).await.unwrap(), std::slice::from_ref(&ready));
     assert!(store.databases_in(DatabaseState::Creating).await.unwrap().is_empty());
-    // Whoever read the record before a drill ended writes it after: neither change is lost.
+    // A record read before a drill ended is written after it: neither change is lost.
     let drill = pandastack_types::api::DatabaseDrill { at: now(), ok: true, took_ms: 7, error: None };
     store.note_drill(&ready.id, &drill).await.unwrap();
     let renamed = DatabaseRecord {
@@ -316,4 +319,35 @@ pub(super) async fn console_sessions_are_found_by_hash_and_end(store: &dyn Store
     assert_eq!(kept.iter().map(|session| session.id.as_str()).collect::<Vec<_>>(), ["s1"]);
     store.prune_console_sessions(after_seconds(at, 900).unwrap(), at).await.unwrap();
     assert!(store.console_sessions(&ws()).await.unwrap().is_empty());
+}
+
+pub(super) async fn audit_entries_are_chained(store: &dyn Store) {
+    let ends = store.audit_ends().await.unwrap();
+    assert_eq!((ends.pruned.as_str(), ends.head.as_str()), ("", ""));
+    let old = Timestamp::from_second(1_000).unwrap();
+    let other: WorkspaceId = "other".parse().unwrap();
+    let records = [
+        audit_record(&ws(), None, old),
+        audit_record(&other, None, old),
+        audit_record(&ws(), None, now()),
+        // Of a call that took long: it began before the one above.
+        audit_record(&ws(), None, old),
+    ];
+    for batch in records.chunks(2) {
+        store.insert_audit(batch).await.unwrap();
+    }
+    let lines = store.audit_lines(0, 10).await.unwrap();
+    let mut check = ChainCheck::after(Some(String::new()));
+    for (line, record) in lines.iter().zip(&records) {
+        assert_eq!(line.workspace, record.workspace);
+        check.check(line).unwrap();
+    }
+    assert_eq!((check.checked(), check.head()), (4, Some(store.audit_ends().await.unwrap().head.as_str())));
+    assert_eq!(store.audit_lines(lines[0].entry.id, 1).await.unwrap(), lines[1..2]);
+    assert_eq!(store.prune_audit(Timestamp::from_second(2_000).unwrap()).await.unwrap(), 2);
+    assert_eq!(store.audit_lines(0, 10).await.unwrap(), lines[2..], "no hole is made");
+    assert_eq!(store.audit_ends().await.unwrap().pruned, lines[1].hash);
+    assert_eq!(store.audit_exported().await.unwrap(), 0);
+    store.put_audit_exported(7).await.unwrap();
+    assert_eq!(store.audit_exported().await.unwrap(), 7);
 }

@@ -9,15 +9,15 @@ use crate::{HostId, SandboxId};
 pub struct EdgeRoute {
     /// Host it lives on.
     pub host: HostId,
-    /// Where that host's agent is: `unix:/path` or `http://address:port`.
+    /// Address of that host's agent: `unix:/path` or `http://address:port`.
     pub agent_address: String,
-    /// Its incarnation.
+    /// Incarnation of the sandbox.
     pub incarnation: u64,
     /// Visibility of its ports.
     pub visibility: crate::preview::Visibility,
-    /// How often the credentials of its previews were revoked.
+    /// Number of times the credentials of its previews were revoked.
     pub preview_revision: u64,
-    /// Why nobody may reach it, if so.
+    /// Reason why the sandbox may not be reached, if so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub closed: Option<String>,
 }
@@ -35,8 +35,8 @@ pub enum EdgeName {
         /// Further ones that serve the same.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         more: Vec<SandboxId>,
-        /// How many of them all, from the first on, share requests; each further one is used while
-        /// those before it are busy.
+        /// Number of sandboxes, from the first on, that share requests; each further one is used
+        /// while those before it are busy.
         #[serde(default)]
         always: usize,
         /// The name is a domain of the app's owner, not one below the platform's.

@@ -57,11 +57,11 @@ impl Method {
 /// | [`OrEvents`] | server-sent events if the query asks for them |
 /// | [`Upgrade`] | status 101, then a stream of bytes both ways |
 pub trait Endpoint: Sized + Send + Sync + 'static {
-    /// Its method.
+    /// HTTP method.
     const METHOD: Method;
-    /// Its path below [`PREFIX`], with parameters in braces: `/sandboxes/{sandbox}/exec`.
+    /// Path below [`PREFIX`], with parameters in braces: `/sandboxes/{sandbox}/exec`.
     const PATH: &'static str;
-    /// Its query parameters.
+    /// Query parameters.
     type Query: Serialize + DeserializeOwned + Send;
     /// The request body.
     type Request;
@@ -125,9 +125,9 @@ pub struct BadParameter(pub(super) String);
 pub struct Description {
     /// Name of its type.
     pub name: &'static str,
-    /// Its method.
+    /// HTTP method.
     pub method: Method,
-    /// Its path below [`PREFIX`].
+    /// Path below [`PREFIX`].
     pub path: &'static str,
 }
 
@@ -156,7 +156,7 @@ pub struct Upgrade<P>(PhantomData<fn() -> P>);
 pub trait JsonResponse {
     /// The type that it is read as.
     type Value: Serialize + DeserializeOwned + Send + 'static;
-    /// Its status.
+    /// HTTP status.
     const STATUS: u16;
 
     /// Reads its body.
@@ -198,7 +198,7 @@ impl<K> StreamResponse for OrEvents<K> {}
 
 /// The media type of a byte stream.
 pub trait MediaType {
-    /// Its `Content-Type`.
+    /// Value of `Content-Type`.
     const NAME: &'static str;
 }
 
@@ -223,7 +223,7 @@ impl MediaType for PlainText {
 
 /// The protocol of an upgraded connection.
 pub trait Protocol {
-    /// Its name in the `Upgrade` header.
+    /// Name in the `Upgrade` header.
     const NAME: &'static str;
 }
 

@@ -11,7 +11,7 @@ use crate::{HostId, SandboxId, SnapshotId};
 pub struct AgentTemplate {
     /// The catalogue's description of it.
     pub template: TemplateInfo,
-    /// Whether creates can start at once.
+    /// Bake status: shows whether creates can start at once.
     pub status: crate::api::TemplateStatus,
     /// Bytes on this host.
     pub size_bytes: u64,
@@ -52,9 +52,9 @@ pub struct TemplateInfo {
 /// Everything an agent has to say.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostReport {
-    /// Its id.
+    /// The host's id.
     pub host: HostId,
-    /// Where control reaches it: `unix:/path` or `http://address:port`.
+    /// Address at which control reaches the agent: `unix:/path` or `http://address:port`.
     pub address: String,
     /// Version of the agent.
     pub version: String,
@@ -76,7 +76,7 @@ pub struct HostReport {
     pub disk_free_bytes: u64,
     /// Network slots not in use.
     pub slots_free: u32,
-    /// Its templates.
+    /// Templates on the host.
     pub templates: Vec<AgentTemplate>,
     /// Every sandbox it has.
     pub sandboxes: Vec<AgentSandbox>,
@@ -85,7 +85,7 @@ pub struct HostReport {
     /// Every volume it has.
     #[serde(default)]
     pub volumes: Vec<AgentVolume>,
-    /// What network policies refused since the last report that was answered.
+    /// Connections that network policies refused since the last acknowledged report.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub denials: Vec<AgentDenial>,
     /// When the report was made.
@@ -96,7 +96,7 @@ fn all_of_it() -> u32 {
     100
 }
 
-/// Something that a sandbox wanted to reach and may not.
+/// A connection or lookup of a sandbox that its network policy refused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentDenial {
     /// Sandbox ID.
@@ -112,12 +112,13 @@ pub struct AgentDenial {
     /// For which name, where the sandbox said so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// How often since it was last told.
+    /// Occurrences since the last report.
     pub count: u64,
 }
 
 impl AgentDenial {
-    /// What happened, for people: `tcp 10.0.0.5:5432`, `tcp 93.184.216.34:443 (example.com), 3 times`.
+    /// Describes the refusal for people: `tcp 10.0.0.5:5432`, `tcp 93.184.216.34:443 (example.com),
+    /// 3 times`.
     pub fn sentence(&self) -> String {
         let mut text = match (&self.address, &self.name) {
             (Some(address), name) => {

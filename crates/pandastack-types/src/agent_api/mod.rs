@@ -61,5 +61,5 @@ pub const FILE_SIZE_HEADER: &str = "x-pandastack-file-size";
 pub const LAST_EVENT_ID_HEADER: &str = "last-event-id";
 /// Longest time between two reports of an agent.
 pub const REPORT_SECONDS: u64 = 5;
-/// A host not heard for this long is shown as unreachable.
+/// Time without a report after which a host is shown as unreachable.
 pub const HOST_LOST_SECONDS: u64 = 20;

@@ -45,11 +45,11 @@ impl<'de> Deserialize<'de> for Flag {
     }
 }
 
-/// How bytes of a process's output are written in events and messages.
+/// Encoding of process output in events and messages.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OutputEncoding {
-    /// As text, with replacement characters for what is not UTF-8.
+    /// As text, with replacement characters for bytes that are not UTF-8.
     #[default]
     Text,
     /// As base64.
@@ -76,7 +76,7 @@ queries! {
         /// Lines of its log that the caller has. An agent may hold its response until there are more.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub seen_lines: Option<usize>,
-        /// How long an agent may hold its response.
+        /// Longest time in seconds that an agent may hold its response.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub wait_seconds: Option<u64>,
     }
@@ -91,7 +91,7 @@ queries! {
     /// Query of [`ExecStream`](super::endpoints::ExecStream) and
     /// [`CommandSocket`](super::endpoints::CommandSocket).
     StreamQuery {
-        /// How output is written.
+        /// Encoding of the output.
         #[serde(default, skip_serializing_if = "is_default")]
         pub encoding: OutputEncoding,
     }
@@ -101,20 +101,21 @@ queries! {
         /// Respond with the process's events.
         #[serde(default, skip_serializing_if = "Flag::is_off")]
         pub follow: Flag,
-        /// How output is written in events.
+        /// Encoding of output in events.
         #[serde(default, skip_serializing_if = "is_default")]
         pub encoding: OutputEncoding,
     }
 
     /// Query of [`WaitProcess`](super::endpoints::WaitProcess).
     WaitProcessQuery {
-        /// How long to wait for its end.
+        /// Seconds to wait for the process to end.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub timeout_seconds: Option<u64>,
     }
 
-    /// Query of [`ProcessOutput`](super::endpoints::ProcessOutput). What the client has seen last
-    /// ([`LAST_EVENT_ID_HEADER`](super::LAST_EVENT_ID_HEADER)) has precedence over the offsets.
+    /// Query of [`ProcessOutput`](super::endpoints::ProcessOutput). The position that the client
+    /// saw last ([`LAST_EVENT_ID_HEADER`](super::LAST_EVENT_ID_HEADER)) has precedence over the
+    /// offsets.
     OutputQuery {
         /// First byte of standard output.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -122,14 +123,14 @@ queries! {
         /// First byte of standard error.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub stderr_offset: Option<u64>,
-        /// How output is written.
+        /// Encoding of the output.
         #[serde(default, skip_serializing_if = "is_default")]
         pub encoding: OutputEncoding,
     }
 
     /// Query of [`WriteStdin`](super::endpoints::WriteStdin).
     StdinQuery {
-        /// Where these bytes belong; those that were written already are skipped.
+        /// Offset of these bytes in standard input; bytes that were already written are skipped.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub offset: Option<u64>,
         /// Close standard input after them.
@@ -203,7 +204,7 @@ queries! {
         /// Include the contents of directories below it.
         #[serde(default, skip_serializing_if = "Flag::is_off")]
         pub recursive: Flag,
-        /// How many levels.
+        /// Number of levels to descend.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub depth: Option<u32>,
         /// Most entries.
@@ -219,7 +220,7 @@ queries! {
         /// Pattern of names.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub glob: Option<String>,
-        /// How many levels.
+        /// Number of levels to descend.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub depth: Option<u32>,
         /// Most entries.
@@ -229,7 +230,7 @@ queries! {
 
     /// Query of [`GrepFiles`](super::endpoints::GrepFiles).
     GrepFilesQuery {
-        /// What to search for: a regular expression, or text if `fixed`.
+        /// Text to search for: a regular expression, or a literal if `fixed`.
         pub pattern: String,
         /// An absolute path; `/` if absent.
         #[serde(skip_serializing_if = "Option::is_none")]

@@ -25,9 +25,9 @@ pub enum Source {
 /// The specification of a sandbox, without its source.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SandboxSpec {
-    /// Its id.
+    /// The sandbox's id.
     pub id: SandboxId,
-    /// Its incarnation.
+    /// The sandbox's incarnation.
     pub incarnation: u64,
     /// Environment of every command.
     #[serde(default)]
@@ -44,7 +44,7 @@ pub struct SandboxSpec {
     /// Network policy.
     #[serde(default, skip_serializing_if = "NetworkPolicy::is_default")]
     pub network: NetworkPolicy,
-    /// Its durable disks, by their places.
+    /// Durable disks, in order of their slots in the machine.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<VolumeSpec>,
 }
@@ -56,7 +56,7 @@ pub struct AgentCreate {
     pub spec: SandboxSpec,
     /// The source of the sandbox.
     pub source: Source,
-    /// Its size, where that is not the template's own.
+    /// Machine size, where it differs from the template's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<MachineSize>,
 }
@@ -87,20 +87,20 @@ pub struct AgentKeepAwake {
 /// Return a sandbox to one of its snapshots.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentRollback {
-    /// Which.
+    /// Snapshot to return to.
     pub snapshot_id: SnapshotId,
 }
 
 /// A sandbox as its agent sees it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentSandbox {
-    /// Its id.
+    /// The sandbox's id.
     pub id: SandboxId,
-    /// Its incarnation.
+    /// The sandbox's incarnation.
     pub incarnation: u64,
     /// Current state.
     pub state: SandboxState,
-    /// Where the memory of a sleeping sandbox is.
+    /// Location of a sleeping sandbox's memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub residency: Option<Residency>,
     /// Template it descends from.
@@ -163,7 +163,7 @@ pub struct AgentSnapshot {
 pub struct AgentSnapshotDone {
     /// Bytes written for it.
     pub size_bytes: u64,
-    /// How long the sandbox stood still.
+    /// Milliseconds for which the sandbox was paused.
     pub pause_ms: f64,
 }
 
@@ -177,7 +177,7 @@ pub struct AgentFork {
 /// A fork was made.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct AgentForked {
-    /// How long the parent stood still.
+    /// Milliseconds for which the parent was paused.
     pub pause_ms: f64,
     /// One per child, in order.
     pub children: Vec<ChildOutcome>,
@@ -187,8 +187,8 @@ pub struct AgentForked {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ChildOutcome {
-    /// It is ready.
+    /// The child is ready.
     Made(Box<AgentSandbox>),
-    /// It could not be created, and nothing is left of it.
+    /// The child could not be created, and nothing is left of it.
     Failed(String),
 }

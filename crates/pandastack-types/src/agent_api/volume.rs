@@ -7,7 +7,7 @@ use crate::{SandboxId, VolumeId};
 /// A durable disk of a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeSpec {
-    /// Which.
+    /// The volume's id.
     pub id: VolumeId,
     /// Mount path in the guest.
     pub path: String,
@@ -22,9 +22,9 @@ pub struct VolumeSpec {
 /// Make a volume.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentVolumeCreate {
-    /// Its id.
+    /// The volume's id.
     pub id: VolumeId,
-    /// Its size; at least that of `from`.
+    /// Size in bytes; at least that of `from`.
     pub size_bytes: u64,
     /// Volume to copy. Default: create an empty volume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -37,7 +37,7 @@ pub struct AgentVolumeCreate {
 /// Make a volume larger.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentVolumeGrow {
-    /// Its new size.
+    /// New size in bytes.
     pub size_bytes: u64,
     /// The sandbox that has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -47,9 +47,9 @@ pub struct AgentVolumeGrow {
 /// A volume as its host has it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentVolume {
-    /// Its id.
+    /// The volume's id.
     pub id: VolumeId,
-    /// Its size.
+    /// Size in bytes.
     pub size_bytes: u64,
     /// Bytes it takes on disk.
     pub used_bytes: u64,

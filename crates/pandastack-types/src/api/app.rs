@@ -342,7 +342,7 @@ impl DeploymentStatus {
         all.into_iter().find(|status| status.as_str() == text)
     }
 
-    /// Whether the deployment still has work to do.
+    /// Returns whether the deployment still has work to do.
     pub fn is_in_progress(self) -> bool {
         matches!(self, Self::Queued | Self::Building | Self::Deploying)
     }

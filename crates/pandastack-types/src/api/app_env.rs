@@ -54,7 +54,7 @@ impl EnvStage {
         }
     }
 
-    /// Whether a variable of this stage is there in that one.
+    /// Returns whether a variable of this stage is set in `stage`.
     pub fn is_in(self, stage: Self) -> bool {
         self == Self::All || self == stage
     }

@@ -39,7 +39,7 @@ pub struct AppInstanceMetrics {
 }
 
 impl HostView {
-    /// What several machines cost together; `cpu_used_percent` is the share of all their processors.
+    /// Sums the usage of several machines; `cpu_used_percent` is the share of all their processors.
     pub fn total<'a>(views: impl IntoIterator<Item = &'a HostView>) -> HostView {
         let (mut total, mut used) = (HostView::default(), 0.0);
         for view in views {

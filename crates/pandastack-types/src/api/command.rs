@@ -28,6 +28,7 @@ pub struct ExecRequest {
     pub user: Option<String>,
     /// Seconds until the command and all processes it started are killed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
     pub timeout_seconds: Option<u64>,
     /// Standard input, followed by end of file. Default: empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,5 +1,5 @@
-//! What is not for everybody who may see that something exists: values that may be secret, and what
-//! programs printed.
+//! Masking of contents that not every reader may see: values that may be secret, and program
+//! output.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::{App, Build, Function, Schedule, ScheduleTarget, Template};
 /// Stands in for a value that is not shown.
 pub const MASK: &str = "********";
 
-/// Something that is described beside its contents.
+/// A description that includes contents, such as values of variables.
 pub trait Contents {
     /// Masks the contents. Names stay, such as those of variables.
     fn mask(&mut self);

@@ -13,13 +13,16 @@ pub const CONTEXT_TAG: &str = "code-context ";
 /// The context of runs that name none. It begins with its first run.
 pub const CONTEXT_DEFAULT: &str = "default";
 
+/// Name of the `error` event of a streamed run whose sandbox was deleted.
+pub const SANDBOX_GONE_ERROR: &str = "SandboxGone";
+
 /// Request body of `POST /v1/sandboxes/{id}/repl/sessions`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CreateContext {
     /// Language of the code. Only `python`, which is the default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub language: Option<String>,
-    /// Working directory. Default: the home directory of `user`.
+    /// Working directory. Default: the home directory of `user`, who runs the code; in `/root`, root does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
 }
@@ -47,6 +50,7 @@ pub struct RunCode {
     pub code: String,
     /// Milliseconds until the code is interrupted. The context is kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
     pub timeout_ms: Option<u64>,
     /// Environment variables for this run only.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -4,18 +4,23 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::RestorePoint;
 use crate::{DatabaseId, SandboxId};
 
 /// Request body of `POST /v1/databases`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CreateDatabase {
+    /// Name, unique in the workspace: 1 to 63 lowercase letters, digits and `-`. It can be used in the place
+    /// of the ID.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     /// Human-readable label.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
     /// Memory size: `1g`, `2g`, `4g`, `8g` or `16g`. Default: `1g`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<String>,
-    /// Whether the database never sleeps.
+    /// Whether the database stays awake: it sleeps after 30 idle days instead of 300 idle seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub always_on: Option<bool>,
     /// Whether the database is protected from deletion.
@@ -23,9 +28,11 @@ pub struct CreateDatabase {
     pub protected: Option<bool>,
     /// Number of vCPUs. Default: 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
     pub cpu: Option<u32>,
     /// Memory in MiB, instead of `size`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
     pub memory_mb: Option<u32>,
 }
 
@@ -35,7 +42,7 @@ pub struct PatchDatabase {
     /// Human-readable label.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
-    /// Whether the database never sleeps.
+    /// Whether the database stays awake: it sleeps after 30 idle days instead of 300 idle seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub always_on: Option<bool>,
     /// Whether the database is protected from deletion.
@@ -43,6 +50,7 @@ pub struct PatchDatabase {
     pub protected: Option<bool>,
     /// Storage size in MiB. It can only grow, and only while the database is awake.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
     pub storage_mb: Option<u64>,
     /// Memory size: `1g`, `2g`, `4g`, `8g` or `16g`. A change moves the server to another machine: open
     /// sessions end, and new ones wait.
@@ -53,13 +61,19 @@ pub struct PatchDatabase {
 /// Request body of `POST /v1/databases/{id}/clone`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CloneDatabase {
+    /// Name, unique in the workspace: 1 to 63 lowercase letters, digits and `-`. It can be used in the place
+    /// of the ID.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     /// Human-readable label.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
-    /// Point in time to restore. Default: now.
+    /// Point in time to restore from backups, at most the current time: a time, or `latest` for everything
+    /// that was committed. A sleeping database is woken if backups lack something. Default: copy the running
+    /// database, without backups.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, format = DateTime)]
-    pub target_time: Option<Timestamp>,
+    #[schema(value_type = Option<String>, example = "2026-01-31T12:00:00Z")]
+    pub target_time: Option<RestorePoint>,
     /// Memory size. Default: the size of the original.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<String>,
@@ -109,6 +123,9 @@ pub struct Database {
     pub status: DatabaseStatus,
     /// Database engine and version.
     pub template: String,
+    /// Name, unique in the workspace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     /// Human-readable label.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
@@ -117,7 +134,7 @@ pub struct Database {
     pub created_at: Timestamp,
     /// Memory size.
     pub size: String,
-    /// Whether the database never sleeps.
+    /// Whether the database stays awake: it sleeps after 30 idle days instead of 300 idle seconds.
     pub always_on: bool,
     /// Whether the database is protected from deletion.
     pub protected: bool,
@@ -130,6 +147,9 @@ pub struct Database {
     /// Database that this one was cloned from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cloned_from: Option<DatabaseId>,
+    /// Current step while the database is being restored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<String>,
     /// Reason why the database failed, is recovering or is read-only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
@@ -174,9 +194,11 @@ pub struct DatabaseQuery {
     pub database: Option<String>,
     /// Milliseconds until the statement is cancelled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
     pub timeout_ms: Option<u64>,
     /// Maximum number of rows to return.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
     pub max_rows: Option<u32>,
 }
 
@@ -263,14 +285,15 @@ pub struct DatabaseBackups {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub failing_since: Option<Timestamp>,
-    /// Reason why archiving is failing.
+    /// Reason why the backups are not healthy, and what to do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// Earliest point in time that can be restored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub earliest_restorable: Option<Timestamp>,
-    /// Latest point in time that can be restored.
+    /// Latest point in time that can be restored. While the database sleeps and backups have everything, it
+    /// is the current time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub latest_restorable: Option<Timestamp>,

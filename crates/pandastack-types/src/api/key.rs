@@ -113,6 +113,7 @@ pub struct CreateToken {
     pub operator: bool,
     /// Days until the key expires.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
     pub expires_in_days: Option<u32>,
     /// Time when the key expires, instead of `expires_in_days`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -198,6 +199,6 @@ pub struct Me {
     /// Whether the key can also manage the installation.
     #[serde(default)]
     pub operator: bool,
-    /// Always `api_key`.
+    /// `api_key`, or `session` for a member who signed in.
     pub auth_method: String,
 }

@@ -1,8 +1,8 @@
 //! Requests and responses of the public API under `/v1`.
 //!
-//! The shapes are the ones that the published clients send and read; fields beyond those are additions of ours.
-//! Unknown request fields are ignored, absent ones have defaults, and no response field that a client computes with is
-//! ever `null`.
+//! The shapes are those that the published clients send and read; fields beyond those are additions.
+//! Unknown request fields are refused, absent ones have defaults, and no response field that a client computes
+//! with is ever `null`.
 
 mod account;
 mod app;
@@ -17,10 +17,13 @@ mod database;
 mod file;
 mod function;
 mod key;
+mod member;
+mod next_runs;
 mod observe;
 mod preview;
 mod preview_repo;
 mod process;
+mod restore_point;
 mod sandbox;
 mod schedule;
 mod snapshot;
@@ -43,7 +46,9 @@ pub use app_metrics::{AppInstanceMetrics, AppMetrics};
 pub use app_preview::{AppPreview, AppPreviews};
 pub use command::{ExecRequest, ExecResult, RunRequest, RunResult};
 pub use contents::{Contents, MASK};
-pub use context::{CONTEXT_DEFAULT, CONTEXT_TAG, CodeContext, CreateContext, Execution, RunCode};
+pub use context::{
+    CONTEXT_DEFAULT, CONTEXT_TAG, CodeContext, CreateContext, Execution, RunCode, SANDBOX_GONE_ERROR,
+};
 pub use database::{
     CloneDatabase, CreateDatabase, Database, DatabaseBackups, DatabaseBaseBackup, DatabaseColumn,
     DatabaseConnection, DatabaseDrill, DatabaseQuery, DatabaseRows, DatabaseStats, DatabaseStatus,
@@ -59,9 +64,14 @@ pub use function::{
     RunKind, Runtime,
 };
 pub use key::{CreateToken, Me, Role, RotateToken, Scope, TokenCreated, TokenInfo};
+pub use member::{
+    AddMember, DeviceLogin, FinishLogin, LoginOptions, LoginProgress, LoginProvider, LoginSession,
+    LoginStatus, Member, MemberSession, PatchMember,
+};
+pub use next_runs::NextRuns;
 pub use observe::{
-    AuditEntry, AuditList, FunctionUsage, GuestView, HostView, SandboxMetrics, SandboxUsage, UsageReport,
-    UsageTotals,
+    AuditEntry, AuditList, AuditVerification, FunctionUsage, GuestView, HostView, SandboxMetrics,
+    SandboxUsage, UsageReport, UsageTotals,
 };
 pub use preview::{Preview, SetPreview, SignPreview, SignedPreview};
 pub use preview_repo::{
@@ -72,14 +82,15 @@ pub use process::{
     Process, ProcessLimits, ProcessList, ProcessState, Signal, SignalProcess, StartProcess, StdinWritten,
     TerminalSize,
 };
+pub use restore_point::RestorePoint;
 pub use sandbox::{
     Checkpoints, CreateSandbox, Event, EventList, Hibernate, Items, Keep, KeepAwake, Lifecycle, Metadata,
     OnTimeout, PatchLifecycle, Port, PortList, RequiredIsolation, Sandbox, StatusAnswer,
 };
 pub use schedule::{
-    AppTarget, CommandTarget, CreateSchedule, FunctionTarget, HttpTarget, MissedRuns, NextRuns, Overlap,
-    PatchSchedule, PreviewSchedule, RunOrigin, RunStatus, SandboxAction, SandboxTarget, Schedule,
-    ScheduleAlert, ScheduleOptions, ScheduleRun, ScheduleTarget, ScheduleTiming, SqlTarget, TriggerSchedule,
+    AppTarget, CommandTarget, CreateSchedule, FunctionTarget, HttpTarget, MissedRuns, Overlap, PatchSchedule,
+    PreviewSchedule, RunOrigin, RunStatus, SandboxAction, SandboxTarget, Schedule, ScheduleAlert,
+    ScheduleOptions, ScheduleRun, ScheduleTarget, ScheduleTiming, SqlTarget, TriggerSchedule,
 };
 pub use snapshot::{
     CreateSnapshot, ForkError, ForkSandbox, ForkTree, ForkTreeResult, Lineage, Promote, Promoted, Rollback,

@@ -14,6 +14,12 @@ pub struct SandboxMetrics {
     pub at: Timestamp,
     /// Current state.
     pub status: SandboxState,
+    /// Process ID of the machine on its host; absent while it does not run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
+    /// Memory that the machine uses on its host, in bytes: `host.memory_bytes` under its other name.
+    #[serde(default)]
+    pub host_rss_bytes: u64,
     /// Usage as measured by the host.
     pub host: HostView,
     /// Number of connections and host names that the network policy denied since creation, as recorded in the
@@ -141,7 +147,8 @@ pub struct UsageReport {
     pub functions: Vec<FunctionUsage>,
 }
 
-/// An entry of the audit log: a call that could change something.
+/// An entry of the audit log: a call that could change something or read contents, or one whose credentials
+/// were refused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AuditEntry {
     /// Entry ID, which increases across the installation.
@@ -168,6 +175,28 @@ pub struct AuditEntry {
     pub request_id: String,
     /// Time until the response headers were sent.
     pub took_ms: u64,
+}
+
+/// Response of `GET /v1/audit/verify`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AuditVerification {
+    /// Number of entries checked by this call.
+    pub checked: u64,
+    /// ID of the first entry checked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first: Option<i64>,
+    /// Start time of the first entry checked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub since: Option<Timestamp>,
+    /// Hash of the last entry checked. Keep a copy elsewhere to notice a rewritten log.
+    pub head: String,
+    /// Pass this as `after` to check the entries that follow; absent at the end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<i64>,
+    /// How the log was tampered with; absent if all entries checked are intact.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
 }
 
 /// Response of `GET /v1/audit`.

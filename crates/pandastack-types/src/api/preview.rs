@@ -31,6 +31,7 @@ pub struct SignPreview {
     pub port: u16,
     /// Seconds until the URL expires. Default: 3600.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
     pub ttl_seconds: Option<u64>,
 }
 

@@ -28,28 +28,39 @@ pub struct CreateSandbox {
     /// Number of vCPUs. Default: from the template. Each host builds a new size of a template once, on first
     /// use. With `from_snapshot`, the snapshot's size applies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
     pub cpu: Option<u32>,
     /// Memory in MiB, a multiple of 128. Default: from the template.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
     pub memory_mb: Option<u32>,
+    /// Name, unique in the workspace: 1 to 63 lowercase letters, digits and `-`. It can be used in the place
+    /// of the ID.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     /// Metadata labels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Metadata>,
     /// Environment variables for all commands.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub env: Option<BTreeMap<String, String>>,
-    /// Time to live in seconds.
+    /// Time to live in seconds. Default: 3600.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
     pub ttl_seconds: Option<u64>,
     /// Never expire; hibernate when idle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub persistent: Option<bool>,
     /// Idle seconds before the sandbox hibernates. Default: 300 if persistent, otherwise never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
     pub idle_timeout_seconds: Option<u64>,
     /// Action when the TTL ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_timeout: Option<OnTimeout>,
+    /// State to keep when the TTL ends with `on_timeout: hibernate`. Default: `memory`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keep_on_timeout: Option<Keep>,
     /// Automatic snapshots.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoints: Option<Checkpoints>,
@@ -59,7 +70,7 @@ pub struct CreateSandbox {
     /// Visibility of the sandbox's ports. Default: `unlisted`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub visibility: Option<Visibility>,
-    /// Volumes to mount, at most `VOLUMES_PER_SANDBOX_MAX`.
+    /// Volumes to mount, at most 4.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volumes: Option<Vec<AttachVolume>>,
     /// Isolation that the sandbox needs; `any` when absent.
@@ -153,6 +164,9 @@ pub enum OnTimeout {
 pub struct Sandbox {
     /// Sandbox ID.
     pub id: SandboxId,
+    /// Name, unique in the workspace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     /// Workspace of the sandbox.
     pub workspace: WorkspaceId,
     /// Template that the sandbox was created from.
@@ -273,12 +287,14 @@ pub struct Lifecycle {
 pub struct PatchLifecycle {
     /// New time to live in seconds, from now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
     pub ttl_seconds: Option<u64>,
     /// Whether the sandbox never expires.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub persistent: Option<bool>,
     /// Idle seconds before the sandbox hibernates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
     pub idle_timeout_seconds: Option<u64>,
     /// Action when the TTL ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -318,6 +334,9 @@ pub struct Event {
     pub sandbox_id: SandboxId,
     /// Kind of event: the name of a transition, or another such as `snapshot_created`.
     pub kind: String,
+    /// Kind again, under its other name.
+    #[serde(rename = "type", default)]
+    pub event_type: String,
     /// Time of the event.
     #[schema(value_type = String, format = DateTime)]
     pub at: Timestamp,

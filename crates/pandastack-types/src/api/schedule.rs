@@ -71,7 +71,7 @@ pub enum ScheduleTarget {
     App(AppTarget),
     /// A function call.
     Function(FunctionTarget),
-    /// SQL statements on a database.
+    /// An SQL statement on a database.
     Sql(SqlTarget),
 }
 
@@ -153,12 +153,12 @@ pub struct FunctionTarget {
     pub input: Option<serde_json::Value>,
 }
 
-/// SQL statements of a schedule.
+/// SQL statement of a schedule.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SqlTarget {
     /// Database ID.
     pub database_id: String,
-    /// SQL statements to run.
+    /// One SQL statement to run.
     pub sql: String,
 }
 
@@ -334,6 +334,8 @@ pub enum RunOrigin {
 pub struct ScheduleRun {
     /// Run ID.
     pub id: ScheduleRunId,
+    /// Run ID again, under the name that a trigger answers.
+    pub run_id: ScheduleRunId,
     /// Schedule ID.
     pub schedule_id: ScheduleId,
     /// Function that the run called; empty for other targets.
@@ -398,16 +400,4 @@ pub struct PreviewSchedule {
     /// Number of times to show. Default: 5.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub count: Option<u32>,
-}
-
-/// Next run times of a schedule.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct NextRuns {
-    /// Times, earliest first.
-    #[schema(value_type = Vec<String>)]
-    pub items: Vec<Timestamp>,
-    /// The same times in the schedule's time zone.
-    pub local: Vec<String>,
-    /// Time zone of `local`.
-    pub timezone: String,
 }

@@ -1,7 +1,4 @@
 //! Snapshots, forks and promotion.
-//!
-//! Their requests refuse fields that they do not know: what a mistyped name leaves out means something else, such as the newest
-//! snapshot, and cannot be taken back.
 
 use std::collections::BTreeMap;
 
@@ -16,14 +13,18 @@ use crate::{HostId, SandboxId, SnapshotId, TreeId, WorkspaceId};
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateSnapshot {
-    /// Human-readable name: one line of at most 256 bytes. It does not have to be unique.
+    /// Name, unique in the workspace: one line of at most 256 bytes. It can be used in the place of the ID.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// Take the name from the snapshot that has it, which stays without one.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub replace_name: bool,
     /// Metadata labels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Metadata>,
     /// Seconds until the snapshot is deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
     pub ttl_seconds: Option<u64>,
     /// Number of the sandbox's unnamed snapshots to keep, newest first; older ones are deleted. Checkpoints
     /// are counted separately, and named snapshots are always kept.
@@ -64,7 +65,7 @@ pub struct Lineage {
     /// ID of the fork call that created this sandbox.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tree_id: Option<TreeId>,
-    /// Ancestors from the parent to the root, including deleted ones; at most `ANCESTORS_MAX`.
+    /// Ancestors from the parent to the root, including deleted ones; at most 64.
     pub ancestors: Vec<SandboxId>,
     /// Existing children, oldest first.
     pub children: Vec<Sandbox>,
@@ -83,7 +84,7 @@ pub struct Snapshot {
     pub workspace: WorkspaceId,
     /// Template of the sandbox.
     pub template: String,
-    /// Human-readable name.
+    /// Name, unique in the workspace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// Metadata labels.
@@ -118,6 +119,10 @@ pub struct SnapshotList {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ForkSandbox {
+    /// Number of forks. With it, the response is that of `fork-tree`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
+    pub count: Option<u32>,
     /// Metadata labels of the fork, merged over those of the parent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Metadata>,
@@ -128,6 +133,7 @@ pub struct ForkSandbox {
 #[serde(deny_unknown_fields)]
 pub struct ForkTree {
     /// Number of forks.
+    #[schema(minimum = 1)]
     pub count: u32,
     /// Metadata labels of every fork, merged over those of the parent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -205,7 +211,7 @@ mod tests {
         }
     }
 
-    /// What published clients send is taken, what is mistyped is named.
+    /// Fields of published clients are accepted; a misspelt field is named in the error.
     #[test]
     fn unknown_fields_are_refused() {
         check::<Rollback>("{}", None);
@@ -216,7 +222,8 @@ mod tests {
         check::<CreateSnapshot>(r#"{"name": "n", "metadata": {}, "ttl_seconds": 1, "keep_last": 1}"#, None);
         check::<CreateSnapshot>(r#"{"ttl": 1}"#, Some("ttl"));
         check::<ForkSandbox>(r#"{"metadata": {"k": "v"}}"#, None);
-        check::<ForkSandbox>(r#"{"count": 3}"#, Some("count"));
+        check::<ForkSandbox>(r#"{"count": 3}"#, None);
+        check::<ForkSandbox>(r#"{"counts": 3}"#, Some("counts"));
         check::<ForkTree>(r#"{"count": 3, "metadata": {"explore": "1"}}"#, None);
         check::<ForkTree>(r#"{"count": 3, "n": 3}"#, Some("n"));
         check::<Promote>(r#"{"cleanup_siblings": true, "tree_id": null}"#, None);

@@ -12,6 +12,7 @@ pub struct CreateVolume {
     /// Volume name, unique in the workspace: lowercase letters, digits and `-`.
     pub name: String,
     /// Size in MiB. Disk space is allocated as data is written.
+    #[schema(minimum = 1)]
     pub size_mb: u64,
     /// Whether the volume is protected from deletion.
     #[serde(default)]
@@ -22,6 +23,7 @@ pub struct CreateVolume {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct GrowVolume {
     /// New size in MiB, at least the current one. A running sandbox sees it when the call returns.
+    #[schema(minimum = 1)]
     pub size_mb: u64,
 }
 

@@ -17,9 +17,9 @@ pub enum Mail {
     /// A policy whose `allow` list names such a port.
     #[default]
     ByPolicy,
-    /// Everybody.
+    /// All sandboxes.
     Open,
-    /// Nobody.
+    /// No sandbox.
     Closed,
 }
 
@@ -35,19 +35,20 @@ pub struct Ceiling {
 }
 
 impl Ceiling {
-    /// No limit beyond what nobody may reach: for judging a policy where the host is not known.
+    /// No limit beyond the destinations that no sandbox may reach, to check a policy while the host
+    /// is unknown.
     pub(super) fn widest() -> Self {
         let all = Cidr::literal([0, 0, 0, 0], 0);
         Self { slots: None, reachable_private: vec![all], mail: Mail::Open }
     }
 
-    /// Whether a policy may open an address at all.
+    /// Returns whether a policy may open an address at all.
     pub fn admits(&self, address: Ipv4Addr) -> bool {
         let number = u32::from(address);
         !self.closed().iter().any(|range| (range.first..=range.last).contains(&number))
     }
 
-    /// What stays closed whatever a policy says.
+    /// Addresses that stay closed under every policy.
     pub(super) fn closed(&self) -> Vec<Range> {
         let never = NEVER.iter().copied().chain(self.slots).map(|network| network.range());
         let private = NOT_INTERNET.iter().map(Cidr::range).collect();

@@ -14,7 +14,7 @@ use super::ranges::Range;
 #[serde(try_from = "String", into = "String")]
 pub struct Cidr(Ipv4Net);
 
-/// What is wrong with a text that is not an IPv4 network, and what to write.
+/// Error text for an invalid IPv4 network, with an example of a valid one.
 pub(super) const NOT_A_NETWORK: &str =
     "is not an IPv4 network; write an address and a prefix length such as 10.0.0.0/8, with host bits zero";
 
@@ -39,23 +39,23 @@ impl Cidr {
         self.0.prefix_len()
     }
 
-    /// Whether the address is inside.
+    /// Returns whether the address is inside.
     pub fn contains(&self, address: Ipv4Addr) -> bool {
         self.0.contains(&address)
     }
 
-    /// Whether all of the other network is inside.
+    /// Returns whether all of the other network is inside.
     pub fn covers(&self, other: &Cidr) -> bool {
         self.0.contains(&other.0)
     }
 
-    /// Its lower and upper half; `None` for a single address.
+    /// Lower and upper half; `None` for a single address.
     pub fn halves(&self) -> Option<[Cidr; 2]> {
         let mut halves = self.0.subnets(self.prefix() + 1).ok()?;
         Some([Cidr(halves.next()?), Cidr(halves.next()?)])
     }
 
-    /// Its first address.
+    /// First address.
     pub fn first(&self) -> Ipv4Addr {
         self.0.network()
     }

@@ -6,7 +6,7 @@
 use super::{Destination, NetworkPolicy, PortRange, names};
 
 impl NetworkPolicy {
-    /// Whether addresses are denied that a name could open.
+    /// Returns whether the policy denies addresses that a name could open.
     pub fn closes_networks(&self) -> bool {
         self.opens_names() && self.deny.iter().any(|target| matches!(target.place, Destination::Network(_)))
     }
@@ -21,7 +21,7 @@ impl NetworkPolicy {
         classes
     }
 
-    /// Which of [`NetworkPolicy::shut_ports`] are closed at the addresses of a name.
+    /// Indices of the [`NetworkPolicy::shut_ports`] that are closed at the addresses of a name.
     pub fn shut_by(&self, name: &str) -> Vec<usize> {
         let classes = self.shut_ports();
         let denied = names(&self.deny).filter(|(pattern, ports)| !ports.is_empty() && pattern.matches(name));

@@ -1,13 +1,13 @@
 //! Network policies: data, grammar, limits, and name matching.
 //!
-//! A policy starts from everything or nothing ([`Egress`]), adds what its `allow` list names and takes away what its
-//! `deny` list names: **deny wins**. What nobody may reach (the host, other sandboxes, metadata, link-local) is taken away
-//! last, here for addresses known beforehand and by each slot's own rules for the rest.
+//! A policy starts from everything or nothing ([`Egress`]), adds its `allow` list and takes away its `deny`
+//! list: **deny wins**. The host, other sandboxes, metadata and link-local are taken away last: here for
+//! addresses known beforehand, by each slot's own rules for the rest.
 //!
-//! Addresses become disjoint boxes ([`NetworkPolicy::openings`]). Names are asked about when they are resolved and when a
-//! connection says where it goes ([`NetworkPolicy::resolves`], [`NetworkPolicy::permits`]). Names open public addresses
-//! only: whoever answers for a name could otherwise point it at a private network. What `deny` takes from names that are
-//! open, by address and by port, is in `denial`.
+//! Addresses become disjoint boxes ([`NetworkPolicy::openings`]). Names are asked about when they
+//! are resolved and when a connection says where it goes ([`NetworkPolicy::resolves`],
+//! [`NetworkPolicy::permits`]). Names open public addresses only: the owner of a name could
+//! otherwise point it at a private network. Module `denial` holds what `deny` takes from open names.
 //!
 //! Left to others: enforcing it (`pandastack-net`), keeping it with a sandbox (control and agent).
 
@@ -30,8 +30,8 @@ pub use target::{Destination, NamePattern, PortRange, Target, TargetError};
 
 use crate::limits::{NETWORK_OPENINGS_MAX, NETWORK_PORT_CLASSES_MAX, NETWORK_TARGETS_MAX};
 
-/// Where a machine reaches the databases that are attached to it, whatever its policy says: at its gateway, which is the same for
-/// all machines. Without TLS: the way ends in the agent of the same host.
+/// Address at which a machine reaches its attached databases, whatever its policy says: its gateway, which
+/// is the same for all machines. Without TLS: the way ends in the agent of the same host.
 pub const DATABASES_ADDRESS: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(192, 0, 0, 1), 5432);
 
 /// Base of a network policy.
@@ -53,7 +53,7 @@ pub enum Preset {
     PackageRegistries,
 }
 
-/// What [`Preset::PackageRegistries`] allows.
+/// Names that [`Preset::PackageRegistries`] allows.
 const PACKAGE_REGISTRIES: [&str; 36] = [
     "pypi.org",
     "files.pythonhosted.org",
@@ -139,7 +139,7 @@ pub enum PolicyError {
     TooMany {
         /// Name of the list.
         list: &'static str,
-        /// Its length.
+        /// Length of the list.
         count: usize,
     },
     /// Too many host names have their own ports.
@@ -188,22 +188,22 @@ impl NetworkPolicy {
         NetworkPolicy::default()
     }
 
-    /// Nothing.
+    /// A policy that allows nothing.
     pub fn none() -> Self {
         NetworkPolicy { egress: Egress::None, ..NetworkPolicy::default() }
     }
 
-    /// Whether it is what a sandbox has that was given none.
+    /// Returns whether this is the policy of a sandbox that was given none.
     pub fn is_default(&self) -> bool {
         *self == NetworkPolicy::default()
     }
 
-    /// Whether a lowercase name may be resolved.
+    /// Returns whether a lowercase name may be resolved.
     pub fn resolves(&self, name: &str) -> bool {
         !self.denies(name) && (self.egress == Egress::All || self.allowed(name).next().is_some())
     }
 
-    /// Whether a web connection may go there that asks for this name, or for none.
+    /// Returns whether a web connection to `to` may pass that asks for this name, or for none.
     pub fn permits(&self, name: Option<&str>, to: SocketAddrV4, ceiling: &Ceiling) -> bool {
         let (address, port) = (*to.ip(), to.port());
         if !ceiling.admits(address) {
@@ -216,19 +216,19 @@ impl NetworkPolicy {
         if listed(&self.deny) || name.is_some_and(denied) {
             return false;
         }
-        // What is open by address needs no name.
+        // A destination that is open by address needs no name.
         (self.egress == Egress::All && is_public(address))
             || listed(&self.allow)
             || is_public(address)
                 && name.is_some_and(|name| self.allowed(name).any(|ports| has_port(ports, port)))
     }
 
-    /// Whether names open addresses: they are then written down as they are resolved.
+    /// Returns whether names open addresses, which must then be recorded as they are resolved.
     pub fn opens_names(&self) -> bool {
         self.egress == Egress::None && (!self.presets.is_empty() || names(&self.allow).next().is_some())
     }
 
-    /// Whether names are denied: every web connection then says where it goes.
+    /// Returns whether names are denied: every web connection must then state its destination.
     pub fn denies_names(&self) -> bool {
         names(&self.deny).next().is_some()
     }
@@ -244,7 +244,7 @@ impl NetworkPolicy {
         classes
     }
 
-    /// Which of [`NetworkPolicy::name_ports`] a name opens.
+    /// Indices of the [`NetworkPolicy::name_ports`] that a name opens.
     pub fn opened_by(&self, name: &str) -> Vec<usize> {
         if self.egress == Egress::All || self.denies(name) {
             return Vec::new();
@@ -278,7 +278,7 @@ fn names(targets: &[Target]) -> impl Iterator<Item = (&NamePattern, &[PortRange]
 }
 
 impl Preset {
-    /// Its name in JSON.
+    /// Name in JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             Preset::PackageRegistries => "package-registries",
@@ -322,7 +322,7 @@ mod tests {
         assert_eq!(serde_json::to_string(&NetworkPolicy::none()).unwrap(), r#"{"egress":"none"}"#);
     }
 
-    /// Whether a web connection to a public address passes.
+    /// Returns whether a web connection to a public address passes.
     fn permits(policy: &NetworkPolicy, name: &str, port: u16) -> bool {
         policy.permits(Some(name), SocketAddrV4::new([93, 184, 216, 34].into(), port), &Ceiling::default())
     }

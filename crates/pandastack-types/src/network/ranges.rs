@@ -55,25 +55,26 @@ pub struct Opening {
     pub ports: PortRange,
 }
 
-/// Whether clouds serve metadata and credentials of their machines at an address.
+/// Returns whether clouds serve metadata and credentials of their machines at an address.
 pub fn is_metadata(address: std::net::Ipv4Addr) -> bool {
     address.is_link_local() || NEVER.iter().any(|network| network.prefix() == 32 && network.contains(address))
 }
 
-/// Whether the address is publicly routed: what names may open.
+/// Returns whether the address is publicly routed, so that a name may open it.
 pub fn is_public(address: std::net::Ipv4Addr) -> bool {
     !NEVER.iter().chain(&NOT_INTERNET).any(|network| network.contains(address))
 }
 
 impl NetworkPolicy {
-    /// What may be reached by address, as disjoint boxes; what is above the ceiling is left out whatever the
-    /// lists say.
+    /// Destinations that may be reached by address, as disjoint boxes, without those above the
+    /// ceiling.
     pub fn openings(&self, ceiling: &Ceiling) -> Vec<Opening> {
         let closed = ceiling.closed();
         boxes(self.allow.iter().chain(&self.deny), |port| self.addresses_on(port, &closed))
     }
 
-    /// What names must not open, as disjoint boxes: the denied networks. None unless names open anything.
+    /// Destinations that names must not open, as disjoint boxes: the denied networks. None unless
+    /// names open anything.
     pub fn closings(&self) -> Vec<Opening> {
         if !self.closes_networks() {
             return Vec::new();
@@ -263,7 +264,7 @@ mod tests {
             &private.map(|address| (address, 80)),
             &metadata.map(|one| (one, 80)),
         );
-        // What is allowed is not opened by itself.
+        // An allowed destination is not opened by itself.
         check_boxes(&NetworkPolicy::all().openings(&all), &[], &private.map(|address| (address, 80)));
     }
 

@@ -32,9 +32,9 @@ pub struct PortRange {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Target {
-    /// Where.
+    /// Destination.
     pub place: Destination,
-    /// Which ports, TCP and UDP; empty means all of them, and protocols without ports.
+    /// TCP and UDP ports. Empty: all ports, and protocols without ports.
     pub ports: Vec<PortRange>,
 }
 
@@ -68,7 +68,7 @@ impl Target {
         matches!(self.place, Destination::Network(_))
     }
 
-    /// Whether it names the address on this port, by address.
+    /// Returns whether the entry names this address and port, by address.
     pub(super) fn is_about(&self, address: Ipv4Addr, port: u16) -> bool {
         match &self.place {
             Destination::Network(network) => network.contains(address) && has_port(&self.ports, port),
@@ -76,19 +76,20 @@ impl Target {
         }
     }
 
-    /// Whether one of its port ranges has the port. An entry without ports has none here.
+    /// Returns whether one of the entry's port ranges has the port. An entry without ports has none
+    /// here.
     pub(super) fn has_port(&self, port: u16) -> bool {
         self.ports.iter().any(|ports| (ports.first..=ports.last).contains(&port))
     }
 }
 
-/// Whether a port is one of these; no ports mean all of them.
+/// Returns whether a port is in these ranges; an empty list means all ports.
 pub(super) fn has_port(ports: &[PortRange], port: u16) -> bool {
     ports.is_empty() || ports.iter().any(|ports| (ports.first..=ports.last).contains(&port))
 }
 
 impl NamePattern {
-    /// Whether a lowercase name without a dot at its end is meant.
+    /// Returns whether the pattern matches a lowercase name without a trailing dot.
     pub fn matches(&self, name: &str) -> bool {
         match self.wildcard {
             false => name == self.name,

@@ -10,7 +10,7 @@ use pandastack_types::HostId;
 use crate::failure::Failure;
 use crate::settings::{AgentArgs, CommonArgs, ControlArgs, Settings};
 use crate::supervise::lock::{Claim, Holder, UpLock};
-use crate::supervise::{secret, stop_requested};
+use crate::supervise::{addresses, secret, stop_requested};
 use crate::{heap_trim, trace};
 
 /// File that stores this host's id, which must not change when the machine is renamed.
@@ -39,7 +39,10 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: Args) -> Result<ExitCode> {
-    let settings = Settings::resolve(&args.common, &ControlArgs::default(), &args.agent)?;
+    let mut settings = Settings::resolve(&args.common, &ControlArgs::default(), &args.agent)?;
+    if !args.link.supervised {
+        addresses::choose(&mut settings)?;
+    }
     trace::init(args.link.log_file.as_deref(), trace::FILTER_SERVER, settings.export("agent", false))?;
     trace::log_panics();
     let runtime = tokio::runtime::Runtime::new().context("cannot start the async runtime")?;

@@ -9,6 +9,7 @@ use pandastack_control::{BackupConfig, ControlConfig, PostgresConfig};
 use pandastack_edge::tls::Tls;
 use pandastack_types::domains::Domains;
 
+use crate::login_settings::OidcSettings;
 use crate::settings::{AgentArgs, Backups, CommonArgs, ControlArgs, Settings};
 use crate::supervise::{secret, stop_requested};
 use crate::{heap_trim, trace};
@@ -88,9 +89,11 @@ pub fn run(args: Args) -> Result<ExitCode> {
         challenge_resolver: settings.challenge_resolver,
         schedules_private_targets: settings.schedules_private_targets,
         access_log: args.control.access_log.clone(),
+        audit_sink: settings.audit_sink.clone(),
         tls: args.control.tls.open(&settings.data_dir)?,
         postgres: Some(postgres(&settings)?),
         backups: backups(&settings),
+        login: settings.oidc.as_ref().map(OidcSettings::open).transpose()?,
         ..ControlConfig::new(settings.data_dir.clone(), key)
     };
     let runtime = tokio::runtime::Runtime::new().context("cannot start the async runtime")?;

@@ -8,6 +8,7 @@ use pandastack_types::api::{BuildStatus, CreateSandbox, Sandbox};
 use pandastack_types::{BuildId, ErrorCode};
 use tokio_util::sync::CancellationToken;
 
+use super::wait::or_interrupt;
 use crate::failure::Failure;
 use crate::progress::Progress;
 
@@ -20,7 +21,8 @@ const RETRY_DEFAULT: Duration = Duration::from_secs(5);
 /// Creates a sandbox, waiting for its template to be built.
 pub async fn create(client: &Client, request: &CreateSandbox) -> Result<Sandbox> {
     let never = CancellationToken::new();
-    let created = create_cancellable(client, request, &never).await?;
+    let background = "if the sandbox was already created, `pandastack sandbox list` shows it";
+    let created = or_interrupt(background, create_cancellable(client, request, &never)).await?;
     created.ok_or_else(|| Failure::new("the create was cancelled").into())
 }
 
@@ -57,7 +59,9 @@ pub async fn wait_before_retry(client: &Client, error: ClientError, progress: &P
     };
     if error.is_code(ErrorCode::TemplateBaking) {
         if let Some(id) = build_id.as_deref().and_then(|id| id.parse::<BuildId>().ok()) {
-            return follow_build(client, &id, progress).await;
+            let background =
+                format!("the template build continues; to follow it, run `pandastack template logs {id}`");
+            return or_interrupt(&background, follow_build(client, &id, progress)).await;
         }
     } else if !error.is_code(ErrorCode::NoCapacity) && !error.is_code(ErrorCode::Unavailable) {
         return Err(error.into());

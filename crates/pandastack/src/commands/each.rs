@@ -1,8 +1,9 @@
-//! Commands that take several names.
+//! Commands that take several names: all are processed, and each failure is reported by name.
 
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Error, Result};
+use serde::Serialize;
 
 use crate::failure::report;
 use crate::output::Output;
@@ -20,9 +21,7 @@ pub async fn each(
             Ok(shown) if output.is_json() => done.push(shown),
             Ok(shown) => output.line(&shown)?,
             Err(error) => {
-                let is_named = error.chain().any(|cause| cause.to_string().contains(name.as_str()));
-                let error = if is_named { error } else { error.context(name.clone()) };
-                report(&error, output);
+                report(&with_name(error, name), output);
                 code = ExitCode::FAILURE;
             }
         }
@@ -31,4 +30,35 @@ pub async fn each(
         output.value(&done, |_| String::new())?;
     }
     Ok(code)
+}
+
+/// Shows several resources, with a blank line between two; with `--json` one as it is, several as a list.
+pub async fn show_each<T: Serialize>(
+    names: &[String],
+    output: Output,
+    fetch: impl AsyncFn(&str) -> Result<T>,
+    human: impl Fn(&T) -> String,
+) -> Result<ExitCode> {
+    if let [name] = names {
+        output.value(&fetch(name).await?, human)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let (mut found, mut code) = (Vec::new(), ExitCode::SUCCESS);
+    for name in names {
+        match fetch(name).await {
+            Ok(one) => found.push(one),
+            Err(error) => {
+                report(&with_name(error, name), output);
+                code = ExitCode::FAILURE;
+            }
+        }
+    }
+    output.value(&found, |found| found.iter().map(human).collect::<Vec<_>>().join("\n\n"))?;
+    Ok(code)
+}
+
+/// The error, with the name in front unless it contains it.
+fn with_name(error: Error, name: &str) -> Error {
+    let is_named = error.chain().any(|cause| cause.to_string().contains(name));
+    if is_named { error } else { error.context(name.to_owned()) }
 }

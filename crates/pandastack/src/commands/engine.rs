@@ -18,7 +18,7 @@ pub enum Command {
     Install {
         /// Engine to install
         engine: Installable,
-        /// Program to install, with its helper programs beside it [default: the one on the PATH]
+        /// Program to install; its helpers must be in the same directory [default: the one on the PATH]
         #[arg(long, value_name = "FILE")]
         from: Option<PathBuf>,
         #[command(flatten)]

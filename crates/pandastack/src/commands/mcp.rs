@@ -17,7 +17,7 @@ pub struct Args {
     #[arg(long, value_name = "ADDRESS")]
     http: Option<SocketAddr>,
     /// Host name to accept in HTTP requests, in addition to loopback names; can be repeated
-    #[arg(long = "host", value_name = "NAME", requires = "http")]
+    #[arg(long = "accept-host", alias = "host", value_name = "NAME", requires = "http")]
     hosts: Vec<String>,
 }
 

@@ -6,10 +6,12 @@ pub mod agent;
 pub mod app;
 pub mod audit;
 pub mod bench;
+mod browser;
 #[cfg(feature = "server")]
 pub mod ca;
 mod command_line;
 pub mod completion;
+pub mod config;
 #[cfg(feature = "server")]
 pub mod control;
 mod create;
@@ -34,7 +36,9 @@ pub mod image;
 pub mod join_secret;
 #[cfg(feature = "server")]
 pub mod kvm_probe;
+pub mod login;
 pub mod mcp;
+pub mod member;
 #[cfg(feature = "server")]
 pub mod openapi;
 mod pairs;
@@ -49,6 +53,8 @@ pub mod token;
 #[cfg(feature = "server")]
 pub mod up;
 pub mod usage;
+pub mod version;
 pub mod volume;
+pub mod wait;
 pub mod whoami;
 pub mod workspace;

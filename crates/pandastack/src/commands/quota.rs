@@ -28,7 +28,7 @@ pub struct Limits {
     #[arg(long, value_name = "COUNT", value_parser = limit)]
     cpu: Option<Limit>,
     /// Maximum memory of all sandboxes together, in MiB
-    #[arg(long, value_name = "MIB", value_parser = limit)]
+    #[arg(long = "memory", alias = "memory-mb", value_name = "MIB", value_parser = limit)]
     memory_mb: Option<Limit>,
     /// Maximum disk space of all snapshots together, in MiB
     #[arg(long, value_name = "MIB", value_parser = limit)]
@@ -87,9 +87,22 @@ impl Command {
                 Command::Set(limits) => client.set_quota(&limits.apply(report.quota)).await?,
             };
             output.value(&report, describe)?;
+            let listed = client.list_sandboxes().await?.len() as u64;
+            if let Some(note) = difference(report.used.sandboxes, listed) {
+                output.note(&note);
+            }
             Ok(ExitCode::SUCCESS)
         })
     }
+}
+
+/// Why the quota counts more machines than `sandbox list` shows.
+fn difference(counted: u64, listed: u64) -> Option<String> {
+    let others = counted.checked_sub(listed).filter(|others| *others > 0)?;
+    Some(format!(
+        "{others} of {counted} sandboxes are machines of apps, functions, databases and builds, which \
+         `pandastack sandbox list` does not show"
+    ))
 }
 
 /// The quotas and the usage as a table.
@@ -114,6 +127,15 @@ pub fn describe(report: &QuotaReport) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_quota_says_why_it_counts_more_than_the_list() {
+        assert_eq!(difference(2, 2), None);
+        assert_eq!(difference(1, 2), None, "one was created in between");
+        assert!(
+            difference(5, 2).is_some_and(|note| note.starts_with("3 of 5 sandboxes are machines of apps"))
+        );
+    }
 
     #[test]
     fn omitted_limits_are_kept_and_none_removes_a_limit() {

@@ -1,4 +1,4 @@
-//! `pandastack run -- CMD`: runs a command in a new sandbox.
+//! `pandastack run CMD`: runs a command in a new sandbox.
 //!
 //! Streams the output and exits with the command's exit code. The sandbox is always deleted; if
 //! this program is killed, the sandbox expires with its TTL.
@@ -33,8 +33,8 @@ pub struct Args {
     /// Environment variable for the command; can be repeated
     #[arg(long, short, value_name = "KEY=VALUE")]
     env: Vec<String>,
-    /// Command to run; a single word is run by the shell
-    #[arg(last = true, required = true, value_name = "CMD")]
+    /// Command to run, with its arguments; a single word is run by the shell
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     command: Vec<String>,
 }
 

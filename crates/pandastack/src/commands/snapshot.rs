@@ -4,11 +4,14 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use jiff::Timestamp;
-use pandastack_types::SnapshotId;
+use pandastack_client::Client;
+use pandastack_types::api::Snapshot;
+use pandastack_types::{ID_CHARS, SnapshotId};
 
 use super::each::each;
 use super::runtime::with_client;
 use super::sandbox::resolve::resolve;
+use crate::failure::Failure;
 use crate::output::{Output, age, size};
 
 /// Subcommands.
@@ -18,15 +21,42 @@ pub enum Command {
     #[command(visible_alias = "ls")]
     List {
         /// List only snapshots of this sandbox: ID or unique prefix
-        #[arg(long)]
+        #[arg(long, value_name = "ID")]
         sandbox: Option<String>,
     },
     /// Delete snapshots
+    #[command(name = "delete", visible_alias = "rm")]
     Rm {
-        /// Snapshot IDs
+        /// Snapshot IDs, unique ID prefixes or names
         #[arg(required = true)]
         ids: Vec<String>,
     },
+}
+
+/// Finds a snapshot by its id, its name or a unique id prefix.
+async fn find(client: &Client, text: &str) -> Result<SnapshotId> {
+    if let Some(id) = text.parse().ok().filter(|_| text.len() == ID_CHARS) {
+        return Ok(id);
+    }
+    let snapshots = client.list_snapshots(None).await?;
+    let exact = |one: &&Snapshot| one.name.as_deref() == Some(text) || one.id.as_str() == text;
+    let begins = |one: &&Snapshot| one.id.as_str().starts_with(text);
+    let mut found: Vec<_> = snapshots.iter().filter(exact).collect();
+    if found.is_empty() {
+        found = snapshots.iter().filter(begins).collect();
+    }
+    match found.as_slice() {
+        [one] => Ok(one.id.clone()),
+        [] => {
+            let failure = Failure::new(format!("snapshot `{text}` not found"));
+            Err(failure.hint("run `pandastack snapshot list` to see all IDs and names").into())
+        }
+        [first, second, ..] => {
+            let failure =
+                Failure::new(format!("snapshot `{text}` is ambiguous: `{}` and `{}`", first.id, second.id));
+            Err(failure.hint("use more characters of the ID").into())
+        }
+    }
 }
 
 impl Command {
@@ -55,7 +85,7 @@ impl Command {
                 }
                 Command::Rm { ids } => {
                     let delete = async |text: &str| {
-                        let id: SnapshotId = text.parse()?;
+                        let id = find(&client, text).await?;
                         client.delete_snapshot(&id).await?;
                         Ok(id.to_string())
                     };

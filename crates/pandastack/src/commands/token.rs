@@ -27,13 +27,15 @@ pub enum Command {
         /// Key prefix, as shown by `pandastack token list`
         prefix: String,
         /// How long the old secret keeps working, such as `1h` or `7d`; 0s for not at all
-        #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = duration)]
+        #[arg(long = "keep-old", alias = "overlap", value_name = "DURATION")]
+        #[arg(default_value = "24h", value_parser = duration)]
         overlap: SignedDuration,
         /// Workspace of the key; needs an operator key [default: the workspace of the key in use]
         #[arg(long, value_name = "NAME")]
         workspace: Option<String>,
     },
     /// Revoke API keys
+    #[command(name = "delete", visible_alias = "rm")]
     Rm {
         /// Key prefixes, as shown by `pandastack token list`
         #[arg(required = true)]
@@ -74,7 +76,7 @@ pub struct Create {
 }
 
 /// A duration with one unit: `90s`, `15m`, `12h` or `30d`.
-fn duration(text: &str) -> Result<SignedDuration, String> {
+pub fn duration(text: &str) -> Result<SignedDuration, String> {
     let seconds = match text.char_indices().last() {
         Some((at, 's')) => Some((at, 1)),
         Some((at, 'm')) => Some((at, 60)),
@@ -115,14 +117,12 @@ impl Command {
                     };
                     let created = client.create_token(workspace.as_deref(), &request).await?;
                     output.value(&created, |created| created.token.clone())?;
-                    if !output.is_json() {
-                        eprintln!("save this key now: it is not shown again");
-                    }
+                    output.note("save this key now: it is not shown again");
                 }
                 Command::Rotate { prefix, overlap, workspace } => {
                     let seconds = u64::try_from(overlap.as_secs());
                     let overlap_seconds =
-                        Some(seconds.map_err(|_| anyhow!("--overlap must not be negative"))?);
+                        Some(seconds.map_err(|_| anyhow!("--keep-old must not be negative"))?);
                     let request = RotateToken { overlap_seconds };
                     let created = client.rotate_token(workspace.as_deref(), &prefix, &request).await?;
                     output.value(&created, |created| created.token.clone())?;

@@ -6,7 +6,7 @@ use anyhow::Result;
 use jiff::Timestamp;
 use pandastack_types::api::{CreateVolume, PatchVolume, Volume};
 
-use super::each::each;
+use super::each::{each, show_each};
 use super::runtime::with_client;
 use crate::output::{Output, age, fields, size};
 
@@ -27,10 +27,11 @@ pub enum Command {
     /// List volumes
     #[command(visible_alias = "ls")]
     List,
-    /// Show a volume
+    /// Show volumes
     Get {
-        /// Volume name
-        name: String,
+        /// Volume names
+        #[arg(required = true, value_name = "NAME")]
+        names: Vec<String>,
     },
     /// Grow a volume; works while it is attached
     Grow {
@@ -44,7 +45,7 @@ pub enum Command {
         /// Volume name
         name: String,
         /// Snapshot name [default: volume name and time]
-        #[arg(long = "as", value_name = "NAME")]
+        #[arg(long = "name", alias = "as", value_name = "NAME")]
         own: Option<String>,
     },
     /// Clone a volume; works while it is attached
@@ -63,6 +64,7 @@ pub enum Command {
         off: bool,
     },
     /// Delete volumes and their data
+    #[command(name = "delete", visible_alias = "rm")]
     Rm {
         /// Volume names
         #[arg(required = true)]
@@ -81,7 +83,10 @@ impl Command {
                     output.value(&client.create_volume(&request).await?, named)?;
                 }
                 Command::List => list(&client.list_volumes().await?, output)?,
-                Command::Get { name } => output.value(&client.get_volume(&name).await?, describe)?,
+                Command::Get { names } => {
+                    let fetch = async |name: &str| Ok(client.get_volume(name).await?);
+                    return show_each(&names, output, fetch, describe).await;
+                }
                 Command::Grow { name, size_mb } => {
                     output.value(&client.grow_volume(&name, size_mb).await?, named)?;
                 }

@@ -12,6 +12,7 @@ use pandastack_types::api::{
 };
 use pandastack_types::preview::Visibility;
 
+use super::each::{each, show_each};
 use super::quota::{self, Limits};
 use super::runtime::with_client;
 use crate::failure::Failure;
@@ -37,10 +38,11 @@ pub enum Command {
     /// List workspaces; needs an operator key
     #[command(visible_alias = "ls")]
     List,
-    /// Show a workspace; needs an operator key
+    /// Show workspaces; needs an operator key
     Get {
-        /// Workspace name
-        name: String,
+        /// Workspace names
+        #[arg(required = true, value_name = "NAME")]
+        names: Vec<String>,
     },
     /// Suspend a workspace: put its machines to sleep and reject its keys; needs an operator key
     Suspend {
@@ -55,11 +57,12 @@ pub enum Command {
         /// Workspace name
         name: String,
     },
-    /// Delete a workspace and everything in it, including backups; needs an operator key
+    /// Delete workspaces and everything in them, including backups; needs an operator key
     #[command(visible_alias = "rm")]
     Delete {
-        /// Workspace name
-        name: String,
+        /// Workspace names
+        #[arg(required = true, value_name = "NAME")]
+        names: Vec<String>,
         /// Do not ask for confirmation; required with --json
         #[arg(long, short)]
         yes: bool,
@@ -96,18 +99,24 @@ impl Command {
                     let quota = Some(limits.apply(Default::default()));
                     let request = CreateWorkspace { id: name.clone(), quota, default_visibility };
                     output.value(&client.create_workspace(&request).await?, describe)?;
-                    if !output.is_json() {
-                        eprintln!("create a key: pandastack token create --workspace {name} --role owner");
-                    }
+                    output.note(&format!(
+                        "create a key: pandastack token create --workspace {name} --role owner"
+                    ));
                 }
                 Command::List => list(&client, output).await?,
-                Command::Get { name } => output.value(&client.get_workspace(&name).await?, describe)?,
+                Command::Get { names } => {
+                    let fetch = async |name: &str| Ok(client.get_workspace(name).await?);
+                    return show_each(&names, output, fetch, describe).await;
+                }
                 Command::Suspend { name, reason } => {
                     let request = SuspendWorkspace { reason };
                     output.value(&client.suspend_workspace(&name, &request).await?, describe)?;
                 }
                 Command::Resume { name } => output.value(&client.resume_workspace(&name).await?, describe)?,
-                Command::Delete { name, yes } => delete(&client, output, &name, yes).await?,
+                Command::Delete { names, yes } => {
+                    let delete = async |name: &str| delete(&client, output, name, yes).await;
+                    return each(&names, output, delete).await;
+                }
                 Command::Quota { name, limits } => {
                     let mut report = client.workspace_quota(&name).await?;
                     if !limits.is_empty() {
@@ -137,7 +146,8 @@ async fn list(client: &Client, output: Output) -> Result<()> {
     Ok(())
 }
 
-async fn delete(client: &Client, output: Output, name: &str, yes: bool) -> Result<()> {
+/// Deletes a workspace after the user has confirmed it, and returns its name.
+async fn delete(client: &Client, output: Output, name: &str, yes: bool) -> Result<String> {
     client.get_workspace(name).await?;
     if !yes && (output.is_json() || !std::io::stdin().is_terminal()) {
         let failure = Failure::new(format!("cannot delete workspace `{name}` without confirmation"));
@@ -154,8 +164,7 @@ async fn delete(client: &Client, output: Output, name: &str, yes: bool) -> Resul
         }
     }
     client.delete_workspace(name).await?;
-    output.value(&[name], |_| name.to_owned())?;
-    Ok(())
+    Ok(name.to_owned())
 }
 
 fn describe_own(workspace: &Workspace) -> String {

@@ -3,11 +3,12 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use pandastack_control::{DatabaseUrl, TenancyMode};
+use pandastack_control::{AuditSink, DatabaseUrl, TenancyMode};
 use pandastack_types::network::Cidr;
 use serde::Deserialize;
 
-use super::{BACKUPS_VARIABLE, DATABASE_URL_VARIABLE};
+use super::{AUDIT_SINK_VARIABLE, BACKUPS_VARIABLE, DATABASE_URL_VARIABLE};
+use crate::login_settings::OidcArgs;
 use crate::network_settings::MailMode;
 use crate::tls::TlsArgs;
 
@@ -34,7 +35,7 @@ pub struct CommonArgs {
 /// Settings of the control server.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct ControlArgs {
-    /// Address and port of the API [default: 127.0.0.1:8080]
+    /// Address and port of the API [default: 127.0.0.1:8080, or the next free port]
     #[arg(long, env = "PANDASTACK_LISTEN", value_name = "ADDRESS")]
     pub listen: Option<SocketAddr>,
     /// Control database, such as postgres://user:password@host/name [default: SQLite in the data directory]
@@ -43,6 +44,9 @@ pub struct ControlArgs {
     /// Requests per second allowed for each workspace; 0 for no limit [default: 1000]
     #[arg(long, env = "PANDASTACK_REQUESTS_PER_SECOND", value_name = "COUNT")]
     pub requests_per_second: Option<u32>,
+    /// Export the audit log to file:///path, an http(s):// URL or an otlp+http(s):// collector
+    #[arg(long, env = AUDIT_SINK_VARIABLE, hide_env_values = true, value_name = "URL")]
+    pub audit_sink: Option<AuditSink>,
     /// Log requests to sandbox ports to this file
     #[arg(long, env = "PANDASTACK_ACCESS_LOG", value_name = "FILE")]
     pub access_log: Option<PathBuf>,
@@ -86,10 +90,12 @@ pub struct ControlArgs {
     #[arg(long, env = "PANDASTACK_CHALLENGE_RESOLVER", value_name = "ADDRESS")]
     pub challenge_resolver: Option<SocketAddr>,
     #[command(flatten)]
+    pub oidc: OidcArgs,
+    #[command(flatten)]
     pub tls: TlsArgs,
 }
 
-/// Where database backups are stored.
+/// Store of database backups.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub enum Backups {
@@ -134,10 +140,11 @@ pub struct AgentArgs {
     /// /var/cache/pandastack]
     #[arg(long, env = "PANDASTACK_CACHE_DIR", value_name = "DIR")]
     pub cache_dir: Option<PathBuf>,
-    /// Subnet for sandbox addresses on this host [default: 10.201.0.0/16]
+    /// Subnet for sandbox addresses on this host [default: 10.201.0.0/16, or a free one]
     #[arg(long, env = "PANDASTACK_SUBNET", value_name = "CIDR")]
     pub subnet: Option<String>,
-    /// Prefix for network interface names; must be unique for each agent on a machine [default: pds]
+    /// Prefix for network interface names; must be unique for each agent on a machine [default: pds, or a
+    /// free one]
     #[arg(long, env = "PANDASTACK_NET_PREFIX", value_name = "NAME")]
     pub net_prefix: Option<String>,
     /// DNS server for sandboxes [default: the servers in /etc/resolv.conf]

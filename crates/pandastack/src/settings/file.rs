@@ -4,11 +4,12 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use pandastack_control::{DatabaseUrl, TenancyMode};
+use pandastack_control::{AuditSink, DatabaseUrl, TenancyMode};
 use serde::Deserialize;
 
 use super::{Backups, CONFIG_PATH, Engine};
 use crate::failure::Failure;
+use crate::login_settings::OidcSection;
 use crate::network_settings::NetworkSection;
 
 /// Contents of the settings file.
@@ -21,6 +22,7 @@ pub(super) struct File {
     pub(super) control: ControlSection,
     pub(super) agent: AgentSection,
     pub(super) network: NetworkSection,
+    pub(super) oidc: OidcSection,
 }
 
 /// Table `control`.
@@ -36,6 +38,7 @@ pub(super) struct ControlSection {
     pub(super) postgres_listen: Option<SocketAddr>,
     pub(super) postgres_domain: Option<String>,
     pub(super) backups: Option<Backups>,
+    pub(super) audit_sink: Option<AuditSink>,
     pub(super) backup_retention_days: Option<u16>,
     pub(super) domains: Vec<String>,
     pub(super) api_names: Vec<String>,

@@ -12,7 +12,8 @@ use anyhow::{Context, Result};
 use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 
-const FILE: &str = "up.lock";
+/// Name of the lock in a data directory.
+pub const FILE: &str = "up.lock";
 
 /// The process that holds a data directory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

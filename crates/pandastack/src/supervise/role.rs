@@ -1,6 +1,8 @@
 //! A server role as a child process that is restarted when it exits.
 
 use std::ffi::OsString;
+use std::fs::File;
+use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -12,6 +14,8 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use crate::trace;
+
 /// First delay before a child is restarted; doubles up to [`BACKOFF_MAX`].
 const BACKOFF_FIRST: Duration = Duration::from_millis(100);
 /// Longest restart delay.
@@ -20,6 +24,8 @@ const BACKOFF_MAX: Duration = Duration::from_secs(5);
 const HEALTHY: Duration = Duration::from_secs(30);
 /// Time that a child has to stop before it is killed.
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
+/// Lines of standard error in an event. An error is one line; a panic is a few.
+const ERROR_LINES: usize = 15;
 /// Capacity of the event channel.
 const EVENTS_MAX: usize = 64;
 
@@ -32,6 +38,8 @@ pub struct Role {
     pub args: Vec<OsString>,
     /// Extra environment variables: secrets that must not appear in the process list.
     pub env: Vec<(&'static str, OsString)>,
+    /// File for its standard error, emptied at each start. Its log is elsewhere: this is why it ended.
+    pub errors: PathBuf,
 }
 
 /// A child exited or could not be started.
@@ -41,6 +49,8 @@ pub struct RoleEvent {
     pub name: &'static str,
     /// Result.
     pub ended: String,
+    /// What it wrote to standard error last; empty if nothing.
+    pub errors: String,
 }
 
 /// A role under supervision.
@@ -78,9 +88,10 @@ async fn keep_running(role: Role, events: mpsc::Sender<RoleEvent>, stop: Cancell
             },
             Err(error) => format!("{error:#}"),
         };
-        tracing::warn!("{} {ended}; restarting in {} ms", role.name, backoff.as_millis());
+        let errors = trace::tail(&role.errors, ERROR_LINES);
+        tracing::warn!("{} {ended}; restarting in {} ms: {errors}", role.name, backoff.as_millis());
         // Events are optional: supervision continues if nobody reads them.
-        let _ = events.try_send(RoleEvent { name: role.name, ended });
+        let _ = events.try_send(RoleEvent { name: role.name, ended, errors });
         if began.elapsed() >= HEALTHY {
             backoff = BACKOFF_FIRST;
         }
@@ -92,7 +103,7 @@ async fn keep_running(role: Role, events: mpsc::Sender<RoleEvent>, stop: Cancell
     }
 }
 
-/// How the child ended, or `None` if it was asked to stop.
+/// Waits for the child; returns how it ended, or `None` if it was asked to stop.
 async fn watch(mut child: Child, lifeline: Option<ChildStdin>, stop: &CancellationToken) -> Option<String> {
     let ended = tokio::select! {
         status = child.wait() => Some(describe(status)),
@@ -108,13 +119,16 @@ async fn watch(mut child: Child, lifeline: Option<ChildStdin>, stop: &Cancellati
 fn spawn(role: &Role) -> Result<(Child, Option<ChildStdin>)> {
     // An upgrade may have replaced the file that started this process; all roles of one `up` must
     // have the same version.
+    let errors = File::create(&role.errors);
+    let errors = errors.with_context(|| format!("cannot create {}", role.errors.display()))?;
     let mut command = Command::new("/proc/self/exe");
     command
         .arg0("pandastack")
         .args(&role.args)
         .envs(role.env.iter().cloned())
         .stdin(Stdio::piped())
-        .stdout(Stdio::null());
+        .stdout(Stdio::null())
+        .stderr(errors);
     // Its own process group: Ctrl-C on the terminal reaches only `up`, which stops the children in order.
     command.process_group(0);
     let mut child = command.spawn().with_context(|| format!("cannot start {}", role.name))?;

@@ -5,6 +5,7 @@
 mod apps;
 mod bench;
 mod commands;
+mod conventions;
 mod copy;
 #[cfg(feature = "server")]
 mod errors;

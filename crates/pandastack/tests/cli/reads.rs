@@ -8,7 +8,7 @@ use crate::services::{DATABASE, SCHEDULE};
 use crate::{Program, text};
 
 /// Commands that print a table or details, and JSON with `--json`.
-const READS: [&[&str]; 17] = [
+const READS: [&[&str]; 19] = [
     &["sandbox", "list"],
     &["sandbox", "get", ID],
     &["snapshot", "list"],
@@ -23,6 +23,8 @@ const READS: [&[&str]; 17] = [
     &["schedule", "list"],
     &["schedule", "get", SCHEDULE],
     &["token", "list"],
+    &["member", "list"],
+    &["member", "sessions"],
     &["host", "list"],
     &["usage"],
     &["audit"],
@@ -63,7 +65,7 @@ fn json_output_has_every_field_of_the_response() {
         let output = program.run(&[args, &["--json"]].concat());
         let value: Value =
             serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{args:?}: {error}"));
-        let is_list = args[1..].first() == Some(&"list") || args[0] == "audit";
+        let is_list = matches!(args[1..].first(), Some(&"list" | &"sessions")) || args[0] == "audit";
         assert_eq!(value.is_array(), is_list, "{args:?}: {value}");
         let one = if is_list { &value[0] } else { &value };
         let name = ["id", "name", "prefix", "total"].into_iter().find(|name| !one[*name].is_null());

@@ -15,6 +15,9 @@ use serde_json::{Value, json};
 
 pub const KEY: &str = "pds_0123456789abcdef0123456789abcdef";
 pub const ID: &str = "3f2b0c1e-7d7f-4c58-9d0e-0d2b7a0f9a55";
+/// A sandbox with private ports, and one with none.
+pub const PRIVATE: &str = "77777777-0000-4000-8000-000000000001";
+pub const SWITCHED_OFF: &str = "88888888-0000-4000-8000-000000000001";
 pub const SNAPSHOT: &str = "7a0c5a1e-0000-4000-8000-000000000001";
 const BUILD: &str = "b0b0b0b0b0b0b0b0";
 
@@ -91,14 +94,36 @@ fn router(api: Arc<Api>) -> Router {
         )
         .route("/templates/builds/{id}", get(|| async { axum::Json(build("done")) }))
         .route("/templates/builds/{id}/logs", get(build_logs))
+        .route("/sandboxes/{id}/preview", get(preview))
+        .route("/sandboxes/{id}/preview-token", post(sign_preview))
+        .route("/sandboxes/{id}/logs", get(|| async { "booted\nlogin:\n" }))
         .route("/run", post(|| async { axum::Json(run_result()) }))
         .route("/sandboxes/{id}/exec", post(exec))
         .route("/me", get(me))
         .merge(crate::services::routes());
-    Router::new().nest("/v1", v1).layer(from_fn_with_state(api.clone(), record)).with_state(api)
+    let version = || async { axum::Json(json!({"version": "9.9.9", "api": "v1"})) };
+    let v1 = Router::new().nest("/v1", v1).layer(from_fn_with_state(api.clone(), record)).with_state(api);
+    v1.route("/version", get(version))
 }
 
-/// Writes every call down and asks for the key.
+async fn preview(Path(id): Path<String>) -> axum::Json<Value> {
+    let visibility = match id.as_str() {
+        PRIVATE => "private",
+        SWITCHED_OFF => "off",
+        _ => "unlisted",
+    };
+    axum::Json(json!({ "visibility": visibility }))
+}
+
+async fn sign_preview(Path(id): Path<String>, axum::Json(request): axum::Json<Value>) -> axum::Json<Value> {
+    let port = request["port"].as_u64().unwrap();
+    axum::Json(json!({
+        "url": format!("http://{port}-{id}.localhost:8080/?pandastack_preview=signed"), "token": "signed",
+        "sandbox_id": id, "port": port, "expires_at": "2030-01-01T00:00:00Z",
+    }))
+}
+
+/// Records every call and requires the key.
 async fn record(State(api): Shared, request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
     let bytes = axum::body::to_bytes(body, 64 << 20).await.unwrap();
@@ -182,9 +207,14 @@ async fn exec(State(api): Shared, body: Bytes) -> axum::Json<Value> {
     )
 }
 
-/// Commands: `fail`, `bytes` (no text), `slow` (times out), `cut` (stream breaks); any other prints to both streams.
+/// Commands: the program `nosuch` (missing), `fail`, `bytes` (no text), `slow` (times out), `cut` (stream breaks);
+/// any other prints to both streams.
 async fn exec_stream(body: Bytes) -> Response {
     let request: Value = serde_json::from_slice(&body).unwrap();
+    if request["argv"][0] == "nosuch" {
+        let message = "cannot run \"nosuch\": No such file or directory";
+        return error(StatusCode::NOT_FOUND, "file_not_found", message);
+    }
     let frames = match request["cmd"].as_str() {
         Some("fail") => {
             "event: stderr\ndata: {\"chunk\":\"no\\n\"}\n\nevent: exit\ndata: {\"exit_code\":3}\n\n"

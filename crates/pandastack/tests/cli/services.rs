@@ -31,7 +31,10 @@ pub fn routes<S: Clone + Send + Sync + 'static>() -> Router<S> {
         ("/schedules", items(schedule())),
         (schedule_path.as_str(), schedule()),
         ("/me/tokens", items(token())),
+        ("/members", items(member())),
+        ("/members/sessions", items(session())),
         ("/hosts", items(host())),
+        ("/me/quota", quota()),
         ("/usage", usage()),
         ("/audit", audit()),
     ] {
@@ -62,6 +65,7 @@ fn app() -> Value {
         "git_branch": "main", "framework": "flask", "port": 8000, "health_path": "/", "idle_timeout_seconds": 300,
         "env": {}, "template": "base", "cpu": 1, "memory_mb": 512, "status": "running", "sandbox_id": ID,
         "url": "http://shop.localhost:8080", "created_at": ago(7300), "updated_at": ago(125),
+        "databases": [{"database": DATABASE, "env": "DATABASE_URL", "scope": "production", "build": false}],
     })
 }
 
@@ -118,6 +122,20 @@ fn token() -> Value {
     json!({ "prefix": "pds_01234567", "label": "ci", "role": "developer", "created_at": ago(7300) })
 }
 
+fn member() -> Value {
+    json!({
+        "id": "aaaa0000-0000-4000-8000-000000000002", "email": "ada@example.com", "name": "Ada", "subject": "ada",
+        "role": "developer", "from_groups": true, "created_at": ago(7300), "last_sign_in_at": ago(130),
+    })
+}
+
+fn session() -> Value {
+    json!({
+        "id": "pds_89abcdef", "member": "aaaa0000-0000-4000-8000-000000000002", "label": "ada@example.com",
+        "client": "laptop", "role": "developer", "created_at": ago(130), "expires_at": "2040-01-01T00:00:00Z",
+    })
+}
+
 fn host() -> Value {
     json!({
         "id": "box", "reachable": true, "engine": "qemu-tcg", "isolation": "emulated", "sandboxes": 2,
@@ -136,6 +154,11 @@ fn usage() -> Value {
         "from": "2026-01-01T00:00:00Z", "to": "2026-01-31T00:00:00Z", "total": used, "sandboxes": [sandbox],
         "truncated": true,
     })
+}
+
+fn quota() -> Value {
+    let used = json!({"sandboxes": 4, "cpu": 4, "memory_mb": 2048, "snapshot_mb": 0});
+    json!({"workspace": "default", "quota": {"sandboxes": 50}, "used": used})
 }
 
 fn audit() -> Value {

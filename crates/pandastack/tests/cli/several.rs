@@ -34,7 +34,7 @@ fn errors_are_json_with_the_json_option() {
         (
             &["db", "get", "none", "--json"][..],
             1,
-            "failed",
+            "not_found",
             Some("run `pandastack db list` to see all databases"),
         ),
         (

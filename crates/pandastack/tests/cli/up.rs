@@ -152,6 +152,35 @@ fn config_in(home: &Path) -> String {
 }
 
 #[test]
+fn several_installations_need_no_flags() {
+    let (Some(first), Some(second)) = (Installation::new(), Installation::new()) else { return };
+    let urls = [&first, &second].map(|platform| {
+        let output = platform.run(&["up", "--detach", "--json", "--slots-ready", "1"]);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let ready: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        ready["api_url"].as_str().unwrap().to_owned()
+    });
+    assert_ne!(urls[0], urls[1]);
+}
+
+#[test]
+fn a_failed_start_says_why_and_leaves_nothing_after_a_purge() {
+    let Some(platform) = Installation::new() else { return };
+    let output = platform.run(&["up", "--detach", "--listen", &platform.address, "--subnet", "127.0.0.0/16"]);
+    let stderr = text(&output.stderr);
+    let reason = "the subnet 127.0.0.0/16 contains the address 127.0.0.1 of interface lo; choose another \
+                  with --subnet";
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    let first = stderr.lines().next().unwrap_or_default();
+    assert!(first.starts_with("error: cannot start agent: ") && first.contains(reason), "{stderr}");
+    let output = platform.run(&["down", "--purge"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(!platform.data_dir().exists());
+    let mounts = std::fs::read_to_string("/proc/mounts").unwrap();
+    assert!(!mounts.contains(&platform.data_dir().display().to_string()), "{mounts}");
+}
+
+#[test]
 fn a_directory_that_is_not_ours_is_never_purged() {
     let Some(platform) = Installation::new() else { return };
     std::fs::create_dir(platform.data_dir()).unwrap();

@@ -13,27 +13,31 @@ from __future__ import annotations
 
 from ._async.apps import AsyncAppsAPI
 from ._async.client import AsyncPandaStack, AsyncSandboxesAPI
+from ._async.commands import AsyncSandboxCommands
 from ._async.contexts import AsyncCodeContext
 from ._async.databases import AsyncDatabasesAPI
 from ._async.exec_stream import AsyncExecStream
 from ._async.filesystem import AsyncSandboxFilesystem
 from ._async.functions import AsyncFunctionsAPI
 from ._async.process import AsyncProcess
+from ._async.members import AsyncMembersAPI
 from ._async.resources import AsyncSnapshotsAPI, AsyncTemplatesAPI, AsyncTokensAPI, AsyncWorkspacesAPI
-from ._async.sandbox import AsyncSandbox, AsyncSandboxCommands
+from ._async.sandbox import AsyncSandbox
 from ._async.schedules import AsyncSchedulesAPI
 from ._async.volumes import AsyncVolumesAPI
 from ._retry import CreateRetryEvent
 from ._sync.apps import AppsAPI
 from ._sync.client import PandaStack, SandboxesAPI
+from ._sync.commands import SandboxCommands
 from ._sync.contexts import CodeContext
 from ._sync.databases import DatabasesAPI
 from ._sync.exec_stream import ExecStream
 from ._sync.filesystem import SandboxFilesystem
 from ._sync.functions import FunctionsAPI
 from ._sync.process import Process
+from ._sync.members import MembersAPI
 from ._sync.resources import SnapshotsAPI, TemplatesAPI, TokensAPI, WorkspacesAPI
-from ._sync.sandbox import Sandbox, SandboxCommands
+from ._sync.sandbox import Sandbox
 from ._sync.schedules import SchedulesAPI
 from ._sync.volumes import VolumesAPI
 from ._version import __version__
@@ -50,6 +54,7 @@ from .database_models import (
 )
 from .errors import (
     APIConnectionError,
+    ArgumentTypeError,
     AuthError,
     BadRequestError,
     CapacityError,
@@ -70,9 +75,8 @@ from .errors import (
 )
 from .exploring import BranchOutcome, Candidate, ExploreError, ExploreResult
 from .function_models import FunctionInfo, FunctionMetrics, FunctionRun, FunctionVersion
-from .account_models import Token, WorkspaceInfo
+from .account_models import AuditEntry, AuditVerification, Member, MemberSession, Token, WorkspaceInfo
 from .models import (
-    AuditEntry,
     Checkpoints,
     ExecChunk,
     ExecResult,
@@ -117,11 +121,13 @@ __all__ = [
     "AppInstance",
     "AppInstanceMetrics",
     "AppMetrics",
+    "ArgumentTypeError",
     "AsyncClient",
     "AsyncCodeContext",
     "AsyncDatabasesAPI",
     "AsyncExecStream",
     "AsyncFunctionsAPI",
+    "AsyncMembersAPI",
     "AsyncPandaStack",
     "AsyncProcess",
     "AsyncSandbox",
@@ -135,6 +141,7 @@ __all__ = [
     "AsyncVolumesAPI",
     "AsyncWorkspacesAPI",
     "AuditEntry",
+    "AuditVerification",
     "AuthError",
     "BadRequestError",
     "CapacityError",
@@ -170,6 +177,9 @@ __all__ = [
     "GrepMatch",
     "Lifecycle",
     "Lineage",
+    "Member",
+    "MemberSession",
+    "MembersAPI",
     "NetworkPolicy",
     "NextRuns",
     "NotFoundError",

@@ -48,7 +48,7 @@ class ExecProgress:
 
     @property
     def offsets(self) -> Tuple[int, int]:
-        """Where to go on."""
+        """Offsets at which to continue."""
         return self._ends["stdout"], self._ends["stderr"]
 
     def output_call(self, seconds_max: Optional[float]) -> Call:

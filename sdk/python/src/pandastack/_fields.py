@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, Mapping, Optional
+from typing import Any, Dict, Mapping, Optional
 
 from .errors import ServerError
+
+
+#: Fields of records that hold a password or a token.
+_SECRET = frozenset({"password", "connection_url", "pooled_url", "broker_token"})
+
+
+class SecretRecord(Dict[str, Any]):
+    """A record whose secrets do not show when it is printed or logged."""
+
+    def __repr__(self) -> str:
+        return repr({name: "***" if name in _SECRET and value else value for name, value in self.items()})
 
 
 def need_text(data: Mapping[str, Any], name: str, what: str) -> str:

@@ -7,6 +7,7 @@ async) do the I/O and hold none of this.
 from __future__ import annotations
 
 import json
+import math
 import shlex
 import uuid
 from dataclasses import dataclass, field, replace
@@ -73,7 +74,7 @@ class Call:
 
     @property
     def what(self) -> str:
-        """How errors name this call."""
+        """Name of this call in errors."""
         return f"{self.method} /v1{self.path}"
 
     @property
@@ -133,8 +134,8 @@ def exec_body(command: Command, timeout_seconds: Optional[float], **options: Any
     """The JSON of a command."""
     body: Dict[str, Any] = {"cmd": command_line(command)}
     if timeout_seconds is not None:
-        if isinstance(timeout_seconds, bool) or not timeout_seconds > 0:
-            raise BadRequestError(f"timeout_seconds must be more than 0, got {timeout_seconds!r}")
+        if not 0 < timeout_seconds < math.inf:
+            raise BadRequestError(f"timeout_seconds must be more than 0 and finite, got {timeout_seconds!r}")
         # The wire has whole seconds; rounding up keeps the promise of "at least".
         body["timeout_seconds"] = -int(-timeout_seconds // 1)
     return {**body, **given(**options)}

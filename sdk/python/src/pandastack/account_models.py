@@ -1,4 +1,4 @@
-"""Workspaces and API keys, and how they are read from the server's JSON."""
+"""Workspaces, members, API keys and the audit log, and how they are read from the server's JSON."""
 
 from __future__ import annotations
 
@@ -22,6 +22,67 @@ class WorkspaceInfo(TypedDict, total=False):
     #: Current use.
     used: Dict[str, int]
     default_visibility: str
+
+
+class Member(TypedDict, total=False):
+    """A person with a role in the workspace."""
+
+    id: str
+    email: str
+    name: str
+    #: The login provider's identifier of the person.
+    subject: str
+    #: ``viewer``, ``developer`` or ``owner``.
+    role: str
+    #: Whether the role comes from groups of the login provider.
+    from_groups: bool
+    #: Whether the person may also manage the installation.
+    operator: bool
+    created_at: str
+    last_sign_in_at: str
+
+
+class MemberSession(TypedDict, total=False):
+    """A sign-in of a member that has not ended."""
+
+    id: str
+    #: ID of the member.
+    member: str
+    #: Email address or subject of the person.
+    label: str
+    #: Browser or device.
+    client: str
+    role: str
+    created_at: str
+    last_used_at: str
+    expires_at: str
+
+
+class AuditEntry(TypedDict, total=False):
+    """An entry of the audit log."""
+
+    id: int
+    at: str
+    token_prefix: str
+    token_label: str
+    method: str
+    route: str
+    path: str
+    sandbox_id: str
+    status: int
+    request_id: str
+    took_ms: int
+
+
+class AuditVerification(TypedDict, total=False):
+    """The result of verifying the audit log. ``problem`` says how it was tampered with."""
+
+    checked: int
+    first: int
+    since: str
+    head: str
+    next: int
+    problem: str
 
 
 @dataclass(frozen=True)

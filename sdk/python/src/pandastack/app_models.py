@@ -1,4 +1,4 @@
-"""What the API says about apps."""
+"""Apps, as the API returns them."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ class Execution:
 
     @property
     def logs(self) -> Dict[str, str]:
-        """What it printed, by stream."""
+        """Output of the run, by stream."""
         return {"stdout": self.stdout, "stderr": self.stderr}
 
     @property

@@ -1,4 +1,4 @@
-"""What the server says about databases."""
+"""Databases, as the API returns them."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ class Database(DatabaseConnection, total=False):
     #: ``failed`` or ``deleting``.
     status: str
     template: str
+    #: Unique in the workspace; can be used in the place of the ID.
+    name: str
     label: str
     created_at: str
     size: str
@@ -35,6 +37,8 @@ class Database(DatabaseConnection, total=False):
     protected: bool
     sandbox_id: str
     cloned_from: str
+    #: Current step while the database is being restored.
+    step: str
     error: str
     #: Whether another copy could take over.
     failover_available: bool

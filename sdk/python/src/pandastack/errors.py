@@ -73,6 +73,10 @@ class BadRequestError(PandaStackError):
     """The request is invalid: a 4xx status, or this client refused to send it."""
 
 
+class ArgumentTypeError(BadRequestError, TypeError):
+    """An argument has the wrong type. Nothing was sent."""
+
+
 class AuthError(PandaStackError):
     """The API key is missing, invalid, expired or not allowed to do this."""
 

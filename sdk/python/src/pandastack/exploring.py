@@ -1,10 +1,11 @@
-"""What :meth:`Sandbox.explore` takes and gives."""
+"""Arguments and results of :meth:`Sandbox.explore`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
 
+from ._check import checked_init
 from .errors import PandaStackError
 
 #: Most candidates of one exploration: as many copies as one fork makes.
@@ -23,6 +24,7 @@ class ExploreError(PandaStackError):
         self.outcomes = list(outcomes)
 
 
+@checked_init
 @dataclass
 class Candidate:
     """A candidate to try: a shell command, or a function that receives the copy."""
@@ -101,7 +103,7 @@ Select = Union[str, Callable[[List[BranchOutcome]], BranchOutcome]]
 
 
 def as_candidates(given: Sequence[Union[Candidate, str]]) -> List[Candidate]:
-    """What was given, commands as candidates."""
+    """The given branches, with commands as candidates."""
     candidates = [Candidate.shell(item, item) if isinstance(item, str) else item for item in given]
     if not 1 <= len(candidates) <= CANDIDATES_MAX:
         raise ExploreError(f"explore: give 1 to {CANDIDATES_MAX} candidates, not {len(candidates)}")
@@ -119,6 +121,16 @@ def pick(outcomes: List[BranchOutcome], select: Select) -> BranchOutcome:
         raise ExploreError(f'explore: `select` is "max", "min" or a function, not {select!r}')
     sign = 1 if select == "max" else -1
     return max(outcomes, key=lambda outcome: sign * outcome.score)
+
+
+def score_of(given: Any) -> float:
+    """A score as a number. NaN is none: whether it wins would depend on the order of the branches."""
+    if isinstance(given, (str, bytes)):
+        raise TypeError(f"a score must be a number, not {type(given).__name__}")
+    score = float(given)
+    if score != score:
+        raise ValueError("a score must be a number, not NaN")
+    return score
 
 
 def tail(text: str) -> str:

@@ -367,6 +367,8 @@ class SandboxEvent(TypedDict, total=False):
     id: int
     at: str
     kind: str
+    #: Alias of ``kind``.
+    type: str
     sandbox_id: str
     detail: str
 
@@ -376,6 +378,10 @@ class SandboxMetrics(TypedDict, total=False):
 
     at: str
     status: str
+    #: Process ID of the machine on its host; absent while it does not run.
+    pid: int
+    #: Alias of ``host["memory_bytes"]``.
+    host_rss_bytes: int
     host: Dict[str, float]
     egress_denied: int
     guest: Dict[str, float]
@@ -391,22 +397,6 @@ class Usage(_Period, total=False):
     sandboxes: List[Dict[str, Any]]
     functions: List[Dict[str, Any]]
     truncated: bool
-
-
-class AuditEntry(TypedDict, total=False):
-    """An entry of the audit log."""
-
-    id: int
-    at: str
-    token_prefix: str
-    token_label: str
-    method: str
-    route: str
-    path: str
-    sandbox_id: str
-    status: int
-    request_id: str
-    took_ms: int
 
 
 class Snapshot(str):

@@ -47,6 +47,8 @@ class ScheduleRun(TypedDict, total=False):
     """A run of a schedule. A schedule has at most one run for a time."""
 
     id: str
+    #: Alias of ``id``.
+    run_id: str
     schedule_id: str
     function_id: str
     sandbox_id: str

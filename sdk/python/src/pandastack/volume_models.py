@@ -1,4 +1,4 @@
-"""What the server says about volumes."""
+"""Volumes, as the API returns them."""
 
 from __future__ import annotations
 

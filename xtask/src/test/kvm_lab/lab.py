@@ -74,7 +74,7 @@ class Platform:
         self.env.update(PANDASTACK_API=first["api_url"], PANDASTACK_API_KEY=first["token"])
 
     def call(self, *arguments, seconds=COMMAND_SECONDS_MAX, fails=False):
-        """What a command of the client prints. With ``fails``, what it prints when it fails."""
+        """Output of a client command. With ``fails``, its output when it fails."""
         command = [self.program, *arguments]
         began = time.monotonic()
         try:
@@ -95,7 +95,7 @@ class Platform:
         return self.call("sandbox", *arguments, **options)
 
     def run(self, sandbox, script, **options):
-        """What a shell in a sandbox prints."""
+        """Output of a shell in a sandbox."""
         return self.sandbox("exec", sandbox, "--", "sh", "-c", script, **options)
 
     def spawn(self, *arguments):

@@ -4,11 +4,11 @@
 //!   this host --QEMU, emulated AMD SVM--> outer machine --KVM--> Firecracker or QEMU --> sandboxes
 //! ```
 //!
-//! The outer machine sees the host's files read-only and keeps its own writes in memory, so it needs no
-//! image: programs, caches and the `pandastack` program are the host's. Its data directories are on a
-//! scratch disk. The tests in it are `tests.py`; `lab.py` is what they use.
+//! The outer machine sees the host's files read-only and keeps its own writes in memory, so it
+//! needs no image: programs, caches and the `pandastack` program are the host's. Its data
+//! directories are on a scratch disk. The tests in it are `tests.py`, which use `lab.py`.
 //!
-//! What they prove is order of events, formats, confinement and recovery. Speed means nothing:
+//! The tests prove order of events, formats, confinement and recovery. Speed means nothing:
 //! everything is emulated twice. An outer machine that lacks processor time calibrates its clock
 //! wrongly, so nothing else should run meanwhile.
 
@@ -32,16 +32,16 @@ const SCRIPTS: [(&str, &str); 3] = [
     ("tests.py", include_str!("tests.py")),
 ];
 
-/// How long the outer machine may take: the short form, and all of it.
+/// Time limits of the outer machine: for the short form, and for all of it.
 const SECONDS_MAX: [u32; 2] = [900, 3600];
-/// Memory of the outer machine. What it writes to its root is in there too.
+/// Memory of the outer machine. It includes the files that the machine writes to its root.
 const MEMORY: &str = "6G";
-/// Runs the outer machine before everything else: one that waits for a processor while it boots measures
-/// its clock wrongly. Where the scheduler groups processes by session, a priority of its own does not count
-/// beyond the group, so the group gets it, too.
+/// Runs the outer machine before everything else: one that waits for a processor while it boots
+/// measures its clock wrongly. On a scheduler that groups processes by session, a process's own
+/// priority does not count beyond the group, so the group gets it, too.
 const FIRST: &str = r#"echo -15 2> /dev/null > /proc/self/autogroup; exec nice -n -15 "$@""#;
 
-/// What the lab needs of the host.
+/// The lab: an outer machine and its files.
 pub struct Lab {
     dir: PathBuf,
     qemu: PathBuf,
@@ -49,7 +49,7 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// Prepares the outer machine. The error says what is missing.
+    /// Prepares the outer machine. The error names missing requirements.
     pub fn prepare(firecracker: &Path, full: bool) -> Result<Self> {
         // The processor of older ones disagrees with KVM about the state of the FPU.
         let qemu = qemu::ensure()?;

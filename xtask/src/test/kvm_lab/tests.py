@@ -326,7 +326,7 @@ class Qemu(Part):
 
 
 def run_part(part):
-    """How many tests passed, and how many did not."""
+    """Numbers of passed and failed tests."""
     passed = 0
     tests = part.tests()
     for test in tests:

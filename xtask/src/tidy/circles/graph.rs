@@ -1,4 +1,4 @@
-//! Which file needs which, and the circles among them.
+//! The graph of files that need each other, and its circles.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ type Edge = (usize, usize);
 pub struct Cut {
     pub from: PathBuf,
     pub to: PathBuf,
-    /// Where the first file names the second.
+    /// Lines on which the first file names the second.
     pub lines: Vec<usize>,
     /// Files in the largest circle that is left of the one that was cut.
     pub leaves: usize,

@@ -5,7 +5,7 @@
 //! have few files. A `mod` declaration alone is no need, and test-only code does not count.
 
 mod graph;
-mod modules;
+pub(super) mod modules;
 mod resolve;
 mod tokens;
 
@@ -22,7 +22,7 @@ use resolve::Resolver;
 
 /// Most files in one circle.
 const FILES_MAX: usize = 5;
-/// How many edges to cut are named.
+/// Number of edges to cut that are named.
 const CUTS_SHOWN: usize = 8;
 
 /// A library or a program.
@@ -60,7 +60,7 @@ pub fn report() -> Result<String> {
     Ok(report)
 }
 
-/// The files of each library and program. Those of one package are told apart: neither can name the
+/// The files of each library and program. Targets of one package are separate: neither can name the
 /// other's files.
 fn graphs() -> Result<Vec<(String, Graph)>> {
     let metadata = read(cargo(&["metadata", "--no-deps", "--offline", "--format-version", "1"]))?;

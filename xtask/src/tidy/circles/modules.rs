@@ -24,7 +24,7 @@ pub struct Module {
     pub children: BTreeMap<String, usize>,
     /// Names that it defines, other than child modules.
     pub items: BTreeSet<String>,
-    /// What its `use` declarations bring into scope.
+    /// Names that its `use` declarations bring into scope.
     pub imports: Vec<Import>,
     /// Paths in its code.
     pub mentions: Vec<Mention>,
@@ -35,7 +35,7 @@ pub struct Module {
 pub struct Import {
     /// The name in this module; `None` for a glob.
     pub name: Option<String>,
-    /// What it stands for.
+    /// Path that it stands for.
     pub mention: Mention,
 }
 
@@ -228,7 +228,7 @@ fn attributes(item: &Item) -> &[Attribute] {
     }
 }
 
-/// Whether an item exists in tests alone: `#[cfg(test)]`, or `#[cfg(all(test, ...))]`.
+/// Returns whether an item exists in tests alone: `#[cfg(test)]`, or `#[cfg(all(test, ...))]`.
 fn is_test_only(attributes: &[Attribute]) -> bool {
     let configurations = attributes.iter().filter(|attribute| attribute.path().is_ident("cfg"));
     let lists = configurations.filter_map(|attribute| attribute.meta.require_list().ok());

@@ -1,7 +1,7 @@
-//! Which file a path leads to.
+//! Resolves a path to the file that it leads to.
 //!
-//! A path leads to the file that defines what it names: re-exports and globs are followed. What a
-//! macro defines cannot be found, so a path to it leads to the last module on its way.
+//! A path leads to the file that defines what it names: re-exports and globs are followed. Items
+//! that a macro defines cannot be found, so a path to one leads to the last module on its way.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -16,18 +16,18 @@ pub struct Resolver {
     modules: Vec<Module>,
 }
 
-/// What a name in a module stands for.
+/// Target of a name in a module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Target {
     Module(usize),
-    /// Something that this module defines.
+    /// An item that this module defines.
     Item(usize),
-    /// Something of another crate.
+    /// An item of another crate.
     Elsewhere,
 }
 
 /// Lookups in progress, so that circles of re-exports end.
-type Seen = BTreeSet<(usize, String)>;
+type VisitedItems = BTreeSet<(usize, String)>;
 
 impl Resolver {
     /// Reads the crate with this root file.
@@ -45,13 +45,13 @@ impl Resolver {
                 }
             };
             for mention in module.imports.iter().map(|import| &import.mention) {
-                note(self.resolve(index, &mention.segments, &mut Seen::new()), mention.line);
+                note(self.resolve(index, &mention.segments, &mut VisitedItems::new()), mention.line);
             }
             for mention in &module.mentions {
                 let target = match mention.segments.as_slice() {
-                    // It was imported by name, is defined here, or came with a glob.
-                    [name] => self.in_globs(index, name, &mut Seen::new()),
-                    segments => self.resolve(index, segments, &mut Seen::new()),
+                    // The name was imported, is defined here, or came with a glob.
+                    [name] => self.in_globs(index, name, &mut VisitedItems::new()),
+                    segments => self.resolve(index, segments, &mut VisitedItems::new()),
                 };
                 note(target, mention.line);
             }
@@ -59,7 +59,7 @@ impl Resolver {
         references
     }
 
-    fn resolve(&self, module: usize, segments: &[String], seen: &mut Seen) -> Option<Target> {
+    fn resolve(&self, module: usize, segments: &[String], seen: &mut VisitedItems) -> Option<Target> {
         let (first, mut rest) = segments.split_first()?;
         let mut current = match first.as_str() {
             "crate" => 0,
@@ -87,7 +87,7 @@ impl Resolver {
 
     /// Looks a name up in a module. A module and a function may share a name: the last name of a
     /// path is the function.
-    fn lookup(&self, module: usize, name: &str, is_last: bool, seen: &mut Seen) -> Option<Target> {
+    fn lookup(&self, module: usize, name: &str, is_last: bool, seen: &mut VisitedItems) -> Option<Target> {
         let Module { children, items, imports, .. } = &self.modules[module];
         let child = children.get(name).map(|child| Target::Module(*child));
         if child.is_some() && !is_last {
@@ -106,7 +106,7 @@ impl Resolver {
     }
 
     /// Looks a name up in the modules whose names this one imports all together.
-    fn in_globs(&self, module: usize, name: &str, seen: &mut Seen) -> Option<Target> {
+    fn in_globs(&self, module: usize, name: &str, seen: &mut VisitedItems) -> Option<Target> {
         let globs = self.modules[module].imports.iter().filter(|import| import.name.is_none());
         globs.into_iter().find_map(|glob| match self.resolve(module, &glob.mention.segments, seen)? {
             Target::Module(found) if found != module => self.lookup(found, name, true, seen),

@@ -1,4 +1,4 @@
-//! Paths in tokens that nobody has parsed: the arguments of macros and attributes.
+//! Paths in unparsed tokens: the arguments of macros and attributes.
 
 use proc_macro2::{Delimiter, Spacing, TokenStream, TokenTree};
 

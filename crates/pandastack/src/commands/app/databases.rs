@@ -18,13 +18,13 @@ pub struct Attach {
     /// Database ID, unique ID prefix or label
     database: String,
     /// Environment variable for the connection string
-    #[arg(long, value_name = "NAME", default_value = "DATABASE_URL")]
+    #[arg(long = "variable", alias = "env", value_name = "NAME", default_value = "DATABASE_URL")]
     env: String,
     /// Deployments that can use it: production, preview (of pull requests) or all
     #[arg(long, default_value = "production", value_parser = scope)]
     scope: EnvScope,
     /// Also make it available to builds
-    #[arg(long)]
+    #[arg(long = "in-builds", alias = "build")]
     build: bool,
 }
 

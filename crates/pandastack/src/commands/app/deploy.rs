@@ -18,6 +18,7 @@ use super::{init, source};
 use crate::commands::db;
 use crate::commands::pairs::pairs;
 use crate::commands::sandbox::resolve::resolve;
+use crate::commands::wait::WaitArgs;
 use crate::failure::Failure;
 use crate::output::Output;
 
@@ -123,9 +124,8 @@ pub struct Args {
     /// Build without the cache
     #[arg(long)]
     no_cache: bool,
-    /// Print the deployment ID and return without waiting
-    #[arg(long, short)]
-    detach: bool,
+    #[command(flatten)]
+    wait: WaitArgs,
 }
 
 fn previews(word: &str) -> Result<AppPreviews, String> {
@@ -168,11 +168,7 @@ pub(super) async fn run(client: &Client, args: Args, output: Output) -> Result<E
         return Ok(ExitCode::SUCCESS);
     }
     let deployment = start(client, &app, &args, source).await?;
-    if args.detach {
-        output.value(&deployment, |deployment| deployment.id.to_string())?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    follow(client, app.id.as_str(), deployment, output).await
+    follow(client, app.id.as_str(), deployment, args.wait, output).await
 }
 
 /// An existing source that was named on the command line.

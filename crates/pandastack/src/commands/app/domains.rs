@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use pandastack_client::Client;
 
+use crate::commands::each::each;
 use crate::output::Output;
 
 /// Subcommands.
@@ -23,12 +24,14 @@ pub enum Command {
         /// Domain, such as www.example.com
         domain: String,
     },
-    /// Remove a custom domain
+    /// Remove custom domains
+    #[command(name = "delete", visible_alias = "rm")]
     Rm {
         /// App name or ID
         app: String,
-        /// Domain to remove
-        domain: String,
+        /// Domains to remove
+        #[arg(required = true)]
+        domains: Vec<String>,
     },
 }
 
@@ -51,9 +54,12 @@ impl Command {
                 }
                 output.value(&added, |added| added.domain.clone())?;
             }
-            Command::Rm { app, domain } => {
-                client.remove_app_domain(&app, &domain).await?;
-                output.value(&[&domain], |_| domain.clone())?;
+            Command::Rm { app, domains } => {
+                let remove = async |domain: &str| {
+                    client.remove_app_domain(&app, domain).await?;
+                    Ok(domain.to_owned())
+                };
+                return each(&domains, output, remove).await;
             }
         }
         Ok(ExitCode::SUCCESS)

@@ -38,6 +38,7 @@ pub enum Command {
         stage: Option<EnvStage>,
     },
     /// Remove environment variables
+    #[command(name = "delete", visible_alias = "rm")]
     Rm {
         /// App name or ID
         app: String,

@@ -47,6 +47,6 @@ pub(super) async fn run(client: &Client, args: Args, output: Output) -> Result<E
             client.follow_deployment(&args.app, &id).await?
         }
     };
-    print_lines(lines, false, output).await?;
+    print_lines(lines, output).await?;
     Ok(ExitCode::SUCCESS)
 }

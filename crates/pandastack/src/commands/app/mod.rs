@@ -22,8 +22,11 @@ use jiff::Timestamp;
 use pandastack_client::Client;
 use pandastack_types::DeploymentId;
 
+use super::browser;
+use super::each::{each, show_each};
 use super::runtime::with_client;
 use super::sandbox::keep_awake;
+use super::wait::WaitArgs;
 use crate::failure::Failure;
 use crate::output::{Output, age};
 use follow::follow;
@@ -38,10 +41,11 @@ pub enum Command {
     /// List apps
     #[command(visible_alias = "ls")]
     List,
-    /// Show an app
+    /// Show apps with their settings and databases
     Get {
-        /// App name or ID
-        app: String,
+        /// App names or IDs
+        #[arg(required = true, value_name = "APP")]
+        apps: Vec<String>,
     },
     /// Print the logs of an app or of a deployment
     Logs(logs::Args),
@@ -61,6 +65,8 @@ pub enum Command {
     Restart {
         /// App name or ID
         app: String,
+        #[command(flatten)]
+        wait: WaitArgs,
     },
     /// Change the number of instances; takes effect immediately
     Scale(scale::Args),
@@ -94,14 +100,21 @@ pub enum Command {
     /// Run a command in an instance, stream its output and return its exit code
     Exec(exec::Args),
     /// Print the URL of an app
+    Url {
+        /// App name or ID
+        app: String,
+    },
+    /// Open an app in a browser
     Open {
         /// App name or ID
         app: String,
     },
-    /// Delete an app and all its deployments
+    /// Delete apps and all their deployments
+    #[command(name = "delete", visible_alias = "rm")]
     Rm {
-        /// App name or ID
-        app: String,
+        /// App names or IDs
+        #[arg(required = true, value_name = "APP")]
+        apps: Vec<String>,
         /// Do not ask for confirmation; required with --json
         #[arg(long, short)]
         yes: bool,
@@ -119,17 +132,17 @@ impl Command {
             Command::Init(args) => init::run(args, output),
             Command::Deploy(args) => deploy::run(client, *args, output).await,
             Command::List => list(client, output).await,
-            Command::Get { app } => {
-                output.value(&client.get_app(&app).await?, describe::app)?;
-                Ok(ExitCode::SUCCESS)
+            Command::Get { apps } => {
+                let fetch = async |app: &str| Ok(client.get_app(app).await?);
+                show_each(&apps, output, fetch, describe::app).await
             }
             Command::Logs(args) => logs::run(client, args, output).await,
             Command::Metrics { app } => metrics::run(client, &app, output).await,
             Command::Deploys { app } => versions::list(client, &app, output).await,
             Command::Rollback(args) => versions::rollback(client, args, output).await,
-            Command::Restart { app } => {
+            Command::Restart { app, wait } => {
                 let deployment = client.restart_app(&app).await?;
-                follow(client, &app, deployment, output).await
+                follow(client, &app, deployment, wait, output).await
             }
             Command::Scale(args) => scale::run(client, args, output).await,
             Command::KeepAwake { app, seconds } => {
@@ -144,14 +157,28 @@ impl Command {
             Command::Domains(command) => command.run(client, output).await,
             Command::Previews(command) => command.run(client, output).await,
             Command::Exec(args) => exec::run(client, args, output).await,
-            Command::Open { app } => {
-                let app = client.get_app(&app).await?;
-                output.value(&app, |app| app.url.clone().unwrap_or_default())?;
+            Command::Url { app } => {
+                print_url(client, &app, output).await?;
                 Ok(ExitCode::SUCCESS)
             }
-            Command::Rm { app, yes } => remove(client, &app, yes, output).await,
+            Command::Open { app } => {
+                if let Some(url) = print_url(client, &app, output).await? {
+                    browser::open(&url, output);
+                }
+                Ok(ExitCode::SUCCESS)
+            }
+            Command::Rm { apps, yes } => {
+                let delete = async |app: &str| remove(client, app, yes, output).await;
+                each(&apps, output, delete).await
+            }
         }
     }
+}
+
+async fn print_url(client: &Client, app: &str, output: Output) -> Result<Option<String>> {
+    let app = client.get_app(app).await?;
+    output.value(&app, |app| app.url.clone().unwrap_or_default())?;
+    Ok(app.url)
 }
 
 async fn list(client: &Client, output: Output) -> Result<ExitCode> {
@@ -168,7 +195,8 @@ async fn list(client: &Client, output: Output) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-async fn remove(client: &Client, app: &str, yes: bool, output: Output) -> Result<ExitCode> {
+/// Deletes an app after the user has confirmed it, and returns its name.
+async fn remove(client: &Client, app: &str, yes: bool, output: Output) -> Result<String> {
     let found = client.get_app(app).await?;
     if !yes && output.is_json() {
         let failure = Failure::new(format!("cannot delete app `{}` without confirmation", found.name));
@@ -179,8 +207,7 @@ async fn remove(client: &Client, app: &str, yes: bool, output: Output) -> Result
         return Err(failure.hint("type the app's name to confirm, or use --yes").into());
     }
     client.delete_app(found.id.as_str()).await?;
-    output.value(&[&found.name], |_| found.name.clone())?;
-    Ok(ExitCode::SUCCESS)
+    Ok(found.name)
 }
 
 /// Asks the user to type the app's name.

@@ -8,6 +8,7 @@ use pandastack_client::Client;
 use pandastack_types::api::AppPreview;
 
 use super::describe;
+use crate::commands::each::each;
 use crate::output::{Output, age, fields};
 
 /// Subcommands.
@@ -26,12 +27,14 @@ pub enum Command {
         /// Pull request number
         number: u32,
     },
-    /// Delete a preview; the next commit to the pull request creates it again
+    /// Delete previews; the next commit to a pull request creates its preview again
+    #[command(name = "delete", visible_alias = "rm")]
     Rm {
         /// App name or ID
         app: String,
-        /// Pull request number
-        number: u32,
+        /// Pull request numbers
+        #[arg(required = true, value_name = "NUMBER")]
+        numbers: Vec<u32>,
     },
 }
 
@@ -59,9 +62,13 @@ impl Command {
             Command::Get { app, number } => {
                 output.value(&client.app_preview(&app, number).await?, details)?;
             }
-            Command::Rm { app, number } => {
-                client.remove_app_preview(&app, number).await?;
-                output.value(&[number], |_| number.to_string())?;
+            Command::Rm { app, numbers } => {
+                let names: Vec<String> = numbers.iter().map(u32::to_string).collect();
+                let remove = async |name: &str| {
+                    client.remove_app_preview(&app, name.parse()?).await?;
+                    Ok(name.to_owned())
+                };
+                return each(&names, output, remove).await;
             }
         }
         Ok(ExitCode::SUCCESS)

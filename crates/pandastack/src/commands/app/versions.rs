@@ -9,6 +9,7 @@ use pandastack_types::DeploymentId;
 use pandastack_types::api::RollbackApp;
 
 use super::follow::follow;
+use crate::commands::wait::WaitArgs;
 use crate::failure::Failure;
 use crate::output::{Output, age};
 
@@ -20,11 +21,13 @@ pub struct Rollback {
     /// Deployment to roll back to [default: the one before the live one]
     #[arg(long, value_name = "ID")]
     to: Option<DeploymentId>,
+    #[command(flatten)]
+    wait: WaitArgs,
 }
 
 pub(super) async fn rollback(client: &Client, args: Rollback, output: Output) -> Result<ExitCode> {
     let deployment = client.rollback_app(&args.app, &RollbackApp { deployment_id: args.to }).await?;
-    follow(client, &args.app, deployment, output).await
+    follow(client, &args.app, deployment, args.wait, output).await
 }
 
 pub(super) async fn list(client: &Client, app: &str, output: Output) -> Result<ExitCode> {

@@ -5,10 +5,16 @@ use pandastack_client::Client;
 use pandastack_types::api::{CreateDatabase, Database};
 
 use crate::commands::create::{ATTEMPTS_MAX, wait_before_retry};
+use crate::commands::wait::or_interrupt;
 use crate::progress::Progress;
 
 /// Creates a database. A rejected request creates nothing, so it can be retried.
 pub async fn create(client: &Client, request: &CreateDatabase) -> Result<Database> {
+    let background = "if the database was already created, `pandastack db list` shows it";
+    or_interrupt(background, create_with_retries(client, request)).await
+}
+
+async fn create_with_retries(client: &Client, request: &CreateDatabase) -> Result<Database> {
     let progress = Progress::start("Creating database");
     let mut attempt = 1;
     loop {

@@ -8,7 +8,7 @@ use crate::output::{fields, size};
 pub fn row(database: &Database, age: String) -> [String; 5] {
     [
         database.id.to_string(),
-        database.label.clone().unwrap_or_else(|| "-".to_owned()),
+        database.name.as_ref().or(database.label.as_ref()).cloned().unwrap_or_else(|| "-".to_owned()),
         database.status.as_str().to_owned(),
         database.size.clone(),
         age,
@@ -24,6 +24,8 @@ pub fn details(database: &Database) -> String {
         ("always on", database.always_on.to_string()),
         ("protected", database.protected.to_string()),
     ];
+    pairs.extend(database.name.clone().map(|name| ("name", name)));
+    pairs.extend(database.step.clone().map(|step| ("step", step)));
     pairs.extend(database.label.clone().map(|label| ("label", label)));
     pairs.extend(database.cloned_from.as_ref().map(|id| ("branched from", id.to_string())));
     pairs.extend(database.error.clone().map(|error| ("error", error)));

@@ -14,40 +14,44 @@ use jiff::Timestamp;
 use pandastack_client::Client;
 use pandastack_types::api::{CloneDatabase, CreateDatabase, PatchDatabase};
 
-use super::each::each;
+use super::each::{each, show_each};
 use super::runtime::with_client;
 use crate::output::{Output, age};
 use crate::progress::Progress;
 use describe::{details, row};
 use resolve::resolve;
 
-/// Subcommands. A database is named by its id, a unique id prefix or its label.
+/// Subcommands. A database is named by its id, a unique id prefix, its name or its label.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
     /// Create a database and wait until it accepts connections
     Create {
         /// Human-readable label
         label: Option<String>,
+        /// Name, unique in the workspace, to use in the place of the ID
+        #[arg(long)]
+        name: Option<String>,
         /// Memory size: 1g, 2g, 4g, 8g or 16g
         #[arg(long, value_name = "SIZE")]
         size: Option<String>,
         /// Number of vCPUs
         #[arg(long, value_name = "COUNT")]
         cpu: Option<u32>,
-        /// Never put the database to sleep
+        /// Sleep after 30 idle days instead of 300 idle seconds
         #[arg(long)]
         always_on: bool,
-        /// Protect the database from deletion; undo with `pandastack db set ID --protected false`
+        /// Protect the database from deletion; undo with `pandastack db update ID --protected false`
         #[arg(long)]
         protected: bool,
     },
     /// List databases
     #[command(visible_alias = "ls")]
     List,
-    /// Show a database and its connection strings
+    /// Show databases and their connection strings
     Get {
-        /// Database ID, unique ID prefix or label
-        database: String,
+        /// Database IDs, unique ID prefixes or labels
+        #[arg(required = true, value_name = "DATABASE")]
+        databases: Vec<String>,
     },
     /// Print the connection string
     Url {
@@ -57,7 +61,7 @@ pub enum Command {
         #[arg(long)]
         pooled: bool,
     },
-    /// Open the local psql
+    /// Connect with the psql of this machine
     Psql(psql::Args),
     /// Run an SQL statement and print its rows
     Query(query::Args),
@@ -73,6 +77,9 @@ pub enum Command {
         database: String,
         /// Label of the branch
         label: Option<String>,
+        /// Name of the branch, unique in the workspace
+        #[arg(long)]
+        name: Option<String>,
     },
     /// Restore a database to a point in time, as a new database
     Restore(backups::RestoreArgs),
@@ -86,7 +93,7 @@ pub enum Command {
         /// Database ID, unique ID prefix or label
         database: String,
     },
-    /// Test the backups: restore the latest state, check every table and index, then delete it
+    /// Test the backups: restore a copy, check all its tables and indexes, and delete it
     Drill {
         /// Database ID, unique ID prefix or label
         database: String,
@@ -97,13 +104,14 @@ pub enum Command {
         database: String,
     },
     /// Change the settings of a database
+    #[command(name = "update", visible_alias = "set")]
     Set {
         /// Database ID, unique ID prefix or label
         database: String,
         /// Human-readable label
         #[arg(long)]
         label: Option<String>,
-        /// Whether the database never sleeps
+        /// Whether the database sleeps after 30 idle days instead of 300 idle seconds
         #[arg(long, value_name = "true|false")]
         always_on: Option<bool>,
         /// Whether the database is protected from deletion
@@ -116,15 +124,17 @@ pub enum Command {
         #[arg(long, value_name = "SIZE")]
         size: Option<String>,
     },
-    /// Put a database to sleep; the next connection wakes it
+    /// Put databases to sleep; the next connection wakes them
     Pause {
-        /// Database ID, unique ID prefix or label
-        database: String,
+        /// Database IDs, unique ID prefixes or labels
+        #[arg(required = true, value_name = "DATABASE")]
+        databases: Vec<String>,
     },
-    /// Wake a database
+    /// Wake databases
     Wake {
-        /// Database ID, unique ID prefix or label
-        database: String,
+        /// Database IDs, unique ID prefixes or labels
+        #[arg(required = true, value_name = "DATABASE")]
+        databases: Vec<String>,
     },
     /// Show database statistics
     Stats {
@@ -137,6 +147,7 @@ pub enum Command {
         database: String,
     },
     /// Delete databases and their data
+    #[command(name = "delete", visible_alias = "rm")]
     Rm {
         /// Database IDs, unique ID prefixes or labels
         #[arg(required = true)]
@@ -161,6 +172,28 @@ impl Command {
                     };
                     return each(&databases, output, delete).await;
                 }
+                Command::Get { databases } => {
+                    let fetch = async |text: &str| {
+                        let id = resolve(&client, text).await?;
+                        Ok(client.get_database(&id).await?)
+                    };
+                    return show_each(&databases, output, fetch, details).await;
+                }
+                Command::Pause { databases } => {
+                    let pause = async |text: &str| {
+                        let id = resolve(&client, text).await?;
+                        Ok(client.pause_database(&id).await?)
+                    };
+                    return show_each(&databases, output, pause, |done| done.status.as_str().to_owned())
+                        .await;
+                }
+                Command::Wake { databases } => {
+                    let wake = async |text: &str| {
+                        let id = resolve(&client, text).await?;
+                        Ok(client.wake_database(&id).await?)
+                    };
+                    return show_each(&databases, output, wake, |done| done.status.as_str().to_owned()).await;
+                }
                 Command::Drill { database } => return backups::drill(&client, &database, output).await,
                 other => other.change(&client, output).await?,
             }
@@ -170,14 +203,15 @@ impl Command {
 
     async fn change(self, client: &Client, output: Output) -> Result<()> {
         match self {
-            Command::Create { label, size, cpu, always_on, protected } => {
+            Command::Create { label, name, size, cpu, always_on, protected } => {
                 let (always_on, protected) = (Some(always_on), Some(protected));
-                let request = CreateDatabase { label, size, cpu, always_on, protected, memory_mb: None };
+                let request =
+                    CreateDatabase { name, label, size, cpu, always_on, protected, memory_mb: None };
                 output.value(&create::create(client, &request).await?, details)
             }
-            Command::Branch { database, label } => {
+            Command::Branch { database, label, name } => {
                 let id = resolve(client, &database).await?;
-                let request = CloneDatabase { label, ..CloneDatabase::default() };
+                let request = CloneDatabase { name, label, ..CloneDatabase::default() };
                 output.value(&client.branch_database(&id, &request).await?, details)
             }
             Command::Failover { database } => {
@@ -196,14 +230,6 @@ impl Command {
                 let id = resolve(client, &database).await?;
                 output.value(&client.reset_database_credentials(&id).await?, details)
             }
-            Command::Pause { database } => {
-                let id = resolve(client, &database).await?;
-                output.value(&client.pause_database(&id).await?, |done| done.status.as_str().to_owned())
-            }
-            Command::Wake { database } => {
-                let id = resolve(client, &database).await?;
-                output.value(&client.wake_database(&id).await?, |done| done.status.as_str().to_owned())
-            }
             Command::Backup { database } => {
                 let id = resolve(client, &database).await?;
                 let progress = Progress::start("Backing up");
@@ -217,10 +243,6 @@ impl Command {
 
     async fn show(self, client: &Client, output: Output) -> Result<()> {
         match self {
-            Command::Get { database } => {
-                let id = resolve(client, &database).await?;
-                output.value(&client.get_database(&id).await?, details)
-            }
             Command::Url { database, pooled } => {
                 let id = resolve(client, &database).await?;
                 let connection = client.database_connection(&id).await?;
@@ -238,7 +260,7 @@ impl Command {
             }
             Command::Logs { database } => {
                 let id = resolve(client, &database).await?;
-                output.raw(client.database_logs(&id).await?.as_bytes())
+                output.log(&client.database_logs(&id).await?)
             }
             _ => Ok(()),
         }

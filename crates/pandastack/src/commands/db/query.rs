@@ -17,11 +17,14 @@ pub struct Args {
     sql: String,
     /// Parameter values
     parameters: Vec<String>,
+    /// Cancel the statement after this many seconds
+    #[arg(long, value_name = "SECONDS")]
+    timeout: Option<u64>,
     /// Cancel the statement after this many milliseconds
-    #[arg(long, value_name = "MS")]
+    #[arg(long, value_name = "MS", hide = true, conflicts_with = "timeout")]
     timeout_ms: Option<u64>,
     /// Maximum number of rows to print
-    #[arg(long, value_name = "COUNT")]
+    #[arg(long = "limit", short = 'n', alias = "max-rows", value_name = "COUNT")]
     max_rows: Option<u32>,
 }
 
@@ -32,7 +35,7 @@ pub async fn run(client: &Client, args: Args, output: Output) -> Result<()> {
         sql: args.sql,
         params: args.parameters.into_iter().map(Value::String).collect(),
         database: None,
-        timeout_ms: args.timeout_ms,
+        timeout_ms: args.timeout_ms.or(args.timeout.map(|seconds| seconds.saturating_mul(1000))),
         max_rows: args.max_rows,
     };
     let rows = client.query_database(&id, &request).await?;

@@ -1,4 +1,4 @@
-//! Finds a database by its id, a unique id prefix or its label.
+//! Finds a database by its id, its name, a unique id prefix or its label.
 
 use anyhow::Result;
 use pandastack_client::Client;
@@ -7,10 +7,11 @@ use pandastack_types::api::Database;
 
 use crate::failure::Failure;
 
-/// Resolves a database id, a unique id prefix or a label.
+/// Resolves a database id, a name, a unique id prefix or a label.
 pub async fn resolve(client: &Client, text: &str) -> Result<DatabaseId> {
     let found = client.list_databases().await?;
-    if let Some(exact) = found.iter().find(|database| database.id.as_str() == text) {
+    let exact = |database: &&Database| database.id.as_str() == text || database.name.as_deref() == Some(text);
+    if let Some(exact) = found.iter().find(exact) {
         return Ok(exact.id.clone());
     }
     let matches = |database: &&Database| {
@@ -20,7 +21,7 @@ pub async fn resolve(client: &Client, text: &str) -> Result<DatabaseId> {
     match matching.as_slice() {
         [one] => Ok(one.id.clone()),
         [] => {
-            let failure = Failure::new(format!("database `{text}` not found"));
+            let failure = Failure::not_found("database", text);
             Err(failure.hint("run `pandastack db list` to see all databases").into())
         }
         several => {

@@ -1,7 +1,7 @@
 //! `pandastack down`: stops the platform.
 //!
-//! Sandboxes keep running by default, because an upgrade stops and starts the platform. `--purge`
-//! removes the whole installation except the image cache, which holds no user data.
+//! Sandboxes keep running by default, because an upgrade stops and starts the platform. `--purge` removes
+//! the whole installation, also one that never started, except the image cache, which holds no user data.
 
 mod leftovers;
 
@@ -16,6 +16,7 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 
 use super::runtime::block_on;
 use super::up::read_token;
+use crate::client_config::{self, InvokingUser};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::progress::Progress;
@@ -33,7 +34,8 @@ pub struct Args {
     /// Keep or delete running sandboxes
     #[arg(long, value_enum, default_value_t = Sandboxes::Keep)]
     sandboxes: Sandboxes,
-    /// Delete the whole data directory: all sandboxes, snapshots, databases and keys
+    /// Delete everything that `up` created: all sandboxes, snapshots, databases, keys and settings; only the
+    /// image cache is kept
     #[arg(long)]
     purge: bool,
 }
@@ -54,13 +56,23 @@ pub fn run(args: Args, _output: Output) -> Result<ExitCode> {
     // The lock records the host resources in use, so the flags of `up` need not be repeated.
     let Some((holder, held)) = UpLock::last_holder(data_dir)? else {
         eprintln!("No PandaStack installation in {}.", data_dir.display());
+        if args.purge {
+            leftovers::remove_begun(data_dir, &settings.runtime_dir)?;
+        }
         return Ok(ExitCode::SUCCESS);
     };
     let delete_sandboxes = args.purge || args.sandboxes == Sandboxes::Kill;
     if held {
         // A standalone agent has no API; its machines are stopped below.
         if delete_sandboxes && !holder.api_url.is_empty() {
-            block_on(delete_all_sandboxes(data_dir, &holder))?;
+            let deleted = block_on(delete_all_sandboxes(data_dir, &holder));
+            match deleted {
+                // A server that does not work must not prevent its own removal. Machines are stopped below.
+                Err(error) if args.purge => {
+                    eprintln!("warning: the API cannot delete the sandboxes: {error:#}")
+                }
+                deleted => deleted?,
+            }
         }
         stop(&holder)?;
         eprintln!("PandaStack stopped.");
@@ -71,10 +83,24 @@ pub fn run(args: Args, _output: Output) -> Result<ExitCode> {
         leftovers::stop_machines(data_dir, &holder)?;
     }
     if args.purge {
+        forget_client_config(data_dir, &holder);
         leftovers::purge(data_dir, &holder)?;
         eprintln!("Deleted {}.", data_dir.display());
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Removes the purged server from the user's client configuration. The purge goes on without it.
+fn forget_client_config(data_dir: &Path, holder: &Holder) {
+    let forgotten =
+        InvokingUser::current().and_then(|user| client_config::forget(&user, data_dir, &holder.api_url));
+    match forgotten {
+        Ok(Some(path)) => eprintln!("Removed this server from {}.", path.display()),
+        Ok(None) => {}
+        Err(error) => {
+            eprintln!("warning: cannot remove this server from the client configuration: {error:#}")
+        }
+    }
 }
 
 async fn delete_all_sandboxes(data_dir: &Path, holder: &Holder) -> Result<()> {

@@ -15,6 +15,7 @@ use tokio::sync::mpsc;
 use super::bundle::{is_bundle, pack};
 use super::watch::watch;
 use crate::commands::pairs::pairs;
+use crate::commands::wait::or_interrupt;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::progress::Progress;
@@ -99,7 +100,9 @@ pub async fn run(client: &Client, args: Args, output: Output) -> Result<ExitCode
         return deploy_on_change(client, &args).await;
     }
     let began = Instant::now();
-    let function = deploy(client, &args).await?;
+    let background =
+        format!("the deployment continues; to see its state, run `pandastack fn get {}`", args.name);
+    let function = or_interrupt(&background, deploy(client, &args)).await?;
     output.value(&function, |function| {
         let url = function.url.clone().unwrap_or_default();
         format!(

@@ -13,7 +13,7 @@ pub struct Args {
     /// Function name or ID
     name: String,
     /// Number of calls to show, newest first
-    #[arg(long, short = 'n', default_value_t = 20)]
+    #[arg(long, short = 'n', value_name = "COUNT", default_value_t = 20)]
     limit: u32,
     /// Follow new output until Ctrl-C
     #[arg(long, short)]
@@ -23,12 +23,12 @@ pub struct Args {
 /// Prints logs.
 pub async fn run(client: &Client, args: Args, output: Output) -> Result<ExitCode> {
     if !args.follow {
-        output.raw(client.function_logs(&args.name, args.limit).await?.as_bytes())?;
+        output.log(&client.function_logs(&args.name, args.limit).await?)?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut lines = client.follow_function(&args.name).await?;
     while let Some((_, text)) = lines.next().await? {
-        output.raw(text.as_bytes())?;
+        output.log(&text)?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -16,7 +16,7 @@ use jiff::Timestamp;
 use pandastack_client::Client;
 use pandastack_types::api::{Alias, DeployStatus, Function, RollbackFunction};
 
-use super::each::each;
+use super::each::{each, show_each};
 use super::runtime::{block_on, with_client};
 use crate::failure::Failure;
 use crate::output::{Output, age, fields, size};
@@ -39,10 +39,11 @@ pub enum Command {
     /// List functions
     #[command(visible_alias = "ls")]
     List,
-    /// Show a function
+    /// Show functions
     Get {
-        /// Function name or ID
-        name: String,
+        /// Function names or IDs
+        #[arg(required = true, value_name = "NAME")]
+        names: Vec<String>,
     },
     /// List calls of a function, newest first
     Runs {
@@ -95,6 +96,7 @@ pub enum Command {
         percent: u32,
     },
     /// Delete functions, including their versions and runs
+    #[command(name = "delete", visible_alias = "rm")]
     Rm {
         /// Function names or IDs
         #[arg(required = true)]
@@ -120,7 +122,10 @@ impl Command {
                 #[cfg(feature = "server")]
                 Command::Dev(_) => {}
                 Command::List => list(&client, output).await?,
-                Command::Get { name } => output.value(&client.get_function(&name).await?, details)?,
+                Command::Get { names } => {
+                    let fetch = async |name: &str| Ok(client.get_function(name).await?);
+                    return show_each(&names, output, fetch, details).await;
+                }
                 Command::Runs { name, dead_letters } => runs(&client, &name, dead_letters, output).await?,
                 Command::Redrive { name, run } => redrive(&client, &name, run.as_deref(), output).await?,
                 Command::Versions { name } => versions(&client, &name, output).await?,

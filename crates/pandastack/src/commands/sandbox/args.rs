@@ -21,6 +21,6 @@ pub struct HibernateArgs {
 #[derive(Debug, clap::Args)]
 pub struct SandboxArgs {
     /// Sandbox IDs or unique prefixes
-    #[arg(required = true)]
+    #[arg(required = true, value_name = "ID")]
     pub ids: Vec<String>,
 }

@@ -5,21 +5,26 @@ use std::process::ExitCode;
 use anyhow::Result;
 use pandastack_client::Client;
 use pandastack_types::SnapshotId;
-use pandastack_types::api::{AttachVolume, Checkpoints, CreateSandbox, OnTimeout, RequiredIsolation};
+use pandastack_types::api::{
+    AttachVolume, Checkpoints, CreateSandbox, OnTimeout, RequiredIsolation, Sandbox,
+};
 use pandastack_types::limits::CHECKPOINTS_KEPT_DEFAULT;
 use pandastack_types::preview::Visibility;
 
 use crate::commands::create;
 use crate::commands::pairs::pairs;
-use crate::output::Output;
+use crate::output::{Output, age};
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
+#[command(
+    after_help = "A sandbox is deleted one hour after its creation, unless --ttl or --persistent is given."
+)]
 pub struct Args {
     /// Template to create from [default: base]
     #[arg(long, short)]
     template: Option<String>,
-    /// Snapshot to create from, instead of a template
+    /// Snapshot to create from, instead of a template: ID, unique ID prefix or name
     #[arg(long, value_name = "ID", conflicts_with = "template")]
     from_snapshot: Option<SnapshotId>,
     /// Number of vCPUs [default: from the template]
@@ -40,12 +45,15 @@ pub struct Args {
     /// Hibernate the sandbox instead of deleting it when the TTL ends
     #[arg(long)]
     hibernate_on_timeout: bool,
-    /// Interval between automatic snapshots of an active sandbox, in seconds
+    /// Interval between checkpoints (automatic snapshots) of an active sandbox, in seconds
     #[arg(long, value_name = "SECONDS")]
     checkpoint_every: Option<u64>,
-    /// Number of these snapshots to keep
+    /// Number of checkpoints to keep
     #[arg(long, value_name = "COUNT", requires = "checkpoint_every", default_value_t = CHECKPOINTS_KEPT_DEFAULT)]
     checkpoints_kept: u32,
+    /// Name, unique in the workspace, to use in the place of the ID
+    #[arg(long)]
+    name: Option<String>,
     /// Metadata label; can be repeated
     #[arg(long, short, value_name = "KEY=VALUE")]
     metadata: Vec<String>,
@@ -88,6 +96,7 @@ pub async fn run(client: &Client, args: Args, output: Output) -> Result<ExitCode
         from_snapshot: args.from_snapshot,
         cpu: args.cpu,
         memory_mb: args.memory,
+        name: args.name,
         metadata: pairs(&args.metadata)?,
         env: pairs(&args.env)?,
         ttl_seconds: args.ttl,
@@ -97,6 +106,7 @@ pub async fn run(client: &Client, args: Args, output: Output) -> Result<ExitCode
             .checkpoint_every
             .map(|every_seconds| Checkpoints { every_seconds, keep_last: args.checkpoints_kept }),
         on_timeout: args.hibernate_on_timeout.then_some(OnTimeout::Hibernate),
+        keep_on_timeout: None,
         network: args.network.policy()?,
         visibility: args.visibility,
         volumes: (!args.volume.is_empty()).then_some(args.volume),
@@ -104,7 +114,20 @@ pub async fn run(client: &Client, args: Args, output: Output) -> Result<ExitCode
     };
     let sandbox = create::create(client, &request).await?;
     output.value(&sandbox, |sandbox| sandbox.id.to_string())?;
+    output.note(&lifetime(&sandbox));
     Ok(ExitCode::SUCCESS)
+}
+
+/// How long the sandbox lives, and how to change it.
+fn lifetime(sandbox: &Sandbox) -> String {
+    let Some(expires) = sandbox.expires_at else {
+        return "never expires; hibernates when idle and wakes with the next call".to_owned();
+    };
+    let left = age(sandbox.created_at, expires);
+    format!(
+        "expires in {left}; to change that, run `pandastack sandbox lifecycle {} --ttl SECONDS`",
+        sandbox.id
+    )
 }
 
 #[cfg(test)]

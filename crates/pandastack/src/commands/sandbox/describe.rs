@@ -9,6 +9,7 @@ use pandastack_types::Residency;
 use pandastack_types::api::Sandbox;
 
 use super::resolve::resolve;
+use crate::commands::each::show_each;
 use crate::output::{Output, age, fields};
 
 /// Lists sandboxes.
@@ -16,7 +17,7 @@ pub async fn list(client: &Client, output: Output) -> Result<ExitCode> {
     let sandboxes = client.list_sandboxes().await?;
     let now = Timestamp::now();
     let columns = ["ID", "TEMPLATE", "STATUS", "AGE", "EXPIRES", "MEMORY", "ISOLATION", "HOST"];
-    output.table(&sandboxes, columns, |sandbox| {
+    let row = |sandbox: &Sandbox| {
         [
             sandbox.id.to_string(),
             sandbox.template.clone(),
@@ -27,21 +28,32 @@ pub async fn list(client: &Client, output: Output) -> Result<ExitCode> {
             sandbox.isolation.clone(),
             sandbox.host.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string),
         ]
-    })?;
+    };
+    let more = |sandbox: &Sandbox| {
+        [
+            sandbox.cpu.to_string(),
+            sandbox.engine.clone(),
+            sandbox.guest_ip.clone().unwrap_or_else(|| "-".to_owned()),
+            sandbox.parent_id.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string),
+            labels(sandbox),
+        ]
+    };
+    let more_columns = ["CPU", "ENGINE", "ADDRESS", "PARENT", "METADATA"];
+    output.wide_table(&sandboxes, columns, row, more_columns, more)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Shows a sandbox.
-pub async fn get(client: &Client, text: &str, output: Output) -> Result<ExitCode> {
-    let id = resolve(client, text).await?;
-    let sandbox = client.get_sandbox(&id).await?;
-    output.value(&sandbox, details)?;
-    Ok(ExitCode::SUCCESS)
+/// Shows sandboxes.
+pub async fn get(client: &Client, names: &[String], output: Output) -> Result<ExitCode> {
+    let fetch = async |text: &str| {
+        let id = resolve(client, text).await?;
+        Ok(client.get_sandbox(&id).await?)
+    };
+    show_each(names, output, fetch, details).await
 }
 
 fn details(sandbox: &Sandbox) -> String {
     let optional = |value: Option<String>| value.unwrap_or_default();
-    let labels: Vec<String> = sandbox.metadata.iter().map(|(key, value)| format!("{key}={value}")).collect();
     fields(&[
         ("id", sandbox.id.to_string()),
         ("status", status(sandbox)),
@@ -55,9 +67,14 @@ fn details(sandbox: &Sandbox) -> String {
         ("snapshot", optional(sandbox.from_snapshot.as_ref().map(ToString::to_string))),
         ("created", sandbox.created_at.to_string()),
         ("expires", optional(sandbox.expires_at.map(|at| at.to_string()))),
-        ("metadata", labels.join(", ")),
+        ("metadata", labels(sandbox)),
         ("failure", optional(sandbox.failure.clone())),
     ])
+}
+
+fn labels(sandbox: &Sandbox) -> String {
+    let labels = sandbox.metadata.iter().map(|(key, value)| format!("{key}={value}"));
+    labels.collect::<Vec<_>>().join(", ")
 }
 
 fn started_by(sandbox: &Sandbox) -> String {

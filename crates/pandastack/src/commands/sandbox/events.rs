@@ -55,6 +55,9 @@ async fn follow(client: &Client, id: &SandboxId, output: Output) -> Result<ExitC
 pub async fn ports(client: &Client, text: &str, output: Output) -> Result<ExitCode> {
     let id = resolve(client, text).await?;
     let ports = client.list_ports(&id).await?;
-    output.table(&ports, ["PORT", "ADDRESS"], |port| [port.port.to_string(), port.address.clone()])?;
+    output.table(&ports, ["PORT", "ADDRESS", "URL"], |port| {
+        let url = port.proxy_url.clone().unwrap_or_else(|| "-".to_owned());
+        [port.port.to_string(), port.address.clone(), url]
+    })?;
     Ok(ExitCode::SUCCESS)
 }

@@ -24,8 +24,8 @@ pub struct Args {
     id: String,
     #[command(flatten)]
     options: ExecOptions,
-    /// Command to run; a single word is run by the shell
-    #[arg(last = true, required = true, value_name = "CMD")]
+    /// Command to run, with its arguments; a single word is run by the shell
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     command: Vec<String>,
 }
 

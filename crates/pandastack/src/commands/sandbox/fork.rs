@@ -17,7 +17,7 @@ pub struct Args {
     /// Sandbox ID or unique prefix
     id: String,
     /// Number of forks; all have the same state
-    #[arg(long, short = 'n', default_value_t = 1)]
+    #[arg(long, short = 'n', value_name = "COUNT", default_value_t = 1)]
     count: u32,
     /// Metadata label for every fork; can be repeated
     #[arg(long, short, value_name = "KEY=VALUE")]
@@ -29,7 +29,7 @@ pub async fn run(client: &Client, args: Args, output: Output) -> Result<ExitCode
     let id = resolve(client, &args.id).await?;
     let metadata = pairs(&args.metadata)?;
     if args.count == 1 {
-        let child = client.fork_sandbox(&id, &ForkSandbox { metadata }).await?;
+        let child = client.fork_sandbox(&id, &ForkSandbox { count: None, metadata }).await?;
         output.value(&child, |child| child.id.to_string())?;
         return Ok(ExitCode::SUCCESS);
     }

@@ -27,10 +27,10 @@ pub struct Args {
     /// Action when the TTL ends
     #[arg(long, value_name = "kill|hibernate", value_parser = parse_on_timeout)]
     on_timeout: Option<OnTimeout>,
-    /// Interval between automatic snapshots of an active sandbox, in seconds; 0 to stop
+    /// Interval between checkpoints (automatic snapshots) of an active sandbox, in seconds; 0 to stop
     #[arg(long, value_name = "SECONDS")]
     checkpoint_every: Option<u64>,
-    /// Number of these snapshots to keep [default: 5]
+    /// Number of checkpoints to keep [default: 5]
     #[arg(long, value_name = "COUNT", requires = "checkpoint_every")]
     checkpoints_kept: Option<u32>,
 }

@@ -32,7 +32,7 @@ pub async fn run(client: &Client, args: Args, output: Output) -> Result<ExitCode
     }
     if !args.follow {
         let text = client.logs(&id).await?;
-        output.raw(text.as_bytes())?;
+        output.log(&text)?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot watch for Ctrl-C")?;
@@ -40,7 +40,7 @@ pub async fn run(client: &Client, args: Args, output: Output) -> Result<ExitCode
     loop {
         tokio::select! {
             line = lines.next() => match line? {
-                Some(line) => output.line(&line)?,
+                Some(line) => output.log_line(&line)?,
                 None => return Ok(ExitCode::SUCCESS),
             },
             _ = interrupt.recv() => return Ok(ExitCode::SUCCESS),

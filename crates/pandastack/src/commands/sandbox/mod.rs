@@ -22,6 +22,7 @@ pub mod rollback;
 pub mod snapshot;
 mod stats;
 pub mod tree;
+mod url;
 
 use std::process::ExitCode;
 
@@ -40,8 +41,8 @@ pub enum Command {
     Create(create::Args),
     /// List sandboxes
     List,
-    /// Show a sandbox
-    Get(SandboxArg),
+    /// Show sandboxes
+    Get(SandboxArgs),
     /// Run a command, stream its output and return its exit code
     Exec(exec::Args),
     /// Open an interactive shell
@@ -87,6 +88,7 @@ pub enum Command {
     /// Resume paused sandboxes
     Resume(SandboxArgs),
     /// Delete sandboxes
+    #[command(name = "delete", visible_alias = "rm")]
     Rm(SandboxArgs),
     /// Print the console log or the output of a process
     Logs(logs::Args),
@@ -96,10 +98,15 @@ pub enum Command {
     Stats(SandboxArg),
     /// List listening ports
     Ports(SandboxArg),
+    /// Print the URL of a port; signed if the sandbox is private
+    Url(url::Args),
+    /// Open the URL of a port in a browser
+    Open(url::Args),
     /// Show or change the network policy
     #[command(subcommand)]
     Network(network::Command),
     /// Show or change TTL, idle timeout and checkpoints
+    #[command(visible_alias = "update")]
     Lifecycle(lifecycle::Args),
 }
 
@@ -110,7 +117,7 @@ impl Command {
             match self {
                 Command::Create(args) => create::run(&client, args, output).await,
                 Command::List => describe::list(&client, output).await,
-                Command::Get(args) => describe::get(&client, &args.id, output).await,
+                Command::Get(args) => describe::get(&client, &args.ids, output).await,
                 Command::Exec(args) => exec::run(&client, args, output).await,
                 Command::Shell(args) => attach::shell(&client, args, output).await,
                 Command::Ps(args) => processes::list(&client, &args.id, output).await,
@@ -141,6 +148,8 @@ impl Command {
                 Command::Events(args) => events::events(&client, args, output).await,
                 Command::Stats(args) => stats::run(&client, &args.id, output).await,
                 Command::Ports(args) => events::ports(&client, &args.id, output).await,
+                Command::Url(args) => url::print(&client, args, output).await,
+                Command::Open(args) => url::open(&client, args, output).await,
                 Command::Network(command) => network::run(&client, command, output).await,
                 Command::Lifecycle(args) => lifecycle::run(&client, args, output).await,
             }

@@ -16,9 +16,12 @@ use crate::progress::Progress;
 pub struct Args {
     /// Sandbox ID or unique prefix
     id: String,
-    /// Human-readable name
+    /// Name, unique in the workspace, to use in the place of the ID
     #[arg(long)]
     name: Option<String>,
+    /// Take the name from the snapshot that has it
+    #[arg(long, requires = "name")]
+    replace_name: bool,
     /// Metadata label; can be repeated
     #[arg(long, short, value_name = "KEY=VALUE")]
     metadata: Vec<String>,
@@ -36,6 +39,7 @@ pub async fn run(client: &Client, args: Args, output: Output) -> Result<ExitCode
     let progress = Progress::start("Taking a snapshot");
     let request = CreateSnapshot {
         name: args.name,
+        replace_name: args.replace_name,
         metadata: pairs(&args.metadata)?,
         ttl_seconds: args.ttl,
         keep_last: args.keep_last,

@@ -10,10 +10,12 @@ use pandastack_client::Client;
 use pandastack_types::ScheduleRunId;
 use pandastack_types::api::{CreateSchedule, PatchSchedule, PreviewSchedule, RunStatus, Schedule};
 
-use super::each::each;
+use super::each::{each, show_each};
 use super::runtime::with_client;
+use super::wait::WaitArgs;
 use crate::failure::Failure;
 use crate::output::Output;
+use crate::progress::Progress;
 use options::{OptionArgs, TargetArgs, TimingArgs};
 
 /// Subcommands.
@@ -36,10 +38,11 @@ pub enum Command {
     /// List schedules
     #[command(visible_alias = "ls")]
     List,
-    /// Show a schedule
+    /// Show schedules
     Get {
-        /// Schedule ID or name
-        schedule: String,
+        /// Schedule IDs or names
+        #[arg(required = true, value_name = "SCHEDULE")]
+        schedules: Vec<String>,
     },
     /// Change a schedule; omitted settings are kept
     Update {
@@ -55,23 +58,24 @@ pub enum Command {
         #[command(flatten)]
         options: Box<OptionArgs>,
     },
-    /// Pause a schedule
+    /// Pause schedules
     Pause {
-        /// Schedule ID or name
-        schedule: String,
+        /// Schedule IDs or names
+        #[arg(required = true, value_name = "SCHEDULE")]
+        schedules: Vec<String>,
     },
-    /// Resume a schedule
+    /// Resume schedules
     Resume {
-        /// Schedule ID or name
-        schedule: String,
+        /// Schedule IDs or names
+        #[arg(required = true, value_name = "SCHEDULE")]
+        schedules: Vec<String>,
     },
     /// Run a schedule now and show the result
     Run {
         /// Schedule ID or name
         schedule: String,
-        /// Return without waiting for the run to finish
-        #[arg(long)]
-        no_wait: bool,
+        #[command(flatten)]
+        wait: WaitArgs,
     },
     /// List runs of a schedule, newest first, or show one with its output
     Runs {
@@ -80,7 +84,7 @@ pub enum Command {
         /// Run ID to show
         run: Option<ScheduleRunId>,
         /// Number of runs to list
-        #[arg(long, value_name = "COUNT", default_value_t = 20)]
+        #[arg(long, short = 'n', value_name = "COUNT", default_value_t = 20)]
         limit: u32,
     },
     /// Cancel a run
@@ -90,7 +94,7 @@ pub enum Command {
         /// Run ID
         run: ScheduleRunId,
     },
-    /// Show the next run times of a schedule or a timing
+    /// Show the next run times of a schedule, a cron expression or an interval
     Next {
         /// Schedule ID or name
         #[arg(required_unless_present_any = ["cron", "every", "at"])]
@@ -102,6 +106,7 @@ pub enum Command {
         count: u32,
     },
     /// Delete schedules and their run history
+    #[command(name = "delete", visible_alias = "rm")]
     Rm {
         /// Schedule IDs or names
         #[arg(required = true)]
@@ -130,7 +135,10 @@ impl Command {
                 output.value(&created, |created| created.id.to_string())?;
             }
             Command::List => show::list(output, &client.list_schedules().await?)?,
-            Command::Get { schedule } => show::one(output, &resolve(client, &schedule).await?)?,
+            Command::Get { schedules } => {
+                let fetch = async |text: &str| resolve(client, text).await;
+                return show_each(&schedules, output, fetch, show::details).await;
+            }
             Command::Update { schedule, name, timing, target, options } => {
                 let change = PatchSchedule {
                     name,
@@ -139,11 +147,11 @@ impl Command {
                     options: options.options()?,
                     paused: None,
                 };
-                patch(client, output, &schedule, &change).await?;
+                output.value(&patch(client, &schedule, &change).await?, show::details)?;
             }
-            Command::Pause { schedule } => set_paused(client, output, &schedule, true).await?,
-            Command::Resume { schedule } => set_paused(client, output, &schedule, false).await?,
-            Command::Run { schedule, no_wait } => return trigger(client, output, &schedule, !no_wait).await,
+            Command::Pause { schedules } => return set_paused(client, output, &schedules, true).await,
+            Command::Resume { schedules } => return set_paused(client, output, &schedules, false).await,
+            Command::Run { schedule, wait } => return trigger(client, output, &schedule, wait).await,
             Command::Runs { schedule, run, limit } => {
                 let id = resolve(client, &schedule).await?.id;
                 match run {
@@ -181,19 +189,25 @@ impl Command {
     }
 }
 
-async fn set_paused(client: &Client, output: Output, text: &str, paused: bool) -> Result<()> {
+async fn set_paused(client: &Client, output: Output, names: &[String], paused: bool) -> Result<ExitCode> {
     let change = PatchSchedule { paused: Some(paused), ..PatchSchedule::default() };
-    patch(client, output, text, &change).await
+    let patched = async |text: &str| patch(client, text, &change).await;
+    show_each(names, output, patched, show::details).await
 }
 
-async fn patch(client: &Client, output: Output, text: &str, change: &PatchSchedule) -> Result<()> {
+async fn patch(client: &Client, text: &str, change: &PatchSchedule) -> Result<Schedule> {
     let id = resolve(client, text).await?.id;
-    show::one(output, &client.patch_schedule(&id, change).await?)
+    Ok(client.patch_schedule(&id, change).await?)
 }
 
-async fn trigger(client: &Client, output: Output, text: &str, wait: bool) -> Result<ExitCode> {
+async fn trigger(client: &Client, output: Output, text: &str, wait: WaitArgs) -> Result<ExitCode> {
     let id = resolve(client, text).await?.id;
-    let run = client.trigger_schedule(&id, wait).await?;
+    let background = format!("the run continues; to see its result, run `pandastack schedule runs {text}`");
+    let triggered = async {
+        let _progress = Progress::start(format!("Running schedule {text}"));
+        Ok(client.trigger_schedule(&id, wait.waits()).await?)
+    };
+    let run = wait.until(&background, triggered).await?;
     show::run(output, &run)?;
     let succeeded = matches!(run.status, RunStatus::Success | RunStatus::Queued | RunStatus::Running);
     Ok(if succeeded { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -213,7 +227,7 @@ async fn resolve(client: &Client, text: &str) -> Result<Schedule> {
                 Failure::new(format!("schedule name `{text}` is ambiguous: {} schedules have it", more + 1));
             Err(failure.hint("use the ID; run `pandastack schedule list` to see all IDs").into())
         }
-        (None, _) => Err(Failure::new(format!("schedule `{text}` not found"))
+        (None, _) => Err(Failure::not_found("schedule", text)
             .hint("run `pandastack schedule list` to see all schedules")
             .into()),
     }

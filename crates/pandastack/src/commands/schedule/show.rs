@@ -22,29 +22,27 @@ pub fn list(output: Output, schedules: &[Schedule]) -> Result<()> {
     })
 }
 
-/// Prints a schedule.
-pub fn one(output: Output, schedule: &Schedule) -> Result<()> {
-    output.value(schedule, |schedule| {
-        let paused = match (&schedule.paused_reason, schedule.paused) {
-            (Some(reason), true) => format!("yes: {reason}"),
-            (None, true) => "yes".to_owned(),
-            (_, false) => "no".to_owned(),
-        };
-        fields(&[
-            ("id", schedule.id.to_string()),
-            ("name", schedule.name.clone()),
-            ("timing", timing(schedule)),
-            ("target", target(&schedule.target)),
-            ("paused", paused),
-            ("next run", time(schedule.next_run_at)),
-            ("last run", time(schedule.last_run_at)),
-            ("consecutive failures", schedule.consecutive_failures.to_string()),
-            ("overlap", as_text(&schedule.options.overlap)),
-            ("missed runs", as_text(&schedule.options.missed)),
-            ("retries", as_text(&schedule.options.retries)),
-            ("timeout", format!("{} s", as_text(&schedule.options.timeout_seconds))),
-        ])
-    })
+/// All details of a schedule.
+pub fn details(schedule: &Schedule) -> String {
+    let paused = match (&schedule.paused_reason, schedule.paused) {
+        (Some(reason), true) => format!("yes: {reason}"),
+        (None, true) => "yes".to_owned(),
+        (_, false) => "no".to_owned(),
+    };
+    fields(&[
+        ("id", schedule.id.to_string()),
+        ("name", schedule.name.clone()),
+        ("timing", timing(schedule)),
+        ("target", target(&schedule.target)),
+        ("paused", paused),
+        ("next run", time(schedule.next_run_at)),
+        ("last run", time(schedule.last_run_at)),
+        ("consecutive failures", schedule.consecutive_failures.to_string()),
+        ("overlap", as_text(&schedule.options.overlap)),
+        ("missed runs", as_text(&schedule.options.missed)),
+        ("retries", as_text(&schedule.options.retries)),
+        ("timeout", format!("{} s", as_text(&schedule.options.timeout_seconds))),
+    ])
 }
 
 /// Prints the runs of a schedule.

@@ -14,6 +14,7 @@ use tokio_util::io::ReaderStream;
 use super::context;
 use crate::commands::create::follow_build;
 use crate::commands::pairs::pairs;
+use crate::commands::wait::WaitArgs;
 use crate::failure::{Failure, INTERRUPTED};
 use crate::output::Output;
 use crate::progress::Progress;
@@ -24,7 +25,7 @@ const CHUNK_BYTES: usize = 256 * 1024;
 /// Arguments.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Build directory; without --name, the platform template to build ahead of its first use
+    /// Directory with the Dockerfile; without --name, a template of the platform to build ahead of time
     #[arg(value_name = "DIR", default_value = ".")]
     target: String,
     /// Template name
@@ -42,10 +43,10 @@ pub struct Args {
     /// Stage to build [default: the last]
     #[arg(long, value_name = "STAGE", requires = "name")]
     target_stage: Option<String>,
-    /// Command that runs in every sandbox from the start
+    /// Command that is already running when a sandbox is created
     #[arg(long, value_name = "COMMAND", requires = "name")]
     start: Option<String>,
-    /// Wait for the start command: port:N, url:URL, file:PATH, process:NAME or command:COMMAND
+    /// Check that the start command is ready: port:N, url:URL, file:PATH, process:NAME or command:COMMAND
     #[arg(long, value_name = "CHECK", requires = "start", value_parser = ready_check)]
     ready: Option<ReadyCheck>,
     /// vCPUs of its sandboxes
@@ -57,9 +58,8 @@ pub struct Args {
     /// Build without the cache
     #[arg(long, requires = "name")]
     no_cache: bool,
-    /// Print the build ID and return without waiting
-    #[arg(long, short, requires = "name")]
-    detach: bool,
+    #[command(flatten)]
+    wait: WaitArgs,
 }
 
 fn ready_check(text: &str) -> Result<ReadyCheck, String> {
@@ -79,11 +79,11 @@ fn ready_check(text: &str) -> Result<ReadyCheck, String> {
 pub(super) async fn run(client: &Client, args: Args, output: Output) -> Result<ExitCode> {
     match args.name.clone() {
         Some(name) => build(client, args, name, output).await,
-        None => bake(client, &args.target, output).await,
+        None => bake(client, &args.target, args.wait, output).await,
     }
 }
 
-async fn bake(client: &Client, name: &str, output: Output) -> Result<ExitCode> {
+async fn bake(client: &Client, name: &str, wait: WaitArgs, output: Output) -> Result<ExitCode> {
     if name == "." || name.contains('/') {
         return Err(Failure::new("the template to build has no name").hint("set one with --name").into());
     }
@@ -92,7 +92,11 @@ async fn bake(client: &Client, name: &str, output: Output) -> Result<ExitCode> {
     if template.status != TemplateStatus::Ready {
         let progress = Progress::start(format!("Building template {name}"));
         let build = client.bake_template(name).await?;
-        follow_build(client, &build.id, &progress).await?;
+        if !wait.waits() {
+            output.value(&build, |build| build.id.to_string())?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        wait.until(&background(&build.id), follow_build(client, &build.id, &progress)).await?;
         template = client.get_template(name).await?;
     }
     show(&template, began, output)
@@ -136,12 +140,18 @@ async fn build(client: &Client, args: Args, name: String, output: Output) -> Res
         let _ = client.cancel_build(&id).await;
     }
     let Some(started) = started? else { return Ok(cancelled()) };
-    if args.detach {
+    if !args.wait.waits() {
         output.value(&started, |build| build.id.to_string())?;
         return Ok(ExitCode::SUCCESS);
     }
-    if !follow(client, &id, &mut interrupt).await? {
+    let followed = async {
+        if follow(client, &id, &name, &mut interrupt).await? {
+            return Ok(true);
+        }
         client.cancel_build(&id).await?;
+        Ok(false)
+    };
+    if !args.wait.at_most(&background(&id), followed).await? {
         return Ok(cancelled());
     }
     let ended = client.get_build(&id).await?;
@@ -154,6 +164,11 @@ async fn build(client: &Client, args: Args, name: String, output: Output) -> Res
         return Err(failure.into());
     }
     show(&client.get_template(&name).await?, began, output)
+}
+
+/// What continues when the wait for a build ends early.
+fn background(id: &BuildId) -> String {
+    format!("the build continues; to follow it, run `pandastack template logs {id}`")
 }
 
 fn cancelled() -> ExitCode {
@@ -172,12 +187,13 @@ async fn upload(client: &Client, id: &BuildId, directory: &Path) -> Result<()> {
 }
 
 /// Prints the log to standard error until the build ends (true) or the user presses Ctrl-C (false).
-async fn follow(client: &Client, id: &BuildId, interrupt: &mut Signal) -> Result<bool> {
+async fn follow(client: &Client, id: &BuildId, name: &str, interrupt: &mut Signal) -> Result<bool> {
+    let progress = Progress::start(format!("Building template {name}"));
     let mut logs = client.follow_build(id).await?;
     loop {
         tokio::select! {
             line = logs.next() => match line? {
-                Some(line) => eprintln!("{line}"),
+                Some(line) => progress.log(&line),
                 None => return Ok(true),
             },
             _ = interrupt.recv() => return Ok(false),

@@ -10,6 +10,7 @@ use pandastack_client::Client;
 use pandastack_types::api::{Build, BuildStatus, PublishTemplate, Template, TemplateStatus};
 use pandastack_types::{BuildId, SnapshotId};
 
+use super::each::{each, show_each};
 use super::runtime::with_client;
 use crate::output::{Output, size};
 
@@ -19,10 +20,11 @@ pub enum Command {
     /// List templates
     #[command(visible_alias = "ls")]
     List,
-    /// Show a template with its tags
+    /// Show templates with their tags
     Get {
-        /// Template name
-        name: String,
+        /// Template names
+        #[arg(required = true, value_name = "NAME")]
+        names: Vec<String>,
     },
     /// Build a template from a Dockerfile
     Build(build::Args),
@@ -65,11 +67,12 @@ pub enum Command {
         /// Tag
         tag: String,
     },
-    /// Delete a template with all its versions; sandboxes created from it are kept
+    /// Delete templates with all their versions; sandboxes created from them are kept
     #[command(visible_alias = "rm")]
     Delete {
-        /// Template name
-        name: String,
+        /// Template names
+        #[arg(required = true, value_name = "NAME")]
+        names: Vec<String>,
     },
 }
 
@@ -79,7 +82,10 @@ impl Command {
         with_client(|client| async move {
             match self {
                 Command::List => list(&client, output).await?,
-                Command::Get { name } => get(&client, &name, output).await?,
+                Command::Get { names } => {
+                    let fetch = async |name: &str| Ok(client.get_template(name).await?);
+                    return show_each(&names, output, fetch, details).await;
+                }
                 Command::Build(args) => return build::run(&client, args, output).await,
                 Command::Publish { snapshot, name, tag } => {
                     let request =
@@ -91,13 +97,19 @@ impl Command {
                 Command::Logs { build } => {
                     let mut logs = client.follow_build(&build).await?;
                     while let Some(line) = logs.next().await? {
-                        output.line(&line)?;
+                        output.log_line(&line)?;
                     }
                 }
                 Command::Cancel { build } => client.cancel_build(&build).await?,
                 Command::Tag { name, tag, build } => client.set_template_tag(&name, &tag, build).await?,
                 Command::Untag { name, tag } => client.delete_template_tag(&name, &tag).await?,
-                Command::Delete { name } => client.delete_template(&name).await?,
+                Command::Delete { names } => {
+                    let delete = async |name: &str| {
+                        client.delete_template(name).await?;
+                        Ok(name.to_owned())
+                    };
+                    return each(&names, output, delete).await;
+                }
             }
             Ok(ExitCode::SUCCESS)
         })
@@ -119,21 +131,18 @@ async fn list(client: &Client, output: Output) -> Result<()> {
     })
 }
 
-async fn get(client: &Client, name: &str, output: Output) -> Result<()> {
-    let template = client.get_template(name).await?;
-    output.value(&template, |template: &Template| {
-        let mut lines = vec![
-            format!("name:    {}", template.name),
-            format!("status:  {}", status_word(template.status)),
-            format!("base:    {}", template.base),
-            format!("size:    {} vCPU, {} MiB", template.cpu, template.memory_mb),
-        ];
-        if let Some(version) = &template.version {
-            lines.push(format!("build:   {}", version.build_id));
-            lines.extend(version.tags.iter().map(|tag| format!("tag:     {} -> {}", tag.tag, tag.build_id)));
-        }
-        lines.join("\n")
-    })
+fn details(template: &Template) -> String {
+    let mut lines = vec![
+        format!("name:    {}", template.name),
+        format!("status:  {}", status_word(template.status)),
+        format!("base:    {}", template.base),
+        format!("size:    {} vCPU, {} MiB", template.cpu, template.memory_mb),
+    ];
+    if let Some(version) = &template.version {
+        lines.push(format!("build:   {}", version.build_id));
+        lines.extend(version.tags.iter().map(|tag| format!("tag:     {} -> {}", tag.tag, tag.build_id)));
+    }
+    lines.join("\n")
 }
 
 async fn builds(client: &Client, output: Output) -> Result<()> {

@@ -1,24 +1,30 @@
 //! `up --detach`: starts `up` in a new session and returns once it is ready.
 
 use std::fs::OpenOptions;
-use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result};
+use tokio::io::{AsyncBufReadExt, BufReader};
 
-use super::log_files::{TAIL_LINES, logs_dir};
+use super::log_files::{TAIL_LINES, UP_LOG, logs_dir};
 use super::ready::Ready;
+use crate::commands::runtime::block_on;
+use crate::commands::wait::or_interrupt;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::progress::Progress;
 use crate::settings::Settings;
 use crate::trace;
 
+/// What continues when the wait for it ends early.
+const BACKGROUND: &str = "PandaStack is still starting in the background; `pandastack up` shows when it is \
+                          ready, `pandastack down` stops it";
+
 /// Runs the command.
 pub fn run(settings: &Settings, output: Output) -> Result<ExitCode> {
     let progress = Progress::start("Starting PandaStack");
-    let log = logs_dir(&settings.data_dir).join("up.log");
+    let log = logs_dir(&settings.data_dir).join(UP_LOG);
     let stderr = OpenOptions::new().create(true).write(true).truncate(true).open(&log);
     let stderr = stderr.with_context(|| format!("cannot open {}", log.display()))?;
     let mut command = Command::new("/proc/self/exe");
@@ -26,21 +32,30 @@ pub fn run(settings: &Settings, output: Output) -> Result<ExitCode> {
     let args = std::env::args_os().skip(1).filter(|arg| !is_detach(arg));
     command.arg0("pandastack").args(args).args(["--new-session", "--json"]);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr);
-    let mut child = command.spawn().context("cannot start the background process")?;
-    let mut line = String::new();
-    if let Some(stdout) = child.stdout.take() {
-        BufReader::new(stdout).read_line(&mut line).context("cannot read from the background process")?;
-    }
+    let line = block_on(or_interrupt(BACKGROUND, first_line(command)))?;
     drop(progress);
     let Ok(ready) = serde_json::from_str::<Ready>(&line) else {
-        let _ = child.wait();
         return Err(Failure::from_stderr(&trace::tail(&log, TAIL_LINES)).into());
     };
     ready.announce(output)?;
-    if !output.is_json() {
-        eprintln!("  pandastack down        # to stop it");
-    }
+    output.note("  pandastack down        # to stop it");
     Ok(ExitCode::SUCCESS)
+}
+
+/// The line that the process prints when it is ready; empty if it ended before.
+async fn first_line(command: Command) -> Result<String> {
+    let mut child = tokio::process::Command::from(command);
+    let mut child = child.spawn().context("cannot start the background process")?;
+    let mut line = String::new();
+    if let Some(stdout) = child.stdout.take() {
+        let read = BufReader::new(stdout).read_line(&mut line).await;
+        read.context("cannot read from the background process")?;
+    }
+    if line.is_empty() {
+        // Its error is complete once it has ended.
+        child.wait().await.context("cannot wait for the background process")?;
+    }
+    Ok(line)
 }
 
 fn is_detach(arg: &std::ffi::OsStr) -> bool {

@@ -28,9 +28,10 @@ use crate::output::Output;
 use crate::progress::Progress;
 use crate::settings::{AgentArgs, CommonArgs, ControlArgs, Settings};
 use crate::supervise::lock::{Claim, Holder, UpLock};
-use crate::supervise::{RoleEvent, Supervisor, secret, stop_requested};
+use crate::supervise::{RoleEvent, Supervisor, addresses, secret, stop_requested};
 use crate::trace;
-use log_files::{TAIL_LINES, log_file, logs_dir};
+use log_files::{LogMark, TAIL_LINES, log_file};
+pub use log_files::{UP_LOG, logs_dir};
 pub use ready::{Ready, read_token};
 
 /// Startup timeout; includes the creation of the store on first use.
@@ -68,7 +69,8 @@ pub fn run(args: Args, output: Output) -> Result<ExitCode> {
     }
     require_programs(&settings)?;
     prepare_directories(&settings)?;
-    if args.detach {
+    // Options of one letter can be joined, as in `-dq`, and then reach the background process.
+    if args.detach && !args.new_session {
         return detach::run(&settings, output);
     }
     if args.new_session {
@@ -111,7 +113,8 @@ fn make_directory(dir: &Path, mode: u32) -> Result<()> {
     make().with_context(|| format!("cannot create the directory {}", dir.display()))
 }
 
-async fn serve(settings: Settings, client_config: bool, output: Output) -> Result<ExitCode> {
+async fn serve(mut settings: Settings, client_config: bool, output: Output) -> Result<ExitCode> {
+    addresses::choose(&mut settings)?;
     let pid = i32::try_from(std::process::id()).context("cannot read this process's ID")?;
     let holder = Holder {
         pid,
@@ -189,43 +192,84 @@ async fn start(
 ) -> Result<()> {
     let progress = Progress::start("Starting PandaStack");
     tokio::select! {
-        ready = wait_until_ready(settings) => ready?,
-        error = crash_loop(settings, control_events) => return Err(error),
-        error = crash_loop(settings, agent_events) => return Err(error),
+        ready = wait_until_ready(settings, &progress) => ready?,
+        error = crash_loop(settings, control_events) => return Err(error.into()),
+        error = crash_loop(settings, agent_events) => return Err(error.into()),
     }
     drop(progress);
     Ready::new(&settings.data_dir, settings.api_url(), client_config)?.announce(output)
 }
 
-async fn wait_until_ready(settings: &Settings) -> Result<()> {
+async fn wait_until_ready(settings: &Settings, progress: &Progress) -> Result<()> {
     let client = Client::new(Config { api_url: settings.api_url(), token: None })?;
     let deadline = Duration::from_secs(READY_SECONDS);
+    let logs = ["control", "agent"].map(|role| LogMark::now(log_file(settings, role)));
     let ready = async {
         // Not ready without an agent; each check would only add a line to control's log.
-        while !settings.agent_socket().exists() || !client.is_ready(Duration::from_secs(5)).await {
+        progress.show("Preparing the store, the engine and the network");
+        while !settings.agent_socket().exists() {
+            tokio::time::sleep(READY_POLL).await;
+        }
+        progress.show("Waiting for the API");
+        while !client.is_ready(Duration::from_secs(5)).await {
             tokio::time::sleep(READY_POLL).await;
         }
     };
     tokio::time::timeout(deadline, ready).await.map_err(|_| {
-        let failure = Failure::new(format!("PandaStack was not ready within {READY_SECONDS} s"));
-        failure.hint(format!("see the logs in {}", logs_dir(&settings.data_dir).display())).into()
+        let mut message = format!("PandaStack was not ready within {READY_SECONDS} s");
+        for line in logs.iter().flat_map(LogMark::problems) {
+            message.push_str(&format!("\n{line}"));
+        }
+        let logs = logs_dir(&settings.data_dir);
+        let failure = Failure::new(message).hint("run `pandastack doctor` to check this machine");
+        failure.hint(format!("the full logs are in {}", logs.display())).into()
     })
 }
 
 /// Returns an error once a role has crashed [`START_CRASHES_MAX`] times; otherwise never.
-async fn crash_loop(settings: &Settings, mut events: mpsc::Receiver<RoleEvent>) -> anyhow::Error {
+async fn crash_loop(settings: &Settings, mut events: mpsc::Receiver<RoleEvent>) -> Failure {
     let mut crashes = 0;
     while let Some(event) = events.recv().await {
         crashes += 1;
         if crashes >= START_CRASHES_MAX {
-            let log = log_file(settings, event.name);
-            let tail = trace::tail(&log, TAIL_LINES);
-            let failure = Failure::new(format!("cannot start {}: it {}\n{tail}", event.name, event.ended));
-            return failure
-                .hint("run `pandastack doctor` to check this machine")
-                .hint(format!("see the full log in {}", log.display()))
-                .into();
+            return start_failure(&event, &log_file(settings, event.name));
         }
     }
     std::future::pending().await
+}
+
+/// Why a role cannot start: the error that it ended with, or the end of its log if it was killed.
+fn start_failure(event: &RoleEvent, log: &Path) -> Failure {
+    let failure = match event.errors.is_empty() {
+        false => Failure::from_stderr(&event.errors),
+        true => Failure::new(format!("it {}\n{}", event.ended, trace::tail(log, TAIL_LINES))),
+    };
+    failure
+        .within(&format!("cannot start {}", event.name))
+        .hint("run `pandastack doctor` to check this machine")
+        .hint(format!("the full log is {}", log.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(ended: &str, errors: &str) -> RoleEvent {
+        RoleEvent { name: "agent", ended: ended.into(), errors: errors.into() }
+    }
+
+    #[test]
+    fn a_failed_start_prints_the_reason_itself() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("agent.log");
+        std::fs::write(&log, "earlier\nlast words\n").unwrap();
+        let errors =
+            "{\"error\":\"preparing the network: no nftables\",\"code\":\"failed\",\"hint\":\"modprobe\"}";
+        let reason = start_failure(&event("exited with exit status: 1", errors), &log).to_string();
+        assert_eq!(reason, "cannot start agent: preparing the network: no nftables");
+        let panic = start_failure(&event("exited with exit status: 101", "thread 'main' panicked"), &log);
+        assert_eq!(panic.to_string(), "cannot start agent: thread 'main' panicked");
+        let killed = start_failure(&event("exited with signal: 9 (SIGKILL)", ""), &log).to_string();
+        assert_eq!(killed, "cannot start agent: it exited with signal: 9 (SIGKILL)\nearlier\nlast words");
+    }
 }

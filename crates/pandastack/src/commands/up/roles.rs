@@ -5,8 +5,9 @@ use std::path::Path;
 
 use clap::ValueEnum;
 
-use super::log_files::log_file;
-use crate::settings::{BACKUPS_VARIABLE, Backups, DATABASE_URL_VARIABLE, Settings};
+use super::log_files::{error_file, log_file};
+use crate::login_settings::OidcSettings;
+use crate::settings::{AUDIT_SINK_VARIABLE, BACKUPS_VARIABLE, Backups, DATABASE_URL_VARIABLE, Settings};
 use crate::supervise::Role;
 
 /// The control server.
@@ -15,6 +16,7 @@ pub fn control(settings: &Settings, secret: &Path) -> Role {
     args.extend(["--listen".into(), settings.listen.to_string().into()]);
     args.extend(["--access-log".into(), log_file(settings, "access").into()]);
     args.extend(settings.tls.arguments());
+    args.extend(settings.oidc.iter().flat_map(OidcSettings::arguments));
     if let Some(address) = settings.postgres_listen {
         args.extend(["--postgres-listen".into(), address.to_string().into()]);
     }
@@ -47,8 +49,9 @@ pub fn control(settings: &Settings, secret: &Path) -> Role {
         Backups::Off => "off".into(),
         Backups::To(url) => url.as_str().into(),
     };
-    let env = database.into_iter().chain([(BACKUPS_VARIABLE, backups)]).collect();
-    Role { name: "control", args, env }
+    let audit_sink = settings.audit_sink.as_ref().map(|sink| (AUDIT_SINK_VARIABLE, sink.expose().into()));
+    let env = database.into_iter().chain(audit_sink).chain([(BACKUPS_VARIABLE, backups)]).collect();
+    Role { name: "control", args, env, errors: error_file(settings, "control") }
 }
 
 /// This host's agent.
@@ -87,13 +90,13 @@ pub fn agent(settings: &Settings, secret: &Path) -> Role {
         set("--warm", template.into());
     }
     args.extend((!settings.zygotes).then(|| "--no-zygotes".into()));
-    Role { name: "agent", args, env: Vec::new() }
+    Role { name: "agent", args, env: Vec::new(), errors: error_file(settings, "agent") }
 }
 
 /// Arguments of both roles. Every setting is passed resolved, so that the two cannot read different files.
 fn common(role: &'static str, settings: &Settings, secret: &Path) -> Vec<OsString> {
     let mut args: Vec<OsString> =
-        vec![role.into(), "--supervised".into(), "--config".into(), "/dev/null".into()];
+        vec![role.into(), "--supervised".into(), "--json".into(), "--config".into(), "/dev/null".into()];
     for (flag, path) in [
         ("--data-dir", settings.data_dir.as_path()),
         ("--runtime-dir", &settings.runtime_dir),

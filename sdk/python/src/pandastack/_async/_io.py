@@ -8,20 +8,46 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from typing import Any, Awaitable, Callable, List, Sequence, TypeVar
+from typing import Any, Awaitable, Callable, List, Sequence, Set, TypeVar
 
 T = TypeVar("T")
 R = TypeVar("R")
 
+#: Event loops hold tasks weakly.
+_going_on: Set[Any] = set()
+
 #: What :func:`within` raises when time is up.
 TimeUp = asyncio.TimeoutError
+
+#: What a caller that gives up raises inside a call.
+Cancelled = asyncio.CancelledError
 
 sleep = asyncio.sleep
 
 
 async def within(seconds: float, result: Awaitable[T]) -> T:
     """The result, or :data:`TimeUp` after ``seconds``, whatever the other side does."""
-    return await asyncio.wait_for(result, seconds)
+    # Not `wait_for`: before Python 3.12 it loses a cancellation that comes together with the result.
+    task = asyncio.ensure_future(result)
+    try:
+        await asyncio.wait({task}, timeout=seconds)
+        if not task.done():
+            raise TimeUp
+        return task.result()
+    except (Cancelled, TimeUp):
+        task.cancel()
+        unwanted = (await asyncio.gather(task, return_exceptions=True))[0]
+        if hasattr(unwanted, "aclose"):
+            await unwanted.aclose()
+        raise
+
+
+async def regardless(work: Awaitable[T]) -> T:
+    """The result of work that goes on even if the caller is cancelled meanwhile."""
+    task = asyncio.ensure_future(work)
+    _going_on.add(task)
+    task.add_done_callback(_going_on.discard)
+    return await asyncio.shield(task)
 
 
 async def run_blocking(function: Callable[..., T], *args: Any) -> T:
@@ -30,7 +56,7 @@ async def run_blocking(function: Callable[..., T], *args: Any) -> T:
 
 
 async def result_of(function: Callable[..., Any], *args: Any) -> Any:
-    """What a user's function gives, plain or async."""
+    """Calls a user's function, plain or async."""
     result = function(*args)
     return await result if inspect.isawaitable(result) else result
 

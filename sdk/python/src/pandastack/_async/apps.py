@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any, AsyncIterator, Dict, List, Optional, Union, cast
 
+from .._check import checked
 from .. import _archive, _wire
 from .._wire import segment
 from ..app_models import App, AppMetrics
@@ -19,6 +20,7 @@ from .transport import AsyncTransport
 Deployment = Dict[str, Any]
 
 
+@checked
 class AsyncAppsAPI:
     """``client.apps``. Apps are named by id or by name."""
 
@@ -258,7 +260,7 @@ class AsyncAppsAPI:
         return (await self._transport.send(_wire.get(_path(app, "/domains")))).records("domains")
 
     async def get_domain(self, app: str, domain: str) -> Dict[str, Any]:
-        """One of them."""
+        """Get a custom domain of an app."""
         return (await self._transport.send(_wire.get(_path(app, f"/domains/{segment(domain, 'domain')}")))).record()
 
     async def remove_domain(self, app: str, domain: str) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union, cast
 
+from .._check import checked, checked_init
 from .. import _wire
 from .._config import normalize_base_url, resolve_config
 from .._retry import CreateRetryEvent, parse_budget
 from .._wire import Command
 from ..errors import BadRequestError
+from ..account_models import AuditEntry, AuditVerification
 from ..models import (
-    AuditEntry,
     Checkpoints,
     Egress,
     NetworkPolicy,
@@ -27,6 +28,7 @@ from ..models import (
 from .functions import AsyncFunctionsAPI
 from .apps import AsyncAppsAPI
 from .databases import AsyncDatabasesAPI
+from .members import AsyncMembersAPI
 from .resources import AsyncSnapshotsAPI, AsyncTemplatesAPI, AsyncTokensAPI, AsyncWorkspacesAPI
 from .sandbox import AsyncSandbox
 from .schedules import AsyncSchedulesAPI
@@ -37,6 +39,8 @@ from .volumes import AsyncVolumesAPI
 TEMPLATE_DEFAULT = "code-interpreter"
 
 
+@checked_init
+@checked
 class AsyncPandaStack:
     """A PandaStack server.
 
@@ -89,10 +93,16 @@ class AsyncPandaStack:
         self.databases = AsyncDatabasesAPI(self._transport)
         #: API keys.
         self.tokens = AsyncTokensAPI(self._transport)
+        #: Members of the workspace and their sessions.
+        self.members = AsyncMembersAPI(self._transport)
         #: Workspaces, for operators.
         self.workspaces = AsyncWorkspacesAPI(self._transport)
         #: Durable disks that outlive sandboxes.
         self.volumes = AsyncVolumesAPI(self._transport)
+
+    def __repr__(self) -> str:
+        scheme, _, rest = self.base_url.partition("://")
+        return f"{type(self).__name__}(base_url={scheme + '://' + rest.rpartition('@')[2]!r})"
 
     @property
     def api_url(self) -> str:
@@ -141,6 +151,14 @@ class AsyncPandaStack:
         answer = await self._transport.send(_wire.get("/audit", query))
         return cast("List[AuditEntry]", answer.records("entries"))
 
+    async def verify_audit(self, *, after: Optional[int] = None) -> AuditVerification:
+        """Verify the hash chain of the installation's audit log. Requires an operator key.
+
+        A long log takes several calls: pass ``next`` of a result as ``after``.
+        """
+        query = {} if after is None else {"after": str(after)}
+        return cast("AuditVerification", (await self._transport.send(_wire.get("/audit/verify", query))).record())
+
     async def events(self, tail: Optional[int] = None) -> List[SandboxEvent]:
         """List events of the workspace's sandboxes, oldest first. With ``tail``, only the last that many."""
         query = {} if tail is None else {"tail": str(tail)}
@@ -183,6 +201,7 @@ class AsyncPandaStack:
         await self.close()
 
 
+@checked
 class AsyncSandboxesAPI:
     """``client.sandboxes``."""
 
@@ -200,6 +219,7 @@ class AsyncSandboxesAPI:
         from_snapshot: Optional[str] = None,
         volumes: Optional[Sequence[Mapping[str, Any]]] = None,
         *,
+        name: Optional[str] = None,
         env: Optional[Mapping[str, str]] = None,
         idle_timeout_seconds: Optional[int] = None,
         on_timeout: Optional[OnTimeout] = None,
@@ -210,6 +230,7 @@ class AsyncSandboxesAPI:
     ) -> AsyncSandbox:
         """Create a sandbox from a template, or from ``from_snapshot``. It is ready when this returns.
 
+        ``name`` is unique in the workspace and can be used in the place of the ID.
         Use it in a ``with`` block to have it deleted at the end. ``env`` is the environment of every
         command. At the end of ``ttl_seconds`` the sandbox is deleted, or put to sleep with
         ``on_timeout="hibernate"``; a ``persistent`` one has no such end. Persistent ones, and those that were
@@ -228,6 +249,7 @@ class AsyncSandboxesAPI:
             persistent=persistent or None,
             metadata=dict(metadata) if metadata else None,
             from_snapshot=None if from_snapshot is None else str(from_snapshot),
+            name=name,
             volumes=[dict(volume) for volume in volumes] if volumes else None,
             env=dict(env) if env else None,
             idle_timeout_seconds=idle_timeout_seconds,
@@ -247,7 +269,7 @@ class AsyncSandboxesAPI:
         return [AsyncSandbox.from_dict(record, self._client) for record in answer.records("sandboxes")]
 
     async def get(self, sandbox_id: str) -> AsyncSandbox:
-        """Get a sandbox. Does not wake it."""
+        """Get a sandbox by ID or name. Does not wake it."""
         answer = await self._client._transport.send(_wire.get(_wire.sandbox_path(sandbox_id)))
         return AsyncSandbox.from_dict(answer.record(), self._client)
 

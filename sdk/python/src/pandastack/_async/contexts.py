@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Mapping, Optional
 
+from .._check import checked
 from .. import _wire
 from .._fields import need_text, text
 from ..context_models import Execution
@@ -14,6 +15,7 @@ from .transport import AsyncTransport
 _RUN_SECONDS_DEFAULT = 30
 
 
+@checked
 class AsyncCodeContext:
     """An interpreter. Variables and imports are kept between runs, including after sleep and in forks."""
 
@@ -67,6 +69,9 @@ class AsyncCodeContext:
 
     async def __aexit__(self, kind: object, error: Optional[BaseException], trace: object) -> None:
         await self.close()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(id={self.id!r}, language={self.language!r})"
 
     def _path(self, rest: str) -> str:
         return _wire.sandbox_path(self._sandbox_id, f"/repl/sessions/{_wire.segment(self.id, 'context id')}{rest}")

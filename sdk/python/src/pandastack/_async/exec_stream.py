@@ -5,13 +5,15 @@ from __future__ import annotations
 import time
 from typing import Any, AsyncIterator, Callable, List, Optional, Tuple
 
+from .._check import checked
 from .._exec_events import PROCESS_HEADER, ExecProgress
 from .._reconnect import Reconnect
 from .._sse import EventParser, ServerEvent
 from .._wire import STREAM_IDLE_SECONDS_MAX, Call
 from ..errors import APIConnectionError, PandaStackError, ServerError
 from ..models import ExecChunk, OutputGap
-from ._io import invoke, sleep
+from ._io import Cancelled, invoke, sleep
+from .cancel import abandon, kill_process
 from .transport import AsyncByteStream, AsyncTransport
 
 
@@ -23,12 +25,14 @@ async def server_events(stream: AsyncByteStream) -> AsyncIterator[ServerEvent]:
             yield event
 
 
+@checked
 class AsyncExecStream:
     """Iterate for :class:`~pandastack.ExecChunk`; afterwards ``exit_code`` is set.
 
     A connection that breaks is taken up where it broke: the process goes on without it. Raises
     :class:`~pandastack.ExecInterrupted` when the stream cannot be taken up and ends without an exit
-    code, and :class:`~pandastack.SandboxTimeout` when the command ran out of time.
+    code, and :class:`~pandastack.SandboxTimeout` when the command ran out of time. Cancelling the task that
+    iterates kills the command, unless the stream was opened with ``kill_on_cancel=False``.
     """
 
     def __init__(self, source: "_Source") -> None:
@@ -37,12 +41,19 @@ class AsyncExecStream:
         self._chunks = source.read()
 
     @classmethod
-    async def open(cls, transport: AsyncTransport, call: Call, processes: Optional[str] = None) -> AsyncExecStream:
+    async def open(
+        cls,
+        transport: AsyncTransport,
+        call: Call,
+        processes: Optional[str] = None,
+        kill_on_cancel: bool = False,
+    ) -> AsyncExecStream:
         """Start the command. ``processes`` is the path under which its process can be found again."""
         stream = await transport.open_stream(call, idle_seconds_max=STREAM_IDLE_SECONDS_MAX)
         process = stream.headers.get(PROCESS_HEADER)
         path = f"{processes}/{process}" if processes and process and process.isdigit() else None
         source = _Source(transport, stream, ExecProgress(path))
+        source.to_kill = path if kill_on_cancel else None
         if call.seconds_max is not None:
             source.deadline = time.monotonic() + call.seconds_max
         return cls(source)
@@ -98,8 +109,13 @@ class AsyncExecStream:
     async def __aenter__(self) -> AsyncExecStream:
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, kind: object, error: Optional[BaseException], trace: object) -> None:
+        if isinstance(error, Cancelled):
+            await self._source.kill()
         await self.close()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(process_id={self.process_id}, exit_code={self.exit_code})"
 
 
 class _Source:
@@ -112,6 +128,14 @@ class _Source:
         self.stream = stream
         self.progress = progress
         self.deadline: Optional[float] = None
+        #: Path of a process that ends with its reader.
+        self.to_kill: Optional[str] = None
+
+    async def kill(self) -> None:
+        """Kill the command of a reader that was cancelled, unless it is over or meant to go on."""
+        path, self.to_kill = self.to_kill, None
+        if path is not None and not self.progress.is_over:
+            await abandon(kill_process, self.transport, path)
 
     async def read(self) -> AsyncIterator[ExecChunk]:
         retry = Reconnect()
@@ -129,6 +153,9 @@ class _Source:
                 except (APIConnectionError, ServerError) as error:
                     lost = error
                 await self._take_up(retry, lost)
+        except Cancelled:
+            await self.kill()
+            raise
         finally:
             await self.stream.close()
 

@@ -18,6 +18,7 @@ from ..exploring import (
     Select,
     as_candidates,
     pick,
+    score_of,
     tail,
 )
 from . import _io
@@ -120,15 +121,16 @@ async def _changed_files(sandbox: AsyncSandbox, where: Union[bool, str]) -> List
 async def _score(
     sandbox: AsyncSandbox, candidate: Candidate, outcome: BranchOutcome, scorer: Optional[Scorer]
 ) -> None:
-    if candidate.score is not None:
-        outcome.score = float(candidate.score)
-    elif scorer is None:
+    if candidate.score is None and scorer is None:
         outcome.score = 1.0 if outcome.ok else 0.0
-    else:
-        try:
-            outcome.score = float(await _io.result_of(scorer, sandbox, outcome))
-        except Exception as error:  # a user's scorer may raise anything
-            outcome.ok, outcome.error = False, f"the scorer failed: {type(error).__name__}: {error}"
+        return
+    try:
+        given: Any = candidate.score
+        if given is None and scorer is not None:
+            given = await _io.result_of(scorer, sandbox, outcome)
+        outcome.score = score_of(given)
+    except Exception as error:  # a user's scorer may raise anything
+        outcome.ok, outcome.error = False, f"the scorer failed: {type(error).__name__}: {error}"
 
 
 async def _delete(sandboxes: Sequence[AsyncSandbox]) -> Tuple[List[str], Dict[str, str]]:

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any, AsyncIterator, BinaryIO, Callable, Dict, List, Optional, Tuple, Union
 
+from .._check import checked
 from .. import _archive, _wire
 from ..errors import BadRequestError, NotFoundError, ServerError
 from ..models import FileChange, FileContent, FileInfo, GrepMatch, WriteResult
@@ -20,6 +21,7 @@ Progress = Callable[[int, Optional[int]], Any]
 WALK_DEPTH_MAX = 128
 
 
+@checked
 class AsyncSandboxFilesystem:
     """``sandbox.filesystem``."""
 
@@ -102,12 +104,12 @@ class AsyncSandboxFilesystem:
         return await self.list(path)
 
     async def stat(self, path: str) -> FileInfo:
-        """A file or directory."""
+        """Get the attributes of a file or directory."""
         answer = await self._transport.send(_wire.get(self._path("/fs/stat"), _query(path)))
         return FileInfo.from_dict({"path": path, **answer.record()})
 
     async def exists(self, path: str) -> bool:
-        """Whether ``path`` exists. A sandbox that does not exist raises instead."""
+        """Check whether ``path`` exists. Raises if the sandbox does not."""
         try:
             await self.stat(path)
         except NotFoundError as error:

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any, AsyncIterator, Dict, List, Mapping, Optional, Tuple, Union, cast
 
+from .._check import checked
 from .. import _wire
 from .._bundle import is_bundle, pack
 from .._wire import Call, segment
@@ -29,6 +30,7 @@ def _path(function: str, rest: str = "") -> str:
     return f"/functions/{segment(function, 'function')}{rest}"
 
 
+@checked
 class AsyncFunctionsAPI:
     """``client.functions``. Functions are named by id or name."""
 

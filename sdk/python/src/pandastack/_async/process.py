@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Optional, Union
 
+from .._check import checked
 from .. import _wire
 from .._reconnect import Reconnect
 from ..errors import BadRequestError, PandaStackError
@@ -20,6 +21,7 @@ from .transport import AsyncTransport
 _WAIT_SECONDS = 25
 
 
+@checked
 class AsyncProcess:
     """A handle for one process. ``info`` is the server's last response."""
 
@@ -39,7 +41,7 @@ class AsyncProcess:
         return self.info.pid
 
     async def refresh(self) -> AsyncProcess:
-        """Refresh this object with the server's current state and returns it."""
+        """Refresh this object with the server's current state and return it."""
         answer = await self._transport.send(_wire.get(self._path()))
         self.info = ProcessInfo.from_dict(answer.record())
         return self
@@ -121,7 +123,8 @@ class AsyncProcess:
         return _wire.sandbox_path(self._sandbox_id, f"/processes/{self.info.id}{rest}")
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.info!r})"
+        end = "" if self.info.exit_code is None else f", exit_code={self.info.exit_code}"
+        return f"{type(self).__name__}(id={self.id}, state={self.info.state!r}{end})"
 
 
 async def _pause(retry: Reconnect, error: PandaStackError) -> None:

@@ -24,10 +24,11 @@ from typing import (
     overload,
 )
 
+from .._check import checked
 from .. import _wire
 from .._preview import preview_url
 from .._wire import Command
-from ..errors import CommandFailed, NotFoundError, PandaStackError
+from ..errors import NotFoundError, PandaStackError
 from ..exploring import BranchOutcome, Candidate, ExploreResult, Select
 from .._fields import integer, need_text, optional_integer, optional_text, text
 from ..models import (
@@ -47,6 +48,7 @@ from ..models import (
     Snapshot,
     network_body,
 )
+from .commands import AsyncSandboxCommands, command_failed, run, stream
 from .contexts import AsyncCodeContext
 from .exec_stream import AsyncExecStream, server_events
 from .explore import Scorer, explore
@@ -56,10 +58,9 @@ from .process import AsyncProcess
 if TYPE_CHECKING:
     from .client import AsyncPandaStack
 
-_STDERR_CHARS_SHOWN_MAX = 2000
 
-
-@dataclass
+@checked
+@dataclass(repr=False)
 class AsyncSandbox:
     """A sandbox: a virtual machine with its own kernel."""
 
@@ -101,6 +102,8 @@ class AsyncSandbox:
     pause_ms: Optional[float] = None
     #: Its volumes.
     volumes: List[Dict[str, Any]] = field(default_factory=list)
+    #: Unique in the workspace; can be used in the place of the ID.
+    name: Optional[str] = None
     #: The server's record as it came, with fields this client does not know.
     raw: Dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
     _client: AsyncPandaStack = field(default=cast("AsyncPandaStack", None), repr=False, compare=False)
@@ -136,9 +139,13 @@ class AsyncSandbox:
             boot_stages_us=dict(data.get("boot_stages_us") or {}),
             pause_ms=data.get("pause_ms"),
             volumes=list(data.get("volumes") or []),
+            name=optional_text(data, "name"),
             raw=dict(data),
             _client=client,
         )
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(id={self.id!r}, status={self.status!r}, template={self.template!r})"
 
     @property
     def filesystem(self) -> AsyncSandboxFilesystem:
@@ -161,19 +168,21 @@ class AsyncSandbox:
         user: Optional[str] = None,
         stdin: Optional[str] = None,
         limits: Optional[Mapping[str, float]] = None,
+        kill_on_cancel: bool = True,
     ) -> ExecResult:
         """Run a command and wait for it to end.
 
         ``cmd`` is a line for ``sh -c``, or a list whose items are passed on as they are. A non-zero
         exit is a result, unless ``check`` asks for :class:`~pandastack.CommandFailed`. Running past
         ``timeout_seconds`` raises :class:`~pandastack.SandboxTimeout`. ``stdin`` is all of its input;
-        ``limits`` may hold ``memory_mb``, ``pids`` and ``cpu``.
+        ``limits`` may hold ``memory_mb``, ``pids`` and ``cpu``. Cancelling the call (Ctrl-C in blocking
+        code) kills the command; with ``kill_on_cancel=False`` it keeps running.
         """
         options = {"cwd": cwd, "env": _copy(env), "user": user, "stdin": stdin, "limits": _copy(limits)}
         call = _wire.exec_call(self._path("/exec"), cmd, timeout_seconds, **options)
-        result = ExecResult.from_dict((await self._client._transport.send(call)).record())
+        result = await run(self._client._transport, self._path("/processes"), call, kill_on_cancel)
         if check and not result.ok:
-            raise _command_failed(cmd, result)
+            raise command_failed(cmd, result)
         return result
 
     @overload
@@ -189,6 +198,7 @@ class AsyncSandbox:
         user: Optional[str] = None,
         stdin: Optional[str] = None,
         limits: Optional[Mapping[str, float]] = None,
+        kill_on_cancel: bool = True,
     ) -> AsyncExecStream: ...
 
     @overload
@@ -204,6 +214,7 @@ class AsyncSandbox:
         user: Optional[str] = None,
         stdin: Optional[str] = None,
         limits: Optional[Mapping[str, float]] = None,
+        kill_on_cancel: bool = True,
     ) -> int: ...
 
     async def exec_stream(
@@ -218,20 +229,21 @@ class AsyncSandbox:
         user: Optional[str] = None,
         stdin: Optional[str] = None,
         limits: Optional[Mapping[str, float]] = None,
+        kill_on_cancel: bool = True,
     ) -> Union[AsyncExecStream, int]:
         """Run a command and stream its output.
 
         With a callback: reads to the end and returns the exit code. Without: returns an
-        :class:`AsyncExecStream` to iterate over.
+        :class:`AsyncExecStream` to iterate over. Cancelling the reader kills the command, see :meth:`exec`.
         """
         options = {"cwd": cwd, "env": _copy(env), "user": user, "stdin": stdin, "limits": _copy(limits)}
         call = _wire.exec_call(self._path("/exec/stream"), cmd, timeout_seconds, **options)
         call = _wire.as_event_stream(call, has_limit=timeout_seconds is not None)
-        stream = await AsyncExecStream.open(self._client._transport, call, self._path("/processes"))
+        opened = await stream(self._client._transport, self._path("/processes"), call, kill_on_cancel)
         if on_stdout is None and on_stderr is None:
-            return stream
-        async with stream:
-            return await stream.wait(on_stdout, on_stderr)
+            return opened
+        async with opened:
+            return await opened.wait(on_stdout, on_stderr)
 
     async def start(
         self,
@@ -383,16 +395,22 @@ class AsyncSandbox:
         name: Optional[str] = None,
         metadata: Optional[Mapping[str, str]] = None,
         *,
+        replace_name: bool = False,
         ttl_seconds: Optional[int] = None,
         keep_last: Optional[int] = None,
     ) -> Snapshot:
         """Take a snapshot. The result is the id for ``create(from_snapshot=...)``.
 
-        It is deleted after ``ttl_seconds``; with ``keep_last`` the oldest unnamed snapshots of this sandbox
-        past that number are deleted now.
+        ``name`` is unique in the workspace and can be used in the place of the ID; ``replace_name`` takes it
+        from the snapshot that has it. The snapshot is deleted after ``ttl_seconds``. With ``keep_last`` the
+        oldest unnamed snapshots of this sandbox past that number are deleted now.
         """
         options = _wire.given(
-            name=name, metadata=_copy(metadata), ttl_seconds=ttl_seconds, keep_last=keep_last
+            name=name,
+            replace_name=replace_name or None,
+            metadata=_copy(metadata),
+            ttl_seconds=ttl_seconds,
+            keep_last=keep_last,
         )
         call = _wire.snapshot_call(self._path("/snapshots"), options)
         return Snapshot.from_dict((await self._client._transport.send(call)).record())
@@ -509,7 +527,7 @@ class AsyncSandbox:
         return {port.port: self.preview_url(port.port) for port in await self.ports()}
 
     async def refresh(self) -> AsyncSandbox:
-        """Refresh this object with the server's current state and returns it."""
+        """Refresh this object with the server's current state and return it."""
         fresh = await self._client.sandboxes.get(self.id)
         for item in fields(fresh):
             setattr(self, item.name, getattr(fresh, item.name))
@@ -557,29 +575,8 @@ class AsyncSandbox:
                 yield event
 
 
-class AsyncSandboxCommands:
-    """``sandbox.commands``."""
-
-    def __init__(self, sandbox: AsyncSandbox) -> None:
-        self._sandbox = sandbox
-
-    async def run(self, cmd: Command, timeout: Optional[float] = None) -> ExecResult:
-        """Run a command and wait for it to end."""
-        return await self._sandbox.exec(cmd, timeout)
-
-
 V = TypeVar("V")
 
 
 def _copy(values: Optional[Mapping[str, V]]) -> Optional[Dict[str, V]]:
     return None if values is None else dict(values)
-
-
-def _command_failed(cmd: Command, result: ExecResult) -> CommandFailed:
-    shown = result.stderr.strip()[-_STDERR_CHARS_SHOWN_MAX:]
-    return CommandFailed(
-        f"{_wire.command_line(cmd)!r} exited with {result.exit_code}" + (f": {shown}" if shown else ""),
-        exit_code=result.exit_code,
-        stdout=result.stdout,
-        stderr=result.stderr,
-    )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Dict, List, Optional, cast
 
+from .._check import checked
 from .. import _wire
 from .._wire import segment
 from ..volume_models import VolumeInfo
 from .transport import AsyncTransport
 
 
+@checked
 class AsyncVolumesAPI:
     """``client.volumes``. Attach one with ``sandboxes.create(volumes=[{"name": ..., "path": ...}])``."""
 

@@ -14,6 +14,9 @@ class TimeUp(Exception):
     """Never raised: in sync code the limits lie in the socket reads and between them."""
 
 
+#: What a caller that gives up raises inside a call.
+Cancelled = KeyboardInterrupt
+
 sleep = time.sleep
 
 
@@ -22,13 +25,18 @@ def within(seconds: float, result: T) -> T:
     return result
 
 
+def regardless(work: T) -> T:
+    """The result, which is already there."""
+    return work
+
+
 def run_blocking(function: Callable[..., T], *args: Any) -> T:
     """Call it."""
     return function(*args)
 
 
 def result_of(function: Callable[..., Any], *args: Any) -> Any:
-    """What a user's function gives."""
+    """Calls a user's function."""
     return function(*args)
 
 

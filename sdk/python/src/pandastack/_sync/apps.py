@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any, Iterator, Dict, List, Optional, Union, cast
 
+from .._check import checked
 from .. import _archive, _wire
 from .._wire import segment
 from ..app_models import App, AppMetrics
@@ -20,6 +21,7 @@ from .transport import Transport
 Deployment = Dict[str, Any]
 
 
+@checked
 class AppsAPI:
     """``client.apps``. Apps are named by id or by name."""
 
@@ -259,7 +261,7 @@ class AppsAPI:
         return (self._transport.send(_wire.get(_path(app, "/domains")))).records("domains")
 
     def get_domain(self, app: str, domain: str) -> Dict[str, Any]:
-        """One of them."""
+        """Get a custom domain of an app."""
         return (self._transport.send(_wire.get(_path(app, f"/domains/{segment(domain, 'domain')}")))).record()
 
     def remove_domain(self, app: str, domain: str) -> None:

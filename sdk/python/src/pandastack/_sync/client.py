@@ -6,13 +6,14 @@ from __future__ import annotations
 import os
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union, cast
 
+from .._check import checked, checked_init
 from .. import _wire
 from .._config import normalize_base_url, resolve_config
 from .._retry import CreateRetryEvent, parse_budget
 from .._wire import Command
 from ..errors import BadRequestError
+from ..account_models import AuditEntry, AuditVerification
 from ..models import (
-    AuditEntry,
     Checkpoints,
     Egress,
     NetworkPolicy,
@@ -28,6 +29,7 @@ from ..models import (
 from .functions import FunctionsAPI
 from .apps import AppsAPI
 from .databases import DatabasesAPI
+from .members import MembersAPI
 from .resources import SnapshotsAPI, TemplatesAPI, TokensAPI, WorkspacesAPI
 from .sandbox import Sandbox
 from .schedules import SchedulesAPI
@@ -38,6 +40,8 @@ from .volumes import VolumesAPI
 TEMPLATE_DEFAULT = "code-interpreter"
 
 
+@checked_init
+@checked
 class PandaStack:
     """A PandaStack server.
 
@@ -90,10 +94,16 @@ class PandaStack:
         self.databases = DatabasesAPI(self._transport)
         #: API keys.
         self.tokens = TokensAPI(self._transport)
+        #: Members of the workspace and their sessions.
+        self.members = MembersAPI(self._transport)
         #: Workspaces, for operators.
         self.workspaces = WorkspacesAPI(self._transport)
         #: Durable disks that outlive sandboxes.
         self.volumes = VolumesAPI(self._transport)
+
+    def __repr__(self) -> str:
+        scheme, _, rest = self.base_url.partition("://")
+        return f"{type(self).__name__}(base_url={scheme + '://' + rest.rpartition('@')[2]!r})"
 
     @property
     def api_url(self) -> str:
@@ -142,6 +152,14 @@ class PandaStack:
         answer = self._transport.send(_wire.get("/audit", query))
         return cast("List[AuditEntry]", answer.records("entries"))
 
+    def verify_audit(self, *, after: Optional[int] = None) -> AuditVerification:
+        """Verify the hash chain of the installation's audit log. Requires an operator key.
+
+        A long log takes several calls: pass ``next`` of a result as ``after``.
+        """
+        query = {} if after is None else {"after": str(after)}
+        return cast("AuditVerification", (self._transport.send(_wire.get("/audit/verify", query))).record())
+
     def events(self, tail: Optional[int] = None) -> List[SandboxEvent]:
         """List events of the workspace's sandboxes, oldest first. With ``tail``, only the last that many."""
         query = {} if tail is None else {"tail": str(tail)}
@@ -184,6 +202,7 @@ class PandaStack:
         self.close()
 
 
+@checked
 class SandboxesAPI:
     """``client.sandboxes``."""
 
@@ -201,6 +220,7 @@ class SandboxesAPI:
         from_snapshot: Optional[str] = None,
         volumes: Optional[Sequence[Mapping[str, Any]]] = None,
         *,
+        name: Optional[str] = None,
         env: Optional[Mapping[str, str]] = None,
         idle_timeout_seconds: Optional[int] = None,
         on_timeout: Optional[OnTimeout] = None,
@@ -211,6 +231,7 @@ class SandboxesAPI:
     ) -> Sandbox:
         """Create a sandbox from a template, or from ``from_snapshot``. It is ready when this returns.
 
+        ``name`` is unique in the workspace and can be used in the place of the ID.
         Use it in a ``with`` block to have it deleted at the end. ``env`` is the environment of every
         command. At the end of ``ttl_seconds`` the sandbox is deleted, or put to sleep with
         ``on_timeout="hibernate"``; a ``persistent`` one has no such end. Persistent ones, and those that were
@@ -229,6 +250,7 @@ class SandboxesAPI:
             persistent=persistent or None,
             metadata=dict(metadata) if metadata else None,
             from_snapshot=None if from_snapshot is None else str(from_snapshot),
+            name=name,
             volumes=[dict(volume) for volume in volumes] if volumes else None,
             env=dict(env) if env else None,
             idle_timeout_seconds=idle_timeout_seconds,
@@ -248,7 +270,7 @@ class SandboxesAPI:
         return [Sandbox.from_dict(record, self._client) for record in answer.records("sandboxes")]
 
     def get(self, sandbox_id: str) -> Sandbox:
-        """Get a sandbox. Does not wake it."""
+        """Get a sandbox by ID or name. Does not wake it."""
         answer = self._client._transport.send(_wire.get(_wire.sandbox_path(sandbox_id)))
         return Sandbox.from_dict(answer.record(), self._client)
 

@@ -7,7 +7,9 @@ import time
 from datetime import datetime
 from typing import Any, Dict, List, Optional, Sequence, Union, cast
 
+from .._check import checked
 from .. import _wire
+from .._fields import SecretRecord
 from .._wire import segment
 from ..database_models import (
     Database,
@@ -34,6 +36,7 @@ def _path(database_id: str, action: str = "") -> str:
     return f"/databases/{segment(database_id, 'database id')}{action}"
 
 
+@checked
 class DatabasesAPI:
     """``client.databases``: PostgreSQL, each in its own machine."""
 
@@ -43,32 +46,37 @@ class DatabasesAPI:
     def create(
         self,
         *,
+        name: Optional[str] = None,
         label: Optional[str] = None,
         size: Optional[str] = None,
         cpu: Optional[int] = None,
         always_on: Optional[bool] = None,
         protected: Optional[bool] = None,
     ) -> Database:
-        """Create a database. It accepts queries at ``connection_url`` when this returns. ``size`` is
-        its memory, such as ``4g``.
+        """Create a database. It accepts queries at ``connection_url`` when this returns.
+
+        ``name`` is unique in the workspace and can be used in the place of the ID. ``size`` is its memory,
+        such as ``4g``.
         """
-        body = _wire.given(label=label, size=size, cpu=cpu, always_on=always_on, protected=protected)
+        body = _wire.given(
+            name=name, label=label, size=size, cpu=cpu, always_on=always_on, protected=protected
+        )
         call = _wire.create("/databases", body, seconds_max=_wire.MACHINE_SECONDS_MAX)
-        return cast("Database", (self._transport.send(call)).record())
+        return self._send(call)
 
     def list(self) -> List[Database]:
         """List databases, oldest first, without credentials."""
         answer = self._transport.send(_wire.get("/databases"))
-        return cast("List[Database]", answer.records("items"))
+        return [cast("Database", SecretRecord(record)) for record in answer.records("items")]
 
     def get(self, database_id: str) -> Database:
-        """Get a database with its connection details. Does not wake it."""
-        return cast("Database", (self._transport.send(_wire.get(_path(database_id)))).record())
+        """Get a database by ID or name, with its connection details. Does not wake it."""
+        return self._send(_wire.get(_path(database_id)))
 
     def connection(self, database_id: str) -> DatabaseConnection:
         """Get the connection details."""
         answer = self._transport.send(_wire.get(_path(database_id, "/connection")))
-        return cast("DatabaseConnection", answer.record())
+        return cast("DatabaseConnection", SecretRecord(answer.record()))
 
     def query(
         self,
@@ -103,28 +111,34 @@ class DatabasesAPI:
             label=label, always_on=always_on, protected=protected, storage_mb=storage_mb, size=size
         )
         call = _wire.post(_path(database_id), body, seconds_max=_wire.MACHINE_SECONDS_MAX, method="PATCH")
-        return cast("Database", (self._transport.send(call)).record())
+        return self._send(call)
 
-    def branch(self, database_id: str, *, label: Optional[str] = None) -> Database:
+    def branch(
+        self, database_id: str, *, name: Optional[str] = None, label: Optional[str] = None
+    ) -> Database:
         """Copy a running database. The copy has its own credentials."""
-        call = _wire.create(
-            _path(database_id, "/clone"), _wire.given(label=label), seconds_max=_wire.MACHINE_SECONDS_MAX
-        )
-        return cast("Database", (self._transport.send(call)).record())
+        body = _wire.given(name=name, label=label)
+        call = _wire.create(_path(database_id, "/clone"), body, seconds_max=_wire.MACHINE_SECONDS_MAX)
+        return self._send(call)
 
     def restore(
         self,
         database_id: str,
         at: Union[str, datetime],
         *,
+        name: Optional[str] = None,
         label: Optional[str] = None,
         timeout_seconds: float = RESTORE_SECONDS,
     ) -> Database:
-        """Restore a database from its backups to the point in time ``at`` (RFC 3339, or a ``datetime`` with a
-        time zone), as a new database. It accepts queries when this returns."""
-        body = _wire.given(label=label, target_time=at if isinstance(at, str) else at.isoformat())
+        """Restore a database from its backups to the time ``at``, or to ``"latest"``, as a new database.
+
+        ``at`` is RFC 3339, or a ``datetime`` with a time zone; ``"latest"`` is everything that was committed.
+        The new database accepts queries when this returns.
+        """
+        time_sent = at if isinstance(at, str) else at.isoformat()
+        body = _wire.given(name=name, label=label, target_time=time_sent)
         call = _wire.create(_path(database_id, "/clone"), body, seconds_max=_wire.MACHINE_SECONDS_MAX)
-        database = cast("Database", (self._transport.send(call)).record())
+        database = self._send(call)
         deadline = time.monotonic() + timeout_seconds
         while database["status"] == "provisioning":
             if time.monotonic() > deadline:
@@ -153,7 +167,7 @@ class DatabasesAPI:
     def failover(self, database_id: str) -> Database:
         """Fail over a database whose host does not respond to a copy restored from its backups."""
         call = _wire.post(_path(database_id, "/failover"), seconds_max=RESTORE_SECONDS)
-        return cast("Database", (self._transport.send(call)).record())
+        return self._send(call)
 
     def reset_credentials(self, database_id: str) -> Database:
         """Set a new password. The old one stops working."""
@@ -184,4 +198,7 @@ class DatabasesAPI:
 
     def _act(self, database_id: str, action: str) -> Database:
         call = _wire.post(_path(database_id, action), seconds_max=_wire.MACHINE_SECONDS_MAX)
-        return cast("Database", (self._transport.send(call)).record())
+        return self._send(call)
+
+    def _send(self, call: _wire.Call) -> Database:
+        return cast("Database", SecretRecord((self._transport.send(call)).record()))

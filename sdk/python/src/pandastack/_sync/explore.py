@@ -19,6 +19,7 @@ from ..exploring import (
     Select,
     as_candidates,
     pick,
+    score_of,
     tail,
 )
 from . import _io
@@ -121,15 +122,16 @@ def _changed_files(sandbox: Sandbox, where: Union[bool, str]) -> List[str]:
 def _score(
     sandbox: Sandbox, candidate: Candidate, outcome: BranchOutcome, scorer: Optional[Scorer]
 ) -> None:
-    if candidate.score is not None:
-        outcome.score = float(candidate.score)
-    elif scorer is None:
+    if candidate.score is None and scorer is None:
         outcome.score = 1.0 if outcome.ok else 0.0
-    else:
-        try:
-            outcome.score = float(_io.result_of(scorer, sandbox, outcome))
-        except Exception as error:  # a user's scorer may raise anything
-            outcome.ok, outcome.error = False, f"the scorer failed: {type(error).__name__}: {error}"
+        return
+    try:
+        given: Any = candidate.score
+        if given is None and scorer is not None:
+            given = _io.result_of(scorer, sandbox, outcome)
+        outcome.score = score_of(given)
+    except Exception as error:  # a user's scorer may raise anything
+        outcome.ok, outcome.error = False, f"the scorer failed: {type(error).__name__}: {error}"
 
 
 def _delete(sandboxes: Sequence[Sandbox]) -> Tuple[List[str], Dict[str, str]]:

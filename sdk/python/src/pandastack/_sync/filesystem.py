@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any, Iterator, BinaryIO, Callable, Dict, List, Optional, Tuple, Union
 
+from .._check import checked
 from .. import _archive, _wire
 from ..errors import BadRequestError, NotFoundError, ServerError
 from ..models import FileChange, FileContent, FileInfo, GrepMatch, WriteResult
@@ -21,6 +22,7 @@ Progress = Callable[[int, Optional[int]], Any]
 WALK_DEPTH_MAX = 128
 
 
+@checked
 class SandboxFilesystem:
     """``sandbox.filesystem``."""
 
@@ -103,12 +105,12 @@ class SandboxFilesystem:
         return self.list(path)
 
     def stat(self, path: str) -> FileInfo:
-        """A file or directory."""
+        """Get the attributes of a file or directory."""
         answer = self._transport.send(_wire.get(self._path("/fs/stat"), _query(path)))
         return FileInfo.from_dict({"path": path, **answer.record()})
 
     def exists(self, path: str) -> bool:
-        """Whether ``path`` exists. A sandbox that does not exist raises instead."""
+        """Check whether ``path`` exists. Raises if the sandbox does not."""
         try:
             self.stat(path)
         except NotFoundError as error:

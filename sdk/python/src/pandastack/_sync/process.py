@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Optional, Union
 
+from .._check import checked
 from .. import _wire
 from .._reconnect import Reconnect
 from ..errors import BadRequestError, PandaStackError
@@ -21,6 +22,7 @@ from .transport import Transport
 _WAIT_SECONDS = 25
 
 
+@checked
 class Process:
     """A handle for one process. ``info`` is the server's last response."""
 
@@ -40,7 +42,7 @@ class Process:
         return self.info.pid
 
     def refresh(self) -> Process:
-        """Refresh this object with the server's current state and returns it."""
+        """Refresh this object with the server's current state and return it."""
         answer = self._transport.send(_wire.get(self._path()))
         self.info = ProcessInfo.from_dict(answer.record())
         return self
@@ -122,7 +124,8 @@ class Process:
         return _wire.sandbox_path(self._sandbox_id, f"/processes/{self.info.id}{rest}")
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.info!r})"
+        end = "" if self.info.exit_code is None else f", exit_code={self.info.exit_code}"
+        return f"{type(self).__name__}(id={self.id}, state={self.info.state!r}{end})"
 
 
 def _pause(retry: Reconnect, error: PandaStackError) -> None:

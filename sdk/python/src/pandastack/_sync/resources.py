@@ -9,9 +9,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Iterator, Dict, List, Mapping, Optional, Sequence, Union, cast
 
+from .._check import checked
 from .. import _archive, _wire
 from .._wire import segment
-from ..errors import PandaStackError, RequestTimeout, TemplateBuildError
+from ..errors import BadRequestError, PandaStackError, RequestTimeout, TemplateBuildError
 from ..account_models import Token, WorkspaceInfo
 from ..models import SnapshotInfo, Template, TemplateBuild
 from ._io import run_blocking, sleep
@@ -20,6 +21,7 @@ from .filesystem import _pieces
 from .transport import Transport
 
 
+@checked
 class SnapshotsAPI:
     """``client.snapshots``. They are taken by ``sandbox.snapshot()``."""
 
@@ -33,7 +35,7 @@ class SnapshotsAPI:
         return cast("List[SnapshotInfo]", answer.records("snapshots"))
 
     def get(self, snapshot_id: str) -> SnapshotInfo:
-        """Get a snapshot."""
+        """Get a snapshot by ID or name."""
         answer = self._transport.send(_wire.get(f"/snapshots/{segment(snapshot_id, 'snapshot id')}"))
         return cast("SnapshotInfo", answer.record())
 
@@ -42,6 +44,7 @@ class SnapshotsAPI:
         self._transport.send(_wire.delete(f"/snapshots/{segment(snapshot_id, 'snapshot id')}"))
 
 
+@checked
 class TemplatesAPI:
     """``client.templates``."""
 
@@ -77,13 +80,15 @@ class TemplatesAPI:
         memory_mb: Optional[int] = None,
         no_cache: bool = False,
     ) -> TemplateBuild:
-        """Start building a template from the text of a ``dockerfile``, by default that of the ``Dockerfile`` in
-        ``directory``,
-        whose files it can copy, but for those that its ``.dockerignore`` excludes. ``ready`` tells when ``start_command`` is ready, such as ``{"port": 8080}``. Wait for the
-        end with :meth:`wait_for_build`."""
+        """Start to build a template from the text of a ``dockerfile`` or the ``Dockerfile`` in ``directory``.
+
+        The build can copy the files of ``directory``, except those that its ``.dockerignore`` excludes.
+        ``ready`` says when ``start_command`` is ready, such as ``{"port": 8080}``. To wait for the end, call
+        :meth:`wait_for_build`.
+        """
         if dockerfile is None:
             if directory is None:
-                raise ValueError("give a dockerfile, or a directory that has one")
+                raise BadRequestError("give a dockerfile, or a directory that has one")
             dockerfile = run_blocking(Path(directory, "Dockerfile").read_text)
         begin = _wire.given(name=name, tags=list(tags) or None, cpu=cpu, memory_mb=memory_mb)
         start = _wire.given(
@@ -172,6 +177,7 @@ class TemplatesAPI:
             sleep(poll_interval)
 
 
+@checked
 class TokensAPI:
     """``client.tokens``. With ``workspace``, an operator key manages the keys of another workspace."""
 
@@ -225,6 +231,7 @@ class TokensAPI:
         self._transport.send(_wire.delete(f"{_tokens(workspace)}/{segment(prefix, 'token prefix')}"))
 
 
+@checked
 class WorkspacesAPI:
     """``client.workspaces``. Every call requires an operator key."""
 
@@ -245,7 +252,7 @@ class WorkspacesAPI:
         return cast("List[WorkspaceInfo]", answer.records("workspaces"))
 
     def get(self, name: str) -> WorkspaceInfo:
-        """One workspace."""
+        """Get a workspace."""
         return self._send(_wire.get(_workspace(name)))
 
     def suspend(self, name: str, reason: Optional[str] = None) -> WorkspaceInfo:

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Mapping, Optional, cast
 
+from .._check import checked
 from .. import _wire
 from .._wire import given, segment
 from ..schedule_models import Missed, NextRuns, Overlap, Schedule, ScheduleRun
 from .transport import Transport
 
 
+@checked
 class SchedulesAPI:
     """``client.schedules``."""
 

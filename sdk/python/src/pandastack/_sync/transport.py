@@ -191,7 +191,7 @@ class Transport:
         headers: Mapping[str, str] = response.headers
         if 300 <= response.status_code < 400:
             where = headers.get("location", "elsewhere")
-            # Following would carry the key to an address nobody configured.
+            # Following would send the key to an address that was not configured.
             return ServerError(
                 f"{call.what}: the server redirects to {where}",
                 status=response.status_code,

@@ -1,0 +1,113 @@
+//! Entries of calls whose key was refused: it is unknown, deleted or expired, may not be used from there, or
+//! its role does not suffice.
+//!
+//! They belong to the workspace of the key that the prefix names, and to `default` if there is none. Strangers
+//! can cause them, so a second has a budget of them; beyond it they are only counted.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::Response;
+use http::{HeaderMap, StatusCode};
+use pandastack_store::ledger::AuditRecord;
+use pandastack_types::limits::AUDIT_REFUSALS_PER_SECOND;
+use pandastack_types::{WorkspaceId, chain};
+
+use super::{IsAudited, ended, entry};
+use crate::api_key::API_KEY_HEADER;
+use crate::auth;
+use crate::services::Services;
+
+/// Stands in the place of a prefix that no key of ours could have.
+const UNKNOWN: &str = "unknown";
+/// The time that a budget is for.
+const WINDOW: Duration = Duration::from_secs(1);
+
+/// How many refusals may still be written down.
+#[derive(Debug, Default)]
+pub(crate) struct RefusalBudget(Mutex<Option<Window>>);
+
+#[derive(Debug)]
+struct Window {
+    began: Instant,
+    used: u32,
+    left_out: u64,
+}
+
+impl RefusalBudget {
+    /// Whether one more may be written down.
+    fn take(&self, now: Instant) -> bool {
+        let mut window = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(old) = window.take_if(|window| now.duration_since(window.began) >= WINDOW)
+            && old.left_out > 0
+        {
+            tracing::warn!(count = old.left_out, "refused requests were left out of the audit log");
+        }
+        let window = window.get_or_insert(Window { began: now, used: 0, left_out: 0 });
+        let fits = window.used < AUDIT_REFUSALS_PER_SECOND;
+        if fits {
+            window.used += 1;
+        } else {
+            window.left_out += 1;
+        }
+        fits
+    }
+}
+
+/// Layer around everything that checks keys.
+pub(crate) async fn refused(State(services): State<Arc<Services>>, request: Request, next: Next) -> Response {
+    let Some(prefix) = presented(request.headers()) else { return next.run(request).await };
+    let (began, mut entry) = (Instant::now(), entry(&request));
+    let response = next.run(request).await;
+    let is_refusal = matches!(response.status(), StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
+    let is_audited = response.extensions().get::<IsAudited>().is_some();
+    if !is_refusal || is_audited || !services.refusals.take(began) {
+        return response;
+    }
+    let token = services.store.token(&prefix).await.unwrap_or_else(|error| {
+        tracing::warn!(error = %chain(&error), "cannot find the workspace of a refused key");
+        None
+    });
+    let (workspace, label) = token
+        .map_or_else(|| (WorkspaceId::default_workspace(), String::new()), |key| (key.workspace, key.label));
+    (entry.token_prefix, entry.token_label) = (prefix, label);
+    services.audit.put(AuditRecord { workspace, entry: ended(entry, began, &response) }).await;
+    response
+}
+
+/// The public part of the key that a request presents, if it presents one.
+fn presented(headers: &HeaderMap) -> Option<String> {
+    let secret = match headers.get(http::header::AUTHORIZATION) {
+        Some(value) => value.to_str().ok().and_then(|text| text.split_once(' ')).map(|(_, secret)| secret),
+        None => headers.get(API_KEY_HEADER)?.to_str().ok(),
+    };
+    Some(secret.and_then(|secret| auth::public_part(secret.trim())).unwrap_or(UNKNOWN).to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flood_of_refusals_is_counted_and_the_next_second_has_room() {
+        let (budget, at) = (RefusalBudget::default(), Instant::now());
+        let written = (0..1000).filter(|_| budget.take(at)).count();
+        assert_eq!(written, AUDIT_REFUSALS_PER_SECOND as usize);
+        assert!(budget.take(at + WINDOW));
+    }
+
+    #[test]
+    fn only_the_public_part_of_a_key_is_kept() {
+        let of = |name: &'static str, value: &str| {
+            presented(&HeaderMap::from_iter([(http::HeaderName::from_static(name), value.parse().unwrap())]))
+        };
+        let key = "pds_0123456789abcdef0123456789abcdef";
+        assert_eq!(of("authorization", &format!("Bearer {key}")).as_deref(), Some("pds_01234567"));
+        assert_eq!(of("x-api-key", key).as_deref(), Some("pds_01234567"));
+        assert_eq!(of("authorization", "Bearer hunter2").as_deref(), Some(UNKNOWN));
+        assert_eq!(of("x-api-key", "pds_ébcdéfgh").as_deref(), Some(UNKNOWN));
+        assert_eq!(of("cookie", key), None);
+    }
+}

@@ -1,0 +1,34 @@
+//! Names and beginnings of ids in paths, in the place of ids.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use http::request::Parts;
+use pandastack_types::{Error, ID_CHARS, Result, WorkspaceId};
+
+use crate::{Caller, InPath};
+
+/// Finds the id that a text means. Authentication puts it into the request's extensions.
+#[async_trait]
+pub trait FindNamed: Send + Sync {
+    /// The id of what has this id or name, else of the only one whose id begins with the text; `what` is
+    /// [`InPath::WHAT`]. Refuses a text with which several ids begin.
+    async fn find(&self, workspace: &WorkspaceId, what: &'static str, text: &str) -> Result<Option<String>>;
+}
+
+/// How it stands in the extensions.
+pub type Names = Arc<dyn FindNamed>;
+
+/// The id that a text of a path means. A text as long as an id is one, which asks nobody. Text that names
+/// nothing is 404.
+pub async fn named<T: InPath>(parts: &Parts, text: &str) -> Result<T> {
+    let unknown = || Error::not_found(T::WHAT, text);
+    let (caller, names) = (parts.extensions.get::<Caller>(), parts.extensions.get::<Names>());
+    let (true, Some(caller), Some(names)) = (T::NAMED && text.len() != ID_CHARS, caller, names) else {
+        return text.parse().map_err(|_| unknown());
+    };
+    match names.find(&caller.workspace, T::WHAT, text).await? {
+        Some(id) => id.parse().map_err(|_| unknown()),
+        None => Err(unknown()),
+    }
+}
