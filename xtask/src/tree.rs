@@ -1,6 +1,7 @@
 //! Paths of the clone, and of the cache outside it.
 
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use anyhow::Result;
 use nix::unistd::Uid;
@@ -65,7 +66,38 @@ pub fn in_ci() -> bool {
     std::env::var("CI").is_ok_and(|value| value == "true" || value == "1")
 }
 
+/// A cargo profile of the workspace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Profile {
+    /// Optimized: what people run, and what is measured
+    Release,
+    /// Compiled fast: what tests run
+    Develop,
+}
+
+impl Profile {
+    /// Its name for `--profile`, which is also its directory below [`target_dir`].
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Release => "release",
+            Self::Develop => "develop",
+        }
+    }
+}
+
+static PROFILE: OnceLock<Profile> = OnceLock::new();
+
+/// Makes this run build with a profile. The first call counts.
+pub fn use_profile(profile: Profile) {
+    let _ = PROFILE.set(profile);
+}
+
+/// The profile of this run.
+pub fn profile() -> Profile {
+    PROFILE.get().copied().unwrap_or(Profile::Release)
+}
+
 /// The `pandastack` program, once built.
 pub fn pandastack() -> PathBuf {
-    target_dir().join("release/pandastack")
+    target_dir().join(profile().name()).join("pandastack")
 }

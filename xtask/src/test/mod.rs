@@ -27,6 +27,8 @@ use busy::Processors;
 use counts::Counts;
 use suites::Session;
 
+use crate::tree::{self, Profile};
+
 /// A suite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Suite {
@@ -104,6 +106,12 @@ impl Suite {
 }
 
 impl Args {
+    /// A full run tests the program that people run. The lab's machine is emulated twice, and slow enough.
+    fn profile(&self) -> Profile {
+        let optimized = self.full || self.only == [Suite::Kvm];
+        if optimized { Profile::Release } else { Profile::Develop }
+    }
+
     fn has(&self, suite: Suite) -> bool {
         match suite {
             _ if !self.only.is_empty() => self.only.contains(&suite),
@@ -138,6 +146,7 @@ impl Line {
 
 /// Carries it out.
 pub fn run(args: Args) -> Result<ExitCode> {
+    tree::use_profile(args.profile());
     let session = Session::new(args.full)?;
     let (began, mut lines) = (Instant::now(), Vec::new());
     let mut built = false;

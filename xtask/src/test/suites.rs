@@ -73,7 +73,7 @@ impl Session {
 
     pub fn clippy(&self) -> Result<Counts> {
         let mut clippy =
-            cargo(&["clippy", "--release", "--workspace", "--all-targets", "--", "-D", "warnings"]);
+            cargo_with_profile("clippy", &["--workspace", "--all-targets", "--", "-D", "warnings"]);
         let passed = clippy.status().context("start cargo clippy")?.success();
         Ok(Counts::one(passed))
     }
@@ -89,7 +89,7 @@ impl Session {
     }
 
     pub fn rust(&self) -> Result<Counts> {
-        let mut tests = cargo(&["test", "--release", "--workspace", "--no-fail-fast", "--", "--show-output"]);
+        let mut tests = cargo_with_profile("test", &["--workspace", "--no-fail-fast", "--", "--show-output"]);
         tests.env("PANDASTACK_TEST_POSTGRES_BIN", postgres::ensure()?);
         tests.env("PANDASTACK_TEST_PYTHON", python::ensure()?);
         tests.envs(azurite::ensure()?.map(|program| (AZURITE, program)));
@@ -239,7 +239,14 @@ fn firecracker() -> Option<PathBuf> {
 /// twice.
 fn build_tests() -> Result<()> {
     console::build()?;
-    program::run(cargo(&["test", "--release", "--workspace", "--no-run"]))
+    program::run(cargo_with_profile("test", &["--workspace", "--no-run"]))
+}
+
+/// Cargo with the profile of this run.
+fn cargo_with_profile(subcommand: &str, args: &[&str]) -> Command {
+    let mut command = cargo(&[subcommand, "--profile", tree::profile().name()]);
+    command.args(args);
+    command
 }
 
 /// The program with the tests of the QEMU engine. Cargo is asked for all crates' tests, for the
@@ -255,14 +262,10 @@ fn engine_tests() -> Result<PathBuf> {
     struct Target {
         name: String,
     }
-    let printed = program::read(cargo(&[
+    let printed = program::read(cargo_with_profile(
         "test",
-        "--release",
-        "--workspace",
-        "--no-run",
-        "--message-format",
-        "json-render-diagnostics",
-    ]))?;
+        &["--workspace", "--no-run", "--message-format", "json-render-diagnostics"],
+    ))?;
     let manifest = tree::root().join("crates/pandastack-engine-qemu/Cargo.toml");
     let artifacts = printed.lines().filter_map(|line| serde_json::from_str::<Artifact>(line).ok());
     let mut ours =
