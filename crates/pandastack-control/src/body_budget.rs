@@ -232,7 +232,10 @@ mod tests {
             refused: Arc::default(),
         };
         let frame = http_body_util::BodyExt::frame(&mut body).await.unwrap().unwrap();
-        assert_eq!((budget.lock().total, budget.lock().by_address.values().sum::<usize>()), (100, 40));
+        {
+            let used = budget.lock();
+            assert_eq!((used.total, used.by_address.values().sum::<usize>()), (100, 40));
+        }
         let bytes = frame.into_data().unwrap();
         let part = bytes.slice(0..1);
         drop(bytes);
