@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::archive;
 use crate::build::{self, BUILDER_VERSION, BuildRequest};
 use crate::cache::{self, Cache, CacheLock, KeyHasher};
 use crate::catalog;
@@ -13,6 +14,10 @@ use crate::error::ImageError;
 use crate::lock::Pins;
 use crate::progress::{Phase, Progress, ProgressFn};
 use crate::recipe::{Recipe, Source};
+
+/// Names of an image's files in an archive and in a build's work directory.
+const IMAGE: &str = "image.ext4";
+const MANIFEST: &str = "manifest.json";
 
 /// Policy for a locked version that Debian's archive no longer carries.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -114,16 +119,53 @@ impl ImageBuilder {
             say(Phase::Done, "cached");
             return Ok(image);
         }
-        let parent = self.parent_of(recipe)?.map(|parent| self.ensure(parent, progress)).transpose()?;
         let key = self.key(recipe)?;
+        let archive = archive::find(&key);
+        let parent = match (&archive, self.parent_of(recipe)?) {
+            // The archive has the whole image.
+            (None, Some(parent)) => Some(self.ensure(parent, progress)?),
+            _ => None,
+        };
         let lock = self.cache.lock(&key, || say(Phase::WaitForOther, ""))?;
         if let Some(image) = self.cached(recipe)? {
             say(Phase::Done, "built by another process");
             return Ok(image);
         }
-        let image = self.build(recipe, parent.as_ref(), &key, &lock, &say)?;
+        let image = match archive {
+            Some(archive) => {
+                say(Phase::Unpack, "");
+                self.unpack(&archive, &key, &lock)?
+            }
+            None => self.build(recipe, parent.as_ref(), &key, &lock, &say)?,
+        };
         say(Phase::Done, "");
         Ok(image)
+    }
+
+    /// Writes the image of `recipe` as an archive into `dir`, building it first if need be. Returns the archive's path.
+    pub fn export(
+        &self,
+        recipe: &Recipe,
+        dir: &Path,
+        progress: ProgressFn<'_>,
+    ) -> Result<PathBuf, ImageError> {
+        let image = self.ensure(recipe, progress)?;
+        let manifest = self.cache.image_manifest(&image.key);
+        let files = [(MANIFEST.into(), manifest), (IMAGE.into(), image.path)];
+        archive::write(dir, &image.key, &files)
+    }
+
+    fn unpack(&self, archive: &Path, key: &str, lock: &CacheLock) -> Result<Image, ImageError> {
+        let work = self.cache.work_dir(key, lock)?;
+        archive::unpack(archive, key, work.path())?;
+        let damaged = |why| ImageError::DamagedArchive { path: archive.to_path_buf(), why };
+        let text = std::fs::read(work.path().join(MANIFEST)).map_err(|error| damaged(error.to_string()))?;
+        let manifest: ImageManifest =
+            serde_json::from_slice(&text).map_err(|error| damaged(error.to_string()))?;
+        if manifest.key != key {
+            return Err(damaged(format!("its image has the key {}", manifest.key)));
+        }
+        self.publish(&work.path().join(IMAGE), work.path(), manifest)
     }
 
     fn build(
@@ -159,7 +201,7 @@ impl ImageBuilder {
 
     fn publish(&self, image: &Path, work: &Path, manifest: ImageManifest) -> Result<Image, ImageError> {
         let path = self.cache.image(&manifest.key);
-        let staged = work.join("manifest.json");
+        let staged = work.join(MANIFEST);
         let text = serde_json::to_string_pretty(&manifest)
             .map_err(|error| ImageError::malformed("manifest", error))?;
         std::fs::write(&staged, text).map_err(ImageError::io("write", &staged))?;

@@ -79,6 +79,14 @@ pub enum ImageError {
         /// Reason why it is invalid.
         why: String,
     },
+    /// An archive with a prebuilt artifact cannot be used.
+    #[error("the archive {} is damaged: {why}; replace or delete it", path.display())]
+    DamagedArchive {
+        /// The archive.
+        path: PathBuf,
+        /// Reason why it cannot be used.
+        why: String,
+    },
     /// A downloaded file is not the one in the lock.
     #[error(
         "{what} does not match its lock: {why}; regenerate the lock with `cargo xtask template lock` if that is intended"
@@ -122,7 +130,10 @@ impl ImageError {
                 ErrorKind::NoSpace
             }
             ImageError::Program { .. } | ImageError::Panicked(_) => ErrorKind::Step,
-            ImageError::Spawn { .. } | ImageError::NotRoot { .. } | ImageError::NoMirror => ErrorKind::Host,
+            ImageError::Spawn { .. }
+            | ImageError::NotRoot { .. }
+            | ImageError::NoMirror
+            | ImageError::DamagedArchive { .. } => ErrorKind::Host,
             ImageError::Malformed { .. } => ErrorKind::Recipe,
             ImageError::LockMismatch { .. } | ImageError::Drifted { .. } => ErrorKind::Lock,
         }

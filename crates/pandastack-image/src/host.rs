@@ -13,46 +13,69 @@ pub struct HostProgram {
     pub needed_for: &'static str,
 }
 
+impl HostProgram {
+    /// Whether only building a template or fetching a kernel needs it. A host with prebuilt archives runs without.
+    pub fn is_for_builds(&self) -> bool {
+        BUILDS.contains(&self.needed_for)
+    }
+}
+
+const BUILDING: &str = "building templates";
+const FETCHING_DEBIAN: &str = "fetching Debian packages";
+const FETCHING_PYTHON: &str = "fetching Python packages";
+const FETCHING_NPM: &str = "fetching npm packages";
+const CHECKING_DEBIAN: &str = "checking Debian packages";
+const KERNEL: &str = "preparing the guest kernel's modules";
+const BUILDS: [&str; 6] = [BUILDING, FETCHING_DEBIAN, FETCHING_PYTHON, FETCHING_NPM, CHECKING_DEBIAN, KERNEL];
+const VOLUMES: &str = "formatting volumes";
+const STORE: &str = "the reflink store on a file system without reflink";
+
 const fn needs(program: &'static str, package: &'static str, needed_for: &'static str) -> HostProgram {
     HostProgram { program, package, needed_for }
 }
 
 /// Every program of the host that this crate may run.
 pub const HOST_PROGRAMS: &[HostProgram] = &[
-    needs("apt-get", "apt", "fetching Debian packages"),
-    needs("apt-cache", "apt", "fetching Debian packages"),
-    needs("mmdebstrap", "mmdebstrap", "building templates"),
-    needs("mkfs.ext4", "e2fsprogs", "building templates"),
-    needs("e2fsck", "e2fsprogs", "building templates"),
-    needs("resize2fs", "e2fsprogs", "building templates"),
-    needs("setpriv", "util-linux", "building templates"),
-    needs("fstrim", "util-linux", "building templates"),
-    needs("unshare", "util-linux", "building templates"),
-    needs("chroot", "coreutils", "building templates"),
-    needs("python3", "python3", "fetching Python packages"),
-    needs("npm", "npm", "fetching npm packages"),
-    needs("depmod", "kmod", "preparing the guest kernel's modules"),
-    needs("mkfs.xfs", "xfsprogs", "the reflink store on a file system without reflink"),
-    needs("xfs_growfs", "xfsprogs", "the reflink store on a file system without reflink"),
-    needs("losetup", "mount", "the reflink store on a file system without reflink"),
+    needs("apt-get", "apt", FETCHING_DEBIAN),
+    needs("apt-cache", "apt", FETCHING_DEBIAN),
+    needs("mmdebstrap", "mmdebstrap", BUILDING),
+    needs("mkfs.ext4", "e2fsprogs", VOLUMES),
+    needs("e2fsck", "e2fsprogs", BUILDING),
+    needs("resize2fs", "e2fsprogs", BUILDING),
+    needs("setpriv", "util-linux", BUILDING),
+    needs("fstrim", "util-linux", BUILDING),
+    needs("unshare", "util-linux", BUILDING),
+    needs("chroot", "coreutils", BUILDING),
+    needs("python3", "python3", FETCHING_PYTHON),
+    needs("npm", "npm", FETCHING_NPM),
+    needs("depmod", "kmod", KERNEL),
+    needs("mkfs.xfs", "xfsprogs", STORE),
+    needs("xfs_growfs", "xfsprogs", STORE),
+    needs("losetup", "mount", STORE),
     needs("mount", "mount", "mounting images"),
     needs("umount", "mount", "mounting images"),
-    needs("findmnt", "util-linux", "the reflink store on a file system without reflink"),
+    needs("findmnt", "util-linux", STORE),
 ];
 
 /// Debian's signing keys: without them no package can be checked.
 pub(crate) const DEBIAN_KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+
+/// Whether this host has prebuilt images, and so may start without the programs that build some.
+pub fn has_prebuilt_images() -> bool {
+    let entries = std::fs::read_dir(crate::default_archives_dir()).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).any(|path| path.extension().is_some_and(|extension| extension == "zst"))
+}
 
 /// The programs that this host lacks, in a stable order. Empty means builds can run.
 pub fn missing_host_programs() -> Vec<HostProgram> {
     let mut missing: Vec<HostProgram> =
         HOST_PROGRAMS.iter().copied().filter(|host| !is_on_path(host.program)).collect();
     if !Path::new(DEBIAN_KEYRING).exists() {
-        missing.push(needs(DEBIAN_KEYRING, "debian-archive-keyring", "checking Debian packages"));
+        missing.push(needs(DEBIAN_KEYRING, "debian-archive-keyring", CHECKING_DEBIAN));
     }
     // Debian's Python comes without pip, so where Python is missing pip is, too.
     if !has_pip() {
-        missing.push(needs("python3 -m pip", "python3-pip", "fetching Python packages"));
+        missing.push(needs("python3 -m pip", "python3-pip", FETCHING_PYTHON));
     }
     missing
 }

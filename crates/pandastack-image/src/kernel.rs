@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::archive;
 use crate::cache::{self, Cache, KeyHasher};
 use crate::command::Program;
 use crate::deb;
@@ -73,7 +74,7 @@ impl Kernel {
         cache_dir: &Path,
         progress: ProgressFn<'_>,
     ) -> Result<KernelSet, ImageError> {
-        let key = KeyHasher::new(LAYOUT).add(&pin.package).add(&pin.version).add(&pin.sha256).key();
+        let key = key(pin);
         let cache = Cache::at(cache_dir);
         let home = cache.kernel(&key);
         let say = |phase, detail: &str| progress(Progress { subject: "kernel", phase, detail });
@@ -83,9 +84,19 @@ impl Kernel {
         }
         let lock = cache.lock(&key, || say(Phase::WaitForOther, ""))?;
         if load(&home).is_none() {
-            say(Phase::Kernel, &pin.package);
             let work = cache.work_dir(&key, &lock)?;
-            let staged = prepare(work.path(), pin)?;
+            let staged = match archive::find(&key) {
+                Some(found) => {
+                    say(Phase::Unpack, &pin.package);
+                    let staged = work.path().join("kernel");
+                    archive::unpack(&found, &key, &staged)?;
+                    staged
+                }
+                None => {
+                    say(Phase::Kernel, &pin.package);
+                    prepare(work.path(), pin)?
+                }
+            };
             cache::publish(&staged, &home)?;
         }
         let found = load(&home).ok_or_else(|| {
@@ -93,6 +104,20 @@ impl Kernel {
         })?;
         say(Phase::Done, &found.release);
         Ok(found)
+    }
+
+    /// Writes the pinned kernel as an archive into `dir`, fetching it first if need be. Returns the archive's path.
+    pub fn export(cache_dir: &Path, dir: &Path, progress: ProgressFn<'_>) -> Result<PathBuf, ImageError> {
+        let pin = lock::kernel_lock();
+        Self::ensure_pin(pin, cache_dir, progress)?;
+        let key = key(pin);
+        let home = Cache::at(cache_dir).kernel(&key);
+        let mut files = Vec::new();
+        list_files(&home, &home, &mut files)?;
+        // Made from the other one where an engine needs it.
+        files.retain(|(name, _)| name != Path::new(vmlinux::FILE));
+        files.sort();
+        archive::write(dir, &key, &files)
     }
 
     /// The package that pinning today would pin.
@@ -109,12 +134,30 @@ impl Kernel {
 impl KernelSet {
     /// The kernel as an uncompressed ELF image, for engines that take no bzImage. Unpacked beside it on first use.
     pub fn vmlinux(&self) -> Result<PathBuf, ImageError> {
-        let path = self.vmlinuz.with_file_name("vmlinux");
+        let path = self.vmlinuz.with_file_name(vmlinux::FILE);
         if !path.exists() {
             vmlinux::extract(&self.vmlinuz, &path)?;
         }
         Ok(path)
     }
+}
+
+fn key(pin: &KernelLock) -> String {
+    KeyHasher::new(LAYOUT).add(&pin.package).add(&pin.version).add(&pin.sha256).key()
+}
+
+/// Adds every file below `dir`, with its name relative to `home`.
+fn list_files(home: &Path, dir: &Path, files: &mut Vec<(PathBuf, PathBuf)>) -> Result<(), ImageError> {
+    let failed = || ImageError::io("list", dir);
+    for entry in std::fs::read_dir(dir).map_err(failed())? {
+        let path = entry.map_err(failed())?.path();
+        if path.is_dir() {
+            list_files(home, &path, files)?;
+        } else {
+            files.push((path.strip_prefix(home).unwrap_or(&path).to_path_buf(), path));
+        }
+    }
+    Ok(())
 }
 
 fn load(home: &Path) -> Option<KernelSet> {

@@ -5,6 +5,7 @@
 //! | [`store`] | the reflink file system under the data directory: clones, space, atomic publish |
 //! | [`recipe`], [`lock`], [`catalog`](mod@catalog) | what a template is, and exactly which packages it is made of |
 //! | [`builder`] | building a recipe into an ext4 image, once, content-addressed |
+//! | `archive` | installing a prebuilt image or kernel, and writing such archives |
 //! | [`kernel`], [`initramfs`] | Debian's cloud kernel and the archive that starts the guest program as PID 1 |
 //! | [`host`] | the programs of the host that all of this runs |
 //!
@@ -20,6 +21,7 @@
 //! System calls go through `rustix`. `unshare` alone is `nix`'s: that of `rustix` is unsafe, and nothing here is.
 #![forbid(unsafe_code)]
 
+mod archive;
 mod build;
 pub mod builder;
 mod cache;
@@ -41,11 +43,12 @@ pub mod store;
 mod vmlinux;
 mod volume;
 
+pub use archive::default_archives_dir;
 pub use builder::{Image, ImageBuilder, ImageManifest, Locking};
 pub use cache::default_cache_dir;
 pub use catalog::{catalog, effective_environment, find};
 pub use error::{ErrorKind, ImageError};
-pub use host::{HostProgram, missing_host_programs};
+pub use host::{HOST_PROGRAMS, HostProgram, has_prebuilt_images, missing_host_programs};
 pub use initramfs::Initramfs;
 pub use kernel::{Kernel, KernelSet};
 pub use lock::Lock;

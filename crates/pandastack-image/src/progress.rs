@@ -5,6 +5,8 @@
 pub enum Phase {
     /// Another process builds the same artifact.
     WaitForOther,
+    /// A prebuilt artifact is unpacked.
+    Unpack,
     /// The kernel package is fetched and unpacked.
     Kernel,
     /// The parent template's image is copied.
@@ -30,6 +32,7 @@ impl Phase {
     pub fn label(self) -> &'static str {
         match self {
             Phase::WaitForOther => "wait for another build",
+            Phase::Unpack => "unpack prebuilt archive",
             Phase::Kernel => "fetch kernel",
             Phase::CopyParent => "copy parent image",
             Phase::Debian => "install Debian packages",

@@ -11,6 +11,8 @@ use pandastack_types::chain;
 
 use crate::error::ImageError;
 
+/// File of the extracted kernel, beside the bzImage.
+pub(crate) const FILE: &str = "vmlinux";
 /// Largest kernel that is unpacked; Debian's has 53 MB.
 const KERNEL_BYTES_MAX: u32 = 512 << 20;
 /// Length of a sector of the loader.
