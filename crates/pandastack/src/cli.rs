@@ -10,8 +10,8 @@ use crate::commands::{
     agent, ca, control, doctor, down, edge, engine, host_packages, image, join_secret, kvm_probe, openapi, up,
 };
 use crate::commands::{
-    app, audit, bench, completion, config, db, forward, function, host, login, mcp, member, quota, run,
-    sandbox, schedule, snapshot, template, token, usage, version, volume, whoami, workspace,
+    app, audit, bench, completion, config, db, forward, function, host, login, man_pages, mcp, member, quota,
+    run, sandbox, schedule, snapshot, template, token, usage, verify, version, volume, whoami, workspace,
 };
 use crate::output::{Format, Output};
 
@@ -110,6 +110,8 @@ pub enum Command {
     Config(config::Command),
     /// Show the versions of this program and of the server
     Version,
+    /// Check the files of a release against its signature
+    Verify(verify::Args),
     /// Show workspace usage
     Usage(usage::Args),
     /// Show the audit log
@@ -152,7 +154,10 @@ pub enum Command {
     /// List Debian packages missing on this host
     #[cfg(feature = "server")]
     #[command(hide = true)]
-    HostPackages,
+    HostPackages(host_packages::Args),
+    /// Write a manual page for each command into a directory
+    #[command(hide = true)]
+    ManPages(man_pages::Args),
     /// Build root file systems without a server
     #[cfg(feature = "server")]
     #[command(subcommand, hide = true)]
@@ -200,11 +205,13 @@ impl Command {
             Command::Whoami => whoami::run(output),
             Command::Config(command) => command.run(output),
             Command::Version => version::run(output),
+            Command::Verify(args) => verify::run(args, output),
             Command::Usage(args) => usage::run(args, output),
             Command::Audit(args) => audit::run(args, output),
             Command::Bench(args) => bench::run(args, output),
             Command::Mcp(args) => mcp::run(args),
             Command::Completion(args) => completion::run(args, output),
+            Command::ManPages(args) => man_pages::run(args),
             #[cfg(feature = "server")]
             Command::Control(args) => control::run(args),
             #[cfg(feature = "server")]
@@ -222,7 +229,7 @@ impl Command {
             #[cfg(feature = "server")]
             Command::Openapi => openapi::run(output),
             #[cfg(feature = "server")]
-            Command::HostPackages => host_packages::run(output),
+            Command::HostPackages(args) => host_packages::run(args, output),
             #[cfg(feature = "server")]
             Command::Image(command) => command.run(output),
         }
@@ -243,13 +250,27 @@ pub fn requested_output() -> Output {
 mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
-    use clap::{Arg, Command, CommandFactory};
+    use clap::{Arg, Command, CommandFactory, Parser};
 
     use super::Cli;
 
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_units_of_a_release_run_commands_that_exist() {
+        let units = [
+            include_str!("../../../deploy/systemd/pandastack.service"),
+            include_str!("../../../deploy/systemd/pandastack-control.service"),
+            include_str!("../../../deploy/systemd/pandastack-agent.service"),
+            include_str!("../../../deploy/systemd/pandastack-edge.service"),
+        ];
+        for unit in units {
+            let line = unit.lines().find_map(|line| line.strip_prefix("ExecStart=/usr/bin/")).unwrap();
+            Cli::try_parse_from(line.split(' ')).unwrap();
+        }
     }
 
     /// Options that are a switch in one command and take a value in another, and why.

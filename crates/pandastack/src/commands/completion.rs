@@ -20,9 +20,14 @@ pub struct Args {
 pub fn run(args: Args, output: Output) -> Result<ExitCode> {
     // Buffered, because the generator panics if the reader closes the pipe.
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut visible(Cli::command()), "pandastack", &mut script);
+    clap_complete::generate(args.shell, &mut visible_cli(), "pandastack", &mut script);
     output.line(String::from_utf8_lossy(&script).trim_end())?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The command line without its hidden subcommands.
+pub fn visible_cli() -> Command {
+    visible(Cli::command())
 }
 
 /// The command without its hidden subcommands, which only other programs use.

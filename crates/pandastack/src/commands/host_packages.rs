@@ -1,5 +1,5 @@
-//! `pandastack host-packages`: Debian packages missing on this host, one per line. Installers,
-//! `doctor` and `up` use this list.
+//! `pandastack host-packages`: Debian packages that this host lacks, or that any host needs, one per
+//! line. Installers, packages of a release, `doctor` and `up` use this list.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
@@ -13,6 +13,17 @@ use crate::output::Output;
 const QEMU: HostProgram =
     HostProgram { program: "qemu-system-x86_64", package: "qemu-system-x86", needed_for: "running machines" };
 
+/// Arguments.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// All packages that a host needs to run machines, installed or not
+    #[arg(long, conflicts_with = "for_builds")]
+    all: bool,
+    /// All packages that only building a template needs
+    #[arg(long)]
+    for_builds: bool,
+}
+
 /// A missing package.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct MissingPackage {
@@ -23,18 +34,31 @@ pub struct MissingPackage {
 }
 
 /// Runs the command.
-pub fn run(output: Output) -> Result<ExitCode> {
-    let packages: Vec<&str> = missing().into_keys().collect();
+pub fn run(args: Args, output: Output) -> Result<ExitCode> {
+    let every = || pandastack_image::HOST_PROGRAMS.iter().copied().chain([QEMU]);
+    let packages = match (args.all, args.for_builds) {
+        (true, _) => by_package(every().filter(|program| !program.is_for_builds())),
+        (_, true) => by_package(every().filter(HostProgram::is_for_builds)),
+        _ => missing(),
+    };
+    let packages: Vec<&str> = packages.into_keys().collect();
     if !packages.is_empty() {
         output.line(&packages.join("\n"))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// All packages missing on this host, by name.
+/// All packages missing on this host, by name. With prebuilt images, builds can wait: see [`missing_for_builds`].
 pub fn missing() -> BTreeMap<&'static str, MissingPackage> {
+    let builds_wait = pandastack_image::has_prebuilt_images();
     let qemu = (!is_on_path(QEMU.program)).then_some(QEMU);
-    by_package(pandastack_image::missing_host_programs().into_iter().chain(qemu))
+    let missing = pandastack_image::missing_host_programs().into_iter().chain(qemu);
+    by_package(missing.filter(|program| !(builds_wait && program.is_for_builds())))
+}
+
+/// The missing packages that only builds of templates need.
+pub fn missing_for_builds() -> BTreeMap<&'static str, MissingPackage> {
+    by_package(pandastack_image::missing_host_programs().into_iter().filter(HostProgram::is_for_builds))
 }
 
 /// The command that installs them.

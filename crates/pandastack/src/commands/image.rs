@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Result;
-use pandastack_image::{ImageBuilder, Locking, Recipe};
+use pandastack_image::{ImageBuilder, Kernel, Locking, Recipe};
 
 use crate::failure::Failure;
 use crate::output::{Output, size};
@@ -35,12 +35,24 @@ pub enum Command {
         #[arg(long, value_name = "DIR")]
         templates: Option<PathBuf>,
     },
+    /// Write images and the guest kernel as archives, which other hosts use instead of building
+    ///
+    /// Copy the archives to `/usr/share/pandastack/images` of a host, or name their directory in
+    /// PANDASTACK_IMAGES_DIR.
+    Export {
+        /// Directory for the archives
+        dir: PathBuf,
+        /// Template names
+        #[arg(default_values = ["base", "code-interpreter"])]
+        names: Vec<String>,
+    },
 }
 
 impl Command {
     /// Runs the command.
     pub fn run(self, output: Output) -> Result<ExitCode> {
-        let builder = ImageBuilder::new(pandastack_image::default_cache_dir());
+        let cache = pandastack_image::default_cache_dir();
+        let builder = ImageBuilder::new(&cache);
         match self {
             Command::List => list(&builder, output)?,
             Command::Lock { name, templates } => lock(&name, &templates)?,
@@ -49,6 +61,11 @@ impl Command {
                 let builder = builder.locking(locking);
                 let image = build(&builder, &name, templates.as_deref())?;
                 output.line(&image.display().to_string())?;
+            }
+            Command::Export { dir, names } => {
+                for archive in export(&builder, &cache, &dir, &names)? {
+                    output.line(&archive.display().to_string())?;
+                }
             }
         }
         Ok(ExitCode::SUCCESS)
@@ -79,11 +96,24 @@ fn lock(name: &str, templates: &Path) -> Result<()> {
     Ok(())
 }
 
+fn unknown(name: &str) -> Failure {
+    Failure::new(format!("template `{name}` not found"))
+        .hint("run `pandastack image list` to see all templates")
+}
+
+fn export(builder: &ImageBuilder, cache: &Path, dir: &Path, names: &[String]) -> Result<Vec<PathBuf>> {
+    let find = |name: &String| pandastack_image::find(name).ok_or_else(|| unknown(name));
+    let recipes = names.iter().map(find).collect::<Result<Vec<_>, _>>()?;
+    let progress = Progress::start("Exporting images");
+    let mut archives = vec![Kernel::export(cache, dir, &|step| progress.step(step.to_string()))?];
+    for recipe in recipes {
+        let archive = builder.export(recipe, dir, &|step| progress.step(step.to_string()))?;
+        archives.push(archive);
+    }
+    Ok(archives)
+}
+
 fn build(builder: &ImageBuilder, name: &str, templates: Option<&Path>) -> Result<PathBuf> {
-    let unknown = || {
-        Failure::new(format!("template `{name}` not found"))
-            .hint("run `pandastack image list` to see all templates")
-    };
     let recipes = match templates {
         Some(dir) => {
             let read = |recipe: &Recipe| Recipe::read(&dir.join(&recipe.name));
@@ -91,7 +121,7 @@ fn build(builder: &ImageBuilder, name: &str, templates: Option<&Path>) -> Result
         }
         None => pandastack_image::catalog().to_vec(),
     };
-    let recipe = recipes.iter().find(|recipe| recipe.answers_to(name)).ok_or_else(unknown)?;
+    let recipe = recipes.iter().find(|recipe| recipe.answers_to(name)).ok_or_else(|| unknown(name))?;
     let progress = Progress::start(format!("Building {name}"));
     let image = builder.clone().parents(recipes.clone()).ensure(recipe, &|step| {
         progress.step(step.to_string());

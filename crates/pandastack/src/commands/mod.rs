@@ -37,6 +37,7 @@ pub mod join_secret;
 #[cfg(feature = "server")]
 pub mod kvm_probe;
 pub mod login;
+pub mod man_pages;
 pub mod mcp;
 pub mod member;
 #[cfg(feature = "server")]
@@ -53,6 +54,7 @@ pub mod token;
 #[cfg(feature = "server")]
 pub mod up;
 pub mod usage;
+pub mod verify;
 pub mod version;
 pub mod volume;
 pub mod wait;

@@ -82,3 +82,23 @@ pub(super) fn read_file(given: Option<&Path>) -> Result<File> {
         failure.hint("see docs/reference/configuration.md for all settings").into()
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The settings file that packages install: every key in it is a comment.
+    const PACKAGED: &str = include_str!("../../../../deploy/pandastack.toml");
+
+    #[test]
+    fn every_key_of_the_packaged_file_exists() {
+        let is_key = |line: &&str| line.strip_prefix("# ").is_some_and(|rest| rest.contains(" = "));
+        assert!(PACKAGED.lines().filter(is_key).count() >= 8);
+        let uncommented: Vec<&str> = PACKAGED
+            .lines()
+            .map(|line| if is_key(&line) { line.trim_start_matches("# ") } else { line })
+            .collect();
+        toml::from_str::<File>(PACKAGED).unwrap();
+        toml::from_str::<File>(&uncommented.join("\n")).unwrap();
+    }
+}

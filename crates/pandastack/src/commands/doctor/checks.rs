@@ -105,7 +105,12 @@ fn describe(chosen: &ChosenEngine) -> Finding {
 fn programs() -> Finding {
     let missing = host_packages::missing();
     if missing.is_empty() {
-        return Finding::ok("programs", "all required programs are installed");
+        let builds = host_packages::missing_for_builds();
+        if builds.is_empty() {
+            return Finding::ok("programs", "all required programs are installed");
+        }
+        let detail = "prebuilt templates work; building others needs more programs";
+        return Finding::warn("programs", detail, host_packages::install_command(&builds));
     }
     let programs: Vec<&str> = missing.values().flat_map(|package| package.programs.iter().copied()).collect();
     let needed_for: BTreeSet<&str> =
