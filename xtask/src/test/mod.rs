@@ -16,6 +16,7 @@ mod drift;
 mod kvm_lab;
 mod lanes;
 mod seed;
+mod silence;
 mod suites;
 mod timings;
 

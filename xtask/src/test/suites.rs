@@ -12,11 +12,13 @@ use anyhow::{Context, Result, anyhow};
 
 use super::counts::{Counts, of_cargo, of_node, of_pytest};
 use super::kvm_lab::Lab;
+use super::silence::{self, Watch};
 use super::timings::{self, TimedLine, Timing, Timings};
 use super::{drift, lanes, seed};
 use crate::platform::Scratch;
 use crate::program::{self, cargo, line_of, npm, program};
 use crate::tidy::Advisories;
+use crate::tree::Profile;
 use crate::{azurite, checkout, console, host, login_provider, postgres, python, qemu, tidy, tree};
 
 /// Variable with the path of Azure's emulator.
@@ -286,7 +288,7 @@ pub fn pytest(python: Command, log: &str, tests: &str, chosen: &[&str]) -> Resul
 
 /// Runs tests in cargo's harness.
 fn cargo_test(tests: Command, log: &str) -> Result<Counts> {
-    let output = tee(tests, log, Errors::Kept)?;
+    let output = tee_watched(tests, log, Errors::Kept, Some(silence_max()))?;
     let threads = available_parallelism().map_or(1, usize::from);
     let timings = timings::of_cargo(&output.lines, log, threads);
     Ok(of_cargo(&output.text()).with_status(output.success).with_timings(timings))
@@ -349,8 +351,25 @@ enum Errors {
     Kept,
 }
 
+fn silence_max() -> Duration {
+    match tree::profile() {
+        Profile::Develop => silence::RUST_MAX,
+        _ => silence::RUST_FULL_MAX,
+    }
+}
+
 /// Runs to the end, shows and keeps what it prints.
-fn tee(mut command: Command, suite: &str, errors: Errors) -> Result<Output> {
+fn tee(command: Command, suite: &str, errors: Errors) -> Result<Output> {
+    tee_watched(command, suite, errors, None)
+}
+
+/// The same, and ends a program that is silent for too long.
+fn tee_watched(
+    mut command: Command,
+    suite: &str,
+    errors: Errors,
+    silence_max: Option<Duration>,
+) -> Result<Output> {
     let line = line_of(&command);
     let reading = || format!("read from `{line}`");
     let log_path = log_path(suite);
@@ -364,12 +383,17 @@ fn tee(mut command: Command, suite: &str, errors: Errors) -> Result<Output> {
     let mut child = command.stdout(writer).spawn().with_context(|| format!("start `{line}`"))?;
     // The command holds the writing end of the pipe.
     drop(command);
+    let watch = silence_max.map(|max| Watch::begin(child.id(), max));
     let mut lines = Vec::new();
     for read in BufReader::new(reader).split(b'\n') {
         let text = String::from_utf8_lossy(&read.with_context(reading)?).into_owned();
         println!("{text}");
         writeln!(log, "{text}").with_context(|| format!("write {}", log_path.display()))?;
         lines.push(TimedLine { at: began.elapsed(), text });
+        watch.iter().for_each(Watch::line);
+    }
+    if watch.is_some_and(Watch::end) {
+        eprintln!("error: `{line}` was ended, because it printed nothing for too long: see its last lines");
     }
     let status = child.wait().with_context(|| format!("wait for `{line}`"))?;
     Ok(Output { lines, success: status.success() })
