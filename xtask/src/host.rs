@@ -33,6 +33,10 @@ const BROWSER: &[Requirement] = &[("chromium", "chromium")];
 /// To run the TypeScript SDK.
 const NODE: &[Requirement] = &[("node", "nodejs"), ("npm", "npm")];
 
+/// To package and sign a release.
+const PACKAGING: &[Requirement] =
+    &[("tar", "tar"), ("dpkg-deb", "dpkg"), ("strip", "binutils"), ("minisign", "minisign")];
+
 /// Variables that reach commands run through `sudo`.
 const KEPT_BY_SUDO: [&str; 16] = [
     "PANDASTACK_API",
@@ -113,6 +117,11 @@ pub fn install_for_product() -> Result<()> {
 /// Installs what only tests need.
 pub fn install_for_tests() -> Result<()> {
     install(missing(NODE).chain(missing(TOOLS)).collect())
+}
+
+/// Installs what a release is packaged with.
+pub fn install_for_dist() -> Result<()> {
+    install(missing(PACKAGING).chain(missing(NODE)).collect())
 }
 
 /// Installs what the web console is built with.

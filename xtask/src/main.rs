@@ -1,4 +1,4 @@
-//! Every developer command: `cargo xtask up|test|bench|openapi|errors|template|tidy`.
+//! Every developer command: `cargo xtask up|test|bench|dist|openapi|errors|template|tidy`.
 //!
 //! This program orchestrates others (cargo, the `pandastack` program, pip, npm) and links none of
 //! the product, so that it compiles in seconds on a bare machine and can then show what it does.
@@ -9,6 +9,7 @@ mod azurite;
 mod bench;
 mod checkout;
 mod console;
+mod dist;
 mod errors;
 mod host;
 mod leaks;
@@ -44,6 +45,8 @@ enum Command {
     /// Measure
     #[command(subcommand)]
     Bench(bench::Command),
+    /// Write the files of a release
+    Dist(dist::Args),
     /// Write openapi/pandastack-v1.json anew
     Openapi,
     /// Write the generated parts of docs/reference/errors.md
@@ -60,6 +63,7 @@ fn main() -> ExitCode {
         Command::Up(args) => up::run(args),
         Command::Test(args) => test::run(args),
         Command::Bench(command) => bench::run(command),
+        Command::Dist(args) => dist::run(args),
         Command::Openapi => openapi::run(),
         Command::Errors => errors::run(),
         Command::Template(command) => template::run(command),

@@ -67,9 +67,11 @@ pub fn in_ci() -> bool {
 }
 
 /// A cargo profile of the workspace.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Profile {
-    /// Optimized: what people run, and what is measured
+    /// Optimized as a whole: what releases have
+    Dist,
+    /// Optimized: what `up` runs, and what is measured
     Release,
     /// Compiled fast: what tests run
     Develop,
@@ -79,6 +81,7 @@ impl Profile {
     /// Its name for `--profile`, which is also its directory below [`target_dir`].
     pub fn name(self) -> &'static str {
         match self {
+            Self::Dist => "dist",
             Self::Release => "release",
             Self::Develop => "develop",
         }
