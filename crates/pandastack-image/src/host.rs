@@ -35,7 +35,7 @@ const fn needs(program: &'static str, package: &'static str, needed_for: &'stati
 }
 
 /// Every program of the host that this crate may run.
-pub const HOST_PROGRAMS: &[HostProgram] = &[
+const PROGRAMS: &[HostProgram] = &[
     needs("apt-get", "apt", FETCHING_DEBIAN),
     needs("apt-cache", "apt", FETCHING_DEBIAN),
     needs("mmdebstrap", "mmdebstrap", BUILDING),
@@ -66,18 +66,23 @@ pub fn has_prebuilt_images() -> bool {
     entries.map(|entry| entry.path()).any(|path| path.extension().is_some_and(|extension| extension == "zst"))
 }
 
+const KEYRING: HostProgram = needs(DEBIAN_KEYRING, "debian-archive-keyring", CHECKING_DEBIAN);
+const PIP: HostProgram = needs("python3 -m pip", "python3-pip", FETCHING_PYTHON);
+
+/// Everything of the host that this crate may use.
+pub fn host_programs() -> impl Iterator<Item = HostProgram> {
+    PROGRAMS.iter().copied().chain([KEYRING, PIP])
+}
+
 /// The programs that this host lacks, in a stable order. Empty means builds can run.
 pub fn missing_host_programs() -> Vec<HostProgram> {
-    let mut missing: Vec<HostProgram> =
-        HOST_PROGRAMS.iter().copied().filter(|host| !is_on_path(host.program)).collect();
-    if !Path::new(DEBIAN_KEYRING).exists() {
-        missing.push(needs(DEBIAN_KEYRING, "debian-archive-keyring", CHECKING_DEBIAN));
-    }
-    // Debian's Python comes without pip, so where Python is missing pip is, too.
-    if !has_pip() {
-        missing.push(needs("python3 -m pip", "python3-pip", FETCHING_PYTHON));
-    }
-    missing
+    let has = |host: &HostProgram| match *host {
+        KEYRING => Path::new(DEBIAN_KEYRING).exists(),
+        // Debian's Python comes without pip, so where Python is missing pip is, too.
+        PIP => has_pip(),
+        _ => is_on_path(host.program),
+    };
+    host_programs().filter(|host| !has(host)).collect()
 }
 
 fn is_on_path(program: &str) -> bool {

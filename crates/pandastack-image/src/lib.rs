@@ -48,7 +48,7 @@ pub use builder::{Image, ImageBuilder, ImageManifest, Locking};
 pub use cache::default_cache_dir;
 pub use catalog::{catalog, effective_environment, find};
 pub use error::{ErrorKind, ImageError};
-pub use host::{HOST_PROGRAMS, HostProgram, has_prebuilt_images, missing_host_programs};
+pub use host::{HostProgram, has_prebuilt_images, host_programs, missing_host_programs};
 pub use initramfs::Initramfs;
 pub use kernel::{Kernel, KernelSet};
 pub use lock::Lock;

@@ -35,7 +35,7 @@ pub struct MissingPackage {
 
 /// Runs the command.
 pub fn run(args: Args, output: Output) -> Result<ExitCode> {
-    let every = || pandastack_image::HOST_PROGRAMS.iter().copied().chain([QEMU]);
+    let every = || pandastack_image::host_programs().chain([QEMU]);
     let packages = match (args.all, args.for_builds) {
         (true, _) => by_package(every().filter(|program| !program.is_for_builds())),
         (_, true) => by_package(every().filter(HostProgram::is_for_builds)),
