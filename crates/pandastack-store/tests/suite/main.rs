@@ -11,6 +11,7 @@ mod members;
 mod postgres;
 mod postgres_server;
 mod sandboxes;
+mod sealed;
 mod sqlite;
 mod templates;
 mod trees;
@@ -22,7 +23,12 @@ use std::future::Future;
 use pandastack_store::clock::now;
 use pandastack_store::record::after_seconds;
 use pandastack_store::{Change, SandboxRecord, SandboxSpecRecord, Store};
+use pandastack_types::link::LinkKey;
 use pandastack_types::{SandboxId, SandboxState, Transition, WorkspaceId};
+
+fn secret() -> LinkKey {
+    LinkKey::new(&[7; 32]).unwrap()
+}
 
 fn ws() -> WorkspaceId {
     WorkspaceId::default_workspace()
