@@ -89,6 +89,7 @@ async fn run_all<S: Store, F: Future<Output = S>>(open: impl Fn() -> F) {
         workspaces::databases_are_kept_by_workspace_and_state,
         workspaces::hosts_are_replaced,
         workspaces::the_first_secret_is_the_one_of_the_installation,
+        sealed::every_column_with_secrets_is_sealed,
         workspaces::tokens_have_a_quota_and_a_last_one,
         workspaces::a_rotated_key_ends_and_keeps_an_earlier_end,
         members::members_are_found_by_person_and_by_address,

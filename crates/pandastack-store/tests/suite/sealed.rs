@@ -58,7 +58,7 @@ fn variable(kind: &str) -> std::collections::BTreeMap<String, EnvEntry> {
 }
 
 /// Makes a row of every kind, and reads each again.
-async fn fill(store: &SqlStore) {
+async fn fill(store: &dyn Store) {
     let mut app = apps::new_app("shop");
     app.spec.git_token = Some(value("apps-git-token"));
     app.spec.git_deploy_key = Some(value("apps-deploy-key"));
@@ -139,11 +139,18 @@ fn key() -> IdempotencyKey {
     IdempotencyKey { workspace: ws(), key: "k".into() }
 }
 
-async fn answer(store: &SqlStore) -> IdempotencyOutcome {
+async fn answer(store: &dyn Store) -> IdempotencyOutcome {
     let (at, instance) = (now(), "i".to_owned());
     let claim = IdempotencyClaim { key: key(), fingerprint: vec![1], instance, at, not_before: at };
     let claim = IdempotencyClaim { not_before: jiff::Timestamp::UNIX_EPOCH, ..claim };
     store.idempotency_begin(&claim).await.unwrap()
+}
+
+pub(super) async fn every_column_with_secrets_is_sealed(store: &dyn Store) {
+    fill(store).await;
+    assert_eq!(store.seal_rows().await.unwrap(), SealedRows { rows: 9, sealed: 0 });
+    assert_eq!(store.sealed_with().await.unwrap(), Some(1));
+    assert_eq!(store.drop_unreadable().await.unwrap(), 0);
 }
 
 /// Secrets that the database's files have in plain text.
