@@ -50,9 +50,9 @@ pub(crate) fn public_of(private: &str) -> Option<String> {
     Some(format!("{} {} pandastack", String::from_utf8(kind).ok()?, BASE64_STANDARD.encode(public)))
 }
 
-/// An app's own key.
+/// An app's own key. A rotation of the secret does not change it, because the repository's host knows it.
 pub(crate) fn derived(link: &LinkKey, app: &AppId) -> Option<String> {
-    let digits = link.derive("app-deploy-key", &[app.as_str()]);
+    let digits = link.derive_lasting("app-deploy-key", &[app.as_str()]);
     let seed = HEXLOWER.decode(digits.as_bytes()).ok()?;
     let pair = Ed25519KeyPair::from_seed_unchecked(&seed).ok()?;
     Some(write(&seed, pair.public_key().as_ref()))

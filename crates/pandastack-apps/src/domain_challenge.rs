@@ -41,9 +41,10 @@ pub(crate) enum ChallengeError {
     Lookup(String, String),
 }
 
-/// The name and the value of the record that proves a domain.
+/// The name and the value of the record that proves a domain. A rotation of the secret changes neither,
+/// because they are in somebody's DNS.
 pub(crate) fn record(link: &LinkKey, workspace: &WorkspaceId, domain: &str) -> (String, String) {
-    let digits = link.derive("domain challenge", &[workspace.as_str(), domain]);
+    let digits = link.derive_lasting("domain challenge", &[workspace.as_str(), domain]);
     let digits = digits.get(..VALUE_DIGITS).unwrap_or_default();
     (format!("{LABEL}.{domain}"), format!("pandastack-domain={digits}"))
 }

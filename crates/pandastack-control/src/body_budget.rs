@@ -12,21 +12,20 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::task::{Context, Poll, ready};
 
 use axum::body::{Body, HttpBody};
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use hyper::body::{Frame, SizeHint};
+use hyper::body::Frame;
 use pandastack_rest::ApiError;
 use pandastack_types::limits::{BODY_BYTES_FREE, BODY_BYTES_HELD_MAX, BODY_BYTES_HELD_PER_ADDRESS_MAX};
 use pandastack_types::{Error, ErrorCode};
 
 use crate::auth::address_of;
+use crate::tapped_body::TappedBody;
 
 /// Bytes of request bodies that are held now.
 #[derive(Debug, Default)]
@@ -131,9 +130,8 @@ impl AsRef<[u8]> for LeasedBytes {
     }
 }
 
-/// A body whose frames are taken from a budget.
-struct BudgetedBody {
-    body: Body,
+/// What the frames of one body are taken from.
+struct Account {
     budget: Arc<BodyBudget>,
     address: Option<IpAddr>,
     /// What is left of the bytes that the address need not pay for.
@@ -141,39 +139,26 @@ struct BudgetedBody {
     refused: Arc<OnceLock<OverBudget>>,
 }
 
-impl HttpBody for BudgetedBody {
-    type Data = Bytes;
-    type Error = axum::Error;
+impl Account {
+    /// The body, with every frame taken from the budget.
+    fn pay_for(mut self, body: Body) -> Body {
+        TappedBody::around(body, move |frame, _| frame.map(|frame| self.take(frame?)))
+    }
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        let Some(frame) = ready!(Pin::new(&mut self.body).poll_frame(context)) else {
-            return Poll::Ready(None);
-        };
-        let bytes = match frame.map(Frame::into_data) {
-            Ok(Ok(bytes)) => bytes,
-            Ok(Err(other)) => return Poll::Ready(Some(Ok(other))),
-            Err(error) => return Poll::Ready(Some(Err(error))),
+    fn take(&mut self, frame: Frame<Bytes>) -> Result<Frame<Bytes>, axum::Error> {
+        let bytes = match frame.into_data() {
+            Ok(bytes) => bytes,
+            Err(other) => return Ok(other),
         };
         let counted = bytes.len().saturating_sub(self.free);
         self.free -= bytes.len() - counted;
-        Poll::Ready(Some(match self.budget.take(self.address, bytes.len(), counted) {
+        match self.budget.take(self.address, bytes.len(), counted) {
             Ok(lease) => Ok(Frame::data(Bytes::from_owner(LeasedBytes { bytes, _lease: lease }))),
             Err(over) => {
                 let _ = self.refused.set(over);
                 Err(axum::Error::new(over))
             }
-        }))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        }
     }
 }
 
@@ -188,8 +173,8 @@ pub(crate) async fn budgeted(
     }
     let (address, refused) = (address_of(request.extensions()), Arc::new(OnceLock::new()));
     let told = Arc::clone(&refused);
-    let request =
-        request.map(|body| Body::new(BudgetedBody { body, budget, address, free: BODY_BYTES_FREE, refused }));
+    let account = Account { budget, address, free: BODY_BYTES_FREE, refused };
+    let request = request.map(|body| account.pay_for(body));
     let response = next.run(request).await;
     match told.get() {
         // The handler knows only that the body broke off.
@@ -224,13 +209,8 @@ mod tests {
     async fn frames_hold_their_bytes_as_long_as_they_live() {
         let budget = Arc::new(BodyBudget::default());
         let address = Some("10.0.0.1".parse().unwrap());
-        let mut body = BudgetedBody {
-            body: Body::from(vec![7; 100]),
-            budget: Arc::clone(&budget),
-            address,
-            free: 60,
-            refused: Arc::default(),
-        };
+        let account = Account { budget: Arc::clone(&budget), address, free: 60, refused: Arc::default() };
+        let mut body = account.pay_for(Body::from(vec![7; 100]));
         let frame = http_body_util::BodyExt::frame(&mut body).await.unwrap().unwrap();
         {
             let used = budget.lock();

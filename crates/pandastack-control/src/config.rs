@@ -86,6 +86,8 @@ pub struct ControlConfig {
     pub database_url: Option<DatabaseUrl>,
     /// The join secret shared with the agents.
     pub link_key: LinkKey,
+    /// File of that secret, which is read again after a rotation.
+    pub secret_file: Option<PathBuf>,
     /// Take a join secret that is not the one that the store knows.
     pub accept_new_link_secret: bool,
     /// Requests per second of one workspace; `None` for no limit.
@@ -127,6 +129,7 @@ impl ControlConfig {
             data_dir,
             database_url: None,
             link_key,
+            secret_file: None,
             accept_new_link_secret: false,
             requests_per_second: NonZeroU32::new(REQUESTS_PER_SECOND_DEFAULT),
             host_lost_after: Duration::from_secs(HOST_LOST_SECONDS),

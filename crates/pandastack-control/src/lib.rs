@@ -53,6 +53,7 @@ mod schedule_targets;
 mod serve;
 mod services;
 mod signed_url;
+mod tapped_body;
 mod tenants;
 mod unread_body;
 mod wiring;

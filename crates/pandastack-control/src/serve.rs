@@ -23,7 +23,7 @@ use pandastack_sandboxes::hosts::Hosts;
 use pandastack_store::StoreError;
 use pandastack_store::clock::now;
 use pandastack_store::databases::{DatabaseState, DatabaseStore};
-use pandastack_store::installation::InstallationStore;
+use pandastack_store::installation::{InstallationStore, SecretStore};
 use pandastack_store::replicas::Session;
 use pandastack_store::sql::SqlStore;
 use pandastack_types::{DatabaseId, SandboxId, chain};
@@ -74,7 +74,8 @@ pub enum ServeError {
     #[error(
         "the join secret (fingerprint {ours}) is not the one of this installation ({kept}); restore the file \
          `link-secret` from a backup. If it is lost, start once with --accept-new-link-secret: \
-         database backups then stay unreadable, and database passwords, deploy keys and access tokens change"
+         database backups then stay unreadable, database passwords, deploy keys and access tokens change, \
+         and stored secrets, such as app variables, are removed"
     )]
     SecretChanged {
         /// Fingerprint of the secret that was given.
@@ -145,10 +146,11 @@ impl Control {
         make_private_dir(&dir).map_err(usable(&dir))?;
         let lock = lock(&dir.join("lock"))?;
         let store = match &config.database_url {
-            Some(url) => SqlStore::postgres(url.expose()).await?,
-            None => SqlStore::sqlite(&dir.join("control.db")).await?,
+            Some(url) => SqlStore::postgres(url.expose(), &config.link_key).await?,
+            None => SqlStore::sqlite(&dir.join("control.db"), &config.link_key).await?,
         };
         require_same_secret(&store, &config).await?;
+        seal_rows(&store).await?;
         let hosts = Hosts::new(config.link_key.clone(), config.host_lost_after);
         hosts.load(pandastack_store::HostStore::hosts(&store).await?, now());
         let mut public = Vec::new();
@@ -293,18 +295,34 @@ impl Control {
 }
 
 /// Refuses a join secret that is not the one of this installation: with another, no password that was derived
-/// from it is right and no backup can be read, which would be noticed too late.
+/// from it is right and no backup can be read, which would be noticed too late. After a rotation, the
+/// fingerprint is that of the newest generation, so a copy of the file from before the rotation is refused,
+/// too.
 async fn require_same_secret(store: &SqlStore, config: &ControlConfig) -> Result<(), ServeError> {
     let ours = config.link_key.fingerprint();
     let kept = store.secret_fingerprint(&ours).await?;
-    match (kept == ours, config.accept_new_link_secret) {
+    let is_known = config.link_key.fingerprints().contains(&kept);
+    match (kept == ours, is_known || config.accept_new_link_secret) {
         (true, _) => Ok(()),
         (false, false) => Err(ServeError::SecretChanged { ours, kept }),
         (false, true) => {
             tracing::warn!(%ours, %kept, "the join secret was replaced");
+            if !is_known {
+                let rows = store.drop_unreadable().await?;
+                tracing::warn!(rows, "secrets that were sealed with the lost secret were removed");
+            }
             Ok(store.replace_secret_fingerprint(&ours).await?)
         }
     }
+}
+
+/// Seals secrets in rows that are not sealed with the current generation, as after an upgrade.
+async fn seal_rows(store: &SqlStore) -> Result<(), ServeError> {
+    let done = store.seal_rows().await?;
+    if done.sealed > 0 {
+        tracing::info!(rows = done.rows, sealed = done.sealed, "secrets in the database were sealed");
+    }
+    Ok(())
 }
 
 /// Address at which other replicas reach this one.

@@ -32,6 +32,8 @@ pub(crate) struct Services {
     pub(crate) edge: Arc<Edge>,
     /// Signs what this server and its agents send each other.
     pub(crate) link: LinkKey,
+    /// File of that secret; `None` if it does not come from one.
+    pub(crate) secret_file: Option<std::path::PathBuf>,
     /// Changes of what names of apps lead to.
     pub(crate) names: Arc<NameChanges>,
     /// Work beside requests.

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! The signature is an HMAC-SHA-256 over the method, the sandbox and every other parameter. Its key is
-//! derived from the join secret and the stored hash of the API key that made it. So nothing is stored for a
+//! derived from the server secret and the stored hash of the API key that made it. So nothing is stored for a
 //! URL, none of its parts can be changed, it ends with its time or with its key, and a copy of the database
 //! alone signs nothing. The check takes constant time and happens before anything about the URL is believed.
 
@@ -87,9 +87,11 @@ impl SignatureParams {
         };
         let prefix = self.one("key").ok_or_else(refused)?;
         let token = store.token(prefix).await?.ok_or_else(refused)?;
-        let wanted = signature(&signing_key(link, &token), self.method, &self.sandbox, &self.pairs);
         let given = self.one(SIGNATURE).unwrap_or_default();
-        let matches = bool::from(wanted.as_bytes().ct_eq(given.as_bytes()));
+        let matches = signing_keys(link, &token).iter().any(|key| {
+            let wanted = signature(key.as_bytes(), self.method, &self.sandbox, &self.pairs);
+            bool::from(wanted.as_bytes().ct_eq(given.as_bytes()))
+        });
         let at = now();
         let expires: Option<i64> = self.one("expires").and_then(|text| text.parse().ok());
         let alive = expires.is_some_and(|end| at.as_second() < end);
@@ -117,14 +119,16 @@ pub(crate) fn query(
         ("key".to_owned(), token.prefix.clone()),
         ("expires".to_owned(), expires.to_string()),
     ];
-    pairs.push((SIGNATURE.to_owned(), signature(&signing_key(link, token), method, sandbox, &pairs)));
+    let key = signing_keys(link, token).swap_remove(0);
+    pairs.push((SIGNATURE.to_owned(), signature(key.as_bytes(), method, sandbox, &pairs)));
     let encoded = pairs.iter().map(|(name, value)| format!("{name}={}", utf8_percent_encode(value, ESCAPED)));
     encoded.collect::<Vec<_>>().join("&")
 }
 
-/// Key that signs URLs of an API key. The database alone does not suffice to derive it.
-fn signing_key(link: &LinkKey, token: &TokenRecord) -> Vec<u8> {
-    link.derive("file url", &[&token.prefix, &HEXLOWER.encode(&token.hash)]).into_bytes()
+/// Keys whose signatures of an API key's URLs are accepted; the first one signs. The database alone does not
+/// suffice to derive them.
+fn signing_keys(link: &LinkKey, token: &TokenRecord) -> Vec<String> {
+    link.derive_each("file url", &[&token.prefix, &HEXLOWER.encode(&token.hash)])
 }
 
 /// Hex of the MAC over everything but the signature itself.

@@ -118,6 +118,7 @@ pub(crate) fn new_services(
         hosts,
         edge,
         link,
+        secret_file: config.secret_file.clone(),
         names,
         background,
         sandboxes,

@@ -22,18 +22,29 @@ const FIRST_PASSWORD: &str = "pandastack";
 /// Hex digits of a password: 128 bits.
 const PASSWORD_CHARS: usize = 32;
 
-fn derived(link: &LinkKey, purpose: &str, parts: &[&str]) -> String {
-    link.derive(purpose, parts).chars().take(PASSWORD_CHARS).collect()
+fn shortened(mut digits: String) -> String {
+    digits.truncate(PASSWORD_CHARS);
+    digits
+}
+
+/// From the generation of the secret that was current when the password was last set: a rotation of the
+/// secret changes no password, and a reset moves it to the new generation.
+fn of_tenant(link: &LinkKey, purpose: &str, record: &DatabaseRecord) -> String {
+    let parts = [record.id.as_str(), &record.spec.revision.to_string()];
+    let generation = record.spec.secret_generation.max(1);
+    let digits = link.derive_with(generation, purpose, &parts);
+    // The server does not start without the generations that it once had.
+    shortened(digits.unwrap_or_else(|| link.derive(purpose, &parts)))
 }
 
 /// The tenant's password.
 pub(super) fn password(link: &LinkKey, record: &DatabaseRecord) -> String {
-    derived(link, "database-password", &[record.id.as_str(), &record.spec.revision.to_string()])
+    of_tenant(link, "database-password", record)
 }
 
 /// Token for the broker of one database.
 pub(super) fn broker_token(link: &LinkKey, record: &DatabaseRecord) -> String {
-    derived(link, "database-broker", &[record.id.as_str(), &record.spec.revision.to_string()])
+    of_tenant(link, "database-broker", record)
 }
 
 /// Returns whether this is the broker's token.
@@ -41,8 +52,9 @@ pub(super) fn is_broker_token(link: &LinkKey, record: &DatabaseRecord, given: &s
     broker_token(link, record).as_bytes().ct_eq(given.as_bytes()).into()
 }
 
+/// It is set once, when a database is created, and is of no use outside the host.
 fn administrator_password(link: &LinkKey, id: &DatabaseId) -> String {
-    derived(link, "database-administrator", &[id.as_str()])
+    shortened(link.derive_lasting("database-administrator", &[id.as_str()]))
 }
 
 fn credentials(user: &str, password: String, database: &str) -> Credentials {
@@ -92,5 +104,27 @@ mod tests {
         assert_ne!(all[0], broker_token(&link, &first));
         assert!(is_broker_token(&link, &first, &broker_token(&link, &first)));
         assert!(!is_broker_token(&link, &second, &broker_token(&link, &first)));
+    }
+
+    #[test]
+    fn a_rotation_changes_no_password_and_a_reset_uses_the_new_secret() {
+        let link = LinkKey::new(&[7; 32]).unwrap();
+        let record = |secret_generation| DatabaseRecord {
+            id: "a".parse().unwrap(),
+            workspace: WorkspaceId::default_workspace(),
+            state: DatabaseState::Ready,
+            sandbox: None,
+            created_at: now(),
+            drill: None,
+            spec: DatabaseSpecRecord { revision: 1, secret_generation, ..Default::default() },
+        };
+        let before = (password(&link, &record(0)), administrator(&link, Some(&record(0).id)).password);
+        let mut ring = link.ring();
+        ring.stage(&[8; 32]).unwrap();
+        ring.activate();
+        ring.finish().unwrap();
+        link.replace(ring);
+        assert_eq!(before, (password(&link, &record(1)), administrator(&link, Some(&record(0).id)).password));
+        assert_ne!(before.0, password(&link, &record(2)));
     }
 }

@@ -40,6 +40,7 @@ pub(super) async fn create(
         cpu: request.cpu,
         always_on: request.always_on.unwrap_or(false),
         protected: request.protected.unwrap_or(false),
+        secret_generation: databases.link.current_generation(),
         ..DatabaseSpecRecord::default()
     };
     let record = new_record(workspace, spec);

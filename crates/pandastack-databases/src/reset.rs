@@ -34,6 +34,7 @@ pub(super) async fn reset_credentials(
             machines::ready(&record)?;
             record.spec.revision += 1;
             record.spec.reset_pending = true;
+            record.spec.secret_generation = databases.link.current_generation();
             databases.store.update_database(&record).await?;
             finish(&databases, record).await
         })

@@ -26,15 +26,22 @@ impl TokenKey {
 
     /// The token of a sandbox for the key with this prefix: `<prefix>.<hex>`.
     pub(crate) fn token(&self, sandbox: &SandboxId, prefix: &str, revision: u64) -> String {
+        self.tokens(sandbox, prefix, revision).swap_remove(0)
+    }
+
+    /// The tokens that are accepted, of every generation of the secret; the one that is given out is the
+    /// first.
+    fn tokens(&self, sandbox: &SandboxId, prefix: &str, revision: u64) -> Vec<String> {
         let parts = [sandbox.as_str(), prefix, &revision.to_string()];
-        format!("{prefix}.{}", self.0.derive("e2b access token 2", &parts))
+        let derived = self.0.derive_each("e2b access token 2", &parts);
+        derived.into_iter().map(|digits| format!("{prefix}.{digits}")).collect()
     }
 
     /// Returns whether a token is valid for a sandbox.
     pub(crate) fn accepts(&self, sandbox: &SandboxId, access: &Access, given: &str) -> bool {
         let prefix = given.split('.').next().unwrap_or_default();
         let is_live = access.keys.iter().any(|key| key == prefix);
-        is_live && same(&self.token(sandbox, prefix, access.revision), given)
+        is_live && self.tokens(sandbox, prefix, access.revision).iter().any(|token| same(token, given))
     }
 
     /// Checks a signed URL against every token of a sandbox: it does not say which one it was made with.
@@ -47,10 +54,11 @@ impl TokenKey {
         access: &Access,
         now_unix: i64,
     ) -> Result<String, SignatureRefused> {
-        let mut checked = access.keys.iter().map(|prefix| {
-            let token = self.token(sandbox, prefix, access.revision);
-            signed.check(operation, &token, now_unix).map(|()| prefix.clone())
+        let tokens = access.keys.iter().flat_map(|prefix| {
+            self.tokens(sandbox, prefix, access.revision).into_iter().map(move |token| (prefix, token))
         });
+        let mut checked =
+            tokens.map(|(prefix, token)| signed.check(operation, &token, now_unix).map(|()| prefix.clone()));
         let decided = checked.find(|checked| *checked != Err(SignatureRefused::Mismatch));
         decided.unwrap_or(Err(SignatureRefused::Mismatch))
     }

@@ -16,6 +16,7 @@ use pandastack_types::api::{
     HttpTarget, MissedRuns, Overlap, ScheduleAlert, ScheduleOptions, ScheduleTarget, ScheduleTiming,
 };
 use pandastack_types::limits::RUN_INTERRUPTIONS_MAX;
+use pandastack_types::link::LinkKey;
 use pandastack_types::{ScheduleId, ScheduleRunId, WorkspaceId};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -71,7 +72,8 @@ struct World {
 impl World {
     async fn new(start: &str, fake: Fake) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let store = SqlStore::sqlite(&dir.path().join("control.db")).await.unwrap();
+        let secret = LinkKey::new(&[7; 32]).unwrap();
+        let store = SqlStore::sqlite(&dir.path().join("control.db"), &secret).await.unwrap();
         store.ensure_workspace(&ws(), at(start)).await.unwrap();
         let clock = Arc::new(AtomicI64::new(at(start).as_microsecond()));
         Self { _dir: dir, store: Arc::new(store), clock, fake: Arc::new(fake) }

@@ -13,3 +13,25 @@ pub trait InstallationStore: Send + Sync {
     /// Keeps another one from now on.
     async fn replace_secret_fingerprint(&self, ours: &str) -> Result<()>;
 }
+
+/// Rows that were read and sealed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SealedRows {
+    /// Rows that may have secrets.
+    pub rows: u64,
+    /// Those of which something was sealed anew.
+    pub sealed: u64,
+}
+
+/// Secrets in rows, which are sealed with the server secret.
+#[async_trait]
+pub trait SecretStore: Send + Sync {
+    /// Seals what is not sealed with the current generation: rows of an earlier version, and after a rotation
+    /// all rows. Safe to cut off and to repeat.
+    async fn seal_rows(&self) -> Result<SealedRows>;
+    /// Removes secrets that the server secret does not open, because another one took the place of a lost
+    /// one. Returns the number of rows.
+    async fn drop_unreadable(&self) -> Result<u64>;
+    /// The generation that every row was sealed with when this was last completed.
+    async fn sealed_with(&self) -> Result<Option<u8>>;
+}

@@ -304,6 +304,7 @@ pub trait Store:
     + HistoryStore
     + names::NameStore
     + installation::InstallationStore
+    + installation::SecretStore
     + ledger::LedgerStore
     + functions::FunctionStore
     + functions::FunctionRunStore

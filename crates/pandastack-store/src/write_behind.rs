@@ -150,6 +150,7 @@ mod tests {
 
     use super::*;
     use crate::sql::SqlStore;
+    use pandastack_types::link::LinkKey;
 
     /// Notes how many were written at once.
     struct Note(Arc<Mutex<Vec<usize>>>);
@@ -169,7 +170,8 @@ mod tests {
     #[tokio::test]
     async fn records_wait_for_company_but_not_when_somebody_looks() {
         let dir = tempfile::tempdir().unwrap();
-        let store = SqlStore::sqlite(&dir.path().join("store.db")).await.unwrap();
+        let secret = LinkKey::new(&[7; 32]).unwrap();
+        let store = SqlStore::sqlite(&dir.path().join("store.db"), &secret).await.unwrap();
         let (notes, stop, batches) = (WriteBehind::default(), CancellationToken::new(), Arc::default());
         let used = async {
             notes.flush().await;

@@ -20,6 +20,7 @@ pub mod link;
 pub mod network;
 mod owner;
 pub mod preview;
+pub mod secret_ring;
 pub mod sse;
 pub mod state;
 

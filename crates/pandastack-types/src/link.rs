@@ -3,8 +3,12 @@
 //! Both sides know one join secret. Every request, in either direction, carries a MAC over its
 //! direction, host, method, path and time, so neither side ever sends the secret and a captured
 //! request is of no use for another path, host, direction or, after [`SKEW_SECONDS_MAX`], at all.
+//! While the secret is rotated, a request carries a MAC of every generation that its sender accepts, and
+//! the receiver accepts it by any generation that both have. So the hosts may change over in any order.
 //! The link runs over a unix socket on one box; between hosts it belongs on a private network,
 //! because bodies are neither signed nor encrypted.
+
+use std::sync::{Arc, PoisonError, RwLock};
 
 use data_encoding::HEXLOWER;
 use hmac::{Hmac, KeyInit, Mac};
@@ -12,6 +16,7 @@ use sha2::Sha256;
 use subtle::ConstantTimeEq;
 
 use crate::HostId;
+use crate::secret_ring::{Generation, GenerationStatus, RingError, SecretRing};
 
 /// Version of the private API; the first part of every signature.
 pub const LINK_VERSION: &str = "1";
@@ -19,9 +24,8 @@ pub const LINK_VERSION: &str = "1";
 pub const LINK_HEADER: &str = "x-pandastack-link";
 /// Largest difference of clocks, and so the longest life of a captured request.
 pub const SKEW_SECONDS_MAX: i64 = 60;
-/// Shortest join secret.
-pub const SECRET_BYTES_MIN: usize = 32;
-
+/// MACs of one request: more generations are never accepted at once.
+const MACS_MAX: usize = 8;
 /// Hex digits of a fingerprint.
 const FINGERPRINT_DIGITS: usize = 16;
 
@@ -43,9 +47,10 @@ impl Direction {
     }
 }
 
-/// The shared join secret.
+/// The server secret: signs links, and other keys are derived from it. Clones share its generations, so that
+/// a rotation reaches all of them.
 #[derive(Clone)]
-pub struct LinkKey(Vec<u8>);
+pub struct LinkKey(Arc<RwLock<SecretRing>>);
 
 impl std::fmt::Debug for LinkKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -56,11 +61,6 @@ impl std::fmt::Debug for LinkKey {
 /// Why a signature was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LinkRefused {
-    /// The secret is too short to be one.
-    #[error(
-        "the join secret is shorter than {SECRET_BYTES_MIN} bytes; generate one with `pandastack join-secret`"
-    )]
-    WeakSecret,
     /// No signature, or not in our form.
     #[error("the request has no valid link signature; set the same join secret on both sides")]
     Missing,
@@ -78,12 +78,23 @@ pub enum LinkRefused {
 }
 
 impl LinkKey {
-    /// Wraps a join secret.
-    pub fn new(secret: &[u8]) -> Result<Self, LinkRefused> {
-        if secret.len() < SECRET_BYTES_MIN {
-            return Err(LinkRefused::WeakSecret);
-        }
-        Ok(Self(secret.to_vec()))
+    /// Wraps a secret that was never rotated.
+    pub fn new(secret: &[u8]) -> Result<Self, RingError> {
+        SecretRing::new(secret).map(Self::from)
+    }
+
+    /// The generations as they are now.
+    pub fn ring(&self) -> SecretRing {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Uses these generations from now on, in all clones.
+    pub fn replace(&self, ring: SecretRing) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = ring;
+    }
+
+    fn with<T>(&self, use_ring: impl FnOnce(&SecretRing) -> T) -> T {
+        use_ring(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Header value for a request made at `now_unix`.
@@ -95,8 +106,8 @@ impl LinkKey {
         path: &str,
         now_unix: i64,
     ) -> String {
-        let mac = self.mac(direction, host.as_str(), method, path, now_unix);
-        format!("{LINK_VERSION} {host} {now_unix} {}", HEXLOWER.encode(&mac))
+        let macs = self.macs(direction, host.as_str(), method, path, now_unix).join(",");
+        format!("{LINK_VERSION} {host} {now_unix} {macs}")
     }
 
     /// Checks a header value and returns the host it names.
@@ -119,8 +130,10 @@ impl LinkKey {
             return Err(LinkRefused::Missing);
         };
         let at: i64 = at.parse().map_err(|_| LinkRefused::Missing)?;
-        let wanted = HEXLOWER.encode(&self.mac(direction, host, method, path, at));
-        if !bool::from(wanted.as_bytes().ct_eq(given.as_bytes())) {
+        let wanted = self.macs(direction, host, method, path, at);
+        let mut given = given.split(',').take(MACS_MAX);
+        let same = |a: &str, b: &str| bool::from(a.as_bytes().ct_eq(b.as_bytes()));
+        if !given.any(|given| wanted.iter().any(|wanted| same(wanted, given))) {
             return Err(LinkRefused::Mismatch);
         }
         if now_unix.abs_diff(at) > SKEW_SECONDS_MAX.unsigned_abs() {
@@ -129,32 +142,85 @@ impl LinkKey {
         host.parse().map_err(|_| LinkRefused::Missing)
     }
 
-    /// Tells one secret from another, and nothing of either.
+    /// Tells the current generation from other secrets, and nothing of either.
     pub fn fingerprint(&self) -> String {
-        let mut digits = self.derive("fingerprint", &[]);
-        digits.truncate(FINGERPRINT_DIGITS);
-        digits
+        self.with(|ring| fingerprint(ring.current()))
+    }
+
+    /// Fingerprints of all generations, oldest first.
+    pub fn fingerprints(&self) -> Vec<String> {
+        self.with(|ring| ring.generations().iter().map(fingerprint).collect())
+    }
+
+    /// All generations, oldest first, without the secret.
+    pub fn generations(&self) -> Vec<GenerationStatus> {
+        let status = |one: &Generation| GenerationStatus {
+            generation: one.number,
+            state: one.state,
+            fingerprint: fingerprint(one),
+        };
+        self.with(|ring| ring.generations().iter().map(status).collect())
+    }
+
+    /// Number of the generation that signs and seals.
+    pub fn current_generation(&self) -> u8 {
+        self.with(|ring| ring.current().number)
     }
 
     /// A secret for another purpose, of which nothing leads back to this one.
     pub fn derive(&self, purpose: &str, parts: &[&str]) -> String {
-        let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(&self.0) else { return String::new() };
-        for part in [LINK_VERSION, "derive", purpose].iter().chain(parts) {
-            mac.update(&(part.len() as u64).to_be_bytes());
-            mac.update(part.as_bytes());
-        }
-        HEXLOWER.encode(&mac.finalize().into_bytes())
+        self.with(|ring| derive(ring.current(), purpose, parts))
     }
 
-    fn mac(&self, direction: Direction, host: &str, method: &str, path: &str, at: i64) -> Vec<u8> {
-        // HMAC accepts keys of every length, so this cannot fail; an empty MAC would match nothing anyway.
-        let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(&self.0) else { return Vec::new() };
-        for part in [LINK_VERSION, direction.label(), host, method, path, &at.to_string()] {
-            mac.update(&(part.len() as u64).to_be_bytes());
-            mac.update(part.as_bytes());
-        }
-        mac.finalize().into_bytes().to_vec()
+    /// The same by every generation that is accepted, the current one first.
+    pub fn derive_each(&self, purpose: &str, parts: &[&str]) -> Vec<String> {
+        self.with(|ring| ring.active().map(|one| derive(one, purpose, parts)).collect())
     }
+
+    /// The same by one generation, whatever its state. `None` if there is no such generation.
+    pub fn derive_with(&self, generation: u8, purpose: &str, parts: &[&str]) -> Option<String> {
+        self.with(|ring| ring.generation(generation).map(|one| derive(one, purpose, parts)))
+    }
+
+    /// The same by the first generation: for what a rotation must not change, because its owner would have to
+    /// change it elsewhere or because it opens what was written long ago.
+    pub fn derive_lasting(&self, purpose: &str, parts: &[&str]) -> String {
+        self.with(|ring| derive(ring.first(), purpose, parts))
+    }
+
+    fn macs(&self, direction: Direction, host: &str, method: &str, path: &str, at: i64) -> Vec<String> {
+        let at = at.to_string();
+        let parts = [LINK_VERSION, direction.label(), host, method, path, &at];
+        self.with(|ring| ring.active().map(|one| mac(one, &parts)).collect())
+    }
+}
+
+impl From<SecretRing> for LinkKey {
+    fn from(ring: SecretRing) -> Self {
+        Self(Arc::new(RwLock::new(ring)))
+    }
+}
+
+fn fingerprint(generation: &Generation) -> String {
+    let mut digits = derive(generation, "fingerprint", &[]);
+    digits.truncate(FINGERPRINT_DIGITS);
+    digits
+}
+
+fn derive(generation: &Generation, purpose: &str, parts: &[&str]) -> String {
+    let parts: Vec<&str> = [LINK_VERSION, "derive", purpose].iter().chain(parts).copied().collect();
+    mac(generation, &parts)
+}
+
+/// Hex of a MAC over these parts.
+fn mac(generation: &Generation, parts: &[&str]) -> String {
+    // HMAC accepts keys of every length, so this cannot fail; an empty MAC would match nothing anyway.
+    let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(&generation.key) else { return "-".to_owned() };
+    for part in parts {
+        mac.update(&(part.len() as u64).to_be_bytes());
+        mac.update(part.as_bytes());
+    }
+    HEXLOWER.encode(&mac.finalize().into_bytes())
 }
 
 #[cfg(test)]
@@ -188,6 +254,56 @@ mod tests {
         for header in [None, Some(""), Some("1"), Some("9 a 1 x"), Some("1 a b c"), Some("1 a 1 x y")] {
             assert!(key(1).verify(ControlToAgent, header, "GET", "/", 0).is_err(), "{header:?}");
         }
-        assert_eq!(LinkKey::new(b"short").unwrap_err(), LinkRefused::WeakSecret);
+        assert_eq!(LinkKey::new(b"short").unwrap_err(), RingError::Weak);
+    }
+
+    #[test]
+    fn sides_change_over_in_any_order() {
+        let host: HostId = "host-a".parse().unwrap();
+        let ring = |stage: u8| {
+            let mut ring = SecretRing::new(&[1; 32]).unwrap();
+            if stage > 0 {
+                ring.stage(&[2; 32]).unwrap();
+                ring.activate();
+            }
+            if stage > 1 {
+                ring.finish().unwrap();
+            }
+            LinkKey::from(ring)
+        };
+        let accepted = |from: u8, to: u8| {
+            let header = ring(from).sign(ControlToAgent, &host, "GET", "/", 1_000);
+            ring(to).verify(ControlToAgent, Some(&header), "GET", "/", 1_000).is_ok()
+        };
+        let before = key(1).sign(ControlToAgent, &host, "GET", "/", 1_000);
+        assert_eq!(ring(0).sign(ControlToAgent, &host, "GET", "/", 1_000), before);
+        for (from, to, good) in [
+            (0, 0, true),
+            (0, 1, true),
+            (1, 0, true),
+            (1, 1, true),
+            (1, 2, true),
+            (2, 1, true),
+            (0, 2, false),
+            (2, 0, false),
+        ] {
+            assert_eq!(accepted(from, to), good, "{from} to {to}");
+        }
+    }
+
+    #[test]
+    fn a_rotation_reaches_every_clone() {
+        let (link, before) = (key(1), key(1));
+        let clone = link.clone();
+        let mut ring = link.ring();
+        ring.stage(&[2; 32]).unwrap();
+        ring.activate();
+        link.replace(ring);
+        assert_ne!(clone.derive("a", &["b"]), before.derive("a", &["b"]));
+        assert_eq!(clone.derive_each("a", &["b"])[1], before.derive("a", &["b"]));
+        assert_eq!(clone.derive_with(1, "a", &["b"]), Some(before.derive("a", &["b"])));
+        assert_eq!(clone.derive_with(3, "a", &["b"]), None);
+        assert_eq!(clone.derive_lasting("a", &["b"]), before.derive("a", &["b"]));
+        assert_eq!(clone.fingerprints()[0], before.fingerprint());
     }
 }

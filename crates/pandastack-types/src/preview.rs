@@ -61,9 +61,10 @@ impl std::str::FromStr for Visibility {
 #[error("must be `unlisted`, `private` or `off`")]
 pub struct UnknownVisibility;
 
-/// Credentials for the previews of one sandbox.
+/// Credentials for the previews of one sandbox: one of every generation of the secret that is accepted. The
+/// first one signs.
 #[derive(Clone, PartialEq, Eq)]
-pub struct PreviewKey(String);
+pub struct PreviewKey(Vec<String>);
 
 impl std::fmt::Debug for PreviewKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -74,36 +75,37 @@ impl std::fmt::Debug for PreviewKey {
 impl PreviewKey {
     /// The key of a sandbox after `revision` revocations.
     pub fn new(link: &LinkKey, sandbox: &SandboxId, revision: u64) -> Self {
-        Self(link.derive("preview", &[sandbox.as_str(), &revision.to_string()]))
+        Self(link.derive_each("preview", &[sandbox.as_str(), &revision.to_string()]))
     }
 
     /// The token for [`TOKEN_HEADER`].
     pub fn token(&self) -> &str {
-        &self.0
+        self.0.first().map_or("", String::as_str)
     }
 
     /// Value of [`PARAMETER`] for one port, good until `expires_unix`.
     pub fn sign(&self, port: u16, expires_unix: i64) -> String {
-        format!("{expires_unix}.{}", self.signature(port, expires_unix))
+        format!("{expires_unix}.{}", signature(self.token(), port, expires_unix))
     }
 
     /// Checks whether a token or a signed value opens `port` at `now_unix`; a signed value also has
     /// an expiry.
     pub fn accepts(&self, given: &str, port: u16, now_unix: i64) -> Option<Accepted> {
-        if let Some((expires, signature)) = given.split_once('.') {
+        if let Some((expires, given_signature)) = given.split_once('.') {
             let expires_unix: i64 = expires.parse().ok()?;
-            let good = same(&self.signature(port, expires_unix), signature) && now_unix < expires_unix;
+            let signed = |token: &String| same(&signature(token, port, expires_unix), given_signature);
+            let good = self.0.iter().any(signed) && now_unix < expires_unix;
             return good.then_some(Accepted::Until(expires_unix));
         }
-        same(&self.0, given).then_some(Accepted::Always)
+        self.0.iter().any(|token| same(token, given)).then_some(Accepted::Always)
     }
+}
 
-    fn signature(&self, port: u16, expires_unix: i64) -> String {
-        // HMAC accepts keys of every length, so this cannot fail; an empty signature would match nothing.
-        let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(self.0.as_bytes()) else { return String::new() };
-        mac.update(format!("{port} {expires_unix}").as_bytes());
-        data_encoding::HEXLOWER.encode(&mac.finalize().into_bytes())
-    }
+fn signature(token: &str, port: u16, expires_unix: i64) -> String {
+    // HMAC accepts keys of every length, so this cannot fail; an empty signature would match nothing.
+    let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(token.as_bytes()) else { return String::new() };
+    mac.update(format!("{port} {expires_unix}").as_bytes());
+    data_encoding::HEXLOWER.encode(&mac.finalize().into_bytes())
 }
 
 /// Validity of an accepted credential.

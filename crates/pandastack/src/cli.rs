@@ -7,7 +7,8 @@ use clap::{Parser, Subcommand};
 
 #[cfg(feature = "server")]
 use crate::commands::{
-    agent, ca, control, doctor, down, edge, engine, host_packages, image, join_secret, kvm_probe, openapi, up,
+    agent, ca, control, doctor, down, edge, engine, host_packages, image, join_secret, kvm_probe, openapi,
+    secrets, up,
 };
 use crate::commands::{
     app, audit, bench, completion, config, db, forward, function, host, login, man_pages, mcp, member, quota,
@@ -139,6 +140,10 @@ pub enum Command {
     #[cfg(feature = "server")]
     #[command(subcommand)]
     Ca(ca::Command),
+    /// Show or rotate the server secret
+    #[cfg(feature = "server")]
+    #[command(subcommand)]
+    Secrets(secrets::Command),
     /// Generate a join secret for control and agents
     #[cfg(feature = "server")]
     #[command(hide = true)]
@@ -222,6 +227,8 @@ impl Command {
             Command::Engine(command) => command.run(output),
             #[cfg(feature = "server")]
             Command::Ca(command) => command.run(),
+            #[cfg(feature = "server")]
+            Command::Secrets(command) => command.run(output),
             #[cfg(feature = "server")]
             Command::JoinSecret => join_secret::run(output),
             #[cfg(feature = "server")]

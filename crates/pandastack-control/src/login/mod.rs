@@ -13,6 +13,7 @@
 //! - A session ends with its member, and when a later sign-in finds that the groups give no role any more.
 //! - Nothing about an attempt is stored: the browser's cookie and the provider have it.
 
+mod page;
 mod roles;
 pub(crate) mod routes;
 mod sign_in;

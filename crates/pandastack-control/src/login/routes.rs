@@ -11,7 +11,7 @@ use axum::{Json, Router};
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use pandastack_oidc::{Attempt, DevicePoll, LoginError};
 use pandastack_rest::extract::{parse_json, read_body_within};
-use pandastack_rest::{ApiError, ApiResult, Caller, Query};
+use pandastack_rest::{ApiResult, Caller, Query};
 use pandastack_types::api::{
     DeviceLogin, FinishLogin, LoginOptions, LoginProgress, LoginProvider, LoginSession, LoginStatus,
 };
@@ -20,7 +20,7 @@ use pandastack_types::{Error, ErrorBody, ErrorCode, Result, WorkspaceId};
 use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
 
-use super::{Login, below, configured, end, failed, sign_in};
+use super::{Login, below, configured, end, failed, page, sign_in};
 use crate::auth::{Keys, NewKey, address_of};
 use crate::console;
 use crate::services::{ServerState, Services};
@@ -73,8 +73,13 @@ pub(crate) struct StartArgs {
 pub(crate) async fn start(
     State(services): State<Arc<Services>>,
     Query(args): Query<StartArgs>,
-) -> ApiResult<Response> {
-    let login = configured(&services)?;
+    headers: HeaderMap,
+) -> Response {
+    begin(&services, args).await.unwrap_or_else(|error| page::refusal(error, &headers))
+}
+
+async fn begin(services: &Services, args: StartArgs) -> Result<Response> {
+    let login = configured(services)?;
     let (provider, _place) = login.provider()?;
     let attempt = Attempt::new().map_err(failed)?;
     let url = provider.authorization_url(&attempt).await.map_err(failed)?;
@@ -104,9 +109,8 @@ pub(crate) async fn callback(
     Query(args): Query<CallbackArgs>,
     request: Request,
 ) -> ApiResult<Response> {
-    let address = address_of(request.extensions());
-    keys.admit_stranger(address)?;
-    let finished = finish(&services, args, request.headers()).await;
+    let (login, address) = admitted(&services, &keys, &request)?;
+    let finished = finish(&services, login, args, request.headers()).await;
     let mut response = match finished {
         Ok(cookie) => {
             let console = Redirect::to(pandastack_console::BASE);
@@ -114,7 +118,7 @@ pub(crate) async fn callback(
         }
         Err(error) => {
             note_refused(&keys, address, &error);
-            ApiError(error).into_response()
+            page::refusal(error, request.headers())
         }
     };
     // An attempt is over, whatever came of it.
@@ -124,8 +128,12 @@ pub(crate) async fn callback(
 }
 
 /// Checks what the provider sent; the cookie of the new console session.
-async fn finish(services: &Services, args: CallbackArgs, headers: &HeaderMap) -> Result<HeaderValue> {
-    let login = configured(services)?;
+async fn finish(
+    services: &Services,
+    login: &Login,
+    args: CallbackArgs,
+    headers: &HeaderMap,
+) -> Result<HeaderValue> {
     let refused = |why: &str| failed(LoginError::Refused(why.to_owned()));
     let kept =
         presented(headers).ok_or_else(|| refused("it did not begin in this browser, or took too long"))?;
@@ -175,10 +183,8 @@ pub(crate) async fn start_device(
     State(keys): State<Arc<Keys>>,
     request: Request,
 ) -> ApiResult<Response> {
-    let login = configured(&services)?;
-    let address = address_of(request.extensions());
+    let (login, address) = admitted(&services, &keys, &request)?;
     // Each one counts: whoever begins many and finishes none has no more tries than whoever guesses.
-    keys.admit_stranger(address)?;
     keys.note_wrong(address);
     let (provider, _place) = login.provider()?;
     let code = provider.start_device().await.map_err(failed)?;
@@ -203,9 +209,7 @@ pub(crate) async fn finish_device(
     State(keys): State<Arc<Keys>>,
     request: Request,
 ) -> ApiResult<Response> {
-    let login = configured(&services)?;
-    let address = address_of(request.extensions());
-    keys.admit_stranger(address)?;
+    let (login, address) = admitted(&services, &keys, &request)?;
     let body = read_body_within(request.into_body(), LOGIN_BYTES_MAX, BODY_WAIT).await?;
     let finish: FinishLogin = parse_json(&body)?;
     let progress = poll(&services, login, &finish).await;
@@ -256,6 +260,18 @@ pub(crate) async fn sign_out(
     }
     end(&services, &caller.workspace, &caller.prefix).await?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+/// The provider and the caller's address, for calls that need no credential. Refuses an address that was
+/// wrong too often.
+fn admitted<'a>(
+    services: &'a Services,
+    keys: &Keys,
+    request: &Request,
+) -> Result<(&'a Login, Option<IpAddr>)> {
+    let (login, address) = (configured(services)?, address_of(request.extensions()));
+    keys.admit_stranger(address)?;
+    Ok((login, address))
 }
 
 /// Nothing of a sign-in is kept by a cache.

@@ -16,6 +16,8 @@ pub(crate) mod processes;
 pub(crate) mod quota;
 pub(crate) mod run;
 pub(crate) mod sandboxes;
+pub(crate) mod secrets;
+mod secrets;
 pub(crate) mod snapshots;
 pub(crate) mod sockets;
 pub(crate) mod tokens;
@@ -108,6 +110,8 @@ pub(crate) fn private(services: Arc<Services>, public: Router) -> Router {
         .route(paths::EDGE_ROUTE, get(internal::route));
     router
         .layer(from_fn_with_state(services.member(), to_leader))
+        // Of this very server, whoever leads.
+        .route(paths::SECRETS, get(secrets::status).post(secrets::reload))
         .layer(map_response(never_plain))
         .layer(from_fn(close_unread))
         .layer(from_fn(with_request_id))
@@ -230,12 +234,13 @@ async fn wrong_method(method: Method, uri: Uri) -> ApiError {
     Error::new(ErrorCode::MethodNotAllowed, format!("`{path}` does not support {method}")).into()
 }
 
-/// The framework's own refusals (a malformed path, say) are plain text; ours are JSON.
+/// The framework's own refusals (a malformed path, say) are plain text; ours are JSON, or pages for browsers.
 async fn never_plain(response: Response) -> Response {
     let status = response.status();
     let is_error = status.is_client_error() || status.is_server_error();
     let kind = response.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
-    if !is_error || kind.is_some_and(|kind| kind.starts_with("application/json")) {
+    let is_ours = |kind: &str| kind.starts_with("application/json") || kind.starts_with("text/html");
+    if !is_error || kind.is_some_and(is_ours) {
         return response;
     }
     let error = match status {

@@ -34,6 +34,7 @@ mod recovery;
 mod replicas;
 mod revoked;
 mod sandboxes;
+mod secrets;
 mod simulation;
 mod slow_body;
 mod template_builds;

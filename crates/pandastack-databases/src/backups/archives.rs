@@ -68,10 +68,11 @@ impl Backups {
         self.config.as_ref().ok_or_else(|| Error::new(ErrorCode::NotImplemented, message))
     }
 
-    /// The archive of a database.
+    /// The archive of a database. A rotation of the secret does not change its key, so that older backups
+    /// stay readable.
     pub(super) fn archive(&self, link: &LinkKey, id: &DatabaseId) -> Result<Archive> {
         let config = self.config()?;
-        let key = Sha256::digest(link.derive("database-backups", &[]).as_bytes());
+        let key = Sha256::digest(link.derive_lasting("database-backups", &[]).as_bytes());
         let opened = Archive::open(&config.url, &config.store_settings, id.as_str(), Key::new(key.into()));
         opened.map_err(unavailable)
     }

@@ -3,6 +3,8 @@
 use pandastack_types::api::DeploymentStatus;
 
 use super::rows::{from_json, id, time, times};
+use super::seal::{SealedRow, sealed_row};
+use super::sealed_columns::{Column, DEPLOYMENTS};
 use crate::apps::UnreportedDeployment;
 use crate::apps::record::{AppRecord, DeploymentRecord, DomainRecord};
 use crate::{Result, StoreError};
@@ -20,6 +22,8 @@ pub(super) struct AppRow {
     updated_at_us: i64,
     spec: String,
 }
+
+sealed_row!(AppRow, APPS);
 
 impl TryFrom<AppRow> for AppRecord {
     type Error = StoreError;
@@ -51,6 +55,8 @@ pub(super) struct DeploymentRow {
     spec: String,
 }
 
+sealed_row!(DeploymentRow, DEPLOYMENTS);
+
 impl TryFrom<DeploymentRow> for DeploymentRecord {
     type Error = StoreError;
     fn try_from(row: DeploymentRow) -> Result<Self> {
@@ -77,6 +83,13 @@ pub(super) struct UnreportedRow {
     #[sqlx(flatten)]
     deployment: DeploymentRow,
     told: Option<String>,
+}
+
+impl SealedRow for UnreportedRow {
+    const COLUMN: &'static Column = &DEPLOYMENTS;
+    fn parts(&mut self) -> (&str, String, &mut String) {
+        self.deployment.parts()
+    }
 }
 
 impl TryFrom<UnreportedRow> for UnreportedDeployment {

@@ -8,7 +8,8 @@ use pandastack_types::{AppId, DeploymentId, WorkspaceId};
 
 use super::app_rows::{AppRow, DeploymentRow, DomainRow, UnreportedRow};
 use super::quotas::admit_any;
-use super::rows::{id, records, signed, to_json, unsigned};
+use super::rows::{id, records, signed, unsigned};
+use super::sealed_columns::APPS;
 use super::{SqlStore, deployments};
 use crate::apps::record::{AppRecord, DeploymentRecord, DomainRecord};
 use crate::apps::{AppStore, UnreportedDeployment};
@@ -21,7 +22,7 @@ const UNDER_WAY: &str = "SELECT * FROM deployments WHERE status IN ('queued', 'b
 #[async_trait]
 impl AppStore for SqlStore {
     async fn insert_app(&self, app: &AppRecord) -> Result<()> {
-        let spec = to_json("app spec", &app.spec)?;
+        let spec = self.sealer.to_json(&APPS, app.workspace.as_str(), app.id.as_str(), &app.spec)?;
         let mut write = self.write(Durability::Power).await?;
         write.lock_workspace(&app.workspace).await?;
         admit_any(write.conn(), &app.workspace).await?;
@@ -53,7 +54,7 @@ impl AppStore for SqlStore {
             .bind(id_or_name)
             .fetch_optional(&self.readers)
             .await?;
-        let record = row.map(AppRecord::try_from).transpose()?;
+        let record: Option<AppRecord> = row.map(|row| self.sealer.record(row)).transpose()?;
         record.filter(|app| workspace.is_none_or(|w| *w == app.workspace)).ok_or_else(unknown)
     }
 
@@ -64,7 +65,7 @@ impl AppStore for SqlStore {
         .bind(workspace.map(WorkspaceId::as_str))
         .fetch_all(&self.readers)
         .await?;
-        records(rows)
+        self.sealer.records(rows)
     }
 
     async fn previews(&self, of: &AppId) -> Result<Vec<AppRecord>> {
@@ -73,11 +74,11 @@ impl AppStore for SqlStore {
                 .bind(of.as_str())
                 .fetch_all(&self.readers)
                 .await?;
-        records(rows)
+        self.sealer.records(rows)
     }
 
     async fn put_app(&self, app: &AppRecord) -> Result<bool> {
-        let spec = to_json("app spec", &app.spec)?;
+        let spec = self.sealer.to_json(&APPS, app.workspace.as_str(), app.id.as_str(), &app.spec)?;
         let mut write = self.write(Durability::Power).await?;
         let changed = sqlx::query(
             "UPDATE apps SET spec = $1, updated_at_us = $2, revision = revision + 1 WHERE id = $3 AND revision = $4",
@@ -123,10 +124,10 @@ impl AppStore for SqlStore {
                 .bind(new.app.as_str())
                 .fetch_all(write.conn())
                 .await?;
-        if is_needless(&records::<DeploymentRow, DeploymentRecord>(rows)?) {
+        if is_needless(&self.sealer.records::<DeploymentRow, DeploymentRecord>(rows)?) {
             return Ok(false);
         }
-        deployments::insert(write.conn(), new).await?;
+        deployments::insert(&mut write, new).await?;
         write.commit().await?;
         Ok(true)
     }
@@ -138,7 +139,8 @@ impl AppStore for SqlStore {
                 .bind(app.as_str())
                 .fetch_optional(&self.readers)
                 .await?;
-        row.ok_or_else(|| StoreError::NotFound { what: "deployment", id: id.to_string() })?.try_into()
+        let unknown = || StoreError::NotFound { what: "deployment", id: id.to_string() };
+        self.sealer.record(row.ok_or_else(unknown)?)
     }
 
     async fn deployments(&self, app: &AppId) -> Result<Vec<DeploymentRecord>> {
@@ -147,17 +149,17 @@ impl AppStore for SqlStore {
                 .bind(app.as_str())
                 .fetch_all(&self.readers)
                 .await?;
-        records(rows)
+        self.sealer.records(rows)
     }
 
     async fn deployments_in_progress(&self) -> Result<Vec<DeploymentRecord>> {
         let rows: Vec<DeploymentRow> = sqlx::query_as(UNDER_WAY).fetch_all(&self.readers).await?;
-        records(rows)
+        self.sealer.records(rows)
     }
 
     async fn put_deployment(&self, deployment: &DeploymentRecord, was: DeploymentStatus) -> Result<bool> {
         let mut write = self.write(Durability::Power).await?;
-        let changed = deployments::put(write.conn(), deployment, was).await?;
+        let changed = deployments::put(&mut write, deployment, was).await?;
         write.commit().await?;
         Ok(changed)
     }
@@ -173,7 +175,7 @@ impl AppStore for SqlStore {
         .bind(deployment.id.as_str())
         .execute(write.conn())
         .await?;
-        if !deployments::put(write.conn(), deployment, DeploymentStatus::Deploying).await? {
+        if !deployments::put(&mut write, deployment, DeploymentStatus::Deploying).await? {
             let what = "deployment in progress";
             return Err(StoreError::NotFound { what, id: deployment.id.to_string() });
         }
@@ -193,7 +195,7 @@ impl AppStore for SqlStore {
         .bind(i64::from(limit))
         .fetch_all(&self.readers)
         .await?;
-        records(rows)
+        self.sealer.records(rows)
     }
 
     async fn mark_reported(&self, id: &DeploymentId, end: bool) -> Result<()> {

@@ -5,7 +5,9 @@ use pandastack_types::AppId;
 use pandastack_types::api::DeploymentStatus;
 use pandastack_types::limits::DEPLOYMENTS_PER_APP_MAX;
 
-use super::rows::{signed, to_json};
+use super::Write;
+use super::rows::signed;
+use super::sealed_columns::DEPLOYMENTS;
 use crate::Result;
 use crate::apps::record::DeploymentRecord;
 
@@ -13,8 +15,8 @@ const PUT: &str = "UPDATE deployments SET status = $1, updated_at_us = $2, finis
      WHERE id = $5 AND status = $6";
 
 /// Adds one, and removes the oldest beyond how many an app keeps.
-pub(super) async fn insert(conn: &mut sqlx::AnyConnection, new: &DeploymentRecord) -> Result<()> {
-    let spec = to_json("deployment spec", &new.spec)?;
+pub(super) async fn insert(write: &mut Write, new: &DeploymentRecord) -> Result<()> {
+    let spec = spec(write, new)?;
     sqlx::query(
             "INSERT INTO deployments (id, app_id, workspace_id, status, created_at_us, updated_at_us, finished_at_us, spec) \
              VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
@@ -27,25 +29,25 @@ pub(super) async fn insert(conn: &mut sqlx::AnyConnection, new: &DeploymentRecor
         .bind(new.updated_at.as_microsecond())
         .bind(new.finished_at.map(Timestamp::as_microsecond))
         .bind(spec)
-        .execute(&mut *conn)
+        .execute(write.conn())
         .await?;
-    forget_oldest(conn, &new.app).await
+    forget_oldest(write.conn(), &new.app).await
+}
+
+fn spec(write: &Write, record: &DeploymentRecord) -> Result<String> {
+    write.sealer.to_json(&DEPLOYMENTS, record.workspace.as_str(), record.id.as_str(), &record.spec)
 }
 
 /// Replaces one if it still has the status `was`; false if not.
-pub(super) async fn put(
-    conn: &mut sqlx::AnyConnection,
-    record: &DeploymentRecord,
-    was: DeploymentStatus,
-) -> Result<bool> {
+pub(super) async fn put(write: &mut Write, record: &DeploymentRecord, was: DeploymentStatus) -> Result<bool> {
     let changed = sqlx::query(PUT)
         .bind(record.status.as_str())
         .bind(record.updated_at.as_microsecond())
         .bind(record.finished_at.map(Timestamp::as_microsecond))
-        .bind(to_json("deployment spec", &record.spec)?)
+        .bind(spec(write, record)?)
         .bind(record.id.as_str())
         .bind(was.as_str())
-        .execute(conn)
+        .execute(write.conn())
         .await?;
     Ok(changed.rows_affected() == 1)
 }

@@ -10,7 +10,9 @@ use pandastack_types::{FunctionId, WorkspaceId};
 use sqlx::AssertSqlSafe;
 
 use super::quotas::admit_any;
-use super::rows::{from_json, id, records, signed, time, to_json, unsigned};
+use super::rows::{from_json, id, signed, time, unsigned};
+use super::seal::{SealedRow, sealed_row};
+use super::sealed_columns::{Column, FUNCTION_VERSIONS, FUNCTIONS};
 use super::{SqlStore, Write};
 use crate::functions::{FunctionRecord, FunctionStore, VersionRecord};
 use crate::{Durability, Result, StoreError};
@@ -25,6 +27,8 @@ struct FunctionRow {
     updated_at_us: i64,
     spec: String,
 }
+
+sealed_row!(FunctionRow, FUNCTIONS);
 
 impl TryFrom<FunctionRow> for FunctionRecord {
     type Error = StoreError;
@@ -52,6 +56,13 @@ struct VersionRow {
     spec: String,
 }
 
+impl SealedRow for VersionRow {
+    const COLUMN: &'static Column = &FUNCTION_VERSIONS;
+    fn parts(&mut self) -> (&str, String, &mut String) {
+        (&self.workspace_id, version_id(&self.function_id, self.version), &mut self.spec)
+    }
+}
+
 impl TryFrom<VersionRow> for VersionRecord {
     type Error = StoreError;
     fn try_from(row: VersionRow) -> Result<Self> {
@@ -70,6 +81,10 @@ impl TryFrom<VersionRow> for VersionRecord {
             spec: from_json("function version", &row.spec)?,
         })
     }
+}
+
+fn version_id(function: &str, version: i64) -> String {
+    format!("{function}:{version}")
 }
 
 fn number(value: i64) -> u32 {
@@ -93,20 +108,29 @@ impl SqlStore {
         committed
     }
 
+    fn function_spec(&self, record: &FunctionRecord) -> Result<String> {
+        self.sealer.to_json(&FUNCTIONS, record.workspace.as_str(), record.id.as_str(), &record.spec)
+    }
+
+    fn version_spec(&self, record: &VersionRecord, version: i64) -> Result<String> {
+        let id = version_id(record.function.as_str(), version);
+        self.sealer.to_json(&FUNCTION_VERSIONS, record.workspace.as_str(), &id, &record.spec)
+    }
+
     async fn some_versions(&self, tail: &str, binds: &[&str]) -> Result<Vec<VersionRecord>> {
         let mut query = sqlx::query_as(AssertSqlSafe(format!("{VERSION} {tail}")));
         for bind in binds {
             query = query.bind((*bind).to_owned());
         }
         let rows: Vec<VersionRow> = query.fetch_all(&self.readers).await?;
-        records(rows)
+        self.sealer.records(rows)
     }
 }
 
 #[async_trait]
 impl FunctionStore for SqlStore {
     async fn insert_function(&self, record: &FunctionRecord) -> Result<()> {
-        let spec = to_json("function spec", &record.spec)?;
+        let spec = self.function_spec(record)?;
         let mut write = self.write(Durability::Power).await?;
         write.lock_workspace(&record.workspace).await?;
         admit_any(write.conn(), &record.workspace).await?;
@@ -145,7 +169,7 @@ impl FunctionStore for SqlStore {
             .bind(id.as_str())
             .fetch_optional(&self.readers)
             .await?;
-        let record = row.map(FunctionRecord::try_from).transpose()?;
+        let record: Option<FunctionRecord> = row.map(|row| self.sealer.record(row)).transpose()?;
         record.filter(|record| workspace.is_none_or(|w| *w == record.workspace)).ok_or_else(|| unknown(id))
     }
 
@@ -158,7 +182,7 @@ impl FunctionStore for SqlStore {
         .bind(text)
         .fetch_optional(&self.readers)
         .await?;
-        row.map(FunctionRecord::try_from).transpose()
+        row.map(|row| self.sealer.record(row)).transpose()
     }
 
     fn function_changes(&self) -> u64 {
@@ -172,11 +196,11 @@ impl FunctionStore for SqlStore {
         .bind(workspace.map(WorkspaceId::as_str))
         .fetch_all(&self.readers)
         .await?;
-        records(rows)
+        self.sealer.records(rows)
     }
 
     async fn update_function(&self, record: &FunctionRecord) -> Result<()> {
-        let spec = to_json("function spec", &record.spec)?;
+        let spec = self.function_spec(record)?;
         let mut write = self.write(Durability::Power).await?;
         write.lock_workspace(&record.workspace).await?;
         let other: Option<String> =
@@ -217,7 +241,6 @@ impl FunctionStore for SqlStore {
     }
 
     async fn insert_version(&self, record: &VersionRecord) -> Result<u32> {
-        let spec = to_json("function version", &record.spec)?;
         let mut write = self.write(Durability::Power).await?;
         let version: Option<i64> = sqlx::query_scalar(
             "UPDATE functions SET versions = versions + 1, updated_at_us = $1 WHERE id = $2 RETURNING versions",
@@ -227,6 +250,7 @@ impl FunctionStore for SqlStore {
         .fetch_optional(write.conn())
         .await?;
         let version = version.ok_or_else(|| unknown(&record.function))?;
+        let spec = self.version_spec(record, version)?;
         sqlx::query(
             "INSERT INTO function_versions (function_id, version, workspace_id, state, layer_key, created_at_us, spec) \
              VALUES ($1, $2, $3, $4, $5, $6, $7)",
@@ -252,7 +276,7 @@ impl FunctionStore for SqlStore {
                 .fetch_optional(&self.readers)
                 .await?;
         let unknown = || StoreError::NotFound { what: "version", id: format!("{function}:{version}") };
-        row.ok_or_else(unknown)?.try_into()
+        self.sealer.record(row.ok_or_else(unknown)?)
     }
 
     async fn versions(&self, function: &FunctionId) -> Result<Vec<VersionRecord>> {
@@ -270,7 +294,7 @@ impl FunctionStore for SqlStore {
     }
 
     async fn finish_version(&self, record: &VersionRecord, at: Timestamp) -> Result<()> {
-        let spec = to_json("function version", &record.spec)?;
+        let spec = self.version_spec(record, i64::from(record.version))?;
         let mut write = self.write(Durability::Power).await?;
         sqlx::query(
             "UPDATE function_versions SET state = $1, layer_key = $2, spec = $3 \

@@ -7,6 +7,7 @@ use pandastack_types::{SandboxId, WorkspaceId};
 
 use super::rows::{EventRow, records};
 use super::sandboxes::find;
+use super::seal::{Place, is_sealed};
 use super::{SqlStore, Write, corrupt};
 use crate::{Durability, HistoryStore, IdempotencyClaim, IdempotencyKey, IdempotencyOutcome, Result};
 
@@ -90,6 +91,12 @@ impl HistoryStore for SqlStore {
     }
 
     async fn idempotency_finish(&self, key: &IdempotencyKey, answer: Option<(u16, &[u8])>) -> Result<()> {
+        // Answers may contain new keys and other secrets.
+        let seal = |body| self.sealer.seal(answer_of(key), body).map_err(corrupt("answer"));
+        let answer = match answer {
+            Some((status, body)) => Some((status, seal(body)?)),
+            None => None,
+        };
         let mut write = self.write(Durability::Power).await?;
         let query = match answer {
             Some((status, body)) => sqlx::query(
@@ -130,6 +137,10 @@ impl HistoryStore for SqlStore {
     }
 }
 
+fn answer_of(key: &IdempotencyKey) -> Place<'_> {
+    Place { table: "idempotency", workspace: key.workspace.as_str(), row: &key.key, field: "body" }
+}
+
 /// The outcome of an earlier request with the same key; `None` if the request may start.
 async fn earlier_outcome(
     write: &mut Write,
@@ -142,6 +153,10 @@ async fn earlier_outcome(
     }
     if let (Some(status), Some(body)) = (row.status, row.body) {
         let status = u16::try_from(status).map_err(corrupt("idempotency status"))?;
+        let body = match is_sealed(&body) {
+            true => write.sealer.open(answer_of(&claim.key), &body).map_err(corrupt("answer"))?,
+            false => body,
+        };
         return Ok(Some(IdempotencyOutcome::Replay { status, body }));
     }
     if row.instance == claim.instance || write.lives(&row.instance).await? {

@@ -54,7 +54,7 @@ impl HostStore for SqlStore {
             }
             insert_usage(write.conn(), &record.workspace, id, at, 0, used).await?;
             record.spec.usage = *now;
-            update(write.conn(), &record).await?;
+            update(&mut write, &record).await?;
         }
         write.commit().await
     }

@@ -77,7 +77,7 @@ impl MemberStore for SqlStore {
             return Err(StoreError::Held(format!("`{name}` is already a member of this workspace")));
         }
         admit(write.conn(), &member.workspace).await?;
-        insert(write.conn(), member).await?;
+        put(write.conn(), INSERT, member).await?;
         write.commit().await
     }
 
@@ -133,7 +133,7 @@ impl MemberStore for SqlStore {
                 return Err(changed());
             }
             admit(write.conn(), &member.workspace).await?;
-            if !insert(write.conn(), member).await? {
+            if !put(write.conn(), INSERT, member).await? {
                 return Err(changed());
             }
         }
@@ -228,48 +228,38 @@ async fn admit(conn: &mut AnyConnection, workspace: &WorkspaceId) -> Result<()> 
     }
 }
 
-/// Adds a row; `false` if the person has one in this workspace.
-async fn insert(conn: &mut AnyConnection, member: &MemberRecord) -> Result<bool> {
+/// Adds a row; does nothing if the person has one in this workspace. Binds as [`put`] does.
+const INSERT: &str = "INSERT INTO members (id, workspace_id, issuer, subject, email, name, role, group_role, \
+     operator, created_at_us, last_sign_in_at_us) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) \
+     ON CONFLICT DO NOTHING";
+/// Replaces a row.
+const UPDATE: &str = "UPDATE members SET issuer = $3, subject = $4, email = $5, name = $6, role = $7, \
+     group_role = $8, operator = $9, created_at_us = $10, last_sign_in_at_us = $11 \
+     WHERE id = $1 AND workspace_id = $2";
+
+/// Writes a row; `false` if nothing changed.
+async fn put(conn: &mut AnyConnection, statement: &'static str, member: &MemberRecord) -> Result<bool> {
     let (issuer, subject) = identity(member);
-    let done = sqlx::query(
-        "INSERT INTO members (id, workspace_id, issuer, subject, email, name, role, group_role, operator, \
-         created_at_us, last_sign_in_at_us) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) \
-         ON CONFLICT DO NOTHING",
-    )
-    .bind(member.id.as_str())
-    .bind(member.workspace.as_str())
-    .bind(issuer)
-    .bind(subject)
-    .bind(member.email.as_deref())
-    .bind(member.name.as_deref())
-    .bind(member.role.map(Role::as_str))
-    .bind(member.group_role.map(Role::as_str))
-    .bind(i64::from(member.operator))
-    .bind(member.created_at.as_microsecond())
-    .bind(member.last_sign_in_at.map(Timestamp::as_microsecond))
-    .execute(conn)
-    .await?;
+    let done = sqlx::query(statement)
+        .bind(member.id.as_str())
+        .bind(member.workspace.as_str())
+        .bind(issuer)
+        .bind(subject)
+        .bind(member.email.as_deref())
+        .bind(member.name.as_deref())
+        .bind(member.role.map(Role::as_str))
+        .bind(member.group_role.map(Role::as_str))
+        .bind(i64::from(member.operator))
+        .bind(member.created_at.as_microsecond())
+        .bind(member.last_sign_in_at.map(Timestamp::as_microsecond))
+        .execute(conn)
+        .await?;
     Ok(done.rows_affected() == 1)
 }
 
 /// Changes a row and the rights of its sessions; `false` if there is none.
 async fn update(conn: &mut AnyConnection, member: &MemberRecord) -> Result<bool> {
-    let (issuer, subject) = identity(member);
-    let done = sqlx::query(
-        "UPDATE members SET issuer = $1, subject = $2, email = $3, name = $4, role = $5, group_role = $6, \
-         operator = $7, last_sign_in_at_us = $8 WHERE id = $9",
-    )
-    .bind(issuer)
-    .bind(subject)
-    .bind(member.email.as_deref())
-    .bind(member.name.as_deref())
-    .bind(member.role.map(Role::as_str))
-    .bind(member.group_role.map(Role::as_str))
-    .bind(i64::from(member.operator))
-    .bind(member.last_sign_in_at.map(Timestamp::as_microsecond))
-    .bind(member.id.as_str())
-    .execute(&mut *conn)
-    .await?;
+    let is_there = put(&mut *conn, UPDATE, member).await?;
     if let Some(role) = member.effective_role() {
         sqlx::query("UPDATE tokens SET role = $1, operator = $2 WHERE member_id = $3")
             .bind(role.as_str())
@@ -278,5 +268,5 @@ async fn update(conn: &mut AnyConnection, member: &MemberRecord) -> Result<bool>
             .execute(conn)
             .await?;
     }
-    Ok(done.rows_affected() == 1)
+    Ok(is_there)
 }

@@ -40,6 +40,8 @@ mod runs;
 mod sandboxes;
 mod schedule_runs;
 mod schedules;
+mod seal;
+mod sealed_columns;
 mod snapshots;
 mod sqlite;
 mod template_builds;
@@ -55,11 +57,13 @@ use std::sync::atomic::AtomicU64;
 use async_trait::async_trait;
 use jiff::Timestamp;
 use pandastack_types::api::Event;
+use pandastack_types::link::LinkKey;
 use pandastack_types::{SandboxId, WorkspaceId};
 use sqlx::{Any, AnyConnection, AnyPool, Transaction};
 
 use super::{Durability, Result, Store, StoreError};
 use postgres::Postgres;
+use seal::Sealer;
 use sqlite::Sqlite;
 
 /// The store on a database.
@@ -69,6 +73,7 @@ pub struct SqlStore {
     backend: Backend,
     /// Changes of functions that were committed here.
     function_changes: AtomicU64,
+    sealer: Sealer,
 }
 
 enum Backend {
@@ -80,6 +85,7 @@ enum Backend {
 struct Write {
     tx: Transaction<'static, Any>,
     end: End,
+    sealer: Sealer,
 }
 
 enum End {
@@ -128,16 +134,21 @@ impl Write {
 }
 
 impl SqlStore {
-    /// Opens a SQLite file, making it and bringing its schema up to date where needed.
-    pub async fn sqlite(path: &Path) -> Result<Self> {
+    /// Opens a SQLite file, making it and bringing its schema up to date where needed. Secrets in rows are
+    /// sealed with the server secret.
+    pub async fn sqlite(path: &Path, secret: &LinkKey) -> Result<Self> {
         let (readers, sqlite) = Sqlite::open(path).await?;
-        Ok(Self { readers, backend: Backend::Sqlite(sqlite), function_changes: AtomicU64::new(0) })
+        Ok(Self::new(readers, Backend::Sqlite(sqlite), secret))
     }
 
     /// Connects to a PostgreSQL database (`postgres://...`) and brings its schema up to date where needed.
-    pub async fn postgres(url: &str) -> Result<Self> {
+    pub async fn postgres(url: &str, secret: &LinkKey) -> Result<Self> {
         let (readers, postgres) = Postgres::connect(url).await?;
-        Ok(Self { readers, backend: Backend::Postgres(postgres), function_changes: AtomicU64::new(0) })
+        Ok(Self::new(readers, Backend::Postgres(postgres), secret))
+    }
+
+    fn new(readers: AnyPool, backend: Backend, secret: &LinkKey) -> Self {
+        Self { readers, backend, function_changes: AtomicU64::new(0), sealer: Sealer::new(secret) }
     }
 
     async fn write(&self, durability: Durability) -> Result<Write> {
@@ -148,7 +159,7 @@ impl SqlStore {
             }
             Backend::Postgres(_) => (self.readers.begin().await?, End::Postgres),
         };
-        Ok(Write { tx, end })
+        Ok(Write { tx, end, sealer: self.sealer.clone() })
     }
 }
 

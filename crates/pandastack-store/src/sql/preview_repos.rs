@@ -7,8 +7,10 @@ use pandastack_types::api::GithubRepoId;
 use pandastack_types::limits::PREVIEW_REPOS_PER_WORKSPACE_MAX;
 use sqlx::AnyConnection;
 
-use super::rows::{from_json, records, time, times, to_json, unsigned};
-use super::{SqlStore, corrupt};
+use super::rows::{from_json, time, times, unsigned};
+use super::seal::SealedRow;
+use super::sealed_columns::{Column, PREVIEW_REPOS};
+use super::{SqlStore, Write, corrupt};
 use crate::apps::PreviewRepoStore;
 use crate::apps::record::PreviewRepoRecord;
 use crate::{Durability, Result, StoreError};
@@ -20,11 +22,23 @@ const PUT: &str = "INSERT INTO preview_repos \
 
 #[derive(sqlx::FromRow)]
 struct PreviewRepoRow {
+    workspace_id: String,
     github_repo_id: i64,
     repo_full_name: Option<String>,
     enabled_at_us: Option<i64>,
     created_at_us: i64,
     env: String,
+}
+
+impl SealedRow for PreviewRepoRow {
+    const COLUMN: &'static Column = &PREVIEW_REPOS;
+    fn parts(&mut self) -> (&str, String, &mut String) {
+        (&self.workspace_id, row_id(&self.workspace_id, self.github_repo_id), &mut self.env)
+    }
+}
+
+fn row_id(workspace: &str, repo: i64) -> String {
+    format!("{workspace}/{repo}")
 }
 
 impl TryFrom<PreviewRepoRow> for PreviewRepoRecord {
@@ -49,7 +63,7 @@ impl PreviewRepoStore for SqlStore {
         .bind(workspace.as_str())
         .fetch_all(&self.readers)
         .await?;
-        records(rows)
+        self.sealer.records(rows)
     }
 
     async fn change_preview_repo(
@@ -61,7 +75,7 @@ impl PreviewRepoStore for SqlStore {
     ) -> Result<PreviewRepoRecord> {
         let mut write = self.write(Durability::Power).await?;
         write.lock_workspace(workspace).await?;
-        let known = find(write.conn(), workspace, id).await?;
+        let known = find(&mut write, workspace, id).await?;
         let is_new = known.is_none();
         let mut repo = known.unwrap_or_else(|| PreviewRepoRecord::new(id, at));
         if !change(&mut repo) {
@@ -73,7 +87,7 @@ impl PreviewRepoStore for SqlStore {
             if is_new {
                 check_room(write.conn(), workspace).await?;
             }
-            put(write.conn(), workspace, &repo).await?;
+            put(&mut write, workspace, &repo).await?;
         }
         write.commit().await?;
         Ok(repo)
@@ -81,7 +95,7 @@ impl PreviewRepoStore for SqlStore {
 }
 
 async fn find(
-    conn: &mut AnyConnection,
+    write: &mut Write,
     workspace: &WorkspaceId,
     id: GithubRepoId,
 ) -> Result<Option<PreviewRepoRecord>> {
@@ -89,20 +103,22 @@ async fn find(
         sqlx::query_as("SELECT * FROM preview_repos WHERE workspace_id = $1 AND github_repo_id = $2")
             .bind(workspace.as_str())
             .bind(i64::from(id))
-            .fetch_optional(conn)
+            .fetch_optional(write.conn())
             .await?;
-    row.map(PreviewRepoRecord::try_from).transpose()
+    row.map(|row| write.sealer.record(row)).transpose()
 }
 
-async fn put(conn: &mut AnyConnection, workspace: &WorkspaceId, repo: &PreviewRepoRecord) -> Result<()> {
+async fn put(write: &mut Write, workspace: &WorkspaceId, repo: &PreviewRepoRecord) -> Result<()> {
+    let id = row_id(workspace.as_str(), repo.id.into());
+    let env = write.sealer.to_json(&PREVIEW_REPOS, workspace.as_str(), &id, &repo.env)?;
     sqlx::query(PUT)
         .bind(workspace.as_str())
         .bind(i64::from(repo.id))
         .bind(repo.full_name.as_deref())
         .bind(repo.enabled_at.map(Timestamp::as_microsecond))
         .bind(repo.created_at.as_microsecond())
-        .bind(to_json("variables of a repository", &repo.env)?)
-        .execute(conn)
+        .bind(env)
+        .execute(write.conn())
         .await?;
     Ok(())
 }

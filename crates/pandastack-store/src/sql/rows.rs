@@ -7,6 +7,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::corrupt;
+use super::seal::sealed_row;
 use crate::volumes::{VolumeHolderRecord, VolumeRecord, VolumeState};
 use crate::{HostRecord, Result, SandboxRecord, SessionRecord, SnapshotRecord, StoreError, TokenRecord};
 
@@ -64,6 +65,8 @@ pub(super) struct SandboxRow {
     spec: String,
 }
 
+sealed_row!(SandboxRow, SANDBOXES);
+
 impl TryFrom<SandboxRow> for SandboxRecord {
     type Error = StoreError;
     fn try_from(row: SandboxRow) -> Result<Self> {
@@ -96,6 +99,8 @@ pub(super) struct SnapshotRow {
     expires_at_us: Option<i64>,
     spec: String,
 }
+
+sealed_row!(SnapshotRow, SNAPSHOTS);
 
 impl TryFrom<SnapshotRow> for SnapshotRecord {
     type Error = StoreError;

@@ -9,7 +9,8 @@ use sqlx::{AnyConnection, AssertSqlSafe};
 
 use super::hosts::insert_usage;
 use super::quotas::admit_sandbox;
-use super::rows::{SandboxRow, records, signed, state, time, to_json, unsigned};
+use super::rows::{SandboxRow, signed, state, time, to_json, unsigned};
+use super::sealed_columns::SANDBOXES;
 use super::{SqlStore, Write, insert_event, names};
 use crate::names::Named;
 use crate::record::usage_since;
@@ -52,7 +53,7 @@ impl SandboxStore for SqlStore {
             admit_sandbox(write.conn(), record).await?;
             names::check_free(&mut write, Named::Sandbox, &record.workspace, record.spec.name.as_deref())
                 .await?;
-            insert(write.conn(), record).await?;
+            insert(&mut write, record).await?;
             super::volumes::attach(&mut write, record).await?;
             let at = record.created_at;
             events
@@ -73,7 +74,7 @@ impl SandboxStore for SqlStore {
     async fn sandbox(&self, workspace: Option<&WorkspaceId>, id: &SandboxId) -> Result<SandboxRecord> {
         let row: Option<SandboxRow> =
             sqlx::query_as(BY_ID).bind(id.as_str()).fetch_optional(&self.readers).await?;
-        let record = row.map(SandboxRecord::try_from).transpose()?;
+        let record: Option<SandboxRecord> = row.map(|row| self.sealer.record(row)).transpose()?;
         record.filter(|record| workspace.is_none_or(|w| *w == record.workspace)).ok_or_else(|| unknown(id))
     }
 
@@ -92,7 +93,7 @@ impl SandboxStore for SqlStore {
             Select::Due(at) => sqlx::query_as(DUE).bind(at.as_microsecond()),
         };
         let rows: Vec<SandboxRow> = query.fetch_all(&self.readers).await?;
-        records(rows)
+        self.sealer.records(rows)
     }
 
     async fn transition(
@@ -114,7 +115,7 @@ impl SandboxStore for SqlStore {
         }
         match record.state {
             SandboxState::Deleted => remove(write.conn(), id).await?,
-            _ => update(write.conn(), &record).await?,
+            _ => update(&mut write, &record).await?,
         }
         let mut event = None;
         if moved {
@@ -130,7 +131,7 @@ impl SandboxStore for SqlStore {
         let mut write = self.write(Durability::Power).await?;
         let mut record = find(&mut write, id).await?.ok_or_else(|| unknown(id))?;
         let (kind, detail) = record.amend(amendment);
-        update(write.conn(), &record).await?;
+        update(&mut write, &record).await?;
         let event = insert_event(write.conn(), &record.workspace, id, kind, at, detail.as_deref()).await?;
         write.commit().await?;
         Ok(SandboxUpdate { record, event: Some(event) })
@@ -154,10 +155,10 @@ impl SandboxStore for SqlStore {
             .fetch_all(write.conn())
             .await?;
         let (mut won, siblings): (Vec<_>, Vec<_>) =
-            records(rows)?.into_iter().partition(|record: &SandboxRecord| record.id == *winner);
+            self.sealer.records(rows)?.into_iter().partition(|record: &SandboxRecord| record.id == *winner);
         let mut record = won.pop().ok_or_else(|| unknown(winner))?;
         record.promote(at)?;
-        update(write.conn(), &record).await?;
+        update(&mut write, &record).await?;
         let event = insert_event(write.conn(), workspace, winner, "promoted", at, None).await?;
         let mut promotion = Promotion { events: vec![event], leaving: Vec::new(), staying: Vec::new() };
         let change = Change::at(at).because(PROMOTED_INSTEAD);
@@ -168,7 +169,7 @@ impl SandboxStore for SqlStore {
                 continue;
             }
             if sibling.apply(Transition::Deleting, &change)? {
-                update(write.conn(), &sibling).await?;
+                update(&mut write, &sibling).await?;
                 let kind = Transition::Deleting.as_str();
                 let why = change.detail.as_deref();
                 promotion
@@ -209,10 +210,14 @@ pub(super) async fn find(write: &mut Write, id: &SandboxId) -> Result<Option<San
     let by_id = AssertSqlSafe(format!("{BY_ID}{}", write.lock_clause()));
     let row: Option<SandboxRow> =
         sqlx::query_as(by_id).bind(id.as_str()).fetch_optional(write.conn()).await?;
-    row.map(SandboxRecord::try_from).transpose()
+    row.map(|row| write.sealer.record(row)).transpose()
 }
 
-async fn insert(conn: &mut AnyConnection, record: &SandboxRecord) -> Result<()> {
+fn spec(write: &Write, record: &SandboxRecord) -> Result<String> {
+    write.sealer.to_json(&SANDBOXES, record.workspace.as_str(), record.id.as_str(), &record.spec)
+}
+
+async fn insert(write: &mut Write, record: &SandboxRecord) -> Result<()> {
     sqlx::query(
         "INSERT INTO sandboxes (id, workspace_id, host_id, state, incarnation, template, parent_id, tree_id, \
          created_at_us, changed_at_us, expires_at_us, metadata, spec, owner, cpu, memory_mb, name) \
@@ -230,18 +235,18 @@ async fn insert(conn: &mut AnyConnection, record: &SandboxRecord) -> Result<()> 
     .bind(record.changed_at.as_microsecond())
     .bind(record.expires_at.map(Timestamp::as_microsecond))
     .bind(to_json("sandbox metadata", &record.metadata)?)
-    .bind(to_json("sandbox spec", &record.spec)?)
+    .bind(spec(write, record)?)
     .bind(record.owner.as_ref().map(Owner::to_string))
     .bind(i64::from(record.spec.cpu))
     .bind(i64::from(record.spec.memory_mb))
     .bind(record.spec.name.as_deref())
-    .execute(conn)
+    .execute(write.conn())
     .await?;
     Ok(())
 }
 
 /// Writes what can change, within a transaction.
-pub(super) async fn update(conn: &mut AnyConnection, record: &SandboxRecord) -> Result<()> {
+pub(super) async fn update(write: &mut Write, record: &SandboxRecord) -> Result<()> {
     sqlx::query(
         "UPDATE sandboxes SET state = $1, template = $2, changed_at_us = $3, expires_at_us = $4, metadata = $5, \
          spec = $6 WHERE id = $7",
@@ -251,9 +256,9 @@ pub(super) async fn update(conn: &mut AnyConnection, record: &SandboxRecord) -> 
     .bind(record.changed_at.as_microsecond())
     .bind(record.expires_at.map(Timestamp::as_microsecond))
     .bind(to_json("sandbox metadata", &record.metadata)?)
-    .bind(to_json("sandbox spec", &record.spec)?)
+    .bind(spec(write, record)?)
     .bind(record.id.as_str())
-    .execute(conn)
+    .execute(write.conn())
     .await?;
     Ok(())
 }

@@ -206,14 +206,14 @@ fn begin(run: &mut RunRecord, at: Timestamp) {
 }
 
 /// Notes in its schedule how a scheduled run ended.
-async fn note_end(conn: &mut AnyConnection, lock: &str, run: &RunRecord, at: Timestamp) -> Result<()> {
+async fn note_end(write: &mut Write, lock: &str, run: &RunRecord, at: Timestamp) -> Result<()> {
     if run.origin == RunOrigin::Schedule
-        && let Some(mut schedule) = schedule_to_change(conn, lock, run.schedule.as_str()).await?
+        && let Some(mut schedule) = schedule_to_change(write, lock, run.schedule.as_str()).await?
     {
         schedule.note_end(&run.id, run.state, at);
-        write_schedule(conn, &schedule).await?;
+        write_schedule(write, &schedule).await?;
     }
-    wake_waiting(conn, &run.schedule).await
+    wake_waiting(write.conn(), &run.schedule).await
 }
 
 #[async_trait]
@@ -221,7 +221,7 @@ impl RunStore for SqlStore {
     async fn insert_run(&self, run: &RunRecord) -> Result<()> {
         let mut write = self.write(Durability::Process).await?;
         let lock = write.lock_clause();
-        if schedule_to_change(write.conn(), lock, run.schedule.as_str()).await?.is_none() {
+        if schedule_to_change(&mut write, lock, run.schedule.as_str()).await?.is_none() {
             return Err(absent(&run.schedule));
         }
         insert_run(write.conn(), run).await?;
@@ -245,7 +245,7 @@ impl RunStore for SqlStore {
         .fetch_all(write.conn())
         .await?;
         for run in records::<_, RunRecord>(ready)? {
-            let schedule = schedule_to_change(write.conn(), lock, run.schedule.as_str()).await?;
+            let schedule = schedule_to_change(&mut write, lock, run.schedule.as_str()).await?;
             // One that was replaced by an earlier of this very look is no longer queued.
             let run = run_by_id(write.conn(), "", run.id.as_str()).await?;
             if let (Some(schedule), Some(run)) = (schedule, run)
@@ -283,7 +283,7 @@ impl RunStore for SqlStore {
             None => {
                 (run.state, run.ended_at) = (end.state, Some(end.at));
                 write_run(write.conn(), &run, None).await?;
-                note_end(write.conn(), lock, &run, end.at).await?;
+                note_end(&mut write, lock, &run, end.at).await?;
             }
         }
         write.commit().await?;
@@ -328,7 +328,7 @@ impl RunStore for SqlStore {
             run.outcome.exit_code = -1;
             end_unrun(&mut run, RunState::Error, at, "the server restarted during the run");
             write_run(write.conn(), &run, None).await?;
-            note_end(write.conn(), lock, &run, at).await?;
+            note_end(&mut write, lock, &run, at).await?;
         }
         write.commit().await?;
         Ok(runs.len() as u64)

@@ -6,10 +6,12 @@ use pandastack_types::limits::SCHEDULES_PER_WORKSPACE_MAX;
 use pandastack_types::{ScheduleId, ScheduleRunId, WorkspaceId};
 use sqlx::AnyConnection;
 
-use super::SqlStore;
 use super::quotas::admit_any;
-use super::rows::{from_json, id, records, time, times, to_json, unsigned};
+use super::rows::{from_json, id, time, times, unsigned};
 use super::schedule_runs::{insert_run, run_by_id};
+use super::seal::sealed_row;
+use super::sealed_columns::SCHEDULES;
+use super::{SqlStore, Write};
 use crate::schedules::{DueRuns, PendingAlert, RunRecord, RunState, ScheduleRecord, ScheduleStore};
 use crate::{Durability, Result, StoreError};
 
@@ -41,6 +43,8 @@ pub(super) struct ScheduleRow {
     created_at_us: i64,
     updated_at_us: i64,
 }
+
+sealed_row!(ScheduleRow, SCHEDULES);
 
 impl TryFrom<ScheduleRow> for ScheduleRecord {
     type Error = StoreError;
@@ -76,20 +80,20 @@ pub(super) fn small(value: i64) -> u32 {
 
 /// A schedule for changing it, locked until the end of the write.
 pub(super) async fn schedule_to_change(
-    conn: &mut AnyConnection,
+    write: &mut Write,
     lock: &str,
     id: &str,
 ) -> Result<Option<ScheduleRecord>> {
     let row: Option<ScheduleRow> =
         sqlx::query_as(sqlx::AssertSqlSafe(format!("{}{lock}", select!("WHERE id = $1"))))
             .bind(id)
-            .fetch_optional(conn)
+            .fetch_optional(write.conn())
             .await?;
-    row.map(ScheduleRecord::try_from).transpose()
+    row.map(|row| write.sealer.record(row)).transpose()
 }
 
 /// Writes everything of a schedule that changes, and counts the change; whether it was at that revision.
-pub(super) async fn write_schedule(conn: &mut AnyConnection, record: &ScheduleRecord) -> Result<bool> {
+pub(super) async fn write_schedule(write: &mut Write, record: &ScheduleRecord) -> Result<bool> {
     let alert = record.alert.as_ref();
     let done = sqlx::query(
         "UPDATE schedules SET name = $1, spec = $2, paused = $3, cursor_us = $4, next_run_at_us = $5, failures = $6, \
@@ -97,7 +101,7 @@ pub(super) async fn write_schedule(conn: &mut AnyConnection, record: &ScheduleRe
          revision = revision + 1 WHERE id = $12 AND revision = $13",
     )
     .bind(&record.name)
-    .bind(to_json("schedule", &record.spec)?)
+    .bind(spec(write, record)?)
     .bind(i64::from(record.paused))
     .bind(record.cursor.as_microsecond())
     .bind(record.next_run_at.map(Timestamp::as_microsecond))
@@ -109,12 +113,16 @@ pub(super) async fn write_schedule(conn: &mut AnyConnection, record: &ScheduleRe
     .bind(record.updated_at.as_microsecond())
     .bind(record.id.as_str())
     .bind(record.revision)
-    .execute(conn)
+    .execute(write.conn())
     .await?;
     Ok(done.rows_affected() == 1)
 }
 
-async fn insert(conn: &mut AnyConnection, record: &ScheduleRecord) -> Result<()> {
+fn spec(write: &Write, record: &ScheduleRecord) -> Result<String> {
+    write.sealer.to_json(&SCHEDULES, record.workspace.as_str(), record.id.as_str(), &record.spec)
+}
+
+async fn insert(write: &mut Write, record: &ScheduleRecord) -> Result<()> {
     sqlx::query(
         "INSERT INTO schedules (id, workspace_id, name, spec, paused, cursor_us, next_run_at_us, revision, failures, \
          alert_attempts, created_at_us, updated_at_us) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, 0, 0, $9, $10)",
@@ -122,14 +130,14 @@ async fn insert(conn: &mut AnyConnection, record: &ScheduleRecord) -> Result<()>
     .bind(record.id.as_str())
     .bind(record.workspace.as_str())
     .bind(&record.name)
-    .bind(to_json("schedule", &record.spec)?)
+    .bind(spec(write, record)?)
     .bind(i64::from(record.paused))
     .bind(record.cursor.as_microsecond())
     .bind(record.next_run_at.map(Timestamp::as_microsecond))
     .bind(record.revision)
     .bind(record.created_at.as_microsecond())
     .bind(record.updated_at.as_microsecond())
-    .execute(conn)
+    .execute(write.conn())
     .await?;
     Ok(())
 }
@@ -164,7 +172,7 @@ impl ScheduleStore for SqlStore {
         if unsigned(count) >= SCHEDULES_PER_WORKSPACE_MAX {
             return Err(StoreError::Quota { what: "schedules", limit: SCHEDULES_PER_WORKSPACE_MAX });
         }
-        insert(write.conn(), schedule).await?;
+        insert(&mut write, schedule).await?;
         write.commit().await
     }
 
@@ -174,7 +182,7 @@ impl ScheduleStore for SqlStore {
             .bind(workspace.as_str())
             .fetch_optional(&self.readers)
             .await?;
-        row.ok_or_else(|| absent(id))?.try_into()
+        self.sealer.record(row.ok_or_else(|| absent(id))?)
     }
 
     async fn schedules(&self, workspace: &WorkspaceId) -> Result<Vec<ScheduleRecord>> {
@@ -183,18 +191,18 @@ impl ScheduleStore for SqlStore {
                 .bind(workspace.as_str())
                 .fetch_all(&self.readers)
                 .await?;
-        records(rows)
+        self.sealer.records(rows)
     }
 
     async fn schedules_pending(&self) -> Result<Vec<ScheduleRecord>> {
         let rows: Vec<ScheduleRow> =
             sqlx::query_as(select!("WHERE next_run_at_us IS NOT NULL")).fetch_all(&self.readers).await?;
-        records(rows)
+        self.sealer.records(rows)
     }
 
     async fn replace_schedule(&self, record: &ScheduleRecord) -> Result<bool> {
         let mut write = self.write(Durability::Power).await?;
-        if !write_schedule(write.conn(), record).await? {
+        if !write_schedule(&mut write, record).await? {
             return Ok(false);
         }
         sqlx::query("UPDATE schedule_runs SET state = 'queued' WHERE schedule_id = $1 AND state = 'waiting'")
@@ -208,7 +216,7 @@ impl ScheduleStore for SqlStore {
     async fn delete_schedule(&self, workspace: &WorkspaceId, id: &ScheduleId) -> Result<Vec<ScheduleRunId>> {
         let mut write = self.write(Durability::Power).await?;
         let lock = write.lock_clause();
-        let record = schedule_to_change(write.conn(), lock, id.as_str()).await?;
+        let record = schedule_to_change(&mut write, lock, id.as_str()).await?;
         if record.is_none_or(|record| record.workspace != *workspace) {
             return Err(absent(id));
         }
@@ -236,7 +244,7 @@ impl ScheduleStore for SqlStore {
         .bind(i64::from(limit))
         .fetch_all(&self.readers)
         .await?;
-        records(rows)
+        self.sealer.records(rows)
     }
 
     async fn fire(&self, firings: &[DueRuns]) -> Result<u64> {
@@ -304,7 +312,7 @@ impl ScheduleStore for SqlStore {
                 .fetch_all(write.conn())
                 .await?;
         let mut claimed = Vec::new();
-        for schedule in records::<_, ScheduleRecord>(rows)? {
+        for schedule in self.sealer.records::<_, ScheduleRecord>(rows)? {
             let Some(alert) = schedule.alert.clone() else { continue };
             let done = sqlx::query(
                 "UPDATE schedules SET alert_attempts = alert_attempts + 1, alert_at_us = $1 \

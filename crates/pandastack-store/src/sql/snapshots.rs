@@ -8,8 +8,10 @@ use pandastack_types::{HostId, SandboxId, SnapshotId, WorkspaceId};
 use sqlx::AnyConnection;
 
 use super::quotas::admit_snapshot;
-use super::rows::{SnapshotRow, records, signed, time, to_json, unsigned};
+use super::rows::{SnapshotRow, signed, time, unsigned};
 use super::sandboxes::find;
+use super::seal::Sealer;
+use super::sealed_columns::SNAPSHOTS;
 use super::{SqlStore, Write, corrupt, insert_event, names};
 use crate::names::Named;
 use crate::{Durability, Result, SnapshotRecord, SnapshotStore, StoreError};
@@ -17,7 +19,7 @@ use crate::{Durability, Result, SnapshotRecord, SnapshotStore, StoreError};
 #[async_trait]
 impl SnapshotStore for SqlStore {
     async fn insert_snapshot(&self, snapshot: &SnapshotRecord, replace_name: bool) -> Result<Event> {
-        let spec = to_json("snapshot spec", &snapshot.spec)?;
+        let spec = spec(&self.sealer, snapshot)?;
         let mut write = self.write(Durability::Power).await?;
         write.lock_workspace(&snapshot.workspace).await?;
         check_quota(write.conn(), &snapshot.workspace).await?;
@@ -66,7 +68,7 @@ impl SnapshotStore for SqlStore {
                 .bind(id.as_str())
                 .fetch_optional(&self.readers)
                 .await?;
-        row.ok_or_else(|| unknown(id))?.try_into()
+        self.sealer.record(row.ok_or_else(|| unknown(id))?)
     }
 
     async fn snapshots(
@@ -82,7 +84,7 @@ impl SnapshotStore for SqlStore {
         .bind(sandbox.map(SandboxId::as_str))
         .fetch_all(&self.readers)
         .await?;
-        records(rows)
+        self.sealer.records(rows)
     }
 
     async fn snapshot_ids(&self, host: &HostId) -> Result<Vec<SnapshotId>> {
@@ -102,7 +104,7 @@ impl SnapshotStore for SqlStore {
         .bind(at.as_microsecond())
         .fetch_all(&self.readers)
         .await?;
-        records(rows)
+        self.sealer.records(rows)
     }
 
     async fn next_snapshot_expiry(&self) -> Result<Option<Timestamp>> {
@@ -128,7 +130,7 @@ impl SnapshotStore for SqlStore {
                 .bind(id.as_str())
                 .fetch_optional(write.conn())
                 .await?;
-        let snapshot: SnapshotRecord = row.ok_or_else(|| unknown(id))?.try_into()?;
+        let snapshot: SnapshotRecord = self.sealer.record(row.ok_or_else(|| unknown(id))?)?;
         let detail = Some(id.as_str());
         find(&mut write, &snapshot.sandbox).await?;
         let event =
@@ -146,14 +148,20 @@ async fn release_name(write: &mut Write, workspace: &WorkspaceId, name: &str) ->
             .bind(name)
             .fetch_optional(write.conn())
             .await?;
-    let Some(mut snapshot) = row.map(SnapshotRecord::try_from).transpose()? else { return Ok(()) };
+    let sealer = write.sealer.clone();
+    let Some(row) = row else { return Ok(()) };
+    let mut snapshot: SnapshotRecord = sealer.record(row)?;
     snapshot.spec.name = None;
     sqlx::query("UPDATE snapshots SET name = NULL, spec = $1 WHERE id = $2")
-        .bind(to_json("snapshot spec", &snapshot.spec)?)
+        .bind(spec(&sealer, &snapshot)?)
         .bind(snapshot.id.as_str())
         .execute(write.conn())
         .await?;
     Ok(())
+}
+
+fn spec(sealer: &Sealer, snapshot: &SnapshotRecord) -> Result<String> {
+    sealer.to_json(&SNAPSHOTS, snapshot.workspace.as_str(), snapshot.id.as_str(), &snapshot.spec)
 }
 
 fn unknown(id: &SnapshotId) -> StoreError {

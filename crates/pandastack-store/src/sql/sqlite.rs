@@ -78,6 +78,13 @@ impl Sqlite {
         sync(Arc::clone(&self.log)).await
     }
 
+    /// Rewrites the file and empties the log, so that neither has what rows had before.
+    pub(super) async fn vacuum(&self) -> Result<()> {
+        let _turn = self.turn.lock().await;
+        sqlx::raw_sql("VACUUM; PRAGMA wal_checkpoint(TRUNCATE);").execute(&self.writer).await?;
+        Ok(())
+    }
+
     pub(super) async fn close(&self) {
         self.writer.close().await;
     }

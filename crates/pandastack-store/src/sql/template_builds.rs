@@ -1,10 +1,12 @@
-//! Builds without their specifications, their logs, and the end of everything that a workspace built.
+//! Rows of builds, their logs, and the end of everything that a workspace built.
 
 use pandastack_types::{BuildId, SnapshotId, WorkspaceId};
 use sqlx::AnyConnection;
 
 use super::SqlStore;
-use super::rows::{id, records, signed, unsigned};
+use super::rows::{from_json, id, records, signed, time, unsigned};
+use super::seal::{Sealer, sealed_row};
+use super::sealed_columns::TEMPLATE_BUILDS;
 use crate::templates::{BuildHead, BuildRecord, BuildState};
 use crate::{Durability, Result, StoreError};
 
@@ -28,8 +30,40 @@ impl TryFrom<HeadRow> for BuildHead {
     }
 }
 
+/// A row of `template_builds`.
+#[derive(sqlx::FromRow)]
+pub(super) struct BuildRow {
+    id: String,
+    workspace_id: String,
+    template_id: String,
+    state: String,
+    created_at_us: i64,
+    spec: String,
+}
+
+sealed_row!(BuildRow, TEMPLATE_BUILDS);
+
+impl TryFrom<BuildRow> for BuildRecord {
+    type Error = StoreError;
+    fn try_from(row: BuildRow) -> Result<Self> {
+        Ok(Self {
+            id: id(row.id)?,
+            workspace: id(row.workspace_id)?,
+            template: id(row.template_id)?,
+            state: state(&row.state)?,
+            created_at: time(row.created_at_us)?,
+            spec: from_json("build spec", &row.spec)?,
+        })
+    }
+}
+
+/// The specification as its column keeps it.
+pub(super) fn spec(sealer: &Sealer, record: &BuildRecord) -> Result<String> {
+    sealer.to_json(&TEMPLATE_BUILDS, record.workspace.as_str(), record.id.as_str(), &record.spec)
+}
+
 /// The state of that name.
-pub(super) fn state(text: &str) -> Result<BuildState> {
+fn state(text: &str) -> Result<BuildState> {
     BuildState::parse(text).ok_or_else(|| StoreError::Corrupt {
         what: "build state",
         source: format!("`{text}` is not a state").into(),

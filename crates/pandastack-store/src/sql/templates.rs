@@ -11,7 +11,7 @@ use sqlx::AnyConnection;
 
 use super::quotas::admit_any;
 use super::rows::{from_json, id, records, signed, time, to_json, unsigned};
-use super::template_builds::{delete_all, state, version_snapshot};
+use super::template_builds::{BuildRow, delete_all, spec, version_snapshot};
 use super::{SqlStore, Write};
 use crate::templates::{
     BuildHead, BuildRecord, BuildState, LATEST, LayerRecord, TagRecord, TemplateRecord, TemplateStore,
@@ -44,30 +44,6 @@ impl TryFrom<TemplateRow> for TemplateRecord {
 }
 
 #[derive(sqlx::FromRow)]
-struct BuildRow {
-    id: String,
-    workspace_id: String,
-    template_id: String,
-    state: String,
-    created_at_us: i64,
-    spec: String,
-}
-
-impl TryFrom<BuildRow> for BuildRecord {
-    type Error = StoreError;
-    fn try_from(row: BuildRow) -> Result<Self> {
-        Ok(Self {
-            id: id(row.id)?,
-            workspace: id(row.workspace_id)?,
-            template: id(row.template_id)?,
-            state: state(&row.state)?,
-            created_at: time(row.created_at_us)?,
-            spec: from_json("build spec", &row.spec)?,
-        })
-    }
-}
-
-#[derive(sqlx::FromRow)]
 struct TagRow {
     template_id: String,
     tag: String,
@@ -92,7 +68,6 @@ impl TemplateStore for SqlStore {
     async fn ensure_template(&self, record: &TemplateRecord) -> Result<TemplateRecord> {
         let mut write = self.write(Durability::Power).await?;
         write.lock_workspace(&record.workspace).await?;
-        admit_any(write.conn(), &record.workspace).await?;
         if let Some(found) = template_named(write.conn(), &record.workspace, &record.name).await? {
             return Ok(found);
         }
@@ -185,7 +160,7 @@ impl TemplateStore for SqlStore {
         .bind(record.template.as_str())
         .bind(record.state.as_str())
         .bind(record.created_at.as_microsecond())
-        .bind(to_json("build spec", &record.spec)?)
+        .bind(spec(&write.sealer, record)?)
         .bind(version_snapshot(record))
         .execute(write.conn())
         .await?;
@@ -200,7 +175,7 @@ impl TemplateStore for SqlStore {
                 .fetch_optional(&self.readers)
                 .await?;
         let unknown = || StoreError::NotFound { what: "build", id: id.to_string() };
-        row.ok_or_else(unknown)?.try_into()
+        self.sealer.record(row.ok_or_else(unknown)?)
     }
 
     async fn builds(&self, workspace: &WorkspaceId) -> Result<Vec<BuildRecord>> {
@@ -211,7 +186,7 @@ impl TemplateStore for SqlStore {
         .bind(signed(TEMPLATE_BUILDS_LISTED_MAX))
         .fetch_all(&self.readers)
         .await?;
-        records(rows)
+        self.sealer.records(rows)
     }
 
     async fn build_heads(&self, workspace: &WorkspaceId) -> Result<Vec<BuildHead>> {
@@ -230,7 +205,7 @@ impl TemplateStore for SqlStore {
         let statement = format!("SELECT * FROM template_builds WHERE {UNDER_WAY} ORDER BY created_at_us, id");
         let rows: Vec<BuildRow> =
             sqlx::query_as(sqlx::AssertSqlSafe(statement)).fetch_all(&self.readers).await?;
-        records(rows)
+        self.sealer.records(rows)
     }
 
     async fn put_build(&self, record: &BuildRecord, from: BuildState) -> Result<bool> {
@@ -275,7 +250,7 @@ impl TemplateStore for SqlStore {
         .bind(tag)
         .fetch_optional(&self.readers)
         .await?;
-        row.map(BuildRecord::try_from).transpose()
+        row.map(|row| self.sealer.record(row)).transpose()
     }
 
     async fn tags(&self, template: &TemplateId) -> Result<Vec<TagRecord>> {
@@ -372,7 +347,7 @@ async fn put(write: &mut Write, record: &BuildRecord, from: BuildState) -> Resul
         "UPDATE template_builds SET state = $1, spec = $2, snapshot_id = $3 WHERE id = $4 AND state = $5",
     )
     .bind(record.state.as_str())
-    .bind(to_json("build spec", &record.spec)?)
+    .bind(spec(&write.sealer, record)?)
     .bind(version_snapshot(record))
     .bind(record.id.as_str())
     .bind(from.as_str())

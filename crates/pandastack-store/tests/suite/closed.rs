@@ -11,7 +11,7 @@ use pandastack_types::{DatabaseId, SandboxId, ScheduleId, SnapshotId, WorkspaceI
 
 use super::{apps, functions, new_sandbox, now, templates, volumes, ws};
 
-fn schedule() -> ScheduleRecord {
+pub(super) fn schedule() -> ScheduleRecord {
     let timing = ScheduleTiming { every_seconds: Some(60), ..ScheduleTiming::default() };
     let http = HttpTarget { url: "http://x/".into(), method: None, headers: [].into(), body: None };
     let (target, options) = (ScheduleTarget::Http(http), ScheduleOptions::default());

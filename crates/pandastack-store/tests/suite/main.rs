@@ -11,6 +11,7 @@ mod members;
 mod postgres;
 mod postgres_server;
 mod sandboxes;
+mod sealed;
 mod sqlite;
 mod templates;
 mod trees;
@@ -22,7 +23,12 @@ use std::future::Future;
 use pandastack_store::clock::now;
 use pandastack_store::record::after_seconds;
 use pandastack_store::{Change, SandboxRecord, SandboxSpecRecord, Store};
+use pandastack_types::link::LinkKey;
 use pandastack_types::{SandboxId, SandboxState, Transition, WorkspaceId};
+
+fn secret() -> LinkKey {
+    LinkKey::new(&[7; 32]).unwrap()
+}
 
 fn ws() -> WorkspaceId {
     WorkspaceId::default_workspace()
@@ -83,6 +89,7 @@ async fn run_all<S: Store, F: Future<Output = S>>(open: impl Fn() -> F) {
         workspaces::databases_are_kept_by_workspace_and_state,
         workspaces::hosts_are_replaced,
         workspaces::the_first_secret_is_the_one_of_the_installation,
+        sealed::every_column_with_secrets_is_sealed,
         workspaces::tokens_have_a_quota_and_a_last_one,
         workspaces::a_rotated_key_ends_and_keeps_an_earlier_end,
         members::members_are_found_by_person_and_by_address,

@@ -8,12 +8,12 @@ use pandastack_store::replicas::{Replica, ReplicaChange, ReplicaStore, Session};
 use pandastack_store::sql::SqlStore;
 
 use super::postgres_server::Server;
-use super::{run_all, running, ws};
+use super::{run_all, running, secret, ws};
 
 #[tokio::test]
 async fn the_suite() {
     let Some(server) = Server::start("the store's suite on PostgreSQL") else { return };
-    run_all(|| async { SqlStore::postgres(&server.database().await).await.unwrap() }).await;
+    run_all(|| async { SqlStore::postgres(&server.database().await, &secret()).await.unwrap() }).await;
 }
 
 /// The news of a session until something of a kind is among them.
@@ -33,7 +33,10 @@ async fn wait_for_change(
 async fn one_server_leads_and_all_are_notified_of_commits() {
     let Some(server) = Server::start("replicas on one PostgreSQL database") else { return };
     let url = server.database().await;
-    let (one, two) = (SqlStore::postgres(&url).await.unwrap(), SqlStore::postgres(&url).await.unwrap());
+    let (one, two) = (
+        SqlStore::postgres(&url, &secret()).await.unwrap(),
+        SqlStore::postgres(&url, &secret()).await.unwrap(),
+    );
     let mut first = one.join("a", "unix:/a").await.unwrap();
     let mut second = two.join("b", "unix:/b").await.unwrap();
     assert!(first.beat().await.unwrap() && first.beat().await.unwrap());
@@ -78,7 +81,7 @@ async fn one_server_leads_and_all_are_notified_of_commits() {
 async fn usage_events_are_append_only() {
     let Some(server) = Server::start("append-only tables on PostgreSQL") else { return };
     let url = server.database().await;
-    let store = SqlStore::postgres(&url).await.unwrap();
+    let store = SqlStore::postgres(&url, &secret()).await.unwrap();
     store.ensure_workspace(&ws(), now()).await.unwrap();
     running(&store).await;
     let pool = sqlx::AnyPool::connect(&url).await.unwrap();

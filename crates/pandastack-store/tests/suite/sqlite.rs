@@ -4,7 +4,7 @@ use pandastack_store::TokenStore;
 use pandastack_store::clock::now;
 use pandastack_store::sql::SqlStore;
 
-use super::{run_all, running, ws};
+use super::{run_all, running, secret, ws};
 
 #[tokio::test]
 async fn the_suite() {
@@ -13,7 +13,7 @@ async fn the_suite() {
     run_all(|| {
         let name = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed).to_string();
         let path = dir.path().join(name);
-        async move { SqlStore::sqlite(&path).await.unwrap() }
+        async move { SqlStore::sqlite(&path, &secret()).await.unwrap() }
     })
     .await;
 }
@@ -22,7 +22,7 @@ async fn the_suite() {
 async fn usage_events_are_append_only() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("db");
-    let store = SqlStore::sqlite(&path).await.unwrap();
+    let store = SqlStore::sqlite(&path, &secret()).await.unwrap();
     store.ensure_workspace(&ws(), now()).await.unwrap();
     running(&store).await;
     let options = sqlx::sqlite::SqliteConnectOptions::new().filename(&path);

@@ -40,6 +40,10 @@ paths! {
     ROUTE_CHANGES, route_changes() = "/internal/v1/routes";
     /// `GET`: an edge asks for the route of a sandbox ([`EdgeRoute`](super::EdgeRoute)).
     EDGE_ROUTE, edge_route(sandbox: &SandboxId) = "/internal/v1/routes/{sandbox}";
+    /// `GET`: the state of the server secret
+    /// ([`SecretStatus`](crate::secret_ring::SecretStatus)). `POST`: the server reads the secret's file again
+    /// and seals all rows with its current generation.
+    SECRETS, secrets() = "/internal/v1/secrets";
     /// `GET`: another control server asks what is in flight here.
     IN_FLIGHT, in_flight() = "/internal/v1/under-way";
 }

@@ -50,7 +50,9 @@ pub fn run(args: Args) -> Result<ExitCode> {
     runtime.block_on(async {
         let config = config(&args, &settings)?;
         let shutdown = stop_requested(args.link.supervised)?;
-        heap_trim::while_serving(pandastack_agent::serve(config, shutdown)).await
+        let (secret_file, key) = (args.link.secret_file(&settings), config.link.clone());
+        let served = heap_trim::while_serving(pandastack_agent::serve(config, shutdown));
+        secret::following(&secret_file, &key, served).await
     })?;
     Ok(ExitCode::SUCCESS)
 }

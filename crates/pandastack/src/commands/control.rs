@@ -75,7 +75,8 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let settings = Settings::resolve(&args.common, &args.control, &AgentArgs::default())?;
     trace::init(args.link.log_file.as_deref(), trace::FILTER_SERVER, settings.export("control", true))?;
     trace::log_panics();
-    let key = secret::read(&args.link.secret_file(&settings))?;
+    let secret_file = args.link.secret_file(&settings);
+    let key = secret::read(&secret_file)?;
     let config = ControlConfig {
         listen: vec![settings.listen],
         internal_socket: settings.control_socket(),
@@ -85,6 +86,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         requests_per_second: settings.requests_per_second,
         tenancy: settings.tenancy,
         domains: Domains::new(&settings.domains, &settings.api_names)?,
+        secret_file: Some(secret_file.clone()),
         accept_new_link_secret: settings.accept_new_link_secret,
         challenge_resolver: settings.challenge_resolver,
         schedules_private_targets: settings.schedules_private_targets,
@@ -94,12 +96,13 @@ pub fn run(args: Args) -> Result<ExitCode> {
         postgres: Some(postgres(&settings)?),
         backups: backups(&settings),
         login: settings.oidc.as_ref().map(OidcSettings::open).transpose()?,
-        ..ControlConfig::new(settings.data_dir.clone(), key)
+        ..ControlConfig::new(settings.data_dir.clone(), key.clone())
     };
     let runtime = tokio::runtime::Runtime::new().context("cannot start the async runtime")?;
     runtime.block_on(async {
         let shutdown = stop_requested(args.link.supervised)?;
-        anyhow::Ok(heap_trim::while_serving(pandastack_control::serve(config, shutdown)).await?)
+        let served = heap_trim::while_serving(pandastack_control::serve(config, shutdown));
+        anyhow::Ok(secret::following(&secret_file, &key, served).await?)
     })?;
     Ok(ExitCode::SUCCESS)
 }

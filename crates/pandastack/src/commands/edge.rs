@@ -55,9 +55,10 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let settings = Settings::resolve(&args.common, &ControlArgs::default(), &AgentArgs::default())?;
     trace::init(args.link.log_file.as_deref(), trace::FILTER_SERVER, settings.export("edge", false))?;
     trace::log_panics();
-    let key = secret::read(&args.link.secret_file(&settings))?;
+    let secret_file = args.link.secret_file(&settings);
+    let key = secret::read(&secret_file)?;
     let control = args.control.unwrap_or_else(|| format!("unix:{}", settings.control_socket().display()));
-    let routes = ControlRoutes::new(&control, args.name, key).context("invalid --control address")?;
+    let routes = ControlRoutes::new(&control, args.name, key.clone()).context("invalid --control address")?;
     let tls = args.tls.open(&settings.data_dir)?;
     let runtime = tokio::runtime::Runtime::new().context("cannot start the async runtime")?;
     runtime.block_on(async {
@@ -68,7 +69,9 @@ pub fn run(args: Args) -> Result<ExitCode> {
         tracing::info!(address = %args.edge_listen, control, "edge ready");
         let edge = Edge::new(Arc::clone(&routes) as _, log);
         let server = Server::new(Arc::clone(&edge), own_routes(Arc::clone(&edge))).with_tls(tls);
-        tokio::join!(server.serve(listener, stop.clone()), routes.follow(&edge, stop));
+        let served =
+            async { tokio::join!(server.serve(listener, stop.clone()), routes.follow(&edge, stop.clone())) };
+        secret::following(&secret_file, &key, served).await;
         edge.shut_down().await;
         anyhow::Ok(())
     })?;

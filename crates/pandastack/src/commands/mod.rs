@@ -48,6 +48,8 @@ pub mod run;
 mod runtime;
 pub mod sandbox;
 pub mod schedule;
+#[cfg(feature = "server")]
+pub mod secrets;
 pub mod snapshot;
 pub mod template;
 pub mod token;

@@ -1,12 +1,18 @@
-//! The join secret, shared by control and agents: created once and readable by root only.
+//! The join secret, shared by control and agents: created once and readable by root only. Its file may have
+//! several generations ([`SecretRing`]); processes that use it follow the file.
 
+use std::convert::Infallible;
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use pandastack_types::chain;
 use pandastack_types::link::LinkKey;
+use pandastack_types::secret_ring::SecretRing;
+use rustix::fs::inotify;
+use tokio::io::unix::AsyncFd;
 
 use crate::failure::Failure;
 
@@ -39,22 +45,94 @@ pub fn ensure(data_dir: &Path, accept_new: bool) -> Result<PathBuf> {
         return Err(failure
             .hint(
                 "restore the file from a backup; if it is lost, start once with --accept-new-link-secret: \
-                 database backups then stay unreadable, and database passwords, deploy keys and access \
-                 tokens change",
+                 database backups then stay unreadable, database passwords, deploy keys and access tokens \
+                 change, and stored secrets, such as app variables, are removed",
             )
             .into());
     }
+    write(&path, &generate()?)?;
+    Ok(path)
+}
+
+/// Writes the content of a secret's file.
+pub fn write(path: &Path, text: &str) -> Result<()> {
     // Written to a temporary file and renamed: a crash must not leave a partial secret.
     let fresh = path.with_extension("new");
     let _ = std::fs::remove_file(&fresh);
     let write = || -> Result<()> {
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&fresh)?;
-        file.write_all(generate()?.as_bytes())?;
+        file.write_all(text.as_bytes())?;
         file.sync_all()?;
-        Ok(std::fs::rename(&fresh, &path)?)
+        std::fs::rename(&fresh, path)?;
+        // The name, too: the database may soon be sealed with the new secret.
+        Ok(std::fs::File::open(folder(path))?.sync_all()?)
     };
-    write().with_context(|| format!("cannot write the join secret {}", path.display()))?;
-    Ok(path)
+    write().with_context(|| format!("cannot write the join secret {}", path.display()))
+}
+
+fn folder(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."))
+}
+
+/// Works, and meanwhile uses the file's new generations as soon as it is replaced.
+pub async fn following<T>(path: &Path, key: &LinkKey, work: impl Future<Output = T>) -> T {
+    tokio::select! {
+        done = work => done,
+        never = follow(path, key) => match never {},
+    }
+}
+
+async fn follow(path: &Path, key: &LinkKey) -> Infallible {
+    match replacements(path) {
+        Ok(events) => loop {
+            match next(&events).await {
+                Ok(()) => reload(path, key),
+                Err(error) => return give_up(path, &error).await,
+            }
+        },
+        Err(error) => give_up(path, &error).await,
+    }
+}
+
+async fn give_up(path: &Path, error: &std::io::Error) -> Infallible {
+    let path = path.display();
+    tracing::warn!(%path, error = %chain(error), "changes of the join secret need a restart");
+    std::future::pending().await
+}
+
+/// Notices when files of the secret's folder are replaced or written.
+fn replacements(path: &Path) -> std::io::Result<AsyncFd<std::os::fd::OwnedFd>> {
+    let events = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC)?;
+    let kinds = inotify::WatchFlags::MOVED_TO | inotify::WatchFlags::CLOSE_WRITE;
+    inotify::add_watch(&events, folder(path), kinds)?;
+    AsyncFd::new(events)
+}
+
+async fn next(events: &AsyncFd<std::os::fd::OwnedFd>) -> std::io::Result<()> {
+    let mut buffer = [0; 4096];
+    loop {
+        let mut ready = events.readable().await?;
+        // What the events say does not matter: the file is read again.
+        match ready.try_io(|events| Ok(rustix::io::read(events.get_ref(), &mut buffer)?)) {
+            Ok(read) => return read.map(drop),
+            Err(_would_block) => {}
+        }
+    }
+}
+
+fn reload(path: &Path, key: &LinkKey) {
+    match read(path) {
+        Ok(found) => {
+            let ring = found.ring();
+            if ring != key.ring() {
+                let generation = ring.current().number;
+                key.replace(ring);
+                tracing::info!(generation, "the join secret was replaced");
+            }
+        }
+        // One that is being written is complete soon.
+        Err(error) => tracing::warn!(error = %format!("{error:#}"), "the join secret cannot be read"),
+    }
 }
 
 /// Reads a secret.
@@ -63,8 +141,8 @@ pub fn read(path: &Path) -> Result<LinkKey> {
     let text = std::fs::read_to_string(path).map_err(|error| {
         Failure::new(format!("cannot read the join secret {}: {error}", path.display())).hint(hint)
     })?;
-    LinkKey::new(text.trim().as_bytes())
-        .map_err(|error| Failure::new(format!("{}: {error}", path.display())).hint(hint).into())
+    let ring = SecretRing::parse(&text).map_err(|error| Failure::new(format!("{}: {error}", path.display())));
+    Ok(ring.map_err(|failure| failure.hint(hint))?.into())
 }
 
 #[cfg(test)]
@@ -95,6 +173,24 @@ mod tests {
         assert!(!path.exists());
         ensure(dir.path(), true).unwrap();
         assert!(path.exists());
+    }
+
+    #[tokio::test]
+    async fn a_process_follows_its_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = ensure(dir.path(), false).unwrap();
+        let key = read(&path).unwrap();
+        let events = replacements(&path).unwrap();
+        let mut ring = key.ring();
+        ring.stage(&[2; 32]).unwrap();
+        ring.activate();
+        write(&path, &ring.to_text()).unwrap();
+        tokio::time::timeout(std::time::Duration::from_secs(10), next(&events)).await.unwrap().unwrap();
+        reload(&path, &key);
+        assert_eq!(key.ring(), ring);
+        std::fs::write(&path, "short").unwrap();
+        reload(&path, &key);
+        assert_eq!(key.ring(), ring, "a damaged file changes nothing");
     }
 
     #[test]

@@ -1,0 +1,65 @@
+//! The server secret of this server: its state, and the change to another generation.
+//!
+//! Signed with the secret itself, so only a process that can read its file may ask.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Request, State};
+use pandastack_rest::ApiResult;
+use pandastack_store::installation::{InstallationStore, SecretStore};
+use pandastack_types::link::LinkKey;
+use pandastack_types::secret_ring::{SecretRing, SecretStatus};
+use pandastack_types::{Error, ErrorCode, Result};
+
+use super::internal::signer;
+use crate::services::Services;
+
+/// The generations, and what the rows are sealed with.
+pub(crate) async fn status(
+    State(services): State<Arc<Services>>,
+    request: Request,
+) -> ApiResult<Json<SecretStatus>> {
+    signer(&services.link, &request.into_parts().0)?;
+    Ok(Json(current_status(&services, 0).await?))
+}
+
+/// Reads the file again, uses what it says, and seals all rows with its current generation. Safe to repeat.
+pub(crate) async fn reload(
+    State(services): State<Arc<Services>>,
+    request: Request,
+) -> ApiResult<Json<SecretStatus>> {
+    signer(&services.link, &request.into_parts().0)?;
+    let owned = Arc::clone(&services);
+    // Goes on if the client goes away.
+    Ok(Json(services.background.owned(async move { use_file(&owned).await }).await?))
+}
+
+async fn use_file(services: &Services) -> Result<SecretStatus> {
+    if let Some(path) = &services.secret_file {
+        let unusable = |error: &dyn std::fmt::Display| {
+            Error::new(ErrorCode::Conflict, format!("cannot use the join secret {}: {error}", path.display()))
+        };
+        let text = tokio::fs::read_to_string(path).await.map_err(|error| unusable(&error))?;
+        let ring = SecretRing::parse(&text).map_err(|error| unusable(&error))?;
+        let found = LinkKey::from(ring.clone()).fingerprints();
+        if !found.starts_with(&services.link.fingerprints()) {
+            return Err(unusable(&"it lacks a generation that is in use; restore the newest copy"));
+        }
+        services.link.replace(ring);
+    }
+    let ours = services.link.fingerprint();
+    services.store.replace_secret_fingerprint(&ours).await?;
+    let done = services.store.seal_rows().await?;
+    let generation = services.link.current_generation();
+    tracing::info!(generation, rows = done.rows, sealed = done.sealed, "the server secret was read again");
+    current_status(services, done.sealed).await
+}
+
+async fn current_status(services: &Services, rows_sealed: u64) -> Result<SecretStatus> {
+    Ok(SecretStatus {
+        generations: services.link.generations(),
+        rows_sealed_with: services.store.sealed_with().await?,
+        rows_sealed,
+    })
+}
