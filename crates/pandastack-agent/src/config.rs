@@ -76,6 +76,10 @@ pub struct AgentConfig {
     pub connections_max: u32,
     /// Megabits a second that one sandbox may send, and receive; `None` for no limit.
     pub bandwidth_mbit: Option<u32>,
+    /// Connections that one sandbox may begin in a minute; `None` for no limit.
+    pub connections_per_minute: Option<u32>,
+    /// Different addresses that one sandbox may connect to in a minute; `None` for no limit.
+    pub destinations_per_minute: Option<u32>,
     /// Percent of a processor that a sandbox may use for each one it has; `None` for all of them and one more.
     pub cpu_percent: Option<u32>,
     /// Slots kept ready.

@@ -71,6 +71,8 @@ async fn open(config: AgentConfig, shutdown: CancellationToken) -> anyhow::Resul
         mail: config.mail,
         limits: SlotLimits {
             connections_max: config.connections_max,
+            connections_per_minute: config.connections_per_minute,
+            destinations_per_minute: config.destinations_per_minute,
             bytes_per_second: config.bandwidth_mbit.map(|mbit| u64::from(mbit) * BYTES_PER_MBIT),
         },
         ..NetConfig::new(&config.runtime_dir)

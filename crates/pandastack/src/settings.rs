@@ -112,6 +112,10 @@ pub struct Settings {
     /// Bandwidth limit per sandbox and direction, in Mbit/s.
     pub bandwidth_mbit: Option<u32>,
     /// CPU limit per vCPU, in percent of a host CPU.
+    /// Maximum new connections per sandbox and minute; `None` for no limit.
+    pub connections_per_minute: Option<u32>,
+    /// Maximum different addresses per sandbox and minute; `None` for no limit.
+    pub destinations_per_minute: Option<u32>,
     pub cpu_percent: Option<u32>,
     /// Number of network slots to keep ready.
     pub slots_ready: usize,
@@ -227,6 +231,14 @@ impl Settings {
             cpu_percent: agent.cpu_percent.or(file.agent.cpu_percent).filter(|percent| *percent > 0),
             slots_ready: agent.slots_ready.or(file.agent.slots_ready).unwrap_or(SLOTS_READY),
             memory_limit_mb: agent.memory_limit_mb.or(file.agent.memory_limit_mb),
+            connections_per_minute: limit_or(
+                agent.connections_per_minute.or(file.agent.connections_per_minute),
+                pandastack_net::CONNECTIONS_PER_MINUTE_DEFAULT,
+            ),
+            destinations_per_minute: limit_or(
+                agent.destinations_per_minute.or(file.agent.destinations_per_minute),
+                pandastack_net::DESTINATIONS_PER_MINUTE_DEFAULT,
+            ),
             memory_promised_percent: agent
                 .memory_promised_percent
                 .or(file.agent.memory_promised_percent)
@@ -277,6 +289,11 @@ fn api_url_of(mut address: SocketAddr) -> String {
     if address.ip().is_unspecified() {
         address.set_ip(std::net::Ipv4Addr::LOCALHOST.into());
     }
+/// A limit, where 0 is none.
+fn limit_or(given: Option<u32>, default: u32) -> Option<u32> {
+    Some(given.unwrap_or(default)).filter(|count| *count > 0)
+}
+
     format!("http://{address}")
 }
 

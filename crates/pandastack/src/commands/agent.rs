@@ -75,6 +75,8 @@ fn config(args: &Args, settings: &Settings) -> Result<AgentConfig> {
         connections_max: settings.connections_max,
         bandwidth_mbit: settings.bandwidth_mbit,
         cpu_percent: settings.cpu_percent,
+        connections_per_minute: settings.connections_per_minute,
+        destinations_per_minute: settings.destinations_per_minute,
         slots_ready: settings.slots_ready,
         memory_limit_mb: settings.memory_limit_mb,
         memory_promised_percent: settings.memory_promised_percent,

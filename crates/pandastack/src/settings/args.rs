@@ -158,6 +158,12 @@ pub struct AgentArgs {
     pub bandwidth_mbit: Option<u32>,
     /// CPU limit per vCPU, in percent of a host CPU [default: 100 per vCPU, plus one host CPU for
     /// the emulator]
+    /// Maximum new connections per sandbox and minute; 0 for no limit [default: 6000]
+    #[arg(long, env = "PANDASTACK_CONNECTIONS_PER_MINUTE", value_name = "COUNT")]
+    pub connections_per_minute: Option<u32>,
+    /// Maximum different addresses that a sandbox connects to in a minute; 0 for no limit [default: 1000]
+    #[arg(long, env = "PANDASTACK_DESTINATIONS_PER_MINUTE", value_name = "COUNT")]
+    pub destinations_per_minute: Option<u32>,
     #[arg(long, env = "PANDASTACK_CPU_PERCENT", value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub cpu_percent: Option<u32>,
     /// Number of network slots to keep ready [default: 16]

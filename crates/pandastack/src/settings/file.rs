@@ -55,6 +55,8 @@ pub(super) struct AgentSection {
     pub(super) resolver: Option<SocketAddr>,
     pub(super) connections_max: Option<u32>,
     pub(super) bandwidth_mbit: Option<u32>,
+    pub(super) connections_per_minute: Option<u32>,
+    pub(super) destinations_per_minute: Option<u32>,
     pub(super) cpu_percent: Option<u32>,
     pub(super) slots_ready: Option<usize>,
     pub(super) memory_limit_mb: Option<u64>,
