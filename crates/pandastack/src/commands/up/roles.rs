@@ -111,6 +111,7 @@ fn common(role: &'static str, settings: &Settings, secret: &Path) -> Vec<OsStrin
     ] {
         args.extend([flag.into(), path.into()]);
     }
+    args.extend(settings.run_as.iter().flat_map(|user| ["--run-as".into(), user.into()]));
     if let Some(endpoint) = &settings.otlp_endpoint {
         args.extend(["--otlp-endpoint".into(), endpoint.into()]);
     }
