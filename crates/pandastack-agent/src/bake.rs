@@ -156,9 +156,11 @@ async fn boot_and_save(
     let origin = Origin { memory: &empty_memory, disk: Some(&files.image), shape };
     let name = format!("bake-{}", variant.name());
     let dir = scratch.path().join("machine");
+    // Locked in like a sandbox: what a recipe installs comes from strangers.
+    let uid = host.new_uid();
+    let confinement = Confinement::Full { uid, gid: uid };
     let (mut resources, mut place) =
-        MachineResources::prepare(host, &name, dir, &origin, Confinement::Zygote, &NetworkPolicy::all())
-            .await?;
+        MachineResources::prepare(host, &name, dir, &origin, confinement, &NetworkPolicy::all()).await?;
     let volumes = template_volumes(variant.recipe);
     match blank_volumes(host, variant.recipe, &resources, &volumes).await {
         Ok(volumes) => place.volumes = volumes,

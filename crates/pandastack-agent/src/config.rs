@@ -53,6 +53,8 @@ pub struct AgentConfig {
     pub cache_dir: PathBuf,
     /// Address at which control reaches this agent.
     pub listen: Listen,
+    /// User and group of control, which may use the socket; `None` for this process's own.
+    pub socket_owner: Option<(u32, u32)>,
     /// Address at which this agent reaches control: `unix:/path` or `http://address:port`.
     pub control: String,
     /// Time that an idle sandbox stays stopped in memory before it is written to disk; zero writes
@@ -74,6 +76,10 @@ pub struct AgentConfig {
     pub mail: Mail,
     /// Connections that one sandbox may have to the outside.
     pub connections_max: u32,
+    /// Connections that one sandbox may begin in a minute; `None` for no limit.
+    pub connections_per_minute: Option<u32>,
+    /// Different addresses that one sandbox may connect to in a minute; `None` for no limit.
+    pub destinations_per_minute: Option<u32>,
     /// Megabits a second that one sandbox may send, and receive; `None` for no limit.
     pub bandwidth_mbit: Option<u32>,
     /// Percent of a processor that a sandbox may use for each one it has; `None` for all of them and one more.

@@ -39,6 +39,7 @@ mod tests {
             address: None,
             port: None,
             name: None,
+            limit: None,
             count: 1,
         };
         waiting.put(vec![one; WAITING_MAX + 5]);

@@ -115,13 +115,14 @@ impl PendingDenials {
                 continue;
             }
             budget.told += 1;
-            let Denial { slot, protocol, address, port, name } = denial;
+            let Denial { slot, protocol, address, port, name, limit } = denial;
             told.extend(owner(slot).map(|sandbox| AgentDenial {
                 sandbox,
                 protocol,
                 address,
                 port,
                 name,
+                limit,
                 count,
             }));
         }
@@ -135,6 +136,7 @@ impl PendingDenials {
                 address: None,
                 port: None,
                 name: None,
+                limit: None,
                 count: budget.others,
             });
             told.extend(others);
@@ -150,7 +152,14 @@ mod tests {
 
     fn denial(port: u16) -> Denial {
         let address = Some(std::net::Ipv4Addr::new(10, 0, 0, 1));
-        Denial { slot: SlotIndex(3), protocol: "tcp".to_owned(), address, port: Some(port), name: None }
+        Denial {
+            slot: SlotIndex(3),
+            protocol: "tcp".to_owned(),
+            address,
+            port: Some(port),
+            name: None,
+            limit: None,
+        }
     }
 
     fn owner(_: SlotIndex) -> Option<SandboxId> {

@@ -71,6 +71,8 @@ async fn open(config: AgentConfig, shutdown: CancellationToken) -> anyhow::Resul
         mail: config.mail,
         limits: SlotLimits {
             connections_max: config.connections_max,
+            connections_per_minute: config.connections_per_minute,
+            destinations_per_minute: config.destinations_per_minute,
             bytes_per_second: config.bandwidth_mbit.map(|mbit| u64::from(mbit) * BYTES_PER_MBIT),
         },
         ..NetConfig::new(&config.runtime_dir)
@@ -125,6 +127,10 @@ async fn listen(host: &Arc<Host>, shutdown: CancellationToken) -> anyhow::Result
             let listener = tokio::net::UnixListener::bind(path)
                 .with_context(|| format!("listening on {}", path.display()))?;
             std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
+            if let Some((user, group)) = host.config.socket_owner {
+                std::os::unix::fs::chown(path, Some(user), Some(group))
+                    .with_context(|| format!("giving {} to control's user {user}", path.display()))?;
+            }
             axum::serve(listener, router).with_graceful_shutdown(shutdown.cancelled_owned()).await?;
         }
         Listen::Tcp(address) => {

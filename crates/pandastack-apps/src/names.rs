@@ -22,7 +22,7 @@ pub async fn find(
     let Some(app) = app_of(store, domains, name).await.map_err(unavailable)? else { return Ok(None) };
     if why_closed(workspaces, &app.workspace).await.map_err(unavailable)?.is_some() {
         // Visitors are not told why: that is between the operator and the workspace.
-        return Ok(Some(AppRoute::NotServing(format!("app `{}` is suspended", app.name))));
+        return Ok(Some(AppRoute::Suspended(format!("app `{}` is suspended", app.name))));
     }
     let Some(active) = &app.active else {
         let why = format!("app `{}` has no live deployment yet; deploy it first", app.name);

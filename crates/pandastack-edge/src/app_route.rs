@@ -11,6 +11,8 @@ pub enum AppRoute {
     Serving(Instances),
     /// An app that does not serve yet, and what to do about it.
     NotServing(String),
+    /// An app that must not be reached, because the operator suspended its workspace.
+    Suspended(String),
 }
 
 /// Sandboxes that can each serve a request.

@@ -10,6 +10,7 @@ use tokio::net::TcpStream;
 
 use crate::guest_stream::GuestStream;
 use crate::limits::DIAL_WAIT;
+use crate::stall::Epoch;
 
 /// Why a port was not reached.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -29,8 +30,8 @@ pub enum DialError {
 #[derive(Clone)]
 #[expect(clippy::large_enum_variant, reason = "one per sandbox, never moved while a request is served")]
 pub(crate) enum Connector {
-    /// The guest's address is reachable from here.
-    Direct(IpAddr),
+    /// The guest's address is reachable from here, and its own within the epoch; for ever without one.
+    Direct(IpAddr, Option<Epoch>),
     /// Through its agent, which is on another machine.
     Agent {
         /// The agent.
@@ -43,15 +44,24 @@ pub(crate) enum Connector {
 }
 
 impl Connector {
+    /// Whether the address may be another guest's by now.
+    pub(crate) fn has_expired(&self) -> bool {
+        matches!(self, Connector::Direct(_, Some(epoch)) if epoch.has_ended())
+    }
+
     /// Connects to a port of the guest.
     pub(crate) async fn dial(&self, port: u16) -> Result<GuestStream, DialError> {
         match self {
-            Connector::Direct(address) => {
+            Connector::Direct(address, _) => {
                 let dialed = tokio::time::timeout(DIAL_WAIT, TcpStream::connect((*address, port))).await;
                 let stream = dialed.map_err(|_| DialError::Late)?.map_err(|error| match error.kind() {
                     std::io::ErrorKind::ConnectionRefused => DialError::Closed,
                     _ => DialError::Failed(error.to_string()),
                 })?;
+                // After the connection: whose the address was before, it may not have been then.
+                if self.has_expired() {
+                    return Err(DialError::Failed("this edge stood still; try again".to_owned()));
+                }
                 stream.set_nodelay(true).map_err(|error| DialError::Failed(error.to_string()))?;
                 Ok(GuestStream::Tcp(stream))
             }
@@ -69,5 +79,24 @@ impl Connector {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn no_address_is_used_that_was_granted_before_a_stall() {
+        let guest = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let address = guest.local_addr().unwrap();
+        let (epoch, stall) = crate::stall::ending_epoch();
+        let connector = Connector::Direct(address.ip(), Some(epoch));
+        assert!(connector.dial(address.port()).await.is_ok());
+        stall();
+        let refused = connector.dial(address.port()).await;
+        assert!(matches!(refused, Err(DialError::Failed(why)) if why.contains("stood still")));
+        let fixed = Connector::Direct(address.ip(), None);
+        assert!(fixed.dial(address.port()).await.is_ok(), "a server that never moves");
     }
 }

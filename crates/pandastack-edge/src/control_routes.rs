@@ -148,7 +148,8 @@ impl RouteSource for ControlRoutes {
                 let sandboxes = std::iter::once(sandbox).chain(more).collect();
                 AppRoute::Serving(Instances { sandboxes, always, port, own_domain })
             }
-            EdgeName::NotServing { why } => AppRoute::NotServing(why),
+            EdgeName::NotServing { why, suspended: false } => AppRoute::NotServing(why),
+            EdgeName::NotServing { why, suspended: true } => AppRoute::Suspended(why),
         }))
     }
 }

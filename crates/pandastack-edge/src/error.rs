@@ -31,6 +31,8 @@ pub enum EdgeError {
     InsideOnly(String),
     /// The sandbox is in a state in which it serves no requests.
     NotServing(String),
+    /// The operator suspended its workspace.
+    Suspended(String),
     /// Too much at once, or a wait that was too long.
     Busy(String),
     /// The host, or something on it, does not respond.
@@ -62,6 +64,7 @@ impl EdgeError {
             EdgeError::NeedsToken => ErrorCode::Forbidden,
             EdgeError::PortClosed | EdgeError::InsideOnly(_) => ErrorCode::PortClosed,
             EdgeError::NotServing(_) => ErrorCode::Conflict,
+            EdgeError::Suspended(_) => ErrorCode::WorkspaceSuspended,
             EdgeError::Busy(_) => ErrorCode::NoCapacity,
             EdgeError::Unavailable(_) => ErrorCode::HostUnreachable,
             EdgeError::Broken | EdgeError::Silent => ErrorCode::GuestUnavailable,
@@ -69,9 +72,11 @@ impl EdgeError {
         }
     }
 
-    /// The answer's status: its code's, but for the one that HTTP has a word for and the API has not.
+    /// The answer's status: its code's, except where HTTP has another one for visitors, who do not call the
+    /// API.
     fn status(&self) -> u16 {
         match self {
+            EdgeError::Suspended(_) => StatusCode::SERVICE_UNAVAILABLE.as_u16(),
             EdgeError::TooSlow => StatusCode::REQUEST_TIMEOUT.as_u16(),
             _ => self.code().status(),
         }
@@ -85,6 +90,7 @@ impl EdgeError {
             EdgeError::PortClosed => "Nothing listens here",
             EdgeError::InsideOnly(_) => "Only reachable inside the sandbox",
             EdgeError::NotServing(_) => "The sandbox is not serving requests",
+            EdgeError::Suspended(_) => "Suspended",
             EdgeError::Busy(_) => "Too busy",
             EdgeError::Unavailable(_) => "The sandbox's host is not responding",
             EdgeError::Broken | EdgeError::Silent => "The program in the sandbox did not respond",
@@ -99,7 +105,7 @@ impl EdgeError {
             (None, EdgeError::Malformed(what) | EdgeError::Busy(what) | EdgeError::NotServing(what)) => {
                 what.clone()
             }
-            (None, EdgeError::Unavailable(what)) => what.clone(),
+            (None, EdgeError::Unavailable(what) | EdgeError::Suspended(what)) => what.clone(),
             (None, _) => self.title().to_owned(),
         }
     }
@@ -108,7 +114,7 @@ impl EdgeError {
     pub fn sentence(&self, id: &SandboxId, port: u16) -> String {
         match self {
             EdgeError::Malformed(what) | EdgeError::NotServing(what) | EdgeError::Busy(what) => what.clone(),
-            EdgeError::Unavailable(what) => what.clone(),
+            EdgeError::Unavailable(what) | EdgeError::Suspended(what) => what.clone(),
             EdgeError::Unknown => {
                 format!("sandbox `{id}` was not found; it may have been deleted or have expired")
             }
@@ -234,6 +240,9 @@ mod tests {
         check(EdgeError::NeedsToken, true, "*/*", 403, "application/json");
         check(EdgeError::TooSlow, false, "*/*", 408, "application/json");
         check(EdgeError::TooSlow, true, "*/*", 408, "application/json");
+        let suspended = || EdgeError::Suspended("app `a` is suspended".to_owned());
+        check(suspended(), false, "text/html,*/*", 503, "text/html");
+        check(suspended(), false, "*/*", 503, "application/json");
     }
 
     #[test]

@@ -63,6 +63,7 @@ mod server;
 mod site;
 mod sites;
 mod spread;
+mod stall;
 pub mod tls;
 mod tunnel;
 mod websocket;

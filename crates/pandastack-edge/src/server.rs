@@ -175,6 +175,7 @@ impl Server {
                 self.edge.serve_app(&instances, &mut parts, body, client).await
             }
             Ok(Some(AppRoute::NotServing(why))) => EdgeError::NotServing(why).answer(None, request.headers()),
+            Ok(Some(AppRoute::Suspended(why))) => EdgeError::Suspended(why).answer(None, request.headers()),
             Ok(None) => self.answer_api(request, client).await,
             Err(error) => error.answer(None, request.headers()),
         }

@@ -127,7 +127,7 @@ impl Site {
         let grant = match (self.gate.opened(), &route.to) {
             (Some(grant), _) => grant,
             (None, Location::Fixed(address)) => TrafficGrant::fixed(*address),
-            (None, Location::Closed(why)) => return Err(EdgeError::NotServing(why.clone())),
+            (None, Location::Closed(why)) => return Err(EdgeError::Suspended(why.clone())),
             (None, Location::Sandbox { agent, incarnation }) => {
                 let opened = TrafficGrant::open(
                     agent.clone(),
@@ -214,7 +214,7 @@ fn open(
     async move {
         let (agent, incarnation) = match to {
             Location::Fixed(address) => return Ok(TrafficGrant::fixed(address)),
-            Location::Closed(why) => return Err(EdgeError::NotServing(why)),
+            Location::Closed(why) => return Err(EdgeError::Suspended(why)),
             Location::Sandbox { agent, incarnation } => (agent, incarnation),
         };
         let deadline = tokio::time::Instant::now() + HELD_WAIT;

@@ -46,7 +46,7 @@ impl Sites {
     ) -> Result<(Arc<Site>, Arc<Route>), EdgeError> {
         let (site, route) = self.find_any(id, source).await?;
         match &route.to {
-            Location::Closed(why) => Err(EdgeError::NotServing(why.clone())),
+            Location::Closed(why) => Err(EdgeError::Suspended(why.clone())),
             Location::Sandbox { .. } | Location::Fixed(_) => Ok((site, route)),
         }
     }

@@ -144,14 +144,15 @@ async fn create(machine: &FirecrackerMachine, method: Method) -> Result<()> {
 
 /// Copies private pages that the memory file lacks. Returns the bytes written.
 async fn copy_missing(machine: &FirecrackerMachine, target: &SaveTarget) -> Result<u64> {
-    let (pid, path, base) = (machine.record.pid, target.memory.clone(), machine.record.base_memory.clone());
+    let process = machine.control.process.clone();
+    let (pid, path, base) = (process.pid, target.memory.clone(), machine.record.base_memory.clone());
     let expected = machine.record.shape.memory_bytes();
     let copy = move || {
         let file = OpenOptions::new().read(true).write(true).open(&path);
         let file: File = file.map_err(EngineError::io("open the memory file", &path))?;
         let mut written = 0;
         for mapping in mappings(pid, FileIdentity::of_path(&base)?.inode, expected)? {
-            let copied = copy_private_pages(pid, mapping, &file, &file);
+            let copied = copy_private_pages((pid, process.descriptor()), mapping, &file, &file);
             written += copied.map_err(EngineError::io("copy guest memory to", &path))?;
         }
         Ok(written)

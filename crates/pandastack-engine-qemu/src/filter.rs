@@ -1,8 +1,9 @@
 //! System call filters of emulator processes.
 //!
-//! An allow list: what a running emulator with our devices uses, and what the preloaded library needs to fork it. All
-//! else fails with `EPERM`, which an emulator survives where it only tries. The emulator's own `-sandbox` is not used:
-//! it forbids the fork.
+//! An allow list: what a running emulator with our devices uses, and what the preloaded library needs to
+//! fork it. What only somebody who took it over calls ends the process ([`DEADLY`]). All else fails with
+//! `EPERM`, which an emulator survives where it only tries. The emulator's own `-sandbox` is not used: it
+//! forbids the fork.
 //!
 //! `clone` is allowed with exactly two sets of flags: a thread of the C library, and the library's process copy.
 
@@ -120,6 +121,41 @@ const ALLOWED_ZYGOTE: &[i64] = &[
     libc::SYS_seccomp,
 ];
 
+/// System calls that end the process: to start programs, to reach other processes, to change mounts and
+/// namespaces, and others that attacks on kernels use. An emulator never calls them.
+const DEADLY: &[i64] = &[
+    libc::SYS_execve,
+    libc::SYS_execveat,
+    libc::SYS_fork,
+    libc::SYS_vfork,
+    libc::SYS_ptrace,
+    libc::SYS_process_vm_readv,
+    libc::SYS_process_vm_writev,
+    libc::SYS_pidfd_open,
+    libc::SYS_pidfd_getfd,
+    libc::SYS_socket,
+    libc::SYS_connect,
+    libc::SYS_bind,
+    libc::SYS_mount,
+    libc::SYS_umount2,
+    libc::SYS_pivot_root,
+    libc::SYS_move_mount,
+    libc::SYS_fsopen,
+    libc::SYS_open_tree,
+    libc::SYS_unshare,
+    libc::SYS_setns,
+    libc::SYS_bpf,
+    libc::SYS_perf_event_open,
+    libc::SYS_keyctl,
+    libc::SYS_add_key,
+    libc::SYS_request_key,
+    libc::SYS_init_module,
+    libc::SYS_finit_module,
+    libc::SYS_kexec_load,
+    libc::SYS_open_by_handle_at,
+    libc::SYS_mknodat,
+];
+
 /// Flags of a thread as the C library makes it.
 const THREAD_FLAGS: libc::c_int = libc::CLONE_VM
     | libc::CLONE_FS
@@ -132,6 +168,9 @@ const THREAD_FLAGS: libc::c_int = libc::CLONE_VM
     | libc::CLONE_CHILD_CLEARTID;
 /// Flags of the library's process copy.
 const FORK_FLAGS: libc::c_int = libc::CLONE_PARENT | libc::CLONE_PIDFD;
+const LOAD_WORD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+const JUMP_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
 /// Requests of terminals and taps; no terminal is ever open.
 const IOCTL_TAP: u64 = b'T' as u64;
 /// Requests of KVM.
@@ -152,7 +191,8 @@ pub(crate) fn build(audience: Audience, kvm: bool) -> Result<Vec<u8>> {
         step: "building the system call filter",
         detail: error.to_string(),
     })?;
-    Ok(refuse_clone3().into_iter().chain(program).flat_map(|instruction| bytes(&instruction)).collect())
+    let first = refuse_clone3().into_iter().chain(end_process());
+    Ok(first.chain(program).flat_map(|instruction| bytes(&instruction)).collect())
 }
 
 fn program(audience: Audience, kvm: bool) -> Result<BpfProgram, seccompiler::Error> {
@@ -189,15 +229,23 @@ fn program(audience: Audience, kvm: bool) -> Result<BpfProgram, seccompiler::Err
 
 /// `clone3` passes its flags in memory, where no filter can see them. "Not implemented" makes the C library use `clone`.
 fn refuse_clone3() -> [sock_filter; 3] {
-    const LOAD_WORD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
-    const JUMP_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
-    const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
     let refuse = libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
     [
         sock_filter { code: LOAD_WORD, jt: 0, jf: 0, k: 0 },
         sock_filter { code: JUMP_EQUAL, jt: 0, jf: 1, k: libc::SYS_clone3 as u32 },
         sock_filter { code: RETURN, jt: 0, jf: 0, k: refuse },
     ]
+}
+
+/// Ends the process for a [`DEADLY`] call. The number is loaded already. Calls of another architecture have
+/// other numbers; the program that follows ends the process for all of them.
+fn end_process() -> impl Iterator<Item = sock_filter> {
+    DEADLY.iter().flat_map(|call| {
+        [
+            sock_filter { code: JUMP_EQUAL, jt: 0, jf: 1, k: *call as u32 },
+            sock_filter { code: RETURN, jt: 0, jf: 0, k: libc::SECCOMP_RET_KILL_PROCESS },
+        ]
+    })
 }
 
 fn bytes(instruction: &sock_filter) -> [u8; 8] {
@@ -226,28 +274,46 @@ mod tests {
     #[test]
     fn nothing_that_starts_programs_or_opens_networks_is_allowed() {
         let all = [ALLOWED, ALLOWED_ZYGOTE].concat();
-        for call in [
-            libc::SYS_execve,
-            libc::SYS_execveat,
-            libc::SYS_fork,
-            libc::SYS_vfork,
+        for call in DEADLY.iter().chain(&[
             libc::SYS_clone3,
-            libc::SYS_ptrace,
-            libc::SYS_mount,
-            libc::SYS_unshare,
-            libc::SYS_setns,
-            libc::SYS_socket,
-            libc::SYS_connect,
-            libc::SYS_bind,
-            libc::SYS_bpf,
-            libc::SYS_io_uring_setup,
-            libc::SYS_process_vm_readv,
-            libc::SYS_process_vm_writev,
             libc::SYS_kill,
-            libc::SYS_pidfd_open,
-            libc::SYS_pidfd_getfd,
-        ] {
-            assert!(!all.contains(&call), "system call {call}");
+            libc::SYS_io_uring_setup,
+            libc::SYS_userfaultfd,
+        ]) {
+            assert!(!all.contains(call), "system call {call}");
         }
+    }
+
+    /// Calls with one filter of tenants on, in a process of its own; how that ended.
+    fn ends_with(call: i64, arguments: [usize; 2]) -> libc::c_int {
+        let filter = build(Audience::Tenant, false).unwrap();
+        let program = libc::sock_fprog {
+            len: u16::try_from(filter.len() / 8).unwrap(),
+            filter: filter.as_ptr().cast_mut().cast(),
+        };
+        let mut status = 0;
+        // SAFETY: between fork and exit the child makes system calls alone; the program outlives them.
+        unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+                let mode = libc::SECCOMP_SET_MODE_FILTER;
+                libc::syscall(libc::SYS_seccomp, mode, 0, &raw const program);
+                let answer = libc::syscall(call, arguments[0], arguments[1], 0);
+                libc::syscall(libc::SYS_exit_group, libc::c_long::from(answer >= 0));
+            }
+            assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+        }
+        status
+    }
+
+    #[test]
+    fn what_only_an_attacker_calls_ends_the_process() {
+        for call in [libc::SYS_socket, libc::SYS_ptrace, libc::SYS_execve, libc::SYS_bpf] {
+            let status = ends_with(call, [libc::AF_INET as usize, libc::SOCK_STREAM as usize]);
+            assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGSYS, "{call}: {status}");
+        }
+        let exit = |call| libc::WEXITSTATUS(ends_with(call, [0, 0]));
+        assert_eq!((exit(libc::SYS_getpid), exit(libc::SYS_getppid), exit(libc::SYS_clone3)), (1, 0, 0));
     }
 }

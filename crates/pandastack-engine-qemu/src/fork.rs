@@ -347,6 +347,7 @@ async fn make_machine(
         }
     }
     machine.process.set_oom_score(machine.record.confinement);
+    machine.limit_files();
     guard.disarm();
     Ok(machine)
 }

@@ -268,6 +268,7 @@ impl Machine for QemuMachine {
 
     async fn grow_volume(&self, place: usize, bytes: u64) -> Result<()> {
         let _turn = self.lock_turn().await;
+        self.process.raise_file_bytes(bytes);
         volume::resize(&self.qmp, place, bytes).await
     }
 
@@ -281,6 +282,16 @@ impl Machine for QemuMachine {
 }
 
 impl QemuMachine {
+    /// Limits the length of files to that of its longest disk. A fork whose disk is not cloned yet keeps its
+    /// parent's limit.
+    pub(crate) fn limit_files(&self) {
+        let disk = std::fs::metadata(&self.record.disk).map_or(0, |found| found.len());
+        let volumes = self.details.volume_bytes.iter().copied().max().unwrap_or(0);
+        if disk > 0 {
+            self.process.limit_file_bytes(disk.max(volumes));
+        }
+    }
+
     async fn fork_then(
         &self,
         places: Vec<MachineFiles>,

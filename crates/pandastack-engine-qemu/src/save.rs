@@ -82,13 +82,13 @@ async fn copy(reading: Receiver, mut file: tokio::fs::File) -> std::io::Result<u
 
 /// Writes the machine's own pages that differ from `base` to its clone at `path`. Returns the bytes written.
 async fn save_memory(machine: &QemuMachine, path: PathBuf, base: PathBuf) -> Result<u64> {
-    let (pid, address, bytes) =
-        (machine.record.pid, machine.details.ram_address, machine.record.shape.memory_bytes());
+    let (process, address, bytes) =
+        (machine.process.clone(), machine.details.ram_address, machine.record.shape.memory_bytes());
     let copy = move || {
         let file = open_memory(&path, bytes)?;
         let original = File::open(&base).map_err(EngineError::io("open the base memory", &base))?;
         let mapping = Mapping { address, bytes, file_offset: 0 };
-        copy_private_pages(pid, mapping, &file, &original)
+        copy_private_pages((process.pid, process.descriptor()), mapping, &file, &original)
             .map_err(EngineError::io("copy guest memory to", path))
     };
     tokio::task::spawn_blocking(copy).await.unwrap_or_else(|error| {

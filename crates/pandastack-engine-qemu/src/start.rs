@@ -123,6 +123,7 @@ async fn become_machine(
     let machine = QemuMachine::new(host, parts)?;
     machine.require_paused("starting the machine").await?;
     machine.process.set_oom_score(machine.record.confinement);
+    machine.limit_files();
     Ok(machine)
 }
 

@@ -5,9 +5,11 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::process::is_running;
 
 /// Page size of the architecture.
 const PAGE_BYTES: u64 = 4096;
@@ -149,7 +151,20 @@ fn push(ranges: &mut Vec<Range>, start: u64, end: u64) {
 /// in `base`, of which `target` is a clone: a page that the machine inherited from the one it was forked from is private
 /// and yet not new. Pages of zeros are left out where the base has a hole, so that a sparse base stays sparse. Returns
 /// the bytes written.
-pub fn copy_private_pages(pid: u32, mapping: Mapping, target: &File, base: &File) -> io::Result<u64> {
+///
+/// The kernel reads by id. Fails if the process has ended by then: its id may have had a new owner meanwhile.
+pub fn copy_private_pages(
+    (pid, pidfd): (u32, BorrowedFd<'_>),
+    mapping: Mapping,
+    target: &File,
+    base: &File,
+) -> io::Result<u64> {
+    let written = copy_pages_of(pid, mapping, target, base);
+    let ended = || io::Error::other(format!("process {pid} ended while its memory was copied"));
+    if is_running(pidfd) { written } else { Err(ended()) }
+}
+
+fn copy_pages_of(pid: u32, mapping: Mapping, target: &File, base: &File) -> io::Result<u64> {
     let Mapping { address, bytes, file_offset } = mapping;
     let pieces = pieces(&private_pages(pid, address, address + bytes)?);
     let next = AtomicUsize::new(0);
@@ -291,6 +306,9 @@ impl<'a> Holes<'a> {
 mod tests {
     use super::*;
     use std::io::Read;
+    use std::os::fd::AsFd;
+
+    use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
     const PAGE: usize = PAGE_BYTES as usize;
 
@@ -343,12 +361,25 @@ mod tests {
         target.write_all_at(&base, 0).unwrap();
         let pid = std::process::id();
         let mapping = Mapping { address, bytes: 8 * PAGE_BYTES, file_offset: 0 };
-        let written = copy_private_pages(pid, mapping, &target, &inherited).unwrap();
+        let pidfd = pidfd_open(rustix::process::getpid(), PidfdFlags::empty()).unwrap();
+        let written = copy_private_pages((pid, pidfd.as_fd()), mapping, &target, &inherited).unwrap();
         assert_eq!(written, PAGE_BYTES, "page 1 is equal in the base, page 2 is not");
         let mut copied = Vec::new();
         target.read_to_end(&mut copied).unwrap();
         // SAFETY: the mapping is 8 pages long and lives on.
         assert_eq!(copied, unsafe { std::slice::from_raw_parts(address as *const u8, 8 * PAGE) });
+    }
+
+    #[test]
+    fn the_memory_of_a_new_owner_of_the_id_is_not_taken_for_the_machines() {
+        let (file, address) = mapped();
+        let mut ended = std::process::Command::new("true").spawn().unwrap();
+        let pidfd = pidfd_open(Pid::from_child(&ended), PidfdFlags::empty()).unwrap();
+        ended.wait().unwrap();
+        let this_got_the_id = (std::process::id(), pidfd.as_fd());
+        let mapping = Mapping { address, bytes: 8 * PAGE_BYTES, file_offset: 0 };
+        let error = copy_private_pages(this_got_the_id, mapping, &file, &file).unwrap_err();
+        assert!(error.to_string().contains("ended while"), "{error}");
     }
 
     #[test]

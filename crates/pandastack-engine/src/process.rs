@@ -9,8 +9,10 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid,
+    Pid, PidfdFlags, Resource, Rlimit, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, prlimit,
+    waitid,
 };
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -22,6 +24,9 @@ use crate::{Confinement, EngineError, MachineExit, Result};
 
 /// Longest time from SIGKILL to the end of the process, with its memory given back.
 const KILL_MAX: Duration = Duration::from_secs(15);
+
+/// Least limit of a file's length: logs and consoles, which the agent keeps far shorter.
+const FILE_BYTES_MIN: u64 = 1 << 30;
 
 /// A process of ours, or one that we adopted.
 #[derive(Debug, Clone)]
@@ -101,6 +106,28 @@ impl Process {
         }
     }
 
+    /// Limits the length of files that the process writes: one that was taken over cannot fill the host's
+    /// disk through its own files, which are sparse. The kernel ends it at the first byte beyond.
+    pub fn limit_file_bytes(&self, bytes: u64) {
+        let bytes = bytes.max(FILE_BYTES_MIN);
+        let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw);
+        let limit = Rlimit { current: Some(bytes), maximum: Some(bytes) };
+        // Without an id it would be this process.
+        let set = pid.map(|pid| prlimit(Some(pid), Resource::Fsize, limit).map(drop));
+        if let Some(Err(error)) = set {
+            tracing::warn!(pid = self.pid, %error, "cannot limit the length of the machine's files");
+        }
+    }
+
+    /// Raises that limit to `bytes`, for a file that is about to grow. A higher one stays: another file may need
+    /// it.
+    pub fn raise_file_bytes(&self, bytes: u64) {
+        let limits = fs::read_to_string(format!("/proc/{}/limits", self.pid)).unwrap_or_default();
+        if parse_file_bytes(&limits).is_some_and(|limit| limit < bytes) {
+            self.limit_file_bytes(bytes);
+        }
+    }
+
     /// Ends it and waits until it is gone.
     pub async fn kill(&self) -> Result<()> {
         self.send_kill();
@@ -140,6 +167,13 @@ impl Drop for KillOnDrop {
     }
 }
 
+/// Whether a process runs. If so, its id was its own until now: an id gets a new owner only after the end.
+pub fn is_running(pidfd: BorrowedFd<'_>) -> bool {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut watched = [PollFd::new(&pidfd, PollFlags::IN)];
+    matches!(poll(&mut watched, Some(&now)), Ok(0))
+}
+
 /// Takes the exit status of a process that has ended, if we are the parent.
 fn reap(pidfd: &OwnedFd) -> MachineExit {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
@@ -177,6 +211,12 @@ fn parse_started_ticks(stat: &str) -> Option<u64> {
     stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()
 }
 
+/// The limit in the kernel's table of limits; none if there is none.
+fn parse_file_bytes(limits: &str) -> Option<u64> {
+    let row = limits.lines().find_map(|line| line.strip_prefix("Max file size"))?;
+    row.split_ascii_whitespace().next()?.parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -198,6 +238,25 @@ mod tests {
 
     #[tokio::test]
     #[expect(clippy::zombie_processes, reason = "the watcher under test reaps it")]
+    async fn the_length_of_files_is_limited_and_only_raised_later() {
+        let tasks = TaskTracker::new();
+        let child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).unwrap();
+        let process = Process::watch(pidfd, &tasks).unwrap();
+        let limit =
+            || parse_file_bytes(&fs::read_to_string(format!("/proc/{}/limits", process.pid)).unwrap());
+        process.raise_file_bytes(1);
+        assert_eq!(limit(), None, "there is none yet");
+        process.limit_file_bytes(5 << 30);
+        process.raise_file_bytes(3 << 30);
+        assert_eq!(limit(), Some(5 << 30));
+        process.raise_file_bytes(6 << 30);
+        assert_eq!(limit(), Some(6 << 30));
+        process.kill().await.unwrap();
+    }
+
+    #[tokio::test]
+    #[expect(clippy::zombie_processes, reason = "the watcher under test reaps it")]
     async fn the_end_of_a_child_is_an_event_with_its_reason() {
         let tasks = TaskTracker::new();
         let child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
@@ -206,8 +265,10 @@ mod tests {
         assert_eq!(process.pid, child.id());
         let again = Process::find(process.pid, process.started_ticks, &tasks).unwrap();
         assert!(matches!(Process::find(process.pid, 1, &tasks), Err(EngineError::Exited(_))));
+        assert!(is_running(process.descriptor()));
         process.kill().await.unwrap();
         again.kill().await.unwrap();
+        assert!(!is_running(process.descriptor()));
         let reasons = [process, again].map(|process| process.exited().borrow().clone().unwrap().reason);
         assert!(reasons.iter().any(|reason| reason.contains("signal 9")), "{reasons:?}");
     }

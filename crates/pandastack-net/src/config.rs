@@ -36,6 +36,10 @@ impl fmt::Display for SlotIndex {
 pub struct SlotLimits {
     /// Connections that a guest may have, UDP flows of the last half minute included. Further ones get no answer.
     pub connections_max: u32,
+    /// Connections that a guest may begin in a minute, with as many at once. `None` for no limit.
+    pub connections_per_minute: Option<u32>,
+    /// Different addresses to which a guest may begin connections in a minute. `None` for no limit.
+    pub destinations_per_minute: Option<u32>,
     /// Bytes a second in each direction, with as many at once; packets beyond it are dropped, and
     /// TCP slows down. `None` for no limit.
     pub bytes_per_second: Option<u64>,
@@ -43,10 +47,20 @@ pub struct SlotLimits {
 
 /// Default of [`SlotLimits::connections_max`].
 pub const CONNECTIONS_PER_SLOT_DEFAULT: u32 = 8192;
+/// Default of [`SlotLimits::connections_per_minute`]: a hundred a second. Scanners need more, programs do
+/// not.
+pub const CONNECTIONS_PER_MINUTE_DEFAULT: u32 = 6000;
+/// Default of [`SlotLimits::destinations_per_minute`].
+pub const DESTINATIONS_PER_MINUTE_DEFAULT: u32 = 1000;
 
 impl Default for SlotLimits {
     fn default() -> Self {
-        SlotLimits { connections_max: CONNECTIONS_PER_SLOT_DEFAULT, bytes_per_second: None }
+        SlotLimits {
+            connections_max: CONNECTIONS_PER_SLOT_DEFAULT,
+            connections_per_minute: Some(CONNECTIONS_PER_MINUTE_DEFAULT),
+            destinations_per_minute: Some(DESTINATIONS_PER_MINUTE_DEFAULT),
+            bytes_per_second: None,
+        }
     }
 }
 

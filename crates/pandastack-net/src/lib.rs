@@ -47,7 +47,10 @@ mod ruleset;
 mod slot;
 mod tap;
 
-pub use config::{CONNECTIONS_PER_SLOT_DEFAULT, NetConfig, SLOTS_PER_HOST_MAX, SlotIndex, SlotLimits};
+pub use config::{
+    CONNECTIONS_PER_MINUTE_DEFAULT, CONNECTIONS_PER_SLOT_DEFAULT, DESTINATIONS_PER_MINUTE_DEFAULT, NetConfig,
+    SLOTS_PER_HOST_MAX, SlotIndex, SlotLimits,
+};
 pub use error::{NetError, Result};
 pub use guest_network::{
     GATEWAY_MAC, GUEST_DNS, GUEST_GATEWAY, GUEST_IP, GUEST_MAC, GUEST_MAC_TEXT, GUEST_PREFIX, TAP_NAME,

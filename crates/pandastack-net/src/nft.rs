@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use libc::{
     NFNL_SUBSYS_NFTABLES, NFT_MSG_DELRULE, NFT_MSG_DELSETELEM, NFT_MSG_DELTABLE, NFT_MSG_NEWCHAIN,
-    NFT_MSG_NEWRULE, NFT_MSG_NEWSET, NFT_MSG_NEWSETELEM, NFT_MSG_NEWTABLE, NFT_SET_INTERVAL, NFT_SET_TIMEOUT,
+    NFT_MSG_NEWRULE, NFT_MSG_NEWSET, NFT_MSG_NEWSETELEM, NFT_MSG_NEWTABLE, NFT_SET_EVAL, NFT_SET_INTERVAL,
+    NFT_SET_TIMEOUT,
 };
 use pandastack_types::network::Opening;
 
@@ -34,6 +35,7 @@ const BATCH_END: u16 = 0x11;
 
 /// `ipv4_addr`, `inet_service` and `mark` in the numbering of the `nft` program, six bits each; only its listing reads
 /// this.
+const KEY_ADDRESS: u32 = 7;
 const KEY_ADDRESS_PORT: u32 = 7 << 6 | 13;
 const KEY_ADDRESS_CLASS: u32 = 7 << 6 | 19;
 
@@ -193,6 +195,20 @@ impl Batch {
             a.number(3, NFT_SET_TIMEOUT as u32);
             a.number(4, KEY_ADDRESS_CLASS);
             a.number(5, 8);
+            a.nest(9, |a| a.number(1, elements_max));
+            a.number(10, set.1);
+        });
+    }
+
+    /// A set of addresses that rules add to: see [`Rule::not_among_recent`].
+    pub(crate) fn add_recent_set(&mut self, set: SetName, elements_max: u32) {
+        let table = self.table.clone();
+        self.message(NFT_MSG_NEWSET, NLM_F_CREATE, &format!("adding nftables set {}", set.0), |a| {
+            a.text(1, &table);
+            a.text(2, set.0);
+            a.number(3, NFT_SET_TIMEOUT as u32 | NFT_SET_EVAL as u32);
+            a.number(4, KEY_ADDRESS);
+            a.number(5, 4);
             a.nest(9, |a| a.number(1, elements_max));
             a.number(10, set.1);
         });

@@ -14,12 +14,22 @@ const NLM_F_REQUEST_ACK: u16 = 0x001 | 0x004;
 /// Bytes of `struct nfgenmsg`, before the attributes.
 const GENERIC_BYTES: usize = 4;
 const PACKET_PAYLOAD: u16 = 9;
+const PACKET_WORD: u16 = 10;
 /// Attribute types of a configuration message.
 const CONFIG_COMMAND: u16 = 1;
 const CONFIG_MODE: u16 = 2;
 const CONFIG_THRESHOLD: u16 = 5;
 /// Bytes copied of a packet at most; rules ask for less.
 const COPY_BYTES_MAX: u32 = 128;
+
+/// A packet as a rule logged it.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct LoggedPacket {
+    /// Its first bytes.
+    pub(crate) bytes: Vec<u8>,
+    /// The word of the rule; empty without one.
+    pub(crate) word: String,
+}
 
 /// A listener of one log group.
 #[derive(Debug)]
@@ -45,12 +55,12 @@ impl PacketLog {
         &self.0
     }
 
-    /// The beginnings of packets that are there; `WouldBlock` when there are none.
-    pub(crate) fn receive(&self) -> io::Result<Vec<Vec<u8>>> {
+    /// Packets that are there; `WouldBlock` when there are none.
+    pub(crate) fn receive(&self) -> io::Result<Vec<LoggedPacket>> {
         let datagram = self.0.receive_now()?;
         let packet = (NFNL_SUBSYS_ULOG as u16) << 8 | NFULNL_MSG_PACKET as u16;
         let told = each_message(&datagram).into_iter().filter(|(kind, _)| *kind == packet);
-        Ok(told.filter_map(|(_, body)| payload(body.get(GENERIC_BYTES..)?)).collect())
+        Ok(told.filter_map(|(_, body)| read(body.get(GENERIC_BYTES..)?)).collect())
     }
 }
 
@@ -87,18 +97,24 @@ fn push_config(messages: &mut Messages, group: u16, attribute: u16, value: &[u8]
     messages.labels.push("listening for refused packets".to_owned());
 }
 
-/// The attribute that holds the packet.
-fn payload(mut attributes: &[u8]) -> Option<Vec<u8>> {
+/// The attributes that hold the packet and the rule's word, if it has one.
+fn read(mut attributes: &[u8]) -> Option<LoggedPacket> {
+    let mut packet = LoggedPacket::default();
     while let Some((header, _)) = attributes.split_at_checked(4) {
         let length = usize::from(u16::from_ne_bytes([header[0], header[1]]));
         let kind = u16::from_ne_bytes([header[2], header[3]]);
         let value = attributes.get(4..length)?;
-        if kind == PACKET_PAYLOAD {
-            return Some(value.to_vec());
+        match kind {
+            PACKET_PAYLOAD => packet.bytes = value.to_vec(),
+            PACKET_WORD => {
+                let text = value.split(|byte| *byte == 0).next().unwrap_or_default();
+                packet.word = String::from_utf8_lossy(text).into_owned();
+            }
+            _ => {}
         }
-        attributes = attributes.get(length.next_multiple_of(4)..)?;
+        attributes = attributes.get(length.next_multiple_of(4)..).unwrap_or_default();
     }
-    None
+    (!packet.bytes.is_empty()).then_some(packet)
 }
 
 #[cfg(test)]
@@ -107,11 +123,12 @@ mod tests {
 
     #[test]
     fn the_packet_is_found_among_attributes_and_truncation_is_survived() {
-        let bytes = [6, 0, 1, 0, 7, 7, 0, 0, 7, 0, 9, 0, 1, 2, 3, 0];
-        assert_eq!(payload(&bytes), Some(vec![1, 2, 3]));
+        let bytes = [6, 0, 1, 0, 7, 7, 0, 0, 7, 0, 10, 0, b'f', b'u', 0, 0, 7, 0, 9, 0, 1, 2, 3, 0];
+        let packet = read(&bytes).unwrap();
+        assert_eq!((packet.bytes, packet.word.as_str()), (vec![1, 2, 3], "fu"));
         for length in 0..bytes.len() {
-            payload(&bytes[..length]);
+            read(&bytes[..length]);
         }
-        assert_eq!(payload(&[0; 8]), None);
+        assert_eq!(read(&[0; 8]), None);
     }
 }

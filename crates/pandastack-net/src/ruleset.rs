@@ -6,7 +6,8 @@
 //! ```text
 //!  from the guest                                       to the guest
 //!  slot prerouting  forged MAC or source: drop          host output     (a process of this host)
-//!                   too many connections, bytes: drop   slot prerouting too many bytes: drop
+//!                   too many connections: told, drop
+//!                   too many bytes: drop                slot prerouting too many bytes: drop
 //!                   gateway:53, 5432 -> host's end      slot prerouting slot address -> guest
 //!                   `inspect`: web -> the proxy         slot forward    redirected: accept
 //!  slot forward     `egress`: in `denied` or `shut`:    slot postroute  source becomes the gateway
@@ -30,16 +31,19 @@
 mod policy;
 mod slot_table;
 
+use std::time::Duration;
+
 use libc::{
     IPPROTO_TCP, NF_INET_FORWARD, NF_INET_LOCAL_IN, NF_INET_LOCAL_OUT, NF_INET_POST_ROUTING,
     NF_INET_PRE_ROUTING,
 };
+use pandastack_types::agent_api::EgressLimit;
 use pandastack_types::network::{Cidr, NetworkPolicy};
 
 use crate::config::{Plan, SlotIndex};
 use crate::guest_network::{GUEST_GATEWAY, GUEST_IP, GUEST_MAC, TAP_NAME, UPLINK_NAME};
 use crate::listening_ports::{ListeningPorts, SERVICES};
-use crate::nft::{Batch, CT_ESTABLISHED_OR_RELATED, CT_NEW, Hook, Policy, Rule};
+use crate::nft::{Batch, CT_ESTABLISHED_OR_RELATED, CT_NEW, Hook, Policy, Rule, SetName};
 use policy::{CLOSED, EGRESS, INSPECT, NAMED, NAMED_ADDRESSES_MAX, OPEN, fill_policy};
 pub(crate) use policy::{
     ListedNames, ResolvedName, element, first_policy, known, learned, resolved, slot_policy,
@@ -53,6 +57,9 @@ const DENIED_PER_SECOND: u64 = 20;
 
 /// Bytes of a refused packet that are copied: IPv4 header with options, and ports.
 const DENIED_BYTES: u32 = 64;
+
+/// Addresses to which the guest began a connection within a minute.
+const RECENT: SetName = SetName("recent", 6);
 
 const LINK_LOCAL: Cidr = Cidr::literal([169, 254, 0, 0], 16);
 
@@ -135,8 +142,10 @@ pub(crate) fn slot(plan: &Plan, index: SlotIndex) -> Batch {
     batch.add_expiring_set(NAMED, NAMED_ADDRESSES_MAX);
     batch.add_expiring_set(CLOSED, 1);
     batch.add_plain_chain(DENY);
-    batch
-        .add_rule(DENY, Rule::new().at_most_per_second(DENIED_PER_SECOND).log_to(DENIED_GROUP, DENIED_BYTES));
+    batch.add_rule(
+        DENY,
+        Rule::new().at_most_per_second(DENIED_PER_SECOND).log_to(DENIED_GROUP, DENIED_BYTES, ""),
+    );
     batch.add_rule(DENY, Rule::new().reject());
     batch.add_plain_chain(INSPECT);
     batch.add_plain_chain(EGRESS);
@@ -169,11 +178,30 @@ fn add_guard(batch: &mut Batch) {
     batch.add_rule("guard", from_guest().ipv4().source_not(GUEST_IP).drop());
 }
 
-/// Drops packets beyond the slot's limits.
+/// Drops packets beyond the slot's limits, and reports connections that were refused. Comes before any
+/// translation, so that connections to the proxy count under their destination.
 fn add_limits(batch: &mut Batch, plan: &Plan) {
+    for limit in EgressLimit::ALL {
+        let word = limit.as_str();
+        batch.add_plain_chain(word);
+        let reported = Rule::new().at_most_per_second(DENIED_PER_SECOND);
+        batch.add_rule(word, reported.log_to(DENIED_GROUP, DENIED_BYTES, word));
+        batch.add_rule(word, Rule::new().drop());
+    }
     batch.add_chain("limit", filter(NF_INET_PRE_ROUTING, PRIORITY_MANGLE, Policy::Accept));
-    let begun = from_guest().connection_state(CT_NEW);
-    batch.add_rule("limit", begun.more_connections_than(plan.limits.connections_max).drop());
+    // Names are asked at the gateway, which leads nowhere else.
+    let begun = || from_guest().ipv4().destination_not(GUEST_GATEWAY).begins_connection();
+    if let Some(count) = plan.limits.destinations_per_minute {
+        batch.add_recent_set(RECENT, count);
+        let stranger = begun().not_among_recent(RECENT, Duration::from_secs(60));
+        batch.add_rule("limit", stranger.jump(EgressLimit::DestinationsPerMinute.as_str()));
+    }
+    if let Some(count) = plan.limits.connections_per_minute {
+        let too_fast = begun().more_than_per_minute(count);
+        batch.add_rule("limit", too_fast.jump(EgressLimit::ConnectionsPerMinute.as_str()));
+    }
+    let too_many = from_guest().connection_state(CT_NEW).more_connections_than(plan.limits.connections_max);
+    batch.add_rule("limit", too_many.jump(EgressLimit::ConnectionsMax.as_str()));
     if let Some(bytes) = plan.limits.bytes_per_second {
         batch.add_rule("limit", from_guest().more_than_bytes_per_second(bytes).drop());
         batch.add_rule("limit", from_host().more_than_bytes_per_second(bytes).drop());

@@ -52,7 +52,7 @@ async fn send(
     let named = scheduler.edge.app_route(&format!("{}.localhost", app.id)).await;
     let instances = match named.map_err(|error| unavailable(format!("{error:?}")))? {
         Some(AppRoute::Serving(instances)) => instances,
-        Some(AppRoute::NotServing(why)) => return Err(Error::conflict(why)),
+        Some(AppRoute::NotServing(why) | AppRoute::Suspended(why)) => return Err(Error::conflict(why)),
         None => return Err(Error::not_found("app", &target.app_id)),
     };
     let (stream, permit) = connect(scheduler, &instances).await?;

@@ -18,6 +18,7 @@ use pandastack_types::domains::Domains;
 use pandastack_types::limits::REQUESTS_PER_SECOND_DEFAULT;
 use pandastack_types::network::Cidr;
 
+use args::databases_domain;
 pub use args::{AgentArgs, Backups, CommonArgs, ControlArgs, Engine};
 use file::read_file;
 
@@ -61,6 +62,8 @@ pub struct Settings {
     pub data_dir: PathBuf,
     /// Directory for sockets.
     pub runtime_dir: PathBuf,
+    /// User of control servers and edges; see [`crate::supervise::service_user`].
+    pub run_as: Option<String>,
     /// OTLP collector for traces and metrics.
     pub otlp_endpoint: Option<String>,
     /// Address of the API.
@@ -109,6 +112,10 @@ pub struct Settings {
     pub mail: MailMode,
     /// Maximum outbound connections per sandbox.
     pub connections_max: u32,
+    /// Maximum new connections per sandbox and minute; `None` for no limit.
+    pub connections_per_minute: Option<u32>,
+    /// Maximum different addresses per sandbox and minute; `None` for no limit.
+    pub destinations_per_minute: Option<u32>,
     /// Bandwidth limit per sandbox and direction, in Mbit/s.
     pub bandwidth_mbit: Option<u32>,
     /// CPU limit per vCPU, in percent of a host CPU.
@@ -172,6 +179,7 @@ impl Settings {
             challenge_resolver: control.challenge_resolver.or(file.control.challenge_resolver),
             reachable_private: either(&agent.reachable_private, file.network.reachable_private),
             mail: agent.mail.or(file.network.mail).unwrap_or_default(),
+            run_as: common.run_as.clone().or(file.run_as).filter(|user| !user.is_empty()),
             runtime_dir: runtime_dir.unwrap_or_else(|| runtime_dir_of(&data_dir)),
             otlp_endpoint: common.otlp_endpoint.clone().or(file.otlp_endpoint).filter(|url| !url.is_empty()),
             listen,
@@ -223,6 +231,14 @@ impl Settings {
                 .connections_max
                 .or(file.agent.connections_max)
                 .unwrap_or(pandastack_net::CONNECTIONS_PER_SLOT_DEFAULT),
+            connections_per_minute: limit_or(
+                agent.connections_per_minute.or(file.agent.connections_per_minute),
+                pandastack_net::CONNECTIONS_PER_MINUTE_DEFAULT,
+            ),
+            destinations_per_minute: limit_or(
+                agent.destinations_per_minute.or(file.agent.destinations_per_minute),
+                pandastack_net::DESTINATIONS_PER_MINUTE_DEFAULT,
+            ),
             bandwidth_mbit: agent.bandwidth_mbit.or(file.agent.bandwidth_mbit).filter(|mbit| *mbit > 0),
             cpu_percent: agent.cpu_percent.or(file.agent.cpu_percent).filter(|percent| *percent > 0),
             slots_ready: agent.slots_ready.or(file.agent.slots_ready).unwrap_or(SLOTS_READY),
@@ -262,10 +278,20 @@ impl Settings {
         self.runtime_dir.join("control.sock")
     }
 
+    /// Directory of control's own sockets, where control runs without root's privileges.
+    pub fn control_socket_dir(&self) -> PathBuf {
+        self.runtime_dir.join("control")
+    }
+
     /// Socket on which control calls the agent.
     pub fn agent_socket(&self) -> PathBuf {
         self.runtime_dir.join("agent.sock")
     }
+}
+
+/// A limit, where 0 is none.
+fn limit_or(given: Option<u32>, default: u32) -> Option<u32> {
+    Some(given.unwrap_or(default)).filter(|count| *count > 0)
 }
 
 /// A list from the command line, else from the file.
@@ -282,23 +308,6 @@ fn api_url_of(mut address: SocketAddr) -> String {
 
 fn default_listen() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], 8080))
-}
-
-/// Normalizes the domain for databases: lowercase, without the `*.` of the wildcard record.
-fn databases_domain(text: &str) -> Result<String> {
-    let name = text.trim().trim_start_matches("*.").trim_end_matches('.').to_ascii_lowercase();
-    let label = |label: &str| {
-        let fits = label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
-        (1..=63).contains(&label.len()) && fits && !label.starts_with('-') && !label.ends_with('-')
-    };
-    // Of the 253 bytes of a host name, the database's label and a dot take 64.
-    if name.len() > 189 || !name.split('.').all(label) || name.parse::<std::net::IpAddr>().is_ok() {
-        let failure = Failure::new(format!("invalid --postgres-domain `{text}`"));
-        return Err(failure
-            .hint("use a domain such as pg.example.com, and point *.pg.example.com to this server")
-            .into());
-    }
-    Ok(name)
 }
 
 /// A short hash of the data directory; `None` for the default one.

@@ -35,6 +35,11 @@ impl TlsArgs {
         })
     }
 
+    /// Files that are read again when they change.
+    pub fn files(&self) -> impl Iterator<Item = PathBuf> {
+        self.tls_cert.iter().chain(&self.tls_key).cloned().collect::<Vec<_>>().into_iter()
+    }
+
     /// The same options as arguments for another role.
     pub fn arguments(&self) -> Vec<std::ffi::OsString> {
         let mut arguments = Vec::new();

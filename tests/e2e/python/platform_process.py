@@ -121,6 +121,8 @@ class Platform:
 
     def __init__(self, prefix: str, subnet: str, *arguments: str) -> None:
         self.root = Path(tempfile.mkdtemp(prefix="pandastack-e2e-"))
+        # Control runs as a user of its own, which must be able to pass.
+        self.root.chmod(0o711)
         self.data_dir = self.root / "data"
         self.runtime_dir = Path("/run") / f"pandastack-{prefix}"
         self.port = free_port()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Iterator
 
 import pytest
@@ -21,6 +22,24 @@ def platform() -> Iterator[Platform]:
         yield running.start()
     finally:
         running.stop()
+
+
+def test_control_runs_without_privileges(platform: Platform) -> None:
+    """Also the next one; what it writes is its own, and nobody else may use the sockets."""
+    for _ in range(2):
+        status = Path(f"/proc/{platform.role_pid('control')}/status").read_text()
+        lines = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+        user = int(lines["Uid"].split()[0])
+        assert set(lines["Uid"].split()) == {str(user)} and user != 0
+        assert int(lines["CapEff"], 16) == int(lines["CapPrm"], 16) == 0
+        assert lines["NoNewPrivs"].strip() == "1"
+        for own in (platform.data_dir / "control/control.db", platform.runtime_dir / "control.sock"):
+            assert own.stat().st_uid == user, own
+        agent = (platform.runtime_dir / "agent.sock").stat()
+        assert (agent.st_uid, agent.st_mode & 0o777) == (user, 0o600)
+        assert (platform.data_dir / "link-secret").stat().st_uid == 0
+        platform.kill_role("control")
+    assert platform.client().sandboxes.list() is not None
 
 
 @pytest.mark.parametrize("role", ["control", "agent"])

@@ -75,6 +75,14 @@ impl AuditSink {
         }
     }
 
+    /// The file that entries are appended to, if it is a file.
+    pub fn file(&self) -> Option<&Path> {
+        match &self.0 {
+            Sink::File(path) => Some(path),
+            Sink::Http(_) | Sink::Otlp(_) => None,
+        }
+    }
+
     /// Sends a batch. Fails unless all of it has arrived.
     pub(crate) async fn send(&self, client: &reqwest::Client, lines: &[AuditLine]) -> Result<(), SinkError> {
         match &self.0 {

@@ -79,7 +79,8 @@ pub(crate) async fn name(
             let more = sandboxes.collect();
             Ok(Json(EdgeName::Serving { sandbox, port, more, always, own_domain }))
         }
-        AppRoute::NotServing(why) => Ok(Json(EdgeName::NotServing { why })),
+        AppRoute::NotServing(why) => Ok(Json(EdgeName::NotServing { why, suspended: false })),
+        AppRoute::Suspended(why) => Ok(Json(EdgeName::NotServing { why, suspended: true })),
     }
 }
 

@@ -148,6 +148,7 @@ async fn what_was_refused_is_counted() {
         address: Some([10, 0, 0, 1].into()),
         port: Some(80),
         name: None,
+        limit: None,
         count,
     };
     let gone = AgentDenial { sandbox: "gone".parse().unwrap(), ..denial(100) };

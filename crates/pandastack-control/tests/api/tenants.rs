@@ -172,7 +172,7 @@ async fn a_suspended_workspace_sleeps_and_comes_back_as_it_was() {
     let preview =
         world.http.get(format!("{}/", world.base)).header("host", format!("80-{}.localhost", ids[0]));
     let notice = preview.header("accept", "text/html").send().await.unwrap();
-    assert_eq!(notice.status().as_u16(), 409);
+    assert_eq!(notice.status().as_u16(), 503);
     let page = notice.text().await.unwrap();
     assert!(page.contains("suspended") && !page.contains("invoice"), "{page}");
     // One that woke all the same, because a request was on its way, goes back to sleep with the next report.

@@ -20,6 +20,7 @@ use crate::limits::STOP_WAIT;
 use crate::names::Names;
 use crate::route::RouteSource;
 use crate::sites::Sites;
+use crate::stall;
 
 /// An edge. Shared by all connections of all listeners.
 pub struct Edge {
@@ -47,6 +48,7 @@ impl Edge {
         });
         let (log, stop) = (Arc::clone(&edge.log), edge.stop.clone());
         edge.tasks.spawn(async move { log.keep_flushed(stop).await });
+        edge.tasks.spawn(stall::keep(edge.stop.clone()));
         edge
     }
 

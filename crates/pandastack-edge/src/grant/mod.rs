@@ -27,6 +27,7 @@ use crate::connector::Connector;
 use crate::gate::Openable;
 use crate::limits::{HELD_WAIT, PARTING_WAIT, REQUESTS_PER_SANDBOX_MAX, STILL_AFTER};
 use crate::pool::Pools;
+use crate::stall::Epoch;
 use follow::follow;
 pub(crate) use permit::NoPermit;
 pub use permit::Permit;
@@ -60,14 +61,14 @@ pub struct TrafficGrant {
 
 impl Openable for TrafficGrant {
     fn is_open(&self) -> bool {
-        !self.held.load(Ordering::SeqCst)
+        !self.held.load(Ordering::SeqCst) && !self.connector.has_expired()
     }
 }
 
 impl TrafficGrant {
     /// A grant that no agent watches over, for upstreams that never sleep.
     pub fn fixed(address: IpAddr) -> Arc<Self> {
-        Arc::new(Self::new(Connector::Direct(address)))
+        Arc::new(Self::new(Connector::Direct(address, None)))
     }
 
     fn new(connector: Connector) -> Self {
@@ -98,12 +99,14 @@ impl TrafficGrant {
         tasks: &TaskTracker,
         shutdown: &CancellationToken,
     ) -> Result<Arc<Self>, AgentError> {
+        // From before the agent is asked: it may have withdrawn the grant while this process stood still.
+        let epoch = Epoch::now();
         let call = OpenGrant::new(sandbox.clone(), GrantQuery { wake: Some(wake) });
         let options = CallOptions::on_sandbox(incarnation, HELD_WAIT);
         let (headers, stream) = client.upgrade(call, options).await?;
         let address = headers.get(grant::ADDRESS_HEADER).and_then(|value| value.to_str().ok()?.parse().ok());
         let connector = match address {
-            Some(address) if client.is_local() => Connector::Direct(address),
+            Some(address) if client.is_local() => Connector::Direct(address, Some(epoch)),
             _ => Connector::Agent { client, sandbox, incarnation },
         };
         let opened = Arc::new(Self::new(connector));
@@ -117,7 +120,7 @@ impl TrafficGrant {
         let before = self.in_flight.fetch_add(1, Ordering::SeqCst);
         self.unanswered.fetch_add(1, Ordering::SeqCst);
         let permit = Permit::new(Arc::clone(self), true);
-        if self.held.load(Ordering::SeqCst) {
+        if !self.is_open() {
             return Err(NoPermit::Closed);
         }
         if before >= REQUESTS_PER_SANDBOX_MAX {

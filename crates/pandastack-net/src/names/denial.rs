@@ -2,9 +2,11 @@
 
 use std::net::Ipv4Addr;
 
+use pandastack_types::agent_api::EgressLimit;
+
 use crate::config::SlotIndex;
 
-/// A connection, packet or name that a policy refused.
+/// A connection, packet or name that a policy or a limit refused.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Denial {
     /// The slot of the guest.
@@ -17,4 +19,6 @@ pub struct Denial {
     pub port: Option<u16>,
     /// The name, where the guest gave one.
     pub name: Option<String>,
+    /// The limit that it was over; `None` if the policy refused it.
+    pub limit: Option<EgressLimit>,
 }

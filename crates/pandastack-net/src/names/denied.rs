@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 
 use libc::{IPPROTO_ICMP, IPPROTO_TCP, IPPROTO_UDP};
+use pandastack_types::agent_api::EgressLimit;
 use pandastack_types::chain;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -18,7 +19,7 @@ use crate::blocking::blocking;
 use crate::config::SlotIndex;
 use crate::error::Result;
 use crate::namespace::NetNs;
-use crate::packet_log::PacketLog;
+use crate::packet_log::{LoggedPacket, PacketLog};
 use crate::ruleset::DENIED_GROUP;
 
 /// Reports refused packets until the slot is forgotten.
@@ -78,7 +79,7 @@ fn register(log: PacketLog) -> std::io::Result<AsyncFd<PacketLog>> {
     unsafe { AsyncFd::register_with_interest(log, Interest::READABLE) }.map_err(Into::into)
 }
 
-fn report(registry: &Weak<Registry>, slot: SlotIndex, packets: &[Vec<u8>]) -> bool {
+fn report(registry: &Weak<Registry>, slot: SlotIndex, packets: &[LoggedPacket]) -> bool {
     let Some(registry) = registry.upgrade() else { return false };
     for denial in packets.iter().filter_map(|packet| read(slot, packet)) {
         registry.report(denial);
@@ -86,8 +87,10 @@ fn report(registry: &Weak<Registry>, slot: SlotIndex, packets: &[Vec<u8>]) -> bo
     true
 }
 
-/// Reads the destination of an IPv4 packet.
-fn read(slot: SlotIndex, packet: &[u8]) -> Option<Denial> {
+/// Reads the destination of an IPv4 packet, and why it was refused.
+fn read(slot: SlotIndex, logged: &LoggedPacket) -> Option<Denial> {
+    let packet = logged.bytes.as_slice();
+    let limit = EgressLimit::ALL.into_iter().find(|limit| limit.as_str() == logged.word);
     let header_bytes = usize::from(packet.first()? & 0x0f) * 4;
     let number = *packet.get(9)?;
     let address: [u8; 4] = packet.get(16..20)?.try_into().ok()?;
@@ -99,7 +102,7 @@ fn read(slot: SlotIndex, packet: &[u8]) -> Option<Denial> {
         IPPROTO_ICMP => ("icmp".to_owned(), None),
         other => (other.to_string(), None),
     };
-    Some(Denial { slot, protocol, address: Some(Ipv4Addr::from(address)), port, name: None })
+    Some(Denial { slot, protocol, address: Some(Ipv4Addr::from(address)), port, name: None, limit })
 }
 
 #[cfg(test)]
@@ -110,13 +113,15 @@ mod tests {
     fn a_packet_says_where_it_was_going_and_pieces_of_one_harm_nobody() {
         let mut packet = vec![0x45, 0, 0, 40, 0, 0, 0, 0, 64, 6, 0, 0, 192, 0, 0, 2, 10, 1, 2, 3];
         packet.extend([0x9c, 0x40, 0x15, 0x38]);
-        let denial = read(SlotIndex(7), &packet).expect("readable");
-        assert_eq!((denial.protocol.as_str(), denial.port), ("tcp", Some(5432)));
+        let logged = |bytes: &[u8], word: &str| LoggedPacket { bytes: bytes.to_vec(), word: word.to_owned() };
+        let denial = read(SlotIndex(7), &logged(&packet, "")).expect("readable");
+        assert_eq!((denial.protocol.as_str(), denial.port, denial.limit), ("tcp", Some(5432), None));
         assert_eq!(denial.address, Some(Ipv4Addr::new(10, 1, 2, 3)));
         for length in 0..packet.len() {
-            read(SlotIndex(7), &packet[..length]);
+            read(SlotIndex(7), &logged(&packet[..length], ""));
         }
         packet[9] = 1;
-        assert_eq!(read(SlotIndex(7), &packet).expect("readable").port, None);
+        let denial = read(SlotIndex(7), &logged(&packet, "connections_max")).expect("readable");
+        assert_eq!((denial.port, denial.limit), (None, Some(EgressLimit::ConnectionsMax)));
     }
 }

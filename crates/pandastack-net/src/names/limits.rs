@@ -8,6 +8,9 @@ pub const DENIALS_WAITING_MAX: usize = 1024;
 /// Queries of one guest in flight. Further ones are dropped, as a full server would; resolvers ask again.
 pub(super) const QUERIES_PER_SLOT_MAX: usize = 64;
 
+/// TCP connections of one guest to the resolver. Further ones are closed at once.
+pub(super) const NAME_CONNECTIONS_PER_SLOT_MAX: usize = 16;
+
 /// Connections of one guest through its proxy. Further ones are closed at once.
 pub(super) const PROXIED_PER_SLOT_MAX: usize = 1024;
 

@@ -88,7 +88,14 @@ async fn pass(registry: &Arc<Registry>, slot: &Arc<SlotNames>, mut guest: TcpStr
     let permitted = |name: Option<&str>| slot.policy().permits(name, to, &registry.plan.ceiling);
     if !permitted(name.as_deref()) {
         let (address, port) = (Some(*to.ip()), Some(to.port()));
-        registry.report(Denial { slot: slot.index, protocol: "tcp".to_owned(), address, port, name });
+        registry.report(Denial {
+            slot: slot.index,
+            protocol: "tcp".to_owned(),
+            address,
+            port,
+            name,
+            limit: None,
+        });
         // A reset: the guest's program fails now, not when it has waited for an answer.
         return guest.set_zero_linger();
     }

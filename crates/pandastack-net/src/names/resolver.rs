@@ -90,12 +90,12 @@ async fn serve_tcp(registry: Weak<Registry>, stop: CancellationToken, listener: 
             continue;
         };
         let Some(registry) = registry.upgrade() else { return };
-        let (Some(slot), Ok(permit)) = (registry.slot_of(from), Arc::clone(&connections).try_acquire_owned())
-        else {
-            continue;
-        };
+        let Some(slot) = registry.slot_of(from) else { continue };
+        // The guest's own share first: one guest must not use up what all have.
+        let permits = [&slot.name_connections, &connections].map(|of| Arc::clone(of).try_acquire_owned());
+        let [Ok(own), Ok(shared)] = permits else { continue };
         registry.tasks.clone().spawn(async move {
-            let _permit = permit;
+            let _permits = (own, shared);
             serve_connection(&registry, &slot, stream).await;
         });
     }
@@ -130,7 +130,14 @@ async fn answer(
     let refuse = |code| {
         if code == ResponseCode::NXDomain {
             let (slot, name) = (slot.index, Some(name.clone()));
-            registry.report(Denial { slot, protocol: "dns".to_owned(), address: None, port: None, name });
+            registry.report(Denial {
+                slot,
+                protocol: "dns".to_owned(),
+                address: None,
+                port: None,
+                name,
+                limit: None,
+            });
         }
         reply(&message, code)
     };

@@ -6,7 +6,10 @@ use pandastack_types::network::NetworkPolicy;
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::limits::{DATABASE_CONNECTIONS_PER_SLOT_MAX, PROXIED_PER_SLOT_MAX, QUERIES_PER_SLOT_MAX};
+use super::limits::{
+    DATABASE_CONNECTIONS_PER_SLOT_MAX, NAME_CONNECTIONS_PER_SLOT_MAX, PROXIED_PER_SLOT_MAX,
+    QUERIES_PER_SLOT_MAX,
+};
 use crate::config::SlotIndex;
 
 /// A leased slot as the resolver and its proxy see it.
@@ -18,6 +21,7 @@ pub(super) struct SlotNames {
     /// rules: no address that an old policy allowed can then be added after a new policy.
     rules: Mutex<()>,
     pub(super) queries: Arc<Semaphore>,
+    pub(super) name_connections: Arc<Semaphore>,
     pub(super) proxied: Arc<Semaphore>,
     pub(super) database_permits: Arc<Semaphore>,
     has_proxy: Mutex<bool>,
@@ -32,6 +36,7 @@ impl SlotNames {
             policy: watch::Sender::new(Arc::new(policy.clone())),
             rules: Mutex::default(),
             queries: Arc::new(Semaphore::new(QUERIES_PER_SLOT_MAX)),
+            name_connections: Arc::new(Semaphore::new(NAME_CONNECTIONS_PER_SLOT_MAX)),
             proxied: Arc::new(Semaphore::new(PROXIED_PER_SLOT_MAX)),
             database_permits: Arc::new(Semaphore::new(DATABASE_CONNECTIONS_PER_SLOT_MAX)),
             has_proxy: Mutex::new(false),

@@ -3,6 +3,8 @@
 //! Every condition loads a field into register 1 (the second field of a key into the part behind it) and compares it there;
 //! a rule whose comparison fails ends.
 
+mod meters;
+
 use std::net::Ipv4Addr;
 
 use libc::{
@@ -93,6 +95,10 @@ impl Rule {
 
     pub(crate) fn destination_in(self, network: Cidr) -> Self {
         self.payload(NFT_PAYLOAD_NETWORK_HEADER, 16, 4).masked(network, NFT_CMP_EQ)
+    }
+
+    pub(crate) fn destination_not(self, address: Ipv4Addr) -> Self {
+        self.payload(NFT_PAYLOAD_NETWORK_HEADER, 16, 4).compare(NFT_CMP_NEQ, &address.octets())
     }
 
     /// Destination address and port (of TCP or UDP, asked for before) are in a set of boxes.
@@ -189,45 +195,6 @@ impl Rule {
         self.load(NFT_REG_1, &mark.to_ne_bytes()).expression("ct", |a| {
             a.number(2, NFT_CT_MARK as u32);
             a.number(4, NFT_REG_1 as u32);
-        })
-    }
-
-    /// Goes on for so many packets a second, and a burst of as many.
-    pub(crate) fn at_most_per_second(self, packets: u64) -> Self {
-        self.expression("limit", |a| {
-            a.bytes(1, &packets.to_be_bytes());
-            a.bytes(2, &1u64.to_be_bytes());
-            a.number(3, u32::try_from(packets).unwrap_or(u32::MAX));
-        })
-    }
-
-    /// The bytes of packets that came here are more than so many a second, with as many at once.
-    pub(crate) fn more_than_bytes_per_second(self, bytes: u64) -> Self {
-        const BYTES: u32 = 1;
-        const OVER: u32 = 1;
-        self.expression("limit", |a| {
-            a.bytes(1, &bytes.to_be_bytes());
-            a.bytes(2, &1u64.to_be_bytes());
-            a.number(3, u32::try_from(bytes).unwrap_or(u32::MAX));
-            a.number(4, BYTES);
-            a.number(5, OVER);
-        })
-    }
-
-    /// The namespace has more than so many connections.
-    pub(crate) fn more_connections_than(self, count: u32) -> Self {
-        const OVER: u32 = 1;
-        self.expression("connlimit", |a| {
-            a.number(1, count);
-            a.number(2, OVER);
-        })
-    }
-
-    /// Tells the listeners of a log group, with the first bytes of the packet, and goes on.
-    pub(crate) fn log_to(self, group: u16, bytes: u32) -> Self {
-        self.expression("log", |a| {
-            a.bytes(1, &group.to_be_bytes());
-            a.number(3, bytes);
         })
     }
 

@@ -8,5 +8,6 @@ mod guest;
 mod isolation;
 mod lab;
 mod lifecycle;
+mod limits;
 mod names;
 mod resolved;

@@ -293,6 +293,7 @@ fn refusals_are_told() {
             address,
             port,
             name: name.map(str::to_owned),
+            limit: None,
         };
         let next = tokio::time::timeout(PATIENCE, denials.recv()).await.unwrap().unwrap();
         assert_eq!(next, told("dns", None, None, Some("b.com")));

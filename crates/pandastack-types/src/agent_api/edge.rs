@@ -47,6 +47,9 @@ pub enum EdgeName {
     NotServing {
         /// Reason, and what to do.
         why: String,
+        /// Its workspace is suspended.
+        #[serde(default)]
+        suspended: bool,
     },
 }
 

@@ -96,6 +96,33 @@ fn all_of_it() -> u32 {
     100
 }
 
+/// A limit on what a sandbox begins, under the name of its setting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EgressLimit {
+    /// Connections at the same time.
+    ConnectionsMax,
+    /// New connections in a minute.
+    ConnectionsPerMinute,
+    /// Different addresses in a minute.
+    DestinationsPerMinute,
+}
+
+impl EgressLimit {
+    /// Every limit.
+    pub const ALL: [Self; 3] =
+        [Self::ConnectionsMax, Self::ConnectionsPerMinute, Self::DestinationsPerMinute];
+
+    /// The name of its setting.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::ConnectionsMax => "connections_max",
+            Self::ConnectionsPerMinute => "connections_per_minute",
+            Self::DestinationsPerMinute => "destinations_per_minute",
+        }
+    }
+}
+
 /// A connection or lookup of a sandbox that its network policy refused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentDenial {
@@ -112,6 +139,9 @@ pub struct AgentDenial {
     /// For which name, where the sandbox said so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// The limit that it was over; none if the policy refused it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<EgressLimit>,
     /// Occurrences since the last report.
     pub count: u64,
 }
@@ -129,6 +159,9 @@ impl AgentDenial {
             (None, Some(name)) => format!("{} {name}", self.protocol),
             (None, None) => "other destinations".to_owned(),
         };
+        if let Some(limit) = self.limit {
+            text.push_str(&format!(", over {}", limit.as_str()));
+        }
         if self.count > 1 {
             text.push_str(&format!(", {} times", self.count));
         }

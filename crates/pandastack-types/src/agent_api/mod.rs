@@ -32,7 +32,7 @@ pub use endpoint::{
     MediaType, Method, OctetStream, OnSandbox, OrEvents, PREFIX, PassThrough, PlainText, Protocol,
     StreamResponse, Tar, TunnelProtocol, Upgrade, WebSocketProtocol,
 };
-pub use host::{AgentDenial, AgentTemplate, HostReport, ReportAnswer, TemplateInfo};
+pub use host::{AgentDenial, AgentTemplate, EgressLimit, HostReport, ReportAnswer, TemplateInfo};
 pub use query::{
     BuildQuery, ExecQuery, FindFilesQuery, Flag, GrantQuery, GrepFilesQuery, ListDirectoryQuery, LogQuery,
     MakeDirectoryQuery, NoQuery, OutputEncoding, OutputQuery, PathQuery, RemoveFileQuery, StartProcessQuery,

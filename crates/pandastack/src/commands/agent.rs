@@ -10,6 +10,7 @@ use pandastack_types::HostId;
 use crate::failure::Failure;
 use crate::settings::{AgentArgs, CommonArgs, ControlArgs, Settings};
 use crate::supervise::lock::{Claim, Holder, UpLock};
+use crate::supervise::service_user::ServiceUser;
 use crate::supervise::{addresses, secret, stop_requested};
 use crate::{heap_trim, trace};
 
@@ -66,6 +67,7 @@ fn config(args: &Args, settings: &Settings) -> Result<AgentConfig> {
         cache_dir: settings.cache_dir.clone(),
         listen: args.agent_listen.map_or_else(|| Listen::Unix(settings.agent_socket()), Listen::Tcp),
         control: args.control.clone().unwrap_or(control),
+        socket_owner: ServiceUser::resolve(settings.run_as.as_deref())?.map(|user| user.ids()),
         link: secret::read(&args.link.secret_file(settings))?,
         engine: settings.engine.into(),
         zygotes: settings.zygotes,
@@ -75,6 +77,8 @@ fn config(args: &Args, settings: &Settings) -> Result<AgentConfig> {
         reachable_private: settings.reachable_private.clone(),
         mail: settings.mail.into(),
         connections_max: settings.connections_max,
+        connections_per_minute: settings.connections_per_minute,
+        destinations_per_minute: settings.destinations_per_minute,
         bandwidth_mbit: settings.bandwidth_mbit,
         cpu_percent: settings.cpu_percent,
         slots_ready: settings.slots_ready,

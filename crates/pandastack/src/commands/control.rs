@@ -1,7 +1,7 @@
 //! `pandastack control`: runs the control server.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
@@ -11,7 +11,8 @@ use pandastack_types::domains::Domains;
 
 use crate::login_settings::OidcSettings;
 use crate::settings::{AgentArgs, Backups, CommonArgs, ControlArgs, Settings};
-use crate::supervise::{secret, stop_requested};
+use crate::supervise::service_user::{Needs, User};
+use crate::supervise::{secret, service_user, stop_requested};
 use crate::{heap_trim, trace};
 
 /// Prefixes of the environment variables that configure an object store.
@@ -62,22 +63,64 @@ fn postgres(settings: &Settings) -> Result<PostgresConfig> {
     Ok(PostgresConfig { listen: settings.postgres_listen, domain: settings.postgres_domain.clone(), tls })
 }
 
+/// Variables that configure an object store.
+fn store_variables() -> impl Iterator<Item = (String, String)> {
+    let is_one = |name: &str| STORE_VARIABLES.iter().any(|prefix| name.starts_with(prefix));
+    std::env::vars().filter(move |(name, _)| is_one(name))
+}
+
 fn backups(settings: &Settings) -> Option<BackupConfig> {
     let Backups::To(url) = settings.backups.clone() else { return None };
-    let is_store_variable = |name: &str| STORE_VARIABLES.iter().any(|prefix| name.starts_with(prefix));
-    let store_settings = std::env::vars().filter(|(name, _)| is_store_variable(name));
-    let store_settings = store_settings.map(|(name, value)| (name.to_lowercase(), value)).collect();
+    let store_settings = store_variables().map(|(name, value)| (name.to_lowercase(), value)).collect();
     Some(BackupConfig { url, store_settings, retention_days: settings.backup_retention_days })
+}
+
+/// What control still uses once it is an unprivileged user.
+fn needs(args: &Args, settings: &Settings) -> Needs {
+    let secret = Some(args.link.secret_file(settings));
+    let mut needs = Needs { listen: vec![settings.listen], secret, ..Needs::default() };
+    needs.listen.extend(settings.postgres_listen.into_iter().chain(args.agents_listen));
+    needs.directories.extend([settings.data_dir.join("control"), settings.control_socket_dir()]);
+    if let Backups::To(url) = &settings.backups {
+        needs.directories.extend(url.to_file_path().ok().filter(|_| url.scheme() == "file"));
+    }
+    needs.logs.extend(args.control.access_log.clone().into_iter().chain(args.link.log_file.clone()));
+    needs.files.extend(settings.audit_sink.iter().filter_map(|sink| sink.file().map(Path::to_owned)));
+    needs.read.extend(settings.tls.files());
+    // Files with credentials are read again when these expire.
+    let files = store_variables().map(|(_, value)| PathBuf::from(value));
+    needs.read.extend(files.filter(|file| file.is_absolute() && file.is_file()));
+    needs
+}
+
+/// Gives up root's privileges, where control can work without them. Returns why it cannot.
+fn become_service_user(args: &Args, settings: &Settings, config: &mut ControlConfig) -> Result<User> {
+    let needs = needs(args, settings);
+    let user = User::prepare(settings, &needs)?;
+    if let User::Service(service) = &user {
+        config.internal_socket = service_user::link_control_socket(settings)?;
+        service.enter(&needs)?;
+    }
+    Ok(user)
+}
+
+fn make_log_directories(args: &Args) -> Result<()> {
+    for log in args.link.log_file.iter().chain(&args.control.access_log) {
+        let parent = log.parent().unwrap_or(Path::new("."));
+        std::fs::create_dir_all(parent)
+            .with_context(|| format!("cannot create the directory {}", parent.display()))?;
+    }
+    Ok(())
 }
 
 /// Runs the command.
 pub fn run(args: Args) -> Result<ExitCode> {
+    // Before the first thread: threads inherit it.
+    rustix::thread::set_no_new_privs(true).context("cannot give up the right to gain privileges")?;
     let settings = Settings::resolve(&args.common, &args.control, &AgentArgs::default())?;
-    trace::init(args.link.log_file.as_deref(), trace::FILTER_SERVER, settings.export("control", true))?;
-    trace::log_panics();
     let secret_file = args.link.secret_file(&settings);
     let key = secret::read(&secret_file)?;
-    let config = ControlConfig {
+    let mut config = ControlConfig {
         listen: vec![settings.listen],
         internal_socket: settings.control_socket(),
         internal_listen: args.agents_listen,
@@ -98,6 +141,12 @@ pub fn run(args: Args) -> Result<ExitCode> {
         login: settings.oidc.as_ref().map(OidcSettings::open).transpose()?,
         ..ControlConfig::new(settings.data_dir.clone(), key.clone())
     };
+    // What was opened so far may be for root only; nothing after this is.
+    let user = become_service_user(&args, &settings, &mut config)?;
+    make_log_directories(&args)?;
+    trace::init(args.link.log_file.as_deref(), trace::FILTER_SERVER, settings.export("control", true))?;
+    trace::log_panics();
+    user.log("control");
     let runtime = tokio::runtime::Runtime::new().context("cannot start the async runtime")?;
     runtime.block_on(async {
         let shutdown = stop_requested(args.link.supervised)?;

@@ -22,6 +22,7 @@ use tokio::net::TcpListener;
 
 use super::control::LinkArgs;
 use crate::settings::{AgentArgs, CommonArgs, ControlArgs, Settings};
+use crate::supervise::service_user::{Needs, User};
 use crate::supervise::{secret, stop_requested};
 use crate::tls::TlsArgs;
 use crate::trace;
@@ -52,14 +53,31 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: Args) -> Result<ExitCode> {
+    // Before the first thread: threads inherit it.
+    rustix::thread::set_no_new_privs(true).context("cannot give up the right to gain privileges")?;
     let settings = Settings::resolve(&args.common, &ControlArgs::default(), &AgentArgs::default())?;
-    trace::init(args.link.log_file.as_deref(), trace::FILTER_SERVER, settings.export("edge", false))?;
-    trace::log_panics();
     let secret_file = args.link.secret_file(&settings);
     let key = secret::read(&secret_file)?;
     let control = args.control.unwrap_or_else(|| format!("unix:{}", settings.control_socket().display()));
     let routes = ControlRoutes::new(&control, args.name, key.clone()).context("invalid --control address")?;
     let tls = args.tls.open(&settings.data_dir)?;
+    let logs = args.access_log.clone().into_iter().chain(args.link.log_file.clone()).collect();
+    // Those of a control server that stayed root are for root only.
+    let sockets = control.split(',').filter_map(|address| address.trim().strip_prefix("unix:"));
+    let needs = Needs {
+        listen: vec![args.edge_listen],
+        logs,
+        read: args.tls.files().chain(sockets.map(PathBuf::from)).collect(),
+        secret: Some(secret_file.clone()),
+        ..Needs::default()
+    };
+    let user = User::prepare(&settings, &needs)?;
+    if let User::Service(service) = &user {
+        service.enter(&needs)?;
+    }
+    trace::init(args.link.log_file.as_deref(), trace::FILTER_SERVER, settings.export("edge", false))?;
+    trace::log_panics();
+    user.log("edge");
     let runtime = tokio::runtime::Runtime::new().context("cannot start the async runtime")?;
     runtime.block_on(async {
         let stop = stop_requested(args.link.supervised)?;

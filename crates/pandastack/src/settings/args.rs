@@ -8,6 +8,7 @@ use pandastack_types::network::Cidr;
 use serde::Deserialize;
 
 use super::{AUDIT_SINK_VARIABLE, BACKUPS_VARIABLE, DATABASE_URL_VARIABLE};
+use crate::failure::Failure;
 use crate::login_settings::OidcArgs;
 use crate::network_settings::MailMode;
 use crate::tls::TlsArgs;
@@ -27,6 +28,10 @@ pub struct CommonArgs {
     /// Directory for sockets [default: /run/pandastack, with a suffix for other data directories]
     #[arg(long, env = "PANDASTACK_RUNTIME_DIR", value_name = "DIR")]
     pub runtime_dir: Option<PathBuf>,
+    /// User that control servers and edges run as, a name or a number; `root` keeps root's privileges
+    /// [default: `pandastack` if it exists, else an unused number]
+    #[arg(long, env = "PANDASTACK_RUN_AS", value_name = "USER")]
+    pub run_as: Option<String>,
     /// Export traces and metrics to this OTLP/HTTP collector, such as http://localhost:4318 [default: off]
     #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", value_name = "URL")]
     pub otlp_endpoint: Option<String>,
@@ -153,6 +158,12 @@ pub struct AgentArgs {
     /// Maximum outbound connections per sandbox [default: 8192]
     #[arg(long, env = "PANDASTACK_CONNECTIONS_MAX", value_name = "COUNT")]
     pub connections_max: Option<u32>,
+    /// Maximum new connections per sandbox and minute; 0 for no limit [default: 6000]
+    #[arg(long, env = "PANDASTACK_CONNECTIONS_PER_MINUTE", value_name = "COUNT")]
+    pub connections_per_minute: Option<u32>,
+    /// Maximum different addresses that a sandbox connects to in a minute; 0 for no limit [default: 1000]
+    #[arg(long, env = "PANDASTACK_DESTINATIONS_PER_MINUTE", value_name = "COUNT")]
+    pub destinations_per_minute: Option<u32>,
     /// Bandwidth limit per sandbox and direction, in Mbit/s [default: no limit]
     #[arg(long, env = "PANDASTACK_BANDWIDTH_MBIT", value_name = "MBIT", value_parser = clap::value_parser!(u32).range(1..))]
     pub bandwidth_mbit: Option<u32>,
@@ -214,4 +225,21 @@ impl From<Engine> for pandastack_agent::EngineChoice {
             Engine::Emulated => Self::Emulated,
         }
     }
+}
+
+/// Normalizes the domain for databases: lowercase, without the `*.` of the wildcard record.
+pub(super) fn databases_domain(text: &str) -> anyhow::Result<String> {
+    let name = text.trim().trim_start_matches("*.").trim_end_matches('.').to_ascii_lowercase();
+    let label = |label: &str| {
+        let fits = label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+        (1..=63).contains(&label.len()) && fits && !label.starts_with('-') && !label.ends_with('-')
+    };
+    // Of the 253 bytes of a host name, the database's label and a dot take 64.
+    if name.len() > 189 || !name.split('.').all(label) || name.parse::<std::net::IpAddr>().is_ok() {
+        let failure = Failure::new(format!("invalid --postgres-domain `{text}`"));
+        return Err(failure
+            .hint("use a domain such as pg.example.com, and point *.pg.example.com to this server")
+            .into());
+    }
+    Ok(name)
 }

@@ -18,6 +18,7 @@ use crate::network_settings::NetworkSection;
 pub(super) struct File {
     pub(super) data_dir: Option<PathBuf>,
     pub(super) runtime_dir: Option<PathBuf>,
+    pub(super) run_as: Option<String>,
     pub(super) otlp_endpoint: Option<String>,
     pub(super) control: ControlSection,
     pub(super) agent: AgentSection,
@@ -54,6 +55,8 @@ pub(super) struct AgentSection {
     pub(super) net_prefix: Option<String>,
     pub(super) resolver: Option<SocketAddr>,
     pub(super) connections_max: Option<u32>,
+    pub(super) connections_per_minute: Option<u32>,
+    pub(super) destinations_per_minute: Option<u32>,
     pub(super) bandwidth_mbit: Option<u32>,
     pub(super) cpu_percent: Option<u32>,
     pub(super) slots_ready: Option<usize>,

@@ -1,7 +1,8 @@
 //! Supervises control and agent as child processes of `up`.
 //!
 //! Owns the two child processes, the names that distinguish installations on one machine ([`addresses`]),
-//! the lock that allows one `up` per data directory ([`lock`]) and the join secret ([`secret`]). Machines
+//! the lock that allows one `up` per data directory ([`lock`]), the join secret ([`secret`]) and the user
+//! that control and edges run as ([`service_user`]). Machines
 //! are not children of `up`: they belong to the agent and outlive it, and the next agent adopts them.
 //! Nothing here stops a machine.
 //!
@@ -20,5 +21,6 @@ pub mod descriptors;
 pub mod lock;
 mod role;
 pub mod secret;
+pub mod service_user;
 
 pub use role::{Role, RoleEvent, Supervisor, stop_requested};

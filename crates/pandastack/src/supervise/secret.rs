@@ -4,7 +4,7 @@
 use std::convert::Infallible;
 use std::fs::OpenOptions;
 use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -54,7 +54,7 @@ pub fn ensure(data_dir: &Path, accept_new: bool) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Writes the content of a secret's file.
+/// Writes the content of a secret's file. Whoever could read the file before can read it afterwards.
 pub fn write(path: &Path, text: &str) -> Result<()> {
     // Written to a temporary file and renamed: a crash must not leave a partial secret.
     let fresh = path.with_extension("new");
@@ -62,6 +62,10 @@ pub fn write(path: &Path, text: &str) -> Result<()> {
     let write = || -> Result<()> {
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&fresh)?;
         file.write_all(text.as_bytes())?;
+        if let Ok(replaced) = std::fs::metadata(path) {
+            fchown(&file, Some(replaced.uid()), Some(replaced.gid()))?;
+            file.set_permissions(replaced.permissions())?;
+        }
         file.sync_all()?;
         std::fs::rename(&fresh, path)?;
         // The name, too: the database may soon be sealed with the new secret.
@@ -191,6 +195,15 @@ mod tests {
         std::fs::write(&path, "short").unwrap();
         reload(&path, &key);
         assert_eq!(key.ring(), ring, "a damaged file changes nothing");
+    }
+
+    #[test]
+    fn a_replaced_secret_stays_readable_for_control() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = ensure(dir.path(), false).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
+        write(&path, &generate().unwrap()).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
     }
 
     #[test]

@@ -35,6 +35,7 @@ pub fn run(args: Args, output: Output) -> Result<ExitCode> {
     let mut findings = checks::all(&settings);
     if args.production {
         findings.extend(production::all(&HostFiles::real(), &settings.data_dir));
+        findings.push(production::service_user(&settings.control_socket()));
     }
     drop(progress);
     output.value(&findings, |findings| findings.iter().map(line).collect::<Vec<_>>().join("\n"))?;

@@ -63,6 +63,7 @@ pub fn remove_begun(data_dir: &Path, runtime_dir: &Path) -> Result<()> {
         return Ok(());
     }
     remove(&logs_dir(data_dir))?;
+    remove(&runtime_dir.join("control"))?;
     for file in [data_dir.join(LOCK_FILE), runtime_dir.join("control.sock"), runtime_dir.join("agent.sock")] {
         match std::fs::remove_file(&file) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {

@@ -9,6 +9,8 @@ pub const UP_LOG: &str = "up.log";
 /// Lines of a log to include in an error.
 pub const TAIL_LINES: usize = 15;
 
+/// Logs that control writes.
+const OF_CONTROL: [&str; 2] = ["control", "access"];
 /// Problems of one role to include in an error.
 const PROBLEM_LINES: usize = 5;
 /// Marks of a line that is a warning or an error, in both formats of the log.
@@ -24,9 +26,28 @@ pub fn error_file(settings: &Settings, role: &str) -> PathBuf {
     logs_dir(&settings.data_dir).join(format!("{role}.error"))
 }
 
-/// Log file of a role.
+/// Log file of a role. Control renames its own, so they are in its own directory.
 pub fn log_file(settings: &Settings, role: &str) -> PathBuf {
-    logs_dir(&settings.data_dir).join(format!("{role}.log"))
+    let name = format!("{role}.log");
+    match OF_CONTROL.contains(&role) {
+        true => settings.data_dir.join("control").join("logs").join(name),
+        false => logs_dir(&settings.data_dir).join(name),
+    }
+}
+
+/// Lets control's logs be found beside the others, where earlier versions wrote them.
+pub fn link_logs_of_control(settings: &Settings) -> std::io::Result<()> {
+    for role in OF_CONTROL {
+        let name = format!("{role}.log");
+        let link = logs_dir(&settings.data_dir).join(&name);
+        match std::fs::symlink_metadata(&link) {
+            Ok(found) if found.is_symlink() => continue,
+            Ok(_) => std::fs::rename(&link, link.with_extension("log.1"))?,
+            Err(_) => {}
+        }
+        std::os::unix::fs::symlink(Path::new("../control/logs").join(&name), &link)?;
+    }
+    Ok(())
 }
 
 /// The end of a role's log at some time, to read what was added since.

@@ -12,7 +12,6 @@ mod ready;
 mod roles;
 
 use std::net::TcpListener;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -28,7 +27,8 @@ use crate::output::Output;
 use crate::progress::Progress;
 use crate::settings::{AgentArgs, CommonArgs, ControlArgs, Settings};
 use crate::supervise::lock::{Claim, Holder, UpLock};
-use crate::supervise::{RoleEvent, Supervisor, addresses, secret, stop_requested};
+use crate::supervise::service_user::ServiceUser;
+use crate::supervise::{RoleEvent, Supervisor, addresses, secret, service_user, stop_requested};
 use crate::trace;
 use log_files::{LogMark, TAIL_LINES, log_file};
 pub use log_files::{UP_LOG, logs_dir};
@@ -98,19 +98,10 @@ fn require_programs(settings: &Settings) -> Result<()> {
 }
 
 fn prepare_directories(settings: &Settings) -> Result<()> {
-    // Machines run as their own users and must be able to traverse these directories, but not list them.
-    for dir in [&settings.data_dir, &settings.runtime_dir] {
-        make_directory(dir, 0o711)?;
-    }
-    make_directory(&logs_dir(&settings.data_dir), 0o700)
-}
-
-fn make_directory(dir: &Path, mode: u32) -> Result<()> {
-    let make = || -> std::io::Result<()> {
-        std::fs::DirBuilder::new().recursive(true).mode(mode).create(dir)?;
-        std::fs::set_permissions(dir, std::fs::Permissions::from_mode(mode))
-    };
-    make().with_context(|| format!("cannot create the directory {}", dir.display()))
+    // Machines and control run as users of their own.
+    service_user::make_passable(settings)?;
+    service_user::make_directory(&logs_dir(&settings.data_dir), 0o700)?;
+    log_files::link_logs_of_control(settings).context("cannot link the logs of control")
 }
 
 async fn serve(mut settings: Settings, client_config: bool, output: Output) -> Result<ExitCode> {
@@ -130,6 +121,11 @@ async fn serve(mut settings: Settings, client_config: bool, output: Output) -> R
     require_free_address(&settings)?;
     remove_stale_sockets(&settings);
     let secret = secret::ensure(&settings.data_dir, settings.accept_new_link_secret)?;
+    // Both roles must mean the same user, also if one is restarted after the users of this machine changed.
+    settings.run_as = Some(
+        ServiceUser::resolve(settings.run_as.as_deref())?
+            .map_or_else(|| service_user::ROOT.to_owned(), |user| user.name().to_owned()),
+    );
     let stop = stop_requested(false)?;
     let (control, control_events) = Supervisor::start(roles::control(&settings, &secret));
     let (agent, agent_events) = Supervisor::start(roles::agent(&settings, &secret));

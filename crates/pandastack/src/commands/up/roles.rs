@@ -65,6 +65,12 @@ pub fn agent(settings: &Settings, secret: &Path) -> Role {
     set("--light-sleep-seconds", settings.light_sleep.as_secs().to_string().into());
     set("--memory-promised-percent", settings.memory_promised_percent.to_string().into());
     set("--connections-max", settings.connections_max.to_string().into());
+    for (flag, limit) in [
+        ("--connections-per-minute", settings.connections_per_minute),
+        ("--destinations-per-minute", settings.destinations_per_minute),
+    ] {
+        set(flag, limit.unwrap_or(0).to_string().into());
+    }
     if let Some(mbit) = settings.bandwidth_mbit {
         set("--bandwidth-mbit", mbit.to_string().into());
     }
@@ -105,6 +111,7 @@ fn common(role: &'static str, settings: &Settings, secret: &Path) -> Vec<OsStrin
     ] {
         args.extend([flag.into(), path.into()]);
     }
+    args.extend(settings.run_as.iter().flat_map(|user| ["--run-as".into(), user.into()]));
     if let Some(endpoint) = &settings.otlp_endpoint {
         args.extend(["--otlp-endpoint".into(), endpoint.into()]);
     }

@@ -62,6 +62,20 @@ pub fn all(host: &HostFiles, data_dir: &Path) -> Vec<Finding> {
     findings
 }
 
+/// The user of the control server, which is the owner of its socket.
+pub fn service_user(socket: &Path) -> Finding {
+    let name = "service user";
+    match fs::metadata(socket).map(|found| std::os::unix::fs::MetadataExt::uid(&found)) {
+        Ok(0) => Finding::fail(
+            name,
+            "the control server runs as root",
+            "look for `runs as root` in logs/control.log for the reason, and do not set --run-as root",
+        ),
+        Ok(uid) => Finding::ok(name, format!("the control server runs as user {uid}")),
+        Err(_) => Finding::ok(name, "no control server is running"),
+    }
+}
+
 fn virtualization(host: &HostFiles) -> Finding {
     let name = "virtualization";
     let flags = host.read("proc/cpuinfo").unwrap_or_default();

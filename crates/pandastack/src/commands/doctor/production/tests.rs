@@ -124,3 +124,17 @@ fn the_guide_has_a_row_for_each_check() {
         assert!(GUIDE.contains(&row), "docs/how-to/production-host.md lacks {row}");
     }
 }
+
+#[test]
+fn a_control_server_of_root_is_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("control.sock");
+    assert_eq!(service_user(&socket).verdict, Verdict::Ok, "none is running");
+    fs::write(&socket, "").unwrap();
+    if !rustix::process::geteuid().is_root() {
+        return println!("skipped: only root can give files away");
+    }
+    assert_eq!(service_user(&socket).verdict, Verdict::Fail);
+    std::os::unix::fs::chown(&socket, Some(4711), Some(4711)).unwrap();
+    assert_eq!(service_user(&socket).verdict, Verdict::Ok);
+}
