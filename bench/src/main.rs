@@ -11,6 +11,7 @@
 mod api;
 mod apps;
 mod bare;
+mod first_plot;
 mod functions;
 mod git_host;
 mod git_push;

@@ -15,6 +15,7 @@ use pandastack_types::{Residency, SandboxId};
 
 use crate::api::{await_zygote, create, delete, exec, ms_since};
 use crate::bare::Bare;
+use crate::first_plot;
 use crate::memory;
 use crate::plot::Plot;
 use crate::report::Report;
@@ -76,6 +77,7 @@ pub async fn measure(
     from_snapshot(client, plan, report).await.context("creates from a snapshot")?;
     disk_of_a_fork(client, data_dir, report).await.context("bytes on disk")?;
     memory::measure(client, data_dir, plan.many, report).await.context("memory")?;
+    first_plot::measure(client, plan.rounds, report).await.context("first plots")?;
     compare(report);
     Ok(())
 }

@@ -14,6 +14,7 @@ use pandastack_image::recipe::VolumeEntry;
 use pandastack_image::{Image, ImageBuilder, Kernel, Progress, Recipe};
 use pandastack_net::NetworkPolicy;
 use pandastack_types::agent_api::VolumeSpec;
+use pandastack_types::guests::GuestSettings;
 use pandastack_types::{BuildId, VolumeId, chain};
 
 use crate::blocking::blocking;
@@ -251,7 +252,8 @@ async fn settle_and_save(
         volumes: volumes.clone(),
     };
     let record = SandboxRecord::new(spec, &recipe.name, shape, UID_FIRST, BootMode::Restore);
-    guest.set_identity(identity(&record, false)).await?;
+    // Bakes are kept for other settings of the operator, which machines get when they are created.
+    guest.set_identity(identity(&record, &GuestSettings::default(), false)).await?;
     launch::mount_volumes(host, &record.spec, 0, &guest).await?;
     warm::warm(&guest, &recipe.warm).await?;
     builds.progress(build, "save", format!("saving {}", recipe.name));

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use pandastack_types::HostId;
+use pandastack_types::guests::GuestSettings;
 use pandastack_types::link::LinkKey;
 use pandastack_types::network::{Cidr, Mail};
 
@@ -72,6 +73,8 @@ pub struct AgentConfig {
     pub resolver: Option<SocketAddr>,
     /// Private networks that policies may open: the operator's limit over all of them.
     pub reachable_private: Vec<Cidr>,
+    /// Certificates, mirrors and addresses for all guests.
+    pub guests: GuestSettings,
     /// Access to outbound mail ports.
     pub mail: Mail,
     /// Connections that one sandbox may have to the outside.

@@ -1,6 +1,7 @@
 //! The identity that a guest gets before user processes run.
 
-use pandastack_guest_proto::message::{Identity, Secret};
+use pandastack_guest_proto::message::{GuestSetup, Identity, Secret};
+use pandastack_types::guests::GuestSettings;
 use pandastack_types::{SandboxState, chain};
 
 use crate::record::SandboxRecord;
@@ -9,7 +10,7 @@ use crate::record::SandboxRecord;
 const ENTROPY_BYTES: usize = 64;
 
 /// A fresh identity for a sandbox.
-pub(crate) fn identity(record: &SandboxRecord, reset_outbound_tcp: bool) -> Identity {
+pub(crate) fn identity(record: &SandboxRecord, guests: &GuestSettings, reset_outbound_tcp: bool) -> Identity {
     let mut entropy = vec![0u8; ENTROPY_BYTES];
     // The host's generator is initialised long before an agent starts; it does not fail after that.
     // If it did, the guest refuses an identity without entropy, and the create fails.
@@ -19,6 +20,9 @@ pub(crate) fn identity(record: &SandboxRecord, reset_outbound_tcp: bool) -> Iden
     }
     let id = record.spec.id.as_str();
     let short: String = id.chars().filter(|c| *c != '-').take(12).collect();
+    // The sandbox's own variables come later and win.
+    let own = record.spec.env.iter().map(|(name, value)| (name.clone(), value.clone()));
+    let env = guests.environment().into_iter().chain(own);
     Identity {
         entropy: entropy.into(),
         realtime_ns: realtime_ns(),
@@ -27,13 +31,18 @@ pub(crate) fn identity(record: &SandboxRecord, reset_outbound_tcp: bool) -> Iden
         // Stable across sleep, different for every sandbox, and no way back to the id.
         machine_id: Some(blake3::hash(id.as_bytes()).to_hex()[..32].to_owned()),
         token: None,
-        env: record.spec.env.iter().map(|(k, v)| (k.clone(), Secret::from(v.clone()))).collect(),
+        env: env.map(|(name, value)| (name, Secret::from(value))).collect(),
         user: record.spec.user.clone(),
         cwd: record.spec.cwd.clone(),
         dns: vec![pandastack_net::GUEST_DNS.to_string()],
         reset_outbound_tcp,
         // One that wakes or goes back keeps its own; a new one has a copy of another's.
         regenerate_ssh_host_keys: record.state == SandboxState::Creating,
+        setup: Some(GuestSetup {
+            ca_bundle: guests.ca_bundle.clone(),
+            apt_mirror: guests.apt_mirror(),
+            cargo_config: guests.cargo_config(),
+        }),
         only_stood_still: false,
     }
 }
@@ -45,12 +54,61 @@ pub(crate) fn realtime_ns() -> u64 {
 
 /// Fresh clock and entropy for a sandbox whose predecessor may have left it in the middle of
 /// anything; everything else stays.
-pub(crate) fn refresh(record: &SandboxRecord) -> Identity {
+pub(crate) fn refresh(record: &SandboxRecord, guests: &GuestSettings) -> Identity {
     Identity {
         hostname: None,
         machine_id: None,
         dns: Vec::new(),
         regenerate_ssh_host_keys: false,
-        ..identity(record, false)
+        setup: None,
+        ..identity(record, guests, false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pandastack_engine::Shape;
+    use pandastack_types::SandboxId;
+    use pandastack_types::agent_api::SandboxSpec;
+    use pandastack_types::network::NetworkPolicy;
+
+    use super::*;
+    use crate::record::BootMode;
+
+    fn record(env: &[(&str, &str)]) -> SandboxRecord {
+        let spec = SandboxSpec {
+            id: SandboxId::random(),
+            incarnation: 0,
+            env: env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
+            user: None,
+            cwd: None,
+            idle_timeout_seconds: None,
+            network: NetworkPolicy::all(),
+            volumes: Vec::new(),
+        };
+        let shape = Shape { vcpus: 1, memory_mib: 512 };
+        SandboxRecord::new(spec, "base", shape, 1000, BootMode::Fork)
+    }
+
+    #[test]
+    fn guests_get_the_operators_settings_and_keep_their_own_variables() {
+        let mirrors = ["pip=https://pypi.corp/simple", "cargo=https://crates.corp"];
+        let mirrors = mirrors.map(|text| text.parse::<pandastack_types::guests::Mirror>().unwrap());
+        let guests = GuestSettings {
+            ca_bundle: Some("PEM".to_owned()),
+            mirrors: mirrors.into_iter().map(|mirror| (mirror.kind, mirror.url)).collect(),
+            allow: Vec::new(),
+        };
+        let given = identity(&record(&[("PIP_INDEX_URL", "https://own")]), &guests, false);
+        assert_eq!(given.env["PIP_INDEX_URL"].expose(), "https://own");
+        assert!(given.env.contains_key("SSL_CERT_FILE"));
+        let setup = given.setup.unwrap();
+        assert_eq!(setup.ca_bundle.as_deref(), Some("PEM"));
+        assert!(setup.cargo_config.unwrap().contains("crates.corp"));
+        // Files stay as they are in a machine that only goes on, but its next processes need the variables.
+        let refreshed = refresh(&record(&[]), &guests);
+        assert_eq!((refreshed.setup, refreshed.env.len()), (None, given.env.len()));
+        let none = identity(&record(&[]), &GuestSettings::default(), false);
+        assert_eq!((none.env.len(), none.setup), (0, Some(GuestSetup::default())));
     }
 }

@@ -198,7 +198,7 @@ pub(crate) async fn finish(
     };
     let remembered = memory.unwrap_or(SavedMemory { of_sandbox: false, mounted: 0, resolved: &[] });
     resources.restore_resolved(host, remembered.resolved).await;
-    let identity = identity(record, remembered.of_sandbox);
+    let identity = identity(record, &host.config.guests, remembered.of_sandbox);
     let once = remembered.mounted > 0 && record.sleeps_on_disk() && record.writes_volumes();
     let start = match memory {
         None => Start::Boots,

@@ -271,8 +271,8 @@ async fn adopt(host: &Arc<Host>, record: &SandboxRecord) -> Result<RunningMachin
         machine.resume().await?;
         // With the record of its sleep still there its wake was cut off, perhaps before the guest heard of it.
         let identity = match host.layout.sleep_record(id).exists() {
-            true => identity(record, true),
-            false => refresh(record),
+            true => identity(record, &host.config.guests, true),
+            false => refresh(record, &host.config.guests),
         };
         guest = Some(GuestClient::connect_with_identity(stream, identity, GUEST_ANSWER_MAX).await?.0);
     }

@@ -68,6 +68,8 @@ async fn open(config: AgentConfig, shutdown: CancellationToken) -> anyhow::Resul
         ready_target: config.slots_ready,
         resolver: config.resolver,
         reachable_private: config.reachable_private.clone(),
+        guest_allow: config.guests.allow.clone(),
+        mirrors: config.guests.mirror_hosts(),
         mail: config.mail,
         limits: SlotLimits {
             connections_max: config.connections_max,

@@ -288,11 +288,15 @@ impl Drop for UnlistOnDrop<'_> {
 async fn make(host: &HostResources, baked: &BakedTemplate) -> Result<Zygote> {
     let (confinement, network) = (Confinement::Zygote, NetworkPolicy::all());
     let started = StartedZygote::restore(host, &baked.name, &baked.snapshot, confinement, &network).await?;
-    let warmed = warm_template(&started, baked).await;
+    let warmed = warm_template(host, &started, baked).await;
     started.stop(host, &baked.name, &baked.key, warmed).await
 }
 
-async fn warm_template(started: &StartedZygote, baked: &BakedTemplate) -> Result<GuestClient> {
+async fn warm_template(
+    host: &HostResources,
+    started: &StartedZygote,
+    baked: &BakedTemplate,
+) -> Result<GuestClient> {
     let guest = started.run().await?;
     let record = SandboxRecord::new(
         baked.warm_spec(),
@@ -301,11 +305,12 @@ async fn warm_template(started: &StartedZygote, baked: &BakedTemplate) -> Result
         UID_FIRST,
         BootMode::Restore,
     );
-    guest.set_identity(identity(&record, false)).await?;
+    let guests = &host.config.guests;
+    guest.set_identity(identity(&record, guests, false)).await?;
     warm::warm(&guest, &baked.warm_commands).await?;
     let mut guest = guest;
     for _ in 0..REHEARSALS {
-        guest = started.rehearse(guest, identity(&record, false)).await?;
+        guest = started.rehearse(guest, identity(&record, guests, false)).await?;
     }
     Ok(guest)
 }

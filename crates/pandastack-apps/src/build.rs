@@ -15,6 +15,7 @@ use pandastack_detect::{
 };
 use pandastack_fault as fault;
 use pandastack_store::apps::record::{AppRecord, DeploymentRecord, Shape, Source, SourceConfig, StartSpec};
+use pandastack_store::clock::now;
 use pandastack_types::api::EnvStage;
 use pandastack_types::{Error, chain};
 use tokio::time::Instant;
@@ -258,10 +259,13 @@ impl Build<'_> {
         env.extend(databases::urls(self.apps, self.app, EnvStage::Build).await?);
         env.extend(build_env(&found.plan));
         env.insert("PORT".to_owned(), found.config.applied(self.app).spec.port.to_string());
-        let before = Headroom::of(machine).await;
+        let (before, began) = (Headroom::of(machine).await, now());
         let exit = machine.run(&step(command.to_owned(), env, &found.directory, left), self.log).await?;
         if exit.exit_code == 0 && !exit.timed_out {
             return Ok(());
+        }
+        for line in machine.refused_connections(began).await {
+            self.log.say(line).await;
         }
         let after = Headroom::of(machine).await.filter(|_| !exit.timed_out);
         let shortage = before.zip(after).and_then(|(before, after)| after.shortage_since(&before));

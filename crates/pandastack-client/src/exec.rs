@@ -1,7 +1,7 @@
 //! Running commands, reading logs.
 
 use pandastack_types::SandboxId;
-use pandastack_types::api::{ExecRequest, ExecResult};
+use pandastack_types::api::{ExecRequest, ExecResult, Execution, RunCode};
 use pandastack_types::limits::EXEC_TIMEOUT_SECONDS_DEFAULT;
 use reqwest::Method;
 use serde::Deserialize;
@@ -27,6 +27,13 @@ impl Client {
         // The server enforces the command's timeout; waking the sandbox takes extra time.
         let call = self.call(Method::POST, &["sandboxes", id.as_str(), "exec"], seconds + WRITE_SECONDS);
         call.json(request).receive().await
+    }
+
+    /// Runs code in a code context.
+    pub async fn run_code(&self, id: &SandboxId, context: &str, code: &RunCode) -> Result<Execution> {
+        let seconds = code.timeout_ms.map_or(EXEC_TIMEOUT_SECONDS_DEFAULT, |ms| ms.div_ceil(1000));
+        let path = ["sandboxes", id.as_str(), "repl", "sessions", context, "run"];
+        self.call(Method::POST, &path, seconds + WRITE_SECONDS).json(code).receive().await
     }
 
     /// The console log so far.

@@ -263,6 +263,8 @@ class Kernel:
         self.catchers = [Catcher(self.wire, name, fd) for name, fd in (("stdout", 1), ("stderr", 2))]
         sys.stdin = open(0, closefd=False)
         sys.stdout, sys.stderr = Stream(self.wire, "stdout", 1), Stream(self.wire, "stderr", 2)
+        # A function, not a method: choosing a backend sets the signature of `pyplot.show`.
+        self.show = lambda *_, **__: self.show_figures()
         self.loop = asyncio.new_event_loop()
         asyncio.set_event_loop(self.loop)
         self.count = 0
@@ -372,8 +374,8 @@ class Kernel:
 
     def patch_show(self):
         plots = sys.modules.get("matplotlib.pyplot")
-        if plots is not None and getattr(plots.show, "__self__", None) is not self:
-            plots.show = self.show_figures
+        if plots is not None and plots.show is not self.show:
+            plots.show = self.show
 
     @staticmethod
     def is_drawn(value):
@@ -381,7 +383,7 @@ class Kernel:
         figures = sys.modules.get("matplotlib.figure")
         return figures is not None and isinstance(value, figures.Figure)
 
-    def show_figures(self, *_, **__):
+    def show_figures(self):
         plots = sys.modules.get("matplotlib.pyplot")
         for number in plots.get_fignums() if plots is not None else []:
             figure = plots.figure(number)

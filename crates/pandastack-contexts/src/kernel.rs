@@ -67,6 +67,22 @@ mod tests {
         }
     }
 
+    /// Matplotlib chooses its backend with the first plot, and sets the signature of `show` then.
+    #[test]
+    fn a_plot_can_be_in_a_later_cell_than_the_import() {
+        let import = "import sys, types\nplots = types.ModuleType('matplotlib.pyplot')\n\
+                      plots.show = lambda: None\nplots.get_fignums = list\n\
+                      sys.modules['matplotlib.pyplot'] = plots";
+        let told = run(&[
+            import,
+            "before = plots.show\nplots.show.__signature__ = None\nplots.show(block=True)",
+            "plots.show is before",
+        ]);
+        let errors: Vec<&Value> = told.iter().filter(|event| event["type"] == "error").collect();
+        assert_eq!(errors, Vec::<&Value>::new());
+        assert!(told.iter().any(|event| event["text"] == "True"), "patched once: {told:?}");
+    }
+
     #[test]
     fn an_indented_cell_runs_as_in_a_notebook() {
         let indented = "\n    if True:\n        x = 3\n\n    x + 1";

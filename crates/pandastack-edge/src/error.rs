@@ -247,7 +247,8 @@ mod tests {
 
     #[test]
     fn error_bodies_have_the_phrases_that_clients_match() {
-        assert!(EdgeError::Unknown.header_body(&target(true), 502).contains("was not found"));
+        let gone = EdgeError::Unknown.header_body(&target(true), 502);
+        assert!(gone.contains("was not found") && gone.contains("\"sandboxId\":\""), "{gone}");
         for closed in [EdgeError::PortClosed, EdgeError::InsideOnly("127.0.0.1".to_owned())] {
             let body = closed.header_body(&target(true), 502);
             assert!(body.contains("port is not open") && body.contains("\"port\":80"), "{body}");

@@ -277,7 +277,13 @@ impl Build<'_> {
             Runtime::Custom => return Ok(()),
         };
         self.log.push_str(&format!("$ {command}\n"));
+        let began = now();
         let installed = self.sh(&command, INSTALL_SECONDS_MAX).await;
+        if installed.is_err() {
+            for line in self.machine.refused_connections(began).await {
+                self.log.push_str(&format!("{line}\n"));
+            }
+        }
         installed.map(drop).map_err(|error| Error {
             message: format!("dependencies could not be installed: {}", error.message),
             ..error

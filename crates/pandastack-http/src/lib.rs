@@ -12,6 +12,8 @@ use std::sync::{Arc, LazyLock};
 
 use reqwest::{Client, ClientBuilder};
 use rustls::crypto::ring;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::{self, PemObject};
 use rustls::{ClientConfig, RootCertStore};
 
 /// The system's certificates.
@@ -36,6 +38,43 @@ pub fn builder() -> ClientBuilder {
 /// Begins a client of one server, which is at `address`. Unless that begins with `https:` no certificates are read.
 pub fn builder_for(address: &str) -> ClientBuilder {
     if is_https(address) { builder() } else { with_roots(Arc::new(RootCertStore::empty())) }
+}
+
+/// Begins a client that also trusts these certificate authorities.
+pub fn builder_trusting(authorities: &[CertificateDer<'static>]) -> ClientBuilder {
+    let mut roots = RootCertStore::clone(&SYSTEM_ROOTS);
+    roots.add_parsable_certificates(authorities.iter().cloned());
+    with_roots(Arc::new(roots))
+}
+
+/// Why a text is no bundle of certificates.
+#[derive(Debug, thiserror::Error)]
+pub enum BundleError {
+    /// There is nothing to trust in it.
+    #[error("it contains no certificate")]
+    Empty,
+    /// It is not PEM.
+    #[error("it is not valid PEM: {0}")]
+    Pem(#[from] pem::Error),
+    /// A certificate is damaged.
+    #[error("certificate {number} is not valid: {error}")]
+    Certificate {
+        /// Position in the file, from 1.
+        number: usize,
+        /// Why.
+        error: rustls::Error,
+    },
+}
+
+/// Certificates of a PEM text, each usable as an authority.
+pub fn certificates(pem: &str) -> Result<Vec<CertificateDer<'static>>, BundleError> {
+    let found: Vec<_> = CertificateDer::pem_slice_iter(pem.as_bytes()).collect::<Result<_, _>>()?;
+    let mut roots = RootCertStore::empty();
+    for (at, certificate) in found.iter().enumerate() {
+        let added = roots.add(certificate.clone());
+        added.map_err(|error| BundleError::Certificate { number: at + 1, error })?;
+    }
+    if found.is_empty() { Err(BundleError::Empty) } else { Ok(found) }
 }
 
 /// Makes `ring` the process's provider of TLS, for libraries that look for one. One that was set before stays.

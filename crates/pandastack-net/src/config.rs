@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use pandastack_types::network::{Ceiling, Cidr, Mail};
+use pandastack_types::network::{Ceiling, Cidr, Mail, Target};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{NetError, Result};
@@ -83,6 +83,10 @@ pub struct NetConfig {
     pub limits: SlotLimits,
     /// Networks that are not the internet and that policies may open. Empty: none.
     pub reachable_private: Vec<Cidr>,
+    /// Addresses that the operator opens to guests with internet access.
+    pub guest_allow: Vec<Target>,
+    /// Host names of the operator's package mirrors.
+    pub mirrors: Vec<String>,
     /// Access to outbound mail ports.
     pub mail: Mail,
 }
@@ -99,6 +103,8 @@ impl NetConfig {
             resolver: None,
             limits: SlotLimits::default(),
             reachable_private: Vec::new(),
+            guest_allow: Vec::new(),
+            mirrors: Vec::new(),
             mail: Mail::default(),
         }
     }
@@ -129,6 +135,8 @@ impl NetConfig {
             ceiling: Ceiling {
                 slots: Some(self.subnet),
                 reachable_private: self.reachable_private.clone(),
+                guest_allow: self.guest_allow.clone(),
+                mirrors: self.mirrors.clone(),
                 mail: self.mail,
             },
         })

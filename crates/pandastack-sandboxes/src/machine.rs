@@ -61,6 +61,10 @@ impl Machine {
         Ok(Self { sandboxes: Arc::clone(sandboxes), record, client })
     }
 
+    pub(crate) fn sandboxes(&self) -> &Arc<Sandboxes> {
+        &self.sandboxes
+    }
+
     /// Calls the agent of its host.
     pub(crate) fn client(&self) -> &AgentClient {
         &self.client

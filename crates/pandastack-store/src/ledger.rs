@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use pandastack_types::api::{AuditEntry, FunctionUsage, SandboxUsage, UsageTotals};
+use pandastack_types::api::{AuditEntry, FunctionUsage, KindUsage, SandboxUsage, UsageTotals};
 use pandastack_types::audit::AuditLine;
 use pandastack_types::{SandboxId, WorkspaceId};
 
@@ -64,6 +64,13 @@ pub trait LedgerStore: Send + Sync {
         to: Timestamp,
         limit: u32,
     ) -> Result<Vec<SandboxUsage>>;
+    /// The same by kind of service, most processor time first.
+    async fn usage_by_kind(
+        &self,
+        workspace: &WorkspaceId,
+        from: Timestamp,
+        to: Timestamp,
+    ) -> Result<Vec<KindUsage>>;
     /// Calls by function, most time first, at most `limit`.
     async fn usage_by_function(
         &self,

@@ -3,6 +3,8 @@
 use std::time::Instant;
 
 use pandastack_dockerfile::{Instruction, RunStep, Step};
+use pandastack_sandboxes::machine::LineSink;
+use pandastack_store::clock::now;
 use pandastack_types::api::{ExecRequest, StartProcess};
 use tokio::time::Instant as Deadline;
 
@@ -98,8 +100,12 @@ async fn run_command(
     }
     let request = command(&head.scope, argv, build.left()?.as_secs().max(1));
     let machine = head.machine(build).await?;
+    let began = now();
     let exit = machine.run(&request, log).await?;
     if exit.exit_code != 0 || exit.timed_out {
+        for line in machine.refused_connections(began).await {
+            log.line(&line).await;
+        }
         return Err(BuildError::command(&exit));
     }
     head.save(build, &key, &text).await?;

@@ -14,6 +14,7 @@ pub mod domains;
 mod error;
 mod failure;
 pub mod grant;
+pub mod guests;
 mod id;
 pub mod limits;
 pub mod link;

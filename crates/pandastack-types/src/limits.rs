@@ -88,6 +88,13 @@ pub const NETWORK_NAME_BYTES_MAX: usize = 253;
 pub const NETWORK_PORT_CLASSES_MAX: usize = 16;
 /// Combinations of networks and ports that a network policy comes to. Beyond it: 400 `bad_request`.
 pub const NETWORK_OPENINGS_MAX: usize = 1024;
+/// Bytes of the operator's certificates for guests, about ten. Beyond it: the agent does not start. They are
+/// sent with every identity, in one frame.
+pub const GUEST_CA_BYTES_MAX: usize = 16 * 1024;
+/// Bytes of the address of a package mirror. Beyond it: the server does not start.
+pub const GUEST_MIRROR_BYTES_MAX: usize = 1024;
+/// Entries of the operator's list of addresses for guests. Beyond it: the agent does not start.
+pub const GUEST_ALLOW_MAX: usize = 64;
 /// Time that a create waits for its template to be baked. Beyond it: 503 `template_baking`.
 pub const BAKE_HOLD_SECONDS: u64 = 25;
 /// Time that an `Idempotency-Key` is remembered.

@@ -80,6 +80,11 @@ impl Failure {
         Self { exit: Some(INTERRUPTED), ..Self::new("interrupted") }
     }
 
+    /// Returns whether the user pressed Ctrl-C, which ends the whole command and not only a part of it.
+    pub fn is_interrupt(error: &anyhow::Error) -> bool {
+        error.downcast_ref::<Self>().is_some_and(|failure| failure.exit == Some(INTERRUPTED))
+    }
+
     /// Adds what failed because of it, in front of the message.
     pub fn within(self, what: &str) -> Self {
         Self { message: format!("{what}: {}", self.message), ..self }

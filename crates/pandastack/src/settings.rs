@@ -23,6 +23,7 @@ pub use args::{AgentArgs, Backups, CommonArgs, ControlArgs, Engine};
 use file::read_file;
 
 use crate::failure::Failure;
+use crate::guest_settings::GuestOptions;
 use crate::login_settings::OidcSettings;
 use crate::network_settings::MailMode;
 use crate::otlp::Export;
@@ -108,6 +109,8 @@ pub struct Settings {
     pub resolver: Option<SocketAddr>,
     /// Private networks that policies may open.
     pub reachable_private: Vec<Cidr>,
+    /// Certificates, mirrors and addresses for guests.
+    pub guests: GuestOptions,
     /// Access to outbound mail ports.
     pub mail: MailMode,
     /// Maximum outbound connections per sandbox.
@@ -178,6 +181,7 @@ impl Settings {
             accept_new_link_secret: control.accept_new_link_secret,
             challenge_resolver: control.challenge_resolver.or(file.control.challenge_resolver),
             reachable_private: either(&agent.reachable_private, file.network.reachable_private),
+            guests: GuestOptions::resolve(&agent.guests, file.guests)?,
             mail: agent.mail.or(file.network.mail).unwrap_or_default(),
             run_as: common.run_as.clone().or(file.run_as).filter(|user| !user.is_empty()),
             runtime_dir: runtime_dir.unwrap_or_else(|| runtime_dir_of(&data_dir)),

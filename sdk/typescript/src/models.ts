@@ -396,10 +396,12 @@ export function withCamelCase<T extends object>(record: T): WireRecord<T> {
   return record as WireRecord<T>;
 }
 
-/** Usage of a workspace from `from` to `to`, with totals per sandbox and function. */
+/** Usage of a workspace from `from` to `to`, with totals per sandbox, kind of service and function. */
 export interface Usage {
   from?: string;
   to?: string;
+  /** By `kind`: `sandbox`, `app`, `function`, `database`, `template`. */
+  kinds?: Array<Record<string, unknown>>;
   functions?: Array<Record<string, unknown>>;
   total: Record<string, number>;
   sandboxes: Array<Record<string, unknown>>;

@@ -37,6 +37,16 @@ socket.send_fds(socket.socket(fileno=int(sys.argv[2])), [b"."], [listening.filen
 """
 
 
+def listen_in(namespace: str, port: int) -> socket.socket:
+    """A socket of this process that listens in a network namespace."""
+    ours, theirs = socket.socketpair()
+    words = ["ip", "netns", "exec", namespace, sys.executable, "-c", LISTEN, str(port), str(theirs.fileno())]
+    with ours, theirs:
+        subprocess.run(words, pass_fds=[theirs.fileno()], check=True)
+        _, (listening,), _, _ = socket.recv_fds(ours, 1, 1)
+    return socket.socket(fileno=listening)
+
+
 def said(words: Tuple[str, ...], default: str) -> str:
     """Output of a program of this host, if it is installed and prints something."""
     done = subprocess.run(words, capture_output=True, text=True)
@@ -96,14 +106,9 @@ class Registries:
     """`with Registries() as variables:` machines that have these install packages."""
 
     def __enter__(self) -> Dict[str, str]:
-        ours, theirs = socket.socketpair()
-        number = str(theirs.fileno())
-        words = ["ip", "netns", "exec", NAMESPACE, sys.executable, "-c", LISTEN, str(PORT), number]
-        subprocess.run(words, pass_fds=[theirs.fileno()], check=True)
-        _, (listening,), _, _ = socket.recv_fds(ours, 1, 1)
         self.server = ThreadingHTTPServer((SERVER, PORT), Relay, bind_and_activate=False)
         self.server.socket.close()
-        self.server.socket = socket.socket(fileno=listening)
+        self.server.socket = listen_in(NAMESPACE, PORT)
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
         return variables()
 

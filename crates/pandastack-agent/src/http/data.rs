@@ -11,7 +11,7 @@ use pandastack_types::agent_api::endpoints::{
     self, ExecStream, ListPorts, MakeDirectory, ReadFile, ReadLogs, ReadMetrics, RemoveFile, StatFile,
     WriteFile,
 };
-use pandastack_types::agent_api::{FILE_SIZE_HEADER, PROCESS_HEADER};
+use pandastack_types::agent_api::{ExecStreamQuery, FILE_SIZE_HEADER, PROCESS_HEADER};
 use pandastack_types::api::{ExecResult, FileEntry, FileWritten, Port, PortList, SandboxMetrics};
 
 use super::endpoint::{EventResponse, SandboxCall, ValueOrEvents};
@@ -29,8 +29,9 @@ pub(super) async fn exec(call: SandboxCall<endpoints::Exec>) -> Result<ExecResul
 }
 
 pub(super) async fn exec_stream(call: SandboxCall<ExecStream>) -> Result<EventResponse> {
-    let style = Style::from(call.endpoint.query.encoding);
-    Ok(output(Exec::from_request(call.body)?.stream(call.sandbox, style).await?))
+    let ExecStreamQuery { encoding, tag } = call.endpoint.query;
+    let exec = Exec::from_request(call.body)?.tagged(tag);
+    Ok(output(exec.stream(call.sandbox, Style::from(encoding)).await?))
 }
 
 /// A process's events, and in a header which process they are of: what a client needs to come back

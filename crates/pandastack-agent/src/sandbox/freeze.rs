@@ -122,7 +122,7 @@ impl Driver {
     }
 
     fn unchanged_identity(&self) -> Identity {
-        Identity { only_stood_still: true, ..refresh(&self.record) }
+        Identity { only_stood_still: true, ..refresh(&self.record, &self.host.config.guests) }
     }
 
     /// Lets user processes go on in a machine that a fork resumes, as soon as it says so. If that

@@ -76,7 +76,8 @@ pub(crate) async fn exec(
 
 /// Run a command and stream its output as server-sent events: `stdout`, `stderr`, then `exit` or `error`.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/exec/stream", tag = "exec", params(("id" = SandboxId, Path),
-    ("encoding" = Option<String>, Query, description = "Encoding of output: `text` or `base64`")),
+    ("encoding" = Option<String>, Query, description = "Encoding of output: `text` or `base64`"),
+    ("tag" = Option<String>, Query, description = "Name of the process in process lists")),
     request_body = ExecRequest, responses((status = 200, content_type = "text/event-stream", body = String),
     (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub(crate) async fn exec_stream(

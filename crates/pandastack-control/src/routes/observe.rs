@@ -45,8 +45,8 @@ fn time(name: &str, text: Option<&str>, default: Timestamp) -> Result<Timestamp>
         .map_err(|_| Error::bad_request(format!("`{name}` must be a time such as 2026-01-31T00:00:00Z")))
 }
 
-/// Get the workspace's usage in total, by sandbox and by function. Running sandboxes are counted up to the
-/// last minute.
+/// Get the workspace's usage in total, by sandbox, by kind of service and by function. Running sandboxes are
+/// counted up to the last minute.
 #[utoipa::path(get, path = "/v1/usage", tag = "account",
     params(("from" = Option<String>, Query, description = "Start of the period (RFC 3339). Default: 30 days ago"), ("to" = Option<String>, Query)),
     responses((status = 200, body = UsageReport), (status = 400, body = ErrorBody)))]
@@ -69,7 +69,8 @@ pub(crate) async fn usage(
     sandboxes.truncate(USAGE_SANDBOXES_MAX as usize);
     let functions =
         services.store.usage_by_function(&caller.workspace, from, to, USAGE_SANDBOXES_MAX).await?;
-    Ok(Json(UsageReport { from, to, total, sandboxes, truncated, functions }))
+    let kinds = services.store.usage_by_kind(&caller.workspace, from, to).await?;
+    Ok(Json(UsageReport { from, to, total, sandboxes, truncated, kinds, functions }))
 }
 
 #[derive(Deserialize)]

@@ -24,6 +24,9 @@ use tower::ServiceExt;
 /// Calls that reached the native API: method and path, key, and on whose behalf.
 type Calls = Arc<Mutex<Vec<(String, Option<String>, Option<OnBehalf>)>>>;
 
+/// Bodies of calls that had one, as JSON.
+type Bodies = Arc<Mutex<Vec<Value>>>;
+
 /// Wrong credentials after which the directory admits nobody.
 const WRONG_MAX: u32 = 20;
 
@@ -77,14 +80,17 @@ fn sandbox(status: &str, metadata: Value) -> Sandbox {
 struct Fixture {
     facade: Facade,
     calls: Calls,
+    bodies: Bodies,
     id: SandboxId,
     keys: Arc<Mutex<Vec<String>>>,
 }
 
-async fn record(State((calls, shown)): State<(Calls, Value)>, request: Request) -> Response {
+async fn record(State((calls, bodies, shown)): State<(Calls, Bodies, Value)>, request: Request) -> Response {
     let key = request.headers().get("authorization").map(|value| value.to_str().unwrap().to_owned());
     let call = format!("{} {}", request.method(), request.uri());
     calls.lock().unwrap().push((call.clone(), key, request.extensions().get::<OnBehalf>().cloned()));
+    let body = to_bytes(request.into_body(), usize::MAX).await.unwrap();
+    bodies.lock().unwrap().extend(serde_json::from_slice::<Value>(&body));
     match call.as_str() {
         "GET /v1/sandboxes/gone" => {
             let body = json!({ "error": "sandbox `gone` not found", "code": "not_found", "request_id": "r" });
@@ -102,14 +108,14 @@ async fn record(State((calls, shown)): State<(Calls, Value)>, request: Request) 
 
 fn fixture(status: &str, metadata: Value) -> Fixture {
     let sandbox = sandbox(status, metadata);
-    let calls = Calls::default();
+    let (calls, bodies) = (Calls::default(), Bodies::default());
     let shown = serde_json::to_value(&sandbox).unwrap();
-    let native = Router::new().fallback(record).with_state((Arc::clone(&calls), shown));
+    let native = Router::new().fallback(record).with_state((Arc::clone(&calls), Arc::clone(&bodies), shown));
     let id = sandbox.id.clone();
     let keys = Arc::new(Mutex::new(vec!["pds_k".to_owned()]));
     let directory = One { sandbox, keys: Arc::clone(&keys), wrong: Mutex::default() };
     let facade = Facade::new(native, Arc::new(directory), &LinkKey::new(&[7; 32]).unwrap());
-    Fixture { facade, calls, id, keys }
+    Fixture { facade, calls, bodies, id, keys }
 }
 
 impl Fixture {
@@ -117,6 +123,15 @@ impl Fixture {
         let request = http::Request::get(path).header("host", "127.0.0.1:8080");
         let request = key.into_iter().fold(request, |request, key| request.header("x-api-key", key));
         read(self.facade.control_plane().oneshot(request.body(Body::empty()).unwrap()).await.unwrap()).await
+    }
+
+    async fn post(&self, path: &str, body: Value) -> (u16, Value) {
+        let request = http::Request::post(path)
+            .header("host", "127.0.0.1:8080")
+            .header("x-api-key", "pds_key")
+            .body(Body::from(body.to_string()))
+            .unwrap();
+        read(self.facade.control_plane().oneshot(request).await.unwrap()).await
     }
 
     async fn port(&self, port: u16, sandbox: &SandboxId, request: http::request::Builder) -> (u16, Value) {
@@ -203,7 +218,8 @@ async fn a_sandbox_that_is_gone_or_paused_is_told_as_such() {
     assert_eq!(made.port(ENVD_PORT, &made.id, health()).await.0, 204);
     let (status, body) = made.port(ENVD_PORT, &SandboxId::random(), health()).await;
     assert_eq!(status, 502);
-    assert!(body["message"].as_str().unwrap().contains("was not found"), "{body}");
+    let message = body["message"].as_str().unwrap();
+    assert!(message.contains("was not found") && body["sandboxId"].is_string(), "{body}");
     let paused = fixture("hibernated", json!({}));
     assert_eq!(paused.port(ENVD_PORT, &paused.id, health()).await.0, 502);
     let resuming = fixture("hibernated", json!({ "e2b.auto_resume": "true" }));
@@ -211,6 +227,19 @@ async fn a_sandbox_that_is_gone_or_paused_is_told_as_such() {
     let list = http::Request::post("/process.Process/List");
     assert_eq!(resuming.port(ENVD_PORT, &resuming.id, list).await.0, 401, "other requests are let in");
     assert_eq!(fixture("failed", json!({})).port(ENVD_PORT, &made.id, health()).await.0, 502);
+}
+
+#[tokio::test]
+async fn a_pause_without_memory_keeps_the_disk_alone() {
+    let kept = async |body: Value| {
+        let made = fixture("running", json!({}));
+        assert_eq!(made.post(&format!("/sandboxes/{}/pause", made.id), body).await.0, 204);
+        assert_eq!(made.last().0, format!("POST /v1/sandboxes/{}/hibernate", made.id));
+        made.bodies.lock().unwrap().last().cloned().unwrap()
+    };
+    assert_eq!(kept(json!({ "memory": false })).await["keep"], "disk");
+    assert_ne!(kept(json!({ "memory": true })).await["keep"], "disk");
+    assert_ne!(kept(json!({})).await["keep"], "disk");
 }
 
 #[tokio::test]
@@ -233,15 +262,9 @@ async fn a_signed_url_names_its_sandbox() {
     assert_eq!(made.control(&url, None).await, (200, json!("content")));
     assert_eq!(made.last().2, Some(OnBehalf { sandbox: made.id.clone(), key: Some("pds_k".to_owned()) }));
     let late = sign(format!("/a:read::{token}:1"));
-    assert_eq!(
-        made.control(
-            &format!("/files?path=/a&signature={late}&signature_expiration=1&sandbox_id={id}"),
-            None
-        )
-        .await
-        .0,
-        401
-    );
+    let late = format!("/files?path=/a&signature={late}&signature_expiration=1&sandbox_id={id}");
+    let (status, body) = made.control(&late, None).await;
+    assert_eq!((status, body["message"].as_str()), (401, Some("signature is already expired")));
     assert_eq!(made.control(&format!("/files?path=/b&signature={good}&sandbox_id={id}"), None).await.0, 401);
     assert_eq!(made.control(&format!("/files?path=/a&sandbox_id={id}"), None).await.0, 401);
     assert_eq!(made.control(&url, None).await.0, 200);

@@ -43,11 +43,28 @@ pub struct Identity {
     /// Make new SSH host keys if the machine has any.
     #[serde(default, skip_serializing_if = "super::is_false")]
     pub regenerate_ssh_host_keys: bool,
+    /// Certificates and mirrors of the operator; unset keeps what is there. An older guest ignores it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub setup: Option<GuestSetup>,
     /// Whether the machine is unchanged and was only paused: clock and random generator are
     /// refreshed, and nothing else changes. A guest that does not know this does all the rest
     /// again, which costs it time and does no harm.
     #[serde(default, skip_serializing_if = "super::is_false")]
     pub only_stood_still: bool,
+}
+
+/// Files that the operator gives to every guest. What is unset is removed again, unless it was changed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuestSetup {
+    /// Certificate authorities to trust besides those of the image, as PEM.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ca_bundle: Option<String>,
+    /// Address below which apt finds `debian` and `debian-security`. Unset keeps the addresses there are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub apt_mirror: Option<String>,
+    /// Configuration of cargo for all users.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cargo_config: Option<String>,
 }
 
 /// The identity is in force and user processes run.

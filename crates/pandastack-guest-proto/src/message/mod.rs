@@ -15,7 +15,7 @@ mod volume;
 
 pub use error::{ErrorBody, ErrorCode};
 pub use file::{FileEntry, FileKind, FileRead, FileWrite, FileWritten, WriteMode};
-pub use identity::{Identity, IdentityApplied};
+pub use identity::{GuestSetup, Identity, IdentityApplied};
 pub use machine::{CpuStats, DiskStats, ListeningPort, MemoryStats, NetworkStats, Pong, Stats};
 pub use process::{
     Attach, Command, ExitStatus, OutputStream, ProcessId, ProcessInfo, ProcessLimits, ProcessSpec, Started,

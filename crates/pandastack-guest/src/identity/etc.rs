@@ -71,7 +71,7 @@ fn write_resolv_conf(path: &Path, servers: &str) -> io::Result<()> {
     overwrite(path, servers, 0o644)
 }
 
-fn overwrite(path: &Path, content: &str, mode: u32) -> io::Result<()> {
+pub(super) fn overwrite(path: &Path, content: &str, mode: u32) -> io::Result<()> {
     if std::fs::read(path).is_ok_and(|old| old == content.as_bytes()) {
         return Ok(());
     }

@@ -10,6 +10,7 @@
 mod entropy;
 mod etc;
 mod hooks;
+mod setup;
 mod tcp_reset;
 mod warnings;
 
@@ -70,6 +71,9 @@ impl IdentityState {
         self.env.insert("PANDASTACK_SANDBOX_ID".to_owned(), identity.sandbox_id.as_str().into());
         let mut warnings = Warnings::default();
         etc::write_names(around, identity, &mut warnings);
+        if let Some(wanted) = &identity.setup {
+            setup::apply(around, wanted, &mut warnings);
+        }
         etc::write_run_files(around, identity, self.generation, &mut warnings);
         if around.is_machine {
             if identity.reset_outbound_tcp {

@@ -143,7 +143,7 @@ impl Names {
         let (plan, resolved) = (self.0.plan.clone(), resolved.to_vec());
         blocking(move || {
             let _unchanged = slot.lock_rules();
-            let entries = resolved::entries(&slot.policy(), &resolved, resolved::now_ms());
+            let entries = resolved::entries(&slot.policy(), &plan.ceiling, &resolved, resolved::now_ms());
             if entries.open.is_empty() && entries.shut.is_empty() {
                 return Ok(());
             }

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use pandastack_types::network::{NetworkPolicy, is_public};
+use pandastack_types::network::{Ceiling, NetworkPolicy, is_public};
 use serde::{Deserialize, Serialize};
 
 use super::resolver::NAMED_LIFETIME_MAX;
@@ -91,11 +91,16 @@ type ByClass<'a> = BTreeMap<(Ipv4Addr, usize), (Duration, &'a str)>;
 
 /// Entries for a slot with this policy, from names that were resolved elsewhere. The first ones, if
 /// they are too many.
-pub(super) fn entries<'a>(policy: &NetworkPolicy, resolved: &'a [Resolved], now_ms: u64) -> Entries<'a> {
+pub(super) fn entries<'a>(
+    policy: &NetworkPolicy,
+    ceiling: &Ceiling,
+    resolved: &'a [Resolved],
+    now_ms: u64,
+) -> Entries<'a> {
     let (mut open, mut shut) = (ByClass::new(), ByClass::new());
     for one in resolved {
         let opened = left(one.open_until_ms, now_ms).filter(|_| is_public(one.address));
-        let opens = opened.map(|_| policy.opened_by(&one.name)).unwrap_or_default();
+        let opens = opened.map(|_| policy.opened_by(&one.name, ceiling)).unwrap_or_default();
         let shuts = policy.shut_by(&one.name);
         if open.len() + shut.len() + opens.len() + shuts.len() > RESOLVED_MAX {
             break;
@@ -153,7 +158,7 @@ mod tests {
 
     /// Addresses and seconds of what a policy opens and closes.
     fn check(json: &str, resolved: &[Resolved], opens: &[(Ipv4Addr, u64)], shuts: &[(Ipv4Addr, u64)]) {
-        let entries = entries(&policy(json), resolved, NOW_MS);
+        let entries = entries(&policy(json), &Ceiling::default(), resolved, NOW_MS);
         let seconds = |elements: &[Element<'_>]| -> Vec<(Ipv4Addr, u64)> {
             elements.iter().map(|one| (one.address, one.lifetime.as_secs())).collect()
         };
@@ -222,7 +227,7 @@ mod tests {
         let least = found.iter().map(|one| one.open_until_ms).min();
         assert_eq!(least, Some(NOW_MS + (RESOLVED_MAX as u64 + 1) * 1000), "the longest are kept");
         let several = policy(r#"{"allow":["*.a.com:1","*.a.com:2","*.a.com:3"],"deny":["x.a.com:2"]}"#);
-        let Entries { open, shut } = entries(&several, &found, NOW_MS);
+        let Entries { open, shut } = entries(&several, &Ceiling::default(), &found, NOW_MS);
         assert_eq!((open.len(), shut.len()), (RESOLVED_MAX / 4 * 3, RESOLVED_MAX / 4));
     }
 }

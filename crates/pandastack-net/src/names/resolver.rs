@@ -13,7 +13,7 @@ use std::time::Duration;
 use hickory_proto::op::{Message, MessageType, OpCode, Query, ResponseCode};
 use hickory_proto::rr::{RData, Record, RecordType};
 use pandastack_types::chain;
-use pandastack_types::network::{NetworkPolicy, is_public};
+use pandastack_types::network::{Ceiling, NetworkPolicy, is_public};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -141,7 +141,7 @@ async fn answer(
         }
         reply(&message, code)
     };
-    if let Some(code) = own_answer(&slot.policy(), &name, kind) {
+    if let Some(code) = own_answer(&slot.policy(), &registry.plan.ceiling, &name, kind) {
         return refuse(code);
     }
     match registry.upstreams.ask(bytes, by_tcp).await {
@@ -160,8 +160,13 @@ async fn answer(
 }
 
 /// The response with which a policy replaces that of the name servers; `None` where they answer.
-fn own_answer(policy: &NetworkPolicy, name: &str, kind: RecordType) -> Option<ResponseCode> {
-    if !policy.resolves(name) {
+fn own_answer(
+    policy: &NetworkPolicy,
+    ceiling: &Ceiling,
+    name: &str,
+    kind: RecordType,
+) -> Option<ResponseCode> {
+    if !policy.resolves(name, ceiling) {
         return Some(ResponseCode::NXDomain);
     }
     // Such records hide the name of later connections (encrypted client hello), which could then not be
@@ -185,11 +190,11 @@ async fn follow(
     answer: &[u8],
 ) -> Option<ResponseCode> {
     // Another one than before, perhaps: it was asked for a while ago.
-    let policy = slot.policy();
-    if let Some(code) = own_answer(&policy, name, kind) {
+    let (policy, ceiling) = (slot.policy(), &registry.plan.ceiling);
+    if let Some(code) = own_answer(&policy, ceiling, name, kind) {
         return Some(code);
     }
-    if policy.opened_by(name).is_empty() && policy.shut_by(name).is_empty() {
+    if policy.opened_by(name, ceiling).is_empty() && policy.shut_by(name).is_empty() {
         return None;
     }
     let (plan, of, asked, answer) =
@@ -197,10 +202,12 @@ async fn follow(
     let followed = blocking(move || {
         let _unchanged = of.lock_rules();
         let policy = of.policy();
-        if let Some(code) = own_answer(&policy, &asked, kind) {
+        if let Some(code) = own_answer(&policy, &plan.ceiling, &asked, kind) {
             return Ok(Some(code));
         }
-        let Some(learned) = learn(&policy, &asked, &answer) else { return Ok(Some(ResponseCode::ServFail)) };
+        let Some(learned) = learn(&policy, &plan.ceiling, &asked, &answer) else {
+            return Ok(Some(ResponseCode::ServFail));
+        };
         if learned.open.is_empty() && learned.shut.is_empty() {
             return Ok(None);
         }
@@ -221,8 +228,8 @@ async fn follow(
 
 /// Extracts the addresses of an answer for the rules. `None` when the rules cannot hold all
 /// addresses that must be closed.
-fn learn(policy: &NetworkPolicy, name: &str, answer: &[u8]) -> Option<ResolvedName> {
-    let (open_classes, shut_classes) = (policy.opened_by(name), policy.shut_by(name));
+fn learn(policy: &NetworkPolicy, ceiling: &Ceiling, name: &str, answer: &[u8]) -> Option<ResolvedName> {
+    let (open_classes, shut_classes) = (policy.opened_by(name, ceiling), policy.shut_by(name));
     let message = Message::from_vec(answer);
     if message.is_err() && !shut_classes.is_empty() {
         return None;
@@ -308,7 +315,8 @@ mod tests {
     fn only_public_addresses_are_opened_and_never_for_long() {
         let opens = policy(r#"{"allow":["a.com"]}"#);
         let opened = |records: &[(&str, u32)]| {
-            let learned = learn(&opens, "a.com", &answer_with(records)).expect("learned");
+            let learned =
+                learn(&opens, &Ceiling::default(), "a.com", &answer_with(records)).expect("learned");
             assert!(learned.shut.is_empty());
             (learned.open.len(), learned.open_for.as_secs())
         };
@@ -321,19 +329,19 @@ mod tests {
         let many: Vec<String> = (0..=ADDRESSES_PER_ANSWER_MAX).map(|at| format!("93.184.216.{at}")).collect();
         let many: Vec<(&str, u32)> = many.iter().map(|address| (address.as_str(), 300)).collect();
         assert_eq!(opened(&many).0, ADDRESSES_PER_ANSWER_MAX);
-        assert!(learn(&opens, "a.com", b"nonsense").expect("learned").open.is_empty());
+        assert!(learn(&opens, &Ceiling::default(), "a.com", b"nonsense").expect("learned").open.is_empty());
     }
 
     #[test]
     fn every_address_of_a_name_that_is_denied_on_some_ports_is_closed_there_or_kept_from_the_guest() {
         let denies = policy(r#"{"deny":["a.com:22"]}"#);
         let answer = answer_with(&[("93.184.216.34", 1), ("10.0.0.1", 1), ("10.0.0.1", 1)]);
-        let learned = learn(&denies, "a.com", &answer).expect("learned");
+        let learned = learn(&denies, &Ceiling::default(), "a.com", &answer).expect("learned");
         assert_eq!((learned.shut.len(), learned.shut_classes.len(), learned.open.len()), (2, 1, 0));
         assert!(learned.shut_for >= NAMED_LIFETIME_MAX);
         let many: Vec<String> = (0..=ADDRESSES_PER_ANSWER_MAX).map(|at| format!("93.184.216.{at}")).collect();
         let many: Vec<(&str, u32)> = many.iter().map(|address| (address.as_str(), 300)).collect();
-        assert!(learn(&denies, "a.com", &answer_with(&many)).is_none());
-        assert!(learn(&denies, "a.com", b"nonsense").is_none());
+        assert!(learn(&denies, &Ceiling::default(), "a.com", &answer_with(&many)).is_none());
+        assert!(learn(&denies, &Ceiling::default(), "a.com", b"nonsense").is_none());
     }
 }

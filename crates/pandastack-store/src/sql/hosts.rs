@@ -3,14 +3,15 @@
 use async_trait::async_trait;
 use jiff::Timestamp;
 use pandastack_types::agent_api::Usage;
-use pandastack_types::{HostId, SandboxId, WorkspaceId};
+use pandastack_types::api::UsageKind;
+use pandastack_types::{HostId, SandboxId};
 use sqlx::AnyConnection;
 
 use super::SqlStore;
 use super::rows::{HostRow, records, signed, to_json};
 use super::sandboxes::{find, update};
 use crate::record::usage_since;
-use crate::{Durability, HostRecord, HostStore, Result};
+use crate::{Durability, HostRecord, HostStore, Result, SandboxRecord};
 
 #[async_trait]
 impl HostStore for SqlStore {
@@ -52,7 +53,7 @@ impl HostStore for SqlStore {
             if used == Usage::default() {
                 continue;
             }
-            insert_usage(write.conn(), &record.workspace, id, at, 0, used).await?;
+            insert_usage(write.conn(), &record, at, 0, used).await?;
             record.spec.usage = *now;
             update(&mut write, &record).await?;
         }
@@ -63,18 +64,17 @@ impl HostStore for SqlStore {
 /// Appends a usage event within a transaction.
 pub(super) async fn insert_usage(
     conn: &mut AnyConnection,
-    workspace: &WorkspaceId,
-    sandbox: &SandboxId,
+    sandbox: &SandboxRecord,
     at: Timestamp,
     creates: i64,
     used: Usage,
 ) -> Result<()> {
     sqlx::query(
         "INSERT INTO usage_events (workspace_id, sandbox_id, at_us, creates, cpu_ms, memory_mb_seconds, \
-         asleep_seconds, sent_bytes, received_bytes) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+         asleep_seconds, sent_bytes, received_bytes, kind) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
     )
-    .bind(workspace.as_str())
-    .bind(sandbox.as_str())
+    .bind(sandbox.workspace.as_str())
+    .bind(sandbox.id.as_str())
     .bind(at.as_microsecond())
     .bind(creates)
     .bind(signed(used.cpu_ms))
@@ -82,6 +82,7 @@ pub(super) async fn insert_usage(
     .bind(signed(used.asleep_seconds))
     .bind(signed(used.sent_bytes))
     .bind(signed(used.received_bytes))
+    .bind(UsageKind::of(sandbox.owner.as_ref()).as_str())
     .execute(conn)
     .await?;
     Ok(())

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use jiff::Timestamp;
 use pandastack_types::WorkspaceId;
-use pandastack_types::api::{AuditEntry, FunctionUsage, SandboxUsage, UsageTotals};
+use pandastack_types::api::{AuditEntry, FunctionUsage, KindUsage, SandboxUsage, UsageTotals};
 use pandastack_types::audit::AuditLine;
 
 use super::rows::unsigned;
@@ -11,9 +11,31 @@ use super::{SqlStore, audit, corrupt};
 use crate::Result;
 use crate::ledger::{AuditEnds, AuditRecord, AuditSelect, LedgerStore};
 
+/// Columns of a sum of usage.
+macro_rules! sums {
+    () => {
+        "CAST(COALESCE(SUM(creates), 0) AS BIGINT) AS creates, \
+         CAST(COALESCE(SUM(cpu_ms), 0) AS BIGINT) AS cpu_ms, \
+         CAST(COALESCE(SUM(memory_mb_seconds), 0) AS BIGINT) AS memory_mb_seconds, \
+         CAST(COALESCE(SUM(asleep_seconds), 0) AS BIGINT) AS asleep_seconds, \
+         CAST(COALESCE(SUM(sent_bytes), 0) AS BIGINT) AS sent_bytes, \
+         CAST(COALESCE(SUM(received_bytes), 0) AS BIGINT) AS received_bytes, \
+         CAST(COALESCE(SUM(calls), 0) AS BIGINT) AS calls, \
+         CAST(COALESCE(SUM(billed_ms), 0) AS BIGINT) AS billed_ms"
+    };
+}
+
+/// Usage of a workspace (`$1`) from one time (`$2`) to another (`$3`).
+macro_rules! in_period {
+    () => {
+        " FROM usage_events WHERE workspace_id = $1 AND at_us >= $2 AND at_us < $3"
+    };
+}
+
 #[derive(sqlx::FromRow)]
 struct UsageRow {
-    sandbox_id: String,
+    /// What is summed: a sandbox, a kind of service, or everything.
+    grouped: String,
     creates: i64,
     cpu_ms: i64,
     memory_mb_seconds: i64,
@@ -70,19 +92,12 @@ impl LedgerStore for SqlStore {
     }
 
     async fn usage(&self, workspace: &WorkspaceId, from: Timestamp, to: Timestamp) -> Result<UsageTotals> {
-        let row: UsageRow = sqlx::query_as(
-            "SELECT '' AS sandbox_id, CAST(COALESCE(SUM(creates), 0) AS BIGINT) AS creates, CAST(COALESCE(SUM(cpu_ms), 0) AS BIGINT) AS cpu_ms, \
-             CAST(COALESCE(SUM(memory_mb_seconds), 0) AS BIGINT) AS memory_mb_seconds, \
-             CAST(COALESCE(SUM(asleep_seconds), 0) AS BIGINT) AS asleep_seconds, CAST(COALESCE(SUM(sent_bytes), 0) AS BIGINT) AS sent_bytes, \
-             CAST(COALESCE(SUM(received_bytes), 0) AS BIGINT) AS received_bytes, \
-             CAST(COALESCE(SUM(calls), 0) AS BIGINT) AS calls, CAST(COALESCE(SUM(billed_ms), 0) AS BIGINT) AS billed_ms \
-             FROM usage_events WHERE workspace_id = $1 AND at_us >= $2 AND at_us < $3",
-        )
-        .bind(workspace.as_str())
-        .bind(from.as_microsecond())
-        .bind(to.as_microsecond())
-        .fetch_one(&self.readers)
-        .await?;
+        let row: UsageRow = sqlx::query_as(concat!("SELECT '' AS grouped, ", sums!(), in_period!()))
+            .bind(workspace.as_str())
+            .bind(from.as_microsecond())
+            .bind(to.as_microsecond())
+            .fetch_one(&self.readers)
+            .await?;
         Ok(row.totals())
     }
 
@@ -93,14 +108,12 @@ impl LedgerStore for SqlStore {
         to: Timestamp,
         limit: u32,
     ) -> Result<Vec<SandboxUsage>> {
-        let rows: Vec<UsageRow> = sqlx::query_as(
-            "SELECT sandbox_id, CAST(SUM(creates) AS BIGINT) AS creates, CAST(SUM(cpu_ms) AS BIGINT) AS cpu_ms, \
-             CAST(SUM(memory_mb_seconds) AS BIGINT) AS memory_mb_seconds, CAST(SUM(asleep_seconds) AS BIGINT) AS asleep_seconds, \
-             CAST(SUM(sent_bytes) AS BIGINT) AS sent_bytes, CAST(SUM(received_bytes) AS BIGINT) AS received_bytes, \
-             CAST(SUM(calls) AS BIGINT) AS calls, CAST(SUM(billed_ms) AS BIGINT) AS billed_ms \
-             FROM usage_events WHERE workspace_id = $1 AND at_us >= $2 AND at_us < $3 \
-             GROUP BY sandbox_id ORDER BY SUM(cpu_ms) DESC, sandbox_id LIMIT $4",
-        )
+        let rows: Vec<UsageRow> = sqlx::query_as(concat!(
+            "SELECT sandbox_id AS grouped, ",
+            sums!(),
+            in_period!(),
+            " GROUP BY sandbox_id ORDER BY SUM(cpu_ms) DESC, sandbox_id LIMIT $4"
+        ))
         .bind(workspace.as_str())
         .bind(from.as_microsecond())
         .bind(to.as_microsecond())
@@ -108,10 +121,35 @@ impl LedgerStore for SqlStore {
         .fetch_all(&self.readers)
         .await?;
         let by_sandbox = rows.into_iter().map(|row| {
-            let sandbox_id = row.sandbox_id.parse().map_err(corrupt("sandbox id"))?;
+            let sandbox_id = row.grouped.parse().map_err(corrupt("sandbox id"))?;
             Ok(SandboxUsage { sandbox_id, used: row.totals() })
         });
         by_sandbox.collect()
+    }
+
+    async fn usage_by_kind(
+        &self,
+        workspace: &WorkspaceId,
+        from: Timestamp,
+        to: Timestamp,
+    ) -> Result<Vec<KindUsage>> {
+        let rows: Vec<UsageRow> = sqlx::query_as(concat!(
+            "SELECT COALESCE(kind, CASE WHEN function_id IS NULL THEN 'sandbox' ELSE 'function' END) \
+             AS grouped, ",
+            sums!(),
+            in_period!(),
+            " GROUP BY 1 ORDER BY SUM(cpu_ms) DESC, 1"
+        ))
+        .bind(workspace.as_str())
+        .bind(from.as_microsecond())
+        .bind(to.as_microsecond())
+        .fetch_all(&self.readers)
+        .await?;
+        let by_kind = rows.into_iter().map(|row| {
+            let kind = row.grouped.parse().map_err(corrupt("kind of usage"))?;
+            Ok(KindUsage { kind, used: row.totals() })
+        });
+        by_kind.collect()
     }
 
     async fn usage_by_function(

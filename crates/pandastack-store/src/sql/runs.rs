@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use pandastack_types::api::FunctionRunStatus;
+use pandastack_types::api::{FunctionRunStatus, UsageKind};
 use pandastack_types::limits::QUEUED_RUNS_PER_WORKSPACE_MAX;
 use pandastack_types::{FunctionId, RunId, WorkspaceId};
 use sqlx::{AnyConnection, AssertSqlSafe};
@@ -95,8 +95,8 @@ async fn put_usage(conn: &mut AnyConnection, batch: &[RunRecord]) -> Result<()> 
     for ((workspace, function, sandbox), (calls, billed_ms, at_us)) in sums {
         sqlx::query(
             "INSERT INTO usage_events (workspace_id, sandbox_id, function_id, at_us, calls, billed_ms, creates, cpu_ms, \
-             memory_mb_seconds, asleep_seconds, sent_bytes, received_bytes) \
-             VALUES ($1, $2, $3, $4, $5, $6, 0, 0, 0, 0, 0, 0)",
+             memory_mb_seconds, asleep_seconds, sent_bytes, received_bytes, kind) \
+             VALUES ($1, $2, $3, $4, $5, $6, 0, 0, 0, 0, 0, 0, $7)",
         )
         .bind(workspace)
         .bind(sandbox)
@@ -104,6 +104,7 @@ async fn put_usage(conn: &mut AnyConnection, batch: &[RunRecord]) -> Result<()> 
         .bind(at_us)
         .bind(calls)
         .bind(billed_ms)
+        .bind(UsageKind::Function.as_str())
         .execute(&mut *conn)
         .await?;
     }

@@ -108,10 +108,10 @@ impl SandboxStore for SqlStore {
         let mut used = change.seen.as_ref().map(|seen| usage_since(record.spec.usage, seen.usage));
         if let (Some(used), Some(seen)) = (used.take_if(|used| *used != Usage::default()), &change.seen) {
             record.spec.usage = seen.usage;
-            insert_usage(write.conn(), &record.workspace, id, change.at, 0, used).await?;
+            insert_usage(write.conn(), &record, change.at, 0, used).await?;
         }
         if moved && transition == Transition::Created {
-            insert_usage(write.conn(), &record.workspace, id, change.at, 1, Usage::default()).await?;
+            insert_usage(write.conn(), &record, change.at, 1, Usage::default()).await?;
         }
         match record.state {
             SandboxState::Deleted => remove(write.conn(), id).await?,

@@ -55,7 +55,11 @@ fn new_sandbox() -> SandboxRecord {
 }
 
 async fn running(store: &dyn Store) -> SandboxRecord {
-    let record = new_sandbox();
+    running_as(store, new_sandbox()).await
+}
+
+/// The same, of this record.
+async fn running_as(store: &dyn Store, record: SandboxRecord) -> SandboxRecord {
     store.insert_sandboxes(std::slice::from_ref(&record), None).await.unwrap();
     store.transition(&record.id, Transition::Created, &Change::at(now())).await.unwrap().record
 }
@@ -103,6 +107,7 @@ async fn run_all<S: Store, F: Future<Output = S>>(open: impl Fn() -> F) {
         workspaces::audit_entries_are_kept_in_order,
         workspaces::audit_entries_are_chained,
         workspaces::usage_is_summed_by_period_and_sandbox,
+        workspaces::usage_is_summed_by_kind_of_service,
         apps::apps_are_found_by_id_and_name,
         apps::previews_belong_to_an_app,
         apps::a_deployment_goes_live_in_one_step,

@@ -7,9 +7,9 @@ use pandastack_types::agent_api::Usage;
 use pandastack_types::api::{Role, WorkspaceState};
 use pandastack_types::audit::ChainCheck;
 use pandastack_types::limits::TOKENS_PER_WORKSPACE_MAX;
-use pandastack_types::{SandboxId, WorkspaceId};
+use pandastack_types::{DatabaseId, Owner, SandboxId, WorkspaceId};
 
-use super::{new_sandbox, now, running, ws};
+use super::{new_sandbox, now, running, running_as, ws};
 
 pub(super) async fn the_first_secret_is_the_one_of_the_installation(store: &dyn Store) {
     assert_eq!(store.secret_fingerprint("one").await.unwrap(), "one");
@@ -232,6 +232,19 @@ pub(super) async fn usage_is_summed_by_period_and_sandbox(store: &dyn Store) {
     let by_sandbox = store.usage_by_sandbox(&ws(), from, to, 1).await.unwrap();
     assert_eq!((by_sandbox.len(), &by_sandbox[0].sandbox_id, by_sandbox[0].used.cpu_ms), (1, &busy.id, 50));
     assert_eq!(store.usage(&ws(), from, from).await.unwrap(), Default::default());
+}
+
+pub(super) async fn usage_is_summed_by_kind_of_service(store: &dyn Store) {
+    use pandastack_types::api::UsageKind;
+    let own = running(store).await;
+    let owner = Some(Owner::Drill(DatabaseId::random()));
+    let database = running_as(store, SandboxRecord { owner, ..new_sandbox() }).await;
+    let used = |cpu_ms| Usage { cpu_ms, ..Usage::default() };
+    store.record_usage(&[(own.id, used(10)), (database.id, used(30))], now()).await.unwrap();
+    let (from, to) = (Timestamp::from_second(0).unwrap(), after_seconds(now(), 60).unwrap());
+    let kinds = store.usage_by_kind(&ws(), from, to).await.unwrap();
+    let shown: Vec<_> = kinds.iter().map(|one| (one.kind, one.used.creates, one.used.cpu_ms)).collect();
+    assert_eq!(shown, [(UsageKind::Database, 1, 30), (UsageKind::Sandbox, 1, 10)]);
 }
 
 pub(super) async fn hosts_are_replaced(store: &dyn Store) {

@@ -2,9 +2,10 @@
 
 use super::endpoint::Segment;
 use super::query::{
-    BuildQuery, ExecQuery, FindFilesQuery, GrantQuery, GrepFilesQuery, ListDirectoryQuery, LogQuery,
-    MakeDirectoryQuery, NoQuery, OutputQuery, PathQuery, RemoveFileQuery, StartProcessQuery, StdinQuery,
-    StreamQuery, TerminalQuery, TunnelQuery, UnpackQuery, WaitProcessQuery, WatchFilesQuery, WriteFileQuery,
+    BuildQuery, ExecQuery, ExecStreamQuery, FindFilesQuery, GrantQuery, GrepFilesQuery, ListDirectoryQuery,
+    LogQuery, MakeDirectoryQuery, NoQuery, OutputQuery, PathQuery, RemoveFileQuery, StartProcessQuery,
+    StdinQuery, StreamQuery, TerminalQuery, TunnelQuery, UnpackQuery, WaitProcessQuery, WatchFilesQuery,
+    WriteFileQuery,
 };
 use super::{
     AgentCreate, AgentFork, AgentForked, AgentKeepAwake, AgentPatch, AgentRollback, AgentSandbox,
@@ -174,7 +175,7 @@ endpoints! {
     Exec: Post "/sandboxes/{sandbox}/exec" [sandbox: SandboxId] ? ExecQuery,
         Json<api::ExecRequest> => Json<api::ExecResult>;
     /// Runs a command and follows its output.
-    ExecStream: Post "/sandboxes/{sandbox}/exec/stream" [sandbox: SandboxId] ? StreamQuery,
+    ExecStream: Post "/sandboxes/{sandbox}/exec/stream" [sandbox: SandboxId] ? ExecStreamQuery,
         Json<api::ExecRequest> => Events;
     /// Runs many commands on one WebSocket.
     CommandSocket: Get "/sandboxes/{sandbox}/exec/ws" [sandbox: SandboxId] ? StreamQuery,

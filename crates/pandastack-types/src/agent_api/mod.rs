@@ -34,10 +34,10 @@ pub use endpoint::{
 };
 pub use host::{AgentDenial, AgentTemplate, EgressLimit, HostReport, ReportAnswer, TemplateInfo};
 pub use query::{
-    BuildQuery, ExecQuery, FindFilesQuery, Flag, GrantQuery, GrepFilesQuery, ListDirectoryQuery, LogQuery,
-    MakeDirectoryQuery, NoQuery, OutputEncoding, OutputQuery, PathQuery, RemoveFileQuery, StartProcessQuery,
-    StdinQuery, StreamQuery, TerminalQuery, TunnelQuery, UnpackQuery, WaitProcessQuery, WatchFilesQuery,
-    WriteFileQuery, parse_query,
+    BuildQuery, ExecQuery, ExecStreamQuery, FindFilesQuery, Flag, GrantQuery, GrepFilesQuery,
+    ListDirectoryQuery, LogQuery, MakeDirectoryQuery, NoQuery, OutputEncoding, OutputQuery, PathQuery,
+    RemoveFileQuery, StartProcessQuery, StdinQuery, StreamQuery, TerminalQuery, TunnelQuery, UnpackQuery,
+    WaitProcessQuery, WatchFilesQuery, WriteFileQuery, parse_query,
 };
 pub use sandbox::{
     AgentCreate, AgentFork, AgentForked, AgentKeepAwake, AgentPatch, AgentRollback, AgentSandbox,

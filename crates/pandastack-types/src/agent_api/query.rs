@@ -88,8 +88,17 @@ queries! {
         pub tag: Option<String>,
     }
 
-    /// Query of [`ExecStream`](super::endpoints::ExecStream) and
-    /// [`CommandSocket`](super::endpoints::CommandSocket).
+    /// Query of [`ExecStream`](super::endpoints::ExecStream).
+    ExecStreamQuery {
+        /// Encoding of the output.
+        #[serde(default, skip_serializing_if = "is_default")]
+        pub encoding: OutputEncoding,
+        /// Names the process, so that a caller who left before it heard of the process can end it.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub tag: Option<String>,
+    }
+
+    /// Query of [`CommandSocket`](super::endpoints::CommandSocket).
     StreamQuery {
         /// Encoding of the output.
         #[serde(default, skip_serializing_if = "is_default")]

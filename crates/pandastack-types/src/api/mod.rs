@@ -70,8 +70,8 @@ pub use member::{
 };
 pub use next_runs::NextRuns;
 pub use observe::{
-    AuditEntry, AuditList, AuditVerification, FunctionUsage, GuestView, HostView, SandboxMetrics,
-    SandboxUsage, UsageReport, UsageTotals,
+    AuditEntry, AuditList, AuditVerification, FunctionUsage, GuestView, HostView, KindUsage, SandboxMetrics,
+    SandboxUsage, UnknownUsageKind, UsageKind, UsageReport, UsageTotals,
 };
 pub use preview::{Preview, SetPreview, SignPreview, SignedPreview};
 pub use preview_repo::{

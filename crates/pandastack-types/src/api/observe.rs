@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{FunctionId, SandboxId, SandboxState};
+use crate::{FunctionId, Owner, SandboxId, SandboxState};
 
 /// Response of `GET /v1/sandboxes/{id}/metrics`: current resource usage. Does not wake the sandbox.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -117,6 +117,72 @@ pub struct FunctionUsage {
     pub billed_ms: u64,
 }
 
+/// Kind of service that used resources.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum UsageKind {
+    /// Sandboxes of users.
+    Sandbox,
+    /// Builds and instances of apps.
+    App,
+    /// Builds and calls of functions.
+    Function,
+    /// Databases and their trial restores.
+    Database,
+    /// Template builds.
+    Template,
+}
+
+impl UsageKind {
+    /// The kind of a machine.
+    pub fn of(owner: Option<&Owner>) -> Self {
+        match owner {
+            None => Self::Sandbox,
+            Some(Owner::App(_)) => Self::App,
+            Some(Owner::Function(_)) => Self::Function,
+            Some(
+                Owner::Database(_) | Owner::NextDatabase(_) | Owner::ReplacedDatabase(_) | Owner::Drill(_),
+            ) => Self::Database,
+            Some(Owner::Build(_)) => Self::Template,
+        }
+    }
+
+    /// Name in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Sandbox => "sandbox",
+            Self::App => "app",
+            Self::Function => "function",
+            Self::Database => "database",
+            Self::Template => "template",
+        }
+    }
+}
+
+impl std::str::FromStr for UsageKind {
+    type Err = UnknownUsageKind;
+
+    fn from_str(text: &str) -> Result<Self, UnknownUsageKind> {
+        let kinds = [Self::Sandbox, Self::App, Self::Function, Self::Database, Self::Template];
+        kinds.into_iter().find(|kind| kind.as_str() == text).ok_or(UnknownUsageKind)
+    }
+}
+
+/// A text that names no [`UsageKind`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("unknown kind of service")]
+pub struct UnknownUsageKind;
+
+/// Usage of one kind of service.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct KindUsage {
+    /// Kind of service.
+    pub kind: UsageKind,
+    /// Usage totals.
+    #[serde(flatten)]
+    pub used: UsageTotals,
+}
+
 /// Usage of one sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SandboxUsage {
@@ -142,6 +208,10 @@ pub struct UsageReport {
     pub sandboxes: Vec<SandboxUsage>,
     /// Whether sandboxes beyond the limit were omitted. The total includes them.
     pub truncated: bool,
+    /// Usage by kind of service, most CPU time first. Usage of services from before an upgrade counts as that
+    /// of sandboxes.
+    #[serde(default)]
+    pub kinds: Vec<KindUsage>,
     /// Usage by function, most billed time first; limited like `sandboxes`.
     #[serde(default)]
     pub functions: Vec<FunctionUsage>,

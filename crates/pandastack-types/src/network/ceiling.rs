@@ -1,11 +1,11 @@
 //! The operator's limit on network policies of a host; it applies to every policy.
 
-use std::net::Ipv4Addr;
+use std::net::SocketAddrV4;
 
 use serde::{Deserialize, Serialize};
 
-use super::ranges::{NEVER, NOT_INTERNET, Range, subtract};
-use super::{Cidr, NetworkPolicy, PortRange};
+use super::ranges::{NEVER, NOT_INTERNET, Range, networks_on, subtract};
+use super::{Cidr, Egress, NetworkPolicy, PortRange, Target};
 
 /// Ports of mail servers and of mail submission.
 pub const MAIL_PORTS: [u16; 3] = [25, 465, 587];
@@ -30,6 +30,11 @@ pub struct Ceiling {
     pub slots: Option<Cidr>,
     /// Networks that are not the internet and that policies may open. Empty: none of them.
     pub reachable_private: Vec<Cidr>,
+    /// Addresses that the operator opens to every guest with internet access, private ones too. Names in it
+    /// open nothing.
+    pub guest_allow: Vec<Target>,
+    /// Host names of the operator's package mirrors, which count as package registries.
+    pub mirrors: Vec<String>,
     /// Outgoing mail.
     pub mail: Mail,
 }
@@ -39,20 +44,27 @@ impl Ceiling {
     /// is unknown.
     pub(super) fn widest() -> Self {
         let all = Cidr::literal([0, 0, 0, 0], 0);
-        Self { slots: None, reachable_private: vec![all], mail: Mail::Open }
+        Self { reachable_private: vec![all], mail: Mail::Open, ..Self::default() }
     }
 
-    /// Returns whether a policy may open an address at all.
-    pub fn admits(&self, address: Ipv4Addr) -> bool {
-        let number = u32::from(address);
-        !self.closed().iter().any(|range| (range.first..=range.last).contains(&number))
+    /// Returns whether a policy may open an address and port at all.
+    pub fn admits(&self, to: SocketAddrV4) -> bool {
+        let number = u32::from(*to.ip());
+        !self.closed_on(to.port()).iter().any(|range| (range.first..=range.last).contains(&number))
     }
 
-    /// Addresses that stay closed under every policy.
-    pub(super) fn closed(&self) -> Vec<Range> {
+    /// Returns whether the operator opens an address and port to guests with this policy.
+    pub(super) fn opens(&self, policy: &NetworkPolicy, to: SocketAddrV4) -> bool {
+        policy.has_internet() && self.guest_allow.iter().any(|target| target.is_about(*to.ip(), to.port()))
+    }
+
+    /// Addresses that stay closed under every policy, on a port.
+    pub(super) fn closed_on(&self, port: u16) -> Vec<Range> {
         let never = NEVER.iter().copied().chain(self.slots).map(|network| network.range());
         let private = NOT_INTERNET.iter().map(Cidr::range).collect();
-        never.chain(subtract(private, self.reachable_private.iter().map(Cidr::range))).collect()
+        let open = self.reachable_private.iter().map(Cidr::range);
+        let open = open.chain(networks_on(&self.guest_allow, port));
+        never.chain(subtract(private, open)).collect()
     }
 
     /// The mail ports that stay closed under a policy.
@@ -69,12 +81,71 @@ impl Ceiling {
     }
 }
 
+impl NetworkPolicy {
+    /// Returns whether the operator's own mirrors and addresses belong to what the policy opens: it opens the
+    /// internet, or the package registries that they stand for.
+    pub(super) fn has_internet(&self) -> bool {
+        self.egress == Egress::All || !self.presets.is_empty()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn policy(json: &str) -> NetworkPolicy {
         serde_json::from_str(json).unwrap()
+    }
+
+    fn at(address: &str, port: u16) -> SocketAddrV4 {
+        SocketAddrV4::new(address.parse().unwrap(), port)
+    }
+
+    #[test]
+    fn the_operator_opens_mirrors_to_guests_with_internet() {
+        let ceiling = Ceiling {
+            slots: Some(Cidr::literal([10, 201, 0, 0], 16)),
+            guest_allow: ["10.7.0.5:443", "169.254.0.0/16", "10.201.0.0/16", "127.0.0.1"]
+                .map(|target| target.parse().unwrap())
+                .to_vec(),
+            mirrors: vec!["pypi.corp.internal".to_owned()],
+            ..Ceiling::default()
+        };
+        let opens = |json: &str, to: SocketAddrV4| {
+            let policy = policy(json);
+            let number = u32::from(*to.ip());
+            let by_rules = policy.openings(&ceiling).iter().any(|opening| {
+                (opening.addresses.first..=opening.addresses.last).contains(&number)
+                    && (opening.ports.first..=opening.ports.last).contains(&to.port())
+            });
+            assert_eq!(by_rules, policy.permits(None, to, &ceiling), "{json} {to}: rules and proxy disagree");
+            by_rules
+        };
+        let mirror = at("10.7.0.5", 443);
+        for (json, open) in [
+            ("{}", true),
+            (r#"{"presets":["package-registries"]}"#, true),
+            (r#"{"allow":["10.7.0.5:443"]}"#, true),
+            (r#"{"egress":"all","deny":["10.7.0.0/16"]}"#, false),
+            (r#"{"egress":"none"}"#, false),
+            (r#"{"allow":["example.com"]}"#, false),
+        ] {
+            assert_eq!(opens(json, mirror), open, "{json}");
+        }
+        // Neither another port, nor another address, nor what is never open.
+        for closed in [
+            at("10.7.0.5", 22),
+            at("10.7.0.6", 443),
+            at("169.254.169.254", 80),
+            at("10.201.0.2", 80),
+            at("127.0.0.1", 80),
+        ] {
+            assert!(!opens(r#"{"egress":"all","allow":["0.0.0.0/0"]}"#, closed), "{closed}");
+        }
+        let preset = policy(r#"{"presets":["package-registries"]}"#);
+        assert!(preset.resolves("pypi.corp.internal", &ceiling));
+        assert!(!preset.resolves("pypi.corp.internal", &Ceiling::default()));
+        assert!(!policy(r#"{"allow":["example.com"]}"#).resolves("pypi.corp.internal", &ceiling));
     }
 
     #[test]
@@ -105,11 +176,11 @@ mod tests {
             ("169.254.169.254", false),
             ("168.63.129.16", false),
         ] {
-            assert_eq!(some.admits(address.parse().unwrap()), admitted, "{address}");
+            assert_eq!(some.admits(at(address, 80)), admitted, "{address}");
         }
         let all = Ceiling { reachable_private: vec![Cidr::literal([0, 0, 0, 0], 0)], ..Ceiling::default() };
         for metadata in ["169.254.169.254", "168.63.129.16", "100.100.100.200", "192.0.0.192"] {
-            assert!(!all.admits(metadata.parse().unwrap()), "{metadata}");
+            assert!(!all.admits(at(metadata, 80)), "{metadata}");
         }
     }
 }

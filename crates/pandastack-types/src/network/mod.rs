@@ -14,6 +14,7 @@
 mod ceiling;
 mod cidr;
 mod denial;
+mod preset;
 mod ranges;
 mod target;
 
@@ -24,6 +25,8 @@ use utoipa::ToSchema;
 
 pub use ceiling::{Ceiling, MAIL_PORTS, Mail};
 pub use cidr::{Cidr, CidrError};
+pub use preset::Preset;
+use preset::WEB_PORTS;
 pub use ranges::{Opening, Range, is_metadata, is_public};
 use target::has_port;
 pub use target::{Destination, NamePattern, PortRange, Target, TargetError};
@@ -44,56 +47,6 @@ pub enum Egress {
     /// Deny everything, including DNS, because queries can carry data out.
     None,
 }
-
-/// A predefined list of hosts, maintained by the platform.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum Preset {
-    /// Registries of pip, npm, cargo, go, apt and similar package managers, over HTTP and HTTPS.
-    PackageRegistries,
-}
-
-/// Names that [`Preset::PackageRegistries`] allows.
-const PACKAGE_REGISTRIES: [&str; 36] = [
-    "pypi.org",
-    "files.pythonhosted.org",
-    "conda.anaconda.org",
-    "repo.anaconda.com",
-    "registry.npmjs.org",
-    "registry.yarnpkg.com",
-    "repo.yarnpkg.com",
-    "npm.jsr.io",
-    "jsr.io",
-    "deno.land",
-    "crates.io",
-    "index.crates.io",
-    "static.crates.io",
-    "static.rust-lang.org",
-    "proxy.golang.org",
-    "sum.golang.org",
-    "go.dev",
-    "dl.google.com",
-    "rubygems.org",
-    "*.rubygems.org",
-    "packagist.org",
-    "repo.packagist.org",
-    "api.nuget.org",
-    "repo.maven.apache.org",
-    "repo1.maven.org",
-    "plugins.gradle.org",
-    "services.gradle.org",
-    "hex.pm",
-    "repo.hex.pm",
-    "cran.r-project.org",
-    "deb.debian.org",
-    "security.debian.org",
-    "archive.ubuntu.com",
-    "security.ubuntu.com",
-    "dl-cdn.alpinelinux.org",
-    "*.fedoraproject.org",
-];
-
-const WEB_PORTS: [PortRange; 2] = [PortRange { first: 80, last: 80 }, PortRange { first: 443, last: 443 }];
 
 /// Network policy for connections that a sandbox opens. Incoming requests and their responses are not
 /// affected.
@@ -199,14 +152,14 @@ impl NetworkPolicy {
     }
 
     /// Returns whether a lowercase name may be resolved.
-    pub fn resolves(&self, name: &str) -> bool {
-        !self.denies(name) && (self.egress == Egress::All || self.allowed(name).next().is_some())
+    pub fn resolves(&self, name: &str, ceiling: &Ceiling) -> bool {
+        !self.denies(name) && (self.egress == Egress::All || self.allowed(name, ceiling).next().is_some())
     }
 
     /// Returns whether a web connection to `to` may pass that asks for this name, or for none.
     pub fn permits(&self, name: Option<&str>, to: SocketAddrV4, ceiling: &Ceiling) -> bool {
         let (address, port) = (*to.ip(), to.port());
-        if !ceiling.admits(address) {
+        if !ceiling.admits(to) {
             return false;
         }
         let denied = |name: &str| {
@@ -219,8 +172,9 @@ impl NetworkPolicy {
         // A destination that is open by address needs no name.
         (self.egress == Egress::All && is_public(address))
             || listed(&self.allow)
+            || ceiling.opens(self, to)
             || is_public(address)
-                && name.is_some_and(|name| self.allowed(name).any(|ports| has_port(ports, port)))
+                && name.is_some_and(|name| self.allowed(name, ceiling).any(|ports| has_port(ports, port)))
     }
 
     /// Returns whether names open addresses, which must then be recorded as they are resolved.
@@ -245,13 +199,13 @@ impl NetworkPolicy {
     }
 
     /// Indices of the [`NetworkPolicy::name_ports`] that a name opens.
-    pub fn opened_by(&self, name: &str) -> Vec<usize> {
+    pub fn opened_by(&self, name: &str, ceiling: &Ceiling) -> Vec<usize> {
         if self.egress == Egress::All || self.denies(name) {
             return Vec::new();
         }
         let classes = self.name_ports();
-        let mut opened: Vec<usize> =
-            self.allowed(name).filter_map(|ports| classes.iter().position(|class| class == ports)).collect();
+        let class_of = |ports: &[PortRange]| classes.iter().position(|class| class == ports);
+        let mut opened: Vec<usize> = self.allowed(name, ceiling).filter_map(class_of).collect();
         opened.sort_unstable();
         opened.dedup();
         opened
@@ -263,9 +217,9 @@ impl NetworkPolicy {
     }
 
     /// The ports of every allowed name that matches.
-    fn allowed<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [PortRange]> {
+    fn allowed<'a>(&'a self, name: &'a str, ceiling: &'a Ceiling) -> impl Iterator<Item = &'a [PortRange]> {
         let listed = names(&self.allow).filter(|(pattern, _)| pattern.matches(name)).map(|(_, ports)| ports);
-        let preset = self.presets.iter().filter(|preset| preset.has(name)).map(|_| &WEB_PORTS[..]);
+        let preset = self.presets.iter().filter(|preset| preset.has(name, ceiling)).map(|_| &WEB_PORTS[..]);
         listed.chain(preset)
     }
 }
@@ -277,25 +231,9 @@ fn names(targets: &[Target]) -> impl Iterator<Item = (&NamePattern, &[PortRange]
     })
 }
 
-impl Preset {
-    /// Name in JSON.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Preset::PackageRegistries => "package-registries",
-        }
-    }
-
-    fn has(self, name: &str) -> bool {
-        let Preset::PackageRegistries = self;
-        PACKAGE_REGISTRIES.iter().any(|entry| match entry.strip_prefix('*') {
-            Some(below) => name.ends_with(below),
-            None => name == *entry,
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::preset::PACKAGE_REGISTRIES;
     use super::*;
 
     fn policy(json: &str) -> NetworkPolicy {
@@ -339,19 +277,26 @@ mod tests {
             ("a.com", false, 443, false),
         ] {
             assert_eq!(
-                (web.resolves(name), permits(&web, name, port)),
+                (web.resolves(name, &Ceiling::default()), permits(&web, name, port)),
                 (resolves, permitted),
                 "{name}:{port}"
             );
         }
         assert!(web.opens_names() && web.denies_names());
         assert_eq!(web.name_ports().len(), 2);
-        assert_eq!(web.opened_by("www.a.com").len(), 1);
-        assert_ne!(web.opened_by("www.a.com"), web.opened_by("b.com"));
-        assert!(web.opened_by("x.a.com").is_empty());
+        assert_eq!(web.opened_by("www.a.com", &Ceiling::default()).len(), 1);
+        assert_ne!(
+            web.opened_by("www.a.com", &Ceiling::default()),
+            web.opened_by("b.com", &Ceiling::default())
+        );
+        assert!(web.opened_by("x.a.com", &Ceiling::default()).is_empty());
         let all = policy(r#"{"deny":["*.a.com"]}"#);
-        assert!(all.resolves("b.com") && !all.resolves("c.a.com") && !all.opens_names());
-        assert!(!NetworkPolicy::none().resolves("a.com"));
+        assert!(
+            all.resolves("b.com", &Ceiling::default())
+                && !all.resolves("c.a.com", &Ceiling::default())
+                && !all.opens_names()
+        );
+        assert!(!NetworkPolicy::none().resolves("a.com", &Ceiling::default()));
     }
 
     #[test]

@@ -69,8 +69,8 @@ impl NetworkPolicy {
     /// Destinations that may be reached by address, as disjoint boxes, without those above the
     /// ceiling.
     pub fn openings(&self, ceiling: &Ceiling) -> Vec<Opening> {
-        let closed = ceiling.closed();
-        boxes(self.allow.iter().chain(&self.deny), |port| self.addresses_on(port, &closed))
+        let targets = self.allow.iter().chain(&self.deny).chain(&ceiling.guest_allow);
+        boxes(targets, |port| self.addresses_on(port, ceiling))
     }
 
     /// Destinations that names must not open, as disjoint boxes: the denied networks. None unless
@@ -82,18 +82,21 @@ impl NetworkPolicy {
         boxes(self.deny.iter(), |port| union(networks_on(&self.deny, port)))
     }
 
-    fn addresses_on(&self, port: u16, closed: &[Range]) -> Vec<Range> {
+    fn addresses_on(&self, port: u16, ceiling: &Ceiling) -> Vec<Range> {
         let mut open = match self.egress {
             Egress::All => subtract(vec![Range::ALL], NOT_INTERNET.iter().map(Cidr::range)),
             Egress::None => Vec::new(),
         };
         open.extend(networks_on(&self.allow, port));
-        subtract(union(open), networks_on(&self.deny, port).into_iter().chain(closed.iter().copied()))
+        if self.has_internet() {
+            open.extend(networks_on(&ceiling.guest_allow, port));
+        }
+        subtract(union(open), networks_on(&self.deny, port).into_iter().chain(ceiling.closed_on(port)))
     }
 }
 
 /// The networks that a list names on a port.
-fn networks_on(targets: &[Target], port: u16) -> Vec<Range> {
+pub(super) fn networks_on(targets: &[Target], port: u16) -> Vec<Range> {
     let here = targets.iter().filter(|target| target.ports.is_empty() || target.has_port(port));
     here.filter_map(|target| match &target.place {
         Destination::Network(network) => Some(network.range()),

@@ -64,7 +64,8 @@ pub struct TargetError {
 }
 
 impl Target {
-    pub(super) fn is_network(&self) -> bool {
+    /// Returns whether the entry is an address or network, and not a name.
+    pub fn is_network(&self) -> bool {
         matches!(self.place, Destination::Network(_))
     }
 

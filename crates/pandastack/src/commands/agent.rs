@@ -75,6 +75,7 @@ fn config(args: &Args, settings: &Settings) -> Result<AgentConfig> {
         net_prefix: settings.net_prefix.clone(),
         resolver: settings.resolver,
         reachable_private: settings.reachable_private.clone(),
+        guests: settings.guests.load()?,
         mail: settings.mail.into(),
         connections_max: settings.connections_max,
         connections_per_minute: settings.connections_per_minute,

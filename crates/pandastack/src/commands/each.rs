@@ -1,11 +1,12 @@
-//! Commands that take several names: all are processed, and each failure is reported by name.
+//! Commands that take several names: all are processed, and each failure is reported by name. Ctrl-C ends the
+//! command.
 
 use std::process::ExitCode;
 
 use anyhow::{Error, Result};
 use serde::Serialize;
 
-use crate::failure::report;
+use crate::failure::{Failure, report};
 use crate::output::Output;
 
 /// Applies an action to several resources in sequence and prints the name of each, or one list at
@@ -20,6 +21,7 @@ pub async fn each(
         match act(name).await {
             Ok(shown) if output.is_json() => done.push(shown),
             Ok(shown) => output.line(&shown)?,
+            Err(error) if Failure::is_interrupt(&error) => return Err(error),
             Err(error) => {
                 report(&with_name(error, name), output);
                 code = ExitCode::FAILURE;
@@ -47,6 +49,7 @@ pub async fn show_each<T: Serialize>(
     for name in names {
         match fetch(name).await {
             Ok(one) => found.push(one),
+            Err(error) if Failure::is_interrupt(&error) => return Err(error),
             Err(error) => {
                 report(&with_name(error, name), output);
                 code = ExitCode::FAILURE;
@@ -61,4 +64,28 @@ pub async fn show_each<T: Serialize>(
 fn with_name(error: Error, name: &str) -> Error {
     let is_named = error.chain().any(|cause| cause.to_string().contains(name));
     if is_named { error } else { error.context(name.to_owned()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::runtime::block_on;
+    use crate::output::Format;
+
+    #[test]
+    fn ctrl_c_ends_the_command_and_a_failure_does_not() {
+        let names = ["a", "b", "c"].map(str::to_owned);
+        let output = Output::new(Format::Table, true);
+        let tried = std::cell::RefCell::new(Vec::new());
+        let act = async |name: &str| {
+            tried.borrow_mut().push(name.to_owned());
+            match name {
+                "b" => Err(Failure::interrupted().into()),
+                _ => Err(Failure::new("refused").into()),
+            }
+        };
+        let error = block_on(each(&names, output, act)).unwrap_err();
+        assert!(Failure::is_interrupt(&error));
+        assert_eq!(*tried.borrow(), ["a", "b"]);
+    }
 }

@@ -1,11 +1,12 @@
-//! `pandastack usage`: resource usage of the workspace, in total, by sandbox, by function or by day.
+//! `pandastack usage`: resource usage of the workspace, in total, by sandbox, by kind of service, by function
+//! or by day.
 
 use std::process::ExitCode;
 
 use anyhow::Result;
 use jiff::{SignedDuration, Timestamp};
 use pandastack_client::Client;
-use pandastack_types::api::{FunctionUsage, UsageReport, UsageTotals};
+use pandastack_types::api::{FunctionUsage, KindUsage, UsageReport, UsageTotals};
 use serde::Serialize;
 
 use super::runtime::with_client;
@@ -28,8 +29,8 @@ pub struct Args {
     /// End of the period, in the same form [default: now]
     #[arg(long, alias = "to", value_name = "TIME", value_parser = past)]
     until: Option<Timestamp>,
-    /// What to sum by: sandbox, function or day (UTC)
-    #[arg(long, value_name = "sandbox|function|day", default_value = "sandbox")]
+    /// What to sum by: sandbox, kind (of service), function or day (UTC)
+    #[arg(long, value_name = "sandbox|kind|function|day", default_value = "sandbox")]
     by: By,
     /// Number of rows to show; the sums include all
     #[arg(long, short = 'n', value_name = "COUNT", default_value_t = 20)]
@@ -40,6 +41,7 @@ pub struct Args {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum By {
     Sandbox,
+    Kind,
     Function,
     Day,
 }
@@ -50,9 +52,10 @@ impl std::str::FromStr for By {
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "sandbox" => Ok(By::Sandbox),
+            "kind" => Ok(By::Kind),
             "function" => Ok(By::Function),
             "day" => Ok(By::Day),
-            _ => Err("expected `sandbox`, `function` or `day`".to_owned()),
+            _ => Err("expected `sandbox`, `kind`, `function` or `day`".to_owned()),
         }
     }
 }
@@ -96,6 +99,7 @@ pub fn run(args: Args, output: Output) -> Result<ExitCode> {
         let text = |at: Option<Timestamp>| at.map(|at| at.to_string());
         let report = client.usage(text(args.since).as_deref(), text(args.until).as_deref()).await?;
         output.value(&report, |report| match args.by {
+            By::Kind => describe_kinds(report),
             By::Function => describe_functions(report, args.limit),
             _ => describe(report, args.limit),
         })?;
@@ -146,6 +150,11 @@ fn describe(report: &UsageReport, limit: usize) -> String {
     };
     let table = table("SANDBOX", &report.total, rows.take(limit));
     format!("{} to {}\n\n{table}{more}", report.from, report.to)
+}
+
+fn describe_kinds(report: &UsageReport) -> String {
+    let rows = report.kinds.iter().map(|one: &KindUsage| row(one.kind.as_str().to_owned(), &one.used));
+    format!("{} to {}\n\n{}", report.from, report.to, table("KIND", &report.total, rows))
 }
 
 fn describe_days(days: &Days, limit: usize) -> String {

@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::failure::Failure;
+use crate::progress::Progress;
 
 /// Options of a command that waits for the end of what it starts.
 #[derive(Debug, Clone, Copy, Default, clap::Args)]
@@ -49,6 +50,16 @@ pub async fn or_interrupt<T>(background: &str, work: impl Future<Output = Result
         done = work => done,
         _ = interrupt.recv() => Err(Failure::interrupted().hint(background).into()),
     }
+}
+
+/// The same for one call that takes a while: on a terminal a line says what is done and for how long.
+pub async fn shown<T>(
+    what: impl Into<String>,
+    background: &str,
+    work: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    let _progress = Progress::start(what);
+    or_interrupt(background, work).await
 }
 
 #[cfg(test)]

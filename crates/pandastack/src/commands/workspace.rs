@@ -15,6 +15,7 @@ use pandastack_types::preview::Visibility;
 use super::each::{each, show_each};
 use super::quota::{self, Limits};
 use super::runtime::with_client;
+use super::wait::shown;
 use crate::failure::Failure;
 use crate::output::{Output, age};
 
@@ -110,7 +111,11 @@ impl Command {
                 }
                 Command::Suspend { name, reason } => {
                     let request = SuspendWorkspace { reason };
-                    output.value(&client.suspend_workspace(&name, &request).await?, describe)?;
+                    let suspend = async { Ok(client.suspend_workspace(&name, &request).await?) };
+                    let background =
+                        format!("the suspension continues; `pandastack workspace get {name}` shows it");
+                    let suspended = shown("Suspending the workspace", &background, suspend).await?;
+                    output.value(&suspended, describe)?;
                 }
                 Command::Resume { name } => output.value(&client.resume_workspace(&name).await?, describe)?,
                 Command::Delete { names, yes } => {

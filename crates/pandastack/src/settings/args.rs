@@ -9,6 +9,7 @@ use serde::Deserialize;
 
 use super::{AUDIT_SINK_VARIABLE, BACKUPS_VARIABLE, DATABASE_URL_VARIABLE};
 use crate::failure::Failure;
+use crate::guest_settings::GuestArgs;
 use crate::login_settings::OidcArgs;
 use crate::network_settings::MailMode;
 use crate::tls::TlsArgs;
@@ -193,6 +194,8 @@ pub struct AgentArgs {
     /// Private network that network policies of sandboxes can allow; can be repeated [default: none]
     #[arg(long, env = "PANDASTACK_REACHABLE_PRIVATE", value_delimiter = ',', value_name = "CIDR")]
     pub reachable_private: Vec<Cidr>,
+    #[command(flatten)]
+    pub guests: GuestArgs,
     /// Access to outbound mail ports 25, 465 and 587 [default: by-policy]
     #[arg(long, env = "PANDASTACK_MAIL", value_name = "MODE")]
     pub mail: Option<MailMode>,

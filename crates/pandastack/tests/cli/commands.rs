@@ -59,8 +59,8 @@ fn sandboxes_are_listed_as_a_table_or_as_json() {
     program.check(
         &["sandbox", "list"],
         0,
-        "ID                                    TEMPLATE  STATUS   AGE  EXPIRES  MEMORY   ISOLATION  HOST\n\
-         3f2b0c1e-7d7f-4c58-9d0e-0d2b7a0f9a55  base      running  1m   in 58m   512 MiB  emulated   box\n",
+        "ID                                    NAME  TEMPLATE  STATUS   AGE  EXPIRES  MEMORY   ISOLATION  HOST\n\
+         3f2b0c1e-7d7f-4c58-9d0e-0d2b7a0f9a55  -     base      running  1m   in 58m   512 MiB  emulated   box\n",
         "",
     );
     let output = program.run(&["sandbox", "list", "--json"]);

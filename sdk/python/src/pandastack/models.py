@@ -391,10 +391,12 @@ _Period = TypedDict("_Period", {"from": str, "to": str}, total=False)
 
 
 class Usage(_Period, total=False):
-    """Usage of a workspace from ``from`` to ``to``, with totals per sandbox and function."""
+    """Usage of a workspace from ``from`` to ``to``, with totals per sandbox, kind of service and function."""
 
     total: Dict[str, int]
     sandboxes: List[Dict[str, Any]]
+    #: By ``kind``: ``sandbox``, ``app``, ``function``, ``database`` or ``template``.
+    kinds: List[Dict[str, Any]]
     functions: List[Dict[str, Any]]
     truncated: bool
 

@@ -10,7 +10,7 @@ use pandastack_types::api::{CloneDatabase, Database, DatabaseBackups, DatabaseSt
 
 use super::describe::details as database_details;
 use super::resolve::resolve;
-use crate::commands::wait::WaitArgs;
+use crate::commands::wait::{WaitArgs, shown};
 use crate::failure::Failure;
 use crate::output::{Output, fields, size};
 use crate::progress::Progress;
@@ -87,9 +87,9 @@ async fn restored(client: &Client, mut database: Database) -> Result<Database> {
 /// Tests a restore; the exit code is 0 if it succeeded.
 pub async fn drill(client: &Client, database: &str, output: Output) -> Result<ExitCode> {
     let id = resolve(client, database).await?;
-    let progress = Progress::start("Testing the restore");
-    let drill = client.drill_database(&id).await?;
-    drop(progress);
+    let test = async { Ok(client.drill_database(&id).await?) };
+    let background = format!("the test continues; `pandastack db backups {id}` shows its result");
+    let drill = shown("Testing the restore", &background, test).await?;
     output.value(&drill, |drill| match &drill.error {
         None => format!("restore succeeded in {:.1} s", Duration::from_millis(drill.took_ms).as_secs_f64()),
         Some(error) => format!("restore failed: {error}"),

@@ -12,12 +12,13 @@ use std::process::ExitCode;
 use anyhow::Result;
 use jiff::Timestamp;
 use pandastack_client::Client;
+use pandastack_types::DatabaseId;
 use pandastack_types::api::{CloneDatabase, CreateDatabase, PatchDatabase};
 
 use super::each::{each, show_each};
 use super::runtime::with_client;
+use super::wait::shown;
 use crate::output::{Output, age};
-use crate::progress::Progress;
 use describe::{details, row};
 use resolve::resolve;
 
@@ -182,7 +183,8 @@ impl Command {
                 Command::Pause { databases } => {
                     let pause = async |text: &str| {
                         let id = resolve(&client, text).await?;
-                        Ok(client.pause_database(&id).await?)
+                        let pause = async { Ok(client.pause_database(&id).await?) };
+                        shown(format!("Pausing database {id}"), &continues(&id), pause).await
                     };
                     return show_each(&databases, output, pause, |done| done.status.as_str().to_owned())
                         .await;
@@ -190,7 +192,8 @@ impl Command {
                 Command::Wake { databases } => {
                     let wake = async |text: &str| {
                         let id = resolve(&client, text).await?;
-                        Ok(client.wake_database(&id).await?)
+                        let wake = async { Ok(client.wake_database(&id).await?) };
+                        shown(format!("Waking database {id}"), &continues(&id), wake).await
                     };
                     return show_each(&databases, output, wake, |done| done.status.as_str().to_owned()).await;
                 }
@@ -212,19 +215,20 @@ impl Command {
             Command::Branch { database, label, name } => {
                 let id = resolve(client, &database).await?;
                 let request = CloneDatabase { name, label, ..CloneDatabase::default() };
-                output.value(&client.branch_database(&id, &request).await?, details)
+                let branch = async { Ok(client.branch_database(&id, &request).await?) };
+                let background = "the branch is still created; `pandastack db list` shows it";
+                output.value(&shown("Creating a branch", background, branch).await?, details)
             }
             Command::Failover { database } => {
                 let id = resolve(client, &database).await?;
-                let progress = Progress::start("Failing over");
-                let moved = client.fail_over_database(&id).await?;
-                drop(progress);
-                output.value(&moved, details)
+                let fail_over = async { Ok(client.fail_over_database(&id).await?) };
+                output.value(&shown("Failing over", &continues(&id), fail_over).await?, details)
             }
             Command::Set { database, label, always_on, protected, storage_mb, size } => {
                 let id = resolve(client, &database).await?;
                 let request = PatchDatabase { label, always_on, protected, storage_mb, size };
-                output.value(&client.change_database(&id, &request).await?, details)
+                let change = async { Ok(client.change_database(&id, &request).await?) };
+                output.value(&shown("Changing the database", &continues(&id), change).await?, details)
             }
             Command::ResetPassword { database } => {
                 let id = resolve(client, &database).await?;
@@ -232,10 +236,9 @@ impl Command {
             }
             Command::Backup { database } => {
                 let id = resolve(client, &database).await?;
-                let progress = Progress::start("Backing up");
-                let base = client.back_up_database(&id).await?;
-                drop(progress);
-                output.value(&base, |base| base.name.clone())
+                let back_up = async { Ok(client.back_up_database(&id).await?) };
+                let background = format!("the backup continues; `pandastack db backups {id}` shows it");
+                output.value(&shown("Backing up", &background, back_up).await?, |base| base.name.clone())
             }
             other => other.show(client, output).await,
         }
@@ -265,6 +268,11 @@ impl Command {
             _ => Ok(()),
         }
     }
+}
+
+/// What continues when the wait for a change of a database ends early.
+fn continues(id: &DatabaseId) -> String {
+    format!("the change continues; to see its state, run `pandastack db get {id}`")
 }
 
 async fn list(client: &Client, output: Output) -> Result<()> {

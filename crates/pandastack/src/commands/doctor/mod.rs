@@ -6,12 +6,14 @@
 
 mod checks;
 mod finding;
+mod guests;
 mod production;
 
 use std::process::ExitCode;
 
 use anyhow::Result;
 
+use crate::guest_settings::GuestArgs;
 use crate::output::Output;
 use crate::progress::Progress;
 use crate::settings::{AgentArgs, CommonArgs, ControlArgs, Settings};
@@ -26,13 +28,17 @@ pub struct Args {
     production: bool,
     #[command(flatten)]
     common: CommonArgs,
+    #[command(flatten)]
+    guests: GuestArgs,
 }
 
 /// Runs the command.
 pub fn run(args: Args, output: Output) -> Result<ExitCode> {
-    let settings = Settings::resolve(&args.common, &ControlArgs::default(), &AgentArgs::default())?;
+    let agent = AgentArgs { guests: args.guests, ..AgentArgs::default() };
+    let settings = Settings::resolve(&args.common, &ControlArgs::default(), &agent)?;
     let progress = Progress::start("Checking this machine");
     let mut findings = checks::all(&settings);
+    findings.extend(guests::all(&settings)?);
     if args.production {
         findings.extend(production::all(&HostFiles::real(), &settings.data_dir));
         findings.push(production::service_user(&settings.control_socket()));

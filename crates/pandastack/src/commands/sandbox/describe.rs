@@ -16,10 +16,11 @@ use crate::output::{Output, age, fields};
 pub async fn list(client: &Client, output: Output) -> Result<ExitCode> {
     let sandboxes = client.list_sandboxes().await?;
     let now = Timestamp::now();
-    let columns = ["ID", "TEMPLATE", "STATUS", "AGE", "EXPIRES", "MEMORY", "ISOLATION", "HOST"];
+    let columns = ["ID", "NAME", "TEMPLATE", "STATUS", "AGE", "EXPIRES", "MEMORY", "ISOLATION", "HOST"];
     let row = |sandbox: &Sandbox| {
         [
             sandbox.id.to_string(),
+            sandbox.name.clone().unwrap_or_else(|| "-".to_owned()),
             sandbox.template.clone(),
             status(sandbox),
             age(sandbox.created_at, now),
@@ -56,6 +57,7 @@ fn details(sandbox: &Sandbox) -> String {
     let optional = |value: Option<String>| value.unwrap_or_default();
     fields(&[
         ("id", sandbox.id.to_string()),
+        ("name", optional(sandbox.name.clone())),
         ("status", status(sandbox)),
         ("template", sandbox.template.clone()),
         ("size", format!("{} vCPU, {} MiB", sandbox.cpu, sandbox.memory_mb)),

@@ -8,8 +8,12 @@ use pandastack_types::api::{ForkSandbox, ForkTree};
 
 use super::resolve::resolve;
 use crate::commands::pairs::pairs;
+use crate::commands::wait::shown;
 use crate::failure::Failure;
 use crate::output::Output;
+
+/// What continues when the wait for it ends early.
+const BACKGROUND: &str = "the fork continues; `pandastack sandbox list` shows new sandboxes";
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
@@ -29,11 +33,15 @@ pub async fn run(client: &Client, args: Args, output: Output) -> Result<ExitCode
     let id = resolve(client, &args.id).await?;
     let metadata = pairs(&args.metadata)?;
     if args.count == 1 {
-        let child = client.fork_sandbox(&id, &ForkSandbox { count: None, metadata }).await?;
+        let request = ForkSandbox { count: None, metadata };
+        let fork = async { Ok(client.fork_sandbox(&id, &request).await?) };
+        let child = shown("Forking", BACKGROUND, fork).await?;
         output.value(&child, |child| child.id.to_string())?;
         return Ok(ExitCode::SUCCESS);
     }
-    let tree = client.fork_tree(&id, &ForkTree { count: args.count, metadata }).await?;
+    let request = ForkTree { count: args.count, metadata };
+    let fork = async { Ok(client.fork_tree(&id, &request).await?) };
+    let tree = shown(format!("Creating {} forks", args.count), BACKGROUND, fork).await?;
     output.value(&tree, |tree| {
         tree.children.iter().map(|child| child.id.to_string()).collect::<Vec<_>>().join("\n")
     })?;

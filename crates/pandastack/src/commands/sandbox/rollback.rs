@@ -8,8 +8,8 @@ use pandastack_types::SnapshotId;
 use pandastack_types::api::Rollback;
 
 use super::resolve::resolve;
+use crate::commands::wait::shown;
 use crate::output::Output;
-use crate::progress::Progress;
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
@@ -23,9 +23,10 @@ pub struct Args {
 /// Runs the command.
 pub async fn run(client: &Client, args: Args, output: Output) -> Result<ExitCode> {
     let id = resolve(client, &args.id).await?;
-    let progress = Progress::start("Rolling back");
-    let sandbox = client.rollback_sandbox(&id, &Rollback { snapshot_id: args.snapshot }).await?;
-    drop(progress);
+    let request = Rollback { snapshot_id: args.snapshot };
+    let roll_back = async { Ok(client.rollback_sandbox(&id, &request).await?) };
+    let background = format!("the rollback continues; to see its state, run `pandastack sandbox get {id}`");
+    let sandbox = shown("Rolling back", &background, roll_back).await?;
     output.value(&sandbox, |sandbox| sandbox.id.to_string())?;
     Ok(ExitCode::SUCCESS)
 }

@@ -8,8 +8,8 @@ use pandastack_types::api::CreateSnapshot;
 
 use super::resolve::resolve;
 use crate::commands::pairs::pairs;
+use crate::commands::wait::shown;
 use crate::output::Output;
-use crate::progress::Progress;
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
@@ -36,7 +36,6 @@ pub struct Args {
 /// Runs the command.
 pub async fn run(client: &Client, args: Args, output: Output) -> Result<ExitCode> {
     let id = resolve(client, &args.id).await?;
-    let progress = Progress::start("Taking a snapshot");
     let request = CreateSnapshot {
         name: args.name,
         replace_name: args.replace_name,
@@ -44,8 +43,9 @@ pub async fn run(client: &Client, args: Args, output: Output) -> Result<ExitCode
         ttl_seconds: args.ttl,
         keep_last: args.keep_last,
     };
-    let snapshot = client.create_snapshot(&id, &request).await?;
-    drop(progress);
+    let take = async { Ok(client.create_snapshot(&id, &request).await?) };
+    let background = "the snapshot is still taken; `pandastack snapshot list` shows it";
+    let snapshot = shown("Taking a snapshot", background, take).await?;
     output.value(&snapshot, |snapshot| snapshot.id.to_string())?;
     Ok(ExitCode::SUCCESS)
 }

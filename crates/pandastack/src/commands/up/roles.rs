@@ -89,6 +89,9 @@ pub fn agent(settings: &Settings, secret: &Path) -> Role {
     for network in &settings.reachable_private {
         set("--reachable-private", network.to_string().into());
     }
+    for (flag, value) in settings.guests.arguments() {
+        set(flag, value);
+    }
     if let Some(mode) = settings.mail.to_possible_value() {
         set("--mail", mode.get_name().into());
     }
