@@ -268,11 +268,16 @@ async fn settle_and_save(
     capture
 }
 
-/// A boot that fails is explained by what the kernel said last.
+/// A boot that fails is explained by what the kernel said last. A fault of the host stays one: tenants
+/// do not get its text.
 fn with_console(error: AgentError, console: &Path) -> AgentError {
     let text = std::fs::read_to_string(console).unwrap_or_default();
     let lines: Vec<&str> = text.lines().rev().take(5).collect();
     let tail: Vec<&str> = lines.into_iter().rev().collect();
+    if error.is_of_host() {
+        tracing::error!(error = %chain(&error), console = tail.join(" | "), "cannot boot a template");
+        return error;
+    }
     AgentError::Launch(format!("{}; last console lines: {}", chain(&error), tail.join(" | ")))
 }
 
