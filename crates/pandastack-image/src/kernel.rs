@@ -67,13 +67,18 @@ impl Kernel {
         Self::ensure_pin(lock::kernel_lock(), cache_dir, progress)
     }
 
+    /// Returns the pinned kernel if it is in the cache.
+    pub fn cached(cache_dir: &Path) -> Option<KernelSet> {
+        load(&Cache::at(cache_dir).kernel(&pin_key(lock::kernel_lock())))
+    }
+
     /// Returns the kernel of another pin, such as [`Kernel::current_pin`].
     pub fn ensure_pin(
         pin: &KernelLock,
         cache_dir: &Path,
         progress: ProgressFn<'_>,
     ) -> Result<KernelSet, ImageError> {
-        let key = KeyHasher::new(LAYOUT).add(&pin.package).add(&pin.version).add(&pin.sha256).key();
+        let key = pin_key(pin);
         let cache = Cache::at(cache_dir);
         let home = cache.kernel(&key);
         let say = |phase, detail: &str| progress(Progress { subject: "kernel", phase, detail });
@@ -115,6 +120,10 @@ impl KernelSet {
         }
         Ok(path)
     }
+}
+
+fn pin_key(pin: &KernelLock) -> String {
+    KeyHasher::new(LAYOUT).add(&pin.package).add(&pin.version).add(&pin.sha256).key()
 }
 
 fn load(home: &Path) -> Option<KernelSet> {
