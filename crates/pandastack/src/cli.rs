@@ -10,8 +10,8 @@ use crate::commands::{
     agent, ca, control, doctor, down, edge, engine, host_packages, image, join_secret, kvm_probe, openapi, up,
 };
 use crate::commands::{
-    app, audit, bench, completion, config, db, forward, function, host, login, mcp, member, quota, run,
-    sandbox, schedule, snapshot, template, token, usage, version, volume, whoami, workspace,
+    app, audit, bench, completion, config, db, forward, function, host, login, mcp, member, outdated, quota,
+    run, sandbox, schedule, snapshot, template, token, usage, version, volume, whoami, workspace,
 };
 use crate::output::{Format, Output};
 
@@ -114,6 +114,8 @@ pub enum Command {
     Usage(usage::Args),
     /// Show the audit log
     Audit(audit::Args),
+    /// Show sleeping sandboxes, snapshots and templates with outdated components
+    Outdated(outdated::Args),
     /// Measure create, exec, fork and delete latency
     Bench(bench::Args),
     /// Serve sandboxes as tools over the Model Context Protocol (MCP)
@@ -202,6 +204,7 @@ impl Command {
             Command::Version => version::run(output),
             Command::Usage(args) => usage::run(args, output),
             Command::Audit(args) => audit::run(args, output),
+            Command::Outdated(args) => outdated::run(args, output),
             Command::Bench(args) => bench::run(args, output),
             Command::Mcp(args) => mcp::run(args),
             Command::Completion(args) => completion::run(args, output),

@@ -1,6 +1,7 @@
 /** The client: one server, and what it offers. */
 
 import type { AuditEntry, AuditVerification } from "./audit.js";
+import type { OutdatedList } from "./outdated.js";
 import { addressGiven, BASE_URL_DEFAULT, normalizeBaseUrl, resolveConfig } from "./config.js";
 import { BadRequestError } from "./errors.js";
 import {
@@ -264,6 +265,16 @@ export class PandaStack {
   /** List the installation's hosts. Requires an operator key. */
   async hosts(): Promise<JsonObject[]> {
     return (await this.#transport.send(get("/hosts"))).records("items");
+  }
+
+  /**
+   * List sleeping sandboxes, snapshots and templates with outdated components. Wakes nothing.
+   *
+   * With `all`, those of all workspaces and the platform's templates; requires an operator key.
+   */
+  async outdated(options: { all?: boolean } = {}): Promise<OutdatedList> {
+    const query: Record<string, string> = options.all ? { all: "true" } : {};
+    return (await this.#transport.send(get("/outdated", query))).record() as unknown as OutdatedList;
   }
 
   /** Get workspace quotas (`quota`) and current usage (`used`). */

@@ -42,6 +42,7 @@ export type { ErrorDetails } from "./errors.js";
 export { ExecStream } from "./exec-stream.js";
 export type { OutputCallbacks, OutputGap } from "./exec-stream.js";
 export type { AuditEntry, AuditVerification } from "./audit.js";
+export type { OutdatedComponent, OutdatedList, OutdatedState } from "./outdated.js";
 export { CodeContext } from "./contexts.js";
 export type { Execution, Result, RunCodeOptions } from "./contexts.js";
 export { ConsoleAPI, type ConsoleSession, type LoginProvider } from "./console.js";

@@ -8,6 +8,7 @@ use pandastack_types::network::Cidr;
 use serde::Deserialize;
 
 use super::{AUDIT_SINK_VARIABLE, BACKUPS_VARIABLE, DATABASE_URL_VARIABLE};
+use crate::frozen_settings::FrozenArgs;
 use crate::login_settings::OidcArgs;
 use crate::network_settings::MailMode;
 use crate::tls::TlsArgs;
@@ -91,6 +92,8 @@ pub struct ControlArgs {
     pub challenge_resolver: Option<SocketAddr>,
     #[command(flatten)]
     pub oidc: OidcArgs,
+    #[command(flatten)]
+    pub frozen: FrozenArgs,
     #[command(flatten)]
     pub tls: TlsArgs,
 }

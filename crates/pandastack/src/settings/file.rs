@@ -9,6 +9,7 @@ use serde::Deserialize;
 
 use super::{Backups, CONFIG_PATH, Engine};
 use crate::failure::Failure;
+use crate::frozen_settings::FrozenSection;
 use crate::login_settings::OidcSection;
 use crate::network_settings::NetworkSection;
 
@@ -23,6 +24,7 @@ pub(super) struct File {
     pub(super) agent: AgentSection,
     pub(super) network: NetworkSection,
     pub(super) oidc: OidcSection,
+    pub(super) frozen: FrozenSection,
 }
 
 /// Table `control`.
