@@ -110,8 +110,8 @@ mod tests {
 
     fn manifest(kernel: &str, disk_only: bool) -> serde_json::Value {
         serde_json::json!({
-            "template": "base", "shape": {"vcpus": 1, "memory_mib": 512}, "compatibility_key": "k", "sandbox": null,
-            "uid": null, "state_bytes": 0, "memory_bytes_written": 0, "created_at": "2026-01-01T00:00:00Z",
+            "template": "base", "shape": {"vcpus": 1, "memory_mib": 512}, "compatibility_key": "k",
+            "sandbox": null, "uid": null, "state_bytes": 0, "memory_bytes_written": 0, "created_at": "2026-01-01T00:00:00Z",
             "kernel": kernel, "guest": {"version": "0.0.1", "build": "b"}, "disk_only": disk_only,
         })
     }

@@ -99,8 +99,7 @@ struct HostState {
 }
 
 impl FakeEngine {
-    /// Can fork. `program` serves one guest connection: frozen in pauses, dropped for a newer one or at
-    /// the end.
+    /// Can fork. `program` serves one guest connection: frozen in pauses, dropped for a newer one or the end.
     pub fn new<F>(program: impl Fn(FakeGuest, UnixStream) -> F + Send + Sync + 'static) -> Self
     where
         F: Future<Output = ()> + Send + 'static,

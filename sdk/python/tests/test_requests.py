@@ -302,14 +302,6 @@ def test_workspaces_and_their_keys(server, client):
     client.workspaces.delete("shop")
 
 
-def test_outdated_states(server, client):
-    server.on("GET", "/v1/outdated", 200, {"items": [{"kind": "sandbox", "id": "s1"}], "complete": True})
-    assert client.outdated()["items"][0]["id"] == "s1"
-    assert server.requests[-1].path == "/v1/outdated"
-    client.outdated(all=True)
-    assert server.requests[-1].query == {"all": "true"}
-
-
 def test_a_build_sends_what_dockerignore_leaves(server, client, tmp_path):
     for name in ["Dockerfile", "src/a.py", "src/a.pyc", "node_modules/x/index.js", "docs/b.md", "docs/keep.md"]:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

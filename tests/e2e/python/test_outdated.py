@@ -93,7 +93,7 @@ def test_an_outdated_state_is_listed_refused_and_restarted(platform: Platform) -
 
 
 def refused(client: PandaStack, snapshot: str, kept: Path, content: Dict[str, Any]) -> bool:
-    """Whether a create is refused. Control, which does not want that, may have changed the verdict meanwhile."""
+    """Whether a create is refused. Control may have set its own verdict again meanwhile."""
     kept.write_text(json.dumps({**content, "action": "refuse"}))
     try:
         client.sandboxes.create(from_snapshot=snapshot).delete()

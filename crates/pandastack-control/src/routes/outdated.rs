@@ -21,7 +21,7 @@ pub(crate) struct ListArgs {
 /// List sleeping sandboxes, snapshots and templates whose guest kernel, guest program or engine is
 /// older than what their host uses now, or is named by an advisory of the operator. Wakes nothing.
 #[utoipa::path(get, path = "/v1/outdated", tag = "hosts", operation_id = "outdated",
-    params(("all" = Option<bool>, Query, description = "List those of all workspaces, and the platform's templates. Requires an operator key")),
+    params(("all" = Option<bool>, Query, description = "List all workspaces, and the platform's templates. Requires an operator key")),
     responses((status = 200, body = OutdatedList), (status = 403, body = ErrorBody)))]
 pub(crate) async fn list(
     State(services): State<Arc<Services>>,

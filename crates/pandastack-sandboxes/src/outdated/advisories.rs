@@ -69,7 +69,7 @@ pub enum AdvisoryError {
     #[error("the advisories in {} are larger than {} bytes", .0.display(), FILE_BYTES_MAX)]
     TooLarge(PathBuf),
     /// The file has an error.
-    #[error("invalid advisories in {}: {reason}; see docs/how-to/keep-frozen-state-current.md", path.display())]
+    #[error("invalid advisories in {}: {reason}", path.display())]
     Invalid {
         /// The file.
         path: PathBuf,
