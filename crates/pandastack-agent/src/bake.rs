@@ -20,6 +20,7 @@ use pandastack_types::{BuildId, VolumeId, chain};
 use crate::blocking::blocking;
 use crate::builds::Builds;
 use crate::capture::Capture;
+use crate::components;
 use crate::error::{AgentError, Result};
 use crate::host_resources::{HostResources, UID_FIRST};
 use crate::identity::identity;
@@ -55,7 +56,7 @@ pub(crate) async fn bake(
 ) -> Result<BakedTemplate> {
     let files = boot_files(host, variant, builds, build).await?;
     let dir = variant.dir(&host.layout).join(&files.key);
-    let mut snapshot = match Snapshot::open(&dir, host.engine.capabilities()) {
+    let snapshot = match Snapshot::open(&dir, host.engine.capabilities()) {
         Ok(snapshot) if snapshot.verify(&host.shutdown).await.is_ok() => snapshot,
         _ => {
             host.remove_dir(dir.clone()).await;
@@ -65,8 +66,6 @@ pub(crate) async fn bake(
             snapshot
         }
     };
-    // The key stands for the kernel too, so this is the one in it.
-    snapshot.manifest.kernel = Some(files.release);
     let recipe = variant.recipe;
     Ok(BakedTemplate {
         template: recipe.name.clone(),
@@ -124,6 +123,8 @@ fn template_key(
         boot.key.as_str(),
         &image.key,
         &host.engine.capabilities().compatibility_key,
+        // An update of the engine within a series bakes afresh, so that nothing of the old one stays.
+        &host.engine.capabilities().version,
         &format!("{} {}", shape.vcpus, shape.memory_mib),
         &recipe.warm.join("\n"),
         &recipe.volume.as_ref().map_or(String::new(), |volume| format!("{} {}", volume.path, volume.size_mb)),
@@ -182,7 +183,8 @@ async fn boot_and_save(
     let saved = match host.engine.boot(boot).await {
         Ok(machine) => {
             let saved =
-                settle_and_save(host, variant, &resources, machine.as_ref(), volumes, builds, build).await;
+                settle_and_save(host, variant, files, &resources, machine.as_ref(), volumes, (builds, build))
+                    .await;
             kill(machine.as_ref()).await;
             saved.map_err(|error| with_console(error, &resources.console()))
         }
@@ -226,11 +228,11 @@ async fn blank_volumes(
 async fn settle_and_save(
     host: &Arc<HostResources>,
     variant: Variant,
+    files: &BakeFiles,
     resources: &MachineResources,
     machine: &dyn Machine,
     volumes: Vec<VolumeSpec>,
-    builds: &Builds,
-    build: &BuildId,
+    (builds, build): (&Builds, &BuildId),
 ) -> Result<Capture> {
     resources
         .cgroup()
@@ -260,7 +262,8 @@ async fn settle_and_save(
     guest.quiesce(true).await?;
     machine.pause().await?;
     let images = resources.volumes(&volumes);
-    let manifest = Manifest { volumes, ..Manifest::new(host, &recipe.name, shape) };
+    let components = components::booted(host, Some(files.release.clone()));
+    let manifest = Manifest { volumes, components, ..Manifest::new(host, &recipe.name, shape) };
     let capture = async {
         let begun = Capture::begin(host, &resources.memory(), manifest).await?;
         begun.clone_volumes(host, images).await?;
@@ -272,11 +275,16 @@ async fn settle_and_save(
     capture
 }
 
-/// A boot that fails is explained by what the kernel said last.
+/// A boot that fails is explained by what the kernel said last. A fault of the host stays one: tenants
+/// do not get its text.
 fn with_console(error: AgentError, console: &Path) -> AgentError {
     let text = std::fs::read_to_string(console).unwrap_or_default();
     let lines: Vec<&str> = text.lines().rev().take(5).collect();
     let tail: Vec<&str> = lines.into_iter().rev().collect();
+    if error.is_of_host() {
+        tracing::error!(error = %chain(&error), console = tail.join(" | "), "cannot boot a template");
+        return error;
+    }
     AgentError::Launch(format!("{}; last console lines: {}", chain(&error), tail.join(" | ")))
 }
 

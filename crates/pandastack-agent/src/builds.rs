@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
-use pandastack_types::BuildId;
 use pandastack_types::api::{Build, BuildStatus};
+use pandastack_types::{BuildId, chain};
 
 use crate::error::{AgentError, Result};
 
@@ -48,15 +48,18 @@ impl Builds {
         }
     }
 
-    /// Notes how a build ended.
-    pub(crate) fn finish(&self, id: &BuildId, error: Option<String>) {
-        if let Some(error) = &error {
-            tracing::error!(build = %id, error, "a template could not be built");
+    /// Notes how a build ended. The cause of a failure names files of the host, so tenants get the
+    /// public text alone.
+    pub(crate) fn finish(&self, id: &BuildId, error: Option<&AgentError>) {
+        let cause = error.map(|error| chain(error));
+        if let Some(cause) = &cause {
+            tracing::error!(build = %id, error = cause, "a template could not be built");
         }
         if let Some(build) = self.lock().iter_mut().find(|build| build.id == *id) {
             build.status = if error.is_none() { BuildStatus::Done } else { BuildStatus::Failed };
             build.phase = build_phase_at_end(error.is_none()).to_owned();
-            build.error = error;
+            build.error = error.map(AgentError::public_text);
+            build.detail = cause.filter(|cause| build.error.as_ref() != Some(cause));
             build.ended_at = Some(Timestamp::now());
         }
     }
@@ -73,4 +76,43 @@ impl Builds {
 
 fn build_phase_at_end(ok: bool) -> &'static str {
     if ok { "ready" } else { "failed" }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn a_failed_build_names_no_path_of_the_host_but_to_operators() {
+        let builds = Builds::default();
+        let failed = |error: AgentError| {
+            let id = BuildId::random();
+            builds.add(Build {
+                id: id.clone(),
+                name: "base".to_owned(),
+                status: BuildStatus::Running,
+                phase: String::new(),
+                error: None,
+                detail: None,
+                started_at: Timestamp::now(),
+                ended_at: None,
+                log: Vec::new(),
+                tags: Vec::new(),
+                cached_steps: None,
+                steps: None,
+                failure: None,
+            });
+            builds.finish(&id, Some(&error));
+            let build = builds.get(&id).unwrap();
+            (build.error.unwrap(), build.detail)
+        };
+        let path = Path::new("/srv/pandastack/images");
+        let (error, detail) = failed(AgentError::io("write", path)(io::Error::other("no")));
+        assert!(!error.contains("/srv"), "{error}");
+        assert!(detail.is_some_and(|detail| detail.contains("/srv/pandastack/images")));
+        assert_eq!(failed(AgentError::Launch("slow".to_owned())), ("slow".to_owned(), None));
+    }
 }

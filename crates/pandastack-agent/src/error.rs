@@ -74,6 +74,8 @@ pub(crate) enum AgentError {
     Damaged { path: PathBuf, reason: String },
     #[error("{0}")]
     Incompatible(String),
+    #[error("{0}")]
+    Outdated(String),
     #[error("the agent is stopping")]
     Stopping,
 }
@@ -154,7 +156,9 @@ impl AgentError {
             AgentError::Conflict(_) => ErrorCode::Conflict,
             AgentError::NoSpace(_) => ErrorCode::DiskFull,
             AgentError::Failed(_) => ErrorCode::SandboxFailed,
-            AgentError::Damaged { .. } | AgentError::Incompatible(_) => ErrorCode::SnapshotUnusable,
+            AgentError::Damaged { .. } | AgentError::Incompatible(_) | AgentError::Outdated(_) => {
+                ErrorCode::SnapshotUnusable
+            }
             AgentError::TemplateBaking { .. } => ErrorCode::TemplateBaking,
             AgentError::TemplateFailed { .. } => ErrorCode::TemplateFailed,
             AgentError::NoCapacity(_) => ErrorCode::NoCapacity,

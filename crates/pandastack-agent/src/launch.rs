@@ -19,6 +19,7 @@ use pandastack_types::Transition;
 use pandastack_types::agent_api::SandboxSpec;
 
 use crate::blocking::blocking;
+use crate::components;
 use crate::error::{AgentError, Result};
 use crate::host_resources::HostResources;
 use crate::identity::{identity, realtime_ns};
@@ -66,7 +67,7 @@ pub(crate) async fn restore(
     mut stages: Stages,
 ) -> Result<RunningMachine> {
     snapshot.verify(&host.shutdown).await?;
-    record.kernel = snapshot.manifest.kernel.clone();
+    record.components = components::restored(host, &snapshot.manifest.components);
     let originals = snapshot.volumes(&host.layout);
     let mounted = originals.len();
     volume::derive(host, originals, &record.spec.volumes).await?;
@@ -133,7 +134,8 @@ pub(crate) async fn boot(
     let (resources, place) = with_volumes(host, &record.spec, prepared).await?;
     stages.mark("prepare");
     let KernelFiles { kernel, initrd, args, release } = kernel;
-    record.kernel = Some(release);
+    record.components = components::booted(host, Some(release));
+    record.outdated = None;
     let boot = Boot { shape, place, kernel, initrd, kernel_args: args, memory: resources.memory() };
     let machine = host.engine.boot(boot).await.map_err(AgentError::from);
     stages.mark("boot");

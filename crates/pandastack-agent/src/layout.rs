@@ -15,7 +15,8 @@
 //! <runtime>/m/<short id>/       sockets of one machine
 //! ```
 //!
-//! A snapshot directory holds `manifest.json`, `state`, `memory` and `disk`, appears by rename, and never changes.
+//! A snapshot directory holds `manifest.json`, `state`, `memory` and `disk`, appears by rename, and
+//! never changes but for the verdict on an outdated state (`outdated.json`).
 //! `memory.base` is a hard link to the memory file below the machine: the file system counts the references, so a
 //! template or snapshot can be deleted while machines still stand on it.
 
@@ -166,6 +167,8 @@ pub(crate) mod snapshot {
     pub(crate) const DISK: &str = "disk";
     /// The record of the sandbox that sleeps here.
     pub(crate) const RECORD: &str = "record.json";
+    /// The verdict on an outdated snapshot.
+    pub(crate) const OUTDATED: &str = "outdated.json";
     /// Prefix of the names of volume copies.
     const VOLUME: &str = "volume.";
 

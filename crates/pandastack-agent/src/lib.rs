@@ -9,6 +9,7 @@
 //! | [`exec`], [`process`], [`files`] | what callers do inside a sandbox |
 //! | [`capture`] | writing a machine down, in place or by a twin |
 //! | [`snapshot`], [`integrity`], [`record`], [`layout`] | what is on disk, and where |
+//! | [`components`], [`frozen`], [`outdated`] | versions in frozen states, and verdicts on outdated ones |
 //! | [`recover`] | taking over what a killed predecessor left |
 //! | [`http`], [`report`], [`control`] | the wire to control |
 //! | [`databases`] | the way of machines to databases |
@@ -29,6 +30,7 @@ mod builds;
 mod byte_range;
 mod capture;
 pub mod cgroup;
+mod components;
 mod config;
 mod console;
 mod control;
@@ -40,6 +42,7 @@ pub mod engine_choice;
 mod error;
 mod exec;
 mod files;
+mod frozen;
 mod host;
 mod host_resources;
 mod http;
@@ -53,6 +56,7 @@ mod log_limit;
 mod logs;
 mod machine_resources;
 mod observe;
+mod outdated;
 mod process;
 mod record;
 mod recover;

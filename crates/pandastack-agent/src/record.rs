@@ -15,7 +15,7 @@ use std::path::Path;
 
 use jiff::Timestamp;
 use pandastack_engine::{MachineRecord, Shape};
-use pandastack_types::agent_api::{SandboxSpec, Usage};
+use pandastack_types::agent_api::{Components, OutdatedVerdict, SandboxSpec, Usage};
 use pandastack_types::{Residency, SandboxState, chain};
 use serde::{Deserialize, Serialize};
 
@@ -45,9 +45,13 @@ pub(crate) struct SandboxRecord {
     /// the disk.
     #[serde(default)]
     pub residency: Option<Residency>,
-    /// Release of the kernel in its machine; unknown of machines from before this was recorded.
-    #[serde(default)]
-    pub kernel: Option<String>,
+    /// Kernel, guest program and engine of its machine; unknown of machines from before this was
+    /// recorded.
+    #[serde(flatten)]
+    pub components: Components,
+    /// What happens when it wakes with an outdated state. Stays until the sandbox boots from its disk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outdated: Option<OutdatedVerdict>,
     /// Until then the sandbox does not count as idle.
     #[serde(default)]
     pub awake_until: Option<Timestamp>,
@@ -70,7 +74,8 @@ impl SandboxRecord {
             usage: Usage::default(),
             failure: None,
             residency: None,
-            kernel: None,
+            components: Components::default(),
+            outdated: None,
             awake_until: None,
         }
     }
@@ -83,6 +88,11 @@ impl SandboxRecord {
     /// Asleep, and nothing but what lies in its sleep directory.
     pub(crate) fn sleeps_on_disk(&self) -> bool {
         self.state == SandboxState::Hibernated && !self.sleeps_in_memory()
+    }
+
+    /// The verdict on its state that holds at that time.
+    pub(crate) fn due_verdict(&self, now: Timestamp) -> Option<&OutdatedVerdict> {
+        self.outdated.as_ref().filter(|verdict| verdict.is_due(now))
     }
 
     /// Returns whether the machine's memory may hold data for a durable disk.

@@ -11,7 +11,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use pandastack_engine::{Capabilities, Shape};
 use pandastack_net::Resolved;
-use pandastack_types::agent_api::VolumeSpec;
+use pandastack_types::agent_api::{Components, VolumeSpec};
 use pandastack_types::{SandboxId, chain};
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
@@ -39,10 +39,11 @@ pub(crate) struct Manifest {
     pub shape: Shape,
     /// Equal to the engine's own, or the snapshot is refused.
     pub compatibility_key: String,
-    /// Release of the kernel in its memory, for people. Another version is no reason to refuse the
-    /// snapshot: its machines continue with its kernel, whatever the host boots by now.
-    #[serde(default)]
-    pub kernel: Option<String>,
+    /// Kernel and guest program in its memory, and the engine that wrote it. Other versions are no
+    /// reason to refuse the snapshot unless the operator says so ([`crate::outdated`]): its machines
+    /// continue with its kernel, whatever the host boots by now.
+    #[serde(flatten)]
+    pub components: Components,
     /// Sandbox it shows; `None` for a template.
     pub sandbox: Option<SandboxId>,
     /// User of the lineage; a restored machine goes on under it.
@@ -77,7 +78,7 @@ impl Manifest {
             template: template.to_owned(),
             shape,
             compatibility_key: host.engine.capabilities().compatibility_key.clone(),
-            kernel: None,
+            components: Components::default(),
             sandbox: None,
             uid: None,
             state_bytes: 0,
@@ -310,6 +311,7 @@ mod tests {
             "sandbox":null,"uid":null,"state_bytes":0,"memory_bytes_written":0,"created_at":"2026-01-01T00:00:00Z"}"#;
         let manifest: Manifest = serde_json::from_str(text).expect("a manifest");
         assert!(manifest.resolved.is_empty() && manifest.volumes.is_empty());
+        assert_eq!(manifest.components, Components::default(), "unknown");
         let again = serde_json::to_string(&manifest).expect("text");
         assert!(!again.contains("resolved"), "{again}");
     }

@@ -23,7 +23,7 @@ use jiff::Timestamp;
 use pandastack_image::{ImageBuilder, Recipe};
 use pandastack_types::agent_api::{AgentTemplate, MachineSize, TemplateInfo};
 use pandastack_types::api::{Build, BuildStatus, TemplateStatus, TemplateVolume};
-use pandastack_types::{BuildId, chain, limits};
+use pandastack_types::{BuildId, limits};
 use tokio::sync::watch;
 
 use crate::bake;
@@ -112,6 +112,7 @@ impl Templates {
             status: BuildStatus::Running,
             phase: "starting".to_owned(),
             error: None,
+            detail: None,
             started_at: Timestamp::now(),
             ended_at: None,
             log: Vec::new(),
@@ -126,8 +127,8 @@ impl Templates {
         let (templates, id) = (self.clone(), build.clone());
         self.host.tasks.spawn(async move {
             let baked = bake::bake(&templates.host, variant, &templates.builds, &id).await;
-            let baked = baked.map(Arc::new).map_err(|error| chain(&error));
-            templates.builds.finish(&id, baked.as_ref().err().cloned());
+            templates.builds.finish(&id, baked.as_ref().err());
+            let baked = baked.map(Arc::new).map_err(|error| error.public_text());
             if let Ok(baked) = &baked {
                 templates.zygotes.make_behind(baked);
             }

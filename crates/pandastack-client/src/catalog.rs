@@ -2,8 +2,8 @@
 
 use pandastack_types::BuildId;
 use pandastack_types::api::{
-    Build, CreateToken, CreateWorkspace, Host, Me, PatchWorkspace, Quota, QuotaReport, RotateToken,
-    SuspendWorkspace, Template, TokenCreated, TokenInfo, Workspace, WorkspaceInfo,
+    Build, CreateToken, CreateWorkspace, Host, Me, OutdatedList, PatchWorkspace, Quota, QuotaReport,
+    RotateToken, SuspendWorkspace, Template, TokenCreated, TokenInfo, Workspace, WorkspaceInfo,
 };
 use reqwest::Method;
 
@@ -12,6 +12,8 @@ use crate::error::Result;
 
 /// Longest time for the machines of a workspace to stop or be deleted.
 const MOVE_SECONDS: u64 = 600;
+/// Longest time for the hosts to read their frozen states.
+const OUTDATED_SECONDS: u64 = 60;
 
 /// Path of a workspace's keys; of the caller's own workspace when none is named.
 fn tokens<'a>(workspace: Option<&'a str>, rest: &[&'a str]) -> Vec<&'a str> {
@@ -146,6 +148,13 @@ impl Client {
     /// Workspace and label of the API key in use.
     pub async fn me(&self) -> Result<Me> {
         self.call(Method::GET, &["me"], READ_SECONDS).receive().await
+    }
+
+    /// Sleeping sandboxes, snapshots and templates with outdated components; with `all`, of all
+    /// workspaces.
+    pub async fn outdated(&self, all: bool) -> Result<OutdatedList> {
+        let call = self.call(Method::GET, &["outdated"], OUTDATED_SECONDS);
+        if all { call.query(&[("all", "true")]) } else { call }.receive().await
     }
 
     /// All hosts.

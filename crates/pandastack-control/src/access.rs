@@ -48,6 +48,7 @@ const VIEWER: &[&str] = &[
     "GET /v1/me",
     "GET /v1/me/quota",
     "GET /v1/me/workspace",
+    "GET /v1/outdated",
     "GET /v1/preview-repos",
     "GET /v1/sandboxes",
     "GET /v1/sandboxes/{id}",

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use pandastack_databases::BackupConfig;
 use pandastack_rest::sse;
+use pandastack_sandboxes::outdated::OutdatedPolicy;
 use pandastack_sandboxes::tenancy::Tenancy;
 use pandastack_types::agent_api::HOST_LOST_SECONDS;
 use pandastack_types::domains::Domains;
@@ -116,6 +117,8 @@ pub struct ControlConfig {
     pub backups: Option<BackupConfig>,
     /// The login provider of people; `None` for API keys alone.
     pub login: Option<LoginConfig>,
+    /// What happens to outdated frozen states.
+    pub outdated: OutdatedPolicy,
 }
 
 impl ControlConfig {
@@ -144,6 +147,7 @@ impl ControlConfig {
             postgres: None,
             backups: None,
             login: None,
+            outdated: OutdatedPolicy::default(),
         }
     }
 

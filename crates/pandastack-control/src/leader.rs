@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pandastack_apps::{deployer, poller, reporter};
 use pandastack_databases::backups::keeper;
-use pandastack_sandboxes::reaper;
+use pandastack_sandboxes::{outdated, reaper};
 
 use crate::housekeeping::{self, PruneHook};
 use crate::replicas::LeaderTask;
@@ -41,6 +41,9 @@ pub(crate) fn leader_tasks(services: &Arc<Services>) -> Vec<LeaderTask> {
         task(services, |services| poller::run(Arc::clone(&services.apps))),
         task(services, tenants::run),
         task(services, audit::export::run),
+        task(services, |services| {
+            outdated::watch(Arc::clone(&services.sandboxes), services.outdated.clone())
+        }),
         task(services, |services| reaper::run(Arc::clone(&services.sandboxes))),
         task(services, |services| {
             let stop = services.background.shutdown.clone();

@@ -66,6 +66,8 @@ pub use pandastack_databases::BackupConfig;
 pub use pandastack_functions::{LocalError, LocalFunction, LocalRuntime, local_router};
 pub use pandastack_oidc::{OidcConfig, check_url};
 pub use pandastack_postgres::ALPN as POSTGRES_ALPN;
+pub use pandastack_sandboxes::outdated::advisories::AdvisoryFile;
+pub use pandastack_sandboxes::outdated::{CHECK_EVERY, GRACE_DAYS, OutdatedPolicy};
 pub use pandastack_sandboxes::tenancy::{Tenancy, TenancyMode};
 pub use pandastack_store::clock;
 pub use serve::{Control, ServeError, serve};

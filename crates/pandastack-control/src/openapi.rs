@@ -13,8 +13,8 @@ use crate::console::{events as workspace_events, routes as sessions};
 use crate::login::routes as login;
 use crate::routes::volumes;
 use crate::routes::{
-    data, events, files, fork, health, hosts, lifecycle, members, network, observe, preview, processes,
-    quota, run, sandboxes, snapshots, sockets, tokens, workspace, workspaces,
+    data, events, files, fork, health, hosts, lifecycle, members, network, observe, outdated, preview,
+    processes, quota, run, sandboxes, snapshots, sockets, tokens, workspace, workspaces,
 };
 
 #[derive(OpenApi)]
@@ -56,7 +56,7 @@ use crate::routes::{
         workspaces::resume, workspaces::quota, workspaces::set_quota, workspaces::list_tokens,
         workspaces::create_token, workspaces::rotate_token, workspaces::delete_token,
         quota::get, quota::set, workspace::get,
-        workspace::change, hosts::list,
+        workspace::change, hosts::list, outdated::list,
         members::list, members::add, members::change, members::remove, members::sessions,
         members::revoke, login::options, login::start, login::callback, login::start_device,
         login::finish_device, login::sign_out,

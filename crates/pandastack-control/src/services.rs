@@ -8,6 +8,7 @@ use pandastack_databases::ManagedDatabases;
 use pandastack_edge::Edge;
 use pandastack_functions::Functions;
 use pandastack_sandboxes::hosts::Hosts;
+use pandastack_sandboxes::outdated::OutdatedPolicy;
 use pandastack_sandboxes::{Background, Sandboxes};
 use pandastack_scheduler::Scheduler;
 use pandastack_store::Store;
@@ -46,6 +47,8 @@ pub(crate) struct Services {
     pub(crate) audit: Arc<AuditLog>,
     /// Where the audit log is exported to.
     pub(crate) audit_sink: Option<AuditSink>,
+    /// What happens to outdated frozen states.
+    pub(crate) outdated: OutdatedPolicy,
     /// Refused calls that the audit log may still take.
     pub(crate) refusals: RefusalBudget,
     pub(crate) functions: Arc<Functions>,

@@ -129,6 +129,7 @@ pub(crate) fn new_services(
         metrics: Arc::default(),
         audit: Arc::default(),
         audit_sink: config.audit_sink.clone(),
+        outdated: config.outdated.clone(),
         refusals: RefusalBudget::default(),
         functions,
         scheduler,

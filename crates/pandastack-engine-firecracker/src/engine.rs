@@ -48,6 +48,7 @@ impl FirecrackerEngine {
         let found = blocking("looking for Firecracker", move || probe::find(&config)).await?;
         let capabilities = Capabilities {
             name: "firecracker",
+            version: found.version.to_string(),
             isolation: Isolation::Hardware,
             kernel_format: KernelFormat::Elf,
             fork: false,

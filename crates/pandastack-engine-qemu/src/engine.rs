@@ -51,6 +51,7 @@ impl QemuEngine {
         let fork_reason = probe::fork_obstacle(&host, &emulator).await;
         let capabilities = Capabilities {
             name: accelerator.name,
+            version: emulator.number().to_owned(),
             isolation: accelerator.isolation,
             kernel_format: KernelFormat::Bzimage,
             fork: fork_reason.is_none(),

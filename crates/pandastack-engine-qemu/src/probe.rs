@@ -43,6 +43,11 @@ impl Emulator {
         let (major, minor) = self.numbers;
         format!("QEMU {major}.{minor}")
     }
+
+    /// Such as `7.2.22 (Debian 1:7.2+dfsg-7+deb12u18)`.
+    pub(crate) fn number(&self) -> &str {
+        self.version.split_once("version ").map_or(self.version.as_str(), |(_, number)| number)
+    }
 }
 
 /// Finds the emulator and asks its version.
@@ -215,6 +220,9 @@ mod tests {
             compatibility_key(&emulator.series(), &Accelerator::TCG)
         };
         let saved = key("QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18)");
+        let (binary, numbers) = (PathBuf::from("/qemu"), (7, 2));
+        let version = "QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18)".to_owned();
+        assert_eq!(Emulator { binary, version, numbers }.number(), "7.2.22 (Debian 1:7.2+dfsg-7+deb12u18)");
         assert_eq!(saved, key("QEMU emulator version 7.2.23 (Debian 1:7.2+dfsg-7+deb12u19)"));
         assert_ne!(saved, key("QEMU emulator version 10.0.2 (Debian 1:10.0.2+ds-2)"));
     }

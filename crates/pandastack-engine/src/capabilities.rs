@@ -47,6 +47,8 @@ pub enum VolumeNaming {
 pub struct Capabilities {
     /// Label users see, such as `qemu-tcg`.
     pub name: &'static str,
+    /// Version of the engine, as it prints it.
+    pub version: String,
     /// Isolation label of every machine it runs.
     pub isolation: Isolation,
     /// Format of [`Boot::kernel`](crate::Boot::kernel).
@@ -99,6 +101,7 @@ mod tests {
     fn volumes_are_named_by_serial_number_or_by_order() {
         let named = |volume_naming| Capabilities {
             name: "test",
+            version: String::new(),
             isolation: Isolation::Emulated,
             kernel_format: KernelFormat::Bzimage,
             fork: true,

@@ -99,8 +99,7 @@ struct HostState {
 }
 
 impl FakeEngine {
-    /// An engine that can fork. `program` serves one guest connection; it is frozen while its machine is paused and
-    /// dropped when a newer connection replaces it or the machine ends.
+    /// Can fork. `program` serves one guest connection: frozen in pauses, dropped for a newer one or the end.
     pub fn new<F>(program: impl Fn(FakeGuest, UnixStream) -> F + Send + Sync + 'static) -> Self
     where
         F: Future<Output = ()> + Send + 'static,
@@ -123,6 +122,7 @@ impl FakeEngine {
     fn with_fork_reason(fork_reason: Option<String>, program: Box<GuestProgram>) -> Self {
         let capabilities = Capabilities {
             name: "fake",
+            version: "1".to_owned(),
             isolation: Isolation::Emulated,
             kernel_format: KernelFormat::Bzimage,
             fork: fork_reason.is_none(),

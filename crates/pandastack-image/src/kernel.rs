@@ -68,13 +68,18 @@ impl Kernel {
         Self::ensure_pin(lock::kernel_lock(), cache_dir, progress)
     }
 
+    /// Returns the pinned kernel if it is in the cache.
+    pub fn cached(cache_dir: &Path) -> Option<KernelSet> {
+        load(&Cache::at(cache_dir).kernel(&pin_key(lock::kernel_lock())))
+    }
+
     /// Returns the kernel of another pin, such as [`Kernel::current_pin`].
     pub fn ensure_pin(
         pin: &KernelLock,
         cache_dir: &Path,
         progress: ProgressFn<'_>,
     ) -> Result<KernelSet, ImageError> {
-        let key = key(pin);
+        let key = pin_key(pin);
         let cache = Cache::at(cache_dir);
         let home = cache.kernel(&key);
         let say = |phase, detail: &str| progress(Progress { subject: "kernel", phase, detail });
@@ -110,7 +115,7 @@ impl Kernel {
     pub fn export(cache_dir: &Path, dir: &Path, progress: ProgressFn<'_>) -> Result<PathBuf, ImageError> {
         let pin = lock::kernel_lock();
         Self::ensure_pin(pin, cache_dir, progress)?;
-        let key = key(pin);
+        let key = pin_key(pin);
         let home = Cache::at(cache_dir).kernel(&key);
         let mut files = Vec::new();
         list_files(&home, &home, &mut files)?;
@@ -142,7 +147,7 @@ impl KernelSet {
     }
 }
 
-fn key(pin: &KernelLock) -> String {
+fn pin_key(pin: &KernelLock) -> String {
     KeyHasher::new(LAYOUT).add(&pin.package).add(&pin.version).add(&pin.sha256).key()
 }
 

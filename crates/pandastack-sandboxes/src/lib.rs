@@ -32,6 +32,7 @@ pub mod machine;
 mod machine_files;
 pub mod machines;
 pub mod ops;
+pub mod outdated;
 pub mod output;
 pub mod placement;
 pub mod platform_templates;

@@ -111,7 +111,7 @@ pub async fn cancel(
 #[utoipa::path(get, path = "/v1/templates/builds", tag = "templates", operation_id = "builds",
     responses((status = 200, body = Vec<Build>)))]
 pub async fn list(State(templates): State<Arc<Templates>>, caller: Caller) -> ApiResult<Json<Vec<Build>>> {
-    let mut builds = catalogue::bakes(&templates).await;
+    let mut builds = catalogue::bakes(&templates, &caller).await;
     builds.extend(templates.store.builds(&caller.workspace).await?.into_iter().map(view::build));
     builds.sort_by_key(|build| std::cmp::Reverse(build.started_at));
     Ok(Json(caller.shown(builds)))
@@ -128,7 +128,7 @@ pub async fn describe(
 ) -> ApiResult<Json<Build>> {
     match own_build(&templates, &caller, &id).await? {
         Some(record) => Ok(Json(caller.shown(view::build(record)))),
-        None => Ok(Json(catalogue::find(&templates, &id).await?.1)),
+        None => Ok(Json(catalogue::shown(catalogue::find(&templates, &id).await?.1, &caller))),
     }
 }
 

@@ -33,21 +33,27 @@ const ASK_EVERY_MIN: Duration = Duration::from_millis(500);
     (status = 202, body = Build), (status = 404, body = ErrorBody), (status = 503, body = ErrorBody)))]
 pub async fn bake(
     State(templates): State<Arc<Templates>>,
-    _caller: Caller,
+    caller: Caller,
     Id(name): Id<String>,
 ) -> ApiResult<(StatusCode, Json<Build>)> {
     pandastack_sandboxes::validate::template_name(&name)?;
     let (name, client) = templates.platform.place_bake(&name)?;
     let build = client.call(BakeTemplate::new(name), CallOptions::on_host(ASK_WAIT), ()).await?;
-    Ok((StatusCode::ACCEPTED, Json(build)))
+    Ok((StatusCode::ACCEPTED, Json(shown(build, &caller))))
+}
+
+/// A bake as a caller sees it: the cause of a failure names files of the host, which are the
+/// operator's.
+pub(crate) fn shown(build: Build, caller: &Caller) -> Build {
+    Build { detail: build.detail.filter(|_| caller.operator), ..build }
 }
 
 /// Bakes of all hosts that answer.
-pub(crate) async fn bakes(templates: &Templates) -> Vec<Build> {
+pub(crate) async fn bakes(templates: &Templates, caller: &Caller) -> Vec<Build> {
     let agents = templates.platform.agents();
     let asked =
         agents.iter().map(|client| client.call(ListBuilds::new(), CallOptions::on_host(ASK_WAIT), ()));
-    join_all(asked).await.into_iter().flatten().flatten().collect()
+    join_all(asked).await.into_iter().flatten().flatten().map(|build| shown(build, caller)).collect()
 }
 
 /// A bake's log as server-sent events.

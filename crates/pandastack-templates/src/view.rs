@@ -23,6 +23,7 @@ pub(crate) fn build(record: BuildRecord) -> Build {
         status,
         phase: spec.phase,
         error: spec.error,
+        detail: None,
         started_at: record.created_at,
         ended_at: spec.ended_at,
         log: Vec::new(),

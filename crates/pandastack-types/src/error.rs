@@ -76,9 +76,11 @@ error_codes! {
     ///
     /// Next step: follow the message; if another operation is in progress, retry.
     Conflict = 409,
-    /// The snapshot is damaged, or it was made by an engine that this host does not have.
+    /// The snapshot is damaged, it was made by an engine that this host does not have, or its state is
+    /// older than the operator allows.
     ///
-    /// Next step: see [Upgrade](../how-to/upgrade.md#upgrade-qemu).
+    /// Next step: see [Upgrade](../how-to/upgrade.md#upgrade-qemu) and
+    /// [Keep frozen state current](../how-to/keep-frozen-state-current.md).
     SnapshotUnusable = 409,
     /// The `Idempotency-Key` was used for another request, or its request is still in progress.
     ///

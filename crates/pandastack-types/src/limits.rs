@@ -326,6 +326,9 @@ pub const HEALTH_SECONDS_MAX: u64 = 120;
 /// Deployments in progress at once; the rest wait.
 pub const DEPLOYS_AT_ONCE_MAX: usize = 4;
 
+/// Outdated states in one list. Beyond it the list is not `complete`.
+pub const OUTDATED_LISTED_MAX: usize = 10_000;
+
 /// Templates of one workspace. Beyond it: 429 `quota_exceeded`.
 pub const TEMPLATES_PER_WORKSPACE_MAX: u64 = 100;
 /// Tags of one template. Beyond it: 429 `quota_exceeded`.

@@ -11,8 +11,9 @@ use crate::commands::{
     secrets, up,
 };
 use crate::commands::{
-    app, audit, bench, completion, config, db, forward, function, host, login, man_pages, mcp, member, quota,
-    run, sandbox, schedule, snapshot, template, token, usage, verify, version, volume, whoami, workspace,
+    app, audit, bench, completion, config, db, forward, function, host, login, man_pages, mcp, member,
+    outdated, quota, run, sandbox, schedule, snapshot, template, token, usage, verify, version, volume,
+    whoami, workspace,
 };
 use crate::output::{Format, Output};
 
@@ -117,6 +118,8 @@ pub enum Command {
     Usage(usage::Args),
     /// Show the audit log
     Audit(audit::Args),
+    /// Show sleeping sandboxes, snapshots and templates with outdated components
+    Outdated(outdated::Args),
     /// Measure create, exec, fork and delete latency
     Bench(bench::Args),
     /// Serve sandboxes as tools over the Model Context Protocol (MCP)
@@ -213,6 +216,7 @@ impl Command {
             Command::Verify(args) => verify::run(args, output),
             Command::Usage(args) => usage::run(args, output),
             Command::Audit(args) => audit::run(args, output),
+            Command::Outdated(args) => outdated::run(args, output),
             Command::Bench(args) => bench::run(args, output),
             Command::Mcp(args) => mcp::run(args),
             Command::Completion(args) => completion::run(args, output),

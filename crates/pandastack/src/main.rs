@@ -13,6 +13,8 @@ mod client_config;
 mod commands;
 mod failure;
 #[cfg(feature = "server")]
+mod frozen_settings;
+#[cfg(feature = "server")]
 mod guest_settings;
 #[cfg(feature = "server")]
 mod heap_trim;

@@ -23,6 +23,7 @@ pub use args::{AgentArgs, Backups, CommonArgs, ControlArgs, Engine};
 use file::read_file;
 
 use crate::failure::Failure;
+use crate::frozen_settings::FrozenSettings;
 use crate::guest_settings::GuestOptions;
 use crate::login_settings::OidcSettings;
 use crate::network_settings::MailMode;
@@ -97,6 +98,8 @@ pub struct Settings {
     pub challenge_resolver: Option<SocketAddr>,
     /// The login provider of people; `None` for API keys alone.
     pub oidc: Option<OidcSettings>,
+    /// What happens to outdated frozen states.
+    pub frozen: FrozenSettings,
     /// TLS on the API's address.
     pub tls: TlsArgs,
     /// Cache for built images and kernels.
@@ -175,6 +178,7 @@ impl Settings {
         let listen = control.listen.or(file.control.listen).unwrap_or_else(default_listen);
         Ok(Self {
             oidc: OidcSettings::resolve(&control.oidc, file.oidc, &api_url_of(listen))?,
+            frozen: FrozenSettings::resolve(&control.frozen, file.frozen),
             given,
             domains,
             api_names,

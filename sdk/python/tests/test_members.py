@@ -22,3 +22,11 @@ def test_members_and_their_sessions(server, client):
     client.members.revoke("pds_a")
     client.members.remove("m1")
     assert [request.method for request in server.requests[-2:]] == ["DELETE", "DELETE"]
+
+
+def test_outdated_states(server, client):
+    server.on("GET", "/v1/outdated", 200, {"items": [{"kind": "sandbox", "id": "s1"}], "complete": True})
+    assert client.outdated()["items"][0]["id"] == "s1"
+    assert server.requests[-1].query == {}
+    client.outdated(all=True)
+    assert server.requests[-1].query == {"all": "true"}

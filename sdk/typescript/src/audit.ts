@@ -1,4 +1,4 @@
-/** The audit log, as the API returns it. */
+/** The audit log and outdated frozen states, as the API returns them. */
 
 /** An entry of the audit log. */
 export interface AuditEntry {
@@ -25,4 +25,41 @@ export interface AuditVerification {
   next?: number;
   problem?: string;
   [field: string]: unknown;
+}
+
+/** An outdated component of a frozen state. */
+export interface OutdatedComponent {
+  component: "kernel" | "guest" | "engine";
+  /** Version in the state; absent if it is unknown. */
+  found?: string;
+  /** Version that the host uses now. */
+  current?: string;
+  /** Advisories of the operator that name the version in the state. */
+  advisories: { id: string; severity?: string; note?: string }[];
+}
+
+/** A sleeping sandbox, snapshot or template with outdated components. */
+export interface OutdatedState {
+  kind: "sandbox" | "snapshot" | "template";
+  /** ID of the sandbox or snapshot, or name of the template. */
+  id: string;
+  name?: string;
+  workspace_id?: string;
+  /** Host that holds the state; shown with `all`. */
+  host_id?: string;
+  /** Service that owns the state, such as `app:ID`. */
+  owner?: string;
+  components: OutdatedComponent[];
+  /** When the owner was told that an action follows. */
+  told_at?: string;
+  action: "keep" | "refuse" | "cold-restart";
+  action_from?: string;
+  /** How to bring the state up to date. */
+  next_step: string;
+}
+
+/** Outdated states. `complete` is false if a host did not answer. */
+export interface OutdatedList {
+  items: OutdatedState[];
+  complete: boolean;
 }

@@ -1,6 +1,6 @@
 /** The client: one server, and what it offers. */
 
-import type { AuditEntry, AuditVerification } from "./audit.js";
+import type { AuditEntry, AuditVerification, OutdatedList } from "./audit.js";
 import { addressGiven, BASE_URL_DEFAULT, normalizeBaseUrl, resolveConfig } from "./config.js";
 import { BadRequestError } from "./errors.js";
 import {
@@ -266,6 +266,12 @@ export class PandaStack {
     return (await this.#transport.send(get("/hosts"))).records("items");
   }
 
+  /** List sleeping sandboxes, snapshots and templates with outdated components; `all` needs an operator key. */
+  async outdated(options: { all?: boolean } = {}): Promise<OutdatedList> {
+    const call = get("/outdated", options.all ? { all: "true" } : undefined);
+    return (await this.#transport.send(call)).record() as unknown as OutdatedList;
+  }
+
   /** Get workspace quotas (`quota`) and current usage (`used`). */
   async quota(): Promise<JsonObject> {
     return (await this.#transport.send(get("/me/quota"))).record();
@@ -390,6 +396,5 @@ function createBody(options: SandboxCreateOptions): JsonObject {
   });
 }
 
-function volumeOf(volume: AttachVolume): JsonObject {
-  return given({ name: volume.name, path: volume.path, read_only: volume.readOnly ?? volume.read_only });
-}
+const volumeOf = (volume: AttachVolume): JsonObject =>
+  given({ name: volume.name, path: volume.path, read_only: volume.readOnly ?? volume.read_only });

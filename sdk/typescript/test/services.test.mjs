@@ -76,6 +76,11 @@ test("apps, databases, schedules, templates, the account", async (t) => {
   assert.deepEqual(server.last.json, { memory_mb: 5 });
   assert.equal((await client.audit({ sandboxId: "s1", limit: 5 }))[0].path, "/v1/run");
   assert.deepEqual(server.last.query, { sandbox_id: "s1", limit: "5" });
+  server.on("GET", "/v1/outdated", 200, { items: [{ kind: "sandbox", id: "s1" }], complete: true });
+  assert.equal((await client.outdated()).items[0].id, "s1");
+  assert.deepEqual(server.last.query, {});
+  await client.outdated({ all: true });
+  assert.deepEqual(server.last.query, { all: "true" });
 });
 
 test("workspaces and their keys", async (t) => {

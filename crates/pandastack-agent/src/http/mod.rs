@@ -7,6 +7,7 @@ mod builds;
 mod data;
 mod endpoint;
 mod failure;
+mod frozen;
 mod grant;
 mod processes;
 mod sandboxes;
@@ -39,6 +40,8 @@ pub(crate) fn router(host: Arc<Host>) -> Router {
 fn routes() -> Routes {
     Routes::default()
         .host(sandboxes::host_report)
+        .host(frozen::read)
+        .host(frozen::set_verdicts)
         .host(sandboxes::create)
         .sandbox(sandboxes::read)
         .host(sandboxes::delete)

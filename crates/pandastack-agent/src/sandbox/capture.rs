@@ -174,7 +174,7 @@ impl Driver {
         let (sandbox, uid) = (Some(self.record.spec.id.clone()), Some(self.record.uid));
         let volumes = self.record.spec.volumes.clone();
         Manifest {
-            kernel: self.record.kernel.clone(),
+            components: self.record.components.clone(),
             sandbox,
             uid,
             volumes,

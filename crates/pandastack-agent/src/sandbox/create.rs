@@ -4,14 +4,19 @@ use std::sync::Arc;
 
 use pandastack_fault as fault;
 use pandastack_types::agent_api::{AgentCreate, AgentSandbox, Source};
+use pandastack_types::api::Keep;
 use pandastack_types::{SnapshotId, Transition, chain};
 
+use super::accept::Request;
 use super::driver::spawn;
+use super::handle::SandboxHandle;
+use crate::components;
 use crate::error::{AgentError, Result};
 use crate::host::Host;
 use crate::kernel_files::kernel_files;
 use crate::launch::{self, SavedMemory, Stages};
 use crate::launch_children;
+use crate::outdated;
 use crate::record::{BootMode, SandboxRecord, write_json};
 use crate::running_machine::RunningMachine;
 use crate::snapshot::{Manifest, Snapshot};
@@ -26,6 +31,7 @@ pub(crate) async fn create(host: &Arc<Host>, request: AgentCreate) -> Result<Age
         handle.check_incarnation(request.spec.incarnation)?;
         return Ok(handle.view());
     }
+    let boots = outdated::must_boot(host, &request.source).await?;
     let host = host.clone();
     let made = host.tasks.clone().spawn(async move {
         let id = request.spec.id.clone();
@@ -46,9 +52,19 @@ pub(crate) async fn create(host: &Arc<Host>, request: AgentCreate) -> Result<Age
             }
         };
         host.changed.notify_one();
+        if boots && let Err(error) = boot_from_disk(&handle).await {
+            drop(handle.delete().await);
+            return Err(error);
+        }
         Ok(handle.view())
     });
     made.await.map_err(|_| AgentError::Stopping)?
+}
+
+/// Boots a sandbox of an outdated state from its disk. The old kernel writes that out first.
+async fn boot_from_disk(handle: &SandboxHandle) -> Result<()> {
+    handle.hibernate(Keep::Disk).await?;
+    handle.move_to(Request::Wake).await.map(drop)
 }
 
 /// Writes down that a machine is ready.
@@ -80,7 +96,7 @@ async fn from_snapshot(
     if let (Some(zygote), Some(uid)) = (snapshot_zygote::get(host, id), manifest.uid) {
         let (spec, shape) = (request.spec.clone(), manifest.shape);
         let mut record = SandboxRecord::new(spec, &manifest.template, shape, uid, BootMode::Fork);
-        record.kernel = manifest.kernel.clone();
+        record.components = components::restored(&host.resources, &manifest.components);
         if let Some(made) = forked(host, zygote, record, Some(manifest)).await? {
             return Ok(made);
         }
@@ -101,7 +117,7 @@ async fn from_template(
     if let Some(zygote) = host.zygotes.get(&baked) {
         let (spec, uid) = (request.spec.clone(), host.new_uid());
         let mut record = SandboxRecord::new(spec, &baked.template, shape, uid, BootMode::Fork);
-        record.kernel = baked.snapshot.manifest.kernel.clone();
+        record.components = components::restored(&host.resources, &baked.snapshot.manifest.components);
         if let Some(made) = forked(host, zygote, record, None).await? {
             return Ok(made);
         }

@@ -138,6 +138,10 @@ impl Driver {
                 self.record.spec.idle_timeout_seconds = seconds;
                 drop(reply.send(self.save().await.map(|()| self.describe())));
             }
+            Command::SetVerdict(verdict, reply) => {
+                self.record.outdated = verdict.map(|verdict| *verdict);
+                drop(reply.send(self.save().await));
+            }
             Command::SetNetwork(policy, reply) => drop(reply.send(self.set_network(*policy).await)),
             Command::GrowVolume(id, bytes, reply) => drop(reply.send(self.grow_volume(id, bytes).await)),
             Command::CopyVolume(from, to, reply) => drop(reply.send(self.copy_volume(from, to).await)),
@@ -159,6 +163,11 @@ impl Driver {
     /// The verdict on a copy. One that sleeps with its disk alone has no memory to copy: it wakes,
     /// as for any other use.
     pub(super) async fn accept_copy(&mut self, request: Request) -> Result<Verdict> {
+        let asleep = self.record.state == SandboxState::Hibernated;
+        if asleep && self.record.due_verdict(Timestamp::now()).is_some() {
+            // A copy would be as outdated.
+            self.wake().await?;
+        }
         match self.accept(request) {
             Verdict::Refuse(reason) => Err(AgentError::Conflict(reason.to_owned())),
             Verdict::FromSleep if self.sleeps_with_disk_alone()? => {
@@ -183,6 +192,14 @@ impl Driver {
         let written = match self.accept(Request::Hibernate) {
             Verdict::Refuse(reason) => Err(self.refusal(reason)),
             Verdict::Do => self.write_down(keep).await,
+            _ if keep == Keep::Disk && self.record.outdated.is_some() => {
+                // The way out for the owner of an outdated state: nothing else may wake it.
+                let dropped = match self.has_disk_alone() {
+                    Ok(false) => self.drop_memory().await,
+                    alone => alone.map(|_| ()),
+                };
+                return drop(reply.send(dropped.map(|()| self.describe())));
+            }
             _ => return drop(reply.send(Ok(self.describe()))),
         };
         match written {

@@ -320,10 +320,11 @@ impl Driver {
     /// A forked process keeps its parent's user, because an unprivileged process cannot give its copy
     /// another. A restored child runs in a new process, under a user of its own.
     fn child_records(&self, children: Vec<SandboxSpec>, mode: BootMode) -> Vec<SandboxRecord> {
-        let SandboxRecord { template, shape, uid, kernel, .. } = &self.record;
+        let SandboxRecord { template, shape, uid, components, .. } = &self.record;
         let record = |spec| {
             let uid = if mode == BootMode::Fork { *uid } else { self.host.new_uid() };
-            SandboxRecord { kernel: kernel.clone(), ..SandboxRecord::new(spec, template, *shape, uid, mode) }
+            let record = SandboxRecord::new(spec, template, *shape, uid, mode);
+            SandboxRecord { components: components.clone(), ..record }
         };
         children.into_iter().map(record).collect()
     }

@@ -7,7 +7,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 use pandastack_engine::Shape;
 use pandastack_guest_proto::client::{ErrorKind, GuestClient};
-use pandastack_types::agent_api::{AgentForked, AgentSandbox, AgentSnapshotDone, SandboxSpec};
+use pandastack_types::agent_api::{
+    AgentForked, AgentSandbox, AgentSnapshotDone, OutdatedVerdict, SandboxSpec,
+};
 use pandastack_types::api::Keep;
 use pandastack_types::network::NetworkPolicy;
 use pandastack_types::{Residency, SandboxId, SandboxState, SnapshotId, VolumeId};
@@ -46,6 +48,8 @@ pub(crate) enum Command {
     Fork(Vec<SandboxSpec>, Reply<AgentForked>),
     SetIdle(Option<u64>, Reply<AgentSandbox>),
     SetNetwork(Box<NetworkPolicy>, Reply<AgentSandbox>),
+    /// Sets what happens when it wakes with an outdated state.
+    SetVerdict(Option<Box<OutdatedVerdict>>, Reply<()>),
     GrowVolume(VolumeId, u64, Reply<()>),
     /// Copies the volume it has to a new one.
     CopyVolume(VolumeId, VolumeId, Reply<()>),
@@ -217,6 +221,11 @@ impl SandboxHandle {
     /// Changes what it may reach. Never wakes it.
     pub(crate) async fn set_network(&self, policy: NetworkPolicy) -> Result<AgentSandbox> {
         self.ask(|reply| Command::SetNetwork(Box::new(policy), reply)).await
+    }
+
+    /// Sets what happens when it wakes with an outdated state. Never wakes it.
+    pub(crate) async fn set_verdict(&self, verdict: Option<OutdatedVerdict>) -> Result<()> {
+        self.ask(|reply| Command::SetVerdict(verdict.map(Box::new), reply)).await
     }
 
     /// Makes one of its volumes larger, file system included.

@@ -11,6 +11,7 @@ use pandastack_types::agent_api::AgentSandbox;
 use super::accept::{Request, Verdict};
 use super::driver::Driver;
 use crate::error::{AgentError, Result};
+use crate::outdated;
 use crate::snapshot::Snapshot;
 
 impl Driver {
@@ -26,6 +27,7 @@ impl Driver {
         }
         self.alone().await;
         let snapshot = self.open_own(id)?;
+        outdated::refuse_due(&self.host.layout.snapshot(id))?;
         // Before anything is given up: contents are read if this boot of the host has not read them yet.
         snapshot.verify(&self.host.shutdown).await?;
         if self.live.is_none() {
@@ -39,7 +41,8 @@ impl Driver {
         fault::point("rollback.recorded").await;
         self.end_machine().await;
         fault::point("rollback.ended").await;
-        self.wake().await?;
+        // The snapshot has a verdict of its own.
+        self.wake_as_it_is().await?;
         Ok(self.describe())
     }
 

@@ -16,8 +16,9 @@
 //! Of one that writes volumes the snapshot is good for one wake, because its volumes go on. Its
 //! record says `running`, synced, before its machine does ([`crate::launch`]).
 
+use jiff::Timestamp;
 use pandastack_fault as fault;
-use pandastack_types::api::Keep;
+use pandastack_types::api::{Keep, OutdatedAction};
 use pandastack_types::{Residency, SandboxState, Transition, chain};
 
 use super::driver::{Driver, store_record};
@@ -27,6 +28,7 @@ use crate::error::{AgentError, Result};
 use crate::kernel_files::kernel_files;
 use crate::launch::{self, Stages};
 use crate::layout::snapshot as names;
+use crate::outdated;
 use crate::record::{SandboxRecord, read_json, write_json};
 use crate::running_machine::RunningMachine;
 use crate::snapshot::{self, Manifest, SLEEPERS_IMAGES_AFTER, Snapshot};
@@ -179,8 +181,48 @@ impl Driver {
     }
 
     /// Wakes. A failed wake leaves the sandbox asleep, to be tried again, unless its volumes may
-    /// have changed meanwhile.
+    /// have changed meanwhile. An outdated state is refused, or dropped but for its disk, where the
+    /// operator says so.
     pub(super) async fn wake(&mut self) -> Result<()> {
+        match self.record.due_verdict(Timestamp::now()) {
+            Some(verdict) if !self.has_disk_alone()? => match verdict.action {
+                OutdatedAction::Keep => self.wake_as_it_is().await,
+                OutdatedAction::Refuse => Err(outdated::refusal(verdict)),
+                OutdatedAction::ColdRestart => self.wake_by_booting().await,
+            },
+            _ => self.wake_as_it_is().await,
+        }
+    }
+
+    /// Wakes without the memory that it slept with. The old kernel writes its file systems out first,
+    /// because what programs wrote last may be in that memory alone.
+    async fn wake_by_booting(&mut self) -> Result<()> {
+        tracing::info!(sandbox = %self.record.spec.id, "booting an outdated sandbox from its disk");
+        self.drop_memory().await?;
+        self.wake_as_it_is().await
+    }
+
+    /// Lets a sleeping sandbox keep its disk alone.
+    pub(super) async fn drop_memory(&mut self) -> Result<()> {
+        self.wake_as_it_is().await?;
+        if let Err(error) = self.hibernate(Keep::Disk).await {
+            // It must not go on with the outdated state.
+            if let Err(error) = self.hibernate(Keep::Memory).await {
+                tracing::error!(
+                    sandbox = %self.record.spec.id, error = %chain(&error),
+                    "a sandbox with an outdated state runs, because it cannot be put to sleep again"
+                );
+            }
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    pub(super) fn has_disk_alone(&self) -> Result<bool> {
+        Ok(self.record.sleeps_on_disk() && self.sleeps_with_disk_alone()?)
+    }
+
+    pub(super) async fn wake_as_it_is(&mut self) -> Result<()> {
         if self.record.sleeps_in_memory() {
             self.resume_marked(Transition::Woken, async |driver| driver.run_guest_ahead().await).await?;
         } else {

@@ -11,6 +11,7 @@ pub(crate) mod lifecycle;
 pub(crate) mod members;
 pub(crate) mod network;
 pub(crate) mod observe;
+pub(crate) mod outdated;
 pub(crate) mod preview;
 pub(crate) mod processes;
 pub(crate) mod quota;
@@ -220,6 +221,7 @@ fn repeatable(services: &Arc<Services>) -> Router<ServerState> {
         .merge(members::routes())
         .route("/events", get(console::events::events))
         .route("/hosts", get(hosts::list))
+        .route("/outdated", get(outdated::list))
         .route("/usage", get(observe::usage))
         .route("/audit", get(observe::audit))
         .route("/audit/verify", get(observe::verify_audit))

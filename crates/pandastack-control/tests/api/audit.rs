@@ -53,6 +53,29 @@ async fn refused_keys_are_audited_in_the_workspace_of_the_key() {
 }
 
 #[tokio::test]
+async fn refused_keys_of_e2b_clients_are_audited_too() {
+    let world = World::start().await;
+    let made = world.post("/v1/me/tokens", json!({"label": "gone", "role": "viewer"})).await.expect(201);
+    let (secret, prefix) = (made["token"].as_str().unwrap(), made["prefix"].as_str().unwrap());
+    let call = async |key: &str| {
+        let request = world.http.get(format!("{}/v2/sandboxes", world.base)).header("x-api-key", key);
+        request.send().await.unwrap().status().as_u16()
+    };
+    assert_eq!(call(secret).await, 200);
+    world.delete(&format!("/v1/me/tokens/{prefix}")).await.expect(204);
+    assert_eq!((call(secret).await, call("e2b_hunter2").await), (401, 401));
+    let entries = entries(&world).await;
+    let of = |who: &str| {
+        let refused = |one: &&Value| {
+            one["token_prefix"] == who && one["status"] == 401 && one["path"] == "/v2/sandboxes"
+        };
+        entries.iter().filter(refused).count()
+    };
+    assert_eq!((of(prefix), of("unknown")), (1, 1), "{entries:?}");
+    assert!(!format!("{entries:?}").contains("hunter2"));
+}
+
+#[tokio::test]
 async fn strangers_cannot_fill_the_audit_log() {
     let world = World::start().await;
     let send = |_| async {

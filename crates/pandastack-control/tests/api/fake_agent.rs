@@ -17,7 +17,8 @@ use http_body_util::{BodyExt, Full};
 use jiff::Timestamp;
 use pandastack_control::clock::Clock;
 use pandastack_types::agent_api::{
-    AgentSandbox, AgentTemplate, HostReport, INCARNATION_HEADER, ReportAnswer, TemplateInfo, Usage,
+    AgentSandbox, AgentTemplate, HostFrozen, HostReport, INCARNATION_HEADER, ReportAnswer, TemplateInfo,
+    Usage,
 };
 use pandastack_types::api::TemplateStatus;
 use pandastack_types::link::{Direction, LINK_HEADER, LinkKey};
@@ -26,7 +27,7 @@ use serde_json::Value;
 use tokio::sync::{Notify, watch};
 
 use crate::simulation::Dice;
-use crate::{fake_data, fake_lifecycle, fake_processes};
+use crate::{fake_data, fake_frozen, fake_lifecycle, fake_processes};
 
 pub const SECRET: [u8; 32] = [7; 32];
 
@@ -65,6 +66,8 @@ pub struct Inner {
     /// Rates of injected message faults.
     pub troubles: Option<FaultRates>,
     pub build_done: bool,
+    /// Its frozen states, with the verdicts that control set.
+    pub frozen: HostFrozen,
     /// Processes that were started: where, and as asked.
     pub commands: Vec<(SandboxId, Value)>,
 }
@@ -279,6 +282,8 @@ impl FakeAgent {
             .route("/metrics", get(fake_lifecycle::metrics))
             .route("/logs", get(fake_data::done));
         let agent = Router::new()
+            .route("/frozen", get(fake_frozen::read))
+            .route("/frozen/verdicts", axum::routing::put(fake_frozen::set_verdicts))
             .route("/sandboxes", post(fake_lifecycle::create))
             .route(
                 "/sandboxes/{id}",

@@ -13,6 +13,7 @@ mod databases;
 mod every_route;
 mod fake_agent;
 mod fake_data;
+mod fake_frozen;
 mod fake_lifecycle;
 mod fake_processes;
 mod forks;
@@ -27,6 +28,7 @@ mod login_provider;
 mod names;
 mod network;
 mod observe;
+mod outdated;
 #[path = "../../../pandastack-store/tests/suite/postgres_server.rs"]
 mod postgres_server;
 mod preview_repos;

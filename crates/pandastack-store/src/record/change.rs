@@ -74,6 +74,11 @@ pub enum Amendment {
     PreviewsRevoked,
     /// The network policy changed.
     Network(Box<NetworkPolicy>),
+    /// The sandbox, or a snapshot of it, is frozen with outdated components.
+    Outdated {
+        /// What is outdated, and what happens when.
+        detail: String,
+    },
     /// The network policy refused a connection or lookup.
     EgressDenied {
         /// The destination, as a sentence.
@@ -193,6 +198,7 @@ impl SandboxRecord {
                 self.spec.egress_denied = self.spec.egress_denied.saturating_add(*count);
                 ("egress_denied", Some(detail.clone()))
             }
+            Amendment::Outdated { detail } => ("outdated", Some(detail.clone())),
             Amendment::RolledBack(snapshot) => ("rolled_back", Some(snapshot.to_string())),
         }
     }

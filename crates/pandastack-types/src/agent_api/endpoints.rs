@@ -10,8 +10,9 @@ use super::query::{
 use super::{
     AgentCreate, AgentFork, AgentForked, AgentKeepAwake, AgentPatch, AgentRollback, AgentSandbox,
     AgentSnapshot, AgentSnapshotDone, AgentVolume, AgentVolumeCreate, AgentVolumeGrow, BadParameter, Bytes,
-    Created, Description, Empty, Endpoint, Events, GrantProtocol, HostReport, Json, Method, OctetStream,
-    OnSandbox, OrEvents, PassThrough, PlainText, Tar, TunnelProtocol, Upgrade, WebSocketProtocol,
+    Created, Description, Empty, Endpoint, Events, GrantProtocol, HostFrozen, HostReport, Json, Method,
+    OctetStream, OnSandbox, OrEvents, OutdatedVerdicts, PassThrough, PlainText, Tar, TunnelProtocol, Upgrade,
+    WebSocketProtocol,
 };
 use crate::api;
 use crate::network::NetworkPolicy;
@@ -116,6 +117,11 @@ fn parameter<'a, T: std::str::FromStr<Err: std::fmt::Display>>(
 endpoints! {
     /// Reads what the host has to report.
     ReadHost: Get "/host" [], Empty => Json<HostReport>;
+
+    /// Reads the components of the host's frozen states.
+    ReadFrozen: Get "/frozen" [], Empty => Json<HostFrozen>;
+    /// Sets what happens when outdated states are used.
+    SetVerdicts: Put "/frozen/verdicts" [], Json<OutdatedVerdicts> => Empty;
 
     /// Creates a sandbox; responds when it is ready.
     CreateSandbox: Post "/sandboxes" [], Json<AgentCreate> => Json<AgentSandbox>;

@@ -20,6 +20,7 @@
 mod edge;
 mod endpoint;
 pub mod endpoints;
+mod frozen;
 mod host;
 pub mod internal;
 mod query;
@@ -31,6 +32,10 @@ pub use endpoint::{
     BadParameter, Bytes, Created, Description, Empty, Endpoint, Events, GrantProtocol, Json, JsonResponse,
     MediaType, Method, OctetStream, OnSandbox, OrEvents, PREFIX, PassThrough, PlainText, Protocol,
     StreamResponse, Tar, TunnelProtocol, Upgrade, WebSocketProtocol,
+};
+pub use frozen::{
+    Components, EngineVersion, FrozenSandbox, FrozenSnapshot, FrozenTemplate, GuestVersion, HostFrozen,
+    OutdatedVerdict, OutdatedVerdicts,
 };
 pub use host::{AgentDenial, AgentTemplate, EgressLimit, HostReport, ReportAnswer, TemplateInfo};
 pub use query::{

@@ -20,6 +20,7 @@ mod key;
 mod member;
 mod next_runs;
 mod observe;
+mod outdated;
 mod preview;
 mod preview_repo;
 mod process;
@@ -72,6 +73,9 @@ pub use next_runs::NextRuns;
 pub use observe::{
     AuditEntry, AuditList, AuditVerification, FunctionUsage, GuestView, HostView, KindUsage, SandboxMetrics,
     SandboxUsage, UnknownUsageKind, UsageKind, UsageReport, UsageTotals,
+};
+pub use outdated::{
+    AdvisoryMatch, Component, FrozenKind, OutdatedAction, OutdatedComponent, OutdatedList, OutdatedState,
 };
 pub use preview::{Preview, SetPreview, SignPreview, SignedPreview};
 pub use preview_repo::{

@@ -257,6 +257,9 @@ pub struct Build {
     /// Reason for the failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// Cause of the failure on the host. Shown to operator keys.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
     /// Start time.
     #[schema(value_type = String, format = DateTime)]
     pub started_at: Timestamp,

@@ -138,6 +138,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         tls: args.control.tls.open(&settings.data_dir)?,
         postgres: Some(postgres(&settings)?),
         backups: backups(&settings),
+        outdated: settings.frozen.open()?,
         login: settings.oidc.as_ref().map(OidcSettings::open).transpose()?,
         ..ControlConfig::new(settings.data_dir.clone(), key.clone())
     };

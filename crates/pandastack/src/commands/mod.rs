@@ -42,6 +42,7 @@ pub mod mcp;
 pub mod member;
 #[cfg(feature = "server")]
 pub mod openapi;
+pub mod outdated;
 mod pairs;
 pub mod quota;
 pub mod run;

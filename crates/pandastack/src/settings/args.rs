@@ -9,6 +9,7 @@ use serde::Deserialize;
 
 use super::{AUDIT_SINK_VARIABLE, BACKUPS_VARIABLE, DATABASE_URL_VARIABLE};
 use crate::failure::Failure;
+use crate::frozen_settings::FrozenArgs;
 use crate::guest_settings::GuestArgs;
 use crate::login_settings::OidcArgs;
 use crate::network_settings::MailMode;
@@ -97,6 +98,8 @@ pub struct ControlArgs {
     pub challenge_resolver: Option<SocketAddr>,
     #[command(flatten)]
     pub oidc: OidcArgs,
+    #[command(flatten)]
+    pub frozen: FrozenArgs,
     #[command(flatten)]
     pub tls: TlsArgs,
 }

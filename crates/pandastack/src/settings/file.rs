@@ -9,6 +9,7 @@ use serde::Deserialize;
 
 use super::{Backups, CONFIG_PATH, Engine};
 use crate::failure::Failure;
+use crate::frozen_settings::FrozenSection;
 use crate::guest_settings::GuestSection;
 use crate::login_settings::OidcSection;
 use crate::network_settings::NetworkSection;
@@ -26,6 +27,7 @@ pub(super) struct File {
     pub(super) network: NetworkSection,
     pub(super) guests: GuestSection,
     pub(super) oidc: OidcSection,
+    pub(super) frozen: FrozenSection,
 }
 
 /// Table `control`.

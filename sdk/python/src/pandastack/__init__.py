@@ -75,7 +75,17 @@ from .errors import (
 )
 from .exploring import BranchOutcome, Candidate, ExploreError, ExploreResult
 from .function_models import FunctionInfo, FunctionMetrics, FunctionRun, FunctionVersion
-from .account_models import AuditEntry, AuditVerification, Member, MemberSession, Token, WorkspaceInfo
+from .account_models import (
+    AuditEntry,
+    AuditVerification,
+    Member,
+    MemberSession,
+    OutdatedComponent,
+    OutdatedList,
+    OutdatedState,
+    Token,
+    WorkspaceInfo,
+)
 from .models import (
     Checkpoints,
     ExecChunk,
@@ -183,6 +193,9 @@ __all__ = [
     "NetworkPolicy",
     "NextRuns",
     "NotFoundError",
+    "OutdatedComponent",
+    "OutdatedList",
+    "OutdatedState",
     "OutputGap",
     "PandaStack",
     "PandaStackError",

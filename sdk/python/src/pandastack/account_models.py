@@ -85,6 +85,38 @@ class AuditVerification(TypedDict, total=False):
     problem: str
 
 
+class OutdatedComponent(TypedDict, total=False):
+    """An outdated component of a frozen state. ``found`` is absent if its version is unknown."""
+
+    component: str
+    found: str
+    current: str
+    advisories: List[Dict[str, Any]]
+
+
+class OutdatedState(TypedDict, total=False):
+    """A sleeping sandbox, snapshot or template with outdated components."""
+
+    kind: str
+    id: str
+    name: str
+    workspace_id: str
+    host_id: str
+    owner: str
+    components: List[OutdatedComponent]
+    told_at: str
+    action: str
+    action_from: str
+    next_step: str
+
+
+class OutdatedList(TypedDict, total=False):
+    """Outdated states. ``complete`` is false if a host did not answer."""
+
+    items: List[OutdatedState]
+    complete: bool
+
+
 @dataclass(frozen=True)
 class Token:
     """An API key. ``token`` is present only in the response that created it."""

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use pandastack_agent::cgroup::Cgroups;
 use pandastack_agent::engine_choice::{ChosenEngine, EngineKind, EngineSearch};
+use pandastack_control::AdvisoryFile;
 use pandastack_engine::kvm_probe;
 use pandastack_image::{Cloning, Store};
 use pandastack_types::chain;
@@ -30,7 +31,16 @@ pub fn all(settings: &Settings) -> Vec<Finding> {
     findings.extend(network());
     findings.push(memory());
     findings.push(disk(&settings.data_dir));
+    findings.extend(settings.frozen.advisories.as_deref().map(advisories));
     findings
+}
+
+/// Whether the server will start with these advisories.
+fn advisories(path: &Path) -> Finding {
+    match AdvisoryFile::open(path) {
+        Ok(file) => Finding::ok("advisories", format!("{} in {}", file.current().len(), path.display())),
+        Err(error) => Finding::fail("advisories", chain(&error), "correct the file, or unset `advisories`"),
+    }
 }
 
 fn privileges() -> Finding {

@@ -17,6 +17,7 @@ pub fn control(settings: &Settings, secret: &Path) -> Role {
     args.extend(["--access-log".into(), log_file(settings, "access").into()]);
     args.extend(settings.tls.arguments());
     args.extend(settings.oidc.iter().flat_map(OidcSettings::arguments));
+    args.extend(settings.frozen.arguments());
     if let Some(address) = settings.postgres_listen {
         args.extend(["--postgres-listen".into(), address.to_string().into()]);
     }

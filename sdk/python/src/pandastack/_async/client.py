@@ -11,7 +11,7 @@ from .._config import normalize_base_url, resolve_config
 from .._retry import CreateRetryEvent, parse_budget
 from .._wire import Command
 from ..errors import BadRequestError
-from ..account_models import AuditEntry, AuditVerification
+from ..account_models import AuditEntry, AuditVerification, OutdatedList
 from ..models import (
     Checkpoints,
     Egress,
@@ -168,6 +168,14 @@ class AsyncPandaStack:
     async def hosts(self) -> List[Dict[str, Any]]:
         """List the installation's hosts. Requires an operator key."""
         return (await self._transport.send(_wire.get("/hosts"))).records("items")
+
+    async def outdated(self, *, all: bool = False) -> OutdatedList:
+        """List sleeping sandboxes, snapshots and templates with outdated components. Wakes nothing.
+
+        With ``all``, those of all workspaces and the platform's templates; requires an operator key.
+        """
+        query = {"all": "true"} if all else {}
+        return cast("OutdatedList", (await self._transport.send(_wire.get("/outdated", query))).record())
 
     async def quota(self) -> Dict[str, Any]:
         """Get workspace quotas (``quota``) and current usage (``used``)."""

@@ -12,7 +12,7 @@ from .._config import normalize_base_url, resolve_config
 from .._retry import CreateRetryEvent, parse_budget
 from .._wire import Command
 from ..errors import BadRequestError
-from ..account_models import AuditEntry, AuditVerification
+from ..account_models import AuditEntry, AuditVerification, OutdatedList
 from ..models import (
     Checkpoints,
     Egress,
@@ -169,6 +169,14 @@ class PandaStack:
     def hosts(self) -> List[Dict[str, Any]]:
         """List the installation's hosts. Requires an operator key."""
         return (self._transport.send(_wire.get("/hosts"))).records("items")
+
+    def outdated(self, *, all: bool = False) -> OutdatedList:
+        """List sleeping sandboxes, snapshots and templates with outdated components. Wakes nothing.
+
+        With ``all``, those of all workspaces and the platform's templates; requires an operator key.
+        """
+        query = {"all": "true"} if all else {}
+        return cast("OutdatedList", (self._transport.send(_wire.get("/outdated", query))).record())
 
     def quota(self) -> Dict[str, Any]:
         """Get workspace quotas (``quota``) and current usage (``used``)."""
