@@ -13,8 +13,9 @@
 //! | [`http`], [`report`], [`control`] | the wire to control |
 //! | [`databases`] | the way of machines to databases |
 //! | [`engine_choice`] | which engine runs the machines, and why |
-//! | [`cgroup`] | control groups |
+//! | [`cgroup`], [`pressure`] | control groups; who pays when memory runs short |
 //! | [`files`], [`trees`], [`exec`] | the data path |
+//! | [`budget`], [`exec_output`], [`json_list`] | what is held for callers, and how it is answered |
 //! | [`logs`], [`log_limit`], [`observe`] | what a sandbox writes and uses |
 //!
 //! Invariants: the end of an agent kills no machine; a failed create leaves nothing; acknowledged
@@ -25,6 +26,7 @@
 
 mod bake;
 mod blocking;
+mod budget;
 mod builds;
 mod byte_range;
 mod capture;
@@ -39,12 +41,14 @@ mod embedded;
 pub mod engine_choice;
 mod error;
 mod exec;
+mod exec_output;
 mod files;
 mod host;
 mod host_resources;
 mod http;
 mod identity;
 mod integrity;
+mod json_list;
 mod kernel_files;
 mod launch;
 mod launch_children;
@@ -53,6 +57,7 @@ mod log_limit;
 mod logs;
 mod machine_resources;
 mod observe;
+mod pressure;
 mod process;
 mod record;
 mod recover;

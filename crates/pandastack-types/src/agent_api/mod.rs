@@ -29,8 +29,8 @@ mod volume;
 pub use edge::{EdgeName, EdgeRoute, NAMES_CHANGED};
 pub use endpoint::{
     BadParameter, Bytes, Created, Description, Empty, Endpoint, Events, GrantProtocol, Json, JsonResponse,
-    MediaType, Method, OctetStream, OnSandbox, OrEvents, PREFIX, PassThrough, PlainText, Protocol,
-    StreamResponse, Tar, TunnelProtocol, Upgrade, WebSocketProtocol,
+    JsonStream, MediaType, Method, OctetStream, OnSandbox, OrEvents, PREFIX, PassThrough, PlainText,
+    Protocol, StreamResponse, Tar, TunnelProtocol, Upgrade, WebSocketProtocol,
 };
 pub use host::{AgentDenial, AgentTemplate, HostReport, ReportAnswer, TemplateInfo};
 pub use query::{

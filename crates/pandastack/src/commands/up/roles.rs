@@ -63,8 +63,10 @@ pub fn agent(settings: &Settings, secret: &Path) -> Role {
     set("--net-prefix", settings.net_prefix.clone().into());
     set("--slots-ready", settings.slots_ready.to_string().into());
     set("--light-sleep-seconds", settings.light_sleep.as_secs().to_string().into());
-    set("--memory-promised-percent", settings.memory_promised_percent.to_string().into());
     set("--connections-max", settings.connections_max.to_string().into());
+    if let Some(percent) = settings.memory_promised_percent {
+        set("--memory-promised-percent", percent.to_string().into());
+    }
     if let Some(mbit) = settings.bandwidth_mbit {
         set("--bandwidth-mbit", mbit.to_string().into());
     }
