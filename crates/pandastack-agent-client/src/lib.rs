@@ -46,9 +46,9 @@ use crate::request_id::REQUEST_ID;
 
 /// Idle connections kept to one agent.
 const IDLE_CONNECTIONS_MAX: usize = 64;
-/// Largest JSON answer of an agent to control itself: a `run` with both streams full and every byte
+/// Largest JSON answer of an agent to control itself: a command with both streams full and every byte
 /// escaped. Responses that pass through to clients have no such limit.
-const ANSWER_BYTES_MAX: usize = 12 * pandastack_types::limits::EXEC_OUTPUT_BYTES_MAX + 64 * 1024;
+const ANSWER_BYTES_MAX: usize = 12 * pandastack_types::limits::OWN_OUTPUT_BYTES_MAX + 64 * 1024;
 /// Largest error body read from an agent.
 const ERROR_BYTES_MAX: usize = 64 * 1024;
 

@@ -246,6 +246,7 @@ async fn settle_and_save(
     let spec = pandastack_types::agent_api::SandboxSpec {
         id: pandastack_types::SandboxId::random(),
         incarnation: 0,
+        workspace: None,
         env: Default::default(),
         user: None,
         cwd: None,

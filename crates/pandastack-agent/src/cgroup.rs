@@ -1,25 +1,32 @@
 //! A control group per machine, on cgroup v2 or on the v1 controllers of older hosts.
 //!
-//! Plain file writes. The groups of one agent are children of one parent, so that whatever an interrupted create left
+//! ```text
+//! pandastack/<host>/agent                      the agent, within its memory limit
+//! pandastack/<host>/w-<workspace>/<sandbox>    a machine, in the group of its workspace
+//! pandastack/<host>/<name>                     a bake, a zygote
+//! ```
+//!
+//! When there are not enough processors for all, they are shared between workspaces first, and within
+//! each between its machines: a workspace gains nothing by having more machines than others.
+//!
+//! Plain file writes. The groups of one agent are below one parent, so that whatever an interrupted create left
 //! behind is found there ([`Cgroups::end_outside`]).
+
+mod process;
 
 use std::collections::HashSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use self::process::{end_process, is_kernel_thread};
 use pandastack_engine::Shape;
 use pandastack_types::chain;
-use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, Signal};
 
 /// Memory an emulator may use beyond the guest's own: translation cache, device state, stacks.
 const OVERHEAD_MIB: u64 = 512;
 /// Threads in one machine's group. A machine has about six, but the children of a fork begin in their parent's group.
 const THREADS_MAX: u32 = 1024;
-/// Longest time for a killed process to be gone.
-const END_SECONDS_MAX: i64 = 10;
 /// v1 controllers in use; `cpuacct` counts, the others limit.
 const V1_CONTROLLERS: [&str; 4] = ["cpu", "cpuacct", "memory", "pids"];
 
@@ -29,9 +36,19 @@ const CPU_PERIOD_US: u64 = 100_000;
 /// the default.
 const V1_SHARES_PER_CPU: u64 = 1024;
 const V2_WEIGHT_PER_CPU: u64 = 100;
-
-/// Flag of kernel threads in the ninth field of `/proc/<pid>/stat`.
-const PF_KTHREAD: u32 = 0x0020_0000;
+/// Weight of a workspace beside bakes and zygotes, which have that of one processor.
+const WORKSPACE_WEIGHT_CPUS: u64 = 4;
+/// Weight of the agent, which serves all of them.
+const AGENT_WEIGHT_CPUS: u64 = 16;
+/// Attempts to make a group in that of a workspace.
+const WORKSPACE_ATTEMPTS: u32 = 5;
+/// Beginning of the name of a workspace's group.
+const WORKSPACE_PREFIX: &str = "w-";
+/// Share of the host's memory that the agent may use; beyond it the kernel ends the agent, and its
+/// successor adopts the machines.
+const AGENT_MEMORY_SHARE: u64 = 8;
+/// Least memory that the agent may use.
+const AGENT_MEMORY_BYTES_MIN: u64 = 1024 * 1024 * 1024;
 
 /// The control groups of one agent.
 #[derive(Debug, Clone)]
@@ -70,12 +87,7 @@ impl Cgroups {
                 let top = root.join("pandastack");
                 let parent = top.join(name);
                 fs::create_dir_all(&parent)?;
-                for dir in [root, &top, &parent] {
-                    // A controller that the host keeps for itself is not fatal: the others still limit.
-                    for controller in ["+cpu", "+memory", "+pids"] {
-                        let _ = fs::write(dir.join("cgroup.subtree_control"), controller);
-                    }
-                }
+                [root, &top, &parent].into_iter().for_each(delegate);
                 parents.push(parent);
             }
             Version::V1 => {
@@ -108,16 +120,56 @@ impl Cgroups {
         }
     }
 
+    /// Makes the agent's own group, for it to enter: it may use a share of the host's memory, so that
+    /// what it holds for one tenant costs no machine of another.
+    pub fn create_own(&self, name: &str, host_memory_bytes: u64) -> io::Result<Cgroup> {
+        let group = self.create(name, None)?;
+        let bytes = (host_memory_bytes / AGENT_MEMORY_SHARE).max(AGENT_MEMORY_BYTES_MIN);
+        let file = match self.version {
+            Version::V2 => "memory.max",
+            Version::V1 => "memory.limit_in_bytes",
+        };
+        write_existing(&group.dirs, file, bytes)?;
+        self.weigh(&group.dirs, AGENT_WEIGHT_CPUS)?;
+        Ok(group)
+    }
+
+    fn weigh(&self, dirs: &[PathBuf], cpus: u64) -> io::Result<()> {
+        match self.version {
+            Version::V2 => write_existing(dirs, "cpu.weight", V2_WEIGHT_PER_CPU * cpus),
+            Version::V1 => write_existing(dirs, "cpu.shares", V1_SHARES_PER_CPU * cpus),
+        }
+    }
+
+    /// Makes the group of a workspace that a machine's group is in.
+    fn create_workspace(&self, group: &Cgroup) -> io::Result<()> {
+        let parents = group.dirs.iter().filter_map(|dir| dir.parent());
+        let dirs: Vec<_> = parents.filter(|dir| is_workspace(dir)).map(Path::to_owned).collect();
+        for dir in &dirs {
+            match fs::create_dir(dir) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(error),
+                Ok(()) => self.weigh(std::slice::from_ref(dir), WORKSPACE_WEIGHT_CPUS)?,
+            }
+        }
+        // Also where another machine made it just now: limits are written only where files for them exist.
+        if self.version == Version::V2 {
+            dirs.iter().for_each(|dir| delegate(dir));
+        }
+        Ok(())
+    }
+
     /// Makes a group for one machine, limited to what a machine of that shape may use. Zygotes have no limits: what is
     /// forked from them passes through their group.
     pub fn create(&self, name: &str, shape: Option<Shape>) -> io::Result<Cgroup> {
         let group = self.group(name);
-        for dir in &group.dirs {
-            match fs::create_dir(dir) {
-                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-                _ => {}
-            }
-        }
+        // The group of a workspace goes with its last machine, perhaps just before this one is made in it.
+        let made = (0..WORKSPACE_ATTEMPTS).find_map(|attempt| {
+            let made = self.create_workspace(&group).and_then(|()| group.create());
+            let is_gone = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
+            (attempt + 1 == WORKSPACE_ATTEMPTS || !made.as_ref().is_err_and(is_gone)).then_some(made)
+        });
+        made.unwrap_or(Ok(()))?;
         let Some(shape) = shape else { return Ok(group) };
         let memory_bytes = shape.memory_bytes() + OVERHEAD_MIB * 1024 * 1024;
         let (cpu_us, vcpus) = (self.cpu_us(shape), u64::from(shape.vcpus));
@@ -137,16 +189,36 @@ impl Cgroups {
             ],
         };
         for (file, value) in limits {
-            for path in group.dirs.iter().map(|dir| dir.join(file)).filter(|path| path.exists()) {
-                fs::write(path, value)?;
-            }
+            write_existing(&group.dirs, file, value)?;
         }
         Ok(group)
     }
 
-    /// The group of that name, made before.
+    /// The name of a machine's group in that of its workspace, if it has one.
+    pub fn name_in(workspace: Option<&str>, name: &str) -> String {
+        workspace.map_or_else(|| name.to_owned(), |id| format!("{WORKSPACE_PREFIX}{id}/{name}"))
+    }
+
+    /// The group of that name. Machines from before workspaces had groups are found where they are.
     pub fn group(&self, name: &str) -> Cgroup {
-        Cgroup { dirs: self.parents.iter().map(|parent| parent.join(name)).collect(), version: self.version }
+        let dir_in = |parent: &PathBuf| {
+            let (dir, own_name) = (parent.join(name), name.rsplit('/').next().unwrap_or(name));
+            let former = parent.join(own_name);
+            if !dir.exists() && former.exists() { former } else { dir }
+        };
+        Cgroup { dirs: self.parents.iter().map(dir_in).collect(), version: self.version }
+    }
+
+    /// The groups below the parents: those of workspaces after the machines in them.
+    fn all(&self) -> Vec<PathBuf> {
+        let mut found = Vec::new();
+        for dir in self.parents.iter().flat_map(|parent| children(parent)) {
+            if is_workspace(&dir) {
+                found.extend(children(&dir));
+            }
+            found.push(dir);
+        }
+        found
     }
 
     /// Kills the processes in any group of this agent that are not in `known`, waits until they are gone, and names them.
@@ -159,8 +231,8 @@ impl Cgroups {
 
     /// Processes in any group of this agent that are not in `known`.
     fn pids_outside(&self, known: &HashSet<u32>) -> Vec<u32> {
-        let groups = self.parents.iter().filter_map(|parent| fs::read_dir(parent).ok()).flatten().flatten();
-        let texts = groups.filter_map(|entry| fs::read_to_string(entry.path().join("cgroup.procs")).ok());
+        let groups = self.all().into_iter();
+        let texts = groups.filter_map(|dir| fs::read_to_string(dir.join("cgroup.procs")).ok());
         let pids: HashSet<u32> =
             texts.flat_map(|text| text.lines().filter_map(|l| l.parse().ok()).collect::<Vec<_>>()).collect();
         pids.difference(known).copied().collect()
@@ -168,11 +240,9 @@ impl Cgroups {
 
     /// Removes every empty group.
     pub fn sweep(&self) {
-        for parent in &self.parents {
-            for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
-                // Groups with processes refuse, files are no directories: both are meant to stay.
-                let _ = fs::remove_dir(entry.path());
-            }
+        for dir in self.all() {
+            // Groups with processes refuse, files are no directories: both are meant to stay.
+            let _ = fs::remove_dir(dir);
         }
     }
 
@@ -193,7 +263,36 @@ impl Cgroups {
     }
 }
 
+/// Lets the groups below one of v2 have limits. A controller that the host keeps for itself is not
+/// fatal: the others still limit.
+fn delegate(dir: &Path) {
+    for controller in ["+cpu", "+memory", "+pids"] {
+        let _ = fs::write(dir.join("cgroup.subtree_control"), controller);
+    }
+}
+
+fn children(dir: &Path) -> Vec<PathBuf> {
+    fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+}
+
+fn is_workspace(dir: &Path) -> bool {
+    dir.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(WORKSPACE_PREFIX))
+}
+
+/// Writes a setting wherever a hierarchy has it.
+fn write_existing(dirs: &[PathBuf], file: &str, value: impl std::fmt::Display) -> io::Result<()> {
+    let mut paths = dirs.iter().map(|dir| dir.join(file)).filter(|path| path.exists());
+    paths.try_for_each(|path| fs::write(path, value.to_string()))
+}
+
 impl Cgroup {
+    fn create(&self) -> io::Result<()> {
+        self.dirs.iter().try_for_each(|dir| match fs::create_dir(dir) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+            _ => Ok(()),
+        })
+    }
+
     /// Moves a process in, with all its threads.
     pub fn add(&self, pid: u32) -> io::Result<()> {
         self.dirs.iter().try_for_each(|dir| fs::write(dir.join("cgroup.procs"), pid.to_string()))
@@ -224,14 +323,37 @@ impl Cgroup {
         texts.filter_map(|text| text.trim().parse::<u64>().ok()).max().unwrap_or(0)
     }
 
+    /// Memory of its processes that only ending or hibernating them gives back.
+    pub fn own_memory_bytes(&self) -> u64 {
+        let own = match self.version {
+            Version::V2 => ["anon ", "shmem "],
+            Version::V1 => ["rss ", "shmem "],
+        };
+        let texts = self.dirs.iter().filter_map(|dir| fs::read_to_string(dir.join("memory.stat")).ok());
+        let of_text = |text: String| {
+            let fields = text.lines().filter_map(|line| own.iter().find_map(|name| line.strip_prefix(name)));
+            fields.filter_map(|bytes| bytes.trim().parse::<u64>().ok()).sum::<u64>()
+        };
+        texts.map(of_text).max().unwrap_or(0)
+    }
+
     /// Its process, the first one if there are several.
     pub fn pid(&self) -> Option<u32> {
         let texts = self.dirs.iter().filter_map(|dir| fs::read_to_string(dir.join("cgroup.procs")).ok());
         texts.filter_map(|text| text.lines().next()?.parse().ok()).next()
     }
 
-    /// Removes the group once its process is gone.
+    /// Removes the group once its process is gone, and that of its workspace with the last one in it.
     pub fn remove(&self) {
+        let workspaces = self.dirs.iter().filter_map(|dir| dir.parent()).filter(|dir| is_workspace(dir));
+        self.remove_own();
+        for workspace in workspaces {
+            // Refused while there is another group in it.
+            let _ = fs::remove_dir(workspace);
+        }
+    }
+
+    fn remove_own(&self) {
         for dir in &self.dirs {
             match fs::remove_dir(dir) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -246,125 +368,5 @@ impl Cgroup {
     }
 }
 
-/// Kills a process and waits until it is gone. One that is gone already is success.
-fn end_process(pid: u32) -> io::Result<()> {
-    let Some(pid) = Pid::from_raw(pid.cast_signed()) else { return Ok(()) };
-    let pidfd = match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
-        Err(Errno::SRCH) => return Ok(()),
-        other => other?,
-    };
-    match rustix::process::pidfd_send_signal(&pidfd, Signal::KILL) {
-        Ok(()) | Err(Errno::SRCH) => {}
-        Err(error) => return Err(error.into()),
-    }
-    let limit = Timespec { tv_sec: END_SECONDS_MAX, tv_nsec: 0 };
-    match rustix::event::poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&limit))? {
-        0 => Err(io::ErrorKind::TimedOut.into()),
-        _ => Ok(()),
-    }
-}
-
-/// Returns whether a process is a kernel thread. KVM puts the thread of a machine's timer into the
-/// machine's group; it cannot be killed, and ends with the machine.
-fn is_kernel_thread(pid: u32) -> bool {
-    fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| has_kernel_flag(&stat))
-}
-
-fn has_kernel_flag(stat: &str) -> bool {
-    // The name is in parentheses and may contain anything, parentheses included.
-    let after_name = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
-    let flags = after_name.split_ascii_whitespace().nth(6).and_then(|flags| flags.parse::<u32>().ok());
-    flags.is_some_and(|flags| flags & PF_KTHREAD != 0)
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_v2_host_gets_one_group_with_its_limits() {
-        let root = tempfile::tempdir().unwrap();
-        fs::write(root.path().join("cgroup.controllers"), "cpu memory pids").unwrap();
-        let cgroups = Cgroups::open_at(root.path(), "test").unwrap();
-        let dir = root.path().join("pandastack/test/m1");
-        fs::create_dir(&dir).unwrap();
-        for file in ["memory.max", "pids.max", "cpu.max", "cpu.weight"] {
-            fs::write(dir.join(file), "").unwrap();
-        }
-        let group = cgroups.create("m1", Some(Shape { vcpus: 1, memory_mib: 512 })).unwrap();
-        assert_eq!(fs::read_to_string(dir.join("memory.max")).unwrap(), (1024 * 1024 * 1024).to_string());
-        assert_eq!(fs::read_to_string(dir.join("cpu.max")).unwrap(), "200000 100000");
-        let capped = cgroups.clone().with_cpu_percent(Some(50));
-        capped.create("m1", Some(Shape { vcpus: 3, memory_mib: 512 })).unwrap();
-        assert_eq!(fs::read_to_string(dir.join("cpu.max")).unwrap(), "150000 100000");
-        assert_eq!(fs::read_to_string(dir.join("cpu.weight")).unwrap(), "300");
-        fs::write(dir.join("cpu.stat"), "usage_usec 5000\nuser_usec 1\n").unwrap();
-        assert_eq!(group.cpu_ms(), 5);
-        fs::write(dir.join("memory.current"), "4096\n").unwrap();
-        assert_eq!(group.memory_bytes(), 4096);
-        fs::write(dir.join("cgroup.procs"), "17\n18\n").unwrap();
-        assert_eq!(group.pid(), Some(17));
-        let mut strays = cgroups.pids_outside(&HashSet::from([17]));
-        strays.sort_unstable();
-        assert_eq!(strays, [18]);
-    }
-
-    /// On the kernel's own groups: what spins gets its share of a processor and no more.
-    #[test]
-    fn a_spinning_machine_is_held_to_its_cap() {
-        let name = format!("test-{}", std::process::id());
-        let cgroups = match Cgroups::open(&name) {
-            Ok(cgroups) => cgroups.with_cpu_percent(Some(20)),
-            // Features that a host or a container may lack. Any other error is ours.
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    io::ErrorKind::NotFound
-                        | io::ErrorKind::PermissionDenied
-                        | io::ErrorKind::ReadOnlyFilesystem
-                ) =>
-            {
-                return println!("skipped: a_spinning_machine_is_held_to_its_cap ({error})");
-            }
-            Err(error) => panic!("control groups cannot be made: {error}"),
-        };
-        let group = cgroups.create("m1", Some(Shape { vcpus: 2, memory_mib: 64 })).unwrap();
-        // Three threads of execution that want three processors, and may have 2 x 20 percent of one.
-        let spin = "for i in 1 2; do (while :; do :; done) & done; while :; do :; done";
-        let mut command = std::process::Command::new("sh");
-        command.args(["-c", &format!("read go; {spin}")]).stdin(std::process::Stdio::piped());
-        let mut spinning = command.spawn().unwrap();
-        group.add(spinning.id()).unwrap();
-        let began = std::time::Instant::now();
-        drop(spinning.stdin.take());
-        // Time itself is what is tested: a share of a processor is time used of time passed, and twenty
-        // periods of the limit are enough to tell 40 percent from all of it.
-        #[expect(clippy::disallowed_methods, reason = "measures over a fixed time")]
-        std::thread::sleep(std::time::Duration::from_secs(2));
-        let (used_ms, wall_ms) = (group.cpu_ms(), began.elapsed().as_millis() as u64);
-        cgroups.end_outside(&HashSet::new()).unwrap();
-        spinning.wait().unwrap();
-        cgroups.remove();
-        assert!(used_ms > wall_ms / 20, "it ran: {used_ms} of {wall_ms} ms");
-        assert!(used_ms < wall_ms / 2, "it was held: {used_ms} of {wall_ms} ms, of which it may have 40 %");
-    }
-
-    #[test]
-    fn kernel_threads_in_a_group_are_left_alone() {
-        assert!(has_kernel_flag("806 (kvm-pit/802) S 2 0 0 0 -1 2129984 0 0 0 0 0 0 0 0 20 0 1 0 90795"));
-        assert!(!has_kernel_flag(
-            "802 (fire) S 2 (cracker) S 1 802 802 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 3 0"
-        ));
-        assert!(!is_kernel_thread(std::process::id()));
-        // If there are kernel threads at all, this is their parent.
-        if fs::read_to_string("/proc/2/comm").is_ok_and(|name| name.trim() == "kthreadd") {
-            assert!(is_kernel_thread(2));
-        }
-    }
-
-    #[test]
-    fn a_host_without_cgroups_is_refused() {
-        let root = tempfile::tempdir().unwrap();
-        assert!(Cgroups::open_at(root.path(), "test").is_err());
-    }
-}
+mod tests;

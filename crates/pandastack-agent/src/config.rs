@@ -92,7 +92,8 @@ pub struct AgentConfig {
     /// Memory that may be promised to sandboxes; `None` leaves 1 GiB to the host.
     pub memory_limit_mb: Option<u64>,
     /// Percent of a sandbox's memory that is promised to it when it is made; it may write all of it.
-    pub memory_promised_percent: u32,
+    /// `None` depends on whether there are several workspaces.
+    pub memory_promised_percent: Option<u32>,
     /// Keep a zygote per template in use. Without, every create restores the snapshot: slower, but no memory is held.
     pub zygotes: bool,
     /// Templates to make ready when the agent starts.

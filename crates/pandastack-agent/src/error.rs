@@ -7,6 +7,8 @@ use pandastack_guest_proto::client::ClientError;
 use pandastack_guest_proto::message::ErrorCode as GuestCode;
 use pandastack_types::{BuildId, ErrorCode, SandboxId, SnapshotId, TransitionRefused, VolumeId, chain};
 
+use crate::budget::OverBudget;
+
 /// Result of an agent operation.
 pub(crate) type Result<T, E = AgentError> = std::result::Result<T, E>;
 
@@ -76,6 +78,10 @@ pub(crate) enum AgentError {
     Incompatible(String),
     #[error("{0}")]
     Outdated(String),
+    #[error(transparent)]
+    OverBudget(#[from] OverBudget),
+    #[error("cannot encode the answer")]
+    Encode(#[from] serde_json::Error),
     #[error("the agent is stopping")]
     Stopping,
 }
@@ -167,7 +173,9 @@ impl AgentError {
             AgentError::PortClosed(_) => ErrorCode::PortClosed,
             AgentError::ExecTimeout { .. } => ErrorCode::ExecTimeout,
             AgentError::Unauthorized(_) => ErrorCode::Unauthorized,
-            AgentError::Stopping => ErrorCode::Unavailable,
+            AgentError::OverBudget(OverBudget::Sandbox | OverBudget::Workspace) => ErrorCode::RateLimited,
+            AgentError::Stopping | AgentError::OverBudget(OverBudget::Host) => ErrorCode::Unavailable,
+            AgentError::Encode(_) => ErrorCode::Internal,
             AgentError::Io { source, .. } if source.kind() == std::io::ErrorKind::StorageFull => {
                 ErrorCode::DiskFull
             }

@@ -1,11 +1,13 @@
 //! Commands: from the API's request to the guest's process and back.
 
+use axum::response::Response;
 use pandastack_fault as fault;
 use pandastack_guest_proto::message::ProcessSpec;
-use pandastack_types::api::{ExecRequest, ExecResult};
+use pandastack_types::api::ExecRequest;
 use pandastack_types::{check, limits};
 
 use crate::error::{AgentError, Result};
+use crate::exec_output::ExecOutput;
 use crate::process::events::{OutputEvents, Style};
 use crate::process::feed::Feed;
 use crate::process::limits::limits_of;
@@ -17,6 +19,8 @@ pub(crate) struct Exec {
     timeout_seconds: u64,
     /// All of its standard input.
     input: Option<String>,
+    /// Only so many bytes of each stream are wanted, those at the end.
+    last_bytes: Option<usize>,
 }
 
 impl Exec {
@@ -33,12 +37,18 @@ impl Exec {
         spec.env = request.env.unwrap_or_default();
         spec.limits = request.limits.map(limits_of).transpose()?.unwrap_or_default();
         spec.stdin = request.stdin.is_some();
-        Ok(Self { spec, timeout_seconds, input: request.stdin })
+        Ok(Self { spec, timeout_seconds, input: request.stdin, last_bytes: None })
     }
 
     /// Under a name that listings show.
     pub(crate) fn tagged(mut self, tag: Option<String>) -> Self {
         self.spec.tag = tag.filter(|tag| tag.len() <= limits::PROCESS_TAG_BYTES_MAX);
+        self
+    }
+
+    /// With no more of its output than the last bytes of each stream.
+    pub(crate) fn ending(mut self, last_bytes: Option<usize>) -> Self {
+        self.last_bytes = last_bytes;
         self
     }
 
@@ -48,25 +58,24 @@ impl Exec {
     }
 
     /// Runs it and returns everything at its end. Like a stream, it is followed across sleep and waking.
-    pub(crate) async fn run(self, handle: SandboxHandle) -> Result<ExecResult> {
-        let feed = Feed::exec(handle, self.spec).await?;
+    pub(crate) async fn run(self, handle: SandboxHandle) -> Result<Response> {
+        let mut output = ExecOutput::new(handle.output_budget().begin()?, self.last_bytes);
+        let mut feed = Feed::exec(handle, self.spec).await?;
         if let Some(input) = self.input {
             feed.send_input(input, true).await?;
         }
-        let output = feed.collect(limits::EXEC_OUTPUT_BYTES_MAX).await?;
+        let exit = loop {
+            // Nothing comes after the end, which is returned below.
+            let Some(event) = feed.next().await? else { return Err(AgentError::Stopping) };
+            if let Some(exit) = output.take(event) {
+                break exit;
+            }
+        };
         fault::point("exec.ran").await;
-        if output.exit.timed_out {
+        if exit.timed_out {
             return Err(AgentError::ExecTimeout { seconds: self.timeout_seconds });
         }
-        Ok(ExecResult {
-            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
-            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
-            exit_code: output.exit.shell_code(),
-            signal: output.exit.signal,
-            duration_ms: output.exit.duration_ms,
-            duration_us: output.exit.duration_us.unwrap_or(output.exit.duration_ms * 1000),
-            truncated: output.truncated,
-        })
+        Ok(output.into_response(&exit)?)
     }
 
     /// Starts it and returns its events as they happen. As text they have the form that published clients know.

@@ -1,6 +1,7 @@
 //! Files of a sandbox, streamed in both directions.
 
 use axum::body::{Body, BodyDataStream};
+use axum::response::Response;
 use bytes::Bytes;
 use futures::StreamExt;
 use pandastack_guest_proto::client::{FileReader, FileWriter};
@@ -10,6 +11,7 @@ use pandastack_types::limits;
 
 use crate::byte_range::{self, ByteRange};
 use crate::error::{AgentError, Result};
+use crate::json_list::List;
 use crate::sandbox::handle::GuestLease;
 
 /// Longest path, as in the guest's kernel.
@@ -186,14 +188,36 @@ pub(crate) async fn pour(body: Body, mut writer: FileWriter, path: &str) -> Resu
     Ok(FileWritten { path: path.to_owned(), bytes: written.bytes })
 }
 
-pub(crate) async fn list(lease: &GuestLease, path: &str) -> Result<DirectoryListing> {
+/// The entries of a directory, as a [`DirectoryListing`].
+pub(crate) async fn list(lease: &GuestLease, path: &str) -> Result<Response> {
     check_path(path)?;
-    let mut entries: Vec<FileEntry> = Vec::new();
-    for found in lease.guest.list(path).await? {
-        entries.push(entry(&join(path, &found.name.to_string_lossy()), found));
+    let mut list = List::new(lease.budget.begin()?);
+    let truncated = lease.guest.list_pages(path, |page, bytes| keep(&mut list, path, page, bytes)).await?;
+    list.items.sort_by(|a: &FileEntry, b| a.name.cmp(&b.name));
+    answer(list, path, truncated)
+}
+
+/// Keeps a page of entries below a path, if there is room for it.
+pub(crate) fn keep(
+    list: &mut List<FileEntry>,
+    path: &str,
+    page: Vec<guest::FileEntry>,
+    json_bytes: usize,
+) -> bool {
+    let has_room = list.has_room(page.len(), json_bytes, path.len());
+    if has_room {
+        list.items.extend(page.into_iter().map(|found| {
+            let relative = found.path.as_ref().unwrap_or(&found.name).to_string_lossy().into_owned();
+            entry(&join(path, &relative), found)
+        }));
     }
-    entries.sort_by(|a, b| a.name.cmp(&b.name));
-    Ok(DirectoryListing { path: path.to_owned(), entries, truncated: false })
+    has_room
+}
+
+/// A [`DirectoryListing`] of these entries.
+pub(crate) fn answer(list: List<FileEntry>, path: &str, truncated: bool) -> Result<Response> {
+    let frame = DirectoryListing { path: path.to_owned(), entries: Vec::new(), truncated };
+    Ok(list.into_response(&frame, "entries")?)
 }
 
 pub(crate) async fn stat(lease: &GuestLease, path: &str) -> Result<FileEntry> {

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -17,6 +18,12 @@ use crate::zygotes::Zygotes;
 
 /// Memory left to the host and to the agent when the configuration names no limit.
 const HOST_RESERVE_MB: u64 = 1024;
+/// Percent of a sandbox's memory that is promised to it where all belong to one workspace. An idle
+/// sandbox of 512 MiB has written 8 to 14 MiB and shares the rest with its template; the agent also
+/// watches the memory that is really used.
+const MEMORY_PROMISED_PERCENT_ALONE: u32 = 8;
+/// The same with several workspaces: what one writes is never what another was promised.
+const MEMORY_PROMISED_PERCENT_SHARED: u32 = 100;
 /// Longest time that a request may wait while others are written out to free memory.
 const MEMORY_WAIT_MAX: Duration = Duration::from_secs(20);
 
@@ -46,6 +53,8 @@ pub(crate) struct Host {
     pub zygotes: Arc<Zygotes>,
     /// Refused connections that were not reported to control yet.
     pub denials: DenialQueue,
+    /// Several workspaces have sandboxes, as far as control told.
+    shared: AtomicBool,
     /// Sandboxes whose drivers wait for others to be written out, and serve no requests meanwhile.
     memory_requests: Mutex<HashSet<SandboxId>>,
     sandboxes: Mutex<HashMap<SandboxId, SandboxHandle>>,
@@ -68,6 +77,7 @@ impl Host {
             zygotes,
             resources,
             denials: DenialQueue::default(),
+            shared: AtomicBool::new(false),
             memory_requests: Mutex::default(),
             sandboxes: Mutex::new(HashMap::new()),
         })
@@ -182,7 +192,24 @@ impl Host {
     /// Memory reserved for a machine at once: pages are shared with its template until it writes
     /// them.
     fn promised_mb(&self, shape: Shape) -> u64 {
-        u64::from(shape.memory_mib) * u64::from(self.config.memory_promised_percent) / 100
+        u64::from(shape.memory_mib) * u64::from(self.memory_promised_percent()) / 100
+    }
+
+    /// Percent of a sandbox's memory that counts as soon as it is awake.
+    pub(crate) fn memory_promised_percent(&self) -> u32 {
+        let default = match self.shared.load(Ordering::Relaxed) {
+            true => MEMORY_PROMISED_PERCENT_SHARED,
+            false => MEMORY_PROMISED_PERCENT_ALONE,
+        };
+        self.config.memory_promised_percent.unwrap_or(default)
+    }
+
+    /// Takes note of whether the installation has several workspaces.
+    pub(crate) fn note_shared(&self, shared: bool) {
+        if self.shared.swap(shared, Ordering::Relaxed) != shared {
+            let percent = self.memory_promised_percent();
+            tracing::info!(shared, percent, "memory of sandboxes is reserved by this percentage");
+        }
     }
 
     /// Removes a snapshot and its zygote.
@@ -190,6 +217,16 @@ impl Host {
         self.remove_dir(self.layout.snapshot(id)).await;
         self.zygotes.remove_of_snapshot(id).await;
     }
+}
+
+/// Memory of the host.
+pub(crate) fn memory_bytes() -> u64 {
+    meminfo_mb("MemTotal:") * 1024 * 1024
+}
+
+/// Memory that could be used now without taking it from anyone.
+pub(crate) fn memory_available_mb() -> u64 {
+    meminfo_mb("MemAvailable:")
 }
 
 fn meminfo_mb(key: &str) -> u64 {

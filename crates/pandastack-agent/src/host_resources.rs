@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::blocking::blocking;
+use crate::budget::HeldOutput;
 use crate::cgroup::Cgroups;
 use crate::config::AgentConfig;
 use crate::layout::Layout;
@@ -37,6 +38,8 @@ pub(crate) struct HostResources {
     pub cgroups: Cgroups,
     /// Keeps what machines log bounded.
     pub log_limit: Arc<LogLimit>,
+    /// Output that is held for callers.
+    pub held_output: Arc<HeldOutput>,
     pub layout: Layout,
     /// Rung after every change that control should hear of.
     pub changed: Notify,
@@ -74,6 +77,7 @@ impl HostResources {
             slots,
             cgroups,
             log_limit,
+            held_output: Arc::default(),
             layout,
             changed: Notify::new(),
             tasks: TaskTracker::new(),

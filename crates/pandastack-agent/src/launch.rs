@@ -82,7 +82,7 @@ pub(crate) async fn restore(
     let prepared = MachineResources::prepare_in(
         host,
         spare,
-        record.spec.id.as_str(),
+        &record.group_name(),
         dir,
         &origin,
         confinement,
@@ -124,7 +124,7 @@ pub(crate) async fn boot(
     let dir = host.layout.machine(&record.spec.id);
     let prepared = MachineResources::prepare(
         host,
-        record.spec.id.as_str(),
+        &record.group_name(),
         dir,
         &origin,
         confinement,

@@ -39,14 +39,13 @@ pub(crate) async fn prepare_children(
     let (memory, disk) = (parent.memory(), parent.disk());
     let prepare = |record: &SandboxRecord| {
         let (id, uid, spec) = (record.spec.id.clone(), record.uid, record.spec.clone());
-        let (memory, disk) = (memory.clone(), disk_now.then(|| disk.clone()));
+        let (memory, disk, group) = (memory.clone(), disk_now.then(|| disk.clone()), record.group_name());
         async move {
             let origin = Origin { memory: &memory, disk: disk.as_deref(), shape };
             let confinement = Confinement::Full { uid, gid: uid };
             let dir = host.layout.machine(&id);
             let resources =
-                MachineResources::prepare(host, id.as_str(), dir, &origin, confinement, &spec.network)
-                    .await?;
+                MachineResources::prepare(host, &group, dir, &origin, confinement, &spec.network).await?;
             if disk_now { with_volumes(host, &spec, resources).await } else { Ok(resources) }
         }
     };

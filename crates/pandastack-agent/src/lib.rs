@@ -14,8 +14,9 @@
 //! | [`http`], [`report`], [`control`] | the wire to control |
 //! | [`databases`] | the way of machines to databases |
 //! | [`engine_choice`] | which engine runs the machines, and why |
-//! | [`cgroup`] | control groups |
+//! | [`cgroup`], [`pressure`] | control groups; who pays when memory runs short |
 //! | [`files`], [`trees`], [`exec`] | the data path |
+//! | [`budget`], [`exec_output`], [`json_list`] | what is held for callers, and how it is answered |
 //! | [`logs`], [`log_limit`], [`observe`] | what a sandbox writes and uses |
 //!
 //! Invariants: the end of an agent kills no machine; a failed create leaves nothing; acknowledged
@@ -26,6 +27,7 @@
 
 mod bake;
 mod blocking;
+mod budget;
 mod builds;
 mod byte_range;
 mod capture;
@@ -41,6 +43,7 @@ mod embedded;
 pub mod engine_choice;
 mod error;
 mod exec;
+mod exec_output;
 mod files;
 mod frozen;
 mod host;
@@ -48,6 +51,7 @@ mod host_resources;
 mod http;
 mod identity;
 mod integrity;
+mod json_list;
 mod kernel_files;
 mod launch;
 mod launch_children;
@@ -57,6 +61,7 @@ mod logs;
 mod machine_resources;
 mod observe;
 mod outdated;
+mod pressure;
 mod process;
 mod record;
 mod recover;

@@ -16,9 +16,10 @@ use std::path::Path;
 use jiff::Timestamp;
 use pandastack_engine::{MachineRecord, Shape};
 use pandastack_types::agent_api::{Components, OutdatedVerdict, SandboxSpec, Usage};
-use pandastack_types::{Residency, SandboxState, chain};
+use pandastack_types::{Residency, SandboxState, WorkspaceId, chain};
 use serde::{Deserialize, Serialize};
 
+use crate::cgroup::Cgroups;
 use crate::error::{AgentError, Result};
 use crate::layout::Layout;
 
@@ -78,6 +79,11 @@ impl SandboxRecord {
             outdated: None,
             awake_until: None,
         }
+    }
+
+    /// Name of its machine's control group.
+    pub(crate) fn group_name(&self) -> String {
+        Cgroups::name_in(self.spec.workspace.as_ref().map(WorkspaceId::as_str), self.spec.id.as_str())
     }
 
     /// Asleep with its machine stopped in memory.
@@ -202,6 +208,7 @@ pub(crate) mod tests {
         let spec = SandboxSpec {
             id: SandboxId::random(),
             incarnation: 1,
+            workspace: None,
             env: BTreeMap::new(),
             user: None,
             cwd: None,

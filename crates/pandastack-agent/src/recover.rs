@@ -262,8 +262,13 @@ async fn adopt(host: &Arc<Host>, record: &SandboxRecord) -> Result<RunningMachin
     let runtime_dir = known.runtime_dir.clone();
     let machine = host.engine.adopt(known).await?;
     let id = &record.spec.id;
-    let resources =
-        MachineResources::adopted(host, id.as_str(), host.layout.machine(id), runtime_dir, record.slot);
+    let resources = MachineResources::adopted(
+        host,
+        &record.group_name(),
+        host.layout.machine(id),
+        runtime_dir,
+        record.slot,
+    );
     let mut guest = None;
     // The processors of a paused one stand still and cannot answer; its resume connects.
     if record.state == SandboxState::Running {
@@ -290,8 +295,13 @@ async fn end_machine(host: &Arc<Host>, record: &SandboxRecord) {
         kill(machine.as_ref()).await;
     }
     // Its slot was kept for a machine that was to be adopted.
-    let mut resources =
-        MachineResources::adopted(host, id.as_str(), host.layout.machine(id), runtime_dir, record.slot);
+    let mut resources = MachineResources::adopted(
+        host,
+        &record.group_name(),
+        host.layout.machine(id),
+        runtime_dir,
+        record.slot,
+    );
     resources.release(host).await;
     resources.remove(host).await;
 }

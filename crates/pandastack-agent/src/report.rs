@@ -28,7 +28,7 @@ pub(crate) fn report(host: &Host) -> HostReport {
         memory_total_mb: host.memory_total_mb(),
         memory_free_mb: host.memory_free_mb(),
         memory_held_asleep_mb: host.memory_held_asleep_mb(),
-        memory_promised_percent: host.config.memory_promised_percent,
+        memory_promised_percent: host.memory_promised_percent(),
         disk_free_bytes: host.store.free_space().map_or(0, |space| space.available_bytes()),
         slots_free: u32::try_from(slots.capacity.saturating_sub(slots.in_use)).unwrap_or(u32::MAX),
         templates: host.templates.list(),
@@ -101,6 +101,7 @@ async fn send(host: &Host, server: &ControlServer) -> anyhow::Result<ReportAnswe
 
 /// Removes what control does not know: leftovers of creates whose answer was lost and of deletes that found us down.
 async fn apply_answer(host: &Arc<Host>, answer: ReportAnswer) {
+    host.note_shared(answer.shared);
     for id in answer.forget_sandboxes {
         if let Ok(handle) = host.sandbox(&id) {
             tracing::info!(sandbox = %id, "control does not know this sandbox; removing it");

@@ -14,11 +14,11 @@ use crate::blocking::blocking;
 use crate::cgroup::Cgroups;
 use crate::config::{AgentConfig, Listen};
 use crate::engine_choice::{EngineKind, EngineSearch};
-use crate::host::Host;
+use crate::host::{self, Host};
 use crate::host_resources::HostParts;
 use crate::layout::Layout;
 use crate::log_limit::LogLimit;
-use crate::{databases, denials, http, recover, report, snapshot, snapshot_zygote, spares};
+use crate::{databases, denials, http, pressure, recover, report, snapshot, snapshot_zygote, spares};
 
 /// Bytes of a megabit.
 const BYTES_PER_MBIT: u64 = 125_000;
@@ -47,6 +47,7 @@ async fn run(config: AgentConfig, shutdown: CancellationToken) -> anyhow::Result
     host.tasks.spawn(denials::run(host.clone()));
     host.tasks.spawn(databases::run(host.clone()));
     host.tasks.spawn(snapshot_zygote::run(host.clone()));
+    host.tasks.spawn(pressure::run(host.clone()));
     host.tasks.spawn(spares::run(host.resources.clone()));
     host.tasks.spawn(host.log_limit.clone().run(shutdown.clone()));
     let served = listen(&host, shutdown).await;
@@ -83,7 +84,8 @@ async fn open(config: AgentConfig, shutdown: CancellationToken) -> anyhow::Resul
     let cgroups = Cgroups::open(config.host.as_str()).context("preparing control groups")?;
     let cgroups = cgroups.with_cpu_percent(config.cpu_percent);
     // Processes begin in the agent's group, so that a successor finds them whatever happens.
-    let own = cgroups.create(OWN_GROUP, None).and_then(|group| group.add(std::process::id()));
+    let own = cgroups.create_own(OWN_GROUP, host::memory_bytes());
+    let own = own.and_then(|group| group.add(std::process::id()));
     own.context("entering the agent's control group")?;
     let capabilities = engine.capabilities();
     tracing::info!(

@@ -3,21 +3,23 @@
 use std::convert::Infallible;
 
 use axum::body::Body;
+use axum::response::Response;
 use axum::response::sse::Event;
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
-use pandastack_guest_proto::client::{ArchiveReader, SearchResults, WatchStream};
+use pandastack_guest_proto::client::{ArchiveReader, WatchStream};
 use pandastack_guest_proto::message::{
     self as guest, Change, FileAttributes, FileGrep, FileWalk, FileWatch, WatchPosition,
 };
 use pandastack_types::api::{
-    ChangeKind, DirectoryListing, FileChange, FileEntry, FileWritten, GrepMatch, GrepResult, SetAttributes,
+    ChangeKind, FileChange, FileEntry, FileWritten, GrepMatch, GrepResult, SetAttributes,
 };
 use pandastack_types::limits;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::{AgentError, Result};
-use crate::files::{check_path, entry, join, parse_mode, pour, stat};
+use crate::files::{answer, check_path, join, keep, parse_mode, pour, stat};
+use crate::json_list::List;
 use crate::process::events::ascii_json;
 use crate::sandbox::handle::GuestLease;
 
@@ -38,20 +40,15 @@ fn limited(name: &str, wanted: Option<u32>, default: u32, max: u32) -> Result<u3
     }
 }
 
-pub(crate) async fn find(lease: &GuestLease, find: Find<'_>) -> Result<DirectoryListing> {
+pub(crate) async fn find(lease: &GuestLease, find: Find<'_>) -> Result<Response> {
     let entries_max = limited("limit", find.limit, limits::FILES_FOUND_DEFAULT, limits::FILES_FOUND_MAX)?;
     let depth = find.depth.map(|depth| limited("depth", Some(depth), 1, u32::MAX)).transpose()?;
     let walk = FileWalk { path: find.path.into(), depth, glob: find.glob.map(str::to_owned), entries_max };
-    let SearchResults { items, truncated } = lease.guest.walk(walk).await?;
-    let mut entries: Vec<FileEntry> = items
-        .into_iter()
-        .map(|found| {
-            let relative = found.path.as_ref().unwrap_or(&found.name).to_string_lossy().into_owned();
-            entry(&join(find.path, &relative), found)
-        })
-        .collect();
-    entries.sort_by(|a, b| a.path.cmp(&b.path));
-    Ok(DirectoryListing { path: find.path.to_owned(), entries, truncated })
+    let mut list = List::new(lease.budget.begin()?);
+    let keep = |page, bytes| keep(&mut list, find.path, page, bytes);
+    let truncated = lease.guest.walk_pages(walk, keep).await?;
+    list.items.sort_by(|a: &FileEntry, b| a.path.cmp(&b.path));
+    answer(list, find.path, truncated)
 }
 
 /// Options of a search.
@@ -64,19 +61,27 @@ pub(crate) struct Grep {
     pub limit: Option<u32>,
 }
 
-pub(crate) async fn grep(lease: &GuestLease, grep: Grep) -> Result<GrepResult> {
+pub(crate) async fn grep(lease: &GuestLease, grep: Grep) -> Result<Response> {
     let matches_max = limited("limit", grep.limit, limits::GREP_MATCHES_DEFAULT, limits::GREP_MATCHES_MAX)?;
     let Grep { path, pattern, glob, ignore_case, fixed, .. } = grep;
     let request = FileGrep { path: path.as_str().into(), pattern, glob, ignore_case, fixed, matches_max };
-    let SearchResults { items, truncated } = lease.guest.grep(request).await?;
     let matched = |found: guest::GrepMatch| {
         let relative = found.path.to_string_lossy();
         let path = if relative.is_empty() { path.clone() } else { join(&path, &relative) };
         GrepMatch { path, line: found.line, text: found.text }
     };
-    let mut matches: Vec<GrepMatch> = items.into_iter().map(matched).collect();
-    matches.sort_by(|a, b| (&a.path, a.line).cmp(&(&b.path, b.line)));
-    Ok(GrepResult { matches, truncated })
+    let mut list = List::new(lease.budget.begin()?);
+    let keep = |page: Vec<guest::GrepMatch>, bytes| {
+        let has_room = list.has_room(page.len(), bytes, path.len());
+        if has_room {
+            list.items.extend(page.into_iter().map(&matched));
+        }
+        has_room
+    };
+    let truncated = lease.guest.grep_pages(request, keep).await?;
+    list.items.sort_by(|a: &GrepMatch, b| (&a.path, a.line).cmp(&(&b.path, b.line)));
+    let frame = GrepResult { matches: Vec::new(), truncated };
+    Ok(list.into_response(&frame, "matches")?)
 }
 
 /// Changes attributes and describes the result.

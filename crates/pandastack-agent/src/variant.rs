@@ -72,6 +72,7 @@ impl BakedTemplate {
         SandboxSpec {
             id,
             incarnation: 0,
+            workspace: None,
             env,
             user: None,
             cwd: None,

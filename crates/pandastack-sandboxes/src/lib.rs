@@ -50,7 +50,7 @@ pub mod volumes;
 
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use async_trait::async_trait;
 use pandastack_edge::Edge;
@@ -104,6 +104,8 @@ pub struct Sandboxes {
     egress_denied: AtomicU64,
     /// Whether one or several tenants share the installation, and what that forbids.
     tenancy: Tenancy,
+    /// More than one workspace was seen.
+    shared: AtomicBool,
     background: Background,
     peers: Box<dyn Peers>,
 }
@@ -168,6 +170,7 @@ impl Sandboxes {
             checkpoints: CheckpointClock::default(),
             egress_denied: AtomicU64::new(0),
             tenancy,
+            shared: AtomicBool::new(false),
             background,
             peers,
         }
@@ -237,6 +240,15 @@ impl Sandboxes {
         }
         let workspaces = self.store.workspaces().await?.len();
         Ok(self.tenancy.needs_hardware(u64::try_from(workspaces).unwrap_or(u64::MAX)))
+    }
+
+    /// Returns whether there is more than one workspace. Once true it stays so until a restart.
+    pub(crate) async fn is_shared(&self) -> Result<bool> {
+        if !self.shared.load(Ordering::Relaxed) {
+            let workspaces = self.store.workspaces().await?.len();
+            self.shared.store(self.tenancy.is_shared(workspaces), Ordering::Relaxed);
+        }
+        Ok(self.shared.load(Ordering::Relaxed))
     }
 
     /// Operations in progress on any replica. Fails when one does not respond.

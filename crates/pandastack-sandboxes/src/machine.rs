@@ -17,6 +17,7 @@ use pandastack_types::api::{
     CreateSnapshot, ExecRequest, ExecResult, Keep, PatchLifecycle, Port, Process, Signal, SignalProcess,
     SnapshotKind, StartProcess,
 };
+use pandastack_types::limits::OWN_OUTPUT_BYTES_MAX;
 use pandastack_types::{Error, ErrorCode, Result, SandboxId};
 use tokio::time::Instant;
 
@@ -82,7 +83,8 @@ impl Machine {
 
     /// Runs a command and answers what it printed; fails when that takes longer than `wait`.
     pub async fn exec_within(&self, request: &ExecRequest, wait: Duration) -> Result<ExecResult> {
-        let call = endpoints::Exec::new(self.id().clone(), ExecQuery::default());
+        let query = ExecQuery { last_bytes: Some(OWN_OUTPUT_BYTES_MAX), ..ExecQuery::default() };
+        let call = endpoints::Exec::new(self.id().clone(), query);
         Ok(self.client.call(call, on(&self.record, wait), request).await?)
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use pandastack_store::{self as store, SandboxRecord, Select, SnapshotRecord};
-use pandastack_types::api::{CreateSandbox, Lifecycle, PatchLifecycle, RunRequest, RunResult};
+use pandastack_types::api::{CreateSandbox, ExecResult, Lifecycle, PatchLifecycle, RunRequest};
 use pandastack_types::{HostId, Owner, Result, SandboxId, SnapshotId, WorkspaceId};
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
@@ -65,14 +65,15 @@ pub trait Machines: Send + Sync {
     /// A user's sandbox, for calls in the user's name.
     fn sandbox(&self, workspace: &WorkspaceId, id: &SandboxId) -> UserSandbox;
 
-    /// Runs a command in a machine of its own. The machine is deleted even if the caller is dropped;
+    /// Runs a command in a machine of its own and answers the end of its output. The machine is deleted even if the caller is dropped;
     /// `gone` ends the command early.
     async fn run(
         &self,
         workspace: WorkspaceId,
         request: RunRequest,
+        last_bytes: usize,
         gone: CancellationToken,
-    ) -> Result<RunResult>;
+    ) -> Result<(SandboxId, ExecResult)>;
 
     /// The lifetime of a machine, as users see it.
     async fn lifecycle(&self, record: &SandboxRecord) -> Lifecycle;
@@ -163,9 +164,10 @@ impl Machines for Arc<Sandboxes> {
         &self,
         workspace: WorkspaceId,
         request: RunRequest,
+        last_bytes: usize,
         gone: CancellationToken,
-    ) -> Result<RunResult> {
-        ops::exec::run(self, workspace, request, gone).await
+    ) -> Result<(SandboxId, ExecResult)> {
+        ops::exec::run(self, workspace, request, last_bytes, gone).await
     }
 
     async fn lifecycle(&self, record: &SandboxRecord) -> Lifecycle {

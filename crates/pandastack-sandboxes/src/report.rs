@@ -88,7 +88,11 @@ pub async fn take(sandboxes: &Arc<Sandboxes>, report: HostReport) -> Result<Repo
     }
     crate::volumes::reconcile::take(sandboxes, &report).await?;
     crate::suspended::stop_reported(sandboxes, &report).await?;
-    Ok(ReportAnswer { forget_sandboxes: findings.unknown, forget_snapshots: findings.unknown_snapshots })
+    Ok(ReportAnswer {
+        forget_sandboxes: findings.unknown,
+        forget_snapshots: findings.unknown_snapshots,
+        shared: sandboxes.is_shared().await?,
+    })
 }
 
 async fn note_denials(sandboxes: &Sandboxes, report: &HostReport) -> Result<()> {

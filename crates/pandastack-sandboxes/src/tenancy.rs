@@ -64,12 +64,16 @@ impl Tenancy {
     /// Returns whether machines must be on hosts with hardware virtualization, given the number of
     /// workspaces.
     pub fn needs_hardware(self, workspaces: u64) -> bool {
-        let shared = match self.mode {
+        self.is_shared(usize::try_from(workspaces).unwrap_or(usize::MAX)) && !self.allow_emulated
+    }
+
+    /// Returns whether several tenants share the hosts, given the number of workspaces.
+    pub fn is_shared(self, workspaces: usize) -> bool {
+        match self.mode {
             TenancyMode::Auto => workspaces > 1,
             TenancyMode::Single => false,
             TenancyMode::Shared => true,
-        };
-        shared && !self.allow_emulated
+        }
     }
 
     /// Refuses one workspace more where it could not be kept apart from the others.

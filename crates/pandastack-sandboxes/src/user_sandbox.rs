@@ -74,10 +74,10 @@ impl UserSandbox {
         ops::lifecycle::change_state(&self.sandboxes, record, client, movement, false).await
     }
 
-    /// Runs a command and waits for it. `tag` names its process, so that
+    /// Runs a command, waits for it and answers the end of its output. `tag` names its process, so that
     /// [`UserSandbox::kill_tagged`] finds it.
-    pub async fn exec(&self, request: &ExecRequest, tag: &str) -> Result<ExecResult> {
-        ops::exec::exec(&self.sandboxes, &self.workspace, &self.id, request, tag).await
+    pub async fn exec(&self, request: &ExecRequest, tag: &str, last_bytes: usize) -> Result<ExecResult> {
+        ops::exec::exec(&self.sandboxes, &self.workspace, &self.id, request, tag, last_bytes).await
     }
 
     /// Ends the processes with that tag, and everything they started.

@@ -156,7 +156,7 @@ async fn in_sandbox(
     if run.attempt > 1 {
         sandbox.kill_tagged(&tag).await?;
     }
-    let mut running = pin!(sandbox.exec(exec, &tag));
+    let mut running = pin!(sandbox.exec(exec, &tag, RUN_OUTPUT_BYTES_MAX));
     tokio::select! {
         ended = &mut running => return ended,
         () = stop.cancelled() => {}
@@ -178,8 +178,8 @@ async fn fresh(
     stop: &CancellationToken,
 ) -> Result<(SandboxId, ExecResult)> {
     let request = RunRequest { template: target.template.clone(), exec };
-    let ran = scheduler.machines.run(schedule.workspace.clone(), request, stop.clone()).await?;
-    Ok((ran.sandbox_id, ran.result))
+    let workspace = schedule.workspace.clone();
+    scheduler.machines.run(workspace, request, RUN_OUTPUT_BYTES_MAX, stop.clone()).await
 }
 
 /// Variables that tell a target about its run, so that it can tell a repeated attempt from a new

@@ -13,6 +13,20 @@ pub const JSON_BODY_SECONDS_MAX: u64 = 30;
 pub const FILE_BODY_BYTES_MAX: u64 = 8 * 1024 * 1024 * 1024;
 /// Bytes a plain exec keeps of each output stream. Beyond it the rest is dropped and `truncated` is true.
 pub const EXEC_OUTPUT_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// Bytes of output and listings of one sandbox that its host holds until callers have read them. Beyond it
+/// output is dropped and lists are cut, `truncated` is true; new calls are refused with 429 `rate_limited`.
+pub const OUTPUT_BYTES_HELD_PER_SANDBOX_MAX: usize = 64 * 1024 * 1024;
+/// The same for all sandboxes of a workspace on one host.
+pub const OUTPUT_BYTES_HELD_PER_WORKSPACE_MAX: usize = 96 * 1024 * 1024;
+/// The same for all sandboxes of a host. New calls are refused with 503 `unavailable`.
+pub const OUTPUT_BYTES_HELD_PER_HOST_MAX: usize = 384 * 1024 * 1024;
+/// First bytes of each output stream of a command, which count for nobody: small commands never fail
+/// because of large ones.
+pub const OUTPUT_BYTES_FREE: usize = 16 * 1024;
+/// Bytes of each output stream that a server keeps of commands it runs for itself, such as those of builds: the end.
+pub const OWN_OUTPUT_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Bytes of one listing or search that its host holds. Beyond it the answer is `truncated`.
+pub const LIST_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Longest command string. Beyond it: 400 `bad_request`.
 pub const EXEC_COMMAND_BYTES_MAX: usize = 128 * 1024;
 /// Longest path in a sandbox: Linux's `PATH_MAX`.

@@ -50,10 +50,6 @@ pub const BACKUPS_VARIABLE: &str = "PANDASTACK_BACKUPS";
 pub const AUDIT_SINK_VARIABLE: &str = "PANDASTACK_AUDIT_SINK";
 /// Default days of point-in-time recovery.
 const BACKUP_RETENTION_DAYS: u16 = 7;
-/// Default share of a sandbox's memory to reserve. An idle sandbox of 512 MiB has written 8 to 14
-/// MiB and shares the rest with its template; the agent also watches the memory that is really
-/// used.
-const MEMORY_PROMISED_PERCENT: u32 = 8;
 /// Default time that an idle sandbox stays in memory.
 const LIGHT_SLEEP_SECONDS: u64 = 60;
 
@@ -131,7 +127,7 @@ pub struct Settings {
     /// Maximum memory to reserve for sandboxes, in MiB.
     pub memory_limit_mb: Option<u64>,
     /// Share of a sandbox's memory to reserve on creation, in percent.
-    pub memory_promised_percent: u32,
+    pub memory_promised_percent: Option<u32>,
     /// Time that an idle sandbox stays in memory.
     pub light_sleep: std::time::Duration,
     /// Virtualization engine.
@@ -254,7 +250,7 @@ impl Settings {
             memory_promised_percent: agent
                 .memory_promised_percent
                 .or(file.agent.memory_promised_percent)
-                .map_or(MEMORY_PROMISED_PERCENT, |percent| percent.clamp(1, 100)),
+                .map(|percent| percent.clamp(1, 100)),
             light_sleep: std::time::Duration::from_secs(
                 agent.light_sleep_seconds.or(file.agent.light_sleep_seconds).unwrap_or(LIGHT_SLEEP_SECONDS),
             ),

@@ -138,6 +138,8 @@ class Platform:
             "PANDASTACK_SUBNET": subnet,
             "PANDASTACK_RUNTIME_DIR": str(self.runtime_dir),
             "PANDASTACK_DATA_DIR": str(self.data_dir),
+            # Tests create workspaces beside many sandboxes, which would then need all of their memory.
+            "PANDASTACK_MEMORY_PROMISED_PERCENT": "8",
         }
         self.process: Optional[subprocess.Popen[bytes]] = None
 

@@ -11,8 +11,8 @@ use pandastack_types::agent_api::endpoints::{
     self, ExecStream, ListPorts, MakeDirectory, ReadFile, ReadLogs, ReadMetrics, RemoveFile, StatFile,
     WriteFile,
 };
-use pandastack_types::agent_api::{ExecStreamQuery, FILE_SIZE_HEADER, PROCESS_HEADER};
-use pandastack_types::api::{ExecResult, FileEntry, FileWritten, Port, PortList, SandboxMetrics};
+use pandastack_types::agent_api::{ExecQuery, ExecStreamQuery, FILE_SIZE_HEADER, PROCESS_HEADER};
+use pandastack_types::api::{FileEntry, FileWritten, Port, PortList, SandboxMetrics};
 
 use super::endpoint::{EventResponse, SandboxCall, ValueOrEvents};
 use crate::error::{AgentError, Result};
@@ -24,8 +24,9 @@ use crate::process::{OutputEvents, Style};
 /// Interval of comments on quiet streams, so that no proxy in between gives up on them.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-pub(super) async fn exec(call: SandboxCall<endpoints::Exec>) -> Result<ExecResult> {
-    Exec::from_request(call.body)?.tagged(call.endpoint.query.tag).run(call.sandbox).await
+pub(super) async fn exec(call: SandboxCall<endpoints::Exec>) -> Result<Response> {
+    let ExecQuery { tag, last_bytes } = call.endpoint.query;
+    Exec::from_request(call.body)?.tagged(tag).ending(last_bytes).run(call.sandbox).await
 }
 
 pub(super) async fn exec_stream(call: SandboxCall<ExecStream>) -> Result<EventResponse> {

@@ -17,8 +17,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, on};
 use hyper::upgrade::OnUpgrade;
 use pandastack_types::agent_api::{
-    BadParameter, Bytes, Created, Empty, Endpoint, Events, INCARNATION_HEADER, Json, MediaType, Method,
-    OnSandbox, OrEvents, Protocol, Upgrade, WebSocketProtocol, parse_query,
+    BadParameter, Bytes, Created, Empty, Endpoint, Events, INCARNATION_HEADER, Json, JsonStream, MediaType,
+    Method, OnSandbox, OrEvents, Protocol, Upgrade, WebSocketProtocol, parse_query,
 };
 use pandastack_types::limits;
 use serde::Serialize;
@@ -239,6 +239,15 @@ impl<T: Serialize + Send> WriteResponse for Json<T> {
 
     fn write(value: T) -> Response {
         axum::Json(value).into_response()
+    }
+}
+
+impl<T> WriteResponse for JsonStream<T> {
+    /// The value's JSON, with its headers.
+    type Value = Response;
+
+    fn write(response: Response) -> Response {
+        response
     }
 }
 

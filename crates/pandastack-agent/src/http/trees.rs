@@ -6,7 +6,7 @@ use pandastack_types::agent_api::endpoints::{
     CopyFile, FindFiles, GrepFiles, ListDirectory, PackArchive, RenameFile, SetAttributes, UnpackArchive,
     WatchFiles,
 };
-use pandastack_types::api::{self, DirectoryListing, FileEntry, FileWritten, GrepResult};
+use pandastack_types::api::{self, FileEntry, FileWritten};
 
 use super::data::sse;
 use super::endpoint::{EventResponse, SandboxCall};
@@ -15,7 +15,7 @@ use crate::files::check_path;
 use crate::trees::{self, Find, Grep};
 
 /// The entries of a directory; with `recursive` or `depth`, of those below it too.
-pub(super) async fn list(call: SandboxCall<ListDirectory>) -> Result<DirectoryListing> {
+pub(super) async fn list(call: SandboxCall<ListDirectory>) -> Result<Response> {
     let query = call.endpoint.query;
     let path = query.path.as_deref().unwrap_or("/");
     check_path(path)?;
@@ -27,7 +27,7 @@ pub(super) async fn list(call: SandboxCall<ListDirectory>) -> Result<DirectoryLi
     trees::find(&lease, Find { path, glob: None, depth, limit: query.limit }).await
 }
 
-pub(super) async fn find(call: SandboxCall<FindFiles>) -> Result<DirectoryListing> {
+pub(super) async fn find(call: SandboxCall<FindFiles>) -> Result<Response> {
     let query = call.endpoint.query;
     let path = query.path.as_deref().unwrap_or("/");
     check_path(path)?;
@@ -35,7 +35,7 @@ pub(super) async fn find(call: SandboxCall<FindFiles>) -> Result<DirectoryListin
     trees::find(&call.sandbox.lease().await?, find).await
 }
 
-pub(super) async fn grep(call: SandboxCall<GrepFiles>) -> Result<GrepResult> {
+pub(super) async fn grep(call: SandboxCall<GrepFiles>) -> Result<Response> {
     let query = call.endpoint.query;
     let grep = Grep {
         path: query.path.unwrap_or_else(|| "/".to_owned()),

@@ -219,7 +219,7 @@ pub(crate) fn take_whole_characters(bytes: &mut Vec<u8>) -> String {
 }
 
 /// Length of a character at the end that may still be completed.
-fn incomplete_suffix(bytes: &[u8]) -> usize {
+pub(crate) fn incomplete_suffix(bytes: &[u8]) -> usize {
     for length in 1..=bytes.len().min(3) {
         let suffix = &bytes[bytes.len() - length..];
         if let Err(error) = std::str::from_utf8(suffix)

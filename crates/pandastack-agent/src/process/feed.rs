@@ -1,7 +1,7 @@
 //! Follows a process across lost connections, sleep and waking.
 
 use pandastack_fault as fault;
-use pandastack_guest_proto::client::{ClientError, CollectedOutput, Collector, ProcessEvent, ProcessStream};
+use pandastack_guest_proto::client::{ClientError, ProcessEvent, ProcessStream};
 use pandastack_guest_proto::message::{ProcessId, ProcessSpec, StdinWrite};
 
 use super::input::write_first;
@@ -103,18 +103,6 @@ impl Feed {
             }
         }
         Ok(None)
-    }
-
-    /// Follows it to its end and keeps at most `bytes_max` of each stream.
-    pub(crate) async fn collect(mut self, bytes_max: usize) -> Result<CollectedOutput> {
-        let mut collector = Collector::new(bytes_max);
-        loop {
-            // Nothing comes after the end, which is returned below.
-            let Some(event) = self.next().await? else { return Err(AgentError::Stopping) };
-            if let Some(exit) = collector.take(event) {
-                return Ok(collector.finish(exit));
-            }
-        }
     }
 
     fn end<T>(&mut self, result: Result<T>) -> Result<T> {

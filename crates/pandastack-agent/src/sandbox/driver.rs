@@ -19,6 +19,7 @@ use super::grants::Grants;
 use super::handle::{Command, QUEUE_MAX, Reply, SandboxHandle};
 use super::view::view_of;
 use crate::blocking::blocking;
+use crate::budget::OutputBudget;
 use crate::error::{AgentError, Result};
 use crate::host::Host;
 use crate::launch::GUEST_ANSWER_MAX;
@@ -34,6 +35,7 @@ pub(crate) struct Driver {
     pub(super) record: SandboxRecord,
     pub(super) live: Option<RunningMachine>,
     pub(super) activity: Arc<Activity>,
+    pub(super) output_budget: OutputBudget,
     /// Time and value of the last reading of the processor time.
     pub(super) cpu_seen: Option<(Instant, u64)>,
     /// Grants by which edges send requests past this driver; closed before the guest stops.
@@ -60,6 +62,8 @@ pub(crate) struct Driver {
 pub(crate) fn spawn(host: &Arc<Host>, record: SandboxRecord, live: Option<RunningMachine>) -> SandboxHandle {
     let (sender, commands) = mpsc::channel(QUEUE_MAX);
     let activity = Activity::new();
+    let spec = &record.spec;
+    let output_budget = OutputBudget::new(&host.held_output, &spec.id, spec.workspace.as_ref());
     let (view, watcher) = watch::channel(view_of(host, &record, live.as_ref()));
     let handle = SandboxHandle {
         id: record.spec.id.clone(),
@@ -69,6 +73,7 @@ pub(crate) fn spawn(host: &Arc<Host>, record: SandboxRecord, live: Option<Runnin
         commands: sender,
         view: watcher,
         activity: activity.clone(),
+        output_budget: output_budget.clone(),
     };
     host.sandboxes().insert(record.spec.id.clone(), handle.clone());
     let asleep_since = Instant::now();
@@ -78,6 +83,7 @@ pub(crate) fn spawn(host: &Arc<Host>, record: SandboxRecord, live: Option<Runnin
         record,
         live,
         activity,
+        output_budget,
         cpu_seen: None,
         grants: Grants::default(),
         writing: None,
@@ -128,6 +134,7 @@ impl Driver {
             Command::Move(request, reply) => drop(reply.send(self.move_to(request).await)),
             Command::Hibernate(keep, reply) => self.go_to_sleep(keep, reply).await,
             Command::WriteOut(reply) => drop(reply.send(self.write_out().await)),
+            Command::Relieve(reply) => drop(reply.send(self.relieve().await)),
             Command::KeepAwake(until, reply) => drop(reply.send(self.keep_awake(until).await)),
             Command::Rollback(id, reply) => drop(reply.send(self.rollback(&id).await)),
             Command::Snapshot(id, reply) => self.snapshot(&id, reply).await,

@@ -18,6 +18,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
 use super::accept::Request;
 use super::activity::{Activity, ActivityGuard};
 use super::grants::EdgeGrant;
+use crate::budget::OutputBudget;
 use crate::error::{AgentError, Result};
 use crate::observe::Observation;
 
@@ -42,6 +43,8 @@ pub(crate) enum Command {
     Hibernate(Keep, Reply<AgentSandbox>),
     /// Gives up its memory if it sleeps in it.
     WriteOut(Reply<()>),
+    /// Gives up its memory if it is asleep or idle; returns whether it did.
+    Relieve(Reply<bool>),
     KeepAwake(Option<Timestamp>, Reply<AgentSandbox>),
     Rollback(SnapshotId, Reply<AgentSandbox>),
     Snapshot(SnapshotId, Reply<AgentSnapshotDone>),
@@ -60,6 +63,7 @@ pub(crate) enum Command {
 /// A way to the guest of an awake sandbox. While one exists the sandbox counts as in use.
 pub(crate) struct GuestLease {
     pub guest: GuestClient,
+    pub budget: OutputBudget,
     /// Number of rollbacks so far.
     pub rollbacks: u64,
     pub(super) starting: Option<OwnedSemaphorePermit>,
@@ -84,9 +88,15 @@ pub(crate) struct SandboxHandle {
     pub(super) commands: mpsc::Sender<Command>,
     pub(super) view: watch::Receiver<AgentSandbox>,
     pub(super) activity: Arc<Activity>,
+    pub(super) output_budget: OutputBudget,
 }
 
 impl SandboxHandle {
+    /// The budget of what is held for callers of this sandbox.
+    pub(crate) fn output_budget(&self) -> &OutputBudget {
+        &self.output_budget
+    }
+
     /// The sandbox as it stands.
     pub(crate) fn view(&self) -> AgentSandbox {
         let mut view = self.view.borrow().clone();
@@ -198,6 +208,11 @@ impl SandboxHandle {
         self.ask(Command::WriteOut).await
     }
 
+    /// Writes the sandbox to disk if it is asleep in memory or idle; returns whether it did.
+    pub(crate) async fn relieve(&self) -> Result<bool> {
+        self.ask(Command::Relieve).await
+    }
+
     pub(crate) async fn keep_awake(&self, until: Option<Timestamp>) -> Result<AgentSandbox> {
         self.ask(|reply| Command::KeepAwake(until, reply)).await
     }
@@ -257,5 +272,60 @@ impl SandboxHandle {
             mpsc::error::TrySendError::Closed(_) => AgentError::NoSandbox(self.id.clone()),
         })?;
         answer.await.map_err(|_| AgentError::NoSandbox(self.id.clone()))?
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A handle of a sandbox that is awake, whose every lease is one of that guest.
+    pub(crate) fn handle_to(
+        id: SandboxId,
+        guest: GuestClient,
+        budget: OutputBudget,
+        shape: Shape,
+    ) -> SandboxHandle {
+        let (commands, mut asked) = mpsc::channel(QUEUE_MAX);
+        let view = AgentSandbox {
+            id: id.clone(),
+            incarnation: 1,
+            state: SandboxState::Running,
+            residency: None,
+            template: "base".to_owned(),
+            cpu: 1,
+            memory_mb: 512,
+            guest_ip: None,
+            engine: "fake".to_owned(),
+            isolation: "hardware".to_owned(),
+            boot_mode: "fork".to_owned(),
+            boot_ms: 0,
+            boot_stages_us: Default::default(),
+            idle_seconds: 0,
+            awake_until: None,
+            failure: None,
+            usage: Default::default(),
+        };
+        let activity = Activity::new();
+        let (own, own_budget) = (activity.clone(), budget.clone());
+        tokio::spawn(async move {
+            while let Some(command) = asked.recv().await {
+                if let Command::Lease(reply) | Command::LeaseToStart(reply) = command {
+                    let (guest, budget, _activity) = (guest.clone(), own_budget.clone(), own.begin());
+                    let _ =
+                        reply.send(Ok(GuestLease { guest, budget, rollbacks: 0, starting: None, _activity }));
+                }
+            }
+        });
+        SandboxHandle {
+            id,
+            incarnation: 1,
+            shape,
+            runtime_dir: None,
+            commands,
+            view: watch::channel(view).1,
+            activity,
+            output_budget: budget,
+        }
     }
 }

@@ -12,6 +12,7 @@ use pandastack_types::api::Keep;
 use pandastack_types::{SandboxState, chain};
 
 use super::driver::Driver;
+use crate::error::Result;
 
 /// Network bytes between two looks that are not activity, however soon after each other: neighbour
 /// discovery and the like.
@@ -24,6 +25,8 @@ const NOISE_BYTES_PER_SECOND: u64 = 30;
 const LOOK_MIN: Duration = Duration::from_millis(100);
 /// Longest time between two looks at the byte counters, which nothing announces.
 const LOOK_MAX: Duration = Duration::from_secs(30);
+/// Time without use after which a sandbox may be put to sleep early, when the host is short of memory.
+const RELIEF_IDLE_MIN: Duration = Duration::from_secs(10);
 /// After a write to disk that failed, so long until the next try.
 const RETRY_AFTER: Duration = Duration::from_secs(30);
 
@@ -82,6 +85,22 @@ impl Driver {
             self.activity.touch();
             self.asleep_since = Instant::now() + RETRY_AFTER;
         }
+    }
+
+    /// Goes to sleep on disk because the host is short of memory, if that interrupts nobody: asleep in
+    /// memory already, or idle for a while, with an idle timeout and without a lease. Returns whether
+    /// it did.
+    pub(super) async fn relieve(&mut self) -> Result<bool> {
+        if self.record.state == SandboxState::Running {
+            self.note_traffic();
+        }
+        let is_idle = self.idle_limit().is_some()
+            && self.activity.idle() >= RELIEF_IDLE_MIN
+            && self.lease_left().is_zero();
+        if !is_idle && !self.record.sleeps_in_memory() {
+            return Ok(false);
+        }
+        self.hibernate(Keep::Memory).await.map(|()| true)
     }
 
     fn idle_limit(&self) -> Option<Duration> {

@@ -15,6 +15,7 @@ impl Driver {
         Ok(GuestLease {
             guest: self.guest().await?,
             rollbacks: self.rollbacks,
+            budget: self.output_budget.clone(),
             starting: None,
             _activity: activity,
         })

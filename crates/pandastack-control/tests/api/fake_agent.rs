@@ -22,7 +22,9 @@ use pandastack_types::agent_api::{
 };
 use pandastack_types::api::TemplateStatus;
 use pandastack_types::link::{Direction, LINK_HEADER, LinkKey};
-use pandastack_types::{ErrorBody, ErrorCode, HostId, Residency, SandboxId, SandboxState, SnapshotId};
+use pandastack_types::{
+    ErrorBody, ErrorCode, HostId, Residency, SandboxId, SandboxState, SnapshotId, WorkspaceId,
+};
 use serde_json::Value;
 use tokio::sync::{Notify, watch};
 
@@ -35,6 +37,8 @@ pub const SECRET: [u8; 32] = [7; 32];
 pub struct Inner {
     pub sandboxes: BTreeMap<SandboxId, AgentSandbox>,
     pub snapshots: BTreeSet<SnapshotId>,
+    /// Workspaces of the sandboxes that were created.
+    pub workspaces: BTreeMap<SandboxId, WorkspaceId>,
     pub patches: Vec<Value>,
     /// Network policies as they came.
     pub networks: Vec<Value>,

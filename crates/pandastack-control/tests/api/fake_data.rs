@@ -25,6 +25,14 @@ pub(crate) async fn exec(
     match request["cmd"].as_str() {
         Some("hang") => std::future::pending().await,
         Some("sleep") => refuse(ErrorCode::ExecTimeout, "timeout: the command was killed after 1 s"),
+        // More than any answer that control reads for itself.
+        Some("nuls") => {
+            let nuls = "\0".repeat(5 << 20);
+            Json(
+                json!({"stdout": nuls, "stderr": nuls, "exit_code": 0, "duration_ms": 3, "truncated": false}),
+            )
+            .into_response()
+        }
         cmd => Json(json!({"stdout": format!("ran {}", cmd.unwrap_or("argv")), "stderr": "", "exit_code": 0,
                            "duration_ms": 3, "truncated": false}))
         .into_response(),

@@ -36,6 +36,7 @@ pub(crate) async fn create(State(agent): State<FakeAgent>, Json(body): Json<Agen
         Source::Snapshot(_) => return refuse(ErrorCode::NotFound, "no such snapshot"),
     };
     let made = sandbox(body.spec.id.clone(), &template);
+    inner.workspaces.extend(body.spec.workspace.map(|workspace| (body.spec.id.clone(), workspace)));
     inner.sandboxes.insert(body.spec.id, made.clone());
     Json(made).into_response()
 }

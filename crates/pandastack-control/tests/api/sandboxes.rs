@@ -137,6 +137,27 @@ async fn run_creates_runs_and_deletes() {
 }
 
 #[tokio::test]
+async fn a_run_is_passed_on_with_all_of_its_output() {
+    let world = World::start().await;
+    let agent = world.agent("host-a", 8192).await;
+    for key in [None, Some("once")] {
+        let mut request = world.request(Method::POST, "/v1/run").json(&json!({"cmd": "nuls"}));
+        if let Some(key) = key {
+            request = request.header("idempotency-key", key);
+        }
+        let response = request.send().await.unwrap();
+        assert_eq!(response.status(), 200);
+        let announced = response.content_length();
+        let body = response.bytes().await.unwrap();
+        assert_eq!(announced, Some(body.len() as u64));
+        let ran: pandastack_types::api::RunResult = serde_json::from_slice(&body).unwrap();
+        assert!(ran.result.stdout.len() == 5 << 20 && ran.result.stderr == ran.result.stdout);
+        assert_eq!((ran.engine.as_str(), ran.result.exit_code), ("fake", 0));
+        assert_eq!((world.ids().await.len(), agent.ids().len()), (0, 0));
+    }
+}
+
+#[tokio::test]
 async fn events_can_be_followed_and_resumed() {
     let world = World::start().await;
     let _agent = world.agent("host-a", 8192).await;

@@ -41,6 +41,18 @@ pub async fn send(world: &World, key: &str, method: Method, path: &str, body: Va
     world.send(request.json(&body)).await
 }
 
+/// What tells hosts that memory is not to be oversold, and whom a machine belongs to.
+#[tokio::test]
+async fn hosts_hear_that_they_are_shared() {
+    let world = World::start_with(|config| config.tenancy.allow_emulated = true).await;
+    let agent = world.agent("host-a", 65_536).await;
+    assert!(!agent.report().await.shared);
+    world.post("/v1/workspaces", json!({"id": "shop"})).await.expect(201);
+    assert!(agent.report().await.shared);
+    let owned = world.create().await;
+    assert_eq!(agent.lock().workspaces[&owned.parse().unwrap()].as_str(), "default");
+}
+
 #[tokio::test]
 async fn an_operator_manages_workspaces_and_a_tenant_does_not() {
     let (world, _agent, owner) = world_with("shop").await;

@@ -56,10 +56,12 @@ pub enum ClientError {
         max: usize,
     },
     /// The guest sent a longer listing than the host keeps.
-    #[error("the listing has more than {items_max} entries; list a smaller directory")]
+    #[error("the listing has more than {items_max} entries or {bytes_max} bytes; list a smaller directory")]
     TooLong {
-        /// The limit.
+        /// The limit of entries.
         items_max: usize,
+        /// The limit of bytes.
+        bytes_max: usize,
     },
     /// The file is longer than the caller wanted in memory.
     #[error("the file is longer than {bytes_max} bytes; stream it instead")]

@@ -79,11 +79,21 @@ impl GuestClient {
     /// # Errors
     /// When it is missing or not a directory, or the guest cannot be reached.
     pub async fn list(&self, path: impl Into<RawPath>) -> Result<Vec<FileEntry>, ClientError> {
-        self.ask_pages(&Request::FileList { path: path.into() }, |event| match event {
-            Event::Entries { entries } => Some(entries),
-            _ => None,
-        })
-        .await
+        let request = Request::FileList { path: path.into() };
+        self.all_pages(&request, entries).await.map(|(items, _)| items)
+    }
+
+    /// A directory's entries, page by page: `keep` is given each page and the length of its JSON, and
+    /// ends the listing by returning false. Returns whether entries are missing.
+    ///
+    /// # Errors
+    /// As [`GuestClient::list`].
+    pub async fn list_pages(
+        &self,
+        path: impl Into<RawPath>,
+        keep: impl FnMut(Vec<FileEntry>, usize) -> bool,
+    ) -> Result<bool, ClientError> {
+        self.each_page(&Request::FileList { path: path.into() }, entries, keep).await
     }
 
     /// Creates a directory; with `parents` also its missing parents.
@@ -194,5 +204,13 @@ impl FileWriter {
                 Err(self.call.protocol_violation("sent more than a reply"))
             }
         }
+    }
+}
+
+/// The entries of a page of a listing.
+pub(super) fn entries(event: Event) -> Option<Vec<FileEntry>> {
+    match event {
+        Event::Entries { entries } => Some(entries),
+        _ => None,
     }
 }

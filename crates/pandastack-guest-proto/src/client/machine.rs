@@ -20,11 +20,11 @@ impl GuestClient {
     /// # Errors
     /// When the guest cannot be reached.
     pub async fn ports(&self) -> Result<Vec<ListeningPort>, ClientError> {
-        self.ask_pages(&Request::Ports, |event| match event {
+        let pick = |event| match event {
             Event::Ports { ports } => Some(ports),
             _ => None,
-        })
-        .await
+        };
+        self.all_pages(&Request::Ports, pick).await.map(|(ports, _)| ports)
     }
 
     /// Freezes every user process, and with `sync` then writes the file system out. Call it before

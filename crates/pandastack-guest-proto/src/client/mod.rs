@@ -74,27 +74,57 @@ impl GuestClient {
         Ok(Answer { call: self.open(request).await?, content: PhantomData })
     }
 
-    /// A call that answers with pages of events, then an empty reply.
-    async fn ask_pages<T>(
+    /// A call that answers with pages of items, then an empty reply. `keep` is given each page and the
+    /// length of its JSON; when it returns false the call is cancelled. Returns whether items are missing.
+    async fn each_page<T>(
         &self,
         request: &Request,
         pick: impl Fn(Event) -> Option<Vec<T>>,
-    ) -> Result<Vec<T>, ClientError> {
+        mut keep: impl FnMut(Vec<T>, usize) -> bool,
+    ) -> Result<bool, ClientError> {
         let mut call = self.open(request).await?;
-        let mut items = Vec::new();
+        let mut truncated = false;
         loop {
             match call.next().await? {
-                Inbound::Event(event) => match pick(call.parse_event(&event)?) {
-                    Some(page) if items.len() + page.len() <= LIST_ITEMS_MAX => items.extend(page),
-                    Some(_) => return Err(ClientError::TooLong { items_max: LIST_ITEMS_MAX }),
-                    None => return Err(call.protocol_violation("sent an event of another kind")),
+                Inbound::Event(event) => match call.parse_event(&event)? {
+                    Event::WalkEnded { truncated: cut, .. } => truncated = cut,
+                    page => {
+                        let Some(page) = pick(page) else {
+                            return Err(call.protocol_violation("sent an event of another kind"));
+                        };
+                        if !keep(page, event.len()) {
+                            return Ok(true);
+                        }
+                    }
                 },
                 Inbound::Reply(reply) => {
                     let _: crate::message::Done = call.finish(&reply)?;
-                    return Ok(items);
+                    return Ok(truncated);
                 }
                 Inbound::Data { .. } => return Err(call.protocol_violation("sent data in a listing")),
             }
+        }
+    }
+
+    /// The items of all pages, within the limits of a listing, and whether the guest left some out.
+    async fn all_pages<T>(
+        &self,
+        request: &Request,
+        pick: impl Fn(Event) -> Option<Vec<T>>,
+    ) -> Result<(Vec<T>, bool), ClientError> {
+        let (mut items, mut bytes, mut is_too_long) = (Vec::new(), 0, false);
+        let keep = |page: Vec<T>, page_bytes| {
+            bytes += page_bytes;
+            is_too_long = bytes > LIST_BYTES_MAX || items.len() + page.len() > LIST_ITEMS_MAX;
+            if !is_too_long {
+                items.extend(page);
+            }
+            !is_too_long
+        };
+        let truncated = self.each_page(request, pick, keep).await?;
+        match is_too_long {
+            true => Err(ClientError::TooLong { items_max: LIST_ITEMS_MAX, bytes_max: LIST_BYTES_MAX }),
+            false => Ok((items, truncated)),
         }
     }
 }
@@ -124,3 +154,6 @@ impl<T: DeserializeOwned> Answer<T> {
 
 /// Most entries that a listing may have. The guest decides how many it sends, the host how many it keeps.
 pub const LIST_ITEMS_MAX: usize = 100_000;
+
+/// Most bytes of JSON that a listing may have, where its caller does not count them itself.
+pub const LIST_BYTES_MAX: usize = 16 * 1024 * 1024;

@@ -144,11 +144,11 @@ impl GuestClient {
     /// # Errors
     /// When the guest cannot be reached.
     pub async fn processes(&self) -> Result<Vec<ProcessInfo>, ClientError> {
-        self.ask_pages(&Request::Processes, |event| match event {
+        let pick = |event| match event {
             Event::Processes { processes } => Some(processes),
             _ => None,
-        })
-        .await
+        };
+        self.all_pages(&Request::Processes, pick).await.map(|(processes, _)| processes)
     }
 }
 

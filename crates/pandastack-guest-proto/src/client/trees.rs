@@ -2,10 +2,10 @@
 
 use bytes::Bytes;
 
+use super::GuestClient;
 use super::call::{Call, Inbound};
 use super::error::ClientError;
-use super::files::FileWriter;
-use super::{GuestClient, LIST_ITEMS_MAX};
+use super::files::{FileWriter, entries};
 use crate::message::{
     Change, Done, Event, FileAttributes, FileEntry, FileGrep, FileWalk, FileWatch, GrepMatch, RawPath,
     Request, WatchPosition,
@@ -44,11 +44,21 @@ impl GuestClient {
     /// # Errors
     /// When the guest refuses or cannot be reached.
     pub async fn walk(&self, walk: FileWalk) -> Result<SearchResults<FileEntry>, ClientError> {
-        self.search(&Request::FileWalk(walk), |event| match event {
-            Event::Entries { entries } => Some(entries),
-            _ => None,
-        })
-        .await
+        let (items, truncated) = self.all_pages(&Request::FileWalk(walk), entries).await?;
+        Ok(SearchResults { items, truncated })
+    }
+
+    /// Walks a directory page by page: `keep` is given each page and the length of its JSON, and ends
+    /// the walk by returning false. Returns whether entries are missing.
+    ///
+    /// # Errors
+    /// When the guest refuses or cannot be reached.
+    pub async fn walk_pages(
+        &self,
+        walk: FileWalk,
+        keep: impl FnMut(Vec<FileEntry>, usize) -> bool,
+    ) -> Result<bool, ClientError> {
+        self.each_page(&Request::FileWalk(walk), entries, keep).await
     }
 
     /// Searches files for lines.
@@ -56,39 +66,20 @@ impl GuestClient {
     /// # Errors
     /// When the guest refuses or cannot be reached.
     pub async fn grep(&self, grep: FileGrep) -> Result<SearchResults<GrepMatch>, ClientError> {
-        self.search(&Request::FileGrep(grep), |event| match event {
-            Event::Matches { matches } => Some(matches),
-            _ => None,
-        })
-        .await
+        let (items, truncated) = self.all_pages(&Request::FileGrep(grep), matches).await?;
+        Ok(SearchResults { items, truncated })
     }
 
-    async fn search<T>(
+    /// Searches files for lines, page by page, as [`GuestClient::walk_pages`] walks.
+    ///
+    /// # Errors
+    /// When the guest refuses or cannot be reached.
+    pub async fn grep_pages(
         &self,
-        request: &Request,
-        pick: impl Fn(Event) -> Option<Vec<T>>,
-    ) -> Result<SearchResults<T>, ClientError> {
-        let mut call = self.open(request).await?;
-        let mut found = SearchResults { items: Vec::new(), truncated: false };
-        loop {
-            match call.next().await? {
-                Inbound::Event(event) => match call.parse_event(&event)? {
-                    Event::WalkEnded { truncated, .. } => found.truncated = truncated,
-                    event => match pick(event) {
-                        Some(page) if found.items.len() + page.len() <= LIST_ITEMS_MAX => {
-                            found.items.extend(page);
-                        }
-                        Some(_) => return Err(ClientError::TooLong { items_max: LIST_ITEMS_MAX }),
-                        None => return Err(call.protocol_violation("sent an event of another kind")),
-                    },
-                },
-                Inbound::Reply(reply) => {
-                    let Done {} = call.finish(&reply)?;
-                    return Ok(found);
-                }
-                Inbound::Data { .. } => return Err(call.protocol_violation("sent data in a search")),
-            }
-        }
+        grep: FileGrep,
+        keep: impl FnMut(Vec<GrepMatch>, usize) -> bool,
+    ) -> Result<bool, ClientError> {
+        self.each_page(&Request::FileGrep(grep), matches, keep).await
     }
 
     /// Begins to read a tar archive of a directory or file. The first piece is awaited, so that a missing path is
@@ -210,5 +201,13 @@ impl WatchStream {
             }
             Inbound::Data { .. } => Err(self.call.protocol_violation("sent data in a watch")),
         }
+    }
+}
+
+/// The matches of a page of a search.
+fn matches(event: Event) -> Option<Vec<GrepMatch>> {
+    match event {
+        Event::Matches { matches } => Some(matches),
+        _ => None,
     }
 }

@@ -154,6 +154,7 @@ pub fn agent_spec(record: &SandboxRecord) -> SandboxSpec {
     SandboxSpec {
         id: record.id.clone(),
         incarnation: record.incarnation,
+        workspace: Some(record.workspace.clone()),
         env: record.spec.env.clone(),
         user: record.spec.user.clone(),
         cwd: record.spec.cwd.clone(),

@@ -4,15 +4,17 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pandastack_agent_client::CallOptions;
+use hyper::Response;
+use hyper::body::Incoming;
+use pandastack_agent_client::{AgentClient, AgentError, CallOptions, StreamOptions};
 use pandastack_store::SandboxRecord;
 use pandastack_types::agent_api::{ExecQuery, endpoints};
 use pandastack_types::api::{
-    CreateSandbox, ExecRequest, ExecResult, Process, ProcessState, RunRequest, RunResult, Signal,
-    SignalProcess,
+    CreateSandbox, ExecRequest, ExecResult, Process, ProcessState, RunRequest, Signal, SignalProcess,
 };
 use pandastack_types::limits::EXEC_TIMEOUT_SECONDS_DEFAULT;
 use pandastack_types::{Error, ErrorCode, Result, SandboxId, WorkspaceId, chain};
+use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 use crate::Sandboxes;
@@ -22,16 +24,18 @@ use crate::ops;
 const GRACE: Duration = Duration::from_secs(30);
 
 /// Runs a command in a sandbox of a workspace, which is woken for it. `tag` names its process, so
-/// that [`kill`] finds it.
+/// that [`kill`] finds it. Of long output the end is answered.
 pub async fn exec(
     sandboxes: &Sandboxes,
     workspace: &WorkspaceId,
     id: &SandboxId,
     request: &ExecRequest,
     tag: &str,
+    last_bytes: usize,
 ) -> Result<ExecResult> {
     let (place, client) = ops::locate(sandboxes, workspace, id).await?;
-    let call = endpoints::Exec::new(id.clone(), ExecQuery { tag: Some(tag.to_owned()) });
+    let query = ExecQuery { tag: Some(tag.to_owned()), last_bytes: Some(last_bytes) };
+    let call = endpoints::Exec::new(id.clone(), query);
     let options = CallOptions::on_sandbox(place.incarnation, wait_for(request));
     let result = client.call(call, options, request).await?;
     ops::note_wake(sandboxes, &place, id, &client).await;
@@ -54,14 +58,73 @@ pub async fn kill(sandboxes: &Sandboxes, workspace: &WorkspaceId, id: &SandboxId
     Ok(())
 }
 
-/// Runs a command in a sandbox of its own. Its sandbox is deleted even if the caller is dropped;
-/// `gone` ends it early.
+/// Runs a command in a sandbox of its own and answers the end of its output. Its sandbox is deleted even
+/// if the caller is dropped; `gone` ends it early.
 pub async fn run(
     sandboxes: &Arc<Sandboxes>,
     workspace: WorkspaceId,
     request: RunRequest,
+    last_bytes: usize,
     gone: CancellationToken,
-) -> Result<RunResult> {
+) -> Result<(SandboxId, ExecResult)> {
+    let query = ExecQuery { last_bytes: Some(last_bytes), ..ExecQuery::default() };
+    let work = |client: AgentClient, record: SandboxRecord, exec: ExecRequest| async move {
+        let call = endpoints::Exec::new(record.id.clone(), query);
+        Ok::<_, Error>(client.call(call, ops::on(&record, wait_for(&exec)), &exec).await?)
+    };
+    let (result, ran) = in_own(sandboxes, workspace, request, gone, work).await?;
+    Ok((ran.sandbox_id, result))
+}
+
+/// The same, with all output, which is passed on and not held here.
+pub async fn run_streamed(
+    sandboxes: &Arc<Sandboxes>,
+    workspace: WorkspaceId,
+    request: RunRequest,
+    gone: CancellationToken,
+) -> Result<RunStream> {
+    let work = |client: AgentClient, record: SandboxRecord, exec: ExecRequest| async move {
+        let call = endpoints::Exec::new(record.id.clone(), ExecQuery::default());
+        let (wait, options) = (wait_for(&exec), StreamOptions::on_sandbox(record.incarnation));
+        // The command has ended when the response begins: its output is with the host.
+        let head = tokio::time::timeout(wait, client.stream(call, options, &exec)).await;
+        Ok::<_, Error>(head.map_err(|_| AgentError::Timeout { host: record.host.clone(), wait })??)
+    };
+    let (response, ran) = in_own(sandboxes, workspace, request, gone, work).await?;
+    Ok(RunStream { ran, response })
+}
+
+/// The answer to a run: an [`ExecResult`] that is still to be read, and what a [`RunResult`] has beside it.
+///
+/// [`RunResult`]: pandastack_types::api::RunResult
+pub struct RunStream {
+    /// The rest of the result.
+    pub ran: RunInfo,
+    /// The host's response.
+    pub response: Response<Incoming>,
+}
+
+/// What there is to say of a run besides its result, as in a `RunResult`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RunInfo {
+    sandbox_id: SandboxId,
+    create_ms: u64,
+    total_ms: u64,
+    engine: String,
+    isolation: String,
+}
+
+async fn in_own<T, F>(
+    sandboxes: &Arc<Sandboxes>,
+    workspace: WorkspaceId,
+    request: RunRequest,
+    gone: CancellationToken,
+    work: impl FnOnce(AgentClient, SandboxRecord, ExecRequest) -> F + Send + 'static,
+) -> Result<(T, RunInfo)>
+where
+    T: Send + 'static,
+    F: Future<Output = Result<T>> + Send + 'static,
+{
     let began = Instant::now();
     let create = CreateSandbox {
         template: request.template.clone(),
@@ -74,9 +137,12 @@ pub async fn run(
         .owned(async move {
             let record = ops::create::create(&own, workspace, create, None).await?;
             let create_ms = milliseconds(began);
-            let ran = tokio::select! {
-                ran = exec_in(&own, &record, &request.exec) => ran,
-                () = gone.cancelled() => Err(Error::new(ErrorCode::Unavailable, "the client disconnected")),
+            let ran = match own.hosts.client(&record.host) {
+                Ok(client) => tokio::select! {
+                    ran = work(client, record.clone(), request.exec) => ran,
+                    () = gone.cancelled() => Err(Error::new(ErrorCode::Unavailable, "the client disconnected")),
+                },
+                Err(error) => Err(error.into()),
             };
             let (sandbox_id, spec) = (record.id.clone(), record.spec.clone());
             if let Err(error) = ops::delete::delete(&own, record, None).await {
@@ -87,20 +153,9 @@ pub async fn run(
             }
             let (engine, isolation) = (spec.engine, spec.isolation);
             let total_ms = milliseconds(began);
-            Ok(RunResult { result: ran?, sandbox_id, create_ms, total_ms, engine, isolation })
+            Ok((ran?, RunInfo { sandbox_id, create_ms, total_ms, engine, isolation }))
         })
         .await
-}
-
-/// Runs a command in a machine of any owner.
-pub async fn exec_in(
-    sandboxes: &Sandboxes,
-    record: &SandboxRecord,
-    request: &ExecRequest,
-) -> Result<ExecResult> {
-    let client = sandboxes.hosts.client(&record.host)?;
-    let call = endpoints::Exec::new(record.id.clone(), ExecQuery::default());
-    Ok(client.call(call, ops::on(record, wait_for(request)), request).await?)
 }
 
 fn wait_for(request: &ExecRequest) -> Duration {

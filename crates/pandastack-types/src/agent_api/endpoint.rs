@@ -52,6 +52,7 @@ impl Method {
 /// |---|---|
 /// | [`Empty`] | status 204 |
 /// | [`Json`], [`Created`] | one JSON value, status 200 or 201 |
+/// | [`JsonStream`] | one JSON value, which the agent sends in pieces |
 /// | [`Bytes`] | a stream of bytes |
 /// | [`Events`] | server-sent events |
 /// | [`OrEvents`] | server-sent events if the query asks for them |
@@ -137,6 +138,9 @@ pub struct Empty;
 /// A body that is one JSON value.
 pub struct Json<T>(PhantomData<fn() -> T>);
 
+/// A response that is one JSON value, large enough that an agent sends it in pieces.
+pub struct JsonStream<T>(PhantomData<fn() -> T>);
+
 /// A JSON response with status 201.
 pub struct Created<T>(PhantomData<fn() -> T>);
 
@@ -179,6 +183,11 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> JsonResponse for Json<T> 
     const STATUS: u16 = 200;
 }
 
+impl<T: Serialize + DeserializeOwned + Send + 'static> JsonResponse for JsonStream<T> {
+    type Value = T;
+    const STATUS: u16 = 200;
+}
+
 impl<T: Serialize + DeserializeOwned + Send + 'static> JsonResponse for Created<T> {
     type Value = T;
     const STATUS: u16 = 201;
@@ -193,6 +202,7 @@ impl<K: JsonResponse> JsonResponse for OrEvents<K> {
 pub trait StreamResponse {}
 
 impl<M: MediaType> StreamResponse for Bytes<M> {}
+impl<T> StreamResponse for JsonStream<T> {}
 impl StreamResponse for Events {}
 impl<K> StreamResponse for OrEvents<K> {}
 

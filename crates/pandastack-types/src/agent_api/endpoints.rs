@@ -10,9 +10,9 @@ use super::query::{
 use super::{
     AgentCreate, AgentFork, AgentForked, AgentKeepAwake, AgentPatch, AgentRollback, AgentSandbox,
     AgentSnapshot, AgentSnapshotDone, AgentVolume, AgentVolumeCreate, AgentVolumeGrow, BadParameter, Bytes,
-    Created, Description, Empty, Endpoint, Events, GrantProtocol, HostFrozen, HostReport, Json, Method,
-    OctetStream, OnSandbox, OrEvents, OutdatedVerdicts, PassThrough, PlainText, Tar, TunnelProtocol, Upgrade,
-    WebSocketProtocol,
+    Created, Description, Empty, Endpoint, Events, GrantProtocol, HostFrozen, HostReport, Json, JsonStream,
+    Method, OctetStream, OnSandbox, OrEvents, OutdatedVerdicts, PassThrough, PlainText, Tar, TunnelProtocol,
+    Upgrade, WebSocketProtocol,
 };
 use crate::api;
 use crate::network::NetworkPolicy;
@@ -179,7 +179,7 @@ endpoints! {
 
     /// Runs a command and waits for it.
     Exec: Post "/sandboxes/{sandbox}/exec" [sandbox: SandboxId] ? ExecQuery,
-        Json<api::ExecRequest> => Json<api::ExecResult>;
+        Json<api::ExecRequest> => JsonStream<api::ExecResult>;
     /// Runs a command and follows its output.
     ExecStream: Post "/sandboxes/{sandbox}/exec/stream" [sandbox: SandboxId] ? ExecStreamQuery,
         Json<api::ExecRequest> => Events;
@@ -239,13 +239,13 @@ endpoints! {
     CopyFile: Post "/sandboxes/{sandbox}/fs/copy" [sandbox: SandboxId], Json<api::CopyFile> => Empty;
     /// Lists a directory; with `recursive` or `depth`, also the directories below it.
     ListDirectory: Get "/sandboxes/{sandbox}/fs/dir" [sandbox: SandboxId] ? ListDirectoryQuery,
-        Empty => Json<api::DirectoryListing>;
+        Empty => JsonStream<api::DirectoryListing>;
     /// Finds files by name.
     FindFiles: Get "/sandboxes/{sandbox}/fs/find" [sandbox: SandboxId] ? FindFilesQuery,
-        Empty => Json<api::DirectoryListing>;
+        Empty => JsonStream<api::DirectoryListing>;
     /// Finds lines of files.
     GrepFiles: Get "/sandboxes/{sandbox}/fs/grep" [sandbox: SandboxId] ? GrepFilesQuery,
-        Empty => Json<api::GrepResult>;
+        Empty => JsonStream<api::GrepResult>;
     /// Follows changes below a path.
     WatchFiles: Get "/sandboxes/{sandbox}/fs/watch" [sandbox: SandboxId] ? WatchFilesQuery, Empty => Events;
     /// Reads a directory as an archive.

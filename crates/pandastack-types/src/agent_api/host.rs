@@ -177,4 +177,7 @@ pub struct ReportAnswer {
     pub forget_sandboxes: Vec<SandboxId>,
     /// Likewise snapshots.
     pub forget_snapshots: Vec<SnapshotId>,
+    /// There is more than one workspace.
+    #[serde(default)]
+    pub shared: bool,
 }

@@ -30,8 +30,8 @@ mod volume;
 pub use edge::{EdgeName, EdgeRoute, NAMES_CHANGED};
 pub use endpoint::{
     BadParameter, Bytes, Created, Description, Empty, Endpoint, Events, GrantProtocol, Json, JsonResponse,
-    MediaType, Method, OctetStream, OnSandbox, OrEvents, PREFIX, PassThrough, PlainText, Protocol,
-    StreamResponse, Tar, TunnelProtocol, Upgrade, WebSocketProtocol,
+    JsonStream, MediaType, Method, OctetStream, OnSandbox, OrEvents, PREFIX, PassThrough, PlainText,
+    Protocol, StreamResponse, Tar, TunnelProtocol, Upgrade, WebSocketProtocol,
 };
 pub use frozen::{
     Components, EngineVersion, FrozenSandbox, FrozenSnapshot, FrozenTemplate, GuestVersion, HostFrozen,

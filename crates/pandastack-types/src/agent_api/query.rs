@@ -86,6 +86,9 @@ queries! {
         /// Names the process, so that control can end it.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub tag: Option<String>,
+        /// Keep at most so many bytes of each stream, those at the end.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub last_bytes: Option<usize>,
     }
 
     /// Query of [`ExecStream`](super::endpoints::ExecStream).

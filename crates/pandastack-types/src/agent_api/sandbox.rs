@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::VolumeSpec;
 use crate::network::NetworkPolicy;
-use crate::{Residency, SandboxId, SandboxState, SnapshotId};
+use crate::{Residency, SandboxId, SandboxState, SnapshotId, WorkspaceId};
 
 /// The source of a new sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,6 +29,9 @@ pub struct SandboxSpec {
     pub id: SandboxId,
     /// The sandbox's incarnation.
     pub incarnation: u64,
+    /// Workspace that pays for it. Unknown of sandboxes from before agents were told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workspace: Option<WorkspaceId>,
     /// Environment of every command.
     #[serde(default)]
     pub env: BTreeMap<String, String>,

@@ -182,7 +182,7 @@ pub struct AgentArgs {
     #[arg(long, env = "PANDASTACK_MEMORY_LIMIT_MB", value_name = "MIB")]
     pub memory_limit_mb: Option<u64>,
     /// Share of a sandbox's memory to reserve on creation, in percent; the sandbox can still use all
-    /// its memory [default: 8]
+    /// its memory [default: 8, and 100 once there are several workspaces]
     #[arg(long, env = "PANDASTACK_MEMORY_PROMISED_PERCENT", value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=100))]
     pub memory_promised_percent: Option<u32>,
     /// Seconds that an idle sandbox stays suspended in memory before it is written to disk [default: 60]

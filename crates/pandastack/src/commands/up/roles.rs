@@ -64,8 +64,10 @@ pub fn agent(settings: &Settings, secret: &Path) -> Role {
     set("--net-prefix", settings.net_prefix.clone().into());
     set("--slots-ready", settings.slots_ready.to_string().into());
     set("--light-sleep-seconds", settings.light_sleep.as_secs().to_string().into());
-    set("--memory-promised-percent", settings.memory_promised_percent.to_string().into());
     set("--connections-max", settings.connections_max.to_string().into());
+    if let Some(percent) = settings.memory_promised_percent {
+        set("--memory-promised-percent", percent.to_string().into());
+    }
     for (flag, limit) in [
         ("--connections-per-minute", settings.connections_per_minute),
         ("--destinations-per-minute", settings.destinations_per_minute),
