@@ -65,7 +65,7 @@ pub(crate) fn respond(apps: &Arc<Apps>, deployment: &DeploymentRecord, follow: b
         ends: apps.activity.follow(),
         shutdown: apps.background.shutdown.clone(),
     };
-    line_log::respond(DeploymentLog::new(apps, deployment), changes, follow)
+    line_log::respond(DeploymentLog::new(apps, deployment), changes, 0, follow)
 }
 
 /// The lines of one deployment.

@@ -199,6 +199,7 @@ const DEVELOPER: &[&str] = &[
     "POST /v1/templates/builds",
     "POST /v1/templates/builds/{id}/cancel",
     "PUT /v1/templates/builds/{id}/files",
+    "POST /v1/templates/builds/{id}/files/sign",
     "GET /v1/templates/builds/{id}/logs",
     "POST /v1/templates/builds/{id}/start",
     "POST /v1/templates/publish",

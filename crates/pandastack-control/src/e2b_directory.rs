@@ -4,11 +4,11 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use pandastack_e2b::{Access, Directory, DirectoryUnavailable};
+use pandastack_e2b::{Access, Directory, DirectoryUnavailable, FoundSandbox};
 use pandastack_sandboxes::Sandboxes;
 use pandastack_store::clock::now;
 use pandastack_store::{SandboxRecord, Store, StoreError, TokenRecord};
-use pandastack_types::api::{Role, Sandbox};
+use pandastack_types::api::Role;
 use pandastack_types::{SandboxId, SandboxState};
 
 use crate::auth::Keys;
@@ -41,8 +41,11 @@ impl StoredDirectory {
 
 #[async_trait]
 impl Directory for StoredDirectory {
-    async fn find(&self, id: &SandboxId) -> Result<Option<Sandbox>, DirectoryUnavailable> {
-        Ok(self.record(id).await?.map(|record| self.sandboxes.view(record)))
+    async fn find(&self, id: &SandboxId) -> Result<Option<FoundSandbox>, DirectoryUnavailable> {
+        Ok(self.record(id).await?.map(|record| {
+            let user = record.spec.user.clone();
+            FoundSandbox { sandbox: self.sandboxes.view(record), user }
+        }))
     }
 
     async fn access(

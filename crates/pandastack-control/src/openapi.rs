@@ -33,7 +33,7 @@ use crate::routes::{
         contexts::create, contexts::list, contexts::run, contexts::restart, contexts::remove,
         data::read, data::write, data::remove, data::list_dir, data::stat, data::mkdir, data::rename,
         files::find, files::grep, files::copy, files::set_attributes, files::pack, files::unpack, files::watch,
-        files::sign,
+        files::sign, files::sign_build_files,
         preview::ports, data::logs, events::events, observe::metrics,
         network::get, network::set,
         preview::get, preview::set, preview::revoke, preview::sign, preview::tunnel,

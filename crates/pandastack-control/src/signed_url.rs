@@ -1,10 +1,11 @@
-//! Signed URLs: temporary access to one file of one sandbox without a key.
+//! Signed URLs: temporary access without a key, to one file of one sandbox or to the files of one build.
 //!
 //! ```text
 //! /v1/sandboxes/{id}/fs?path=...&key=pds_xxxxxxxx&expires=<Unix s>&signature=<hex>
+//! /v1/templates/builds/{id}/files?key=pds_xxxxxxxx&expires=<Unix s>&signature=<hex>
 //! ```
 //!
-//! The signature is an HMAC-SHA-256 over the method, the sandbox and every other parameter. Its key is
+//! The signature is an HMAC-SHA-256 over the method, the sandbox or build and every other parameter. Its key is
 //! derived from the server secret and the stored hash of the API key that made it. So nothing is stored for a
 //! URL, none of its parts can be changed, it ends with its time or with its key, and a copy of the database
 //! alone signs nothing. The check takes constant time and happens before anything about the URL is believed.
@@ -20,7 +21,7 @@ use pandastack_rest::Caller;
 use pandastack_store::clock::now;
 use pandastack_store::{Store, TokenRecord};
 use pandastack_types::link::LinkKey;
-use pandastack_types::{Error, ErrorCode, Result, SandboxId};
+use pandastack_types::{BuildId, Error, ErrorCode, Result, SandboxId};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use sha2::Sha256;
 use subtle::ConstantTimeEq;
@@ -37,24 +38,58 @@ const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'
 
 type Pairs = Vec<(String, String)>;
 
+/// What a URL opens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// A file of a sandbox; the parameter `path` says which.
+    File(SandboxId),
+    /// Files of a template build.
+    BuildFiles(BuildId),
+}
+
+impl Target {
+    /// The target of a path below `/v1`.
+    fn of(path: &str) -> Option<Self> {
+        match path.strip_prefix("/templates/builds/") {
+            Some(rest) => rest.strip_suffix("/files")?.parse().ok().map(Self::BuildFiles),
+            None => path.strip_prefix("/sandboxes/")?.strip_suffix("/fs")?.parse().ok().map(Self::File),
+        }
+    }
+
+    /// What is signed for it. No sandbox has an id with a slash.
+    fn signed_text(&self) -> String {
+        match self {
+            Self::File(sandbox) => sandbox.to_string(),
+            Self::BuildFiles(build) => format!("builds/{build}"),
+        }
+    }
+
+    /// Its path.
+    fn path(&self) -> String {
+        match self {
+            Self::File(sandbox) => format!("/v1/sandboxes/{sandbox}/fs"),
+            Self::BuildFiles(build) => format!("/v1/templates/builds/{build}/files"),
+        }
+    }
+}
+
 /// A request that came with a signature instead of a key.
 pub(crate) struct SignatureParams {
     method: &'static str,
-    sandbox: SandboxId,
+    target: Target,
     pairs: Pairs,
 }
 
-/// Reads the signature of a request that carries no key; `None` when it has none, or is not for a file.
+/// Reads the signature of a request that carries no key; `None` when it has none, or is not for files.
 pub(crate) fn presented(request: &Request) -> Option<SignatureParams> {
     if request.headers().contains_key(header::AUTHORIZATION) || request.headers().contains_key(API_KEY_HEADER)
     {
         return None;
     }
     let method = signed_method(request.method())?;
-    let path = request.uri().path().trim_start_matches("/v1");
-    let sandbox = path.strip_prefix("/sandboxes/")?.strip_suffix("/fs")?.parse().ok()?;
+    let target = Target::of(request.uri().path().trim_start_matches("/v1"))?;
     let pairs = axum::extract::Query::<Pairs>::try_from_uri(request.uri()).ok()?.0;
-    pairs.iter().any(|(name, _)| name == SIGNATURE).then_some(SignatureParams { method, sandbox, pairs })
+    pairs.iter().any(|(name, _)| name == SIGNATURE).then_some(SignatureParams { method, target, pairs })
 }
 
 /// The method that a request counts as.
@@ -89,13 +124,14 @@ impl SignatureParams {
         let token = store.token(prefix).await?.ok_or_else(refused)?;
         let given = self.one(SIGNATURE).unwrap_or_default();
         let matches = signing_keys(link, &token).iter().any(|key| {
-            let wanted = signature(key.as_bytes(), self.method, &self.sandbox, &self.pairs);
+            let wanted = signature(key.as_bytes(), self.method, &self.target, &self.pairs);
             bool::from(wanted.as_bytes().ct_eq(given.as_bytes()))
         });
         let at = now();
         let expires: Option<i64> = self.one("expires").and_then(|text| text.parse().ok());
         let alive = expires.is_some_and(|end| at.as_second() < end);
-        if !matches || !alive || self.one("path").is_none() || token.expires_at.is_some_and(|end| at >= end) {
+        let names_file = matches!(self.target, Target::BuildFiles(_)) || self.one("path").is_some();
+        if !matches || !alive || !names_file || token.expires_at.is_some_and(|end| at >= end) {
             return Err(refused());
         }
         // A URL may do no more than its key, here and elsewhere.
@@ -105,24 +141,22 @@ impl SignatureParams {
     }
 }
 
-/// The query of a signed URL.
-pub(crate) fn query(
+/// Path and query of a signed URL. A file of a sandbox is named by `path`.
+pub(crate) fn sign(
     link: &LinkKey,
     token: &TokenRecord,
     method: &'static str,
-    sandbox: &SandboxId,
-    path: &str,
+    target: &Target,
+    path: Option<&str>,
     expires: i64,
 ) -> String {
-    let mut pairs: Pairs = vec![
-        ("path".to_owned(), path.to_owned()),
-        ("key".to_owned(), token.prefix.clone()),
-        ("expires".to_owned(), expires.to_string()),
-    ];
+    let path = path.map(|path| ("path".to_owned(), path.to_owned()));
+    let rest = [("key".to_owned(), token.prefix.clone()), ("expires".to_owned(), expires.to_string())];
+    let mut pairs: Pairs = path.into_iter().chain(rest).collect();
     let key = signing_keys(link, token).swap_remove(0);
-    pairs.push((SIGNATURE.to_owned(), signature(key.as_bytes(), method, sandbox, &pairs)));
+    pairs.push((SIGNATURE.to_owned(), signature(key.as_bytes(), method, target, &pairs)));
     let encoded = pairs.iter().map(|(name, value)| format!("{name}={}", utf8_percent_encode(value, ESCAPED)));
-    encoded.collect::<Vec<_>>().join("&")
+    format!("{}?{}", target.path(), encoded.collect::<Vec<_>>().join("&"))
 }
 
 /// Keys whose signatures of an API key's URLs are accepted; the first one signs. The database alone does not
@@ -132,12 +166,13 @@ fn signing_keys(link: &LinkKey, token: &TokenRecord) -> Vec<String> {
 }
 
 /// Hex of the MAC over everything but the signature itself.
-fn signature(key: &[u8], method: &str, sandbox: &SandboxId, pairs: &[(String, String)]) -> String {
+fn signature(key: &[u8], method: &str, target: &Target, pairs: &[(String, String)]) -> String {
     // HMAC accepts keys of every length, so this cannot fail; an empty signature would match nothing anyway.
     let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(key) else { return "-".to_owned() };
     let signed = pairs.iter().filter(|(name, _)| name != SIGNATURE);
     let parts = signed.flat_map(|(name, value)| [name.as_str(), value.as_str()]);
-    for part in [VERSION, method, sandbox.as_str()].into_iter().chain(parts) {
+    let target = target.signed_text();
+    for part in [VERSION, method, target.as_str()].into_iter().chain(parts) {
         mac.update(&(part.len() as u64).to_be_bytes());
         mac.update(part.as_bytes());
     }
@@ -150,7 +185,7 @@ mod tests {
 
     #[test]
     fn every_part_is_signed() {
-        let id = SandboxId::random();
+        let id = Target::File(SandboxId::random());
         let pairs = |path: &str, expires: &str| -> Pairs {
             vec![("path".to_owned(), path.to_owned()), ("expires".to_owned(), expires.to_owned())]
         };
@@ -159,7 +194,8 @@ mod tests {
         for other in [
             signature(b"other", "GET", &id, &pairs("/a", "1")),
             signature(b"key", "PUT", &id, &pairs("/a", "1")),
-            signature(b"key", "GET", &SandboxId::random(), &pairs("/a", "1")),
+            signature(b"key", "GET", &Target::File(SandboxId::random()), &pairs("/a", "1")),
+            signature(b"key", "GET", &Target::BuildFiles(BuildId::random()), &pairs("/a", "1")),
             signature(b"key", "GET", &id, &pairs("/b", "1")),
             signature(b"key", "GET", &id, &pairs("/a", "2")),
             signature(b"key", "GET", &id, &[pairs("/a", "1"), pairs("/a", "1")].concat()),
@@ -174,11 +210,21 @@ mod tests {
         let key = crate::auth::new_key(workspace, "a".into()).unwrap().record;
         let other = TokenRecord { hash: vec![1; 32], ..key.clone() };
         let link = |byte| LinkKey::new(&[byte; 32]).unwrap();
-        let sandbox = SandboxId::random();
-        let made = query(&link(7), &key, "GET", &sandbox, "/a", 9);
-        assert_eq!(made, query(&link(7), &key, "GET", &sandbox, "/a", 9));
-        assert_ne!(made, query(&link(8), &key, "GET", &sandbox, "/a", 9), "another installation");
-        assert_ne!(made, query(&link(7), &other, "GET", &sandbox, "/a", 9), "another key");
+        let file = Target::File(SandboxId::random());
+        let made = sign(&link(7), &key, "GET", &file, Some("/a"), 9);
+        assert_eq!(made, sign(&link(7), &key, "GET", &file, Some("/a"), 9));
+        assert_ne!(made, sign(&link(8), &key, "GET", &file, Some("/a"), 9), "another installation");
+        assert_ne!(made, sign(&link(7), &other, "GET", &file, Some("/a"), 9), "another key");
+    }
+
+    #[test]
+    fn a_url_names_its_target() {
+        for target in [Target::File(SandboxId::random()), Target::BuildFiles(BuildId::random())] {
+            let path = target.path();
+            assert_eq!(Target::of(path.strip_prefix("/v1").unwrap()), Some(target));
+        }
+        assert_eq!(Target::of("/templates/builds/a/start"), None);
+        assert_eq!(Target::of("/sandboxes/a/fs/stat"), None);
     }
 
     #[test]

@@ -47,17 +47,19 @@ pub(crate) async fn session_of(
 ) -> Result<Session, Response> {
     let found = native.directory.find(&sandbox).await;
     let found = found.map_err(|error| RestError::from(error).into_response())?;
-    if let Err(reason) = check_state(found.as_ref()) {
+    if let Err(reason) = check_state(found.as_ref().map(|found| &found.sandbox)) {
         return Err(SandboxGone { sandbox, reason }.into_response());
     }
+    let default_user = found.and_then(|found| found.user);
     let identity = Identity::Sandbox(OnBehalf { sandbox: sandbox.clone(), key: None });
-    Ok(Session { native: native.caller(identity, extensions), sandbox })
+    Ok(Session { native: native.caller(identity, extensions), sandbox, default_user })
 }
 
 /// Refuses a sandbox that does not run now.
 pub(crate) async fn check_running(native: &Native, sandbox: SandboxId) -> Result<(), Response> {
     let found = native.directory.find(&sandbox).await;
-    match found.map_err(|error| RestError::from(error).into_response())? {
+    let found = found.map_err(|error| RestError::from(error).into_response())?;
+    match found.map(|found| found.sandbox) {
         Some(found) if is_visible(&found) && !is_paused(&found) => Ok(()),
         Some(found) if is_paused(&found) => {
             Err(SandboxGone { sandbox, reason: "it is paused; its next request resumes it" }.into_response())

@@ -36,11 +36,21 @@ pub struct OnBehalf {
     pub key: Option<String>,
 }
 
+/// A sandbox, and who its calls are made as.
+#[derive(Debug, Clone)]
+pub struct FoundSandbox {
+    /// The sandbox.
+    pub sandbox: Sandbox,
+    /// User of calls that name none, if the sandbox's template sets one: `name` or `uid`, optionally with
+    /// `:group`.
+    pub user: Option<String>,
+}
+
 /// Sandbox data that is needed before authentication.
 #[async_trait]
 pub trait Directory: Send + Sync {
     /// A sandbox of any workspace that is not being deleted.
-    async fn find(&self, id: &SandboxId) -> Result<Option<Sandbox>, DirectoryUnavailable>;
+    async fn find(&self, id: &SandboxId) -> Result<Option<FoundSandbox>, DirectoryUnavailable>;
     /// Access data of a sandbox, beside its id, for a client at that address.
     async fn access(
         &self,

@@ -2,7 +2,7 @@
 //!
 //! A parameter is encoded so that it stays one segment or one value of the query.
 
-use pandastack_types::{SandboxId, SnapshotId};
+use pandastack_types::{BuildId, SandboxId, SnapshotId};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 /// Bytes that are escaped in a query or path.
@@ -14,6 +14,9 @@ pub(crate) const SANDBOXES: &str = "/v1/sandboxes";
 pub(crate) const SNAPSHOTS: &str = "/v1/snapshots";
 /// Templates.
 pub(crate) const TEMPLATES: &str = "/v1/templates";
+
+/// Template builds: `GET` lists, `POST` creates.
+pub(crate) const TEMPLATE_BUILDS: &str = "/v1/templates/builds";
 
 /// `function(parameters) = "path";`
 macro_rules! paths {
@@ -38,6 +41,16 @@ paths! {
     take_snapshot(id: &SandboxId) = "/v1/sandboxes/{id}/snapshots";
     snapshot(id: &SnapshotId) = "/v1/snapshots/{id}";
     snapshots_of(id: &str) = "/v1/snapshots?sandbox_id={id}";
+
+    template(name: &str) = "/v1/templates/{name}";
+    template_tags(name: &str) = "/v1/templates/{name}/tags";
+    template_tag(name: &str, tag: &str) = "/v1/templates/{name}/tags/{tag}";
+    template_build(id: &BuildId) = "/v1/templates/builds/{id}";
+    sign_build_files(id: &BuildId) = "/v1/templates/builds/{id}/files/sign";
+    start_build(id: &BuildId) = "/v1/templates/builds/{id}/start";
+    cancel_build(id: &BuildId) = "/v1/templates/builds/{id}/cancel";
+    build_log(id: &BuildId, offset: u64) = "/v1/templates/builds/{id}/logs?offset={offset}";
+    follow_build_log(id: &BuildId, offset: u64) = "/v1/templates/builds/{id}/logs?offset={offset}&follow=1";
 
     processes(id: &SandboxId) = "/v1/sandboxes/{id}/processes";
     start_process(id: &SandboxId) = "/v1/sandboxes/{id}/processes?follow=1&encoding=base64";

@@ -14,6 +14,8 @@ use crate::user::{self, User};
 pub(crate) struct Session {
     pub(crate) sandbox: SandboxId,
     pub(crate) native: Caller,
+    /// User of requests that name none, if the sandbox's template sets one.
+    pub(crate) default_user: Option<String>,
 }
 
 impl Session {
@@ -24,7 +26,15 @@ impl Session {
 
     /// The user that a request names.
     pub(crate) async fn user(&self, headers: &HeaderMap) -> RestResult<User> {
-        user::find(&self.native, &self.sandbox, user::named_by(headers)?).await
+        self.user_named(user::named_by(headers)?).await
+    }
+
+    /// A user by name, or the default one.
+    pub(crate) async fn user_named(&self, name: Option<String>) -> RestResult<User> {
+        match (name, &self.default_user) {
+            (None, Some(default)) => user::find_default(&self.native, &self.sandbox, default).await,
+            (name, _) => user::find(&self.native, &self.sandbox, name).await,
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use crate::error::{RestError, RestResult};
 use crate::native::Caller;
 use crate::native_paths as paths;
 
-/// Default owner of commands and files.
+/// Default owner of commands and files, unless the template sets another.
 pub(crate) const DEFAULT_USER: &str = "user";
 /// Largest `/etc/passwd` that is looked through for a home.
 const PASSWD_BYTES_MAX: usize = 1024 * 1024;
@@ -48,13 +48,37 @@ pub(crate) async fn find(native: &Caller, sandbox: &SandboxId, name: Option<Stri
         "root" => return Ok(known("/root")),
         _ => {}
     }
-    let body = native.open(&paths::file(sandbox, "/etc/passwd")).await?.into_body();
-    let passwd = axum::body::to_bytes(body, PASSWD_BYTES_MAX).await;
-    let passwd = passwd.map_err(|_| unknown("the sandbox's /etc/passwd cannot be read"))?;
-    let home = home_of(&String::from_utf8_lossy(&passwd), &name);
+    let home = home_of(&passwd_of(native, sandbox).await?, &name);
     home.map(|home| known(&home)).ok_or_else(|| {
         let shown: String = name.chars().take(64).collect();
         unknown(&format!("user `{shown}` is not in the sandbox's /etc/passwd"))
+    })
+}
+
+/// The user that a template sets: a name or a number, with or without a group. A number needs no entry.
+pub(crate) async fn find_default(native: &Caller, sandbox: &SandboxId, set: &str) -> RestResult<User> {
+    let name = set.split_once(':').map_or(set, |(name, _)| name);
+    if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_digit()) {
+        return find(native, sandbox, Some(name.to_owned()).filter(|name| !name.is_empty())).await;
+    }
+    if name == "0" {
+        return find(native, sandbox, Some("root".to_owned())).await;
+    }
+    let home = home_of_number(&passwd_of(native, sandbox).await?, name).unwrap_or_else(|| "/".to_owned());
+    Ok(User { name: name.to_owned(), home })
+}
+
+async fn passwd_of(native: &Caller, sandbox: &SandboxId) -> RestResult<String> {
+    let body = native.open(&paths::file(sandbox, "/etc/passwd")).await?.into_body();
+    let passwd = axum::body::to_bytes(body, PASSWD_BYTES_MAX).await;
+    let passwd = passwd.map_err(|_| unknown("the sandbox's /etc/passwd cannot be read"))?;
+    Ok(String::from_utf8_lossy(&passwd).into_owned())
+}
+
+fn home_of_number(passwd: &str, number: &str) -> Option<String> {
+    passwd.lines().find_map(|line| {
+        let mut fields = line.split(':').skip(2);
+        (fields.next()? == number).then(|| fields.nth(2).map(str::to_owned))?
     })
 }
 
@@ -119,5 +143,7 @@ mod tests {
         let passwd = "root:x:0:0:root:/root:/bin/sh\npg:x:7:7::/var/lib/pg:/bin/sh\n";
         assert_eq!(home_of(passwd, "pg").as_deref(), Some("/var/lib/pg"));
         assert_eq!(home_of(passwd, "nobody"), None);
+        assert_eq!(home_of_number(passwd, "7").as_deref(), Some("/var/lib/pg"));
+        assert_eq!(home_of_number(passwd, "8"), None);
     }
 }

@@ -189,9 +189,10 @@ pub struct LogChanges {
     pub shutdown: CancellationToken,
 }
 
-/// A log as server-sent events: what there is or, with `follow`, until nothing more may come.
-pub fn respond(store: impl LineStore, changes: LogChanges, follow: bool) -> Response {
-    let reader = Reader { store, next: 0, follow, changes, ended: false };
+/// A log as server-sent events, from line `first`, counted from 0: what there is or, with `follow`, until
+/// nothing more may come.
+pub fn respond(store: impl LineStore, changes: LogChanges, first: u64, follow: bool) -> Response {
+    let reader = Reader { store, next: first, follow, changes, ended: false };
     sse::respond(futures::stream::unfold(reader, Reader::next))
 }
 
@@ -312,7 +313,7 @@ mod tests {
                 ends: ends.subscribe(),
                 shutdown: CancellationToken::new(),
             };
-            let response = respond(Failing(fails), changes, true);
+            let response = respond(Failing(fails), changes, 0, true);
             let body = axum::body::to_bytes(response.into_body(), 4096).await.unwrap();
             assert_eq!(body, expect.as_bytes());
         }

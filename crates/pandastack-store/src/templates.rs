@@ -97,6 +97,14 @@ pub struct BuildRecord {
     pub spec: BuildSpec,
 }
 
+impl BuildRecord {
+    /// Tags that mean the build once it is published: its own, and `latest` unless its request keeps that.
+    pub fn published_tags<'a>(&self, tags: &'a [String]) -> impl Iterator<Item = &'a str> + use<'a> {
+        let latest = (!self.spec.request.keep_latest).then_some(LATEST);
+        tags.iter().map(String::as_str).chain(latest)
+    }
+}
+
 /// The fields that decide whether a build is kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BuildHead {
@@ -212,7 +220,7 @@ pub trait TemplateStore: Send + Sync {
     async fn builds_under_way(&self) -> Result<Vec<BuildRecord>>;
     /// Writes a build that was in `from`; false, and nothing is written, if it is not any more.
     async fn put_build(&self, record: &BuildRecord, from: BuildState) -> Result<bool>;
-    /// The same, and its tags and `latest` mean it from now on.
+    /// The same, and its tags mean it from now on, as does `latest` unless its request keeps that.
     async fn publish_build(&self, record: &BuildRecord, from: BuildState, tags: &[String]) -> Result<bool>;
     /// Removes a build with its log and its tags.
     async fn delete_build(&self, id: &BuildId) -> Result<()>;

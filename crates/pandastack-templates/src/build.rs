@@ -14,6 +14,7 @@ use crate::build_error::BuildError;
 use crate::key;
 use crate::log::Log;
 use crate::machines::Origin;
+use crate::plan::PlannedStep;
 use crate::ready;
 use crate::scope::Globals;
 use crate::service::Templates;
@@ -58,7 +59,9 @@ impl<'a> Build<'a> {
         let mut globals = Globals::new(start.args.clone(), file.escape);
         for step in &file.args {
             if let Instruction::Arg(args) = &step.instruction {
-                globals.declare(args).map_err(|error| BuildError::from(error).at_step(0, step))?;
+                globals
+                    .declare(args)
+                    .map_err(|error| BuildError::from(error).at(0, Some(step.line), &step.text))?;
             }
         }
         let heads = file.stages.iter().map(|_| None).collect();
@@ -70,14 +73,15 @@ impl<'a> Build<'a> {
         let target = self.target()?;
         let needed = self.needed(target)?;
         self.total = needed.iter().map(|index| 1 + self.file.stages[*index].steps.len()).sum();
-        self.total += usize::from(self.start.start_command.is_some());
+        self.total += self.start.steps.len();
+        self.total += usize::from(self.start.start_command.is_some() || self.start.ready.is_some());
         let mut number = 0;
         for index in needed {
             let stage = self.file.stages[index].clone();
             number += 1;
             let mut head = self.begin(number, &stage, index).await?;
             head.scope.predefine(&self.globals);
-            for one in &stage.steps {
+            for one in &self.plan(&stage, index == target) {
                 number += 1;
                 // Instructions that only configure wait for nothing, so nothing else ends them.
                 self.left()?;
@@ -99,9 +103,17 @@ impl<'a> Build<'a> {
         Ok(Built { snapshot, config, base, steps: self.total, cached_steps: self.cached })
     }
 
+    /// Steps of a stage. Those of the request follow the stage that is built.
+    fn plan(&self, stage: &Stage, is_target: bool) -> Vec<PlannedStep> {
+        let own = stage.steps.iter().map(PlannedStep::from);
+        let further = self.start.steps.iter().filter(|_| is_target);
+        own.chain(further.map(|step| PlannedStep::of(step, self.file.escape))).collect()
+    }
+
     /// Starts what the sandboxes are to find running, and keeps the machine.
     async fn finish(&self, head: &mut Head, number: usize) -> Result<SnapshotId, BuildError> {
-        let Some(command) = &self.start.start_command else {
+        let command = self.start.start_command.as_deref();
+        if command.is_none() && self.start.ready.is_none() {
             return match &head.origin {
                 Origin::Snapshot(id) => Ok(id.clone()),
                 // Nothing but configuration.
@@ -115,11 +127,15 @@ impl<'a> Build<'a> {
                     head.save(self, &key, "template").await
                 }
             };
-        };
+        }
         let ready =
             serde_json::to_string(&self.start.ready).map_err(|error| BuildError::new(error.to_string()))?;
-        let key = key::step(&head.key, &["start", command, &ready]);
-        let log = self.log.step(number, self.total, &format!("start command: {command}")).await;
+        let key = match command {
+            Some(command) => key::step(&head.key, &["start", command, &ready]),
+            None => key::step(&head.key, &["ready", &ready]),
+        };
+        let text = command.map_or("ready check".to_owned(), |command| format!("start command: {command}"));
+        let log = self.log.step(number, self.total, &text).await;
         if head.restore(self, &key).await?
             && let Origin::Snapshot(id) = &head.origin
         {
@@ -165,7 +181,7 @@ impl<'a> Build<'a> {
                 {
                     let found = self.earlier(from, index).ok_or_else(|| {
                         let why = format!("`{from}` is not an earlier stage of this Dockerfile");
-                        BuildError::new(why).at_step(0, step)
+                        BuildError::new(why).at(0, Some(step.line), &step.text)
                     })?;
                     open.push(found);
                 }
@@ -188,7 +204,7 @@ impl<'a> Build<'a> {
             Ok(_) => log.end("DONE").await,
             Err(error) => log.end(&format!("ERROR: {}", error.message)).await,
         }
-        begun.map_err(|error| error.at(number, stage.line, &text))
+        begun.map_err(|error| error.at(number, Some(stage.line), &text))
     }
 
     async fn origin(&self, stage: &Stage, index: usize) -> Result<Head, BuildError> {

@@ -1,10 +1,12 @@
 //! Why a build failed.
 
-use pandastack_dockerfile::{ExpandError, ParseError, Step};
+use pandastack_dockerfile::{ExpandError, ParseError};
 use pandastack_sandboxes::output::Exit;
 use pandastack_store::StoreError;
 use pandastack_types::Error;
 use pandastack_types::api::BuildFailure;
+
+use crate::plan::PlannedStep;
 
 /// The message of a build that was cancelled.
 pub(crate) const CANCELLED: &str = "the build was cancelled";
@@ -40,19 +42,21 @@ impl BuildError {
         Self { message, failure }
     }
 
-    /// Says at which step it happened; 0 if steps are not counted yet.
-    pub(crate) fn at(mut self, number: usize, line: usize, instruction: &str) -> Self {
+    /// Says at which step it happened; 0 if steps are not counted yet. Steps of a request have no line.
+    pub(crate) fn at(mut self, number: usize, line: Option<usize>, instruction: &str) -> Self {
         let shown: String = instruction.chars().take(200).collect();
-        let step = if number == 0 { String::new() } else { format!("step {number}, ") };
-        self.message = format!("{step}Dockerfile line {line} (`{shown}`): {}", self.message);
-        self.failure.step = Some(number).filter(|number| *number > 0);
-        self.failure.line = Some(line);
+        let step = Some(number).filter(|number| *number > 0);
+        let step_text = step.map(|number| format!("step {number}"));
+        let line_text = line.map(|line| format!("Dockerfile line {line}"));
+        let place: Vec<String> = step_text.into_iter().chain(line_text).collect();
+        self.message = format!("{} (`{shown}`): {}", place.join(", "), self.message);
+        (self.failure.step, self.failure.line) = (step, line);
         self.failure.instruction = Some(shown);
         self
     }
 
-    /// The same, for a step of the file.
-    pub(crate) fn at_step(self, number: usize, step: &Step) -> Self {
+    /// The same, for a planned step.
+    pub(crate) fn at_step(self, number: usize, step: &PlannedStep) -> Self {
         self.at(number, step.line, &step.text)
     }
 }

@@ -24,6 +24,7 @@ use crate::{catalogue, log, ops, view};
 #[derive(Deserialize)]
 pub struct LogArgs {
     follow: Option<String>,
+    offset: Option<u64>,
 }
 
 /// A build of the workspace; `None` if there is none of that id.
@@ -135,7 +136,8 @@ pub async fn describe(
 /// Stream a build's log as server-sent events, one line each, ended by `event: done`. With `follow=1`,
 /// continue until the build ends.
 #[utoipa::path(get, path = "/v1/templates/builds/{id}/logs", tag = "templates", operation_id = "build_logs",
-    params(("id" = BuildId, Path), ("follow" = Option<String>, Query)),
+    params(("id" = BuildId, Path), ("follow" = Option<String>, Query),
+        ("offset" = Option<u64>, Query, description = "Number of lines to skip")),
     responses((status = 200, content_type = "text/event-stream", body = String),
     (status = 404, body = ErrorBody)))]
 pub async fn logs(
@@ -144,9 +146,9 @@ pub async fn logs(
     Id(id): Id<BuildId>,
     Query(args): Query<LogArgs>,
 ) -> ApiResult<Response> {
-    let follow = is_set(args.follow.as_deref());
+    let (follow, first) = (is_set(args.follow.as_deref()), args.offset.unwrap_or_default());
     match own_build(&templates, &caller, &id).await? {
-        Some(record) => Ok(log::respond(&templates, &record, follow)),
-        None => Ok(catalogue::bake_logs(&templates, &id, follow).await?),
+        Some(record) => Ok(log::respond(&templates, &record, first, follow)),
+        None => Ok(catalogue::bake_logs(&templates, &id, first, follow).await?),
     }
 }

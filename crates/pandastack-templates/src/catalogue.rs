@@ -56,11 +56,17 @@ pub(crate) async fn bakes(templates: &Templates, caller: &Caller) -> Vec<Build> 
     join_all(asked).await.into_iter().flatten().flatten().map(|build| shown(build, caller)).collect()
 }
 
-/// A bake's log as server-sent events.
-pub(crate) async fn bake_logs(templates: &Templates, id: &BuildId, follow: bool) -> Result<Response> {
+/// A bake's log as server-sent events, from a line on.
+pub(crate) async fn bake_logs(
+    templates: &Templates,
+    id: &BuildId,
+    first: u64,
+    follow: bool,
+) -> Result<Response> {
     let (client, build) = find(templates, id).await?;
     let shutdown = templates.background.shutdown.clone();
-    let log = BuildLog { shutdown, client, build, shown: 0, follow, asked: Instant::now(), ended: false };
+    let shown = usize::try_from(first).unwrap_or(usize::MAX);
+    let log = BuildLog { shutdown, client, build, shown, follow, asked: Instant::now(), ended: false };
     Ok(sse::respond(futures::stream::unfold(log, BuildLog::next)))
 }
 

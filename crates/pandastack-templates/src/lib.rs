@@ -16,7 +16,7 @@
 //! | `ops` | creating, starting, cancelling, publishing, tagging and deleting |
 //! | `runner` | whose turn it is; what is left after a crash |
 //! | `build`, `stage`, `step`, `copy` | one build: its stages, where each stands, and its instructions |
-//! | `scope`, `key` | variables and configuration; keys of layers. Pure |
+//! | `plan`, `scope`, `key` | steps in one form; variables and configuration; keys of layers. Pure |
 //! | `machines`, `context` | builder machines, and the machine that holds the files of a build |
 //! | `ready` | when a start command is ready |
 //! | `log`, `build_error` | what a build says, and why it failed |
@@ -38,6 +38,7 @@ mod key;
 mod log;
 mod machines;
 mod ops;
+mod plan;
 mod prune;
 mod ready;
 pub mod routes;

@@ -70,14 +70,14 @@ impl LineSink for StepLog {
     }
 }
 
-/// The log as server-sent events, followed until the build is over or what there is.
-pub(crate) fn respond(templates: &Arc<Templates>, build: &BuildRecord, follow: bool) -> Response {
+/// The log as server-sent events from a line on, followed until the build is over or what there is.
+pub(crate) fn respond(templates: &Arc<Templates>, build: &BuildRecord, first: u64, follow: bool) -> Response {
     let changes = LogChanges {
         lines: templates.logs.subscribe(build.id.clone()),
         ends: templates.follow(),
         shutdown: templates.background.shutdown.clone(),
     };
-    line_log::respond(StoredLog::new(templates, build), changes, follow)
+    line_log::respond(StoredLog::new(templates, build), changes, first, follow)
 }
 
 /// The lines of one build.

@@ -14,7 +14,7 @@ use pandastack_types::{BuildId, Error, ErrorCode, Result, TemplateId, WorkspaceI
 
 use crate::build_error::{BuildError, CANCELLED};
 use crate::service::Templates;
-use crate::{context, machines, prune, runner};
+use crate::{context, machines, plan, prune, runner};
 
 /// Begins a build, and its template on first use.
 pub(crate) async fn create(
@@ -26,6 +26,9 @@ pub(crate) async fn create(
     check_tags(&request.tags)?;
     check_description(request.description.as_deref())?;
     validate::size(request.cpu, request.memory_mb)?;
+    if request.keep_latest && request.tags.is_empty() {
+        return Err(Error::bad_request("`keep_latest` needs `tags`: a version without a tag cannot be used"));
+    }
     if let Some(start) = &request.start {
         check_start(start)?;
     }
@@ -86,6 +89,7 @@ fn check_description(text: Option<&str>) -> Result<()> {
 }
 
 fn check_start(start: &StartBuild) -> Result<()> {
+    plan::check(&start.steps)?;
     pandastack_dockerfile::parse(&start.dockerfile)
         .map(drop)
         .map_err(|error| Error::bad_request(error.to_string()))

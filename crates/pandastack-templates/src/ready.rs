@@ -32,30 +32,40 @@ done; exit 1"#;
 /// Bytes that Linux keeps of a process's name.
 const PROCESS_NAME_BYTES: usize = 15;
 
-/// Starts a command and waits until it is ready.
+/// Starts a command, if there is one, and waits until it is ready.
 pub(crate) async fn start(
     machine: &Machine,
     scope: &Scope,
-    command: &str,
+    command: Option<&str>,
     ready: Option<&ReadyCheck>,
     deadline: Instant,
 ) -> Result<(), BuildError> {
-    let argv = scope.argv(&Command::Shell(command.to_owned()));
-    let mut request = step::command(scope, argv, 1);
-    (request.exec.timeout_seconds, request.tag) = (None, Some(START_TAG.to_owned()));
-    let process = machine.start(&request).await?;
+    let mut process = None;
+    if let Some(command) = command {
+        let argv = scope.argv(&Command::Shell(command.to_owned()));
+        let mut request = step::command(scope, argv, 1);
+        (request.exec.timeout_seconds, request.tag) = (None, Some(START_TAG.to_owned()));
+        process = Some(machine.start(&request).await?.id);
+    }
     let deadline = deadline.min(Instant::now() + Duration::from_secs(TEMPLATE_READY_SECONDS_MAX));
     let Some(ready) = ready else { return Ok(()) };
     loop {
-        if is_ready(machine, scope, ready).await? {
+        if is_ready(machine, scope, ready, deadline).await? {
             return Ok(());
         }
-        let now = machine.processes().await?.into_iter().find(|one| one.id == process.id);
+        let now = match process {
+            Some(id) => machine.processes().await?.into_iter().find(|one| one.id == id),
+            None => None,
+        };
         let ended = now.and_then(|one| one.exit_code);
         if ended.is_some() || Instant::now() >= deadline {
-            let lines = machine.last_lines(process.id, LINES_SHOWN, |_| true).await.unwrap_or_default();
+            let lines = match process {
+                Some(id) => machine.last_lines(id, LINES_SHOWN, |_| true).await.unwrap_or_default(),
+                None => Vec::new(),
+            };
             let mut error = BuildError::new(match ended {
                 Some(code) => format!("the start command exited with {code} before it was ready"),
+                None if process.is_none() => "the machine was not ready in time; check `ready`".to_owned(),
                 None => "the start command was not ready in time; check `ready`".to_owned(),
             });
             (error.failure.exit_code, error.failure.output) = (ended, lines);
@@ -65,14 +75,21 @@ pub(crate) async fn start(
     }
 }
 
-async fn is_ready(machine: &Machine, scope: &Scope, ready: &ReadyCheck) -> Result<bool, BuildError> {
+async fn is_ready(
+    machine: &Machine,
+    scope: &Scope,
+    ready: &ReadyCheck,
+    deadline: Instant,
+) -> Result<bool, BuildError> {
     match ready {
         ReadyCheck::Port(port) => Ok(machine.ports().await?.iter().any(|one| one.port == *port)),
         ReadyCheck::File(path) => Ok(machine.stat(&scope.absolute(path)).await?.is_some()),
         ReadyCheck::Process(name) => succeeds(machine, &look_for(name)).await,
         ReadyCheck::Command(command) => {
             let argv = scope.argv(&Command::Shell(command.clone()));
-            succeeds(machine, &step::command(scope, argv, CHECK_SECONDS).exec).await
+            // A command may itself wait for what it checks.
+            let seconds = deadline.saturating_duration_since(Instant::now()).as_secs().max(CHECK_SECONDS);
+            succeeds(machine, &step::command(scope, argv, seconds).exec).await
         }
         ReadyCheck::Url(url) => {
             let env = Some([("URL".to_owned(), url.clone())].into());
@@ -95,7 +112,7 @@ fn look_for(name: &str) -> ExecRequest {
 }
 
 async fn succeeds(machine: &Machine, request: &ExecRequest) -> Result<bool, BuildError> {
-    let wait = Duration::from_secs(CHECK_SECONDS * 2);
+    let wait = Duration::from_secs(request.timeout_seconds.unwrap_or_default() + CHECK_SECONDS);
     match machine.exec_within(request, wait).await {
         Ok(done) => Ok(done.exit_code == 0),
         // A check that hangs is one that failed.

@@ -23,11 +23,13 @@ pub(crate) struct Head {
     pub(crate) origin: Origin,
     /// A machine that has them, if one runs.
     pub(crate) machine: Option<Machine>,
+    /// Results of earlier builds are not used any more.
+    pub(crate) no_cache: bool,
 }
 
 impl Head {
     pub(crate) fn new(key: String, config: ImageConfig, origin: Origin, escape: char) -> Self {
-        Self { key, scope: Scope::new(config, escape), origin, machine: None }
+        Self { key, scope: Scope::new(config, escape), origin, machine: None, no_cache: false }
     }
 
     /// The same files for another stage, which gets a machine of its own.
@@ -47,6 +49,9 @@ impl Head {
     /// Goes on from the result of an earlier build, if there is one. Its machine, which has older files,
     /// ends.
     pub(crate) async fn restore(&mut self, build: &Build<'_>, key: &str) -> Result<bool, BuildError> {
+        if self.no_cache {
+            return Ok(false);
+        }
         let Some(layer) = build.cached(key).await? else { return Ok(false) };
         self.origin = Origin::Snapshot(layer.snapshot);
         self.end_machine(build).await?;

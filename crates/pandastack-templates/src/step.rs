@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use pandastack_dockerfile::{Instruction, RunStep, Step};
+use pandastack_dockerfile::{Instruction, RunStep};
 use pandastack_sandboxes::machine::LineSink;
 use pandastack_store::clock::now;
 use pandastack_types::api::{ExecRequest, StartProcess};
@@ -14,6 +14,7 @@ use crate::copy;
 use crate::key;
 use crate::log::StepLog;
 use crate::machines::{self, STEP_TAG};
+use crate::plan::PlannedStep;
 use crate::scope::Scope;
 use crate::stage::Head;
 
@@ -32,7 +33,7 @@ pub(crate) async fn run(
     build: &mut Build<'_>,
     head: &mut Head,
     number: usize,
-    step: &Step,
+    step: &PlannedStep,
 ) -> Result<Outcome, BuildError> {
     let log = build.log.step(number, build.total, &step.text).await;
     let began = Instant::now();
@@ -48,16 +49,17 @@ pub(crate) async fn run(
 async fn execute(
     build: &mut Build<'_>,
     head: &mut Head,
-    step: &Step,
+    step: &PlannedStep,
     log: &StepLog,
 ) -> Result<Outcome, BuildError> {
+    head.no_cache |= step.no_cache;
     if head.scope.configure(&step.instruction, &build.globals)? {
         let state = described(&head.scope)?;
         head.key = key::step(&head.key, &["config", &state]);
         return Ok(Outcome::Configured);
     }
     match &step.instruction {
-        Instruction::Run(run) => run_command(build, head, run, log).await,
+        Instruction::Run(run) => run_command(build, head, run, step.user.as_deref(), log).await,
         Instruction::Copy(wanted) => copy::run(build, head, wanted).await,
         Instruction::Workdir(_) => make_workdir(build, head).await,
         _ => Err(BuildError::new("this instruction is not supported")),
@@ -88,17 +90,23 @@ async fn run_command(
     build: &Build<'_>,
     head: &mut Head,
     run: &RunStep,
+    user: Option<&str>,
     log: &StepLog,
 ) -> Result<Outcome, BuildError> {
     check_flags(run)?;
     let argv = head.scope.argv(&run.command);
     let text = serde_json::to_string(&argv).map_err(|error| BuildError::new(error.to_string()))?;
-    let key = key::step(&head.key, &["RUN", &text, &described(&head.scope)?]);
+    let state = described(&head.scope)?;
+    let parts = ["RUN", text.as_str(), state.as_str()].into_iter().chain(user).collect::<Vec<_>>();
+    let key = key::step(&head.key, &parts);
     if head.restore(build, &key).await? {
         head.key = key;
         return Ok(Outcome::Cached);
     }
-    let request = command(&head.scope, argv, build.left()?.as_secs().max(1));
+    let mut request = command(&head.scope, argv, build.left()?.as_secs().max(1));
+    if let Some(user) = user {
+        request.exec.user = Some(user.to_owned());
+    }
     let machine = head.machine(build).await?;
     let began = now();
     let exit = machine.run(&request, log).await?;

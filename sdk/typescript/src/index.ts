@@ -110,7 +110,8 @@ export {
   type RestoreDatabaseOptions,
 } from "./databases.js";
 export { SnapshotsAPI, TemplatesAPI, TokensAPI, WorkspacesAPI } from "./resources.js";
-export type { BuildTemplateOptions, CreateTokenOptions, QuotaLimits } from "./resources.js";
+export type { CreateTokenOptions, QuotaLimits } from "./resources.js";
+export type { BuildTemplateOptions, TemplateBuildStep } from "./template-builds.js";
 export { type AddMemberOptions, type Member, MembersAPI, type MemberSession } from "./members.js";
 export { VolumesAPI } from "./volumes.js";
 export type { CreateRetryEvent } from "./retry.js";

@@ -20,6 +20,7 @@ import {
 import { withSecrets } from "./printed.js";
 import { importBuiltin } from "./runtime.js";
 import type { Transport } from "./transport.js";
+import { type BuildTemplateOptions, stepRecord } from "./template-builds.js";
 import {
   type Call,
   del,
@@ -58,30 +59,6 @@ export class SnapshotsAPI {
   }
 }
 
-/** Specification of a build. */
-export interface BuildTemplateOptions {
-  /** A local directory whose files the Dockerfile can copy, but for those that its `.dockerignore` excludes. */
-  directory?: string;
-  /** Content of the Dockerfile. Default: the one in `directory`. */
-  dockerfile?: string;
-  /** Tags of this version, besides `latest`. */
-  tags?: string[];
-  /** Values of `ARG`s. */
-  args?: Record<string, string>;
-  /** Stage to build. Default: the last. */
-  target?: string;
-  /** Command that runs in every sandbox from the start. */
-  startCommand?: string;
-  /** Check that the start command is ready. */
-  ready?: { port: number } | { url: string } | { file: string } | { process: string } | { command: string };
-  /** Virtual processors of its sandboxes. */
-  cpu?: number;
-  /** Memory of its sandboxes in MiB, in steps of 128. */
-  memoryMb?: number;
-  /** Run every step, though an earlier build did. */
-  noCache?: boolean;
-}
-
 /** `client.templates`. */
 export class TemplatesAPI {
   readonly #transport: Transport;
@@ -117,9 +94,16 @@ export class TemplatesAPI {
       dockerfile = await (await importBuiltin("fs/promises")).readFile(`${directory}/Dockerfile`, "utf8");
     }
     if (dockerfile === undefined) throw new BadRequestError("give a dockerfile, or a directory that has one");
-    const begin = given({ name, tags: options.tags, cpu: options.cpu, memory_mb: options.memoryMb });
+    const begin = given({
+      name,
+      tags: options.tags,
+      keep_latest: options.keepLatest,
+      cpu: options.cpu,
+      memory_mb: options.memoryMb,
+    });
     const start = given({
       dockerfile,
+      steps: options.steps?.map(stepRecord),
       args: options.args,
       target: options.target,
       start_command: options.startCommand,

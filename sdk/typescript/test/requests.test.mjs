@@ -186,6 +186,20 @@ test("snapshots, lifecycle, ports", async (t) => {
   assert.throws(() => made.previewUrl(0), sdk.BadRequestError);
 });
 
+test("a build sends its steps", async (t) => {
+  const { server, client } = await setup(t);
+  server.on("POST", "/v1/templates/builds", 202, { id: "b1", name: "t", status: "queued" });
+  const steps = [
+    { run: { command: "make", noCache: true } },
+    { copy: { sources: ["a"], dest: "/b", owner: "app" } },
+    { env: { noCache: "kept" } },
+  ];
+  await client.templates.build("t", { dockerfile: "FROM base", steps, tags: ["v1"], keepLatest: true });
+  const sent = [{ run: { command: "make", no_cache: true } }, steps[1], steps[2]];
+  const start = { dockerfile: "FROM base", steps: sent };
+  assert.deepEqual(server.last.json, { name: "t", tags: ["v1"], keep_latest: true, start });
+});
+
 test("templates, tokens, me, logs, events", async (t) => {
   const { server, client, sandbox } = await setup(t);
   server.on("GET", "/v1/templates", 200, [{ name: "base", memory_mb: 512 }]);

@@ -16,16 +16,16 @@ use pandastack_types::agent_api::endpoints::{
     self, FindFiles, GrepFiles, PackArchive, UnpackArchive, WatchFiles,
 };
 use pandastack_types::api::{
-    CopyFile, DirectoryListing, FileChange, FileEntry, FileWritten, GrepResult, SetAttributes, SignFile,
-    SignedUrl,
+    CopyFile, DirectoryListing, FileChange, FileEntry, FileWritten, GrepResult, SetAttributes,
+    SignBuildFiles, SignFile, SignedUrl,
 };
 use pandastack_types::limits::{SIGNED_SECONDS_DEFAULT, SIGNED_SECONDS_MAX};
-use pandastack_types::{Error, ErrorBody, ErrorCode, Result, SandboxId};
+use pandastack_types::{BuildId, Error, ErrorBody, ErrorCode, Result, SandboxId};
 use serde::Deserialize;
 
 use super::data::{PathArg, checked, forward, limit_body};
 use crate::services::Services;
-use crate::signed_url;
+use crate::signed_url::{self, Target};
 
 #[derive(Deserialize)]
 pub(crate) struct SearchArgs {
@@ -174,22 +174,49 @@ pub(crate) async fn sign(
         Some("PUT" | "put") => "PUT",
         Some(_) => return Err(Error::bad_request("`method` must be GET or PUT").into()),
     };
-    let seconds = sign.expires_in_seconds.unwrap_or(SIGNED_SECONDS_DEFAULT);
-    if !(1..=SIGNED_SECONDS_MAX).contains(&seconds) {
-        return Err(
-            Error::bad_request(format!("`expires_in_seconds` must be 1 to {SIGNED_SECONDS_MAX}")).into()
-        );
-    }
     services.store.sandbox(Some(&caller.workspace), &id).await?;
+    let (target, path) = (Target::File(id), Some(sign.path.as_str()));
+    Ok(signed(&services, &caller, &headers, method, &target, path, sign.expires_in_seconds).await?)
+}
+
+/// Create a signed URL that adds files to a template build without an API key: `PUT` a tar archive to it, as to
+/// `.../files`. It stops working when it expires or when the key that created it is revoked.
+#[utoipa::path(post, path = "/v1/templates/builds/{id}/files/sign", tag = "templates",
+    params(("id" = BuildId, Path)), request_body = SignBuildFiles, responses(
+    (status = 200, body = SignedUrl), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
+pub(crate) async fn sign_build_files(
+    State(services): State<Arc<Services>>,
+    caller: Caller,
+    Id(id): Id<BuildId>,
+    headers: http::HeaderMap,
+    JsonBody(sign): JsonBody<SignBuildFiles>,
+) -> ApiResult<Json<SignedUrl>> {
+    services.store.build(&caller.workspace, &id).await?;
+    let target = Target::BuildFiles(id);
+    Ok(signed(&services, &caller, &headers, "PUT", &target, None, sign.expires_in_seconds).await?)
+}
+
+async fn signed(
+    services: &Services,
+    caller: &Caller,
+    headers: &http::HeaderMap,
+    method: &'static str,
+    target: &Target,
+    path: Option<&str>,
+    seconds: Option<u64>,
+) -> Result<Json<SignedUrl>> {
+    let seconds = seconds.unwrap_or(SIGNED_SECONDS_DEFAULT);
+    if !(1..=SIGNED_SECONDS_MAX).contains(&seconds) {
+        return Err(Error::bad_request(format!("`expires_in_seconds` must be 1 to {SIGNED_SECONDS_MAX}")));
+    }
     let gone =
         || Error::new(ErrorCode::Unauthorized, "the API key of this request was deleted; use another key");
     let token = services.store.token(&caller.prefix).await?.ok_or_else(gone)?;
     // Rounded up to the second that the URL names.
     let expires = after_seconds(now(), seconds + 1).unwrap_or(Timestamp::MAX).as_second();
-    let query = signed_url::query(&services.link, &token, method, &id, &sign.path, expires);
-    let target = format!("/v1/sandboxes/{id}/fs?{query}");
+    let target = signed_url::sign(&services.link, &token, method, target, path, expires);
     let expires_at = Timestamp::from_second(expires).map_err(Error::internal)?;
-    Ok(Json(SignedUrl { url: origin(&headers) + &target, target, method: method.to_owned(), expires_at }))
+    Ok(Json(SignedUrl { url: origin(headers) + &target, target, method: method.to_owned(), expires_at }))
 }
 
 /// The address that a client came to, as far as it can be known.

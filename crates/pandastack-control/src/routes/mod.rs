@@ -184,6 +184,7 @@ fn repeatable(services: &Arc<Services>) -> Router<ServerState> {
         .route("/sandboxes/{id}/fs/tar", get(files::pack).merge(put(files::unpack)))
         .route("/sandboxes/{id}/fs/watch", get(files::watch))
         .route("/sandboxes/{id}/fs/sign", post(files::sign))
+        .route("/templates/builds/{id}/files/sign", post(files::sign_build_files))
         .route("/sandboxes/{id}/metrics", get(observe::metrics))
         .route("/sandboxes/{id}/ports", get(preview::ports))
         .route("/sandboxes/{id}/network", get(network::get).merge(put(network::set)))

@@ -279,6 +279,7 @@ impl FakeAgent {
             .route("/ssh", get(fake_processes::socket))
             .route("/fs", get(fake_data::read).put(fake_data::write).delete(fake_data::done))
             .route("/fs/mkdir", post(fake_data::done))
+            .route("/fs/tar", axum::routing::put(fake_data::write))
             .route("/fs/rename", post(fake_data::done))
             .route("/fs/stat", get(fake_data::missing))
             .route("/fs/dir", get(fake_data::done))

@@ -22,6 +22,11 @@ pub(crate) async fn exec(
     if agent.lock().sandboxes.get(&id).is_some_and(|s| s.state == SandboxState::Hibernated) {
         agent.set_state(id.as_str(), SandboxState::Running);
     }
+    if request["argv"][3] == "/srv/copy.py" {
+        return Json(json!({"stdout": selected(&request), "stderr": "", "exit_code": 0, "duration_ms": 3,
+                           "truncated": false}))
+        .into_response();
+    }
     match request["cmd"].as_str() {
         Some("hang") => std::future::pending().await,
         Some("sleep") => refuse(ErrorCode::ExecTimeout, "timeout: the command was killed after 1 s"),
@@ -37,6 +42,17 @@ pub(crate) async fn exec(
                            "duration_ms": 3, "truncated": false}))
         .into_response(),
     }
+}
+
+/// Response of the script that selects and packs the files of a build: one archive, and its input as the sum.
+fn selected(request: &Value) -> String {
+    let input: Value = serde_json::from_str(request["stdin"].as_str().unwrap()).unwrap();
+    let sum = input["sources"].to_string();
+    let archives = match input["out"].as_str() {
+        Some("") => json!([]),
+        _ => json!([{"owner": "", "path": "/srv/out/0.tar"}]),
+    };
+    json!({"sum": sum, "archives": archives}).to_string()
 }
 
 struct NotifyOnDrop(Arc<Notify>);

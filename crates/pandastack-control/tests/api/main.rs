@@ -10,6 +10,7 @@ mod bodies;
 mod console;
 mod data_path;
 mod databases;
+mod e2b_builds;
 mod every_route;
 mod fake_agent;
 mod fake_data;

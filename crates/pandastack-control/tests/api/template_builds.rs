@@ -141,6 +141,9 @@ async fn bad_requests_are_refused_before_anything_is_made() {
         json!({"name": "a", "start": {"dockerfile": "FROM base\nFOO"}}),
         json!({"name": "a", "start": {"dockerfile": ""}}),
         json!({"name": "a", "other": 1}),
+        json!({"name": "a", "keep_latest": true}),
+        json!({"name": "a", "start": {"dockerfile": "FROM base", "steps": [{"run": {"command": " "}}]}}),
+        json!({"name": "a", "start": {"dockerfile": "FROM base", "steps": [{"walk": "/"}]}}),
     ] {
         world.post("/v1/templates/builds", body.clone()).await.refused(400, "bad_request");
     }

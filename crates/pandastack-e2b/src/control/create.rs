@@ -15,7 +15,8 @@ use super::extract::Keyed;
 use super::json::{is_empty, read_json};
 use super::network::Network;
 use super::shape;
-use super::template_name::template_name;
+use super::template_list;
+use super::template_name::{TemplateRef, template_name};
 use crate::error::{RestError, RestResult};
 use crate::limits::{ANSWER_BYTES_MAX, TIMEOUT_SECONDS_DEFAULT, TIMEOUT_SECONDS_DEFAULT_V1};
 use crate::native::{Caller, Native, NativeError};
@@ -118,7 +119,7 @@ async fn translate(caller: &Caller, wanted: NewSandbox, timeout_default: u64) ->
     };
     match snapshot_named(caller, &wanted.template_id).await? {
         Some(snapshot) => create.from_snapshot = Some(snapshot),
-        None => create.template = Some(template_name(&wanted.template_id)),
+        None => create.template = Some(TemplateRef::of(&wanted.template_id).native()),
     }
     Ok(create)
 }
@@ -126,8 +127,7 @@ async fn translate(caller: &Caller, wanted: NewSandbox, timeout_default: u64) ->
 /// The snapshot that a template's name means: its id, or the name it was given. Only what looks like one is asked for.
 async fn snapshot_named(caller: &Caller, name: &str) -> RestResult<Option<SnapshotId>> {
     let plain = template_name(name);
-    let templates: Vec<pandastack_types::api::Template> = caller.get(paths::TEMPLATES).await?;
-    if templates.iter().any(|template| template.name == plain || template.aliases.contains(&plain)) {
+    if template_list::find(caller, &plain).await?.is_some() {
         return Ok(None);
     }
     let list: SnapshotList = caller.get(paths::SNAPSHOTS).await?;

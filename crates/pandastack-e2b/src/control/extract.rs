@@ -54,7 +54,7 @@ impl<S: Send + Sync> FromRequestParts<S> for SandboxPath {
     }
 }
 
-/// The only parameter of a path, decoded after the path was split.
+/// The first parameter of a path, decoded after the path was split.
 pub(super) struct PathParam(pub(super) String);
 
 impl<S: Send + Sync> FromRequestParts<S> for PathParam {

@@ -3,6 +3,9 @@
 //! The newest routes are under `/v2`; those of older clients stay as aliases. Nothing collides with the native API,
 //! which is under `/v1` only.
 
+mod build_log;
+mod build_steps;
+mod builds;
 mod create;
 mod extract;
 mod json;
@@ -13,8 +16,8 @@ mod query;
 mod sandboxes;
 mod shape;
 mod snapshots;
+mod template_list;
 mod template_name;
-mod templates;
 
 use axum::Router;
 use axum::routing::{MethodRouter, any, delete, get, post, put};
@@ -40,12 +43,19 @@ pub(crate) fn routes(native: Native, signed_files: MethodRouter<Native>) -> Rout
         .route("/sandboxes/{id}/metrics", get(sandboxes::metrics))
         .route("/sandboxes/{id}/snapshots", post(snapshots::create))
         .route("/snapshots", get(snapshots::list))
-        .route("/templates/aliases/{name}", get(templates::exists))
-        .route("/templates/{id}", delete(snapshots::delete).merge(get(templates::unsupported)))
-        .route("/templates", any(templates::unsupported))
-        .route("/templates/{id}/{*rest}", any(templates::unsupported))
-        .route("/v2/templates/{*rest}", any(templates::unsupported))
-        .route("/v3/templates", any(templates::unsupported))
+        .route("/templates", get(template_list::list).fallback(template_list::unsupported))
+        .route("/v2/templates", get(template_list::list).fallback(template_list::unsupported))
+        .route("/v3/templates", post(builds::create))
+        .route("/templates/aliases/{name}", get(template_list::exists))
+        .route("/templates/tags", post(template_list::assign_tags).merge(delete(template_list::delete_tags)))
+        .route("/templates/{id}", get(template_list::get).merge(delete(template_list::delete)))
+        .route("/templates/{id}/tags", get(template_list::tags))
+        .route("/templates/{id}/files/{hash}", get(builds::files))
+        .route("/templates/{id}/builds/{build}/status", get(builds::status))
+        .route("/v2/templates/{id}/builds/{build}", post(builds::start))
+        .route("/templates/{id}/{*rest}", any(template_list::unsupported))
+        .route("/v2/templates/{id}", any(template_list::unsupported))
+        .route("/v2/templates/{id}/{*rest}", any(template_list::unsupported))
         .route("/volumes", any(volumes))
         .route("/volumes/{*rest}", any(volumes))
         .route("/volumecontent/{*rest}", any(volumes))

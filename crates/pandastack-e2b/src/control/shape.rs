@@ -18,7 +18,7 @@ const OWN_LABELS: &str = "e2b.";
 /// Labels that the platform gives to forks.
 const FORK_LABELS: [&str; 2] = ["fork_tree_id", "fork_parent_id"];
 /// Size of every root disk, as the recipes of the templates say.
-const DISK_MB: u64 = 8 * 1024;
+pub(super) const DISK_MB: u64 = 8 * 1024;
 
 /// Answer of create, connect and fork.
 pub(super) fn sandbox(sandbox: &Sandbox, token: Option<String>, domain: &str) -> Value {

@@ -10,7 +10,7 @@ use pandastack_types::api::{CreateSnapshot, Snapshot, SnapshotKind, SnapshotList
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::extract::{Keyed, PathParam, SandboxPath};
+use super::extract::{Keyed, SandboxPath};
 use super::json::read_json;
 use super::paging::page;
 use super::query::pairs;
@@ -68,10 +68,9 @@ pub(super) async fn list(Keyed(caller): Keyed, RawQuery(query): RawQuery) -> Res
 }
 
 /// Delete a snapshot, by id or by name.
-pub(super) async fn delete(Keyed(caller): Keyed, PathParam(name): PathParam) -> RestResult<StatusCode> {
-    let id = find(&caller, &name).await?;
-    caller.call(Method::DELETE, &paths::snapshot(&id), None::<&()>).await?;
-    Ok(StatusCode::NO_CONTENT)
+pub(super) async fn delete(caller: &Caller, name: &str) -> RestResult<()> {
+    let id = find(caller, name).await?;
+    Ok(caller.call(Method::DELETE, &paths::snapshot(&id), None::<&()>).await?)
 }
 
 async fn find(caller: &Caller, name: &str) -> RestResult<SnapshotId> {

@@ -19,7 +19,6 @@ use crate::native::Native;
 use crate::native_paths as paths;
 use crate::session::Session;
 use crate::token::{Operation, Signed};
-use crate::user;
 
 /// Headers of a read that are forwarded to the native API.
 const FORWARDED: [HeaderName; 2] = [header::RANGE, header::IF_RANGE];
@@ -137,7 +136,7 @@ async fn signer(
 }
 
 async fn download(session: &Session, args: &Args, headers: &HeaderMap) -> RestResult<Response> {
-    let user = user::find(&session.native, &session.sandbox, args.username.clone()).await?;
+    let user = session.user_named(args.username.clone()).await?;
     let given = args.path.as_deref().filter(|path| !path.is_empty());
     let path = user
         .absolute(given.ok_or_else(|| RestError::bad_request("`path` is missing; give the path of a file"))?);
@@ -153,7 +152,7 @@ async fn download(session: &Session, args: &Args, headers: &HeaderMap) -> RestRe
 }
 
 async fn store(session: &Session, args: &Args, request: Request) -> RestResult<Json<Vec<Value>>> {
-    let user = user::find(&session.native, &session.sandbox, args.username.clone()).await?;
+    let user = session.user_named(args.username.clone()).await?;
     upload::store(session, &user, args.path.as_deref().filter(|path| !path.is_empty()), request)
         .await
         .map(Json)

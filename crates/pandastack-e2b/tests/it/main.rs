@@ -12,7 +12,7 @@ use axum::response::{IntoResponse, Response};
 use axum::{Json, Router};
 use http::StatusCode;
 use pandastack_e2b::{
-    Access, Directory, DirectoryUnavailable, ENVD_PORT, Facade, INTERPRETER_PORT, OnBehalf,
+    Access, Directory, DirectoryUnavailable, ENVD_PORT, Facade, FoundSandbox, INTERPRETER_PORT, OnBehalf,
 };
 use pandastack_edge::Target;
 use pandastack_types::api::Sandbox;
@@ -39,8 +39,8 @@ struct One {
 
 #[async_trait]
 impl Directory for One {
-    async fn find(&self, id: &SandboxId) -> Result<Option<Sandbox>, DirectoryUnavailable> {
-        Ok((self.sandbox.id == *id).then(|| self.sandbox.clone()))
+    async fn find(&self, id: &SandboxId) -> Result<Option<FoundSandbox>, DirectoryUnavailable> {
+        Ok((self.sandbox.id == *id).then(|| FoundSandbox { sandbox: self.sandbox.clone(), user: None }))
     }
 
     async fn access(

@@ -14,7 +14,7 @@ use super::rows::{from_json, id, records, signed, time, to_json, unsigned};
 use super::template_builds::{BuildRow, delete_all, spec, version_snapshot};
 use super::{SqlStore, Write};
 use crate::templates::{
-    BuildHead, BuildRecord, BuildState, LATEST, LayerRecord, TagRecord, TemplateRecord, TemplateStore,
+    BuildHead, BuildRecord, BuildState, LayerRecord, TagRecord, TemplateRecord, TemplateStore,
 };
 use crate::{Durability, Result, StoreError};
 
@@ -220,7 +220,7 @@ impl TemplateStore for SqlStore {
         let written = put(&mut write, record, from).await?;
         if written {
             let at = record.spec.ended_at.unwrap_or(record.created_at);
-            for tag in tags.iter().map(String::as_str).chain([LATEST]) {
+            for tag in record.published_tags(tags) {
                 set_tag(write.conn(), &record.template, tag, &record.id, at).await?;
             }
         }

@@ -49,6 +49,14 @@ pub(super) async fn a_build_becomes_what_its_tags_mean(store: &dyn Store) {
     assert!(store.publish_build(&done, BuildState::Running, &[]).await.unwrap());
     assert_eq!(store.tagged_build(&mine.id, LATEST).await.unwrap(), Some(done.clone()));
     assert_eq!(store.tagged_build(&mine.id, "v1").await.unwrap(), Some(first.clone()));
+    let mut aside = build(&mine, BuildState::Running);
+    aside.spec.request.keep_latest = true;
+    store.insert_build(&aside).await.unwrap();
+    aside.state = BuildState::Done;
+    assert!(store.publish_build(&aside, BuildState::Running, &["aside".to_owned()]).await.unwrap());
+    assert_eq!(store.tagged_build(&mine.id, "aside").await.unwrap(), Some(aside.clone()));
+    assert_eq!(store.tagged_build(&mine.id, LATEST).await.unwrap(), Some(done.clone()), "it stays");
+    store.delete_build(&aside.id).await.unwrap();
     let back = TagRecord {
         template: mine.id.clone(),
         tag: LATEST.into(),

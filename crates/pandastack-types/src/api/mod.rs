@@ -101,8 +101,9 @@ pub use snapshot::{
     Snapshot, SnapshotKind, SnapshotList,
 };
 pub use template::{
-    Build, BuildFailure, BuildStatus, CreateBuild, ImageConfig, PublishTemplate, ReadyCheck, SetTemplateTag,
-    StartBuild, Template, TemplateStatus, TemplateTag, TemplateVersion, TemplateVolume,
+    Build, BuildCopy, BuildFailure, BuildRun, BuildStatus, BuildStep, CreateBuild, ImageConfig,
+    PublishTemplate, ReadyCheck, SetTemplateTag, SignBuildFiles, StartBuild, Template, TemplateStatus,
+    TemplateTag, TemplateVersion, TemplateVolume,
 };
 pub use volume::{
     AttachVolume, AttachedVolume, CloneVolume, CreateVolume, GrowVolume, PatchVolume, SnapshotVolume, Volume,

@@ -121,6 +121,9 @@ pub struct CreateBuild {
     /// Tags of the version, besides `latest`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
+    /// Leave `latest` as it is. The version needs other `tags`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub keep_latest: bool,
     /// Human-readable description.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
@@ -141,6 +144,9 @@ pub struct CreateBuild {
 pub struct StartBuild {
     /// Content of the Dockerfile.
     pub dockerfile: String,
+    /// Steps that follow the Dockerfile, in the stage that is built.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<BuildStep>,
     /// Values of `ARG` instructions.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub args: BTreeMap<String, String>,
@@ -153,9 +159,58 @@ pub struct StartBuild {
     /// Command to start after the last step. It runs in every sandbox from the start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_command: Option<String>,
-    /// Check that the start command is ready.
+    /// Check that the start command is ready. Without a start command, the build only waits for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready: Option<ReadyCheck>,
+}
+
+/// A build step that is not text of a Dockerfile.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum BuildStep {
+    /// Run a command with the shell of the stage.
+    Run(BuildRun),
+    /// Copy build files.
+    Copy(BuildCopy),
+    /// Set environment variables. `$NAME` in a value is replaced; `\$` is a dollar sign.
+    Env(BTreeMap<String, String>),
+    /// Set the working directory, and create it. `$NAME` is replaced, as in `env`.
+    Workdir(String),
+    /// Set the user of the next steps and of sandboxes.
+    User(String),
+}
+
+/// A build step that runs a command.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BuildRun {
+    /// Command for the shell.
+    pub command: String,
+    /// User of this command only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// Run this step and the next ones without the cache.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub no_cache: bool,
+}
+
+/// A build step that copies build files.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BuildCopy {
+    /// Files, directories or patterns, relative to the root of the build files.
+    pub sources: Vec<String>,
+    /// Destination. With a slash at its end, or with several sources, it is a directory.
+    pub dest: String,
+    /// Owner: `user` or `user:group`. Default: root.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+    /// Octal permissions of everything that is copied. Default: those of the files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<String>,
+    /// Run this step and the next ones without the cache.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub no_cache: bool,
 }
 
 /// Check that a start command is ready.
@@ -189,6 +244,15 @@ pub struct PublishTemplate {
     /// Human-readable description.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
+}
+
+/// Request body of `POST /v1/templates/builds/{id}/files/sign`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SignBuildFiles {
+    /// Validity in seconds. Default: 1 hour.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_in_seconds: Option<u64>,
 }
 
 /// Request body of `PUT /v1/templates/{name}/tags/{tag}`.

@@ -117,6 +117,7 @@ async fn build(client: &Client, args: Args, name: String, output: Output) -> Res
         no_cache: args.no_cache,
         start_command: args.start,
         ready: args.ready,
+        ..StartBuild::default()
     };
     let request = CreateBuild {
         name: name.clone(),

@@ -71,7 +71,9 @@ class TemplatesAPI:
         directory: Optional[Union[str, Path]] = None,
         *,
         dockerfile: Optional[str] = None,
+        steps: Sequence[Mapping[str, Any]] = (),
         tags: Sequence[str] = (),
+        keep_latest: bool = False,
         args: Optional[Mapping[str, str]] = None,
         target: Optional[str] = None,
         start_command: Optional[str] = None,
@@ -83,16 +85,20 @@ class TemplatesAPI:
         """Start to build a template from the text of a ``dockerfile`` or the ``Dockerfile`` in ``directory``.
 
         The build can copy the files of ``directory``, except those that its ``.dockerignore`` excludes.
-        ``ready`` says when ``start_command`` is ready, such as ``{"port": 8080}``. To wait for the end, call
-        :meth:`wait_for_build`.
+        ``steps`` follow the Dockerfile, such as ``{"run": {"command": "make"}}``. With ``keep_latest``, only
+        ``tags`` point to the version. ``ready`` says when ``start_command`` is ready, such as ``{"port": 8080}``.
+        To wait for the end, call :meth:`wait_for_build`.
         """
         if dockerfile is None:
             if directory is None:
                 raise BadRequestError("give a dockerfile, or a directory that has one")
             dockerfile = run_blocking(Path(directory, "Dockerfile").read_text)
-        begin = _wire.given(name=name, tags=list(tags) or None, cpu=cpu, memory_mb=memory_mb)
+        begin = _wire.given(
+            name=name, tags=list(tags) or None, keep_latest=keep_latest or None, cpu=cpu, memory_mb=memory_mb
+        )
         start = _wire.given(
             dockerfile=dockerfile,
+            steps=[dict(step) for step in steps] or None,
             args=dict(args) if args else None,
             target=target,
             start_command=start_command,

@@ -1,0 +1,51 @@
+// What a template is built from.
+import { given } from "./wire.js";
+
+/** A build step that is not text of a Dockerfile. `noCache` also holds for the steps that follow. */
+export type TemplateBuildStep =
+  | { run: { command: string; user?: string; noCache?: boolean } }
+  | { copy: { sources: string[]; dest: string; owner?: string; mode?: string; noCache?: boolean } }
+  | { env: Record<string, string> }
+  | { workdir: string }
+  | { user: string };
+
+/** A step as the API takes it. */
+export function stepRecord(step: TemplateBuildStep): unknown {
+  if ("run" in step) {
+    const { noCache, ...run } = step.run;
+    return { run: given({ ...run, no_cache: noCache }) };
+  }
+  if ("copy" in step) {
+    const { noCache, ...copy } = step.copy;
+    return { copy: given({ ...copy, no_cache: noCache }) };
+  }
+  return step;
+}
+
+/** Specification of a build. */
+export interface BuildTemplateOptions {
+  /** A local directory whose files the Dockerfile can copy, but for those that its `.dockerignore` excludes. */
+  directory?: string;
+  /** Content of the Dockerfile. Default: the one in `directory`. */
+  dockerfile?: string;
+  /** Steps that follow the Dockerfile. */
+  steps?: TemplateBuildStep[];
+  /** Tags of this version, besides `latest`. */
+  tags?: string[];
+  /** Leave `latest` as it is; only `tags` point to this version. */
+  keepLatest?: boolean;
+  /** Values of `ARG`s. */
+  args?: Record<string, string>;
+  /** Stage to build. Default: the last. */
+  target?: string;
+  /** Command that runs in every sandbox from the start. */
+  startCommand?: string;
+  /** Check that the start command is ready. */
+  ready?: { port: number } | { url: string } | { file: string } | { process: string } | { command: string };
+  /** Virtual processors of its sandboxes. */
+  cpu?: number;
+  /** Memory of its sandboxes in MiB, in steps of 128. */
+  memoryMb?: number;
+  /** Run every step, though an earlier build did. */
+  noCache?: boolean;
+}
