@@ -1,4 +1,4 @@
-//! Every developer command: `cargo xtask up|test|bench|openapi|errors|template|tidy`.
+//! Every developer command: `cargo xtask up|test|fuzz|bench|openapi|errors|template|tidy`.
 //!
 //! This program orchestrates others (cargo, the `pandastack` program, pip, npm) and links none of
 //! the product, so that it compiles in seconds on a bare machine and can then show what it does.
@@ -10,6 +10,7 @@ mod bench;
 mod checkout;
 mod console;
 mod errors;
+mod fuzz;
 mod host;
 mod leaks;
 mod login_provider;
@@ -41,6 +42,8 @@ enum Command {
     Up(up::Args),
     /// Run every test, real machines included
     Test(test::Args),
+    /// Fuzz one parser, or all of them one after the other
+    Fuzz(fuzz::Args),
     /// Measure
     #[command(subcommand)]
     Bench(bench::Command),
@@ -59,6 +62,7 @@ fn main() -> ExitCode {
     let outcome = match Command::parse() {
         Command::Up(args) => up::run(args),
         Command::Test(args) => test::run(args),
+        Command::Fuzz(args) => fuzz::run(args),
         Command::Bench(command) => bench::run(command),
         Command::Openapi => openapi::run(),
         Command::Errors => errors::run(),

@@ -17,7 +17,7 @@ use super::{drift, lanes, seed};
 use crate::platform::Scratch;
 use crate::program::{self, cargo, line_of, npm, program};
 use crate::tidy::Advisories;
-use crate::{azurite, checkout, console, host, login_provider, postgres, python, qemu, tidy, tree};
+use crate::{azurite, checkout, console, fuzz, host, login_provider, postgres, python, qemu, tidy, tree};
 
 /// Variable with the path of Azure's emulator.
 const AZURITE: &str = "PANDASTACK_TEST_AZURITE";
@@ -157,6 +157,22 @@ impl Session {
         // A machine that ended before its tests did has no result.
         let ended = counts.passed + counts.failed > 0;
         Ok(counts.with_status(output.success && ended))
+    }
+
+    /// Every target for a while, one after the other.
+    pub fn fuzz(&self) -> Result<Counts> {
+        if let Some(reason) = fuzz::missing() {
+            eprintln!("SKIPPED: {reason}");
+            return Ok(Counts::skipped(reason));
+        }
+        let fuzzer = fuzz::build()?;
+        let mut counts = Counts::default();
+        for target in fuzz::targets()? {
+            let passed = fuzz::fuzz(&fuzzer, &target, fuzz::SUITE_SECONDS)?;
+            counts.add(&Counts::one(passed));
+            counts.failures.extend((!passed).then(|| format!("fuzz {target}")));
+        }
+        Ok(counts)
     }
 
     pub fn python(&self) -> Result<Counts> {
