@@ -51,7 +51,7 @@ const PANDAS: &str = "import pandas\n\n\ndef handler(event, context):\n    \
 /// The same as a program.
 const PROGRAM: &str = "import pandas\nprint(int(pandas.DataFrame({'n': range(10)})['n'].sum()))\n";
 /// Does nothing, in `fetch` style.
-const EMPTY: &str = "def fetch(request):\n    return ''\n";
+pub const EMPTY: &str = "def fetch(request):\n    return ''\n";
 /// Callers at once when as many calls as possible are made.
 const CALLERS: usize = 8;
 /// Machines that these share.
@@ -237,7 +237,8 @@ async fn ended_runs(client: &Client, schedule: &ScheduleId, count: u32) -> Resul
     }
 }
 
-async fn deploy_new(
+/// Creates a function and deploys it.
+pub async fn deploy_new(
     client: &Client,
     name: &str,
     code: &str,

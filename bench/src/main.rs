@@ -23,7 +23,9 @@ mod postgres;
 mod report;
 mod samples;
 mod scale;
+mod soak;
 mod state;
+mod tenants;
 mod vite;
 mod wake;
 
@@ -52,6 +54,10 @@ enum Command {
     Wake(WakeArgs),
     /// Many lives, many machines, many streams, large files
     Scale(ScaleArgs),
+    /// A hostile workspace beside a working one
+    Tenants(tenants::Args),
+    /// Hours of mixed work with faults
+    Soak(soak::Args),
 }
 
 /// Arguments of `scale`.
@@ -219,6 +225,8 @@ async fn main() -> Result<()> {
         Command::Network(args) => network(&args),
         Command::Wake(args) => wake(args).await,
         Command::Scale(args) => scale(args).await,
+        Command::Tenants(args) => tenants::run(args).await,
+        Command::Soak(args) => soak::run(args).await,
     }
 }
 

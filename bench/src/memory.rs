@@ -87,6 +87,14 @@ fn read_pid(path: &Path) -> Option<u64> {
     record["machine"]["pid"].as_u64().or_else(|| record["pid"].as_u64())
 }
 
+/// The memory of all processes of this host, each with its share of what it shares. Processes that end meanwhile
+/// have none.
+pub fn host_pss_mib() -> f64 {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter_map(|pid| pss_mib(pid).ok()).sum()
+}
+
 fn pss_mib(pid: u64) -> Result<f64> {
     let path = format!("/proc/{pid}/smaps_rollup");
     let text = std::fs::read_to_string(&path).with_context(|| format!("read {path}"))?;

@@ -77,6 +77,21 @@ pub enum Command {
         #[arg(long, value_name = "COUNT")]
         idle: Option<u32>,
     },
+    /// A hostile workspace does ten attacks beside a working one
+    Tenants {
+        /// Long enough for percentiles that are worth publishing
+        #[arg(long)]
+        full: bool,
+        /// Only these attacks: fork-bomb, outputs, lists, disk, connections, slow-bodies, creates, wakes, dns, functions
+        #[arg(long, value_name = "ATTACK,...")]
+        only: Option<String>,
+    },
+    /// Hours of mixed work with faults: errors, leaks and growth
+    Soak {
+        /// Length of the load; fractions are allowed
+        #[arg(long, value_name = "HOURS")]
+        hours: f64,
+    },
     /// The edge and nginx in front of the same upstream, in turns
     Edge {
         /// Enough samples for percentiles that are worth publishing
@@ -97,6 +112,8 @@ pub fn run(command: Command) -> Result<ExitCode> {
         Command::Network { full } => run_network(full),
         Command::Edge { full } => run_edge(full),
         Command::Scale { full, only, idle } => run_scale(full, only, idle),
+        Command::Tenants { full, only } => run_tenants(full, only),
+        Command::Soak { hours } => run_soak(hours),
     }
 }
 
@@ -169,7 +186,8 @@ fn measure(
 ) -> Result<ExitCode> {
     build()?;
     host::install_for_product()?;
-    let scratch = Scratch::start(&[])?;
+    // `tenants` measures more than one tenant, also on hosts without KVM.
+    let scratch = Scratch::start(&["--allow-emulated-machines-between-tenants"])?;
     let platform = scratch.platform()?;
     for template in templates {
         platform.build_template(template)?;
@@ -203,6 +221,22 @@ fn run_scale(full: bool, only: Option<String>, idle: Option<u32>) -> Result<Exit
         bench.arg("--plots").arg(tree::root().join("bench/plots"));
         bench.args(only.map(|parts| format!("--only={parts}")));
         bench.args(idle.map(|count| format!("--idle={count}")));
+        Ok(())
+    })
+}
+
+fn run_tenants(full: bool, only: Option<String>) -> Result<ExitCode> {
+    measure("tenants", &["base", "code-interpreter"], full, |bench, _| {
+        bench.args(only.map(|attacks| format!("--only={attacks}")));
+        Ok(())
+    })
+}
+
+fn run_soak(hours: f64) -> Result<ExitCode> {
+    measure("soak", &["base", "code-interpreter", "postgres-16"], false, |bench, scratch| {
+        let place = scratch.place();
+        bench.arg(format!("--hours={hours}"));
+        bench.arg("--runtime-dir").arg(&place.runtime_dir).arg("--net-prefix").arg(&place.net_prefix);
         Ok(())
     })
 }

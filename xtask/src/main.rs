@@ -1,4 +1,4 @@
-//! Every developer command: `cargo xtask up|test|bench|dist|openapi|errors|template|tidy`.
+//! Every developer command: `cargo xtask up|test|fuzz|bench|dist|openapi|errors|template|tidy`.
 //!
 //! This program orchestrates others (cargo, the `pandastack` program, pip, npm) and links none of
 //! the product, so that it compiles in seconds on a bare machine and can then show what it does.
@@ -11,6 +11,7 @@ mod checkout;
 mod console;
 mod dist;
 mod errors;
+mod fuzz;
 mod host;
 mod leaks;
 mod login_provider;
@@ -42,6 +43,8 @@ enum Command {
     Up(up::Args),
     /// Run every test, real machines included
     Test(test::Args),
+    /// Fuzz one parser, or all of them one after the other
+    Fuzz(fuzz::Args),
     /// Measure
     #[command(subcommand)]
     Bench(bench::Command),
@@ -62,6 +65,7 @@ fn main() -> ExitCode {
     let outcome = match Command::parse() {
         Command::Up(args) => up::run(args),
         Command::Test(args) => test::run(args),
+        Command::Fuzz(args) => fuzz::run(args),
         Command::Bench(command) => bench::run(command),
         Command::Dist(args) => dist::run(args),
         Command::Openapi => openapi::run(),

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use pandastack_client::Client;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::report::Report;
 
@@ -97,6 +98,13 @@ impl PlatformPaths {
             report.sample(&format!("memory of {role}, {when}"), "MiB", self.server_mib(role)?);
         }
         Ok(())
+    }
+
+    /// Kills a server as a crash would.
+    pub fn kill(&self, role: &str) -> Result<()> {
+        let pid = i32::try_from(self.server(role)?).ok().and_then(Pid::from_raw);
+        let pid = pid.with_context(|| format!("{role} has no process id"))?;
+        kill_process(pid, Signal::KILL).with_context(|| format!("kill {role}"))
     }
 
     fn server(&self, role: &str) -> Result<u32> {

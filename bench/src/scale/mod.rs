@@ -106,7 +106,8 @@ async fn warm_up(client: &Client) -> Result<()> {
     Ok(())
 }
 
-fn raise_descriptors() -> Result<()> {
+/// Allows this program as many open files as it may have, up to those of many streams.
+pub fn raise_descriptors() -> Result<()> {
     // No limit is `None`.
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current.is_none_or(|now| now >= DESCRIPTORS) {

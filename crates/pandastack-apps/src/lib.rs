@@ -60,6 +60,9 @@ mod domain_challenge;
 pub mod domains;
 mod dotenv;
 pub mod env;
+#[cfg(feature = "fuzz")]
+#[doc(hidden)]
+pub mod fuzz;
 mod git;
 mod health;
 pub mod hooks;

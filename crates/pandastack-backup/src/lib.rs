@@ -31,6 +31,9 @@ mod archive;
 mod archiver;
 mod base;
 mod commits;
+#[cfg(feature = "fuzz")]
+#[doc(hidden)]
+pub mod fuzz;
 mod layout;
 pub mod limits;
 mod log_writer;

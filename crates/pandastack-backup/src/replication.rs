@@ -20,6 +20,8 @@ use pandastack_postgres::{Backend, ByteStream, Credentials, LoginError, Session,
 use postgres_protocol::message::frontend;
 
 pub use base::{BasePart, BaseStream};
+#[cfg(feature = "fuzz")]
+pub(crate) use wal::parse as parse_wal;
 pub use wal::{ReplicationStart, StreamEnd, WalMessage, WalStream};
 
 use crate::limits::{COMMAND_WAIT, MESSAGE_BYTES_MAX, ROWS_MAX};

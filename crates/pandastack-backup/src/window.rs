@@ -24,6 +24,8 @@ use crate::position::{Lsn, Segment, Timeline};
 
 pub use chain::Chain;
 pub(crate) use chain::cover;
+#[cfg(feature = "fuzz")]
+pub(crate) use chain::parent as parent_of;
 
 /// Attempts to read a listing that changes meanwhile.
 const READ_TRIES: usize = 5;

@@ -61,21 +61,24 @@ impl Pattern {
 
     /// Returns whether the pattern matches the path or a directory above it.
     fn matches_within(&self, names: &[&str]) -> bool {
-        (1..=names.len()).any(|count| matches(&self.parts, &names[..count]))
-    }
-}
-
-fn matches(parts: &[String], names: &[&str]) -> bool {
-    match (parts.split_first(), names.split_first()) {
-        (None, None) => true,
-        (Some((part, rest)), _) if part == "**" => {
-            (0..=names.len()).any(|skipped| matches(rest, &names[skipped..]))
+        let names: Vec<Vec<char>> = names.iter().map(|name| name.chars().collect()).collect();
+        // The lengths of the path that the parts so far match. One after another: to try every length for every `**`
+        // would take hours for a dozen of them.
+        let mut lengths = vec![false; names.len() + 1];
+        lengths[0] = true;
+        for part in &self.parts {
+            if part == "**" {
+                let shortest = lengths.iter().position(|matched| *matched).unwrap_or(lengths.len());
+                lengths[shortest..].fill(true);
+                continue;
+            }
+            let part: Vec<char> = part.chars().collect();
+            for (length, name) in names.iter().enumerate().rev() {
+                lengths[length + 1] = lengths[length] && glob(&part, name);
+            }
+            lengths[0] = false;
         }
-        (Some((part, rest)), Some((name, names))) => {
-            let (part, name): (Vec<char>, Vec<char>) = (part.chars().collect(), name.chars().collect());
-            glob(&part, &name) && matches(rest, names)
-        }
-        _ => false,
+        lengths[1..].contains(&true)
     }
 }
 
@@ -174,6 +177,15 @@ mod tests {
             assert_eq!(ignore.excludes(path), expect, "{path}");
         }
         assert!(ignore.may_keep_below() && !Ignore::parse("a\n").may_keep_below());
+    }
+
+    #[test]
+    fn many_double_stars_end() {
+        let deep = vec!["a"; 40].join("/");
+        let stars = vec!["**"; 20].join("/");
+        assert!(!Ignore::parse(&format!("{stars}/x")).excludes(&deep));
+        assert!(Ignore::parse(&format!("{stars}/a")).excludes(&deep));
+        assert!(Ignore::parse("a/**/b/**/c").excludes("a/b/x/c/below"));
     }
 
     #[test]

@@ -46,6 +46,9 @@ mod destination;
 mod edge;
 mod error;
 mod exchange;
+#[cfg(feature = "fuzz")]
+#[doc(hidden)]
+pub mod fuzz;
 pub mod gate;
 mod grant;
 mod guest_stream;

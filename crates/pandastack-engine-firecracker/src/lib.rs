@@ -29,6 +29,9 @@ mod config;
 mod devices;
 mod empty;
 mod engine;
+#[cfg(feature = "fuzz")]
+#[doc(hidden)]
+pub mod fuzz;
 mod guest;
 pub mod install;
 mod limits;

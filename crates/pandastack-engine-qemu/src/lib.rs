@@ -27,6 +27,9 @@ mod endpoints;
 mod engine;
 mod filter;
 mod fork;
+#[cfg(feature = "fuzz")]
+#[doc(hidden)]
+pub mod fuzz;
 mod host;
 mod library;
 mod limits;
@@ -34,6 +37,7 @@ mod machine;
 mod migration;
 mod probe;
 mod qmp;
+mod qmp_lines;
 mod save;
 mod shim_client;
 mod spawn;

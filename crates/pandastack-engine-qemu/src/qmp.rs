@@ -21,6 +21,7 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::limits::{COMMAND_MAX, QMP_EVENTS_MAX, QMP_LINE_BYTES_MAX};
+use crate::qmp_lines::Lines;
 
 /// Replies that may wait: one, since calls take turns, and a late one of a caller that gave up.
 const REPLIES_MAX: usize = 2;
@@ -160,7 +161,7 @@ impl Qmp {
 }
 
 /// The return value of a reply, or the error that it is.
-fn result(step: &'static str, mut reply: Value) -> Result<Value> {
+pub(crate) fn result(step: &'static str, mut reply: Value) -> Result<Value> {
     if let Some(value) = reply.get_mut("return") {
         return Ok(value.take());
     }
@@ -194,21 +195,22 @@ struct Reader {
 
 impl Reader {
     async fn run(self) {
-        let mut buffer = Vec::with_capacity(READ_BYTES);
+        let mut lines = Lines::default();
         while self.stream.readable().await.is_ok() {
-            match self.stream.try_read_buf(&mut buffer) {
+            let buffer = lines.buffer();
+            buffer.reserve(READ_BYTES);
+            match self.stream.try_read_buf(buffer) {
                 Ok(0) => return,
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
                 Err(_) => return,
             }
-            while let Some(end) = buffer.iter().position(|&byte| byte == b'\n') {
-                let line: Vec<u8> = buffer.drain(..=end).collect();
-                if self.sort(&line).await.is_err() {
+            while let Some(line) = lines.next_line() {
+                if self.sort(line).await.is_err() {
                     return;
                 }
             }
-            if buffer.len() > QMP_LINE_BYTES_MAX {
+            if lines.unfinished_bytes() > QMP_LINE_BYTES_MAX {
                 tracing::warn!(
                     limit = QMP_LINE_BYTES_MAX,
                     "emulator sent an endless line; closing its control connection"

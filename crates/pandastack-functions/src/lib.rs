@@ -40,6 +40,9 @@ mod dead_letters;
 pub mod deploy_routes;
 mod function_cache;
 mod functions;
+#[cfg(feature = "fuzz")]
+#[doc(hidden)]
+pub mod fuzz;
 pub mod invoke;
 mod local;
 pub mod logs;

@@ -1,7 +1,7 @@
 //! Reading Debian binary packages: an `ar` archive holding `data.tar` in one of three compressions.
 
 use std::fs::File;
-use std::io::{BufReader, Read, Seek as _, SeekFrom};
+use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::{Component, Path, PathBuf};
 
 use crate::error::ImageError;
@@ -12,7 +12,16 @@ const HEADER_BYTES: usize = 60;
 /// Unpacks those files of a package whose path (without leading `./`) `wanted` accepts, below `into`.
 pub(crate) fn unpack(package: &Path, into: &Path, wanted: impl Fn(&Path) -> bool) -> Result<(), ImageError> {
     let open = ImageError::io("open", package);
-    let mut reader = BufReader::new(File::open(package).map_err(open)?);
+    unpack_from(BufReader::new(File::open(package).map_err(open)?), package, into, wanted)
+}
+
+/// The same, from any reader of the package.
+pub(crate) fn unpack_from(
+    mut reader: impl Read + Seek,
+    package: &Path,
+    into: &Path,
+    wanted: impl Fn(&Path) -> bool,
+) -> Result<(), ImageError> {
     let member = find_data(&mut reader, package)?;
     let data = reader.take(member.size_bytes);
     let decoded: Box<dyn Read> = match member.name.as_str() {
@@ -35,7 +44,7 @@ struct Member {
 }
 
 /// Positions `reader` at the contents of the package's `data.tar*` member.
-fn find_data(reader: &mut BufReader<File>, package: &Path) -> Result<Member, ImageError> {
+fn find_data(reader: &mut (impl Read + Seek), package: &Path) -> Result<Member, ImageError> {
     let mut magic = [0; 8];
     reader.read_exact(&mut magic).map_err(ImageError::io("read", package))?;
     if &magic != MAGIC {

@@ -31,6 +31,9 @@ mod deb;
 mod debian;
 mod digest;
 mod error;
+#[cfg(feature = "fuzz")]
+#[doc(hidden)]
+pub mod fuzz;
 pub mod host;
 pub mod initramfs;
 pub mod kernel;

@@ -31,6 +31,9 @@ mod blocking;
 mod config;
 mod connections;
 mod error;
+#[cfg(feature = "fuzz")]
+#[doc(hidden)]
+pub mod fuzz;
 mod guest_network;
 mod host;
 mod links;

@@ -70,7 +70,7 @@ fn part<T: DeserializeOwned>(text: &str) -> Option<T> {
     serde_json::from_slice(&BASE64URL_NOPAD.decode(text.as_bytes()).ok()?).ok()
 }
 
-fn check(claims: &Claims, expected: &Expected<'_>) -> Result<(), &'static str> {
+pub(crate) fn check(claims: &Claims, expected: &Expected<'_>) -> Result<(), &'static str> {
     let text = |name: &str| claims.get(name).and_then(Value::as_str);
     let time =
         |name: &str| claims.get(name).map(|value| value.as_f64().ok_or("has a time that is not a number"));

@@ -17,6 +17,9 @@
 #![forbid(unsafe_code)]
 
 mod attempt;
+#[cfg(feature = "fuzz")]
+#[doc(hidden)]
+pub mod fuzz;
 mod id_token;
 mod metadata;
 mod person;

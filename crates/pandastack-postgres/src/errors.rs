@@ -10,9 +10,8 @@ use crate::backend::Databases;
 use crate::endpoint::Endpoint;
 use crate::limits::{ERROR_BYTES_MAX, EXPLAIN_WAIT};
 use crate::query::SqlError;
-use crate::wire::{body_bytes, message};
+use crate::wire::{HEAD_BYTES, body_bytes, message};
 
-const HEAD_BYTES: usize = 5;
 const ERROR: u8 = b'E';
 /// Errors that [`Databases::explain`](crate::Databases::explain) may explain: a read-only
 /// transaction, a full disk, a cancelled query.

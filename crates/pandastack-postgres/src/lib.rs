@@ -32,6 +32,9 @@ mod backend;
 mod cancel;
 mod endpoint;
 mod errors;
+#[cfg(feature = "fuzz")]
+#[doc(hidden)]
+pub mod fuzz;
 mod inside;
 mod keyword;
 pub mod limits;

@@ -16,6 +16,8 @@ pub const KEEPALIVE_COUNT: u32 = 3;
 pub const CONNECTIONS_MAX: usize = 10_000;
 /// Bytes of one message during a login. Beyond it the connection is closed.
 pub const LOGIN_MESSAGE_BYTES_MAX: usize = 64 * 1024;
+/// Bytes of all parameters that a server reports at a login. Beyond it the login fails.
+pub const GREETING_BYTES_MAX: usize = 64 * 1024;
 /// Longest time for a login by the broker, once connected.
 pub const LOGIN_WAIT: Duration = Duration::from_secs(15);
 /// Longest time for which a client is held while its server takes no sessions. Beyond it it gets

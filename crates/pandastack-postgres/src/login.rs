@@ -16,7 +16,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use crate::again::{RetryDeadline, is_not_yet};
 use crate::backend::{Backend, ConnectError, Databases};
 use crate::endpoint::Endpoint;
-use crate::limits::{LOGIN_MESSAGE_BYTES_MAX, LOGIN_WAIT};
+use crate::limits::{GREETING_BYTES_MAX, LOGIN_MESSAGE_BYTES_MAX, LOGIN_WAIT};
 use crate::query::SqlError;
 use crate::startup::Startup;
 use crate::wire::{Fatal, take};
@@ -132,17 +132,30 @@ impl Session {
         Self { backend, buffer: BytesMut::new(), key: None, greeting: Vec::new() }
     }
 
-    async fn log_in(&mut self, credentials: &Credentials) -> Result<(), LoginError> {
+    pub(crate) async fn log_in(&mut self, credentials: &Credentials) -> Result<(), LoginError> {
         let mut parameters = credentials.parameters.clone();
         parameters.insert("user".to_owned(), credentials.user.clone());
         parameters.insert("database".to_owned(), credentials.database.clone());
         parameters.insert("client_encoding".to_owned(), "UTF8".to_owned());
         self.send(&Startup { parameters, newer: None }.encode()).await?;
         self.authenticate(&credentials.password).await?;
+        self.read_greeting().await
+    }
+
+    /// Reads up to the server's first `ReadyForQuery`.
+    pub(crate) async fn read_greeting(&mut self) -> Result<(), LoginError> {
+        let mut greeting_bytes = 0;
         loop {
             let (kind, body) = self.receive(LOGIN_MESSAGE_BYTES_MAX).await?;
             match (kind, body.as_ref()) {
-                (b'S', _) => self.greeting.push(body),
+                (b'S', _) => {
+                    greeting_bytes += body.len() + size_of::<Bytes>();
+                    if greeting_bytes > GREETING_BYTES_MAX {
+                        return Err(unexpected_message("too many parameters").into());
+                    }
+                    // A part of a large read would keep all of it.
+                    self.greeting.push(Bytes::copy_from_slice(&body));
+                }
                 (b'K', [a, b, c, d, e, f, g, h, ..]) => {
                     let number = |bytes| i32::from_be_bytes(bytes);
                     self.key = Some((number([*a, *b, *c, *d]), number([*e, *f, *g, *h])));

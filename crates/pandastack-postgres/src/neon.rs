@@ -164,7 +164,11 @@ fn connection(headers: &HeaderMap, domain: Option<&str>) -> Result<(Endpoint, Cr
     })
 }
 
-fn parse_connection(text: &str, host: Option<&str>, domain: Option<&str>) -> Option<(Endpoint, Credentials)> {
+pub(crate) fn parse_connection(
+    text: &str,
+    host: Option<&str>,
+    domain: Option<&str>,
+) -> Option<(Endpoint, Credentials)> {
     let url = Url::parse(text).ok().filter(|url| matches!(url.scheme(), "postgres" | "postgresql"))?;
     let mut parameters: BTreeMap<String, String> =
         url.query_pairs().map(|(name, value)| (name.into_owned(), value.into_owned())).collect();

@@ -13,7 +13,7 @@ use crate::errors;
 use crate::keyword::keyword;
 use crate::limits::{PARAMETERS_MAX, RESULT_BYTES_MAX};
 use crate::login::{LoginError, Session};
-use crate::wire::{Fatal, IDLE};
+use crate::wire::{Fatal, HEAD_BYTES, IDLE};
 
 /// One statement.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -242,7 +242,7 @@ impl Session {
             Err(RunError::Session(LoginError::Broken(_))) => {}
             sent => sent?,
         }
-        let mut outcomes = self.collect().await?;
+        let mut outcomes = self.collect(statements.len()).await?;
         if transaction.is_some() {
             outcomes.pop();
             outcomes = outcomes.split_off(1.min(outcomes.len()));
@@ -274,8 +274,8 @@ impl Session {
         Ok(writer.flush().await?)
     }
 
-    /// Reads results up to the next `ReadyForQuery`.
-    async fn collect(&mut self) -> Result<Vec<Outcome>, RunError> {
+    /// Reads results of so many statements, and of BEGIN, COMMIT and ROLLBACK, up to the next `ReadyForQuery`.
+    pub(crate) async fn collect(&mut self, statements: usize) -> Result<Vec<Outcome>, RunError> {
         let (mut outcomes, mut outcome, mut failed, mut bytes) = (Vec::new(), Outcome::default(), None, 0);
         loop {
             let (kind, body) = match self.receive(RESULT_BYTES_MAX).await {
@@ -283,8 +283,8 @@ impl Session {
                 Err(error) => return Err(failed.map_or_else(|| error.into(), RunError::from)),
                 Ok(received) => received,
             };
-            bytes += body.len();
-            if bytes > RESULT_BYTES_MAX {
+            bytes += HEAD_BYTES + body.len();
+            if bytes > RESULT_BYTES_MAX || outcomes.len() > statements + 3 {
                 return Err(RunError::TooLarge);
             }
             match kind {

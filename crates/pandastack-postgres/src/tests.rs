@@ -369,3 +369,19 @@ async fn a_relayed_session_ends_with_the_servers_word_or_with_its_client() {
         tokio::time::timeout(WAIT, task).await.unwrap().unwrap();
     }
 }
+
+#[tokio::test]
+async fn what_a_hostile_server_floods_a_session_with_is_not_collected() {
+    let session = |sent: Vec<u8>| {
+        let stream = tokio::io::join(std::io::Cursor::new(sent), tokio::io::sink());
+        Session::resumed(Backend::uncounted(Box::new(stream)))
+    };
+    let ready = message(b'Z', b"I");
+    let parameters = [message(b'S', &[b'x'; 1000]).repeat(100), ready.to_vec()].concat();
+    let greeted = session(parameters).read_greeting().await;
+    assert!(matches!(greeted, Err(LoginError::Broken(_))), "{greeted:?}");
+    let results = [message(b'I', b"").repeat(8), ready.to_vec()].concat();
+    // The transaction's own have results, too.
+    assert_eq!(session(results.clone()).collect(5).await.unwrap().len(), 8);
+    assert!(session(results).collect(4).await.is_err(), "more results than statements");
+}

@@ -10,7 +10,10 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 
 use crate::limits::LOGIN_MESSAGE_BYTES_MAX;
 
-const HEAD_BYTES: usize = 5;
+/// Kind and length.
+pub(crate) const HEAD_BYTES: usize = 5;
+/// Memory for bytes that a message announces and that did not come yet.
+const RESERVED_BYTES_MAX: usize = 64 * 1024;
 /// States of a transaction in `ReadyForQuery`.
 pub(crate) const IDLE: u8 = b'I';
 
@@ -75,7 +78,8 @@ pub(crate) fn take(buffer: &mut BytesMut, bytes_max: usize) -> Result<Option<(u8
     let kind = head[0];
     let body = body_bytes(head).filter(|bytes| *bytes <= bytes_max).ok_or(TooLong)?;
     if buffer.len() < HEAD_BYTES + body {
-        buffer.reserve(HEAD_BYTES + body - buffer.len());
+        // Not all of a message at once: a head is cheap to send.
+        buffer.reserve((HEAD_BYTES + body - buffer.len()).min(RESERVED_BYTES_MAX));
         return Ok(None);
     }
     let mut message = buffer.split_to(HEAD_BYTES + body).freeze();
@@ -182,6 +186,9 @@ mod tests {
         assert_eq!(take(&mut buffer, 3), Ok(None));
         buffer.extend_from_slice(&message(b'S', b"abcd"));
         assert_eq!(take(&mut buffer, 3), Err(TooLong));
+        let mut announced = BytesMut::from(&b"S\x7f\0\0\0"[..]);
+        assert_eq!(take(&mut announced, usize::MAX), Ok(None));
+        assert!(announced.capacity() < 4 * RESERVED_BYTES_MAX, "{} bytes reserved", announced.capacity());
         let mut nonsense = BytesMut::from(&b"S\0\0\0\x01"[..]);
         assert_eq!(take(&mut nonsense, 3), Err(TooLong));
     }

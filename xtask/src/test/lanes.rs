@@ -16,7 +16,8 @@ use std::sync::Mutex;
 use anyhow::{Result, anyhow};
 
 use super::counts::Counts;
-use super::suites::{log_path, pytest, pytest_of};
+use super::output::log_path;
+use super::suites::{pytest, pytest_of};
 use crate::program;
 
 const TESTS: &str = "tests/e2e/python";

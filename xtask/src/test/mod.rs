@@ -15,6 +15,7 @@ mod counts;
 mod drift;
 mod kvm_lab;
 mod lanes;
+mod output;
 mod seed;
 mod silence;
 mod suites;
@@ -47,6 +48,8 @@ pub enum Suite {
     Typescript,
     /// Both SDKs against a platform with real machines
     E2e,
+    /// Coverage-guided fuzzing of every parser of hostile bytes; runs with `--full` or by name
+    Fuzz,
     /// Templates and engine with today's newest packages and kernel; runs with `--full` or by name
     Drift,
     /// Firecracker on emulated KVM, after everything else; runs with `--full`, then also QEMU, or by name
@@ -67,7 +70,7 @@ const fn part(suite: Suite, name: &'static str, run: fn(&Session) -> Result<Coun
 /// Steps that run one after the other: each is some lanes beside each other, each lane some parts.
 ///
 /// The platform of the end-to-end tests starts beside the Rust tests: both wait a lot.
-const STEPS: [&[&[Part]]; 6] = [
+const STEPS: [&[&[Part]]; 7] = [
     &[&[part(Suite::Tidy, "tidy", Session::tidy)]],
     &[&[part(Suite::Clippy, "clippy", Session::clippy)]],
     &[
@@ -80,6 +83,7 @@ const STEPS: [&[&[Part]]; 6] = [
         ],
     ],
     &[&[part(Suite::E2e, "e2e", Session::e2e), part(Suite::E2e, "nothing is left", Session::stop_platform)]],
+    &[&[part(Suite::Fuzz, "fuzz", Session::fuzz)]],
     &[&[
         part(Suite::Drift, "newest packages", Session::newest_packages),
         part(Suite::Drift, "newest kernel", Session::newest_kernel),
@@ -116,6 +120,8 @@ impl Args {
     fn has(&self, suite: Suite) -> bool {
         match suite {
             _ if !self.only.is_empty() => self.only.contains(&suite),
+            // The corpora are replayed by the Rust tests; what this adds takes many minutes.
+            Suite::Fuzz => self.full,
             // It fails for new releases of others, not for the change under test, and downloads all of them.
             Suite::Drift => self.full,
             // It needs the machine to itself for minutes, because KVM is emulated in software; the usual run
@@ -193,7 +199,7 @@ fn summary(lines: &[Line], took: Duration) -> ExitCode {
     lines.iter().for_each(|line| total.add(&line.counts));
     let text = summary_text(lines, took, &total);
     print!("\n{text}");
-    let logs = suites::logs_dir();
+    let logs = output::logs_dir();
     let kept = std::fs::create_dir_all(&logs).and_then(|()| std::fs::write(logs.join(SUMMARY), &text));
     // The tests passed or failed all the same.
     kept.unwrap_or_else(|error| eprintln!("warning: cannot write {SUMMARY} in {}: {error}", logs.display()));
@@ -216,7 +222,7 @@ fn summary_text(lines: &[Line], took: Duration, total: &Counts) -> String {
     };
     list("changed since it was locked", &total.notes);
     list("skipped", &total.reasons);
-    list(&format!("failed (all that was printed is in {})", suites::logs_dir().display()), &total.failures);
+    list(&format!("failed (all that was printed is in {})", output::logs_dir().display()), &total.failures);
     text + &format!("\n{total}\n")
 }
 
@@ -233,9 +239,11 @@ mod tests {
     }
 
     #[test]
-    fn drift_runs_in_full_or_by_name() {
-        let has = |only: &[Suite], full| Args { only: only.to_vec(), full }.has(Suite::Drift);
-        assert!(!has(&[], false) && !has(&[Suite::Rust], true));
-        assert!(has(&[], true) && has(&[Suite::Drift], false));
+    fn drift_and_fuzzing_run_in_full_or_by_name() {
+        for suite in [Suite::Drift, Suite::Fuzz] {
+            let has = |only: &[Suite], full| Args { only: only.to_vec(), full }.has(suite);
+            assert!(!has(&[], false) && !has(&[Suite::Rust], true));
+            assert!(has(&[], true) && has(&[suite], false));
+        }
     }
 }

@@ -1,25 +1,20 @@
 //! Commands of each suite.
 
-use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard};
 use std::thread::available_parallelism;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 
 use super::counts::{Counts, of_cargo, of_node, of_pytest};
 use super::kvm_lab::Lab;
-use super::silence::{self, Watch};
-use super::timings::{self, TimedLine, Timing, Timings};
-use super::{drift, lanes, seed};
+use super::output::{Errors, silence_max, tee, tee_watched};
+use super::{drift, lanes, seed, timings};
 use crate::platform::Scratch;
-use crate::program::{self, cargo, line_of, npm, program};
+use crate::program::{self, cargo, npm, program};
 use crate::tidy::Advisories;
-use crate::tree::Profile;
-use crate::{azurite, checkout, console, host, login_provider, postgres, python, qemu, tidy, tree};
+use crate::{azurite, checkout, console, fuzz, host, login_provider, postgres, python, qemu, tidy, tree};
 
 /// Variable with the path of Azure's emulator.
 const AZURITE: &str = "PANDASTACK_TEST_AZURITE";
@@ -159,6 +154,22 @@ impl Session {
         // A machine that ended before its tests did has no result.
         let ended = counts.passed + counts.failed > 0;
         Ok(counts.with_status(output.success && ended))
+    }
+
+    /// Every target for a while, one after the other.
+    pub fn fuzz(&self) -> Result<Counts> {
+        if let Some(reason) = fuzz::missing() {
+            eprintln!("SKIPPED: {reason}");
+            return Ok(Counts::skipped(reason));
+        }
+        let fuzzer = fuzz::build()?;
+        let mut counts = Counts::default();
+        for target in fuzz::targets()? {
+            let passed = fuzz::fuzz(&fuzzer, &target, fuzz::SUITE_SECONDS)?;
+            counts.add(&Counts::one(passed));
+            counts.failures.extend((!passed).then(|| format!("fuzz {target}")));
+        }
+        Ok(counts)
     }
 
     pub fn python(&self) -> Result<Counts> {
@@ -312,89 +323,4 @@ fn node_test(dir: &str, point: impl FnOnce(Command) -> Command) -> Result<Counts
     let text = output.text();
     let tests = timings::of_node(&text);
     Ok(of_node(&text).with_status(output.success).with_timings(output.timings(dir, tests)))
-}
-
-/// Directory of the last run's output.
-pub fn logs_dir() -> PathBuf {
-    tree::cache_dir().join("logs")
-}
-
-/// File with the last output of one suite.
-pub fn log_path(suite: &str) -> PathBuf {
-    logs_dir().join(format!("{}.log", suite.replace('/', "-")))
-}
-
-/// Output of a program, and how it ended.
-struct Output {
-    lines: Vec<TimedLine>,
-    success: bool,
-}
-
-impl Output {
-    fn text(&self) -> String {
-        self.lines.iter().flat_map(|line| [line.text.as_str(), "\n"]).collect()
-    }
-
-    /// The times of one suite with these tests.
-    fn timings(&self, suite: &str, tests: Vec<Timing>) -> Timings {
-        let took = self.lines.last().map_or(Duration::ZERO, |line| line.at);
-        Timings { tests, ..Timings::suite(suite, took) }
-    }
-}
-
-/// Handling of standard error.
-#[derive(PartialEq, Eq)]
-enum Errors {
-    /// Shown, and not in the output.
-    Shown,
-    /// In the output, in the order of lines.
-    Kept,
-}
-
-fn silence_max() -> Duration {
-    match tree::profile() {
-        Profile::Develop => silence::RUST_MAX,
-        _ => silence::RUST_FULL_MAX,
-    }
-}
-
-/// Runs to the end, shows and keeps what it prints.
-fn tee(command: Command, suite: &str, errors: Errors) -> Result<Output> {
-    tee_watched(command, suite, errors, None)
-}
-
-/// The same, and ends a program that is silent for too long.
-fn tee_watched(
-    mut command: Command,
-    suite: &str,
-    errors: Errors,
-    silence_max: Option<Duration>,
-) -> Result<Output> {
-    let line = line_of(&command);
-    let reading = || format!("read from `{line}`");
-    let log_path = log_path(suite);
-    fs::create_dir_all(logs_dir()).with_context(|| format!("make {}", logs_dir().display()))?;
-    let mut log = File::create(&log_path).with_context(|| format!("make {}", log_path.display()))?;
-    let (reader, writer) = std::io::pipe().with_context(reading)?;
-    if errors == Errors::Kept {
-        command.stderr(writer.try_clone().with_context(reading)?);
-    }
-    let began = Instant::now();
-    let mut child = command.stdout(writer).spawn().with_context(|| format!("start `{line}`"))?;
-    // The command holds the writing end of the pipe.
-    drop(command);
-    let watch = silence_max.map(|max| Watch::begin(child.id(), max));
-    let mut lines = Vec::new();
-    for read in BufReader::new(reader).split(b'\n') {
-        let text = String::from_utf8_lossy(&read.with_context(reading)?).into_owned();
-        println!("{text}");
-        writeln!(log, "{text}").with_context(|| format!("write {}", log_path.display()))?;
-        lines.push(TimedLine { at: began.elapsed(), text });
-        watch.iter().for_each(Watch::line);
-    }
-    if watch.is_some_and(Watch::end) {
-        eprintln!("error: `{line}` was ended, because it printed nothing for too long: see its last lines");
-    }
-    let status = child.wait().with_context(|| format!("wait for `{line}`"))?;
-    Ok(Output { lines, success: status.success() })
 }

@@ -142,7 +142,7 @@ impl StreamEnd {
     }
 }
 
-fn parse(mut body: Bytes) -> Option<WalMessage> {
+pub(crate) fn parse(mut body: Bytes) -> Option<WalMessage> {
     match body.try_get_u8().ok()? {
         b'w' => {
             let (start, end_of_log) = (Lsn(body.try_get_u64().ok()?), Lsn(body.try_get_u64().ok()?));

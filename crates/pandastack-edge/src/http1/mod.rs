@@ -10,6 +10,8 @@
 mod answer_head;
 mod chunks;
 mod downstream;
+#[cfg(feature = "fuzz")]
+pub(crate) mod fuzz;
 mod lines;
 mod plain_head;
 mod request_head;

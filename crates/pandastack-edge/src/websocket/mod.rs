@@ -11,6 +11,8 @@
 
 mod flow;
 mod frames;
+#[cfg(feature = "fuzz")]
+pub(crate) mod fuzz;
 
 use std::future::poll_fn;
 use std::io;

@@ -16,6 +16,7 @@ use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper_util::rt::TokioIo;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 
 use crate::limits::{ANSWER_BYTES_MAX, COMMAND_MAX, LOAD_MAX, PAUSE_MAX, SNAPSHOT_MAX};
@@ -127,26 +128,36 @@ impl Api {
     async fn exchange(&self, method: Method, path: &str, body: Bytes) -> Result<Bytes, ApiError> {
         let unreachable = |source| ApiError::Unreachable { path: self.socket.clone(), source };
         let stream = socket::connect(&self.socket).await.map_err(unreachable)?;
-        let request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header(http::header::HOST, "localhost")
-            .header(http::header::CONTENT_TYPE, "application/json")
-            .body(Full::new(body))
-            .map_err(|error| ApiError::Malformed(error.to_string()))?;
-        let (mut sender, connection) =
-            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
-        let exchange = async move {
-            let response = sender.send_request(request).await.map_err(broken)?;
-            let status = response.status();
-            let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
-            Ok((status, body.map_err(body_error)?.to_bytes()))
-        };
-        // The connection ends when the sender is dropped, and reports its errors through it.
-        let (answer, _) = tokio::join!(exchange, connection);
-        let (status, body) = answer?;
-        check_status(status, body)
+        exchange_over(stream, method, path, body).await
     }
+}
+
+/// One call over a connection.
+pub(crate) async fn exchange_over(
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    method: Method,
+    path: &str,
+    body: Bytes,
+) -> Result<Bytes, ApiError> {
+    let request = Request::builder()
+        .method(method)
+        .uri(path)
+        .header(http::header::HOST, "localhost")
+        .header(http::header::CONTENT_TYPE, "application/json")
+        .body(Full::new(body))
+        .map_err(|error| ApiError::Malformed(error.to_string()))?;
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
+    let exchange = async move {
+        let response = sender.send_request(request).await.map_err(broken)?;
+        let status = response.status();
+        let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
+        Ok((status, body.map_err(body_error)?.to_bytes()))
+    };
+    // The connection ends when the sender is dropped, and reports its errors through it.
+    let (answer, _) = tokio::join!(exchange, connection);
+    let (status, body) = answer?;
+    check_status(status, body)
 }
 
 fn check_status(status: StatusCode, body: Bytes) -> Result<Bytes, ApiError> {
@@ -182,7 +193,7 @@ fn encode(body: &impl Serialize) -> Result<Bytes, ApiError> {
     serde_json::to_vec(body).map(Bytes::from).map_err(|error| ApiError::Malformed(error.to_string()))
 }
 
-fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
+pub(crate) fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
     serde_json::from_slice(body).map_err(|error| ApiError::Malformed(format!("{error}: {}", excerpt(body))))
 }
 

@@ -9,6 +9,8 @@ mod attributes;
 mod copy;
 mod directory;
 mod errors;
+#[cfg(feature = "fuzz")]
+pub(crate) mod fuzz;
 mod glob;
 mod grep;
 mod names;

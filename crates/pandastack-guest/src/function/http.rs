@@ -1,7 +1,6 @@
 //! A minimal HTTP/1.1 server for the handler's process.
 
-use std::io::{self, BufRead, BufReader, Read};
-use std::net::TcpStream;
+use std::io::{self, BufRead, Read};
 
 /// Bytes of a request's head. Beyond it the connection ends.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
@@ -43,7 +42,7 @@ fn malformed(what: &str) -> io::Error {
 }
 
 /// Reads a head; `None` when the connection ended before one began.
-pub(super) fn read_head(reader: &mut BufReader<TcpStream>) -> io::Result<Option<RequestHead>> {
+pub(super) fn read_head(reader: &mut impl BufRead) -> io::Result<Option<RequestHead>> {
     let mut bytes = Vec::new();
     loop {
         let before = bytes.len();
@@ -82,11 +81,7 @@ pub(super) struct Body {
 
 impl Body {
     /// Reads a part; empty at its end.
-    pub(super) fn read_part(
-        &mut self,
-        reader: &mut BufReader<TcpStream>,
-        most: usize,
-    ) -> io::Result<Vec<u8>> {
+    pub(super) fn read_part(&mut self, reader: &mut impl BufRead, most: usize) -> io::Result<Vec<u8>> {
         if self.chunked && self.left == 0 && !self.ended {
             self.begin_chunk(reader)?;
         }
@@ -110,7 +105,7 @@ impl Body {
         Ok(part)
     }
 
-    fn begin_chunk(&mut self, reader: &mut BufReader<TcpStream>) -> io::Result<()> {
+    fn begin_chunk(&mut self, reader: &mut impl BufRead) -> io::Result<()> {
         let line = read_line(reader)?;
         let size = line.split(';').next().unwrap_or_default().trim();
         self.left = u64::from_str_radix(size, 16).map_err(|_| malformed("a chunk without a size"))?;
@@ -139,7 +134,7 @@ impl Body {
     }
 }
 
-fn read_line(reader: &mut BufReader<TcpStream>) -> io::Result<String> {
+fn read_line(reader: &mut impl BufRead) -> io::Result<String> {
     let mut line = Vec::new();
     reader.by_ref().take(HEAD_BYTES_MAX as u64).read_until(b'\n', &mut line)?;
     if line.last() != Some(&b'\n') {

@@ -20,6 +20,8 @@
 
 mod calls;
 mod front;
+#[cfg(feature = "fuzz")]
+pub(crate) mod fuzz;
 mod handler;
 mod http;
 mod output;

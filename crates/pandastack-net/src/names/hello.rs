@@ -48,13 +48,13 @@ pub(super) async fn read(stream: &mut TcpStream, port: u16) -> io::Result<Hello>
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum HelloName {
+pub(super) enum HelloName {
     Name(String),
     None,
     Unfinished,
 }
 
-fn name_in_tls(bytes: &[u8]) -> HelloName {
+pub(super) fn name_in_tls(bytes: &[u8]) -> HelloName {
     let mut acceptor = Acceptor::default();
     let mut rest = bytes;
     while !rest.is_empty() {
@@ -74,7 +74,7 @@ fn name_in_tls(bytes: &[u8]) -> HelloName {
     HelloName::Unfinished
 }
 
-fn name_in_http(bytes: &[u8]) -> HelloName {
+pub(super) fn name_in_http(bytes: &[u8]) -> HelloName {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut request = httparse::Request::new(&mut headers);
     match request.parse(bytes) {

@@ -19,6 +19,8 @@
 mod databases;
 mod denial;
 mod denied;
+#[cfg(feature = "fuzz")]
+pub(crate) mod fuzz;
 mod hello;
 mod limits;
 mod proxy;

@@ -44,7 +44,7 @@ pub(super) const NAMED_LIFETIME_MAX: Duration = Duration::from_secs(3600);
 const SHUT_LIFETIME: Duration = NAMED_LIFETIME_MAX;
 /// Addresses taken from one answer. A longer one for a name that is denied on some ports is kept from the
 /// guest.
-const ADDRESSES_PER_ANSWER_MAX: usize = 32;
+pub(super) const ADDRESSES_PER_ANSWER_MAX: usize = 32;
 
 pub(super) fn serve(registry: &Arc<Registry>, udp: UdpSocket, tcp: TcpListener) {
     // Not by a reference of their own: the pool's end must end them.
@@ -228,7 +228,12 @@ async fn follow(
 
 /// Extracts the addresses of an answer for the rules. `None` when the rules cannot hold all
 /// addresses that must be closed.
-fn learn(policy: &NetworkPolicy, ceiling: &Ceiling, name: &str, answer: &[u8]) -> Option<ResolvedName> {
+pub(super) fn learn(
+    policy: &NetworkPolicy,
+    ceiling: &Ceiling,
+    name: &str,
+    answer: &[u8],
+) -> Option<ResolvedName> {
     let (open_classes, shut_classes) = (policy.opened_by(name, ceiling), policy.shut_by(name));
     let message = Message::from_vec(answer);
     if message.is_err() && !shut_classes.is_empty() {

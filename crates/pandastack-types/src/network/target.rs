@@ -118,9 +118,10 @@ impl FromStr for Target {
     }
 }
 
-/// Only digits in the last part: no name ends so, but a mistyped address does.
+/// Only digits in the last part: no name ends so, but a mistyped address does. A dot at the end of a name is not kept,
+/// so it must not make a name of what could not be read again without it.
 fn is_like_an_address(place: &str) -> bool {
-    let last = place.rsplit('.').next().unwrap_or_default();
+    let last = place.strip_suffix('.').unwrap_or(place).rsplit('.').next().unwrap_or_default();
     !last.is_empty() && last.bytes().all(|byte| byte.is_ascii_digit())
 }
 
@@ -219,6 +220,8 @@ mod tests {
             ("münchen.de", None),
             ("10.0.0.256", None),
             ("10.0.0", None),
+            ("10.", None),
+            ("*.10.", None),
             ("10.0.0.1/8", None),
             ("example.com/8", None),
             ("example.com:", None),

@@ -1,0 +1,4 @@
+//! Targets for `cargo xtask fuzz`.
+
+pub use crate::http1::fuzz::{answer, chunks, request};
+pub use crate::websocket::fuzz::websocket;
