@@ -52,7 +52,7 @@ pub fn kind_of(path: &Path) -> Option<usize> {
 pub struct Wide([Vec<String>; CODE.len()]);
 
 impl Wide {
-    /// Looks for them in a source.
+    /// Searches a source for them.
     pub fn read(&mut self, path: &Path, text: &str) {
         let Some(found) = kind_of(path).and_then(|kind| self.0.get_mut(kind)) else { return };
         let lines = text.lines().zip(1..).filter(|(line, _)| columns(line) > COLUMNS_MAX);
@@ -61,13 +61,13 @@ impl Wide {
 
     /// A problem for each kind of code that has more of them than it had, or fewer.
     pub fn problems(&self) -> Vec<String> {
-        let judge = |((kind, allowed), found): ((&&str, usize), &Vec<String>)| {
+        let problem = |((kind, allowed), found): ((&&str, usize), &Vec<String>)| {
             // Comments of Rust can be wrapped.
             let hint = if *kind == "rs" { " (`cargo xtask tidy --wrap` wraps comments)" } else { "" };
             let rule = format!("lines of .{kind} files over {COLUMNS_MAX} columns{hint}");
-            allowance::judge(&rule, allowed, found, OWN_FILE)
+            allowance::problem(&rule, allowed, found, OWN_FILE)
         };
-        CODE.iter().zip(WIDE_ALLOWED).zip(&self.0).filter_map(judge).collect()
+        CODE.iter().zip(WIDE_ALLOWED).zip(&self.0).filter_map(problem).collect()
     }
 }
 
