@@ -28,10 +28,10 @@ pub struct Args {
     /// End of the period, in the same form [default: now]
     #[arg(long, alias = "to", value_name = "TIME", value_parser = past)]
     until: Option<Timestamp>,
-    /// What to sum by: sandbox, function or day (UTC)
+    /// Group by sandbox, function or day (UTC)
     #[arg(long, value_name = "sandbox|function|day", default_value = "sandbox")]
     by: By,
-    /// Number of rows to show; the sums include all
+    /// Number of rows to show; totals include all rows
     #[arg(long, short = 'n', value_name = "COUNT", default_value_t = 20)]
     limit: usize,
 }

@@ -29,7 +29,7 @@ pub fn log_file(settings: &Settings, role: &str) -> PathBuf {
     logs_dir(&settings.data_dir).join(format!("{role}.log"))
 }
 
-/// The end of a role's log at some time, to read what was added since.
+/// A position in a role's log, to read later lines.
 pub struct LogMark {
     path: PathBuf,
     bytes: u64,
