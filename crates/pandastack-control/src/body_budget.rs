@@ -28,7 +28,7 @@ use pandastack_types::{Error, ErrorCode};
 
 use crate::auth::address_of;
 
-/// Bytes of request bodies that are held now.
+/// Budget for bytes of unfinished request bodies.
 #[derive(Debug, Default)]
 pub(crate) struct BodyBudget(Mutex<HeldBytes>);
 
@@ -38,12 +38,12 @@ struct HeldBytes {
     by_address: HashMap<IpAddr, usize>,
 }
 
-/// Which budget is used up.
+/// The exhausted budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 enum OverBudget {
-    #[error("the budget of this address for request bodies is used up")]
+    #[error("the request body budget of this address is exhausted")]
     Address,
-    #[error("the budget of the server for request bodies is used up")]
+    #[error("the request body budget of the server is exhausted")]
     Server,
 }
 
@@ -53,8 +53,8 @@ impl OverBudget {
             OverBudget::Address => Error::new(
                 ErrorCode::RateLimited,
                 format!(
-                    "too many unfinished request bodies from this address: they hold more than {} MiB; \
-                     finish them, or send less at once",
+                    "too many unfinished request bodies from this address: more than {} MiB in total; \
+                     wait for some to finish",
                     BODY_BYTES_HELD_PER_ADDRESS_MAX >> 20
                 ),
             ),
@@ -72,13 +72,13 @@ impl BodyBudget {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes bytes, of which `counted` also count for the address.
+    /// Reserves bytes, of which `counted` also count for the address.
     fn take(
         self: &Arc<Self>,
         address: Option<IpAddr>,
         bytes: usize,
         counted: usize,
-    ) -> Result<Lease, OverBudget> {
+    ) -> Result<ReservedBytes, OverBudget> {
         let mut held = self.lock();
         if held.total + bytes > BODY_BYTES_HELD_MAX {
             return Err(OverBudget::Server);
@@ -91,20 +91,20 @@ impl BodyBudget {
             *own += counted;
         }
         held.total += bytes;
-        Ok(Lease { budget: Arc::clone(self), address, bytes, counted })
+        Ok(ReservedBytes { budget: Arc::clone(self), address, bytes, counted })
     }
 }
 
-/// Bytes that were taken, until dropped.
+/// Reserved bytes, until dropped.
 #[derive(Debug)]
-struct Lease {
+struct ReservedBytes {
     budget: Arc<BodyBudget>,
     address: Option<IpAddr>,
     bytes: usize,
     counted: usize,
 }
 
-impl Drop for Lease {
+impl Drop for ReservedBytes {
     fn drop(&mut self) {
         let mut held = self.budget.lock();
         held.total -= self.bytes;
@@ -119,24 +119,24 @@ impl Drop for Lease {
     }
 }
 
-/// Bytes that are in a budget while anybody has them.
-struct LeasedBytes {
+/// Bytes that count in a budget until they are dropped.
+struct BudgetedBytes {
     bytes: Bytes,
-    _lease: Lease,
+    _reserved: ReservedBytes,
 }
 
-impl AsRef<[u8]> for LeasedBytes {
+impl AsRef<[u8]> for BudgetedBytes {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
 }
 
-/// A body whose frames are taken from a budget.
+/// A body whose frames are reserved in a budget.
 struct BudgetedBody {
     body: Body,
     budget: Arc<BodyBudget>,
     address: Option<IpAddr>,
-    /// What is left of the bytes that the address need not pay for.
+    /// Remaining bytes that do not count for the address.
     free: usize,
     refused: Arc<OnceLock<OverBudget>>,
 }
@@ -160,7 +160,7 @@ impl HttpBody for BudgetedBody {
         let counted = bytes.len().saturating_sub(self.free);
         self.free -= bytes.len() - counted;
         Poll::Ready(Some(match self.budget.take(self.address, bytes.len(), counted) {
-            Ok(lease) => Ok(Frame::data(Bytes::from_owner(LeasedBytes { bytes, _lease: lease }))),
+            Ok(reserved) => Ok(Frame::data(Bytes::from_owner(BudgetedBytes { bytes, _reserved: reserved }))),
             Err(over) => {
                 let _ = self.refused.set(over);
                 Err(axum::Error::new(over))

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::signature::{Algorithm, Jwk};
 
-/// What a token says.
+/// Claims of a token.
 pub(crate) type Claims = Map<String, Value>;
 
 /// How far the provider's clock may differ from ours.
@@ -24,7 +24,7 @@ pub(crate) enum IdTokenError {
     Invalid(String),
 }
 
-/// What an ID token must be for.
+/// The expected audience of an ID token.
 pub(crate) struct Expected<'a> {
     pub(crate) issuer: &'a str,
     pub(crate) client_id: &'a str,
