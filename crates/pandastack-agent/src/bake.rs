@@ -45,7 +45,7 @@ struct BakeFiles {
     key: String,
 }
 
-/// Makes the template ready on this host.
+/// Prepares the template on this host.
 pub(crate) async fn bake(
     host: &Arc<HostResources>,
     variant: Variant,

@@ -36,7 +36,7 @@ impl Builds {
             .ok_or_else(|| AgentError::NoBuild(id.clone()))
     }
 
-    /// Notes what a build does now.
+    /// Records what a build does now.
     pub(crate) fn progress(&self, id: &BuildId, phase: &str, line: String) {
         tracing::info!(build = %id, phase, "{line}");
         if let Some(build) = self.lock().iter_mut().find(|build| build.id == *id) {
@@ -48,7 +48,7 @@ impl Builds {
         }
     }
 
-    /// Notes how a build ended.
+    /// Records how a build ended.
     pub(crate) fn finish(&self, id: &BuildId, error: Option<String>) {
         if let Some(error) = &error {
             tracing::error!(build = %id, error, "a template could not be built");

@@ -57,7 +57,7 @@ pub struct Cgroup {
 }
 
 impl Cgroups {
-    /// Makes the parents below the host's mounted hierarchies.
+    /// Creates the parents below the host's mounted hierarchies.
     pub fn open(name: &str) -> io::Result<Self> {
         Self::open_at(Path::new("/sys/fs/cgroup"), name)
     }
@@ -95,8 +95,8 @@ impl Cgroups {
         Ok(Self { parents, version, cpu_percent: None })
     }
 
-    /// Lets machines use so many percent of a processor for each one they have, their emulator's work included. Without it,
-    /// all they have and one more: the emulator's own work is not the guest's.
+    /// Limits machines to this percentage of a processor per vCPU, including their emulator's work. Without
+    /// it, all they have and one more: the emulator's own work is not the guest's.
     pub fn with_cpu_percent(self, cpu_percent: Option<u32>) -> Self {
         Self { cpu_percent, ..self }
     }
@@ -108,8 +108,8 @@ impl Cgroups {
         }
     }
 
-    /// Makes a group for one machine, limited to what a machine of that shape may use. Zygotes have no limits: what is
-    /// forked from them passes through their group.
+    /// Creates a group for one machine, limited to what a machine of that shape may use. Zygotes have no
+    /// limits: what is forked from them passes through their group.
     pub fn create(&self, name: &str, shape: Option<Shape>) -> io::Result<Cgroup> {
         let group = self.group(name);
         for dir in &group.dirs {
@@ -176,7 +176,7 @@ impl Cgroups {
         }
     }
 
-    /// Removes everything this agent made, where no process is left in it.
+    /// Removes all groups of this agent that contain no process.
     pub fn remove(&self) {
         self.sweep();
         for parent in &self.parents {
@@ -246,7 +246,7 @@ impl Cgroup {
     }
 }
 
-/// Kills a process and waits until it is gone. One that is gone already is success.
+/// Kills a process and waits until it is gone. Succeeds if the process has already ended.
 fn end_process(pid: u32) -> io::Result<()> {
     let Some(pid) = Pid::from_raw(pid.cast_signed()) else { return Ok(()) };
     let pidfd = match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {

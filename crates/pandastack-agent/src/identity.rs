@@ -43,8 +43,8 @@ pub(crate) fn realtime_ns() -> u64 {
     jiff::Timestamp::now().as_nanosecond() as u64
 }
 
-/// Fresh clock and entropy for a sandbox whose predecessor may have left it in the middle of
-/// anything; everything else stays.
+/// Sets the clock and entropy of a sandbox that an earlier agent may have left in any state; everything
+/// else is kept.
 pub(crate) fn refresh(record: &SandboxRecord) -> Identity {
     Identity {
         hostname: None,

@@ -48,7 +48,7 @@ pub(crate) struct SandboxRecord {
     /// Release of the kernel in its machine; unknown of machines from before this was recorded.
     #[serde(default)]
     pub kernel: Option<String>,
-    /// Until then the sandbox does not count as idle.
+    /// Time until which the sandbox does not count as idle.
     #[serde(default)]
     pub awake_until: Option<Timestamp>,
 }
@@ -132,7 +132,7 @@ pub(crate) fn write_record(layout: &Layout, record: &SandboxRecord) -> Result<()
     Ok(())
 }
 
-/// Gives a file a second name, in one step where something else has it.
+/// Links a file under a second name, replacing another file atomically.
 fn link_over(file: &Path, name: &Path) -> io::Result<()> {
     let temporary = name.with_extension("new");
     match std::fs::remove_file(&temporary) {

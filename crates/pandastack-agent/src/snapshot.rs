@@ -39,13 +39,13 @@ pub(crate) struct Manifest {
     pub shape: Shape,
     /// Equal to the engine's own, or the snapshot is refused.
     pub compatibility_key: String,
-    /// Release of the kernel in its memory, for people. Another version is no reason to refuse the
+    /// Release of the kernel in its memory, for display. Another version is no reason to refuse the
     /// snapshot: its machines continue with its kernel, whatever the host boots by now.
     #[serde(default)]
     pub kernel: Option<String>,
     /// Sandbox it shows; `None` for a template.
     pub sandbox: Option<SandboxId>,
-    /// User of the lineage; a restored machine goes on under it.
+    /// User of the lineage; a restored machine continues under it.
     pub uid: Option<u32>,
     pub state_bytes: u64,
     /// Memory written over the base.

@@ -16,7 +16,7 @@ pub(crate) struct Activity {
     pub(crate) work: Notify,
     /// Signals that the polling interval of a repository changed.
     pub(crate) polls: Notify,
-    /// Told when a deployment's log has new lines.
+    /// Notified when a deployment's log has new lines.
     pub(crate) logs: LogNews<DeploymentId>,
     /// Grows with every change of a deployment's state.
     news: watch::Sender<u64>,
@@ -52,7 +52,7 @@ struct RunningDeployment {
     switching: bool,
 }
 
-/// Why a deployment is stopped.
+/// Reason for stopping a deployment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stop {
     /// A user canceled the deployment.
@@ -73,7 +73,7 @@ impl Default for Activity {
     }
 }
 
-/// Keeps an app from being deleted twice at once.
+/// Prevents two deletions of an app at the same time.
 pub(crate) struct RemovalGuard<'a> {
     activity: &'a Activity,
     app: AppId,
@@ -85,7 +85,7 @@ impl Drop for RemovalGuard<'_> {
     }
 }
 
-/// Keeps a delivery from being carried out twice at once.
+/// Prevents processing a delivery twice at the same time.
 pub(crate) struct DeliveryGuard<'a> {
     activity: &'a Activity,
     delivery: (AppId, String),
@@ -113,12 +113,12 @@ impl Activity {
         self.news.subscribe()
     }
 
-    /// Notes that an app is given a source: its machines are not tidied away.
+    /// Records that an app is given a source: its machines are not pruned.
     pub(crate) fn begin_upload(&self, app: &AppId) {
         self.shared().uploads.push(app.clone());
     }
 
-    /// Notes that one such source has arrived, or will not come.
+    /// Records that one such source has arrived, or will not come.
     pub(crate) fn end_upload(&self, app: &AppId) {
         let mut shared = self.shared();
         if let Some(at) = shared.uploads.iter().position(|one| one == app) {
@@ -156,30 +156,30 @@ impl Activity {
         free
     }
 
-    /// Notes that a delivery is being carried out, until dropped. `None` if it is already.
+    /// Records that a delivery is being carried out, until dropped. `None` if it is already.
     pub(crate) fn begin_delivery(&self, app: &AppId, delivery: &str) -> Option<DeliveryGuard<'_>> {
         let delivery = (app.clone(), delivery.to_owned());
         let first = self.shared().deliveries.insert(delivery.clone());
         first.then(|| DeliveryGuard { activity: self, delivery })
     }
 
-    /// Notes that an app is being deleted, until dropped. `None` if it is already.
+    /// Records that an app is being deleted, until dropped. `None` if it is already.
     pub(crate) fn begin_removal(&self, app: &AppId) -> Option<RemovalGuard<'_>> {
         let first = self.shared().removing.insert(app.clone());
         first.then(|| RemovalGuard { activity: self, app: app.clone() })
     }
 
-    /// Notes that an app's earlier versions are being put to sleep. `false` if they are already.
+    /// Records that an app's earlier versions are being put to sleep. `false` if they are already.
     pub(crate) fn begin_retiring(&self, app: &AppId) -> bool {
         self.shared().retiring.insert(app.clone())
     }
 
-    /// Notes that this is over.
+    /// Records that this has ended.
     pub(crate) fn end_retiring(&self, app: &AppId) {
         self.shared().retiring.remove(app);
     }
 
-    /// Notes that a deployment begins; answers what stops it.
+    /// Records that a deployment begins; returns what stops it.
     pub(crate) fn begin(&self, one: &DeploymentRecord) -> CancellationToken {
         let stop = CancellationToken::new();
         let (app, builds) = (one.app.clone(), one.builds());
@@ -188,14 +188,14 @@ impl Activity {
         stop
     }
 
-    /// Notes which deployments wait for a turn. Answers those that did not before.
+    /// Records which deployments wait for a turn. Returns those that did not before.
     pub(crate) fn note_waiting(&self, waiting: &[DeploymentRecord]) -> Vec<DeploymentId> {
         let now: HashSet<_> = waiting.iter().map(|one| one.id.clone()).collect();
         let before = std::mem::replace(&mut self.shared().waiting, now.clone());
         now.difference(&before).cloned().collect()
     }
 
-    /// Notes that it is over, and all of its log is written.
+    /// Records that it has ended and that its log is complete.
     pub(crate) fn end(&self, id: &DeploymentId) {
         self.shared().running.remove(id);
         self.notify();

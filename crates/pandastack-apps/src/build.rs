@@ -111,7 +111,7 @@ impl Build<'_> {
         Ok(Built { machine, plan: found.plan, commit, start })
     }
 
-    /// Looks at the source.
+    /// Inspects the source.
     async fn find(&self, machine: &Machine) -> Result<DetectedSource, BuildError> {
         let (directory, view) = self.locate(machine).await?;
         let spec = &self.app.spec;
@@ -217,7 +217,7 @@ impl Build<'_> {
         Ok(machine.exec(&ask).await?.exit_code == 0)
     }
 
-    /// Says so when an app runs with another Node or Python than it wants.
+    /// Logs a warning if an app runs with a Node or Python version other than it requires.
     async fn compare_versions(&self, machine: &Machine, plan: &Plan) -> Result<(), BuildError> {
         if let Some(wish) = &plan.node {
             let mut ask = shell(NODE_VERSION, &[]);

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A step that is given up (stopped, failed, or the server ends) needs no undoing of its own: what it made is found and
-//! deleted by [`crate::tidy`], because nothing refers to it.
+//! deleted by [`crate::prune`], because nothing refers to it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,7 +39,8 @@ pub(crate) const DRAIN_IDLE_SECONDS: u64 = 60;
 const END_PAUSE_MIN: Duration = Duration::from_secs(1);
 const END_PAUSE_MAX: Duration = Duration::from_secs(30);
 
-/// Works on a deployment until it is live or over. Leaves its state alone when the server ends: the next one goes on.
+/// Works on a deployment until it is live or over. Leaves its state alone when the server ends: the next
+/// one continues.
 pub(crate) async fn run(apps: Arc<Apps>, deployment: DeploymentRecord, stop: CancellationToken) {
     let id = deployment.id.clone();
     let opened = Log::open(&apps, &deployment).await;
@@ -128,7 +129,7 @@ impl Deploy {
         Ok(())
     }
 
-    /// From here on requests go to the new version.
+    /// Switches requests to the new version.
     async fn switch(&mut self, app: &AppRecord, machines: Vec<Machine>) -> Result<(), BuildError> {
         let before = self.apps.store.app(None, app.id.as_str()).await.map_err(Error::from)?.active;
         if !self.apps.activity.switch(&self.record.id) {
@@ -176,8 +177,8 @@ impl Deploy {
         }
     }
 
-    /// Stores the outcome, retrying for as long as it takes: no other task works on the deployment,
-    /// so it would stay unfinished.
+    /// Stores the outcome, retrying until it succeeds: no other task works on the deployment, so it would
+    /// stay unfinished.
     async fn end(&mut self, outcome: Option<Result<(), BuildError>>) {
         let reason = self.apps.activity.reason(&self.record.id);
         let (status, error) = match (outcome, reason) {

@@ -81,7 +81,7 @@ async fn take_up(apps: &Arc<Apps>) -> Result<()> {
     Ok(())
 }
 
-/// A deployment whose work broke off, as it goes on, and what its log says of that.
+/// An interrupted deployment in its next state, with the log line about it.
 fn taken_up(mut left: DeploymentRecord) -> (DeploymentRecord, String) {
     left.updated_at = now();
     if left.spec.attempts < ATTEMPTS_MAX {
@@ -122,7 +122,7 @@ async fn tidy_left(apps: &Arc<Apps>) {
     }
 }
 
-/// Begins what may begin.
+/// Starts all deployments that can start.
 async fn begin_due(apps: &Arc<Apps>) -> Result<()> {
     let mut by_app = BTreeMap::<AppId, Vec<DeploymentRecord>>::new();
     for one in apps.store.deployments_in_progress().await? {
@@ -172,8 +172,7 @@ fn split_by_capacity(
     })
 }
 
-/// Lets the logs of those that wait say so, once each. A failure to write the log fails no
-/// deployment.
+/// Logs once for each waiting deployment that it waits. A failure to write the log fails no deployment.
 async fn log_waiting(apps: &Arc<Apps>, waiting: &[DeploymentRecord]) {
     for id in apps.activity.note_waiting(waiting) {
         let sentence = "queued: the limit of concurrent deployments is reached";

@@ -13,7 +13,7 @@ use pandastack_types::{AppId, DeploymentId, Result};
 
 use crate::state::Apps;
 
-/// Before what the platform says.
+/// Prefix of lines of the platform.
 pub(crate) const OURS: &str = "==> ";
 
 const LIMITS: LogLimits = LogLimits {
@@ -27,7 +27,7 @@ const LIMITS: LogLimits = LogLimits {
 pub(crate) struct Log(LineLog);
 
 impl Log {
-    /// Opens the log of a deployment; lines are appended to what it has.
+    /// Opens the log of a deployment and appends lines to it.
     pub(crate) async fn open(apps: &Arc<Apps>, deployment: &DeploymentRecord) -> Result<(Self, LogWriter)> {
         let (log, writer) = LineLog::open(DeploymentLog::new(apps, deployment), LIMITS).await?;
         Ok((Self(log), writer))
@@ -58,7 +58,7 @@ pub(crate) async fn append(apps: &Apps, id: &DeploymentId, sentence: &str) -> pa
     Ok(())
 }
 
-/// The log as server-sent events, followed until the deployment is over or what there is.
+/// The log as server-sent events: until the deployment ends, or the lines so far.
 pub(crate) fn respond(apps: &Arc<Apps>, deployment: &DeploymentRecord, follow: bool) -> Response {
     let changes = LogChanges {
         lines: apps.activity.logs.subscribe(deployment.id.clone()),

@@ -47,7 +47,7 @@ impl Plan {
         for app in apps {
             let Some(seconds) = app.spec.poll_seconds else { continue };
             let asked = app.spec.poll_asked;
-            // One that is new here, or was set anew, is due at once.
+            // One that is new here, or was set again, is due at once.
             let is_due = self
                 .0
                 .get(&app.id)
@@ -66,7 +66,7 @@ impl Plan {
     }
 }
 
-/// Looks until shutdown.
+/// Polls until shutdown.
 pub async fn run(apps: Arc<Apps>) {
     let mut plan = Plan::default();
     loop {

@@ -93,8 +93,8 @@ pub(crate) async fn app(apps: &Arc<Apps>, app: &AppRecord, initiator: Initiator)
     Ok(())
 }
 
-/// Tells machines that are kept for a rollback to fall asleep, unless they were told, and puts to
-/// sleep those that do not in time; all at once, without delaying the caller.
+/// Sets an idle timeout on machines that are kept for a rollback, unless they have it, and puts to sleep
+/// those that stay awake; all at once, without delaying the caller.
 async fn retire_left(apps: &Arc<Apps>, app: &AppRecord, all: &[DeploymentRecord]) {
     let mut due = Vec::new();
     for id in tidy::needed(app, all).machines {
@@ -132,8 +132,8 @@ impl Drop for RetireGuard {
     }
 }
 
-/// Tells one machine when to sleep, and puts it to sleep if it had its time and has no lease. Looks before each whether it is still not
-/// needed: meanwhile a rollback may return to it.
+/// Sets the idle timeout of one machine, and puts it to sleep if it is overdue and has no lease. Looks
+/// before each whether it is still not needed: meanwhile a rollback may return to it.
 async fn retire(apps: &Arc<Apps>, app: &AppId, id: &SandboxId) -> Result<()> {
     let Some((record, _)) = left_now(apps, app, id).await? else { return Ok(()) };
     let machine = machine::open(apps.machines.as_ref(), &record, id).await?;
@@ -180,7 +180,7 @@ fn is_drain_over(since: Timestamp, at: Timestamp) -> bool {
     at.duration_since(since) > SignedDuration::from_secs(DRAIN_SECONDS_MAX)
 }
 
-/// The same, where work that a lease protects goes on for as long as that lasts.
+/// The same, where work that a lease protects continues for as long as that lasts.
 fn is_sleep_due(since: Timestamp, lease: Option<Timestamp>, at: Timestamp) -> bool {
     is_drain_over(since, at) && lease.is_none_or(|until| until <= at)
 }
@@ -197,8 +197,8 @@ fn next_try(failed: &DeploymentRecord) -> Timestamp {
     failed.updated_at.checked_add(pause).unwrap_or(Timestamp::MAX)
 }
 
-/// Queues what failed once more. A deployment that a user requested meanwhile is newer, and
-/// replaces it.
+/// Queues a failed deployment again. A deployment that a user requested meanwhile is newer, and replaces
+/// it.
 async fn try_again(apps: &Arc<Apps>, failed: &DeploymentRecord, new: DeploymentRecord) -> Result<()> {
     let again = again(failed, new);
     if apps.store.put_deployment(&again, DeploymentStatus::Failed).await? {

@@ -24,7 +24,7 @@ use crate::state::Apps;
 
 /// Times that one state of a deployment is tried to be told.
 const TRIES_MAX: u32 = 5;
-/// Before the second try; doubles with each.
+/// Delay before the second attempt; doubles with each.
 const RETRY_WAIT: Duration = Duration::from_secs(2);
 /// Deployments read at once; the rest follow when these are reported.
 const REPORTS_PER_LOOK: u32 = 256;
@@ -45,13 +45,13 @@ struct ReportAttempts {
 enum Outcome {
     /// The status was reported, or there is nothing to report.
     Settled,
-    /// To be tried again.
+    /// To be retried.
     Failed(String),
     /// Never to be tried again.
     Refused(String),
 }
 
-/// Tells until shutdown.
+/// Reports until shutdown.
 pub async fn run(apps: Arc<Apps>) {
     let mut news = apps.activity.follow();
     let mut tried = HashMap::new();
@@ -66,7 +66,7 @@ pub async fn run(apps: Arc<Apps>) {
     }
 }
 
-/// Until there may be something to tell.
+/// Waits until there may be something to report.
 async fn pause(news: &mut watch::Receiver<u64>, tried: &HashMap<DeploymentId, ReportAttempts>) {
     tokio::time::sleep(LOOK_PAUSE).await;
     let next = tried.values().map(|tried| tried.again_at).min();

@@ -147,7 +147,7 @@ impl Output {
         Ok(Self { body, events: Events::default(), lines: Lines::default(), ended: false })
     }
 
-    /// Waits for more; answers the lines that it completes. May be given up at any time.
+    /// Waits for more output; returns the lines that it completes. Cancel-safe.
     async fn next(&mut self) -> Vec<String> {
         match self.body.frame().await {
             Some(Ok(frame)) => {
@@ -208,7 +208,7 @@ impl Follower {
         }
     }
 
-    /// Goes on with what serves now, if that is another process; ends if there is nothing to go on with.
+    /// Switches to the process that serves now, if it is another; ends if there is none.
     async fn follow_live(&mut self, lines: &mut Vec<String>) {
         match self.changed().await {
             Ok(None) => self.ended = self.output.ended,

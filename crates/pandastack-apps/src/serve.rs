@@ -64,7 +64,7 @@ pub(crate) struct Serving<'a> {
 }
 
 impl Serving<'_> {
-    /// The machines that serve a deployment: those that are kept, and new ones from what was built.
+    /// The machines that serve a deployment: kept ones, and new ones from the build.
     pub(crate) async fn machines(&self, deployment: &mut DeploymentRecord) -> Result<Vec<Machine>> {
         let count = self.app.spec.max_instances as usize;
         let mut ready = self.wake_kept(&deployment.spec, count).await;
@@ -266,8 +266,8 @@ impl Serving<'_> {
     }
 }
 
-/// Tells the machines that serve when to sleep, and wakes those that never should. A machine that
-/// cannot be reached gets the setting with the next deployment.
+/// Sets the idle timeout of the serving machines, and wakes those that never sleep. A machine that cannot
+/// be reached gets the setting with the next deployment.
 pub(crate) async fn follow_idle(apps: &Arc<Apps>, app: &AppRecord) {
     let Some(active) = &app.active else { return };
     let Ok(live) = apps.store.deployment(&app.id, active).await else { return };
@@ -294,7 +294,7 @@ enum Listening {
     No,
 }
 
-/// Checks that the app listens where its requests will arrive, and otherwise says what to change.
+/// Checks that the app listens on the right address and port, and otherwise returns a hint.
 fn listening(ports: &[Port], wanted: u16) -> Listening {
     let inside = |port: &Port| port.address.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
     if ports.iter().any(|port| port.port == wanted && !inside(port)) {

@@ -28,7 +28,7 @@ const TOLD_MAX: usize = 50;
 const NAME_MARK: char = '\u{1e}';
 const TEXT_MARK: char = '\u{1f}';
 
-/// Removes the old source, but not what was installed or is a cache of its builder.
+/// Removes the old source, but not installed packages and build caches.
 const CLEAR: &str = r#"mkdir -p "$DIR" && cd "$DIR" &&
 find . -mindepth 1 \( -name node_modules -o -name .venv -o -path '*/.next/cache' \) -prune -o ! -type d -exec rm -f {} + &&
 find . -mindepth 1 -type d -empty ! -path '*/node_modules/*' ! -path '*/.venv/*' -delete"#;
@@ -50,7 +50,7 @@ const LIST: &str = r#"cd "$DIR" && find . -mindepth 1 -maxdepth "$DEPTH" \( -nam
 const READ: &str =
     r#"cd "$DIR" && for file in "$@"; do printf '\036%s\037' "$file"; head -c "$BYTES" -- "$file"; done"#;
 
-/// Puts the source of a deployment into its machine. Answers the commit, if it has one.
+/// Puts the source of a deployment into its machine. Returns the commit, if it has one.
 pub(crate) async fn fetch(
     apps: &Arc<Apps>,
     machine: &Machine,
@@ -183,7 +183,7 @@ pub(crate) async fn root_text(machine: &Machine, name: &str) -> Result<Option<St
     Ok(Some(machine.exec(&read).await?.stdout).filter(|text| !text.is_empty()))
 }
 
-/// Collects what is known of the source in a machine.
+/// Collects the file names and texts of the source in a machine.
 pub(crate) async fn view(machine: &Machine, directory: &str) -> Result<View> {
     let (depth, max) = (DEPTH_MAX.to_string(), FILES_MAX.to_string());
     let listed = machine.exec(&shell(LIST, &[("DIR", directory), ("DEPTH", &depth), ("MAX", &max)])).await?;

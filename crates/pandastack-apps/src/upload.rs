@@ -195,7 +195,7 @@ impl Drop for UnclaimedMachine {
     }
 }
 
-/// Keeps machines that are given a source from being tidied away.
+/// Keeps machines that are given a source from being pruned.
 struct Uploading {
     apps: Arc<Apps>,
     app: AppId,

@@ -139,7 +139,7 @@ pub(crate) fn deployments(app: &AppRecord, records: Vec<DeploymentRecord>) -> Ve
         .collect()
 }
 
-/// One deployment.
+/// Returns the deployment.
 pub(crate) fn deployment(record: DeploymentRecord, kept: bool) -> api::Deployment {
     let spec = record.spec;
     api::Deployment {

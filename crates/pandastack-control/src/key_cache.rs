@@ -1,7 +1,7 @@
 //! A cache of valid API keys, so that the data path does not query the store.
 //!
-//! Written by hand because a key outlives its freshness in it: one that was good lately is looked up again
-//! even when its address is throttled.
+//! Written by hand because a key stays in it after it expires: a key that was valid recently is looked up
+//! again even when its address is throttled.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -59,7 +59,7 @@ pub(crate) fn check_networks(prefix: &str, allow_from: &[IpNet], address: Option
     Err(Error::new(ErrorCode::Forbidden, message))
 }
 
-/// Good keys by their hash.
+/// Valid keys by their hash.
 type ValidKeys = HashMap<[u8; 32], ValidKey>;
 
 /// Valid keys, and those used since their use was last stored.
@@ -99,7 +99,7 @@ impl KeyCache {
         good.insert(hash, key);
     }
 
-    /// Forgets keys that may not be good any more.
+    /// Removes keys that may no longer be valid.
     pub(crate) fn forget(&self, is_meant: impl Fn(&Caller) -> bool) {
         self.good().retain(|_, key| !is_meant(&key.caller));
     }

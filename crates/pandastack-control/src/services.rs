@@ -32,7 +32,7 @@ pub(crate) struct Services {
     pub(crate) edge: Arc<Edge>,
     /// Signs what this server and its agents send each other.
     pub(crate) link: LinkKey,
-    /// Changes of what names of apps lead to.
+    /// Changes of the targets of app names.
     pub(crate) names: Arc<NameChanges>,
     /// Work beside requests.
     pub(crate) background: Background,
@@ -42,7 +42,7 @@ pub(crate) struct Services {
     pub(crate) login: Option<Login>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) audit: Arc<AuditLog>,
-    /// Where the audit log is exported to.
+    /// Destination of the audit log export.
     pub(crate) audit_sink: Option<AuditSink>,
     /// Refused calls that the audit log may still take.
     pub(crate) refusals: RefusalBudget,

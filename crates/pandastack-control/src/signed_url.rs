@@ -28,7 +28,7 @@ use subtle::ConstantTimeEq;
 use crate::api_key::API_KEY_HEADER;
 use crate::key_cache::{check_networks, networks};
 
-/// Version of what is signed; the first part of every signature.
+/// Version of the signed data; the first part of every signature.
 const VERSION: &str = "pandastack-file-url-2";
 /// The parameter that holds the signature.
 const SIGNATURE: &str = "signature";
@@ -37,7 +37,7 @@ const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'
 
 type Pairs = Vec<(String, String)>;
 
-/// A request that came with a signature instead of a key.
+/// A request with a signature instead of a key.
 pub(crate) struct SignatureParams {
     method: &'static str,
     sandbox: SandboxId,

@@ -36,7 +36,7 @@ impl FullDisks {
         self.found.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns whether the last check found a database read-only for want of disk space.
+    /// Returns whether the last check found a database read-only for lack of disk space.
     pub(crate) fn is_full(&self, id: &DatabaseId) -> bool {
         self.lock().get(id).is_some_and(|found| found.full)
     }

@@ -113,8 +113,8 @@ async fn check_answers(
     }
 }
 
-/// Gives the tenant the password that its record means, and notes in the server which one that is.
-/// Both or neither: statements that are sent at once are one transaction.
+/// Sets the tenant's password to the recorded one, and records its version in the server. Both or neither:
+/// statements that are sent at once are one transaction.
 pub(super) async fn renew_password(
     databases: &Arc<ManagedDatabases>,
     record: &DatabaseRecord,
@@ -147,7 +147,7 @@ pub(super) async fn recorded_revision(
     Ok(comment.and_then(|comment| parse_revision(comment, &record.id)).unwrap_or(0))
 }
 
-/// Names the database too: a copy has its original's note, and counts anew.
+/// Names the database too: a copy has its original's note, and counts from the start.
 fn revision_note(record: &DatabaseRecord) -> String {
     format!("{} {}", record.id, record.spec.revision)
 }

@@ -18,7 +18,7 @@ const NAMES: [(&str, u32); 8] = [
 ];
 /// Words that ask for no one version.
 const ANY: [&str; 10] = ["", "*", "x", "lts", "lts/*", "node", "latest", "stable", "current", "system"];
-/// Characters shown of what is asked for.
+/// Characters of the requested version that are shown.
 const SHOWN_MAX: usize = 60;
 
 /// A condition on the Node of an app.

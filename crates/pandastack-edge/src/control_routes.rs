@@ -6,8 +6,8 @@
 //!   GET /internal/v1/routes             a line per change: the sandbox's id, or NAMES_CHANGED; an empty line now and then
 //! ```
 //!
-//! While no control server answers, what was known before is used; when one responds again
-//! everything is read anew, since changes may have been missed.
+//! While no control server answers, what was known before is used; when one responds again everything is
+//! read again, since changes may have been missed.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -58,7 +58,7 @@ impl ControlRoutes {
         Ok(agent)
     }
 
-    /// Tells the edge which routes changed, until told to stop.
+    /// Notifies the edge of changed routes until `stop` is cancelled.
     pub async fn follow(&self, edge: &Edge, stop: CancellationToken) {
         while !stop.is_cancelled() {
             let turn = self.control.current();

@@ -123,7 +123,7 @@ impl ControlServers {
 /// A stream from a server.
 pub(crate) struct Following {
     pub(crate) answer: reqwest::Response,
-    /// Changes when another server is asked instead: what this one says may be late.
+    /// Changes on failover to another server: data of this one may be outdated.
     pub(crate) moved: watch::Receiver<usize>,
 }
 

@@ -23,7 +23,7 @@ use crate::headers::Client;
 use crate::http1::{Downstream, NextRequest, PlainRequest, RewoundStream};
 use crate::server::Server;
 
-/// Serves until the connection ends, or something else comes; then answers the connection, to go on with.
+/// Serves until the connection ends or another protocol starts; then returns the connection.
 pub(crate) async fn serve<S>(
     server: &Server,
     stream: S,

@@ -262,7 +262,7 @@ enum TimerAction {
 }
 
 impl Shared {
-    /// Decides what to do with a connection; `is_told`: the client was already told to disconnect.
+    /// Decides how to handle a connection; `is_told`: the client was already asked to disconnect.
     fn timer_action(&self, is_told: bool) -> TimerAction {
         let (now, wait, head_due) = (Instant::now(), self.server.head_wait, self.clock.due());
         // The parser's clock starts once it is known which HTTP this is; some clients never get there.

@@ -83,7 +83,7 @@ pub(crate) struct FileIdentities {
     pub(crate) volumes: [FileIdentity; VOLUMES_MAX],
 }
 
-/// Everything a machine has open that is its own.
+/// The descriptors that belong to a machine.
 #[derive(Debug)]
 pub(crate) struct Endpoints {
     pub(crate) qmp: OwnedFd,

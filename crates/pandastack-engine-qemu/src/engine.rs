@@ -35,9 +35,10 @@ pub struct QemuEngine {
 }
 
 impl QemuEngine {
-    /// Looks at the host and prepares the engine. Fails with [`EngineError::Unavailable`] where no machine could run;
-    /// where machines run but cannot be forked, [`Capabilities::fork_reason`] says why. The first call on a host takes
-    /// the time of a fork test, well under a second; its outcome is kept in [`QemuConfig::library_dir`].
+    /// Probes the host and prepares the engine. Fails with [`EngineError::Unavailable`] where no machine
+    /// could run; where machines run but cannot be forked, [`Capabilities::fork_reason`] says why. The
+    /// first call on a host takes the time of a fork test, well under a second; its outcome is kept in
+    /// [`QemuConfig::library_dir`].
     pub async fn probe(config: QemuConfig) -> Result<Self> {
         if !rustix::process::geteuid().is_root() {
             let reason = "starting machines needs root: namespaces, users and taps are made for each; run the agent as root";

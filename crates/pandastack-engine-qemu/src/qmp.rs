@@ -102,7 +102,7 @@ impl Qmp {
         result(name, self.ask(name, arguments, &[], limit).await?)
     }
 
-    /// Gives the emulator a descriptor under a name.
+    /// Passes a descriptor to the emulator under a name.
     pub(crate) async fn give_descriptor(&self, name: &str, fd: BorrowedFd<'_>) -> Result<()> {
         let reply = self.ask("getfd", json!({ "fdname": name }), &[fd], COMMAND_MAX).await?;
         result("getfd", reply).map(drop)
@@ -218,7 +218,7 @@ impl Reader {
         }
     }
 
-    /// Passes one line on; an error means that there is no receiver any more.
+    /// Forwards one line; an error means that the receiver is gone.
     async fn sort(&self, line: &[u8]) -> Result<(), ()> {
         let Ok(mut message) = serde_json::from_slice::<Value>(line) else {
             tracing::warn!("emulator sent a line that is not JSON");

@@ -87,7 +87,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.stream.fill_buf().now_or_never().is_none()
     }
 
-    /// Begins a call; [`Connection::next`] tells what comes of it.
+    /// Starts a call; [`Connection::next`] returns its result.
     pub(crate) async fn begin(&mut self, call: &Call, event: &[u8]) -> Result<()> {
         self.send(&encode_invoke(call, event)).await
     }

@@ -50,11 +50,11 @@ pub(crate) struct Source {
 pub(crate) struct Instance {
     pub(crate) sandbox: SandboxId,
     began: Instant,
-    /// Not used again.
+    /// Must not be used again.
     ended: AtomicBool,
 }
 
-/// One of the calls that a machine can serve at once.
+/// A slot for one concurrent call of a machine.
 struct CallSlot {
     instance: Arc<Instance>,
     connection: Option<Connection>,
@@ -172,7 +172,7 @@ impl Pool {
         SlotLease { core: core.clone(), pool: Arc::clone(self), slot: Some(slot), cold, healthy: false }
     }
 
-    /// Begins machines for those in line, as far as allowed.
+    /// Starts machines for waiting calls, as far as allowed.
     fn begin_missing(self: &Arc<Self>, core: &Core, state: &mut State) {
         let slots = self.source.concurrency.max(1) as usize;
         while state.beginning * slots < state.line.len() && state.instances < state.limits.max_instances {
@@ -224,7 +224,7 @@ impl Pool {
         }
     }
 
-    /// To the first in line, or free.
+    /// Passes a slot to the first waiting call, or frees it.
     fn hand_out(&self, state: &mut State, mut slot: CallSlot) {
         slot.free_since = Instant::now();
         while let Some(first) = state.line.pop_front() {
@@ -262,7 +262,7 @@ impl Pool {
         delete(core, instance.sandbox.clone());
     }
 
-    /// Sees to it that idle machines end.
+    /// Stops idle machines.
     fn watch_idle(self: &Arc<Self>, core: &Core, state: &mut State) {
         if std::mem::replace(&mut state.reaping, true) {
             return;

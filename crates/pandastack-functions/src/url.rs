@@ -31,7 +31,7 @@ use crate::functions::Functions;
 use crate::invoke::{self, InvokeRequest, OngoingCall, Part};
 use crate::versions;
 
-/// Begins the host name's first label.
+/// Prefix of the host name's first label.
 const START: &str = "fn-";
 /// Content type by which a handler says that its answer begins with a status and headers.
 const INTEGRATION: &str = "application/vnd.awslambda.http-integration-response";
@@ -110,7 +110,7 @@ async fn serve(
     let event = event(&parts, &body, id, host, request.id.as_str());
     request.event = serde_json::to_vec(&event).map_err(Error::internal)?.into();
     let ongoing = invoke::begin(functions, &function, request).await?;
-    // The call goes on to its end though the client goes away.
+    // The call continues to its end though the client goes away.
     let owner = Arc::clone(functions);
     functions.core.background.owned(async move { answer(&owner, ongoing).await }).await
 }

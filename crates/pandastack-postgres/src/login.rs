@@ -43,7 +43,7 @@ impl std::fmt::Debug for Credentials {
     }
 }
 
-/// Why there is no session.
+/// Why a session could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum LoginError {
     /// No way to the server.
@@ -229,9 +229,9 @@ impl Session {
         self.key
     }
 
-    /// Says goodbye.
+    /// Closes the session.
     pub async fn close(mut self) {
-        // A server that ended needs no goodbye, and a paused one cannot take it.
+        // A server that ended needs no Terminate message, and a paused one cannot receive it.
         if self.backend.cut.is_cancelled() {
             return;
         }

@@ -103,7 +103,7 @@ pub(crate) struct SessionOwner<'a> {
 pub(crate) struct Login<'a> {
     /// The server's first message: its kind and body.
     pub(crate) first: (u8, Vec<u8>),
-    /// Gives out tokens.
+    /// Issues tokens.
     pub(crate) cancel: &'a Arc<CancelTable>,
 }
 
@@ -225,7 +225,7 @@ async fn pump_answers(
     }
 }
 
-/// An error, with what the platform knows about it.
+/// Forwards an error, with the platform's hint.
 async fn explained(error: Bytes, owner: SessionOwner<'_>) -> Bytes {
     match word(owner.databases, owner.endpoint, &code_of(&error)).await {
         Some(hint) => with_hint(&error, &hint),

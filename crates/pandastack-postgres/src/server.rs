@@ -193,7 +193,7 @@ impl Server {
     }
 }
 
-/// A session of a client that said what it wants, to its end.
+/// Serves a session of a client that named its database, to its end.
 pub(crate) async fn run_session(
     mut client: impl AsyncRead + AsyncWrite + Unpin,
     startup: Startup,
@@ -278,7 +278,8 @@ pub(crate) fn unreachable(error: ConnectError) -> Fatal {
     }
 }
 
-/// Connects and sends the startup, again while the server takes no sessions. Answers the server's first message too.
+/// Connects and sends the startup, again while the server takes no sessions. Returns the server's first
+/// message too.
 async fn begin(
     startup: &Startup,
     endpoint: &Endpoint,
@@ -326,7 +327,7 @@ pub(crate) async fn left(client: &mut (impl AsyncRead + Unpin), early: &mut Byte
     }
 }
 
-/// Says why, and ends the connection in a way that the client reads it.
+/// Sends the reason, and closes the connection so that the client can read it.
 pub(crate) async fn refuse(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), fatal: &Fatal) {
     tracing::debug!(code = %fatal.code, message = fatal.message, "refused a connection");
     // The client may be gone.

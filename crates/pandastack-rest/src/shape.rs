@@ -12,7 +12,7 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-/// How alike two names must be for a suggestion, from 0 to 1: `ttl` is 0.83 like `ttl_seconds`.
+/// Minimum similarity of two names for a suggestion, from 0 to 1: `ttl` is 0.83 like `ttl_seconds`.
 const LIKENESS_MIN: f64 = 0.75;
 /// Longest text of a request that an error repeats, in characters.
 const SHOWN_CHARS_MAX: usize = 60;
@@ -30,9 +30,9 @@ pub(crate) struct Shape {
 
 /// A value of the wrong kind.
 pub(crate) struct Mismatch {
-    /// Where it is, as serde's errors write it: `network.allow[0]`.
+    /// Path, in the format of serde's errors: `network.allow[0]`.
     pub path: String,
-    /// What is expected there and what was given, in words.
+    /// Describes the expected and the given value.
     pub message: String,
 }
 
@@ -189,7 +189,7 @@ fn accepts(schema: &Value, value: &Value) -> bool {
     types.is_empty() || types.into_iter().any(fits)
 }
 
-/// Which values the schemas accept: `a positive integer`.
+/// Describes the values that the schemas accept: `a positive integer`.
 fn expected(schemas: &[&Value]) -> String {
     let mut words: Vec<String> = Vec::new();
     let names: Vec<&str> = enum_names(schemas);

@@ -71,12 +71,12 @@ impl Machine {
         &self.record.id
     }
 
-    /// Runs a short command and answers what it printed.
+    /// Runs a short command and returns what it printed.
     pub async fn exec(&self, request: &ExecRequest) -> Result<ExecResult> {
         self.exec_within(request, CALL_WAIT).await
     }
 
-    /// Runs a command and answers what it printed; fails when that takes longer than `wait`.
+    /// Runs a command and returns what it printed; fails when that takes longer than `wait`.
     pub async fn exec_within(&self, request: &ExecRequest, wait: Duration) -> Result<ExecResult> {
         let call = endpoints::Exec::new(self.id().clone(), ExecQuery::default());
         Ok(self.client.call(call, on(&self.record, wait), request).await?)
@@ -107,7 +107,7 @@ impl Machine {
         Ok(self.client.call(call, on(&self.record, CALL_WAIT), ()).await?.ports)
     }
 
-    /// Looks at what listens in it.
+    /// Watches its listening ports.
     pub fn watch(&self, deadline: Instant) -> Watch<'_> {
         Watch::new(&self.record, &self.client, deadline)
     }
@@ -125,7 +125,7 @@ impl Machine {
         ops::lifecycle::keep_awake(&self.sandboxes, record, client, seconds).await
     }
 
-    /// Until when a lease keeps it awake, as its host says.
+    /// Time until which a lease keeps it awake, as its host reports.
     pub async fn awake_until(&self) -> Result<Option<Timestamp>> {
         Ok(ops::describe(&self.client, &self.record).await?.awake_until)
     }
@@ -153,8 +153,8 @@ impl Machine {
         ops::snapshot::take(&self.sandboxes, record, client, request, SnapshotKind::Service).await
     }
 
-    /// Ends what steps with a tag left running: those that were cut off, and what others started
-    /// and did not wait for.
+    /// Kills processes that steps with a tag left running: interrupted steps, and background processes of
+    /// others.
     pub async fn end_steps(&self, tag: &str) -> Result<()> {
         for process in self.processes().await?.iter().filter(|process| is_left_by_step(process, tag)) {
             match self.kill(process.id).await {
@@ -166,7 +166,8 @@ impl Machine {
         Ok(())
     }
 
-    /// Takes a snapshot for its owner, without what steps with a tag left running: that has their variables.
+    /// Takes a snapshot for its owner, without processes that steps with a tag left running, because they
+    /// contain variables of the steps.
     pub async fn snapshot_built(&self, tag: &str, name: String) -> Result<SnapshotRecord> {
         self.end_steps(tag).await?;
         let metadata = Some(snapshot_owner::label(self.record.owner.as_ref()));
@@ -230,7 +231,7 @@ impl Machine {
         Ok(last.into())
     }
 
-    /// Follows what a process prints, raw as its agent tells it.
+    /// Follows what a process prints, raw as its agent sends it.
     pub async fn output(&self, process: u64) -> Result<Incoming> {
         Ok(self.reattach(process, None).await?)
     }

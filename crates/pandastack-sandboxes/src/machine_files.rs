@@ -84,7 +84,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Makes a directory and those above it.
+    /// Creates a directory and those above it.
     pub async fn make_dir(&self, directory: &str, wait: Duration) -> Result<()> {
         self.make_dir_of(directory, None, wait).await
     }

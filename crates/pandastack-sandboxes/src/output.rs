@@ -99,12 +99,12 @@ impl Events {
     }
 }
 
-/// Makes lines out of pieces of text.
+/// Splits pieces of text into lines.
 #[derive(Default)]
 pub struct Lines(String);
 
 impl Lines {
-    /// Takes text; answers the lines that it completes.
+    /// Takes text; returns the lines that it completes.
     pub fn push(&mut self, text: &str) -> Vec<String> {
         self.0.push_str(text);
         let mut lines = Vec::new();

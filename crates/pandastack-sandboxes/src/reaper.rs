@@ -22,7 +22,7 @@ use crate::Sandboxes;
 use crate::ops;
 use crate::ops::lifecycle::Move;
 
-/// Time for which a sandbox that could not be ended is left alone.
+/// Delay before the next attempt to end a sandbox.
 const PUT_OFF: Duration = Duration::from_secs(15);
 /// Longest sleep: the wall clock may be set while the timer runs.
 const SLEEP_MAX: Duration = Duration::from_secs(60);

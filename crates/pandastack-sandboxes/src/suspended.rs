@@ -1,6 +1,6 @@
 //! Machines of suspended workspaces: they are hibernated, also when something wakes one.
 //!
-//! A machine is hibernated with its memory, so that it goes on where it was. One that cannot be, on a
+//! A machine is hibernated with its memory, so that it continues where it was. One that cannot be, on a
 //! full disk for example, is paused: it uses no processor, and nothing of it is lost.
 
 use std::collections::HashSet;
@@ -18,8 +18,7 @@ use crate::ops::lifecycle::{Move, change_state};
 /// Machines of one workspace that are put to sleep at the same time.
 const AT_ONCE: usize = 16;
 
-/// Puts every machine of a workspace to sleep. One that could not be is retried with the next
-/// report of its host.
+/// Puts every machine of a workspace to sleep. A failure is retried with the next report of the host.
 pub async fn stop_machines(sandboxes: &Arc<Sandboxes>, workspace: &WorkspaceId) -> Result<()> {
     let rows = sandboxes.store.sandboxes(&Select::WholeWorkspace(workspace.clone())).await?;
     let running = rows.into_iter().filter(|row| row.state == SandboxState::Running);

@@ -96,8 +96,8 @@ impl UserSandbox {
         self.call(call, request).await
     }
 
-    /// Ends a process with everything it started, and waits until it is gone. One that is gone
-    /// already is fine.
+    /// Kills a process with everything it started, and waits until it is gone. Succeeds if it has already
+    /// ended.
     pub async fn end(&self, process: u64) -> Result<()> {
         let kill = SignalProcess { signal: Signal::KILL };
         let ended = async {

@@ -1,4 +1,4 @@
-//! One build: which stages are needed, what each starts from, and what comes of the last.
+//! One build: which stages are needed, what each starts from, and the result of the last.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -256,7 +256,7 @@ impl<'a> Build<'a> {
         self.heads[index].take().ok_or_else(|| BuildError::new("a stage is used before it is built"))
     }
 
-    /// Gives it back.
+    /// Returns it.
     pub(crate) fn put_head(&mut self, index: usize, head: Head) {
         self.heads[index] = Some(head);
     }

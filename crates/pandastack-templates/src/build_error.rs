@@ -40,7 +40,7 @@ impl BuildError {
         Self { message, failure }
     }
 
-    /// Says at which step it happened; 0 if steps are not counted yet.
+    /// Adds the step at which it happened; 0 before the first.
     pub(crate) fn at(mut self, number: usize, line: usize, instruction: &str) -> Self {
         let shown: String = instruction.chars().take(200).collect();
         let step = if number == 0 { String::new() } else { format!("step {number}, ") };

@@ -29,7 +29,7 @@ const LIMITS: LogLimits = LogLimits {
 pub(crate) struct Log(LineLog);
 
 impl Log {
-    /// Opens the log of a build; lines are appended to what it has.
+    /// Opens the log of a build and appends lines to it.
     pub(crate) async fn open(templates: &Arc<Templates>, build: &BuildRecord) -> Result<(Self, LogWriter)> {
         let (log, writer) = LineLog::open(StoredLog::new(templates, build), LIMITS).await?;
         Ok((Self(log), writer))
@@ -40,7 +40,7 @@ impl Log {
         self.0.say(line).await;
     }
 
-    /// Begins a step.
+    /// Starts a step.
     pub(crate) async fn step(&self, number: usize, total: usize, text: &str) -> StepLog {
         let first = text.lines().next().unwrap_or_default();
         self.say(&format!("#{number} [{number}/{total}] {first}")).await;
@@ -70,7 +70,7 @@ impl LineSink for StepLog {
     }
 }
 
-/// The log as server-sent events, followed until the build is over or what there is.
+/// The log as server-sent events: until the build ends, or the lines so far.
 pub(crate) fn respond(templates: &Arc<Templates>, build: &BuildRecord, follow: bool) -> Response {
     let changes = LogChanges {
         lines: templates.logs.subscribe(build.id.clone()),

@@ -20,7 +20,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 const CHECK_SECONDS: u64 = 30;
 /// Lines shown of a command that ended.
 const LINES_SHOWN: usize = 10;
-/// Fetches a URL with whatever the machine has.
+/// Fetches a URL with any tool that the machine has.
 const FETCH: &str = r#"if command -v curl >/dev/null; then curl -fsS -o /dev/null "$URL"
 elif command -v wget >/dev/null; then wget -q -O /dev/null "$URL"
 else python3 -c 'import os, urllib.request; urllib.request.urlopen(os.environ["URL"])'; fi"#;

@@ -191,7 +191,7 @@ async fn run_one(templates: &Arc<Templates>, build: BuildRecord, running: &Build
     ended
 }
 
-/// Makes a finished build a version of its template.
+/// Publishes a finished build as a version of its template.
 async fn publish(templates: &Arc<Templates>, mut build: BuildRecord, built: Built, log: &Log) -> Result<()> {
     let snapshot = templates.machines.snapshot(&build.workspace, &built.snapshot).await?;
     let spec = &mut build.spec;

@@ -44,7 +44,7 @@ impl Head {
         self.machine.as_ref().ok_or_else(|| BuildError::new("the builder machine was lost"))
     }
 
-    /// Goes on from the result of an earlier build, if there is one. Its machine, which has older files,
+    /// Continues from the result of an earlier build, if there is one. Its machine, which has older files,
     /// ends.
     pub(crate) async fn restore(&mut self, build: &Build<'_>, key: &str) -> Result<bool, BuildError> {
         let Some(layer) = build.cached(key).await? else { return Ok(false) };

@@ -25,7 +25,7 @@ pub(crate) enum Outcome {
     Ran,
 }
 
-/// Does what an instruction says.
+/// Runs an instruction.
 pub(crate) async fn run(
     build: &mut Build<'_>,
     head: &mut Head,

@@ -129,7 +129,7 @@ impl LinkKey {
         host.parse().map_err(|_| LinkRefused::Missing)
     }
 
-    /// Tells one secret from another, and nothing of either.
+    /// Distinguishes one secret from another without revealing either.
     pub fn fingerprint(&self) -> String {
         let mut digits = self.derive("fingerprint", &[]);
         digits.truncate(FINGERPRINT_DIGITS);

@@ -22,13 +22,13 @@ pub(crate) async fn list(guest: &GuestClient) -> Result<Vec<Process>> {
     Ok(guest.processes().await?.into_iter().filter(theirs).map(view::process).collect())
 }
 
-/// One process for the API.
+/// Returns the process for the API.
 pub(crate) async fn show(guest: &GuestClient, id: ProcessId) -> Result<Process> {
     Ok(view::process(look(guest, id).await?))
 }
 
-/// Waits for a process's end, at most that long; then answers how it stands. Sleep in between only
-/// takes time.
+/// Waits for a process's end, at most that long; then returns its state. A sleep in between only adds to
+/// the time.
 pub(crate) async fn wait(handle: &SandboxHandle, id: ProcessId, at_most: Duration) -> Result<Process> {
     let give_up = Instant::now() + at_most;
     let mut lease = handle.lease().await?;
@@ -51,7 +51,7 @@ pub(crate) async fn wait(handle: &SandboxHandle, id: ProcessId, at_most: Duratio
     }
 }
 
-/// A refusal because of an unknown process, as what it is.
+/// Converts a refusal because of an unknown process to its own error.
 pub(crate) fn named(error: ClientError, id: ProcessId) -> AgentError {
     match error.refusal() {
         Some(ErrorCode::NotFound) => AgentError::NoProcess(id.0),

@@ -38,7 +38,7 @@ pub(crate) enum Command {
     },
     Move(Request, Reply<AgentSandbox>),
     Hibernate(Keep, Reply<AgentSandbox>),
-    /// Gives up its memory if it sleeps in it.
+    /// Releases its memory if it sleeps in it.
     WriteOut(Reply<()>),
     KeepAwake(Option<Timestamp>, Reply<AgentSandbox>),
     Rollback(SnapshotId, Reply<AgentSandbox>),
@@ -83,7 +83,7 @@ pub(crate) struct SandboxHandle {
 }
 
 impl SandboxHandle {
-    /// The sandbox as it stands.
+    /// The current state of the sandbox.
     pub(crate) fn view(&self) -> AgentSandbox {
         let mut view = self.view.borrow().clone();
         view.idle_seconds = self.activity.idle().as_secs();
@@ -156,8 +156,8 @@ impl SandboxHandle {
         }
     }
 
-    /// A failure to talk to the guest as what it means: if the machine is gone, that. Its end is
-    /// seen moments after its connections break.
+    /// Converts a failed guest call to its cause: a lost machine, if that is the case. The end of a machine
+    /// is noticed moments after its connections break.
     pub(crate) async fn explain(&self, error: AgentError) -> AgentError {
         let is_unreachable = match &error {
             AgentError::Guest(error) => error.kind() == ErrorKind::Unreachable,
@@ -214,12 +214,12 @@ impl SandboxHandle {
         self.ask(|reply| Command::SetIdle(seconds, reply)).await
     }
 
-    /// Changes what it may reach. Never wakes it.
+    /// Changes its network policy. Never wakes it.
     pub(crate) async fn set_network(&self, policy: NetworkPolicy) -> Result<AgentSandbox> {
         self.ask(|reply| Command::SetNetwork(Box::new(policy), reply)).await
     }
 
-    /// Makes one of its volumes larger, file system included.
+    /// Grows one of its volumes, including the file system.
     pub(crate) async fn grow_volume(&self, id: VolumeId, bytes: u64) -> Result<()> {
         self.ask(|reply| Command::GrowVolume(id, bytes, reply)).await
     }

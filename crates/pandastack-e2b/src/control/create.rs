@@ -159,7 +159,8 @@ async fn post(caller: &Caller, headers: &HeaderMap, create: &CreateSandbox) -> R
     })
 }
 
-/// Closes the sandbox's ports to those without its token, and answers the token. A sandbox that stays open is not given out.
+/// Closes the sandbox's ports to those without its token, and returns the token. A sandbox that stays open
+/// is not given out.
 async fn make_private(caller: &Caller, sandbox: &Sandbox) -> RestResult<Value> {
     let path = paths::preview(&sandbox.id);
     let body = serde_json::json!({ "visibility": "private" });

@@ -199,7 +199,7 @@ pub(super) async fn fork(
     Ok((StatusCode::CREATED, Json(answers)))
 }
 
-/// Gives a child its own lifetime. One that cannot have it is not left behind.
+/// Sets a child's own lifetime. If that fails, deletes the child.
 async fn settle(native: &Native, caller: &Caller, child: &Sandbox, seconds: u64, domain: &str) -> Value {
     let lives = match live_for(caller, &child.id, seconds).await {
         Ok(()) => native.token_for(caller, &child.id).await.map_err(|error| error.to_string()),
@@ -221,7 +221,7 @@ fn failure(message: &str) -> Value {
     json!({ "error": { "code": StatusCode::INTERNAL_SERVER_ERROR.as_u16(), "message": message } })
 }
 
-/// Change the rules of the network; what is not said is open.
+/// Change the network rules; everything that they do not mention is open.
 pub(super) async fn set_network(
     Keyed(caller): Keyed,
     SandboxPath(id): SandboxPath,

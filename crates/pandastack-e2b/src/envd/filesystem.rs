@@ -56,7 +56,7 @@ pub(super) async fn stat(session: Session, request: Request) -> RpcResult<Json<V
     shown(&session, &path).await
 }
 
-/// Makes a directory and its parents; one that is there is an error.
+/// Creates a directory and its parents; one that is there is an error.
 pub(super) async fn make_dir(session: Session, request: Request) -> RpcResult<Json<Value>> {
     let (_, path, user) = read(&session, request).await?;
     match stat_file(&session, &path).await {
@@ -115,7 +115,7 @@ pub(super) async fn remove(session: Session, request: Request) -> RpcResult<Json
     }
 }
 
-/// Refuses to watch what is not a directory.
+/// Refuses to watch a path that is not a directory.
 pub(super) async fn check_directory(session: &Session, path: &str) -> RpcResult<()> {
     let file = stat_file(session, path).await?;
     match file.is_dir || file.kind == FileKind::Directory {

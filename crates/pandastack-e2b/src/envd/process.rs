@@ -134,7 +134,7 @@ fn translate(wanted: Start, user: &User, pace: Pace) -> StartProcess {
     }
 }
 
-/// Follows a process that there is, with what of its output is kept.
+/// Follows an existing process, starting with its retained output.
 pub(super) async fn connect(session: Session, request: Request) -> Response {
     let (parts, body) = request.into_parts();
     match attach(&session, body).await {
@@ -229,7 +229,7 @@ struct StreamData {
     input: Input,
 }
 
-/// Writes to a process's input for as long as the client sends.
+/// Writes to a process's input until the client stops sending.
 pub(super) async fn stream_input(session: Session, body: Body) -> Response {
     match take_stream(&session, body).await {
         Ok(()) => {

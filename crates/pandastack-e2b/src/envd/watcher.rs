@@ -36,11 +36,11 @@ struct Watcher {
     polled: Instant,
 }
 
-/// Changes that nobody polled yet.
+/// Changes that the client has not polled yet.
 #[derive(Default)]
 struct Kept {
     events: Mutex<VecDeque<Value>>,
-    /// Told when there are more.
+    /// Notified when there are more.
     arrived: Notify,
 }
 
@@ -128,7 +128,7 @@ impl Kept {
     }
 }
 
-/// Begins a watch.
+/// Starts a watch.
 pub(super) async fn create(
     session: Session,
     Extension(watchers): Extension<Arc<Watchers>>,

@@ -6,8 +6,8 @@
 //!      +------ anything else ----+--> the rest of the connection is the library's
 //! ```
 //!
-//! Must hold: the connection is given up between two messages only, with every byte that was read and not answered, so
-//! whoever goes on with it sees nothing of what was here.
+//! Must hold: the connection is given up between two messages only, with every byte that was read and not
+//! answered, so whoever continues with it sees nothing of what was here.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -83,7 +83,7 @@ pub(crate) struct Downstream<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Downstream<S> {
-    /// Of a connection that carried nothing yet.
+    /// Creates the state of an unused connection.
     pub(crate) fn new(stream: S) -> Self {
         let (input, sending) = (BytesMut::new(), Sending::new());
         Self { stream, input, searched: 0, sending, date: Date::default() }
@@ -135,7 +135,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Downstream<S> {
         self.input = input;
     }
 
-    /// Answers whether anything came.
+    /// Returns whether anything came.
     fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<bool> {
         if self.input.capacity() - self.input.len() < ROOM_BYTES_MIN {
             self.input.reserve(READ_BYTES);
@@ -194,7 +194,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Downstream<S> {
         Pin::new(&mut self.stream).poll_shutdown(context).map(drop)
     }
 
-    /// The connection, to go on with elsewhere, with what was asked and not answered.
+    /// Returns the connection for use elsewhere, with the unanswered request.
     pub(crate) fn give_up(mut self, asked: Option<PlainRequest>) -> RewoundStream<S> {
         if let Some(PlainRequest { head, body, .. }) = asked {
             self.put_back(&[&head, &body]);

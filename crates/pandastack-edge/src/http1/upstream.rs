@@ -81,7 +81,7 @@ where
     S: AsyncRead + AsyncWrite + Unpin,
     B: Body<Data = Bytes, Error = BodyError> + Unpin,
 {
-    /// On a stream that carried nothing yet.
+    /// Creates the state of an unused stream.
     pub(crate) fn new(stream: S) -> Self {
         Self {
             stream,

@@ -28,9 +28,9 @@ pub struct FileCertificates {
 #[derive(Debug)]
 struct Pair {
     certified: Arc<CertifiedKey>,
-    /// Of the files that it was read from.
+    /// Modification marks of the files that it was read from.
     marks: Marks,
-    /// Of files that were no good: said once.
+    /// Marks of invalid files, so that they are logged once.
     refused: Option<Marks>,
     looked: Instant,
 }

@@ -31,17 +31,17 @@ pub(crate) struct WriteSink {
 struct Target {
     file: File,
     path: PathBuf,
-    /// Written beside its place; gone when dropped before it was renamed.
+    /// Written next to its target; removed if it is dropped before the rename.
     temporary: Option<Temporary>,
 }
 
-/// How names of temporary files begin.
+/// Prefix of temporary files.
 const START: &str = ".pandastack-";
-/// How they end: of one that takes a new name, and of one that replaces a file.
+/// Suffixes: of a file that takes a new name, and of a file that replaces another.
 const NEW_END: &str = ".new.part";
 const REPLACING_END: &str = ".replacing.part";
 
-/// What a temporary file will be.
+/// The purpose of a temporary file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Becomes {
     /// A file that was not there.
@@ -209,7 +209,7 @@ fn resolve_links(path: PathBuf) -> PathBuf {
         .unwrap_or(path)
 }
 
-/// Makes the missing directories, owned by `owner`.
+/// Creates the missing directories, owned by `owner`.
 pub(super) fn make_parents(path: &Path, mode: u32, owner: Option<&User>) -> Result<(), ErrorBody> {
     let missing: Vec<&Path> = path.ancestors().take_while(|directory| !directory.exists()).collect();
     for directory in missing.into_iter().rev() {

@@ -21,7 +21,7 @@ pub(crate) struct Output {
     token: Token,
     ring: Ring,
     watched: bool,
-    /// After the process ended: how much of what it wrote may still be in the pipe.
+    /// After the process ended: the maximum number of its bytes that can still be in the pipe.
     drain_left: Option<usize>,
     /// Everything that the process itself wrote is in the ring.
     settled: bool,

@@ -114,7 +114,7 @@ impl Server {
         }
     }
 
-    /// Sends until no stream has anything left or the host takes no more. A flush may make room for streams
+    /// Sends until all streams are empty or the host accepts no more. A flush may make room for streams
     /// that found none, and no event would tell them.
     fn send_ready(&mut self) {
         loop {

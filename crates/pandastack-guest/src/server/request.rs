@@ -104,7 +104,7 @@ impl Server {
         self.session.mark_ready(id);
     }
 
-    /// Does something on a worker whose result is the reply.
+    /// Runs a job on a worker and replies with its result.
     fn run_job<T: serde::Serialize>(
         &mut self,
         id: u32,

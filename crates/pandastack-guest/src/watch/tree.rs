@@ -195,7 +195,7 @@ impl Tree {
         false
     }
 
-    /// A directory went elsewhere: what happens there is none of ours.
+    /// A directory went elsewhere: changes there are not reported.
     fn forget(&mut self, path: &Path) {
         let gone = self.directories.extract_if(|_, directory| directory.starts_with(path));
         for (descriptor, _) in gone.collect::<Vec<_>>() {

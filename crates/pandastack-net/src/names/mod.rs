@@ -133,7 +133,7 @@ impl Names {
         .await
     }
 
-    /// Lets the guest of a slot go on with what it resolved in another one, as far as its policy allows that
+    /// Restores names that the guest of a slot resolved in another slot, as far as its policy allows that
     /// now.
     pub(crate) async fn restore_resolved(&self, index: SlotIndex, resolved: &[Resolved]) -> Result<()> {
         let slot = self.slot(index)?;

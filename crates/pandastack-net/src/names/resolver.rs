@@ -168,8 +168,8 @@ fn name_of(question: &Query) -> String {
     name.strip_suffix('.').map(str::to_owned).unwrap_or(name)
 }
 
-/// Opens and closes what a name was resolved to, before the guest hears of it; answers what it hears instead,
-/// if anything.
+/// Opens and closes what a name was resolved to, before the guest hears of it; returns what it hears
+/// instead, if anything.
 async fn follow(
     registry: &Arc<Registry>,
     slot: &Arc<SlotNames>,

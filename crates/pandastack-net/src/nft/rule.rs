@@ -184,7 +184,7 @@ impl Rule {
         self.connection(NFT_CT_MARK).compare(NFT_CMP_EQ, &mark.to_ne_bytes())
     }
 
-    /// Marks the connection, and goes on.
+    /// Marks the connection and continues.
     pub(crate) fn mark_connection(self, mark: u32) -> Self {
         self.load(NFT_REG_1, &mark.to_ne_bytes()).expression("ct", |a| {
             a.number(2, NFT_CT_MARK as u32);
@@ -192,7 +192,7 @@ impl Rule {
         })
     }
 
-    /// Goes on for so many packets a second, and a burst of as many.
+    /// Matches up to this many packets a second, and a burst of as many.
     pub(crate) fn at_most_per_second(self, packets: u64) -> Self {
         self.expression("limit", |a| {
             a.bytes(1, &packets.to_be_bytes());
@@ -223,7 +223,7 @@ impl Rule {
         })
     }
 
-    /// Tells the listeners of a log group, with the first bytes of the packet, and goes on.
+    /// Logs the first bytes of the packet to a log group, and continues.
     pub(crate) fn log_to(self, group: u16, bytes: u32) -> Self {
         self.expression("log", |a| {
             a.bytes(1, &group.to_be_bytes());
@@ -276,7 +276,7 @@ impl Rule {
         })
     }
 
-    /// Goes on in another chain, and comes back at its end.
+    /// Calls another chain and returns at its end.
     pub(crate) fn jump(self, chain: &str) -> Self {
         self.expression("immediate", |a| {
             a.number(1, NFT_REG_VERDICT as u32);

@@ -1,8 +1,8 @@
 //! The part of a slot's table that is its policy.
 //!
 //! A policy is the sets `open` and `denied` and the chains `inspect` and `egress`, replaced together;
-//! everything else never changes. Connections that passed by a name are marked with their policy, and go on
-//! after the name's address is forgotten, until another policy comes.
+//! everything else never changes. Connections that passed by a name are marked with their policy, and
+//! continue after the name's address is forgotten, until another policy comes.
 //!
 //! Must hold: rules that deny come before any rule that allows. `open` has nothing of it, names are
 //! resolved later: `denied` keeps their addresses from opening denied networks, and `shut` has the
@@ -52,7 +52,7 @@ const QUIC_PORT: u16 = 443;
 pub(super) const INSPECT: &str = "inspect";
 pub(super) const EGRESS: &str = "egress";
 
-/// Gives a fresh slot its policy. Removing rules costs the kernel milliseconds, which have no place in a
+/// Sets the policy of a new slot. Removing rules costs the kernel milliseconds, which have no place in a
 /// take, and those of a policy without names are the default's.
 pub(crate) fn first_policy(policy: &NetworkPolicy, plan: &Plan) -> Batch {
     let closed_mail = |policy: &NetworkPolicy| plan.ceiling.closed_mail_ports(policy);

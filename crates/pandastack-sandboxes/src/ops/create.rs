@@ -40,7 +40,7 @@ struct Plan {
     derived: DerivedVolumes,
 }
 
-/// Makes a sandbox that is ready for its first command. Runs to its end even if the caller is dropped.
+/// Creates a sandbox that is ready for its first command. Runs to its end even if the caller is dropped.
 pub async fn create(
     sandboxes: &Arc<Sandboxes>,
     workspace: WorkspaceId,
@@ -301,7 +301,7 @@ async fn plan_from_snapshot(
     Ok(Plan { record, source: Source::Snapshot(id.clone()), size: None, client, promise: None, derived })
 }
 
-/// A machine of a template that the workspace made: a snapshot, with what its image says about processes.
+/// Creates a machine from a template of the workspace: a snapshot with the process defaults of its image.
 async fn plan_from_version(
     sandboxes: &Sandboxes,
     workspace: WorkspaceId,

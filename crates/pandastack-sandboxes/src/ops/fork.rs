@@ -137,7 +137,7 @@ async fn run(
     Ok(forked)
 }
 
-/// Brings a child's row to where its machine is.
+/// Updates a child's row to the state of its machine.
 async fn settle(
     sandboxes: &Sandboxes,
     client: &AgentClient,
@@ -209,9 +209,9 @@ fn child_of(parent: &SandboxRecord, given: &Metadata, tree: &TreeId) -> SandboxR
     }
 }
 
-/// Makes a candidate stay and, if asked, deletes the other children of its tree that were not
-/// promoted before. The store decides in one step, so of two at the same time one is refused. Runs
-/// to its end even if the caller is dropped.
+/// Keeps a candidate and, if requested, deletes the other children of its tree that were not promoted
+/// before. The store decides in one step, so of two at the same time one is refused. Runs to its end even
+/// if the caller is dropped.
 pub async fn promote(
     sandboxes: &Arc<Sandboxes>,
     winner: SandboxRecord,

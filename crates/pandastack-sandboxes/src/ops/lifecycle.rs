@@ -20,7 +20,7 @@ use crate::Sandboxes;
 pub enum Move {
     /// Stop it in memory.
     Pause,
-    /// Let a paused one go on.
+    /// Resume a paused sandbox.
     Resume,
     /// Write it to disk.
     Hibernate(Keep),
@@ -85,7 +85,7 @@ pub async fn change_state(
         .await
 }
 
-/// Brings a row to what its host says, with an event if the state differs.
+/// Updates a row to the state that its host reports, with an event if the state differs.
 pub async fn settle(
     sandboxes: &Sandboxes,
     record: &SandboxRecord,
@@ -152,7 +152,7 @@ pub async fn keep_awake(
         .await
 }
 
-/// Changes a lifetime: at the host what it watches for, then in the record.
+/// Changes a lifetime: first the idle timeout on the host, then the record.
 pub async fn patch(
     sandboxes: &Arc<Sandboxes>,
     record: SandboxRecord,

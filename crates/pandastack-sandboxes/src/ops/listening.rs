@@ -17,7 +17,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Longest duration of one check, which may have to wake the machine.
 const LOOK_WAIT: Duration = Duration::from_secs(60);
 
-/// Looks at what a machine listens on, up to a deadline.
+/// Watches the listening ports of a machine, up to a deadline.
 pub struct Watch<'a> {
     machine: &'a SandboxRecord,
     client: &'a AgentClient,

@@ -44,7 +44,7 @@ pub fn on(record: &SandboxRecord, wait: Duration) -> CallOptions {
     CallOptions::on_sandbox(record.incarnation, wait)
 }
 
-/// Removes a machine; one that is gone already is removed.
+/// Removes a machine. Succeeds if it does not exist.
 async fn remove_machine(client: &AgentClient, record: &SandboxRecord) -> Result<(), AgentError> {
     let call = endpoints::DeleteSandbox::new(record.id.clone());
     match client.call(call, on(record, MOVE_WAIT), ()).await {

@@ -37,8 +37,8 @@ pub async fn find(sandboxes: &Sandboxes, workspace: &WorkspaceId, id: &SnapshotI
     }
 }
 
-/// Refuses to let a user make a sandbox of what a service keeps for itself: root in a copy of a
-/// database's machine has all of its data.
+/// Refuses to create a user's sandbox from a snapshot of a service: root in a copy of a database's machine
+/// has all of its data.
 pub async fn check_unsealed(sandboxes: &Sandboxes, snapshot: &SnapshotRecord) -> Result<()> {
     if snapshot.spec.kind == SnapshotKind::Service {
         let message =
@@ -184,7 +184,7 @@ pub async fn delete(sandboxes: &Arc<Sandboxes>, workspace: WorkspaceId, id: Snap
         .await
 }
 
-/// Deletes a snapshot's row, then its files. One that is gone already is deleted.
+/// Deletes a snapshot's row, then its files. Succeeds if it does not exist.
 pub async fn remove(sandboxes: &Sandboxes, snapshot: &SnapshotRecord) -> Result<()> {
     match sandboxes.store.delete_snapshot(&snapshot.workspace, &snapshot.id, now()).await {
         Ok((_, event)) => sandboxes.publish(&snapshot.workspace, [event]),

@@ -160,7 +160,7 @@ fn end_unrun(run: &mut RunRecord, state: RunState, at: Timestamp, why: &str) {
     run.outcome.error = Some(why.to_owned());
 }
 
-/// Begins one run, or decides what else becomes of it.
+/// Starts one run, or decides its other outcome.
 async fn claim(
     write: &mut Write,
     schedule: ScheduleRecord,
@@ -205,7 +205,7 @@ fn begin(run: &mut RunRecord, at: Timestamp) {
     run.attempt = run.attempt.saturating_add(1);
 }
 
-/// Notes in its schedule how a scheduled run ended.
+/// Records in its schedule how a scheduled run ended.
 async fn note_end(conn: &mut AnyConnection, lock: &str, run: &RunRecord, at: Timestamp) -> Result<()> {
     if run.origin == RunOrigin::Schedule
         && let Some(mut schedule) = schedule_to_change(conn, lock, run.schedule.as_str()).await?

@@ -108,7 +108,7 @@ impl VolumeStore for SqlStore {
     }
 }
 
-/// Gives a new sandbox its volumes, within the transaction that adds its row.
+/// Attaches the volumes of a new sandbox, within the transaction that adds its row.
 pub(super) async fn attach(write: &mut Write, sandbox: &SandboxRecord) -> Result<()> {
     for wanted in &sandbox.spec.volumes {
         let volume = find(write, &wanted.id).await?;
