@@ -59,7 +59,7 @@ pub(crate) async fn bake(
         _ => {
             host.remove_dir(dir.clone()).await;
             let snapshot = boot_and_save(host, variant, &files, dir, builds, build).await?;
-            snapshot.checksum_behind(host, Duration::ZERO);
+            snapshot.checksum_in_background(host, Duration::ZERO);
             remove_other_bakes(host, variant, &files.key).await;
             snapshot
         }

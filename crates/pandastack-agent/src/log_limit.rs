@@ -25,7 +25,7 @@ use tokio::io::unix::AsyncFd;
 use tokio_util::sync::CancellationToken;
 
 /// Time between a write and the look at its file.
-const LOOK_AFTER: Duration = Duration::from_secs(1);
+const CHECK_AFTER: Duration = Duration::from_secs(1);
 /// Bytes of events read at once.
 const EVENTS_BYTES: usize = 4096;
 
@@ -82,7 +82,7 @@ impl LogLimit {
             ready.clear_ready();
             tokio::select! {
                 () = stop.cancelled() => return Ok(()),
-                () = tokio::time::sleep(LOOK_AFTER) => {}
+                () = tokio::time::sleep(CHECK_AFTER) => {}
             }
             // Files written to meanwhile are still not watched, so this is the next check of all of
             // them.

@@ -129,7 +129,7 @@ impl Templates {
             let baked = baked.map(Arc::new).map_err(|error| chain(&error));
             templates.builds.finish(&id, baked.as_ref().err().cloned());
             if let Ok(baked) = &baked {
-                templates.zygotes.make_behind(baked);
+                templates.zygotes.create_in_background(baked);
             }
             report.send_replace(Some(baked));
             templates.give_up_sizes(variant.recipe).await;

@@ -120,9 +120,9 @@ impl Zygotes {
         self.lock().values().filter_map(ready).collect()
     }
 
-    /// Makes the zygote of a template in the background unless it exists or is being made, or forks
-    /// do not work here.
-    pub(crate) fn make_behind(self: &Arc<Self>, baked: &Arc<BakedTemplate>) {
+    /// Creates the zygote of a template in the background unless it exists or is being made, or forks do
+    /// not work here.
+    pub(crate) fn create_in_background(self: &Arc<Self>, baked: &Arc<BakedTemplate>) {
         let making = {
             let (host, baked) = (self.host.clone(), baked.clone());
             async move { make(&host, &baked).await }

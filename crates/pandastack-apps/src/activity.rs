@@ -31,8 +31,9 @@ struct Shared {
     waiting: HashSet<DeploymentId>,
     /// Apps with machines that are given a source and have no deployment yet, once for each.
     uploads: Vec<AppId>,
-    /// Apps whose machines were left alone because of that, or could not be deleted: they are tidied up once it is over.
-    untidy: HashSet<AppId>,
+    /// Apps whose machines were kept for that reason, or could not be deleted; they are cleaned up
+    /// afterwards.
+    unpruned: HashSet<AppId>,
     /// Apps that are being deleted by this process.
     removing: HashSet<AppId>,
     /// Apps whose earlier versions are being put to sleep.
@@ -124,35 +125,35 @@ impl Activity {
         if let Some(at) = shared.uploads.iter().position(|one| one == app) {
             shared.uploads.swap_remove(at);
         }
-        if shared.untidy.contains(app) && !shared.uploads.contains(app) {
+        if shared.unpruned.contains(app) && !shared.uploads.contains(app) {
             self.work.notify_one();
         }
     }
 
     /// Returns whether an upload holds machines of the app that nothing refers to yet, and if so
-    /// puts off tidying until it ends.
-    pub(crate) fn put_off_tidying(&self, app: &AppId) -> bool {
+    /// defers pruning until it ends.
+    pub(crate) fn defer_pruning(&self, app: &AppId) -> bool {
         let mut shared = self.shared();
         let is_uploading = shared.uploads.contains(app);
         if is_uploading {
-            shared.untidy.insert(app.clone());
+            shared.unpruned.insert(app.clone());
         }
         is_uploading
     }
 
-    /// Notes that an app is still to be tidied up.
-    pub(crate) fn note_untidy(&self, app: AppId) {
-        self.shared().untidy.insert(app);
+    /// Records that an app is still to be pruned.
+    pub(crate) fn note_unpruned(&self, app: AppId) {
+        self.shared().unpruned.insert(app);
     }
 
-    /// Takes the apps that were not tidied up and can be now: no deployment of them runs.
-    pub(crate) fn take_untidy(&self) -> Vec<AppId> {
+    /// Takes the apps that were not pruned and can be now: no deployment of them runs.
+    pub(crate) fn take_unpruned(&self) -> Vec<AppId> {
         let mut shared = self.shared();
-        let Shared { running, uploads, untidy, .. } = &mut *shared;
+        let Shared { running, uploads, unpruned, .. } = &mut *shared;
         let is_busy =
             |app: &AppId| uploads.contains(app) || running.values().any(|running| running.app == *app);
-        let free: Vec<_> = untidy.iter().filter(|app| !is_busy(app)).cloned().collect();
-        untidy.retain(|app| !free.contains(app));
+        let free: Vec<_> = unpruned.iter().filter(|app| !is_busy(app)).cloned().collect();
+        unpruned.retain(|app| !free.contains(app));
         free
     }
 
@@ -251,16 +252,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_could_not_be_tidied_up_is_taken_again() {
+    fn what_could_not_be_pruned_is_taken_again() {
         let (activity, id) = (Activity::default(), AppId::random());
         activity.begin_upload(&id);
-        assert!(activity.put_off_tidying(&id));
-        assert!(activity.take_untidy().is_empty(), "a source is on its way to it");
+        assert!(activity.defer_pruning(&id));
+        assert!(activity.take_unpruned().is_empty(), "a source is on its way to it");
         activity.end_upload(&id);
-        assert_eq!(activity.take_untidy(), std::slice::from_ref(&id));
-        assert!(activity.take_untidy().is_empty());
-        activity.note_untidy(id.clone());
-        assert_eq!(activity.take_untidy(), [id]);
+        assert_eq!(activity.take_unpruned(), std::slice::from_ref(&id));
+        assert!(activity.take_unpruned().is_empty());
+        activity.note_unpruned(id.clone());
+        assert_eq!(activity.take_unpruned(), [id]);
     }
 
     #[test]

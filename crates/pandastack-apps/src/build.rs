@@ -104,7 +104,7 @@ impl Build<'_> {
         let compared = self.compare_versions(&machine, &found.plan).await;
         installed.and(compared)?;
         if let Some(command) = &found.plan.build {
-            self.log.say(format!("building: {command}")).await;
+            self.log.write(format!("building: {command}")).await;
             self.command("building", &machine, command, &found).await?;
         }
         let start = self.start(&machine, &found).await?;
@@ -125,7 +125,7 @@ impl Build<'_> {
         };
         let plan = detect(&view, &user_settings)?;
         for reason in &plan.reasons {
-            self.log.say(reason).await;
+            self.log.write(reason).await;
         }
         Ok(DetectedSource { directory, plan, config })
     }
@@ -187,10 +187,10 @@ impl Build<'_> {
                 [] => "install command".to_owned(),
                 locks => locks.join(", "),
             };
-            self.log.say(format!("unchanged {unchanged}: dependencies restored, not reinstalled")).await;
+            self.log.write(format!("unchanged {unchanged}: dependencies restored, not reinstalled")).await;
             return self.refresh(machine, found).await;
         }
-        self.log.say(format!("installing: {command}")).await;
+        self.log.write(format!("installing: {command}")).await;
         self.command("installing dependencies", machine, &command, found).await?;
         let note =
             shell(r#"printf '%s\n' "$KEY" > "$INSTALLED""#, &[("KEY", wanted), ("INSTALLED", INSTALLED)]);
@@ -205,7 +205,7 @@ impl Build<'_> {
     /// Installs again what of the restored packages the source itself decides.
     async fn refresh(&self, machine: &Machine, found: &DetectedSource) -> Result<(), BuildError> {
         let Some(command) = &found.plan.refresh else { return Ok(()) };
-        self.log.say(format!("reinstalling the source itself: {command}")).await;
+        self.log.write(format!("reinstalling the source itself: {command}")).await;
         self.command("installing the source itself", machine, command, found).await
     }
 
@@ -226,7 +226,9 @@ impl Build<'_> {
             if !wish.suits(&has) {
                 let (wanted, file, has) = (wish.shown(), wish.file, has.trim());
                 self.log
-                    .say(format!("{file} asks for Node {wanted}, but {has} is used; name one major version"))
+                    .write(format!(
+                        "{file} asks for Node {wanted}, but {has} is used; name one major version"
+                    ))
                     .await;
             }
         }
@@ -236,7 +238,7 @@ impl Build<'_> {
         if !wish.suits(has) {
             let PythonRequirement { wanted, file } = wish;
             self.log
-                .say(format!(
+                .write(format!(
                     "{file} asks for Python {wanted}, but this machine has {has}, which is used; to change \
                      it, use another template"
                 ))
@@ -289,7 +291,7 @@ impl Build<'_> {
                 env.insert("STATIC_ROOT".to_owned(), root);
                 env.insert("STATIC_SINGLE_PAGE".to_owned(), u8::from(*single_page).to_string());
                 self.log
-                    .say(format!("serving the files in `{}`", if files.is_empty() { "." } else { files }))
+                    .write(format!("serving the files in `{}`", if files.is_empty() { "." } else { files }))
                     .await;
                 format!("exec python3 -I -S {STATIC_SERVER_PATH}")
             }
@@ -316,7 +318,7 @@ pub(crate) async fn build_machine(
                     "building without the dependency cache"
                 );
                 if let Some(log) = log {
-                    log.say(
+                    log.write(
                         "the dependencies of earlier builds are no longer cached; installing from scratch",
                     )
                     .await;

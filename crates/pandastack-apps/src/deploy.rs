@@ -30,7 +30,7 @@ use crate::log::Log;
 use crate::machine::{self, Machine};
 use crate::serve::Serving;
 use crate::state::Apps;
-use crate::{check, preview_settings, tidy};
+use crate::{check, preview_settings, prune};
 
 /// After a switch the old version sleeps once it was idle for this long; requests in progress keep it awake. Sleep ends WebSockets, and
 /// their clients ping every 25 or 30 s, so it is twice that.
@@ -60,7 +60,7 @@ pub(crate) async fn run(apps: Arc<Apps>, deployment: DeploymentRecord, stop: Can
     };
     work.end(outcome).await;
     fault::point("control.deploy.ended").await;
-    if let Err(error) = tidy::app(&apps, &work.record.app).await {
+    if let Err(error) = prune::app(&apps, &work.record.app).await {
         tracing::warn!(
             deployment = %id, error = %chain(&error),
             "cannot delete unused machines of an app; retrying after its next deployment"
@@ -113,7 +113,7 @@ impl Deploy {
         spec.start = Some(built.start);
         spec.artifact = Some(machine::snapshot_built(&built.machine, "built").await?.id);
         fault::point("control.deploy.saved").await;
-        self.log.say(format!("built in {:.1} s", began.elapsed().as_secs_f64())).await;
+        self.log.write(format!("built in {:.1} s", began.elapsed().as_secs_f64())).await;
         Ok(())
     }
 
@@ -148,7 +148,7 @@ impl Deploy {
         fault::point("control.deploy.switched").await;
         self.apps.names.notify_all();
         self.apps.activity.notify();
-        self.log.say("live").await;
+        self.log.write("live").await;
         if let Some(before) = before.filter(|before| *before != self.record.id) {
             self.retire(app, &before).await;
         }
@@ -206,7 +206,7 @@ impl Deploy {
             }
         };
         if is_written {
-            self.log.say(format!("{}: {error}", status.as_str())).await;
+            self.log.write(format!("{}: {error}", status.as_str())).await;
         }
     }
 

@@ -34,9 +34,9 @@ impl Log {
     }
 
     /// Logs a message of the platform.
-    pub(crate) async fn say(&self, sentence: impl AsRef<str>) {
+    pub(crate) async fn write(&self, sentence: impl AsRef<str>) {
         for part in sentence.as_ref().lines() {
-            self.0.say(last_state(&format!("{OURS}{part}"))).await;
+            self.0.platform_line(last_state(&format!("{OURS}{part}"))).await;
         }
     }
 }
@@ -53,7 +53,7 @@ pub(crate) async fn append(apps: &Apps, id: &DeploymentId, sentence: &str) -> pa
     let next = apps.store.count_log(id).await?;
     let line = LIMITS.shortened(last_state(&format!("{OURS}{sentence}")));
     apps.store.append_log(id, next, &[line]).await?;
-    apps.activity.logs.tell(id);
+    apps.activity.logs.notify(id);
     apps.activity.notify();
     Ok(())
 }
@@ -93,7 +93,7 @@ impl LineStore for DeploymentLog {
 
     async fn append(&self, first: u64, lines: &[String]) -> Result<()> {
         self.apps.store.append_log(&self.id, first, lines).await?;
-        self.apps.activity.logs.tell(&self.id);
+        self.apps.activity.logs.notify(&self.id);
         Ok(())
     }
 

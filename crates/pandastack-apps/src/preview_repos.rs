@@ -282,7 +282,7 @@ mod tests {
         assert_eq!(found(seen), None);
         let newer = [repo(1, "me/shop", None), repo(2, "me/shop", None)];
         let found = of_app(&newer, &app("https://github.com/me/shop", None)).map(|repo| i64::from(repo.id));
-        assert_eq!(found, Some(2), "it was made anew under the old name");
+        assert_eq!(found, Some(2), "it was created again under the old name");
     }
 
     #[test]
@@ -296,7 +296,7 @@ mod tests {
         assert_eq!(told(&app(url, None), 7, "me/renamed"), Some(7));
         assert_eq!(told(&app(url, Some(7)), 7, "me/shop"), None, "no news");
         assert_eq!(told(&app(url, Some(7)), 8, "me/other"), None);
-        assert_eq!(told(&app(url, Some(7)), 8, "me/shop"), Some(8), "it was made anew");
+        assert_eq!(told(&app(url, Some(7)), 8, "me/shop"), Some(8), "it was created again");
         assert_eq!(told(&AppSpec::default(), 7, "me/shop"), None);
         for odd in ["", "{}", r#"{"repository":{}}"#, r#"{"repository":{"id":0}}"#] {
             assert_eq!(super::repo_id_from(&app(url, None), odd.as_bytes()), None, "{odd}");

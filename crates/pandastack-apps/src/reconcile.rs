@@ -22,7 +22,7 @@ use pandastack_types::{AppId, Result, SandboxId, SandboxState, chain};
 use crate::deploy::DRAIN_IDLE_SECONDS;
 use crate::machine;
 use crate::state::Apps;
-use crate::{log, tidy};
+use crate::{log, prune};
 
 /// Trigger of a deployment that replaces lost machines.
 const RECOVERY: &str = "recovery";
@@ -97,7 +97,7 @@ pub(crate) async fn app(apps: &Arc<Apps>, app: &AppRecord, initiator: Initiator)
 /// those that stay awake; all at once, without delaying the caller.
 async fn retire_left(apps: &Arc<Apps>, app: &AppRecord, all: &[DeploymentRecord]) {
     let mut due = Vec::new();
-    for id in tidy::needed(app, all).machines {
+    for id in prune::needed(app, all).machines {
         let Some(since) = left_since(app, all, &id) else { continue };
         let Ok(machine) = apps.machines.find(None, &id).await else { continue };
         let is_awake = machine.state == SandboxState::Running;
@@ -200,15 +200,15 @@ fn next_try(failed: &DeploymentRecord) -> Timestamp {
 /// Queues a failed deployment again. A deployment that a user requested meanwhile is newer, and replaces
 /// it.
 async fn try_again(apps: &Arc<Apps>, failed: &DeploymentRecord, new: DeploymentRecord) -> Result<()> {
-    let again = again(failed, new);
+    let again = retry_of(failed, new);
     if apps.store.put_deployment(&again, DeploymentStatus::Failed).await? {
         log::append(apps, &again.id, &format!("retry number {}", again.spec.retries)).await?;
     }
     Ok(())
 }
 
-/// The deployment that failed, with what a new one would do.
-fn again(failed: &DeploymentRecord, new: DeploymentRecord) -> DeploymentRecord {
+/// The retry of a failed deployment, with the settings of a new one.
+fn retry_of(failed: &DeploymentRecord, new: DeploymentRecord) -> DeploymentRecord {
     let mut again = DeploymentRecord { id: failed.id.clone(), created_at: failed.created_at, ..new };
     again.spec.retries = failed.spec.retries + 1;
     again
@@ -336,7 +336,7 @@ mod tests {
         let mut pauses = Vec::new();
         for _ in 0..40 {
             pauses.push(next_try(&failed).duration_since(failed.updated_at).as_secs());
-            let next = again(&failed, queued(next_try(&failed)));
+            let next = retry_of(&failed, queued(next_try(&failed)));
             assert_eq!((&next.id, next.created_at), (&failed.id, failed.created_at), "it stays one");
             assert_eq!((next.status, next.spec.error.as_ref()), (DeploymentStatus::Queued, None));
             failed = DeploymentRecord { status: DeploymentStatus::Failed, ..next };

@@ -15,8 +15,8 @@ use tokio::sync::broadcast::error::RecvError;
 
 use crate::activity::Stop;
 use crate::change::change;
+use crate::prune;
 use crate::state::Apps;
-use crate::tidy;
 
 /// Longest wait for an app that is being removed; its machines end within seconds where their hosts answer.
 const GONE_WAIT: Duration = Duration::from_secs(300);
@@ -108,7 +108,7 @@ async fn finish_one(apps: &Arc<Apps>, id: &AppId) -> Result<()> {
     match apps.activity.running(id) {
         // Its own end tidies up, and with that deletes the app.
         Some(running) if apps.activity.stop(&running, Stop::Canceled) => Ok(()),
-        _ => tidy::app(apps, id).await,
+        _ => prune::app(apps, id).await,
     }
 }
 

@@ -31,9 +31,9 @@ const REPORTS_PER_LOOK: u32 = 256;
 /// Hosts told at once.
 const REPORTS_AT_ONCE: usize = 8;
 /// Every line of a log is news; between two looks is at least this.
-const LOOK_PAUSE: Duration = Duration::from_millis(500);
+const CHECK_PAUSE: Duration = Duration::from_millis(500);
 /// Longest pause: after a failure of the store, no event says when to check again.
-const LOOK_EVERY: Duration = Duration::from_secs(30);
+const CHECK_EVERY: Duration = Duration::from_secs(30);
 
 /// Number of attempts for a report, and the time of the next.
 struct ReportAttempts {
@@ -68,9 +68,9 @@ pub async fn run(apps: Arc<Apps>) {
 
 /// Waits until there may be something to report.
 async fn pause(news: &mut watch::Receiver<u64>, tried: &HashMap<DeploymentId, ReportAttempts>) {
-    tokio::time::sleep(LOOK_PAUSE).await;
+    tokio::time::sleep(CHECK_PAUSE).await;
     let next = tried.values().map(|tried| tried.again_at).min();
-    let latest = Instant::now() + LOOK_EVERY;
+    let latest = Instant::now() + CHECK_EVERY;
     // The sender lives as long as the server.
     let _ = tokio::time::timeout_at(next.map_or(latest, |next| next.min(latest)), news.changed()).await;
 }

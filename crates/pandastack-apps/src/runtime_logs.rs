@@ -97,7 +97,7 @@ struct LiveVersion {
 
 impl LiveVersion {
     async fn of(apps: &Apps, record: &AppRecord) -> Result<Self> {
-        let deployment = record.active.clone().ok_or_else(|| none(record))?;
+        let deployment = record.active.clone().ok_or_else(|| not_live(record))?;
         let machines =
             apps.store.deployment(&record.id, &deployment).await?.spec.machines().cloned().collect();
         Ok(Self { deployment, machines })
@@ -119,17 +119,17 @@ impl LiveVersion {
         let machine = machine::open(
             apps.machines.as_ref(),
             record,
-            self.machines.get(place).ok_or_else(|| none(record))?,
+            self.machines.get(place).ok_or_else(|| not_live(record))?,
         )
         .await?;
         let mut processes = machine.processes().await?.into_iter();
         let process =
-            processes.rfind(|one| one.tag.as_deref() == Some(SERVE_TAG)).ok_or_else(|| none(record))?;
+            processes.rfind(|one| one.tag.as_deref() == Some(SERVE_TAG)).ok_or_else(|| not_live(record))?;
         Ok((machine, process.id))
     }
 }
 
-fn none(record: &AppRecord) -> Error {
+fn not_live(record: &AppRecord) -> Error {
     Error::conflict(format!("app `{}` has no live deployment; deploy it first", record.name))
 }
 
@@ -164,7 +164,7 @@ impl Output {
             }
         }
         if self.ended {
-            lines.extend(self.lines.rest());
+            lines.extend(self.lines.take_rest());
         }
         lines
     }
@@ -241,7 +241,7 @@ impl Follower {
         if !is_same || self.output.ended {
             let (machine, process) = live.process(&self.apps, &self.record, place).await?;
             let output = Output::of(&machine, process).await?;
-            lines.extend(self.output.lines.rest());
+            lines.extend(self.output.lines.take_rest());
             let (deployment, id) = (&live.deployment, machine.id());
             lines.push(format!(
                 "{OURS}deployment {deployment} is live now; output of its machine {id} follows"

@@ -12,7 +12,7 @@ use pandastack_store::databases::DatabaseRecord;
 use pandastack_types::api::DatabaseStats;
 use pandastack_types::{DatabaseId, Error, ErrorCode, Result, SandboxId};
 
-use crate::connector::{OneMachine, connect_first};
+use crate::connector::{MachineConnector, connect_first};
 use crate::credentials::{ADMINISTRATOR, DATABASE, TENANT, administrator, password, tenant};
 use crate::service::ManagedDatabases;
 use crate::{machines, shell};
@@ -272,8 +272,8 @@ async fn run_as(
     outcomes.map_err(run_error)
 }
 
-fn one_machine(databases: &Arc<ManagedDatabases>, sandbox: &SandboxId) -> (OneMachine, Endpoint) {
-    let machine = OneMachine { databases: Arc::clone(databases), sandbox: sandbox.clone() };
+fn one_machine(databases: &Arc<ManagedDatabases>, sandbox: &SandboxId) -> (MachineConnector, Endpoint) {
+    let machine = MachineConnector { databases: Arc::clone(databases), sandbox: sandbox.clone() };
     (machine, Endpoint { database: sandbox.to_string(), listener: Listener::Direct })
 }
 

@@ -86,7 +86,7 @@ pub(crate) fn node<'a>(view: &View, scripts: impl Iterator<Item = &'a str>) -> V
     let read = view.files.iter().filter(|path| is_patch(path) || path.ends_with(".prisma"));
     add(&mut locks, read.cloned());
     for script in scripts {
-        add(&mut locks, words(view, script));
+        add(&mut locks, files_in_command(view, script));
     }
     locks
 }
@@ -94,13 +94,13 @@ pub(crate) fn node<'a>(view: &View, scripts: impl Iterator<Item = &'a str>) -> V
 /// Adds files that a configured command may read: those that it names, and those of well-known
 /// installers.
 pub(crate) fn add_command_files(locks: &mut Vec<String>, view: &View, command: &str) {
-    add(locks, words(view, command));
+    add(locks, files_in_command(view, command));
     add(locks, python(view));
     add(locks, COMMAND_FILES.iter().filter(|name| view.has(name)).map(|name| (*name).to_owned()));
 }
 
-/// Files that a command names.
-fn words(view: &View, command: &str) -> Vec<String> {
+/// Files of the source that a command names.
+fn files_in_command(view: &View, command: &str) -> Vec<String> {
     let words = command.split(|c: char| c.is_whitespace() || ";&|()<>\"'=".contains(c));
     let paths = words.map(|word| word.trim_start_matches("./")).filter(|word| view.has(word));
     paths.map(str::to_owned).collect()

@@ -23,7 +23,7 @@ use pandastack_types::{HostId, SandboxId};
 use tokio_util::sync::CancellationToken;
 
 use crate::app_route::{AppRoute, Instances};
-use crate::control_servers::{ANSWER_WAIT, ControlServers, Following};
+use crate::control_servers::{ANSWER_WAIT, ControlServers, ControlStream};
 use crate::edge::Edge;
 use crate::route::{Location, Route, RouteSource, RouteUnavailable};
 
@@ -78,7 +78,7 @@ impl ControlRoutes {
     }
 
     async fn follow_once(&self, edge: &Edge) -> Result<(), RouteUnavailable> {
-        let Following { answer, mut moved } = self.control.open(internal::ROUTE_CHANGES).await?;
+        let ControlStream { answer, mut moved } = self.control.open(internal::ROUTE_CHANGES).await?;
         let mut chunks = answer.bytes_stream();
         edge.forget_route(None);
         edge.forget_names();

@@ -134,7 +134,7 @@ fn prepare_batch(parent: &QemuMachine, places: Vec<MachineFiles>) -> Batch {
 /// Forks into a batch.
 async fn fork_batch(parent: &QemuMachine, batch: Batch) -> NewChildren {
     let none = || Ok((Reply::new(Status::Ok), Vec::new()));
-    let reply = if batch.seeds.is_empty() { none() } else { ask(parent, &batch.seeds).await };
+    let reply = if batch.seeds.is_empty() { none() } else { request_fork(parent, &batch.seeds).await };
     NewChildren { batch, reply }
 }
 
@@ -169,7 +169,7 @@ fn check_confinement(parent: Confinement, child: Confinement) -> Result<()> {
 }
 
 fn prepare(host: &Host, mut place: MachineFiles) -> Result<Seed> {
-    let endpoints = Endpoints::prepare(&mut place, &host.surroundings)?;
+    let endpoints = Endpoints::prepare(&mut place, &host.namespaces)?;
     let paths = Paths::new(&place.runtime_dir);
     let connected = |listener, path: &Path| {
         endpoints::connect_and_accept(listener, path).map_err(EngineError::io("connect to the child", path))
@@ -229,7 +229,7 @@ fn rules(parent: &QemuMachine) -> Result<List<Rule, RULES_MAX>> {
     Ok(rules)
 }
 
-async fn ask(parent: &QemuMachine, seeds: &[Seed]) -> Result<(Reply, Vec<OwnedFd>)> {
+async fn request_fork(parent: &QemuMachine, seeds: &[Seed]) -> Result<(Reply, Vec<OwnedFd>)> {
     let mut children = List::<Option<Identity>, CHILDREN_MAX>::EMPTY;
     let mut lockdown = Lockdown { root: PathText::EMPTY, filter: &[] };
     for seed in seeds {

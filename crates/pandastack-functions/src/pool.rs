@@ -151,7 +151,7 @@ impl Pool {
             let mut state = self.lock();
             state.limits = limits;
             if state.closed {
-                return Err(function_gone(&self.source.function));
+                return Err(function_deleted(&self.source.function));
             }
             match state.free.pop() {
                 Some(slot) => return Ok(self.leased(core, slot)),
@@ -163,7 +163,7 @@ impl Pool {
             self.begin_missing(core, &mut state);
             waiting
         };
-        let slot = waiting.await.map_err(|_| function_gone(&self.source.function))??;
+        let slot = waiting.await.map_err(|_| function_deleted(&self.source.function))??;
         Ok(self.leased(core, slot))
     }
 
@@ -321,7 +321,7 @@ impl Pool {
     }
 }
 
-fn function_gone(function: &FunctionId) -> Error {
+fn function_deleted(function: &FunctionId) -> Error {
     Error::not_found("function", function.as_str())
 }
 

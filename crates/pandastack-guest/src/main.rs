@@ -19,6 +19,7 @@
 mod boot;
 mod channel;
 mod console;
+mod environment;
 mod files;
 mod function;
 mod identity;
@@ -29,7 +30,6 @@ mod process;
 mod protect;
 mod serve;
 mod server;
-mod surroundings;
 mod tcp_table;
 mod volume;
 mod watch;

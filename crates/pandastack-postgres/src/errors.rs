@@ -102,8 +102,8 @@ impl Errors {
     }
 }
 
-/// Explanation of an error for the client, if the platform knows more than the server says.
-pub(crate) async fn word(databases: &dyn Databases, endpoint: &Endpoint, code: &str) -> Option<String> {
+/// Returns an explanation of an error for the client, if the platform knows more than the server reports.
+pub(crate) async fn explain(databases: &dyn Databases, endpoint: &Endpoint, code: &str) -> Option<String> {
     if !EXPLAINED.contains(&code) {
         return None;
     }

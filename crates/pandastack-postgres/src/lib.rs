@@ -27,7 +27,6 @@
 
 #![forbid(unsafe_code)]
 
-mod again;
 mod backend;
 mod cancel;
 mod endpoint;
@@ -41,6 +40,7 @@ mod query;
 mod relay;
 mod server;
 mod startup;
+mod startup_retry;
 #[cfg(test)]
 mod tests;
 mod value;

@@ -13,12 +13,12 @@ use postgres_protocol::message::backend::{AuthenticationSaslBody, Message};
 use postgres_protocol::message::frontend;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::again::{RetryDeadline, is_not_yet};
 use crate::backend::{Backend, ConnectError, Databases};
 use crate::endpoint::Endpoint;
 use crate::limits::{LOGIN_MESSAGE_BYTES_MAX, LOGIN_WAIT};
 use crate::query::SqlError;
 use crate::startup::Startup;
+use crate::startup_retry::{RetryDeadline, is_not_yet};
 use crate::wire::{Fatal, take};
 
 /// Tests do not wait that long.

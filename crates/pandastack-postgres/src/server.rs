@@ -20,7 +20,6 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::again::{RetryDeadline, is_not_yet};
 use crate::backend::{Backend, ConnectError, Databases};
 use crate::cancel::CancelTable;
 use crate::endpoint::{Endpoint, NoEndpoint, choose, split_options};
@@ -28,6 +27,7 @@ use crate::limits::{CONNECTIONS_MAX, KEEPALIVE_COUNT, KEEPALIVE_IDLE, KEEPALIVE_
 use crate::query::SqlError;
 use crate::relay::{Login, SessionOwner, relay};
 use crate::startup::{Packet, Startup, StartupError, read};
+use crate::startup_retry::{RetryDeadline, is_not_yet};
 use crate::wire::{Fatal, read_message};
 
 /// Name of the protocol in TLS.
@@ -209,7 +209,7 @@ pub(crate) async fn run_session(
     let mut early = BytesMut::new();
     let begun = tokio::select! {
         begun = begin(&startup, endpoint, databases) => begun,
-        () = left(&mut client, &mut early) => return tracing::debug!("a client disconnected before its session started"),
+        () = disconnected(&mut client, &mut early) => return tracing::debug!("a client disconnected before its session started"),
     };
     match begun {
         Ok((backend, first)) => {
@@ -319,9 +319,9 @@ async fn first_response(backend: &mut Backend, packet: &[u8]) -> Option<(u8, Vec
     }
 }
 
-/// Ends when a waiting client disconnects. Bytes that it sends meanwhile are kept in `early`; after
-/// that this never ends, because nothing else reads.
-pub(crate) async fn left(client: &mut (impl AsyncRead + Unpin), early: &mut BytesMut) {
+/// Waits until a waiting client disconnects. Keeps bytes that the client sends in `early`; after that it
+/// never returns, because nothing else reads.
+pub(crate) async fn disconnected(client: &mut (impl AsyncRead + Unpin), early: &mut BytesMut) {
     if client.read_buf(early).await.is_ok_and(|bytes| bytes > 0) {
         std::future::pending::<()>().await;
     }

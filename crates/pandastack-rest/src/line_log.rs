@@ -93,8 +93,8 @@ impl LineLog {
         self.send(line, false).await;
     }
 
-    /// A line of the platform, which is kept when the log is full.
-    pub async fn say(&self, line: &str) {
+    /// Appends a line of the platform, which is kept when the log is full.
+    pub async fn platform_line(&self, line: &str) {
         self.send(line, true).await;
     }
 
@@ -171,8 +171,8 @@ impl<K: Hash + Eq> LogNews<K> {
         all.entry(log).or_insert_with(|| watch::Sender::new(())).subscribe()
     }
 
-    /// Wakes the followers of a log.
-    pub fn tell(&self, log: &K) {
+    /// Notifies the followers of a log.
+    pub fn notify(&self, log: &K) {
         if let Some(one) = self.lock().get(log) {
             one.send_replace(());
         }

@@ -91,7 +91,8 @@ impl Shape {
             return;
         }
         if !schemas.iter().any(|schema| accepts(schema, value)) {
-            let message = format!("{path} must be {}, not {}", expected(schemas), given(value, schemas));
+            let message =
+                format!("{path} must be {}, not {}", expected(schemas), describe_value(value, schemas));
             return found.push(Mismatch { path: path.to_owned(), message });
         }
         match value {
@@ -224,8 +225,9 @@ fn enum_names<'a>(schemas: &[&'a Value]) -> Vec<&'a str> {
     lists.flatten().filter_map(Value::as_str).collect()
 }
 
-/// What was given. Texts are not repeated, because they may be secret, except where a name is expected.
-fn given(value: &Value, schemas: &[&Value]) -> String {
+/// Describes the given value. Strings are not repeated, because they may be secret, except where a name is
+/// expected.
+fn describe_value(value: &Value, schemas: &[&Value]) -> String {
     match value {
         Value::Null => "null".to_owned(),
         Value::Bool(value) => value.to_string(),

@@ -21,9 +21,9 @@ use pandastack_types::{Error, ErrorCode, Result, SandboxId};
 use tokio::time::Instant;
 
 use crate::Sandboxes;
-use crate::ops::lifecycle::Move;
+use crate::ops::lifecycle::StateChange;
 use crate::ops::listening::Watch;
-use crate::ops::{self, on};
+use crate::ops::{self, options_for};
 use crate::output::{Events, Exit, Lines, OutputEvent};
 use crate::snapshot_owner;
 
@@ -79,32 +79,32 @@ impl Machine {
     /// Runs a command and returns what it printed; fails when that takes longer than `wait`.
     pub async fn exec_within(&self, request: &ExecRequest, wait: Duration) -> Result<ExecResult> {
         let call = endpoints::Exec::new(self.id().clone(), ExecQuery::default());
-        Ok(self.client.call(call, on(&self.record, wait), request).await?)
+        Ok(self.client.call(call, options_for(&self.record, wait), request).await?)
     }
 
     /// Starts a process and leaves it to itself.
     pub async fn start(&self, request: &StartProcess) -> Result<Process> {
         let call = endpoints::StartProcess::new(self.id().clone(), StartProcessQuery::default());
-        Ok(self.client.call(call, on(&self.record, CALL_WAIT), request).await?)
+        Ok(self.client.call(call, options_for(&self.record, CALL_WAIT), request).await?)
     }
 
     /// All processes.
     pub async fn processes(&self) -> Result<Vec<Process>> {
         let call = endpoints::ListProcesses::new(self.id().clone());
-        Ok(self.client.call(call, on(&self.record, CALL_WAIT), ()).await?.processes)
+        Ok(self.client.call(call, options_for(&self.record, CALL_WAIT), ()).await?.processes)
     }
 
     /// Ends a process and everything it started.
     pub async fn kill(&self, process: u64) -> Result<()> {
         let call = endpoints::SignalProcess::new(self.id().clone(), process);
         let kill = SignalProcess { signal: Signal::KILL };
-        Ok(self.client.call(call, on(&self.record, CALL_WAIT), &kill).await?)
+        Ok(self.client.call(call, options_for(&self.record, CALL_WAIT), &kill).await?)
     }
 
     /// Listening ports of the machine.
     pub async fn ports(&self) -> Result<Vec<Port>> {
         let call = endpoints::ListPorts::new(self.id().clone());
-        Ok(self.client.call(call, on(&self.record, CALL_WAIT), ()).await?.ports)
+        Ok(self.client.call(call, options_for(&self.record, CALL_WAIT), ()).await?.ports)
     }
 
     /// Watches its listening ports.
@@ -133,7 +133,7 @@ impl Machine {
     /// Wakes it, if it sleeps.
     pub async fn wake(&self) -> Result<()> {
         let record = self.sandboxes.store.sandbox(None, &self.record.id).await?;
-        ops::lifecycle::change_state(&self.sandboxes, record, self.client.clone(), Move::Wake, false)
+        ops::lifecycle::change_state(&self.sandboxes, record, self.client.clone(), StateChange::Wake, false)
             .await
             .map(drop)
     }
@@ -141,7 +141,7 @@ impl Machine {
     /// Puts it to sleep once the requests in progress to it ended.
     pub async fn sleep(&self) -> Result<()> {
         let record = self.sandboxes.store.sandbox(None, &self.record.id).await?;
-        let asleep = Move::Hibernate(Keep::default());
+        let asleep = StateChange::Hibernate(Keep::default());
         ops::lifecycle::change_state(&self.sandboxes, record, self.client.clone(), asleep, false)
             .await
             .map(drop)
@@ -191,8 +191,10 @@ impl Machine {
             if let Some(exit) = follow(body.take(), &mut events, &mut lines, &mut last, sink).await? {
                 return Ok(Exit { last_lines: last.into(), ..exit });
             }
-            // The stream broke off before the end: its agent is being restarted, and the process goes on.
-            let Some(process) = process else { return Err(lost("the agent did not return a process id")) };
+            // The stream broke off before the end: its agent is being restarted, and the process continues.
+            let Some(process) = process else {
+                return Err(output_lost("the agent did not return a process id"));
+            };
             match self.reattach(process, events.last_id.as_deref()).await {
                 Ok(again) => {
                     body = Some(again);
@@ -227,7 +229,7 @@ impl Machine {
                 keep_last(&mut last, lines.push(&text), count, &is_wanted);
             }
         }
-        keep_last(&mut last, lines.rest(), count, &is_wanted);
+        keep_last(&mut last, lines.take_rest(), count, &is_wanted);
         Ok(last.into())
     }
 
@@ -272,7 +274,7 @@ async fn follow(
     while let Some(Ok(frame)) = body.frame().await {
         let Ok(bytes) = frame.into_data() else { continue };
         if !events.push(&bytes) {
-            return Err(lost("the agent sent malformed events"));
+            return Err(output_lost("the agent sent malformed events"));
         }
         while let Some(event) = events.pop() {
             match event {
@@ -283,13 +285,13 @@ async fn follow(
                     }
                 }
                 OutputEvent::Exit(exit) => {
-                    if let Some(rest) = lines.rest() {
+                    if let Some(rest) = lines.take_rest() {
                         sink.line(&rest).await;
                         keep_last(last, [rest], EXIT_LINES, |_| true);
                     }
                     return Ok(Some(exit));
                 }
-                OutputEvent::Failed(why) => return Err(lost(&why)),
+                OutputEvent::Failed(why) => return Err(output_lost(&why)),
             }
         }
     }
@@ -304,7 +306,7 @@ fn is_restart(error: &AgentError) -> bool {
     }
 }
 
-fn lost(why: &str) -> Error {
+fn output_lost(why: &str) -> Error {
     Error::new(ErrorCode::GuestUnavailable, format!("the output of the command was lost: {why}"))
 }
 

@@ -13,7 +13,7 @@ use pandastack_types::api::{Keep, WorkspaceState};
 use pandastack_types::{Result, SandboxState, WorkspaceId, chain};
 
 use crate::Sandboxes;
-use crate::ops::lifecycle::{Move, change_state};
+use crate::ops::lifecycle::{StateChange, change_state};
 
 /// Machines of one workspace that are put to sleep at the same time.
 const AT_ONCE: usize = 16;
@@ -56,13 +56,14 @@ async fn stop(sandboxes: &Arc<Sandboxes>, row: SandboxRecord) {
     let id = row.id.clone();
     let Ok(client) = sandboxes.hosts.client(&row.host) else { return };
     let asleep =
-        change_state(sandboxes, row.clone(), client.clone(), Move::Hibernate(Keep::Memory), false).await;
+        change_state(sandboxes, row.clone(), client.clone(), StateChange::Hibernate(Keep::Memory), false)
+            .await;
     let Err(error) = asleep else { return };
     tracing::warn!(
         sandbox = %id, error = %chain(&error),
         "paused a machine of a suspended workspace instead of hibernating it"
     );
-    if let Err(error) = change_state(sandboxes, row, client, Move::Pause, false).await {
+    if let Err(error) = change_state(sandboxes, row, client, StateChange::Pause, false).await {
         tracing::warn!(
             sandbox = %id, error = %chain(&error),
             "cannot stop a machine of a suspended workspace; retrying later"

@@ -52,8 +52,8 @@ pub trait ReplicaStore: Send + Sync {
 pub trait Session: Send {
     /// Sends a heartbeat, and makes this session the leader if there is none. Returns whether it leads.
     async fn beat(&mut self) -> Result<bool>;
-    /// Waits for news. May be given up at any time without losing any. An error is the end of the session.
-    async fn news(&mut self) -> Result<Vec<ReplicaChange>>;
+    /// Waits for changes. Cancel-safe. An error ends the session.
+    async fn next_changes(&mut self) -> Result<Vec<ReplicaChange>>;
     /// Ends the session, so that another may lead at once.
     async fn leave(&mut self);
 }

@@ -80,7 +80,7 @@ impl<'a> Build<'a> {
             for one in &stage.steps {
                 number += 1;
                 // Instructions that only configure wait for nothing, so nothing else ends them.
-                self.left()?;
+                self.time_left()?;
                 match step::run(&mut self, &mut head, number, one).await? {
                     Outcome::Cached => self.cached += 1,
                     Outcome::Configured | Outcome::Ran => {}
@@ -279,7 +279,7 @@ impl<'a> Build<'a> {
     }
 
     /// Time left until the deadline.
-    pub(crate) fn left(&self) -> Result<Duration, BuildError> {
-        step::left(self.deadline)
+    pub(crate) fn time_left(&self) -> Result<Duration, BuildError> {
+        step::time_left(self.deadline)
     }
 }

@@ -15,7 +15,7 @@ use crate::step;
 /// Tag of the process of a start command. It is not a step's, so it is running in the snapshot.
 const START_TAG: &str = "pandastack-start";
 /// Between two looks: nothing tells when a program is ready.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
+const CHECK_EVERY: Duration = Duration::from_millis(200);
 /// Timeout of one check.
 const CHECK_SECONDS: u64 = 30;
 /// Lines shown of a command that ended.
@@ -61,7 +61,7 @@ pub(crate) async fn start(
             (error.failure.exit_code, error.failure.output) = (ended, lines);
             return Err(error);
         }
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(CHECK_EVERY).await;
     }
 }
 
@@ -69,7 +69,7 @@ async fn is_ready(machine: &Machine, scope: &Scope, ready: &ReadyCheck) -> Resul
     match ready {
         ReadyCheck::Port(port) => Ok(machine.ports().await?.iter().any(|one| one.port == *port)),
         ReadyCheck::File(path) => Ok(machine.stat(&scope.absolute(path)).await?.is_some()),
-        ReadyCheck::Process(name) => succeeds(machine, &look_for(name)).await,
+        ReadyCheck::Process(name) => succeeds(machine, &find_process(name)).await,
         ReadyCheck::Command(command) => {
             let argv = scope.argv(&Command::Shell(command.clone()));
             succeeds(machine, &step::command(scope, argv, CHECK_SECONDS).exec).await
@@ -82,8 +82,8 @@ async fn is_ready(machine: &Machine, scope: &Scope, ready: &ReadyCheck) -> Resul
     }
 }
 
-/// Looks for a process by its name.
-fn look_for(name: &str) -> ExecRequest {
+/// Finds a process by its name.
+fn find_process(name: &str) -> ExecRequest {
     let end = (0..=PROCESS_NAME_BYTES).rev().find(|end| name.is_char_boundary(*end)).unwrap_or_default();
     let name = name.get(..end).unwrap_or(name);
     ExecRequest {
@@ -117,7 +117,7 @@ mod tests {
         let program = directory.join("a-rather-long-name");
         std::fs::copy("/bin/sleep", &program).unwrap();
         let finds = |name: &str| {
-            let request = look_for(name);
+            let request = find_process(name);
             let argv = request.argv.unwrap();
             Command::new(&argv[0]).args(&argv[1..]).envs(request.env.unwrap()).status().unwrap().success()
         };
@@ -130,6 +130,6 @@ mod tests {
         sleeper.wait().unwrap();
         std::fs::remove_dir_all(&directory).unwrap();
         assert_eq!(found, (true, false), "the name, and not a part of it");
-        assert_eq!(look_for("ää").env.unwrap()["NAME"], "ää");
+        assert_eq!(find_process("ää").env.unwrap()["NAME"], "ää");
     }
 }

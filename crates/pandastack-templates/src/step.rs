@@ -76,7 +76,7 @@ async fn make_workdir(build: &Build<'_>, head: &mut Head) -> Result<Outcome, Bui
         return Ok(Outcome::Cached);
     }
     let user = head.scope.config.user.clone().map(machines::owner_of);
-    head.machine(build).await?.make_dir_of(&path, user.as_deref(), build.left()?).await?;
+    head.machine(build).await?.make_dir_of(&path, user.as_deref(), build.time_left()?).await?;
     head.save(build, &key, &format!("WORKDIR {path}")).await?;
     head.key = key;
     Ok(Outcome::Ran)
@@ -96,7 +96,7 @@ async fn run_command(
         head.key = key;
         return Ok(Outcome::Cached);
     }
-    let request = command(&head.scope, argv, build.left()?.as_secs().max(1));
+    let request = command(&head.scope, argv, build.time_left()?.as_secs().max(1));
     let machine = head.machine(build).await?;
     let exit = machine.run(&request, log).await?;
     if exit.exit_code != 0 || exit.timed_out {
@@ -138,7 +138,7 @@ pub(crate) fn command(scope: &Scope, argv: Vec<String>, seconds: u64) -> StartPr
 }
 
 /// Time left until a deadline; an error if there is none.
-pub(crate) fn left(deadline: Deadline) -> Result<std::time::Duration, BuildError> {
+pub(crate) fn time_left(deadline: Deadline) -> Result<std::time::Duration, BuildError> {
     let left = deadline.saturating_duration_since(Deadline::now());
     match left.is_zero() {
         true => Err(BuildError::new(TOO_LONG)),

@@ -10,8 +10,8 @@ use crate::error::{AgentError, Result};
 use crate::sandbox::handle::SandboxHandle;
 use crate::warm::WARM_TAG;
 
-/// One process as it stands.
-pub(crate) async fn look(guest: &GuestClient, id: ProcessId) -> Result<ProcessInfo> {
+/// The current state of a process.
+pub(crate) async fn process_info(guest: &GuestClient, id: ProcessId) -> Result<ProcessInfo> {
     let found = guest.processes().await?.into_iter().find(|info| info.process == id);
     found.ok_or(AgentError::NoProcess(id.0))
 }
@@ -24,7 +24,7 @@ pub(crate) async fn list(guest: &GuestClient) -> Result<Vec<Process>> {
 
 /// Returns the process for the API.
 pub(crate) async fn show(guest: &GuestClient, id: ProcessId) -> Result<Process> {
-    Ok(view::process(look(guest, id).await?))
+    Ok(view::process(process_info(guest, id).await?))
 }
 
 /// Waits for a process's end, at most that long; then returns its state. A sleep in between only adds to
@@ -33,7 +33,7 @@ pub(crate) async fn wait(handle: &SandboxHandle, id: ProcessId, at_most: Duratio
     let give_up = Instant::now() + at_most;
     let mut lease = handle.lease().await?;
     loop {
-        let info = look(&lease.guest, id).await?;
+        let info = process_info(&lease.guest, id).await?;
         if info.exit.is_some() {
             return Ok(view::process(info));
         }

@@ -205,5 +205,5 @@ async fn write_twin(capture: &mut Capture, twin: Twin) -> Result<()> {
 
 async fn acknowledge(host: &Arc<Host>, snapshot: &Snapshot) {
     fault::point("snapshot.published").await;
-    snapshot.checksum_behind(&host.resources, Duration::ZERO);
+    snapshot.checksum_in_background(&host.resources, Duration::ZERO);
 }

@@ -107,7 +107,7 @@ async fn from_template(
         }
     }
     let made = restored(host, request, &baked.snapshot).await?;
-    host.zygotes.make_behind(&baked);
+    host.zygotes.create_in_background(&baked);
     Ok(made)
 }
 

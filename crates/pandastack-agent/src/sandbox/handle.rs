@@ -129,12 +129,12 @@ impl SandboxHandle {
     }
 
     pub(crate) async fn lease(&self) -> Result<GuestLease> {
-        self.ask(Command::Lease).await
+        self.send(Command::Lease).await
     }
 
     /// A lease for starting something, which is not cut off by a sleep before [`GuestLease::started`].
     pub(crate) async fn lease_to_start(&self) -> Result<GuestLease> {
-        self.ask(Command::LeaseToStart).await
+        self.send(Command::LeaseToStart).await
     }
 
     /// Waits until the sandbox is awake without waking it. For followers of a sandbox that fell
@@ -142,7 +142,7 @@ impl SandboxHandle {
     pub(crate) async fn rejoin(&self) -> Result<GuestLease> {
         let mut view = self.view.clone();
         loop {
-            match self.ask(Command::Join).await {
+            match self.send(Command::Join).await {
                 Ok(Some(lease)) => return Ok(lease),
                 Ok(None) => {}
                 Err(error) => return Err(self.explain(error).await),
@@ -178,67 +178,67 @@ impl SandboxHandle {
 
     /// A grant for an edge; see [`pandastack_types::grant`].
     pub(crate) async fn grant(&self, wake: bool) -> Result<EdgeGrant> {
-        self.ask(|reply| Command::Grant { wake, reply }).await
+        self.send(|reply| Command::Grant { wake, reply }).await
     }
 
     pub(crate) async fn move_to(&self, request: Request) -> Result<AgentSandbox> {
-        self.ask(|reply| Command::Move(request, reply)).await
+        self.send(|reply| Command::Move(request, reply)).await
     }
 
     pub(crate) async fn hibernate(&self, keep: Keep) -> Result<AgentSandbox> {
-        self.ask(|reply| Command::Hibernate(keep, reply)).await
+        self.send(|reply| Command::Hibernate(keep, reply)).await
     }
 
     /// Writes the sandbox to disk if it sleeps in memory.
     pub(crate) async fn write_out(&self) -> Result<()> {
-        self.ask(Command::WriteOut).await
+        self.send(Command::WriteOut).await
     }
 
     pub(crate) async fn keep_awake(&self, until: Option<Timestamp>) -> Result<AgentSandbox> {
-        self.ask(|reply| Command::KeepAwake(until, reply)).await
+        self.send(|reply| Command::KeepAwake(until, reply)).await
     }
 
     pub(crate) async fn rollback(&self, id: SnapshotId) -> Result<AgentSandbox> {
-        self.ask(|reply| Command::Rollback(id, reply)).await
+        self.send(|reply| Command::Rollback(id, reply)).await
     }
 
     pub(crate) async fn snapshot(&self, id: SnapshotId) -> Result<AgentSnapshotDone> {
-        self.ask(|reply| Command::Snapshot(id, reply)).await
+        self.send(|reply| Command::Snapshot(id, reply)).await
     }
 
     pub(crate) async fn fork(&self, children: Vec<SandboxSpec>) -> Result<AgentForked> {
-        self.ask(|reply| Command::Fork(children, reply)).await
+        self.send(|reply| Command::Fork(children, reply)).await
     }
 
     pub(crate) async fn set_idle(&self, seconds: Option<u64>) -> Result<AgentSandbox> {
-        self.ask(|reply| Command::SetIdle(seconds, reply)).await
+        self.send(|reply| Command::SetIdle(seconds, reply)).await
     }
 
     /// Changes its network policy. Never wakes it.
     pub(crate) async fn set_network(&self, policy: NetworkPolicy) -> Result<AgentSandbox> {
-        self.ask(|reply| Command::SetNetwork(Box::new(policy), reply)).await
+        self.send(|reply| Command::SetNetwork(Box::new(policy), reply)).await
     }
 
     /// Grows one of its volumes, including the file system.
     pub(crate) async fn grow_volume(&self, id: VolumeId, bytes: u64) -> Result<()> {
-        self.ask(|reply| Command::GrowVolume(id, bytes, reply)).await
+        self.send(|reply| Command::GrowVolume(id, bytes, reply)).await
     }
 
     /// Copies one of its volumes at one point in time, at which it is paused.
     pub(crate) async fn copy_volume(&self, from: VolumeId, to: VolumeId) -> Result<()> {
-        self.ask(|reply| Command::CopyVolume(from, to, reply)).await
+        self.send(|reply| Command::CopyVolume(from, to, reply)).await
     }
 
     /// Current resource usage. Never wakes the sandbox.
     pub(crate) async fn observe(&self) -> Result<Observation> {
-        self.ask(Command::Observe).await
+        self.send(Command::Observe).await
     }
 
     pub(crate) async fn delete(&self) -> Result<()> {
-        self.ask(Command::Delete).await
+        self.send(Command::Delete).await
     }
 
-    async fn ask<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T> {
+    async fn send<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T> {
         let (reply, answer) = oneshot::channel();
         self.commands.try_send(command(reply)).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => AgentError::NoCapacity(format!(

@@ -147,7 +147,7 @@ impl Driver {
         let live = self.live()?;
         let capture = begun?.take(&self.host, live.machine.as_ref(), &live.resources.disk()).await?;
         let snapshot = capture.publish(&self.host, sleep).await?;
-        snapshot.checksum_behind(&self.host.resources, SLEEPERS_IMAGES_AFTER);
+        snapshot.checksum_in_background(&self.host.resources, SLEEPERS_IMAGES_AFTER);
         Ok(())
     }
 
@@ -175,7 +175,7 @@ impl Driver {
             Ok::<_, AgentError>(seals)
         })
         .await?;
-        snapshot::checksum_behind(&self.host.resources, sleep, seals, SLEEPERS_IMAGES_AFTER);
+        snapshot::checksum_in_background(&self.host.resources, sleep, seals, SLEEPERS_IMAGES_AFTER);
         Ok(())
     }
 

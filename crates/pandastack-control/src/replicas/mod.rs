@@ -151,7 +151,7 @@ async fn take_part(
         let waited = act_from.filter(|_| !member.replicas.leads());
         tokio::select! {
             () = leave.cancelled() => return End::Left,
-            news = session.news() => match news {
+            news = session.next_changes() => match news {
                 Ok(news) => apply_changes(member, news).await,
                 Err(error) => return End::Lost(error),
             },

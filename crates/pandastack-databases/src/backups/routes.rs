@@ -27,8 +27,8 @@ pub fn routes(databases: &Arc<ManagedDatabases>) -> Router {
 }
 
 /// Get the restorable period and the state of a database's backups. Does not wake it.
-#[utoipa::path(get, path = "/v1/databases/{id}/backups", tag = "databases", operation_id = "get_database_backups",
-    params(("id" = DatabaseId, Path)), responses(
+#[utoipa::path(get, path = "/v1/databases/{id}/backups", tag = "databases",
+    operation_id = "get_database_backups", params(("id" = DatabaseId, Path)), responses(
     (status = 200, body = DatabaseBackups), (status = 404, body = ErrorBody),
     (status = 501, description = "Backups are disabled on this server", body = ErrorBody),
     (status = 503, description = "The archive cannot be reached", body = ErrorBody)))]

@@ -11,7 +11,7 @@ use pandastack_types::api::{CreateSandbox, Keep, OnTimeout, Sandbox, SnapshotLis
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::extract::Keyed;
+use super::extract::Authenticated;
 use super::json::{is_empty, read_json};
 use super::network::Network;
 use super::shape;
@@ -52,7 +52,7 @@ struct AutoResume {
 /// Make a sandbox.
 pub(super) async fn create_v2(
     State(native): State<Native>,
-    Keyed(caller): Keyed,
+    Authenticated(caller): Authenticated,
     request: Request,
 ) -> RestResult<(StatusCode, Json<Value>)> {
     create(&native, &caller, request, TIMEOUT_SECONDS_DEFAULT).await
@@ -61,7 +61,7 @@ pub(super) async fn create_v2(
 /// The same for older clients.
 pub(super) async fn create_v1(
     State(native): State<Native>,
-    Keyed(caller): Keyed,
+    Authenticated(caller): Authenticated,
     request: Request,
 ) -> RestResult<(StatusCode, Json<Value>)> {
     create(&native, &caller, request, TIMEOUT_SECONDS_DEFAULT_V1).await

@@ -10,7 +10,7 @@ use pandastack_types::api::{CreateSnapshot, Snapshot, SnapshotKind, SnapshotList
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::extract::{Keyed, PathParam, SandboxPath};
+use super::extract::{Authenticated, PathParam, SandboxPath};
 use super::json::read_json;
 use super::paging::page;
 use super::query::pairs;
@@ -30,7 +30,7 @@ fn show(snapshot: &Snapshot) -> Value {
 
 /// Take a snapshot; the sandbox runs on.
 pub(super) async fn create(
-    Keyed(caller): Keyed,
+    Authenticated(caller): Authenticated,
     SandboxPath(id): SandboxPath,
     body: Body,
 ) -> RestResult<(StatusCode, Json<Value>)> {
@@ -44,7 +44,10 @@ pub(super) async fn create(
 }
 
 /// Snapshots that somebody took, newest first.
-pub(super) async fn list(Keyed(caller): Keyed, RawQuery(query): RawQuery) -> RestResult<Response> {
+pub(super) async fn list(
+    Authenticated(caller): Authenticated,
+    RawQuery(query): RawQuery,
+) -> RestResult<Response> {
     let (mut sandbox, mut name, mut limit, mut token) = (None, None, None, None);
     for (key, value) in pairs(query.as_deref().unwrap_or_default()) {
         match key.as_str() {
@@ -68,7 +71,10 @@ pub(super) async fn list(Keyed(caller): Keyed, RawQuery(query): RawQuery) -> Res
 }
 
 /// Delete a snapshot, by id or by name.
-pub(super) async fn delete(Keyed(caller): Keyed, PathParam(name): PathParam) -> RestResult<StatusCode> {
+pub(super) async fn delete(
+    Authenticated(caller): Authenticated,
+    PathParam(name): PathParam,
+) -> RestResult<StatusCode> {
     let id = find(&caller, &name).await?;
     caller.call(Method::DELETE, &paths::snapshot(&id), None::<&()>).await?;
     Ok(StatusCode::NO_CONTENT)

@@ -5,13 +5,16 @@ use http::StatusCode;
 use pandastack_types::api::Template;
 use serde_json::{Value, json};
 
-use super::extract::{Keyed, PathParam};
+use super::extract::{Authenticated, PathParam};
 use super::template_name::template_name;
 use crate::error::{RestError, RestResult};
 use crate::native_paths as paths;
 
 /// Checks that a template of that name exists.
-pub(super) async fn exists(Keyed(caller): Keyed, PathParam(name): PathParam) -> RestResult<Json<Value>> {
+pub(super) async fn exists(
+    Authenticated(caller): Authenticated,
+    PathParam(name): PathParam,
+) -> RestResult<Json<Value>> {
     let wanted = template_name(&name);
     let templates: Vec<Template> = caller.get(paths::TEMPLATES).await?;
     let found =

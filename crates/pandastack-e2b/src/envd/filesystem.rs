@@ -25,7 +25,7 @@ struct PathRequest {
 }
 
 #[derive(Debug, Deserialize)]
-struct Move {
+struct MoveRequest {
     source: String,
     destination: String,
 }
@@ -76,7 +76,7 @@ pub(super) async fn make_dir(session: Session, request: Request) -> RpcResult<Js
 
 /// Renames a file, making the parents of its new path.
 pub(super) async fn rename(session: Session, headers: HeaderMap, body: Body) -> RpcResult<Json<Value>> {
-    let wanted: Move = connect::read_unary(body).await?;
+    let wanted: MoveRequest = connect::read_unary(body).await?;
     let user = session.user(&headers).await?;
     let (from, to) = (user.absolute(&wanted.source), user.absolute(&wanted.destination));
     let rename = RenameFile { from, to: to.clone(), make_parents: true };

@@ -149,9 +149,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Downstream<S> {
         }
     }
 
-    /// Checks whether the client went away. The client may send more before it has its answer, up
-    /// to a bound.
-    fn poll_gone(&mut self, context: &mut Context<'_>) -> Poll<()> {
+    /// Resolves when the client has disconnected. The client can send more before it has its answer, up to
+    /// a limit.
+    fn poll_disconnected(&mut self, context: &mut Context<'_>) -> Poll<()> {
         while self.input.len() < HEAD_BYTES_MAX {
             if !ready!(self.poll_fill(context)) {
                 return Poll::Ready(());
@@ -160,11 +160,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Downstream<S> {
         Poll::Pending
     }
 
-    /// Result of `work`; `None` if the client goes away first.
-    pub(crate) async fn unless_gone<W: Future>(&mut self, mut work: Pin<&mut W>) -> Option<W::Output> {
+    /// Returns the result of `work`; `None` if the client disconnects first.
+    pub(crate) async fn unless_disconnected<W: Future>(
+        &mut self,
+        mut work: Pin<&mut W>,
+    ) -> Option<W::Output> {
         poll_fn(|context| match work.as_mut().poll(context) {
             Poll::Ready(output) => Poll::Ready(Some(output)),
-            Poll::Pending => self.poll_gone(context).map(|()| None),
+            Poll::Pending => self.poll_disconnected(context).map(|()| None),
         })
         .await
     }
@@ -184,7 +187,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Downstream<S> {
     pub(crate) fn poll_sent(&mut self, context: &mut Context<'_>) -> Poll<bool> {
         match self.sending.poll(&mut self.stream, context) {
             Poll::Ready(sent) => Poll::Ready(sent.is_ok() && self.sending.is_complete()),
-            Poll::Pending => self.poll_gone(context).map(|()| false),
+            Poll::Pending => self.poll_disconnected(context).map(|()| false),
         }
     }
 

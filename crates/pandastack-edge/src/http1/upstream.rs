@@ -230,7 +230,7 @@ where
 
     /// Marks the connection as reused, and frees a large buffer, so that an idle connection holds no
     /// more memory than a fresh one.
-    pub(crate) fn rest(&mut self) {
+    pub(crate) fn prepare_reuse(&mut self) {
         self.is_reused = true;
         if self.read_bytes > READ_BYTES {
             self.read_bytes = READ_BYTES;

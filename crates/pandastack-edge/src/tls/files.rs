@@ -15,7 +15,7 @@ use rustls::sign::CertifiedKey;
 use super::{Certificates, TlsError, certified};
 
 /// Shortest time between two checks of the files, which happen when a connection comes.
-const LOOK_AFTER: Duration = Duration::from_secs(1);
+const CHECK_AFTER: Duration = Duration::from_secs(1);
 
 /// One certificate from two files, whatever the name.
 #[derive(Debug)]
@@ -80,7 +80,7 @@ impl FileCertificates {
 impl Certificates for FileCertificates {
     fn certificate(&self, _: Option<&str>) -> Option<Arc<CertifiedKey>> {
         let mut pair = self.pair.lock().unwrap_or_else(PoisonError::into_inner);
-        if pair.looked.elapsed() >= LOOK_AFTER {
+        if pair.looked.elapsed() >= CHECK_AFTER {
             pair.looked = Instant::now();
             self.reload_if_changed(&mut pair);
         }

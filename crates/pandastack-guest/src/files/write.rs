@@ -43,20 +43,20 @@ const REPLACING_END: &str = ".replacing.part";
 
 /// The purpose of a temporary file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Becomes {
+pub(crate) enum TemporaryKind {
     /// A file that was not there.
     New,
     /// A file that was there, with other contents.
     Replacement,
 }
 
-/// What the file of this name will be, if it is a temporary one.
-pub(crate) fn temporary(name: &OsStr) -> Option<Becomes> {
+/// The purpose of the file with this name; `None` if it is not a temporary file.
+pub(crate) fn temporary(name: &OsStr) -> Option<TemporaryKind> {
     let name = name.as_bytes();
     let ours = name.starts_with(START.as_bytes());
     match ours {
-        true if name.ends_with(NEW_END.as_bytes()) => Some(Becomes::New),
-        true if name.ends_with(REPLACING_END.as_bytes()) => Some(Becomes::Replacement),
+        true if name.ends_with(NEW_END.as_bytes()) => Some(TemporaryKind::New),
+        true if name.ends_with(REPLACING_END.as_bytes()) => Some(TemporaryKind::Replacement),
         _ => None,
     }
 }
@@ -70,7 +70,7 @@ pub(super) struct Temporary {
 impl Temporary {
     /// A name in the same directory, so that the rename stays within one file system. It is short whatever
     /// the length of the file's own name.
-    pub(super) fn beside(path: &Path) -> Self {
+    pub(super) fn next_to(path: &Path) -> Self {
         static COUNTER: AtomicU64 = AtomicU64::new(0);
         let unique = COUNTER.fetch_add(1, Ordering::Relaxed);
         let end = if path.symlink_metadata().is_ok() { REPLACING_END } else { NEW_END };
@@ -144,7 +144,7 @@ fn open(request: &FileWrite, root: &Path) -> Result<Target, ErrorBody> {
     let mode =
         request.mode.or(existing.as_ref().map(|meta| meta.mode() & 0o7777)).unwrap_or(FILE_MODE_DEFAULT);
     let (file, temporary) = if atomic {
-        let temporary = Temporary::beside(&path);
+        let temporary = Temporary::next_to(&path);
         let file = create_new(&temporary.path).map_err(|error| fail(&error))?;
         (file, Some(temporary))
     } else {

@@ -60,7 +60,7 @@ impl Output {
         let keep_from = sent.map(|offset| offset.saturating_sub(OUTPUT_UNSEEN_BYTES as u64));
         for _ in 0..READS_PER_TURN_MAX {
             let Some(pipe) = &self.pipe else { return };
-            let room = self.ring.room(keep_from).min(scratch.len());
+            let room = self.ring.free_bytes(keep_from).min(scratch.len());
             if room == 0 {
                 return self.pause(poller);
             }

@@ -349,7 +349,7 @@ impl ProcessTable {
 
     /// Removes empty control groups and forgets ended processes beyond the limits, oldest first. A
     /// process that still has running children or followers is never forgotten.
-    pub(crate) fn tidy(&mut self) {
+    pub(crate) fn prune(&mut self) {
         let now = Instant::now();
         let mut ended: Vec<(Instant, ProcessId, usize)> = Vec::new();
         for process in self.processes.values_mut() {

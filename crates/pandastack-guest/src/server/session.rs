@@ -93,7 +93,7 @@ pub(super) struct Session {
     pub(super) epoch: u64,
     pub(super) streams: HashMap<u32, Stream>,
     pub(super) ready: VecDeque<u32>,
-    tidy_wanted: bool,
+    prune_requested: bool,
 }
 
 impl Session {
@@ -132,12 +132,12 @@ impl Session {
         !self.ready.is_empty()
     }
 
-    pub(super) fn want_tidy(&mut self) {
-        self.tidy_wanted = true;
+    pub(super) fn request_prune(&mut self) {
+        self.prune_requested = true;
     }
 
-    pub(super) fn take_tidy_wanted(&mut self) -> bool {
-        std::mem::take(&mut self.tidy_wanted)
+    pub(super) fn take_prune_request(&mut self) -> bool {
+        std::mem::take(&mut self.prune_requested)
     }
 }
 
@@ -373,7 +373,7 @@ impl Server {
         {
             process.readers.retain(|&reader| reader != id);
             // One follower fewer may mean room, or an ended process that can be forgotten.
-            self.session.want_tidy();
+            self.session.request_prune();
             self.pump_process(reader.process);
         }
         encode(self.channel.out(), FrameKind::Reply, 0, id, payload);

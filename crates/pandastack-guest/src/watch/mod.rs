@@ -203,7 +203,7 @@ impl Watches {
         let watch = self.watches.get_mut(&id)?;
         watch.followed_at = Instant::now();
         let mut ring = watch.shared.ring();
-        let changes = ring.after(after, bytes_max);
+        let changes = ring.changes_after(after, bytes_max);
         let ended = ring.ended && changes.is_empty();
         drop(ring);
         if ended {

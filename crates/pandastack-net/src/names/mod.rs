@@ -147,7 +147,7 @@ impl Names {
             if entries.open.is_empty() && entries.shut.is_empty() {
                 return Ok(());
             }
-            slot::apply(&plan, index, ruleset::known(&entries.open, &entries.shut))
+            slot::apply(&plan, index, ruleset::renew_addresses(&entries.open, &entries.shut))
         })
         .await
     }

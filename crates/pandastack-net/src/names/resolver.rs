@@ -137,7 +137,7 @@ async fn answer(
     if let Some(code) = own_answer(&slot.policy(), &name, kind) {
         return refuse(code);
     }
-    match registry.upstreams.ask(bytes, by_tcp).await {
+    match registry.upstreams.resolve(bytes, by_tcp).await {
         Ok(answer) => match follow(registry, slot, &name, kind, &answer).await {
             Some(code) => refuse(code),
             None => Some(answer),

@@ -117,7 +117,7 @@ pub(crate) fn learned(of: &ResolvedName, name: &str) -> Batch {
         each.map(|(address, class)| element(address, class, lifetime, name)).collect()
     };
     let open = elements(&of.open, &of.open_classes, of.open_for);
-    known(&open, &elements(&of.shut, &of.shut_classes, of.shut_for))
+    renew_addresses(&open, &elements(&of.shut, &of.shut_classes, of.shut_for))
 }
 
 /// An address of a name, on the ports of one of its policy's classes.
@@ -125,8 +125,8 @@ pub(crate) fn element(address: Ipv4Addr, class: usize, lifetime: Duration, name:
     Element { address, class: class_number(class), lifetime, note: name }
 }
 
-/// Writes down addresses that are opened and closed, each once for a class.
-pub(crate) fn known(open: &[Element<'_>], shut: &[Element<'_>]) -> Batch {
+/// Renews allowed and denied addresses, each once per class.
+pub(crate) fn renew_addresses(open: &[Element<'_>], shut: &[Element<'_>]) -> Batch {
     let mut batch = Batch::new(SLOT_TABLE);
     batch.renew_elements(SHUT, shut);
     batch.renew_elements(NAMED, open);

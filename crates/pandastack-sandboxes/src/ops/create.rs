@@ -13,7 +13,7 @@ use pandastack_types::api::{AttachedVolume, CreateSandbox, RequiredIsolation, Te
 use pandastack_types::{Error, Owner, Result, SandboxId, SandboxState, Transition, WorkspaceId, chain};
 use tokio::time::Instant;
 
-use super::{MAKE_WAIT, on, remove_machine};
+use super::{MAKE_WAIT, options_for, remove_machine};
 use crate::Sandboxes;
 use crate::hosts::MemoryReservation;
 use crate::in_flight::OperationKey;
@@ -136,7 +136,7 @@ async fn make(
     client: &AgentClient,
 ) -> Result<SandboxRecord> {
     let body = AgentCreate { spec: agent_spec(record), source, size };
-    let making = client.call(endpoints::CreateSandbox::new(), on(record, MAKE_WAIT), &body);
+    let making = client.call(endpoints::CreateSandbox::new(), options_for(record, MAKE_WAIT), &body);
     // The row must be on disk before the client hears of it; that can be waited for while the host works.
     let (seen, synced) = tokio::join!(making, sandboxes.store.sync());
     synced?;
@@ -196,7 +196,7 @@ pub async fn undo(sandboxes: &Sandboxes, record: &SandboxRecord, client: Option<
         );
     }
     go(Transition::Deleted).await;
-    crate::volumes::reconcile::sandbox_gone(sandboxes, record).await;
+    crate::volumes::reconcile::on_sandbox_deleted(sandboxes, record).await;
 }
 
 async fn plan_from_template(

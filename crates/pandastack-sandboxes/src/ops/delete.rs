@@ -72,7 +72,7 @@ pub async fn finish(sandboxes: &Sandboxes, record: &SandboxRecord) -> Result<()>
         Ok(_) | Err(StoreError::NotFound { .. }) => {}
         Err(error) => return Err(error.into()),
     }
-    crate::volumes::reconcile::sandbox_gone(sandboxes, record).await;
+    crate::volumes::reconcile::on_sandbox_deleted(sandboxes, record).await;
     fault::point("control.delete.done").await;
     Ok(())
 }

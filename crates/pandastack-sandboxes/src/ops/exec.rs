@@ -99,7 +99,7 @@ pub async fn exec_in(
 ) -> Result<ExecResult> {
     let client = sandboxes.hosts.client(&record.host)?;
     let call = endpoints::Exec::new(record.id.clone(), ExecQuery::default());
-    Ok(client.call(call, ops::on(record, wait_for(request)), request).await?)
+    Ok(client.call(call, ops::options_for(record, wait_for(request)), request).await?)
 }
 
 fn wait_for(request: &ExecRequest) -> Duration {

@@ -16,7 +16,7 @@ use pandastack_types::limits::ANCESTORS_MAX;
 use pandastack_types::{Error, Owner, Result, SandboxId, SandboxState, Transition, TreeId};
 
 use super::create::{agent_spec, undo};
-use super::{MAKE_WAIT, delete, on};
+use super::{MAKE_WAIT, delete, options_for};
 use crate::Sandboxes;
 use crate::in_flight::OperationKey;
 use crate::placement::PlacementRefused;
@@ -106,7 +106,7 @@ async fn run(
     sandboxes.publish(&parent.workspace, events);
     fault::point("control.fork.inserted").await;
     let body = AgentFork { children: children.iter().map(agent_spec).collect() };
-    let forking = client.call(ForkSandbox::new(parent.id.clone()), on(&parent, MAKE_WAIT), &body);
+    let forking = client.call(ForkSandbox::new(parent.id.clone()), options_for(&parent, MAKE_WAIT), &body);
     let (answer, synced) = tokio::join!(forking, sandboxes.store.sync());
     let answer = match synced.map_err(Error::from).and(answer.map_err(Error::from)) {
         Ok(answer) => answer,

@@ -17,7 +17,7 @@ use pandastack_types::agent_api::endpoints::{DeleteSnapshot, TakeSnapshot};
 use pandastack_types::api::{CreateSnapshot, SnapshotKind};
 use pandastack_types::{Error, ErrorCode, ID_CHARS, Result, SnapshotId, WorkspaceId, chain};
 
-use super::{MOVE_WAIT, SNAPSHOT_WAIT, on};
+use super::{MOVE_WAIT, SNAPSHOT_WAIT, options_for};
 use crate::Sandboxes;
 use crate::in_flight::OperationKey;
 
@@ -116,7 +116,8 @@ async fn run(
         let has = has.iter().find(|one| one.spec.kind == kind && one.spec.name.as_deref() == Some(name));
         if let Some(SnapshotRecord { id, .. }) = has {
             let message = format!(
-                "snapshot `{id}` already has the name `{name}`; choose another name, or set `replace_name`"
+                "snapshot `{id}` already has the name `{name}`; choose another name, or set \
+                 `replace_name` (`--replace-name`)"
             );
             return Err(Error::conflict(message));
         }
@@ -125,7 +126,7 @@ async fn run(
     let _marked = sandboxes.background.mark(&OperationKey::Snapshot(id.clone()));
     let body = AgentSnapshot { snapshot_id: id.clone() };
     let call = TakeSnapshot::new(record.id.clone());
-    let done = match client.call(call, on(&record, SNAPSHOT_WAIT), &body).await {
+    let done = match client.call(call, options_for(&record, SNAPSHOT_WAIT), &body).await {
         Ok(done) => done,
         Err(error) => {
             remove_quietly(&client, &id).await;

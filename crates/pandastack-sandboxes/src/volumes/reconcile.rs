@@ -63,7 +63,7 @@ async fn settle(sandboxes: &Arc<Sandboxes>, row: &VolumeRecord, is_there: bool) 
 }
 
 /// Deletes the volumes that go with a sandbox whose row is gone.
-pub async fn sandbox_gone(sandboxes: &Sandboxes, sandbox: &SandboxRecord) {
+pub async fn on_sandbox_deleted(sandboxes: &Sandboxes, sandbox: &SandboxRecord) {
     if sandbox.spec.volumes.is_empty() {
         return;
     }
