@@ -139,7 +139,7 @@ async fn an_attempt_is_of_one_browser_and_for_one_use() {
     let (start, rest) = url.split_once("nonce=").unwrap();
     let swapped = format!("{start}nonce=0000{}", &rest[4..]);
     let callback = browser.authorize(&swapped, "ada").await;
-    refused(browser.come_back(&callback).await, "wrong nonce");
+    refused(browser.come_back(&callback).await, "`nonce` does not match");
     // A code of a request with another challenge.
     let url = browser.begin().await;
     let (start, rest) = url.split_once("code_challenge=").unwrap();
